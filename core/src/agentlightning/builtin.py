@@ -1,0 +1,119 @@
+"""Our own features, registered through the same hooks as anybody's.
+
+Every factory imports lazily: loading this module costs nothing.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from agentlightning.hookspecs import hookimpl
+from agentlightning.specs import (
+    AlgorithmSpec,
+    BaselineSpec,
+    CommandSpec,
+    CreditRuleSpec,
+    RecipeSpec,
+    StoreSpec,
+    Tracker,
+    TrackerSpec,
+)
+from agentlightning.types import Recipe
+
+
+@hookimpl
+def agl_recipes() -> list[RecipeSpec]:
+    def recipe(name: str) -> Any:
+        def factory(**overrides: Any) -> Recipe:
+            from agentlightning import recipes
+
+            return recipes.get(name, **overrides)
+
+        return factory
+
+    return [
+        RecipeSpec("grpo", recipe("grpo"), "arXiv 2402.03300"),
+        RecipeSpec("rloo", recipe("rloo"), "arXiv 2402.14740"),
+    ]
+
+
+@hookimpl
+def agl_algorithms() -> list[AlgorithmSpec]:
+    def rl(**options: Any) -> Any:
+        from agentlightning.algorithms.rl import RL
+
+        return RL(**options)
+
+    return [AlgorithmSpec("rl", rl, "policy-gradient RL: a recipe run by a driver")]
+
+
+@hookimpl
+def agl_stores() -> list[StoreSpec]:
+    def embedded(url: str) -> Any:
+        from agentlightning.store.sqlite import SQLiteStore
+
+        return SQLiteStore(url.removeprefix("sqlite:///"))
+
+    def remote(url: str) -> Any:
+        from agentlightning.store.client import StoreClient
+
+        return StoreClient(url)
+
+    return [StoreSpec("sqlite", embedded), StoreSpec("http", remote), StoreSpec("https", remote)]
+
+
+@hookimpl
+def agl_credit_rules() -> list[CreditRuleSpec]:
+    from agentlightning.credit.rules import RULES
+
+    return [CreditRuleSpec(name, rule) for name, rule in RULES.items()]
+
+
+@hookimpl
+def agl_baselines() -> list[BaselineSpec]:
+    from agentlightning.credit.baselines import BASELINES
+
+    return [BaselineSpec(name, baseline) for name, baseline in BASELINES.items()]
+
+
+@hookimpl
+def agl_trackers() -> list[TrackerSpec]:
+    def files(folder: Path) -> Tracker:
+        from agentlightning.trackers.files import FilesTracker
+
+        return FilesTracker(folder)
+
+    def console(folder: Path) -> Tracker:
+        from agentlightning.trackers.console import ConsoleTracker
+
+        return ConsoleTracker(folder)
+
+    def plot(folder: Path) -> Tracker:
+        from agentlightning.trackers.plot import PlotTracker
+
+        return PlotTracker(folder)
+
+    return [
+        TrackerSpec("files", files, default=True),
+        TrackerSpec("console", console, default=True),
+        TrackerSpec("plot", plot, default=True),
+    ]
+
+
+@hookimpl
+def agl_commands() -> list[CommandSpec]:
+    def command(module: str) -> Any:
+        def register(app: Any) -> None:
+            from importlib import import_module
+
+            import_module(f"agentlightning.cli.{module}").register(app)
+
+        return register
+
+    return [
+        CommandSpec("train", command("train"), "train an agent"),
+        CommandSpec("eval", command("evaluate"), "score an agent on tasks"),
+        CommandSpec("store", command("store"), "serve a store"),
+        CommandSpec("plugins", command("plugins"), "list plugins and their hooks"),
+    ]

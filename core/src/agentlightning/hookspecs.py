@@ -1,0 +1,118 @@
+"""The only door: every hook a plugin can implement, each an empty function whose docstring is its contract.
+
+Registration hooks return lists of specs and run once, when plugins are loaded. Moment hooks are called after the
+fact and off the hot path; an error in one is counted and logged, never fatal. Plugins are found through the
+entry-point group ``agentlightning``; our own features come in through these hooks too.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pluggy
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from agentlightning import specs
+    from agentlightning.types import Attempt, Batch, Call, Evaluation, Reward, Rollout, StepReport
+
+hookspec = pluggy.HookspecMarker("agentlightning")
+hookimpl = pluggy.HookimplMarker("agentlightning")
+
+
+# ---------------------------------------------------------------------------------------- registration
+@hookspec
+def agl_adapters() -> list[specs.AdapterSpec]:  # type: ignore[empty-body]
+    """Framework adapters."""
+
+
+@hookspec
+def agl_recipes() -> list[specs.RecipeSpec]:  # type: ignore[empty-body]
+    """RL algorithms as data."""
+
+
+@hookspec
+def agl_algorithms() -> list[specs.AlgorithmSpec]:  # type: ignore[empty-body]
+    """What owns a loop: RL, evaluation only, prompt tuning, …"""
+
+
+@hookspec
+def agl_drivers() -> list[specs.DriverSpec]:  # type: ignore[empty-body]
+    """What runs a recipe: ``local``, ``verl``, …"""
+
+
+@hookspec
+def agl_stores() -> list[specs.StoreSpec]:  # type: ignore[empty-body]
+    """Stores by URL scheme: ``sqlite``, ``http``, …"""
+
+
+@hookspec
+def agl_credit_rules() -> list[specs.CreditRuleSpec]:  # type: ignore[empty-body]
+    """Rules that turn rewards into one number per call."""
+
+
+@hookspec
+def agl_baselines() -> list[specs.BaselineSpec]:  # type: ignore[empty-body]
+    """Baselines that turn credit into advantages."""
+
+
+@hookspec
+def agl_trackers() -> list[specs.TrackerSpec]:  # type: ignore[empty-body]
+    """Where metrics go: terminal, files, services."""
+
+
+@hookspec
+def agl_commands() -> list[specs.CommandSpec]:  # type: ignore[empty-body]
+    """Subcommands of ``agl``."""
+
+
+# --------------------------------------------------------------------------------------------- moments
+@hookspec
+def agl_run_started(run: dict[str, Any]) -> None:
+    """A run begins. ``run``: its id, configuration and versions."""
+
+
+@hookspec
+def agl_rollout_started(rollout: Rollout, attempt: Attempt) -> None:
+    """A runner begins an attempt."""
+
+
+@hookspec
+def agl_call_recorded(call: Call) -> None:
+    """The gateway has committed a model call, before it answers the agent's next one."""
+
+
+@hookspec
+def agl_reward_emitted(rollout_id: str, attempt_id: str, reward: Reward) -> None:
+    """An agent emitted a reward, or returned one."""
+
+
+@hookspec
+def agl_rollout_finished(rollout: Rollout, attempt: Attempt) -> None:
+    """An attempt has ended, in whatever state."""
+
+
+@hookspec
+def agl_rows_built(step: int, batch: Batch) -> None:
+    """Credit has built the rows of a step; the driver gets exactly these."""
+
+
+@hookspec
+def agl_policy_updated(report: StepReport) -> None:
+    """A step is done and the engine serves the new version."""
+
+
+@hookspec
+def agl_evaluated(evaluation: Evaluation) -> None:
+    """A policy was evaluated."""
+
+
+@hookspec
+def agl_checkpoint_saved(folder: Path, step: int) -> None:
+    """A checkpoint lies complete in ``folder``."""
+
+
+@hookspec
+def agl_run_finished(summary: dict[str, Any]) -> None:
+    """A run has ended. ``summary``: what ``summary.json`` holds."""

@@ -1,0 +1,75 @@
+"""Names of spans and attributes.
+
+``gen_ai.*`` are the OpenTelemetry semantic conventions for generative AI, kept here as our own constants because
+the published Python package marks them all as moved; ``agl.*`` are ours, for what the conventions do not name
+(token ids, rollouts, rewards).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+# Spans
+CALL_SPAN: Final = "openai.chat.completion"
+REWARD_SPAN: Final = "agentlightning.reward"
+MESSAGE_SPAN: Final = "agentlightning.message"
+OBJECT_SPAN: Final = "agentlightning.object"
+EXCEPTION_SPAN: Final = "agentlightning.exception"
+ANNOTATION_SPAN: Final = "agentlightning.annotation"
+OPERATION_SPAN: Final = "agentlightning.operation"
+ROLLOUT_SPAN: Final = "agentlightning.rollout"
+
+# GenAI conventions
+OPERATION_NAME: Final = "gen_ai.operation.name"
+PROVIDER_NAME: Final = "gen_ai.provider.name"
+AGENT_NAME: Final = "gen_ai.agent.name"
+AGENT_ID: Final = "gen_ai.agent.id"
+REQUEST_MODEL: Final = "gen_ai.request.model"
+RESPONSE_MODEL: Final = "gen_ai.response.model"
+RESPONSE_ID: Final = "gen_ai.response.id"
+FINISH_REASONS: Final = "gen_ai.response.finish_reasons"
+INPUT_TOKENS: Final = "gen_ai.usage.input_tokens"
+OUTPUT_TOKENS: Final = "gen_ai.usage.output_tokens"
+INPUT_MESSAGES: Final = "gen_ai.input.messages"
+OUTPUT_MESSAGES: Final = "gen_ai.output.messages"
+TOOL_NAME: Final = "gen_ai.tool.name"
+TOOL_CALL_ID: Final = "gen_ai.tool.call.id"
+TOOL_CALL_ARGUMENTS: Final = "gen_ai.tool.call.arguments"
+TOOL_CALL_RESULT: Final = "gen_ai.tool.call.result"
+EVALUATION_NAME: Final = "gen_ai.evaluation.name"
+EVALUATION_SCORE: Final = "gen_ai.evaluation.score.value"
+EXCEPTION_TYPE: Final = "exception.type"
+EXCEPTION_MESSAGE: Final = "exception.message"
+
+# Ours
+ROLLOUT_ID: Final = "agl.rollout_id"
+ATTEMPT_ID: Final = "agl.attempt_id"
+TAG_PREFIX: Final = "agl.tag."
+"""``agl.tag.node`` and the like carry the tags of a call."""
+PROMPT_IDS: Final = "agl.prompt_token_ids"
+RESPONSE_IDS: Final = "agl.response_token_ids"
+LOGPROBS: Final = "agl.logprobs"
+"""Packed: base64 of little-endian int32 (ids) or float32 (logprobs)."""
+PROMPT_COUNT: Final = "agl.prompt_tokens"
+RESPONSE_COUNT: Final = "agl.response_tokens"
+TOKENS_DIGEST: Final = "agl.tokens_digest"
+"""sha256 of prompt and response ids (see ``credit.verdicts.tokens_digest``): joins wire and gateway without a second copy."""
+LAYER: Final = "agl.layer"
+"""``wire`` on spans the wire layer made."""
+CHOICE: Final = "agl.choice"
+REWARD_VALUE: Final = "agl.reward.value"
+REWARD_NAME: Final = "agl.reward.name"
+REWARD_CALL: Final = "agl.reward.call_id"
+REWARD_SPAN_ID: Final = "agl.reward.span_id"
+REWARD_AGENT: Final = "agl.reward.agent"
+REWARD_FINAL: Final = "agl.reward.final"
+
+# HTTP headers between wire layer and gateway; the gateway strips them before the engine sees the request
+HEADER_TAGS: Final = "x-agl-tags"
+"""URL-safe JSON object of the caller's tags."""
+HEADER_ATTEMPT: Final = "x-agl-attempt"
+"""Attempt id of the calling context: must agree with the key, else 409."""
+HEADER_POLICY: Final = "x-agl-policy"
+"""Policy that the agent's name is mapped to."""
+HEADER_REQUEST: Final = "x-agl-request-id"
+"""Client request id of a store write: the same id twice is done once."""

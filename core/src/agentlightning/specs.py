@@ -1,0 +1,154 @@
+"""What plugins hand in: one small dataclass a kind, with the protocols their factories must satisfy.
+
+Specs hold names, a sentence and a factory that imports lazily: listing plugins must cost nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from agentlightning.types import Batch, Evaluation, LLM, Recipe, Record, StepReport, Tags
+
+CreditRule = Callable[[Record, Recipe], dict[str, float | None]]
+
+
+class Job(Protocol):
+    """What an RL algorithm gives a driver: the recipe and doors back into the flow."""
+
+    run_id: str
+    recipe: Recipe
+    policy: str
+    steps: int
+    first_step: int
+    seed: int
+    folder: Path
+
+    async def collect(self, step: int) -> Batch:
+        """Roll out the step's tasks with the present policy and return its rows, credited."""
+
+    async def report(self, report: StepReport) -> None:
+        """Tell trackers, hooks and the store what the step did."""
+
+    async def evaluate(self, step: int) -> Evaluation | None:
+        """Evaluate the present policy if the schedule asks for it after this step."""
+
+
+class Driver(Protocol):
+    """Runs a recipe. ``honours``: recipe fields it implements; what it would ignore is refused at load."""
+
+    honours: frozenset[str]
+
+    async def start(self) -> LLM:
+        """Serve the policy; the returned endpoint is the engine the gateway calls."""
+
+    @property
+    def version(self) -> int:
+        """Version of the policy that the engine serves now."""
+
+    async def run(self, job: Job) -> None:
+        """Own the loop: ``collect``, update, publish version n+1, ``report``, until ``job.steps``."""
+
+    async def export(self, folder: Path) -> Path:
+        """Write the present policy in Hugging Face layout."""
+
+    async def close(self) -> None:
+        """Stop the engine and free what is held."""
+
+
+class Tracker(Protocol):
+    """Receives what a run reports. Errors are counted, never fatal."""
+
+    def start(self, run: Mapping[str, Any]) -> None: ...
+    def step(self, report: StepReport) -> None: ...
+    def evaluated(self, evaluation: Evaluation) -> None: ...
+    def finish(self, summary: Mapping[str, Any]) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterSpec:
+    """A framework adapter: instruments a framework natively so that its calls carry identity."""
+
+    name: str
+    framework: str
+    """Import name of the framework; the adapter becomes active when it is imported."""
+    instrumentor: Callable[[], Any]
+    """Returns the OpenTelemetry ``BaseInstrumentor``."""
+    identity: Callable[[], Tags] | None = None
+    """Tags of the code that is calling a model right now, read by the wire layer."""
+    entry_methods: Callable[[type], Sequence[str]] | None = None
+    """Methods of an agent class that ``@agl.agent`` wraps; ``()`` for classes of other frameworks."""
+    requires: str = ""
+    """Tested range, e.g. ``autogen-agentchat >= 0.7.5, < 0.8``."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecipeSpec:
+    """A recipe by name: ``factory(**overrides) -> Recipe``."""
+
+    name: str
+    factory: Callable[..., Recipe]
+    paper: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AlgorithmSpec:
+    """What owns a loop: ``factory(**options)`` returns an algorithm."""
+
+    name: str
+    factory: Callable[..., Any]
+    about: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DriverSpec:
+    """A driver by name: ``factory(policy=path, name=…, recipe=…, seed=…, options=…) -> Driver``."""
+
+    name: str
+    factory: Callable[..., Driver]
+    honours: frozenset[str] = frozenset()
+    about: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSpec:
+    """A store by URL scheme: ``factory(url) -> Store``."""
+
+    scheme: str
+    factory: Callable[[str], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class CreditRuleSpec:
+    """A credit rule by name."""
+
+    name: str
+    rule: CreditRule
+
+
+@dataclass(frozen=True, slots=True)
+class BaselineSpec:
+    """A baseline by name; signature as in ``credit.baselines``."""
+
+    name: str
+    baseline: Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class TrackerSpec:
+    """A tracker by name: ``factory(folder) -> Tracker``. ``default``: on without being asked for."""
+
+    name: str
+    factory: Callable[[Path], Tracker]
+    default: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CommandSpec:
+    """A subcommand of ``agl``: ``register(app)`` adds it."""
+
+    name: str
+    register: Callable[[Any], None]
+    about: str = field(default="")

@@ -1,0 +1,50 @@
+"""The words of the house as types: what flows between store, gateway, runner, credit and driver.
+
+Every type is a :class:`msgspec.Struct`: cheap to make, cheap to send as JSON or MessagePack, and checked when it
+is decoded. One word stands for one idea (see ``docs/architecture.md``); nothing here knows where it is stored.
+
+Invariant: *missing is not zero*. A reward that was never emitted is ``None`` everywhere; a rollout that failed
+has no reward at all.
+"""
+
+from __future__ import annotations
+
+from agentlightning.types.base import Mode, Model, Tags, merge_tags, new_id
+from agentlightning.types.recipe import Normalise, Recipe
+from agentlightning.types.record import Call, Record, Reward, Span, Triplet
+from agentlightning.types.resources import JsonResource, LLM, PromptTemplate, Resource, Resources
+from agentlightning.types.training import Batch, Evaluation, Ledger, Row, Segment, StepReport
+from agentlightning.types.work import Attempt, AttemptStatus, AttemptedRollout, Rollout, RolloutConfig, RolloutStatus, Worker
+
+__all__ = [
+    "Attempt",
+    "AttemptStatus",
+    "AttemptedRollout",
+    "Batch",
+    "Call",
+    "Evaluation",
+    "JsonResource",
+    "LLM",
+    "Ledger",
+    "Mode",
+    "Model",
+    "Normalise",
+    "PromptTemplate",
+    "Recipe",
+    "Record",
+    "Resource",
+    "Resources",
+    "Reward",
+    "Rollout",
+    "RolloutConfig",
+    "RolloutStatus",
+    "Row",
+    "Segment",
+    "Span",
+    "StepReport",
+    "Tags",
+    "Triplet",
+    "Worker",
+    "merge_tags",
+    "new_id",
+]

@@ -1,0 +1,38 @@
+"""What every record shares: identifiers, tags, JSON in and out."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import msgspec
+
+Mode = Literal["train", "val", "test"]
+Tags = dict[str, str]
+"""Who made a call: ``agent, role, node, side, phase, turn, …`` (free keys, string values)."""
+
+
+def new_id(prefix: str) -> str:
+    """A fresh identifier, e.g. ``ro-5f3c…`` (64 random bits)."""
+    return f"{prefix}-{secrets.token_hex(8)}"
+
+
+class Model(msgspec.Struct, kw_only=True, omit_defaults=False):
+    """Base of all records: JSON in and out under the names the seed project used."""
+
+    def model_dump(self) -> dict[str, Any]:
+        """This record as plain JSON-able values."""
+        out = msgspec.to_builtins(self)
+        assert isinstance(out, dict)
+        return out
+
+    def model_dump_json(self, indent: int | None = None) -> str:
+        """This record as JSON text; ``indent=None`` is compact."""
+        return json.dumps(self.model_dump(), indent=indent, ensure_ascii=False)
+
+
+def merge_tags(*parts: Mapping[str, Any] | None) -> Tags:
+    """Later parts win; values become strings; ``None`` values vanish."""
+    return {k: str(v) for part in parts if part for k, v in part.items() if v is not None}

@@ -1,0 +1,70 @@
+"""An RL algorithm as data."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from agentlightning.types.base import Model
+
+
+Normalise = Literal["rollout", "call", "token", "constant"]
+
+
+class Recipe(Model, frozen=True):
+    """An RL algorithm as data. It owns no loop: a driver runs it."""
+
+    name: str
+    group_size: int = 8
+    """Rollouts per task."""
+    credit: str = "broadcast"
+    """Credit rule: rewards → one number per call."""
+    gamma: float = 1.0
+    """Discount of the rule ``discounted``, per later call."""
+    baseline: str = "group"
+    """``group`` (mean of the group), ``rloo`` (mean of the others), ``batch``, ``none``, or a plugin's."""
+    group_by: list[str] = msgspec.field(default_factory=lambda: ["group"])
+    """Keys a baseline groups by: ``group`` (samples of one task), ``task``, ``batch``, or any tag."""
+    scale: Literal["std", "none"] = "none"
+    """Divide advantages by the group's standard deviation (GRPO)."""
+    normalise: Normalise = "rollout"
+    constant: float = 1.0
+    """Divisor of ``normalise="constant"``: a token weighs 1 / (rollouts · constant)."""
+    objective: Literal["token", "sequence"] = "token"
+    loss: str = "clip"
+    clip_low: float = 0.2
+    clip_high: float = 0.2
+    clip_ratio_c: float | None = None
+    """Dual clip for negative advantages (arXiv 1912.09729); ``None``: off."""
+    kl: float = 0.0
+    """Coefficient of the KL penalty to the reference policy."""
+    entropy: float = 0.0
+    epochs: int = 1
+    minibatches: int = 1
+    """Optimizer steps per batch and epoch."""
+    staleness: int = 0
+    """A token sampled more than this many versions ago is not trained (reason ``stale``)."""
+    importance_cap: float | None = None
+    """Truncated importance sampling for stale tokens; ``None``: off."""
+    drop_zero_spread: bool = False
+    """Leave groups with equal credit out of the normalisation (their gradient is zero anyway)."""
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = -1
+    critic: bool = False
+    merge: bool = True
+    """Merge calls that extend each other into one row."""
+    extra: dict[str, Any] = {}
+
+    def uses(self) -> dict[str, Any]:
+        """Fields that differ from their defaults: what a driver must honour."""
+        out: dict[str, Any] = {}
+        for f in msgspec.structs.fields(self):
+            value = getattr(self, f.name)
+            if f.name == "name":
+                continue
+            default = f.default_factory() if f.default is msgspec.NODEFAULT else f.default
+            if value != default:
+                out[f.name] = value
+        return out

@@ -1,0 +1,129 @@
+"""What an attempt did: spans, model calls, rewards, and the record that credit reads."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from agentlightning.types.base import Model, Tags
+from agentlightning.types.work import Attempt, Rollout
+
+
+class Span(Model):
+    """An OpenTelemetry span of an attempt."""
+
+    rollout_id: str
+    attempt_id: str
+    name: str
+    trace_id: str = ""
+    span_id: str = ""
+    parent_id: str | None = None
+    sequence_id: int = 0
+    """Order of arrival within the attempt, given by the store."""
+    kind: str = "internal"
+    status: Literal["unset", "ok", "error"] = "unset"
+    status_message: str | None = None
+    attributes: dict[str, Any] = {}
+    events: list[dict[str, Any]] = []
+    links: list[dict[str, Any]] = []
+    resource: dict[str, Any] = {}
+    start_time: float = 0.0
+    end_time: float = 0.0
+
+
+class Call(Model):
+    """One choice of one model call, as the gateway recorded it. ``n`` choices make ``n`` records.
+
+    ``prompt_ids`` and ``response_ids`` are the engine's own token ids, never re-tokenised; ``logprobs`` are the
+    natural-log probabilities of the response tokens under the distribution they were sampled from.
+    ``None`` means that the engine did not say.
+    """
+
+    call_id: str
+    rollout_id: str
+    attempt_id: str
+    sequence: int = 0
+    """Order of arrival of the request within the attempt (0, 1, …); shared by the choices of one request."""
+    choice: int = 0
+    api: Literal["chat", "completions"] = "chat"
+    response_id: str | None = None
+    trace_id: str | None = None
+    span_id: str | None = None
+    """Span id of the caller, from ``traceparent``: joins the wire layer's span."""
+    retry: int = 0
+    """The SDK's retry count; a later retry with the same ``span_id`` supersedes this call."""
+    policy: str = "default"
+    """The policy it was routed to."""
+    model: str = ""
+    """The model name the agent asked for."""
+    policy_version: int | None = None
+    tags: Tags = {}
+    selected: bool = True
+    """Whether ``select`` chose this call for training (sampling was set to the run's values)."""
+    request: dict[str, Any] | None = None
+    """Messages, tools and the like, as the agent sent them."""
+    response: dict[str, Any] | None = None
+    """The choice without ids and logprobs: message or text."""
+    prompt_ids: list[int] | None = None
+    response_ids: list[int] | None = None
+    logprobs: list[float] | None = None
+    sampling: dict[str, Any] = {}
+    """Values that were used, e.g. ``{"temperature": 1.0, "top_p": 1.0, "seed": 7}``."""
+    asked: dict[str, Any] = {}
+    """Values the agent asked for, where they differ."""
+    allowed: list[list[int]] | None = None
+    """Guided choice: the token sequences that were allowed."""
+    finish_reason: str | None = None
+    prompt_tokens: int | None = None
+    """``usage.prompt_tokens`` as the engine reported it."""
+    completion_tokens: int | None = None
+    status: Literal["ok", "error", "cancelled"] = "ok"
+    error: str | None = None
+    masked: str | None = None
+    """Reason why the call must not be trained, known at record time (``off-policy-sampling``, …)."""
+    start_time: float = 0.0
+    end_time: float = 0.0
+
+    @property
+    def has_ids(self) -> bool:
+        """The engine gave token ids for prompt and response."""
+        return self.prompt_ids is not None and self.response_ids is not None
+
+
+class Reward(Model):
+    """A number attached to a call, to an agent's turns, or to the whole rollout."""
+
+    value: float
+    name: str = "reward"
+    call_id: str | None = None
+    """Set: the reward of this call."""
+    span_id: str | None = None
+    """Caller span of the call it belongs to, when the emitter did not know the call id."""
+    agent: str | None = None
+    """Set: the reward of this agent's calls."""
+    final: bool = True
+    """The reward of the rollout, unless ``call_id``, ``span_id`` or ``agent`` narrows it."""
+    attributes: dict[str, Any] = {}
+    time: float = 0.0
+
+
+class Record(Model):
+    """Everything credit needs to know of one finished rollout: its last attempt's calls and rewards."""
+
+    rollout: Rollout
+    attempt: Attempt | None = None
+    calls: list[Call] = []
+    rewards: list[Reward] = []
+    wire: list[Span] = []
+    """The wire layer's call spans, for the fidelity verdict."""
+
+
+class Triplet(Model):
+    """(prompt ids, response ids, reward) of one call with its tags: what adapters yield and credit reads."""
+
+    prompt_ids: list[int]
+    response_ids: list[int]
+    reward: float | None = None
+    logprobs: list[float] | None = None
+    tags: Tags = {}
+    call_id: str | None = None
+    metadata: dict[str, Any] = {}

@@ -1,0 +1,57 @@
+"""What an agent is given: model endpoints, prompt templates, anything."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from agentlightning.types.base import Model
+
+
+class LLM(Model, tag="llm", tag_field="resource_type"):
+    """A model endpoint given to agents: an OpenAI-compatible base URL, a key and a model name."""
+
+    endpoint: str
+    model: str
+    api_key: str | None = None
+    sampling_parameters: dict[str, Any] = {}
+
+    def get_base_url(self, rollout_id: str | None = None, attempt_id: str | None = None) -> str:
+        """The URL for an OpenAI client. The attempt travels in the key, not in the URL."""
+        return self.endpoint
+
+    def __repr__(self) -> str:  # a key must not end up in a log
+        return f"LLM(endpoint={self.endpoint!r}, model={self.model!r}, api_key={'***' if self.api_key else None})"
+
+
+class PromptTemplate(Model, tag="prompt_template", tag_field="resource_type"):
+    """A prompt with holes."""
+
+    template: str
+    engine: Literal["f-string", "jinja"] = "f-string"
+
+    def format(self, **values: Any) -> str:
+        """Fill the holes; a missing value is a ``KeyError`` (f-string) or ``UndefinedError`` (jinja)."""
+        if self.engine == "f-string":
+            return self.template.format(**values)
+        from jinja2 import StrictUndefined
+        from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+        return ImmutableSandboxedEnvironment(undefined=StrictUndefined).from_string(self.template).render(**values)
+
+
+class JsonResource(Model, tag="json", tag_field="resource_type"):
+    """Anything else an agent is given, as JSON."""
+
+    value: Any = None
+
+
+Resource = LLM | PromptTemplate | JsonResource
+
+
+class Resources(Model):
+    """A named, versioned bundle given to agents."""
+
+    resources_id: str
+    resources: dict[str, Resource] = {}
+    version: int = 1
+    create_time: float = 0.0

@@ -1,0 +1,113 @@
+"""What is trained: rows, the ledger that accounts for every call, and the reports of a step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from agentlightning.types.base import Model
+
+
+class Segment(Model):
+    """The tokens ``[start, end)`` of a row that are the response of one call."""
+
+    call_id: str
+    start: int
+    end: int
+    advantage: float
+    trained: bool = True
+    """False: re-used context whose tokens are trained in another row, or a masked call."""
+
+
+class Row(Model):
+    """One training sequence.
+
+    All per-token lists have the length of ``token_ids``; position ``t`` speaks about predicting ``token_ids[t]``
+    from the tokens before it. Outside the mask, weights, advantages and logprobs are 0 and versions are -1.
+    """
+
+    row_id: str
+    rollout_id: str
+    policy: str
+    token_ids: list[int]
+    mask: list[int]
+    """1 where the token is trained."""
+    advantages: list[float]
+    logprobs: list[float]
+    """Behaviour logprobs, as captured."""
+    weights: list[float]
+    """Share of the token in the loss; sums over the step's batch as the recipe's ``normalise`` says."""
+    versions: list[int]
+    segments: list[Segment] = []
+    temperature: float = 1.0
+    """Temperature the trained tokens were sampled at (the trainer divides its logits by it)."""
+    allowed: dict[int, list[list[int]]] = {}
+    """Guided choice: start of a segment → allowed token sequences."""
+    metadata: dict[str, Any] = {}
+
+    @property
+    def trained_tokens(self) -> int:
+        """How many tokens of this row are trained."""
+        return sum(self.mask)
+
+
+class Ledger(Model):
+    """What became of every call of one rollout. ``made == trained + sum(out.values())``."""
+
+    rollout_id: str
+    made: int = 0
+    recorded: int = 0
+    with_ids: int = 0
+    merged: int = 0
+    """Calls that share a row with an earlier one (already counted in ``trained``)."""
+    trained: int = 0
+    out: dict[str, int] = {}
+    """Reason → calls not trained: ``failed-rollout, no-reward, no-ids, not-selected, superseded, error,
+    off-policy-sampling, over-length, mismatch, stale, …``."""
+    breaks: dict[str, int] = {}
+    """Reason → merges that did not happen: ``think-stripped, template, retokenised, truncated, branch, …``."""
+    verdicts: dict[str, int] = {}
+    """Fidelity verdict → calls."""
+
+    @property
+    def sums(self) -> bool:
+        """Nothing is lost in silence."""
+        return self.made == self.trained + sum(self.out.values())
+
+
+class Batch(Model):
+    """The rows of one step, with the account of how they came about."""
+
+    rows: list[Row]
+    ledgers: list[Ledger] = []
+    metrics: dict[str, float] = {}
+    """``reward_mean``, ``reward_count``, ``groups``, ``groups_zero_spread``, ``groups_of_one``, …"""
+
+
+
+class StepReport(Model):
+    """What one training step did: goes to trackers, hooks, ``metrics.jsonl`` and the store."""
+
+    run_id: str
+    step: int
+    policy: str
+    policy_version: int
+    metrics: dict[str, float] = {}
+    seconds: dict[str, float] = {}
+    """Phase → wall seconds: ``rollout, credit, update, sync``."""
+    rows_digest: str | None = None
+    """sha256 over the rows, in order."""
+    params_digest: str | None = None
+
+
+class Evaluation(Model):
+    """Mean reward of a policy on a dataset, with its 95 % interval."""
+
+    name: str
+    n: int
+    reward: float
+    ci: tuple[float, float]
+    failed: int = 0
+    """Rollouts without a reward; they count as 0 here because an agent that breaks solves nothing, and are shown."""
+    rewards: list[float] = []
+    seconds: float = 0.0
+    metrics: dict[str, float] = {}

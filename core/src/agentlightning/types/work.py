@@ -1,0 +1,113 @@
+"""Units of work: rollouts, the attempts that execute them, and the workers that lease them."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any, Literal
+
+import msgspec
+
+from agentlightning.types.base import Mode, Model
+
+
+class RolloutStatus(StrEnum):
+    """Where a rollout stands. The last three are final."""
+
+    QUEUING = "queuing"
+    PREPARING = "preparing"
+    RUNNING = "running"
+    REQUEUING = "requeuing"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def final(self) -> bool:
+        """No further attempt will be made."""
+        return self in (RolloutStatus.SUCCEEDED, RolloutStatus.FAILED, RolloutStatus.CANCELLED)
+
+
+class AttemptStatus(StrEnum):
+    """Where one execution stands. All but the first two, and ``unresponsive``, are final."""
+
+    PREPARING = "preparing"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    TIMEOUT = "timeout"
+    UNRESPONSIVE = "unresponsive"
+
+
+class RolloutConfig(Model):
+    """How often and how long a rollout is tried."""
+
+    timeout_seconds: float | None = None
+    """Wall time of one attempt; ``None``: no limit."""
+    unresponsive_seconds: float | None = None
+    """Silence (no heartbeat, call or span) after which an attempt counts as unresponsive."""
+    max_attempts: int = 1
+    retry_condition: list[AttemptStatus] = []
+    """Ends of an attempt that lead to another one, while ``max_attempts`` allows."""
+
+
+class Rollout(Model):
+    """One unit of work: a task run against given resources."""
+
+    rollout_id: str
+    input: Any = None
+    status: RolloutStatus = RolloutStatus.QUEUING
+    mode: Mode = "train"
+    run_id: str | None = None
+    task_id: str | None = None
+    """Which task of the dataset this is."""
+    group_id: str | None = None
+    """Rollouts sampled together for one task; the default key that baselines group by."""
+    sample: int = 0
+    """Index within the group."""
+    seed: int | None = None
+    """Root of all sampling seeds of this rollout."""
+    resources_id: str | None = None
+    config: RolloutConfig = msgspec.field(default_factory=RolloutConfig)
+    metadata: dict[str, Any] = {}
+    attempts: int = 0
+    """Attempts made so far."""
+    start_time: float = 0.0
+    end_time: float | None = None
+    reason: str | None = None
+    """Why it failed or was cancelled."""
+
+
+class Attempt(Model):
+    """One execution of a rollout, under a lease."""
+
+    attempt_id: str
+    rollout_id: str
+    sequence_id: int = 1
+    """1 for the first attempt of a rollout."""
+    fence: int = 1
+    """Grows with each lease of the rollout; a write with an older fence is refused."""
+    status: AttemptStatus = AttemptStatus.PREPARING
+    worker_id: str | None = None
+    start_time: float = 0.0
+    end_time: float | None = None
+    last_heartbeat_time: float | None = None
+    reason: str | None = None
+    metadata: dict[str, Any] = {}
+
+
+class AttemptedRollout(Model):
+    """A lease: the rollout and the attempt that the worker now owns."""
+
+    rollout: Rollout
+    attempt: Attempt
+
+
+class Worker(Model):
+    """A process that runs rollouts."""
+
+    worker_id: str
+    status: Literal["idle", "busy", "unknown"] = "unknown"
+    last_heartbeat_time: float | None = None
+    current_rollout_id: str | None = None
+    current_attempt_id: str | None = None
+    heartbeat_stats: dict[str, Any] = {}
