@@ -1,0 +1,74 @@
+# Everything runs in .venv, made on first use from Python 3.11 or later. `make` alone prints this help.
+MAKEFLAGS += --no-print-directory
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+# The first interpreter that runs and is new enough; a version manager's shim may exist and not run.
+PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3 python; do \
+	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo "$$p"; break; }; done)
+PY := .venv/bin/python
+PIP := $(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt
+PATHS := -e ./core -e ./plugins/local -e "./adapters/autogen[instruments,mcp]"
+MANIFESTS := constraints.txt pyproject.toml $(wildcard core/pyproject.toml plugins/*/pyproject.toml adapters/*/pyproject.toml)
+
+.PHONY: help demo test test-slow lint fix wheels real-data seeds bench clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+
+demo: .venv/demo ## an agent gets better on this machine: evaluate, train, evaluate; the last line is JSON
+	@.venv/bin/agl train --config examples/calc_x/cpu.yaml
+
+test: .venv/test ## the test suite, without the slow tests
+	@$(PY) -m pytest -q
+
+test-slow: .venv/test ## the tests that take minutes
+	@$(PY) -m pytest -q -m slow
+
+lint: .venv/lint ## ruff, mypy --strict, import contracts
+	@$(PY) -m ruff check .
+	@$(PY) -m ruff format --check .
+	@$(PY) -m mypy
+	@.venv/bin/lint-imports
+
+fix: .venv/lint ## what ruff can mend by itself
+	@$(PY) -m ruff check --fix .
+	@$(PY) -m ruff format .
+
+wheels: .venv/test ## a wheel of every distribution, in dist/
+	@PYTHON=$(PY) scripts/wheels dist
+
+real-data: .venv/demo ## the agent over real SVAMP and GSM8K problems; the last line is JSON
+	@$(PY) examples/calc_x/real_data.py
+
+seeds: .venv/demo ## the demo for seeds 1, 2 and 3; the last line is JSON
+	@$(PY) bench/calc_x_seeds/run.py
+
+bench: .venv/demo ## import time and install size of the core; the last line is JSON
+	@$(PY) bench/import_time.py --install
+
+clean: ## remove what the targets made, .venv and runs/ included
+	@rm -rf .venv dist runs .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# ------------------------------------------------------------------------------------------- environments
+.venv/bin/python:
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or later is needed and was not found; make PYTHON=/path/to/python3.12" >&2; exit 2; }
+	@echo "making .venv with $(PYTHON) ($$($(PYTHON) -V))" >&2
+	@$(PYTHON) -m venv .venv || { rm -rf .venv; echo "$(PYTHON) cannot make environments; install its venv module" >&2; exit 2; }
+
+.venv/demo: .venv/bin/python $(MANIFESTS)
+	@echo "installing the suite into .venv (torch included: minutes the first time)" >&2
+	@$(PIP) $(PATHS) -e ".[demo]"
+	@touch $@
+
+.venv/test: .venv/demo
+	@echo "installing the test tools" >&2
+	@$(PIP) $(PATHS) -e ".[demo,test]"
+	@touch $@
+
+.venv/lint: .venv/test
+	@echo "installing the linters" >&2
+	@$(PIP) $(PATHS) -e ".[demo,test,lint]"
+	@touch $@

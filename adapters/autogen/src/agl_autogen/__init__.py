@@ -1,0 +1,69 @@
+"""AutoGen adapter: every model call of an ``autogen-agentchat`` app becomes a record that says which agent made it.
+
+Native doors: AutoGen's own OpenTelemetry spans (``create_agent``, ``invoke_agent``, ``execute_tool``) name agents
+and tools; core's wire layer has the token ids. Invariant: ``uninstrument`` leaves AutoGen as it was found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any
+
+from agentlightning.capture.counts import COUNTS
+from agentlightning.capture.identity import IDENTITY
+from agentlightning.capture.install import install, installed, uninstall
+from agentlightning.capture.patching import Patch
+from agentlightning.capture.processors import FINISHERS, QUIET
+from opentelemetry.instrumentation.instrumentor import BaseInstrumentor  # type: ignore[attr-defined]
+
+from agl_autogen.identity import TEAMS, entry_methods, identity
+from agl_autogen.package import INSTRUMENTS
+from agl_autogen.tools import execute, hold
+
+__all__ = ["AutoGenInstrumentor", "entry_methods", "identity"]
+
+PLUMBING = ("autogen SingleThreadedAgentRuntime", "autogen Worker Runtime")
+"""Scopes of the message runtimes: hundreds of spans a run that say nothing of agents, models or tools."""
+
+
+class AutoGenInstrumentor(BaseInstrumentor):  # type: ignore[misc]
+    """Instruments AutoGen; switches core's capture on where that is not done yet."""
+
+    _patches: tuple[Patch, ...] = ()
+    _switched_on = False
+
+    def instrumentation_dependencies(self) -> Collection[str]:
+        """The tested range."""
+        return INSTRUMENTS
+
+    def _instrument(self, **kwargs: Any) -> None:
+        from autogen_agentchat.agents import AssistantAgent
+        from autogen_agentchat.teams import BaseGroupChat
+
+        QUIET.update(PLUMBING)
+        self._switched_on = not installed()
+        install(kwargs.get("tracer_provider"))
+        patches = [Patch(BaseGroupChat, "__init__", _remember_team)]
+        if "_execute_tool_call" in vars(AssistantAgent):
+            patches.append(Patch(AssistantAgent, "_execute_tool_call", execute))
+        else:
+            COUNTS.add("autogen-tool-details-unavailable")  # tool spans go on without arguments and results
+        self._patches = tuple(patches)
+        FINISHERS.append(hold)
+        IDENTITY.append(identity)
+
+    def _uninstrument(self, **kwargs: Any) -> None:
+        IDENTITY.remove(identity)
+        FINISHERS.remove(hold)
+        for patch in reversed(self._patches):
+            patch.undo()
+        self._patches = ()
+        QUIET.difference_update(PLUMBING)
+        TEAMS.clear()
+        if self._switched_on:
+            uninstall()
+
+
+def _remember_team(wrapped: Callable[..., Any], team: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    wrapped(*args, **kwargs)
+    TEAMS[team._team_id] = team

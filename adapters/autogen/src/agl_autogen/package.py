@@ -1,0 +1,8 @@
+"""What this adapter instruments, and with which versions it is tested."""
+
+from __future__ import annotations
+
+from typing import Final
+
+INSTRUMENTS: Final = ("autogen-agentchat >= 0.7.5, < 0.8",)
+TESTED: Final = {"autogen-agentchat": ("0.7.5",), "openai": ("3.51.0",)}

@@ -1,0 +1,31 @@
+"""The commands ``agl`` and ``agent-lightning``: refuse a foreign ``agentlightning`` by name, then start ours.
+
+It stands outside the package because a foreign package of the same name may have replaced the package itself.
+"""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from pathlib import Path
+
+FOREIGN = Path(__file__).parent / "agentlightning" / "foreign.py"
+
+
+def main() -> None:
+    """Entry point of both scripts; exits with status 2 if a foreign package is in the way."""
+    found = runpy.run_path(str(FOREIGN))["check"]()
+    if found is not None:
+        sys.exit(_refusal(found.message()))
+    from agentlightning.cli import main as start
+
+    start()
+
+
+def _refusal(message: str) -> int:
+    print(f"agl: {message}", file=sys.stderr)
+    return 2
+
+
+if __name__ == "__main__":
+    main()

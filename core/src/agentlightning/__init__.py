@@ -1,0 +1,120 @@
+"""Agent Lightning: train agents that are already written.
+
+``import agentlightning as agl`` loads nothing: each public name is imported from its home the first time it
+is used (PEP 562). ``_PUBLIC`` is the one list of public names; the imports under ``TYPE_CHECKING`` repeat it
+for type checkers, and a test keeps the two equal.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from agentlightning._version import __version__ as __version__
+
+if TYPE_CHECKING:
+    from agentlightning.agents import LitAgent as LitAgent, agent as agent, rollout as rollout
+    from agentlightning.capture.context import (
+        current_attempt as current_attempt,
+        current_task as current_task,
+        tagged as tagged,
+    )
+    from agentlightning.capture.emitters import (
+        emit_annotation as emit_annotation,
+        emit_exception as emit_exception,
+        emit_message as emit_message,
+        emit_object as emit_object,
+        emit_reward as emit_reward,
+        operation as operation,
+    )
+    from agentlightning.capture.rewards import (
+        find_final_reward as find_final_reward,
+        find_reward_spans as find_reward_spans,
+        get_reward_value as get_reward_value,
+    )
+    from agentlightning.hookspecs import hookimpl as hookimpl, hookspec as hookspec
+    from agentlightning.plugins import PluginError as PluginError, load
+    from agentlightning.recipes import GRPO as GRPO, RLOO as RLOO
+    from agentlightning.store import SQLiteStore, StoreClient, open_store as open_store
+    from agentlightning.trainer import Trainer as Trainer
+    from agentlightning.types import (
+        LLM as LLM,
+        Attempt as Attempt,
+        AttemptedRollout as AttemptedRollout,
+        AttemptStatus as AttemptStatus,
+        Batch as Batch,
+        Call as Call,
+        Evaluation as Evaluation,
+        JsonResource as JsonResource,
+        Ledger as Ledger,
+        Mode as Mode,
+        Model as Model,
+        Normalise as Normalise,
+        PromptTemplate as PromptTemplate,
+        Recipe as Recipe,
+        Record as Record,
+        Resource as Resource,
+        Resources as Resources,
+        Reward as Reward,
+        Rollout as Rollout,
+        RolloutConfig as RolloutConfig,
+        RolloutStatus as RolloutStatus,
+        Row as Row,
+        Segment as Segment,
+        Span as Span,
+        StepReport as StepReport,
+        Tags as Tags,
+        Triplet as Triplet,
+        Worker as Worker,
+        merge_tags as merge_tags,
+        new_id as new_id,
+    )
+
+    LightningStore = SQLiteStore
+    LightningStoreClient = StoreClient
+    load_plugins = load
+
+# module → its public names; "public=name" where the public name differs
+_PUBLIC = {
+    "agents": "LitAgent agent rollout",
+    "capture.context": "current_attempt current_task tagged",
+    "capture.emitters": "emit_annotation emit_exception emit_message emit_object emit_reward operation",
+    "capture.rewards": "find_final_reward find_reward_spans get_reward_value",
+    "hookspecs": "hookimpl hookspec",
+    "plugins": "PluginError load_plugins=load",
+    "recipes": "GRPO RLOO",
+    "store": "LightningStore=SQLiteStore LightningStoreClient=StoreClient open_store",
+    "trainer": "Trainer",
+    "types": """
+        Attempt AttemptStatus AttemptedRollout Batch Call Evaluation JsonResource LLM Ledger Mode Model
+        Normalise PromptTemplate Recipe Record Resource Resources Reward Rollout RolloutConfig RolloutStatus
+        Row Segment Span StepReport Tags Triplet Worker merge_tags new_id
+    """,
+}
+
+
+def _homes() -> dict[str, tuple[str, str]]:
+    """Public name → (module, name there)."""
+    homes = {}
+    for module, names in _PUBLIC.items():
+        for entry in names.split():
+            public, _, name = entry.partition("=")
+            homes[public] = (f"{__name__}.{module}", name or public)
+    return homes
+
+
+_HOMES = _homes()
+__all__ = ["__version__", *sorted(_HOMES)]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module, attribute = _HOMES[name]
+    value = getattr(import_module(module), attribute)
+    globals()[name] = value  # the next access finds it without this function
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

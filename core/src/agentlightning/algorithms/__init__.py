@@ -1,0 +1,1 @@
+"""What owns a loop: RL through a driver, evaluation, and whatever a plugin adds."""

@@ -1,0 +1,91 @@
+"""What an algorithm works with: the open store, the gateway, the plugins and the data of one run."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from agentlightning.algorithms.evaluate import evaluate
+
+from agentlightning.gateway import Gateway
+from agentlightning.plugins import Plugins
+from agentlightning.specs import Driver
+from agentlightning.store.base import Store
+from agentlightning.types import LLM, Evaluation
+
+Task = Any
+T = TypeVar("T")
+Dataset = Sequence[Task]
+
+
+class Algorithm(Protocol):
+    """Owns a loop over tasks; what it returns goes into the run's summary."""
+
+    async def run(self, context: Context) -> dict[str, Any]: ...
+
+
+@dataclass(slots=True)
+class Context:
+    """One run. The trainer makes it, starts what it holds, and closes it."""
+
+    run_id: str
+    folder: Path
+    store: Store
+    gateway: Gateway
+    plugins: Plugins
+    seed: int
+    train: Dataset = ()
+    val: Dataset = ()
+    policy: str = "policy"
+    """Name under which agents ask for the trained policy."""
+    driver: Driver | None = None
+    headroom: dict[str, Callable[..., Any]] = field(default_factory=dict)
+    """Scripted policies (``oracle``, ``random``) that bound what there is to learn."""
+    timeout: float | None = None
+    """Seconds for one attempt."""
+    runner: asyncio.Task[None] | None = None
+    """The runner in the background; if it dies, the run must not wait for its rollouts."""
+    say: Callable[[str], None] = print
+    """Where a line for the person at the terminal goes."""
+    resources: dict[str, str] = field(default_factory=dict)
+    """Policy name → id of the resources that point agents at it."""
+
+    async def publish(self) -> None:
+        """Store the endpoints agents are given: the policy, and the scripted policies of the headroom check."""
+        for name in (self.policy, *self.headroom):
+            llm = LLM(endpoint=self.gateway.url, model=name)
+            self.resources[name] = (await self.store.add_resources({"llm": llm})).resources_id
+
+    async def evaluate(
+        self, tasks: Dataset, *, name: str, policy: str | None = None, greedy: bool = True
+    ) -> Evaluation:
+        """Run every task once with ``policy`` (default: the trained one) and tell the trackers."""
+        evaluation = await evaluate(
+            self.store,
+            tasks,
+            name=name,
+            run_id=self.run_id,
+            seed=self.seed,
+            resources_id=self.resources[policy or self.policy],
+            greedy=greedy,
+            timeout=self.timeout,
+        )
+        self.plugins.moment("agl_evaluated", evaluation=evaluation)
+        return evaluation
+
+    async def guard(self, work: Coroutine[Any, Any, T]) -> T:
+        """Await ``work``; if the runner dies meanwhile, stop it and raise the runner's error instead of waiting for ever."""
+        main = asyncio.ensure_future(work)
+        if self.runner is None:
+            return await main
+        try:
+            await asyncio.wait({main, self.runner}, return_when=asyncio.FIRST_COMPLETED)
+            if not main.done():
+                self.runner.result()  # raises what killed it
+                raise RuntimeError("the runner stopped before the run was done")
+            return main.result()
+        finally:
+            main.cancel()

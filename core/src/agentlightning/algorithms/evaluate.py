@@ -1,0 +1,107 @@
+"""Evaluation: the mean reward of an agent on tasks, with a 95 % interval, and what became of its calls."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from agentlightning.algorithms.batching import group_rollouts
+from agentlightning.credit.ledger import open_ledger
+from agentlightning.credit.rewards import resolve
+from agentlightning.credit.verdicts import verdicts
+from agentlightning.store.base import Store
+from agentlightning.types import Evaluation, Record, RolloutConfig, RolloutStatus
+
+Z95 = 1.959963984540054
+
+
+def interval(rewards: Sequence[float]) -> tuple[float, float]:
+    """95 % interval of the mean: Wilson's score interval for 0/1 rewards, else the normal one (n ≥ 2)."""
+    n = len(rewards)
+    if n == 0:
+        return (math.nan, math.nan)
+    mean = math.fsum(rewards) / n
+    if all(r in (0.0, 1.0) for r in rewards):
+        centre = (mean + Z95**2 / (2 * n)) / (1 + Z95**2 / n)
+        half = Z95 * math.sqrt(mean * (1 - mean) / n + Z95**2 / (4 * n * n)) / (1 + Z95**2 / n)
+        return (max(0.0, centre - half), min(1.0, centre + half))
+    if n == 1:
+        return (-math.inf, math.inf)
+    variance = math.fsum((r - mean) ** 2 for r in rewards) / (n - 1)
+    half = Z95 * math.sqrt(variance / n)
+    return (mean - half, mean + half)
+
+
+async def evaluate(
+    store: Store,
+    tasks: Sequence[Any],
+    *,
+    name: str,
+    run_id: str,
+    seed: int,
+    resources_id: str | None,
+    greedy: bool = True,
+    timeout: float | None = None,
+) -> Evaluation:
+    """Run every task once and average the rewards.
+
+    A rollout that failed or emitted no reward counts as 0 *here*, because an agent that breaks has solved nothing;
+    how many did is in ``failed``. (In training such a rollout is left out instead.)
+    """
+    if not tasks:
+        raise ValueError(f"evaluation {name!r}: there are no tasks")
+    began = time.perf_counter()
+    rollouts = group_rollouts(
+        tasks,
+        1,
+        run_id=run_id,
+        name=name,
+        seed=seed,
+        mode="val",
+        resources_id=resources_id,
+        config=RolloutConfig(timeout_seconds=timeout),
+        metadata={"greedy": greedy, "evaluation": name},
+    )
+    await store.enqueue_many_rollouts(rollouts)
+    ids = [r.rollout_id for r in rollouts]
+    await store.wait_for_rollouts(ids)
+    records = await store.records(ids)
+    return summarise(name, records, time.perf_counter() - began)
+
+
+def summarise(name: str, records: Sequence[Record], seconds: float) -> Evaluation:
+    """The evaluation that these records amount to."""
+    found = [resolve(r).final if r.rollout.status == RolloutStatus.SUCCEEDED else None for r in records]
+    rewards = [0.0 if value is None else value for value in found]
+    return Evaluation(
+        name=name,
+        n=len(rewards),
+        reward=math.fsum(rewards) / len(rewards),
+        ci=interval(rewards),
+        failed=sum(value is None for value in found),
+        rewards=rewards,
+        seconds=seconds,
+        metrics=call_metrics(records),
+    )
+
+
+def call_metrics(records: Sequence[Record]) -> dict[str, float]:
+    """Calls made and how many of them were captured exactly (see :mod:`agentlightning.credit.verdicts`)."""
+    kinds: Counter[str] = Counter()
+    made = recorded = 0
+    for record in records:
+        ledger = open_ledger(record, verdicts(record))
+        made += ledger.made
+        recorded += ledger.recorded
+        kinds.update(ledger.verdicts)
+    tokens = sum(len(call.response_ids or ()) for record in records for call in record.calls)
+    return {
+        "calls_made": float(made),
+        "calls_recorded": float(recorded),
+        "calls_exact": 0.0,
+        "response_tokens": float(tokens),
+        **{f"calls_{kind}": float(n) for kind, n in kinds.items()},
+    }

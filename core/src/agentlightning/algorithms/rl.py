@@ -1,0 +1,183 @@
+"""Policy-gradient RL: evaluate, let a driver run the recipe, evaluate again.
+
+The algorithm owns what every driver shares: which tasks a step rolls out, how their records become credited rows,
+and when the policy is evaluated. The driver owns the loop and the gradient. Reading :meth:`RLJob.collect` top to
+bottom is the path from a task to the rows of a step.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from agentlightning.algorithms.batching import group_rollouts, task_batches
+from agentlightning.algorithms.context import Context
+from agentlightning.credit.assign import assign
+from agentlightning.types import Batch, Evaluation, Recipe, RolloutConfig, StepReport
+
+
+class RecipeRefused(ValueError):
+    """The driver would ignore something the recipe asks for."""
+
+
+def refuse_ignored(recipe: Recipe, driver: str, honours: frozenset[str]) -> None:
+    """Raise if ``recipe`` uses a field that the driver does not implement: nothing is ignored in silence."""
+    ignored = {k: v for k, v in recipe.uses().items() if k not in honours | CORE_FIELDS}
+    if ignored:
+        listed = ", ".join(f"{k}={v!r}" for k, v in sorted(ignored.items()))
+        raise RecipeRefused(f"driver {driver!r} does not implement {listed} of recipe {recipe.name!r}; use another driver or drop it")
+
+
+CORE_FIELDS = frozenset(
+    {
+        "group_size", "credit", "gamma", "baseline", "group_by", "scale", "normalise", "constant", "drop_zero_spread",
+        "merge", "staleness", "temperature", "top_p", "top_k", "extra",
+    }
+)  # fmt: skip
+"""Recipe fields that core itself honours, whatever the driver: they end in the rows."""
+
+
+TOTALS = {
+    "rollouts": "rollouts",
+    "rollouts_failed": "rollouts_failed",
+    "calls": "calls",
+    "calls_exact": "verdicts/exact",
+    "calls_trained": "calls_trained",
+    "tokens_trained": "tokens_trained",
+}
+"""Sums over the run's steps → the metric that is summed."""
+
+
+class RL:
+    """Trains with ``recipe``: ``steps`` steps of ``batch_size`` tasks."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        *,
+        steps: int,
+        batch_size: int = 8,
+        evaluate_every: int = 0,
+        headroom_tasks: int = 100,
+    ) -> None:
+        if steps < 0 or batch_size < 1:
+            raise ValueError(f"steps={steps} and batch_size={batch_size}: need steps >= 0 and batch_size >= 1")
+        self.recipe = recipe
+        self.steps = steps
+        self.batch_size = batch_size
+        self.evaluate_every = evaluate_every
+        self.headroom_tasks = headroom_tasks
+
+    async def run(self, context: Context) -> dict[str, Any]:
+        """Evaluate, train, evaluate. The summary holds both evaluations and how long training took."""
+        if context.driver is None:
+            raise ValueError("RL needs a driver; name one with backend.driver")
+        job = RLJob(context, self)
+        before = await job.measure("before")
+        await job.show_headroom(before)
+        began = time.perf_counter()
+        await context.driver.run(job)
+        seconds = time.perf_counter() - began
+        after = await job.measure("after")
+        return {
+            "recipe": self.recipe.model_dump(),
+            "steps": self.steps,
+            "reward_before": before.reward if before else None,
+            "ci_before": list(before.ci) if before else None,
+            "reward_after": after.reward if after else None,
+            "ci_after": list(after.ci) if after else None,
+            "eval_tasks": before.n if before else 0,
+            "eval_failed": [before.failed, after.failed] if before and after else None,
+            "train_seconds": round(seconds, 3),
+            "headroom": job.headroom,
+            "totals": job.totals,
+        }
+
+
+class RLJob:
+    """One training run as the driver sees it (:class:`agentlightning.specs.Job`)."""
+
+    def __init__(self, context: Context, rl: RL) -> None:
+        self.context = context
+        self.rl = rl
+        self.run_id = context.run_id
+        self.recipe = rl.recipe
+        self.policy = context.policy
+        self.steps = rl.steps
+        self.first_step = 0
+        self.seed = context.seed
+        self.folder: Path = context.folder
+        self.headroom: dict[str, float] = {}
+        self.totals: dict[str, float] = {**dict.fromkeys(TOTALS, 0.0), "logprob_gap_max": 0.0}
+        self._batches = task_batches(context.train, rl.batch_size, context.seed) if rl.steps else None
+
+    # ------------------------------------------------------------------------------ task → rows (one step)
+    async def collect(self, step: int) -> Batch:
+        """Roll out this step's tasks and credit them.
+
+        Tasks become groups of rollouts in the store; runners lease them; the gateway records their calls; when all
+        are finished, credit turns calls and rewards into rows.
+        """
+        assert self._batches is not None
+        rollouts = group_rollouts(
+            next(self._batches),
+            self.recipe.group_size,
+            run_id=self.run_id,
+            name=f"step-{step}",
+            seed=self.seed,
+            mode="train",
+            resources_id=self.context.resources[self.policy],
+            config=RolloutConfig(timeout_seconds=self.context.timeout),
+        )
+        ids = [r.rollout_id for r in rollouts]
+        await self.context.store.enqueue_many_rollouts(rollouts)
+        await self.context.store.wait_for_rollouts(ids)
+        records = await self.context.store.records(ids)
+        driver = self.context.driver
+        batch = assign(
+            records,
+            self.recipe,
+            version=driver.version if driver else None,
+            rules={name: spec.rule for name, spec in self.context.plugins.credit_rules.items()},
+            baselines={name: spec.baseline for name, spec in self.context.plugins.baselines.items()},
+        )
+        self.context.plugins.moment("agl_rows_built", step=step, batch=batch)
+        return batch
+
+    async def report(self, report: StepReport) -> None:
+        """Make the step known: store, totals, moment hook (trackers listen there)."""
+        await self.context.store.add_step(report)
+        for total, metric in TOTALS.items():
+            self.totals[total] += report.metrics.get(metric, 0.0)
+        gap = report.metrics.get("logprob_gap_max", 0.0)
+        self.totals["logprob_gap_max"] = max(self.totals["logprob_gap_max"], gap)
+        self.context.plugins.moment("agl_policy_updated", report=report)
+
+    # -------------------------------------------------------------------------------------- evaluation
+    async def evaluate(self, step: int) -> Evaluation | None:
+        """The evaluation that the schedule asks for after ``step``, if any."""
+        every = self.rl.evaluate_every
+        if not every or (step + 1) % every or step + 1 >= self.steps:
+            return None
+        return await self.measure(f"step-{step + 1}")
+
+    async def measure(self, name: str, policy: str | None = None, limit: int | None = None) -> Evaluation | None:
+        """Greedy evaluation on the validation tasks; ``None`` without any."""
+        tasks = self.context.val[:limit] if limit else self.context.val
+        return await self.context.evaluate(tasks, name=name, policy=policy) if tasks else None
+
+    async def show_headroom(self, before: Evaluation | None) -> None:
+        """Say what there is to learn: present policy, scripted oracle, random. Under 15 points: little."""
+        if before is None or not self.context.headroom:
+            return
+        self.headroom["policy"] = before.reward
+        for name in self.context.headroom:
+            if evaluation := await self.measure(name, policy=name, limit=self.rl.headroom_tasks):
+                self.headroom[name] = evaluation.reward
+        ceiling = self.headroom.get("oracle", 1.0)
+        room = 100 * (ceiling - before.reward)
+        scores = ", ".join(f"{name} {value:.3f}" for name, value in self.headroom.items())
+        self.context.say(f"Headroom: {scores} → {room:.0f} points to gain")
+        if room < 15:
+            self.context.say("Under 15 points of headroom: this task will teach this policy nothing.")

@@ -1,0 +1,42 @@
+"""Capture: turns what an agent does into spans of its attempt, and knows no store.
+
+``install()`` and ``uninstall()`` switch it on and off for the process; ``context`` says which attempt runs here;
+``wire`` records model calls with their token ids; ``emitters`` record rewards and the like. Names load lazily.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from agentlightning.capture.counts import COUNTS as COUNTS
+    from agentlightning.capture.delivery import attempt_ended as attempt_ended, end_attempt as end_attempt
+    from agentlightning.capture.identity import IDENTITY as IDENTITY, who as who
+    from agentlightning.capture.install import (
+        install as install,
+        installed as installed,
+        uninstall as uninstall,
+    )
+    from agentlightning.capture.wire import WireInstrumentor as WireInstrumentor
+
+_HOMES = {
+    "COUNTS": "counts",
+    "IDENTITY": "identity",
+    "WireInstrumentor": "wire",
+    "attempt_ended": "delivery",
+    "end_attempt": "delivery",
+    "install": "install",
+    "installed": "install",
+    "uninstall": "install",
+    "who": "identity",
+}
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value

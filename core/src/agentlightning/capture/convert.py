@@ -1,0 +1,75 @@
+"""From OpenTelemetry's finished span to ours: hex ids, seconds, and attributes that survive JSON.
+
+Invariant: a value that has no JSON form becomes text and is counted; no attribute is left out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.trace import StatusCode
+
+from agentlightning.capture.context import AttemptContext
+from agentlightning.capture.counts import COUNTS
+from agentlightning.types import Span
+
+_STATUS: dict[StatusCode, Any] = {StatusCode.UNSET: "unset", StatusCode.OK: "ok", StatusCode.ERROR: "error"}
+
+
+def jsonable(value: Any) -> Any:
+    """``value`` with tuples as lists, keys as text, and whatever JSON cannot say as text (counted)."""
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else _as_text(value)
+    if isinstance(value, Mapping):
+        return {str(key): jsonable(inner) for key, inner in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
+        return [jsonable(inner) for inner in value]
+    if callable(dump := getattr(value, "model_dump", None)):
+        return jsonable(dump())
+    return _as_text(value)
+
+
+def _as_text(value: Any) -> str:
+    COUNTS.add("convert-stringified")
+    return str(value)
+
+
+def convert(span: ReadableSpan, context: AttemptContext) -> Span:
+    """A finished OpenTelemetry span as a span of ``context``'s attempt."""
+    own = span.context
+    return Span(
+        rollout_id=context.rollout_id,
+        attempt_id=context.attempt_id,
+        name=span.name,
+        trace_id=f"{own.trace_id:032x}" if own else "",
+        span_id=f"{own.span_id:016x}" if own else "",
+        parent_id=f"{span.parent.span_id:016x}" if span.parent else None,
+        kind=span.kind.name.lower(),
+        status=_STATUS[span.status.status_code],
+        status_message=span.status.description,
+        attributes=jsonable(dict(span.attributes or {})),
+        events=[
+            {
+                "name": event.name,
+                "time": event.timestamp / 1e9,
+                "attributes": jsonable(dict(event.attributes or {})),
+            }
+            for event in span.events
+        ],
+        links=[
+            {
+                "trace_id": f"{link.context.trace_id:032x}",
+                "span_id": f"{link.context.span_id:016x}",
+                "attributes": jsonable(dict(link.attributes or {})),
+            }
+            for link in span.links
+        ],
+        resource=jsonable(dict(span.resource.attributes)),
+        start_time=(span.start_time or 0) / 1e9,
+        end_time=(span.end_time or 0) / 1e9,
+    )

@@ -1,0 +1,37 @@
+"""What capture could not keep, by reason.
+
+Invariant: whatever capture leaves out is counted here, so that a ledger can say why a record is missing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from threading import Lock
+
+
+class Counts:
+    """Thread-safe counters, reason → times."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._counts: Counter[str] = Counter()
+
+    def add(self, reason: str, times: int = 1) -> None:
+        """Count ``reason``."""
+        with self._lock:
+            self._counts[reason] += times
+
+    def snapshot(self) -> dict[str, int]:
+        """The present counts."""
+        with self._lock:
+            return dict(self._counts)
+
+    def clear(self) -> None:
+        """Begin again from nothing (a new run, a test)."""
+        with self._lock:
+            self._counts.clear()
+
+
+COUNTS = Counts()
+"""Of this process. Reasons: ``late-span, span-outside-attempt, sink-error, convert-stringified, wire-error,
+wire-unavailable, wire-not-read, identity-error, bad-ids, …``."""

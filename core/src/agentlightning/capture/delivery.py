@@ -1,0 +1,69 @@
+"""The last step of capture: a finished span goes to the sink of its attempt, once, or is counted.
+
+Invariant: nothing reaches an attempt after :func:`end_attempt`; what comes later is counted as ``late-span``.
+Delivery never raises into the code that is being observed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections import OrderedDict
+from threading import Lock
+
+from agentlightning.capture.context import AttemptContext
+from agentlightning.capture.counts import COUNTS
+from agentlightning.types import Span
+
+_LOG = logging.getLogger(__name__)
+_REMEMBERED = 65_536
+"""Ended attempts and answered responses are remembered up to this many; older ones are forgotten."""
+
+_lock = Lock()
+_ended: OrderedDict[str, None] = OrderedDict()
+_responses: OrderedDict[tuple[str, str], str] = OrderedDict()
+
+
+def deliver(context: AttemptContext, span: Span) -> bool:
+    """Hand ``span`` to the attempt; ``False`` when it came too late or the sink failed, both counted."""
+    if context.attempt_id in _ended:
+        COUNTS.add("late-span")
+        return False
+    try:
+        context.sink(span)
+    except Exception:
+        COUNTS.add("sink-error")
+        _LOG.warning("the sink of attempt %s failed on span %r", context.attempt_id, span.name, exc_info=True)
+        return False
+    return True
+
+
+def end_attempt(attempt_id: str) -> None:
+    """Take nothing more for this attempt: called by whoever opened its context, once it has ended."""
+    with _lock:
+        _ended[attempt_id] = None
+        while len(_ended) > _REMEMBERED:
+            _ended.popitem(last=False)
+
+
+def attempt_ended(attempt_id: str) -> bool:
+    """Whether :func:`end_attempt` was called for it."""
+    return attempt_id in _ended
+
+
+def remember_response(attempt_id: str, response_id: str, span_id: str) -> None:
+    """Note which call span a response came from, so that a reward can name the response."""
+    with _lock:
+        _responses[attempt_id, response_id] = span_id
+        while len(_responses) > _REMEMBERED:
+            _responses.popitem(last=False)
+
+
+def span_of_response(attempt_id: str, response_id: str) -> str | None:
+    """The call span that produced the response, if the wire layer of this process saw it."""
+    return _responses.get((attempt_id, response_id))
+
+
+def trace_of(attempt_id: str) -> str:
+    """Trace id (32 hex digits) of spans that have no parent: the same for all of one attempt."""
+    return hashlib.blake2b(attempt_id.encode(), digest_size=16).hexdigest()

@@ -1,0 +1,161 @@
+"""What an agent says about its own work: rewards, messages, objects, exceptions, annotations, operations.
+
+Each emitter makes one span of the current attempt, in any thread or task, and returns it; it hangs below the
+OpenTelemetry span that is current. Invariant: a reward is a finite number. *Missing* is said by emitting none,
+never by NaN. Outside an attempt emitting is an error, unless ``AGL_EMIT_OUTSIDE=ignore`` says that it may be idle.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import secrets
+import time
+import traceback
+from collections.abc import Mapping
+from typing import Any
+
+from opentelemetry import trace
+
+from agentlightning import semconv
+from agentlightning.capture.context import AttemptContext, current_attempt
+from agentlightning.capture.convert import jsonable
+from agentlightning.capture.counts import COUNTS
+from agentlightning.capture.delivery import attempt_ended, deliver, span_of_response, trace_of
+from agentlightning.capture.identity import span_agent
+from agentlightning.capture.operations import operation as operation
+from agentlightning.types import Span
+
+BODY = "agl.body"
+"""What a message, object or annotation span carries."""
+DIMENSIONS = "agl.reward.dimensions"
+"""All numbers of a reward that was given as a mapping."""
+
+
+def emit_reward(
+    value: float | Mapping[str, float],
+    *,
+    name: str = "reward",
+    primary_key: str | None = None,
+    call: Any = None,
+    agent: str | None = None,
+    final: bool | None = None,
+    attributes: Mapping[str, Any] | None = None,
+) -> Span:
+    """Attach a number to the rollout, to one model call, or to an agent's calls.
+
+    ``call``: a call id, a response id, or the openai response object itself. ``final``: whether it is the reward
+    of the rollout; by default it is, unless ``call`` or ``agent`` narrows it. A mapping needs ``primary_key``, the
+    entry that is trained on. ``ValueError`` for what is no finite number.
+    """
+    dimensions = None
+    if isinstance(value, Mapping):
+        dimensions = {str(key): _finite(number, f"{name}[{key!r}]") for key, number in value.items()}
+        if primary_key is None or primary_key not in dimensions:
+            raise ValueError(
+                f"a reward with several dimensions needs primary_key, one of {sorted(dimensions)}; got {primary_key!r}"
+            )
+        number = dimensions[primary_key]
+    else:
+        number = _finite(value, name)
+    carried: dict[str, Any] = {
+        semconv.REWARD_VALUE: number,
+        semconv.REWARD_NAME: name,
+        semconv.EVALUATION_NAME: name,
+        semconv.EVALUATION_SCORE: number,
+        semconv.REWARD_FINAL: (call is None and agent is None) if final is None else final,
+        semconv.REWARD_AGENT: agent,
+        DIMENSIONS: dimensions,
+        **(attributes or {}),
+    }
+    return _emit(semconv.REWARD_SPAN, carried, call=call)
+
+
+def emit_message(message: str, *, attributes: Mapping[str, Any] | None = None) -> Span:
+    """Record a line of text."""
+    return _emit(semconv.MESSAGE_SPAN, {BODY: str(message), **(attributes or {})})
+
+
+def emit_object(value: Any, *, attributes: Mapping[str, Any] | None = None) -> Span:
+    """Record a JSON-able value; what has no JSON form becomes text and is counted."""
+    return _emit(semconv.OBJECT_SPAN, {BODY: value, **(attributes or {})})
+
+
+def emit_annotation(annotation: Mapping[str, Any], *, attributes: Mapping[str, Any] | None = None) -> Span:
+    """Record facts about the present moment, each as an attribute of its own."""
+    return _emit(semconv.ANNOTATION_SPAN, {**annotation, **(attributes or {})})
+
+
+def emit_exception(exception: BaseException, *, attributes: Mapping[str, Any] | None = None) -> Span:
+    """Record an exception that the agent handled."""
+    carried = {
+        semconv.EXCEPTION_TYPE: type(exception).__qualname__,
+        semconv.EXCEPTION_MESSAGE: str(exception),
+        "exception.stacktrace": "".join(traceback.format_exception(exception)),
+        **(attributes or {}),
+    }
+    return _emit(semconv.EXCEPTION_SPAN, carried, error=f"{type(exception).__qualname__}: {exception}")
+
+
+def _finite(value: Any, name: str) -> float:
+    if callable(item := getattr(value, "item", None)) and not isinstance(value, int | float):
+        value = item()  # a scalar of numpy or torch
+    if isinstance(value, int | float) and math.isfinite(value):
+        return float(value)
+    raise ValueError(
+        f"reward {name} is {value!r} ({type(value).__name__}), not a finite number: emit a float, int or bool, "
+        "or emit nothing if there is no reward (missing is not zero)"
+    )
+
+
+def _emit(kind: str, attributes: Mapping[str, Any], *, call: Any = None, error: str | None = None) -> Span:
+    context = current_attempt()
+    parent = trace.get_current_span().get_span_context()
+    now = time.time()
+    span = Span(
+        rollout_id=context.rollout_id if context else "",
+        attempt_id=context.attempt_id if context else "",
+        name=kind,
+        trace_id=f"{parent.trace_id:032x}"
+        if parent.is_valid
+        else trace_of(context.attempt_id if context else ""),
+        span_id=secrets.token_hex(8),
+        parent_id=f"{parent.span_id:016x}" if parent.is_valid else None,
+        status="error" if error else "ok",
+        status_message=error,
+        start_time=now,
+        end_time=now,
+    )
+    named = {semconv.AGENT_NAME: span_agent(), **attributes, **_link(context, call)}
+    span.attributes = jsonable({key: value for key, value in named.items() if value is not None})
+    if context is None or attempt_ended(context.attempt_id):
+        _outside(kind, context)
+    else:
+        deliver(context, span)
+    return span
+
+
+def _link(context: AttemptContext | None, call: Any) -> dict[str, str]:
+    """How a reward names its call: by response id and the call span this process saw, else by call id."""
+    if call is None:
+        return {}
+    given = call if isinstance(call, str) else getattr(call, "id", None)
+    if not isinstance(given, str) or not given:
+        raise ValueError(
+            f"call={call!r} names no model call: give a call id, a response id, or the response object"
+        )
+    span_id = span_of_response(context.attempt_id, given) if context else None
+    if span_id is not None:
+        return {semconv.REWARD_SPAN_ID: span_id, semconv.RESPONSE_ID: given}
+    return {semconv.REWARD_CALL: given} if isinstance(call, str) else {semconv.RESPONSE_ID: given}
+
+
+def _outside(kind: str, context: AttemptContext | None) -> None:
+    COUNTS.add("emit-outside-attempt" if context is None else "late-span")
+    if os.environ.get("AGL_EMIT_OUTSIDE") == "ignore":
+        return
+    why = "there is no current attempt" if context is None else f"attempt {context.attempt_id} has ended"
+    raise RuntimeError(
+        f"{kind} was emitted where {why}: emit inside a rollout, or in a task or thread that was started there after "
+        "agentlightning.capture.install(); or set AGL_EMIT_OUTSIDE=ignore"
+    )

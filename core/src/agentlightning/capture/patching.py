@@ -1,0 +1,46 @@
+"""A method patch that can be undone completely.
+
+Invariant: after :meth:`Patch.undo` our wrapper is out of the chain, or (under a foreign wrapper that we cannot
+look into) it passes every call straight through. Foreign wrappers above ours stay where they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import wrapt
+
+_Proxy: Any = getattr(wrapt, "BaseObjectProxy", wrapt.ObjectProxy)
+"""wrapt 2 gave its proxies a new base class."""
+
+Wrapper = Callable[[Callable[..., Any], Any, tuple[Any, ...], dict[str, Any]], Any]
+"""``(wrapped, instance, args, kwargs) -> result``, as in wrapt."""
+
+
+class Patch:
+    """Wraps ``owner.name``; constructing it applies it."""
+
+    def __init__(self, owner: Any, name: str, wrapper: Wrapper) -> None:
+        self._owner, self._name = owner, name
+        self._own = name in vars(owner)
+        self._original: Any = vars(owner)[name] if self._own else getattr(owner, name)
+        self._on = True
+        self._proxy = wrapt.FunctionWrapper(self._original, wrapper, enabled=lambda: self._on)
+        setattr(owner, name, self._proxy)
+
+    def undo(self) -> None:
+        """Take the wrapper out; calling it again does nothing."""
+        self._on = False
+        current = vars(self._owner).get(self._name)
+        if current is self._proxy:
+            if self._own:
+                setattr(self._owner, self._name, self._original)
+            else:
+                delattr(self._owner, self._name)
+            return
+        while isinstance(current, _Proxy):  # a foreign wrapper above ours: bridge the gap below it
+            if current.__wrapped__ is self._proxy:
+                current.__wrapped__ = self._original
+                return
+            current = current.__wrapped__

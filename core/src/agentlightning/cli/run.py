@@ -1,0 +1,69 @@
+"""What ``train`` and ``eval`` share: from a configuration to a trainer, and the machine-readable last line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from agentlightning.agents import LitAgent, as_agent
+from agentlightning.config import ConfigError, RunConfig, load_config, load_data, resolve
+from agentlightning.plugins import load as load_plugins
+from agentlightning.plugins import pick
+from agentlightning.trainer import Trainer
+from agentlightning.types import Recipe
+
+
+def read(config: Path, sets: list[str] | None, **direct: Any) -> RunConfig:
+    """The configuration with ``--set key=value`` and the direct options applied (YAML values)."""
+    import yaml
+
+    overrides: dict[str, Any] = {}
+    for item in sets or []:
+        key, sep, value = item.partition("=")
+        if not sep:
+            raise ConfigError(f"--set {item!r}: write key=value, e.g. --set training.steps=10")
+        overrides[key] = yaml.safe_load(value)
+    overrides.update({key.replace("__", "."): value for key, value in direct.items() if value is not None})
+    return load_config(config, overrides)
+
+
+def trainer_from(config: RunConfig) -> tuple[Trainer, LitAgent[Any], list[Any], list[Any]]:
+    """Trainer, agent, training tasks and held-out tasks of a configuration."""
+    plugins = load_plugins()
+    agent = as_agent(resolve(config.agent.target, "agent.target"))
+    training, environment = config.training, config.environment
+    try:
+        recipe: Recipe = pick(plugins.recipes, "recipe", training.algorithm).factory(**training.recipe)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"training.recipe: {error}") from None
+    trainer = Trainer(
+        recipe,
+        policy=config.path(config.backend.policy),
+        driver=config.backend.driver,
+        options=config.backend.options,
+        steps=training.steps,
+        batch_size=training.batch_size,
+        n_runners=config.agent.concurrency,
+        timeout=config.agent.timeout_seconds,
+        select=config.agent.select,
+        adapters=[config.agent.type] if config.agent.type else [],
+        headroom={
+            name: resolve(target, f"environment.headroom.{name}") for name, target in environment.headroom.items()
+        },
+        headroom_tasks=environment.headroom_tasks,
+        evaluate_every=training.evaluate_every,
+        seed=training.seed,
+        folder=config.path(config.output),
+        trackers=config.trackers,
+        plugins=plugins,
+        name=config.agent.name,
+    )
+    train = load_data(environment.train, config, "environment.train")
+    val = load_data(environment.val, config, "environment.val")
+    return trainer, agent, train, val
+
+
+def last_line(result: dict[str, Any]) -> None:
+    """Print the result as one JSON object, alone on the last line of stdout."""
+    print(json.dumps(result), flush=True)

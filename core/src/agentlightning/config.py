@@ -1,0 +1,184 @@
+"""The YAML file of a run, typed. An error names the file, the key and what is allowed.
+
+Paths are relative to the file. ``target`` values are ``module:object``; ``pythonpath`` folders are put in front of
+``sys.path``, so that an example runs from a checkout.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+
+class ConfigError(ValueError):
+    """A configuration that cannot be used, with file and key."""
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class AgentSection(_Section):
+    """Which agent, and how it is run."""
+
+    target: str
+    """``module:object``: a function, a class or an object (see :func:`agentlightning.agents.as_agent`)."""
+    name: str = "agent"
+    type: str | None = None
+    """Framework adapter to activate by name; adapters of imported frameworks are active anyway."""
+    concurrency: int = Field(default=16, ge=1)
+    timeout_seconds: float | None = Field(default=60.0, gt=0)
+    select: str | list[str] | None = None
+    """Agents whose calls are trained: a name, names, or ``re:pattern``; none: all."""
+
+
+class TrainingSection(_Section):
+    """What is learned and how."""
+
+    algorithm: str = "grpo"
+    """A recipe (``grpo``, ``rloo``, …) or an algorithm."""
+    steps: int = Field(default=40, ge=0)
+    batch_size: int = Field(default=8, ge=1)
+    """Tasks per step; each is rolled out ``group_size`` times."""
+    seed: int = 1
+    recipe: dict[str, Any] = {}
+    """Overrides of the recipe's fields."""
+    evaluate_every: int = Field(default=0, ge=0)
+
+
+class DataSection(_Section):
+    """A dataset: ``file`` (JSON Lines) or ``target`` with ``args``."""
+
+    file: str | None = None
+    target: str | None = None
+    args: dict[str, Any] = {}
+    limit: int | None = Field(default=None, ge=1)
+
+
+class EnvironmentSection(_Section):
+    """Where tasks come from."""
+
+    train: DataSection | None = None
+    val: DataSection | None = None
+    headroom: dict[str, str] = {}
+    """Scripted policies, e.g. ``oracle: calc_x.oracle:reply``."""
+    headroom_tasks: int = Field(default=100, ge=1)
+
+
+class BackendSection(_Section):
+    """Who runs the recipe, on which policy."""
+
+    driver: str = "local"
+    policy: str
+    """Folder of the policy to start from, in Hugging Face layout."""
+    options: dict[str, Any] = {}
+    """The driver's own settings (learning rate, threads, device, …)."""
+
+
+class RunConfig(_Section):
+    """A whole run."""
+
+    agent: AgentSection
+    training: TrainingSection = TrainingSection()
+    environment: EnvironmentSection = EnvironmentSection()
+    backend: BackendSection
+    output: str = "runs"
+    store: str | None = None
+    """Store URL; none: a SQLite file in the run's folder."""
+    pythonpath: list[str] = []
+    trackers: list[str] | None = None
+    folder: Path = Field(default=Path("."), exclude=True)
+
+    def path(self, value: str) -> Path:
+        """``value`` relative to the file's folder."""
+        return (self.folder / Path(value).expanduser()).resolve()
+
+
+def load_config(file: str | Path, overrides: dict[str, Any] | None = None) -> RunConfig:
+    """Read ``file``. ``overrides`` maps dotted keys (``training.seed``) to values and wins."""
+    path = Path(file)
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: there is no such file") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}: not valid YAML: {error}") from None
+    if not isinstance(data, dict):
+        raise ConfigError(f"{path}: the file must hold sections (agent, training, environment, backend), not {type(data).__name__}")
+    for key, value in (overrides or {}).items():
+        _assign(data, key, value, path)
+    try:
+        config = RunConfig.model_validate(data)
+    except ValidationError as error:
+        lines = [f"{path}: {'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()]
+        raise ConfigError("\n".join(lines)) from None
+    config.folder = path.resolve().parent
+    for entry in reversed(config.pythonpath):
+        folder = str(config.path(entry))
+        if folder not in sys.path:
+            sys.path.insert(0, folder)
+    return config
+
+
+def _assign(data: dict[str, Any], dotted: str, value: Any, path: Path) -> None:
+    *parents, last = dotted.split(".")
+    for part in parents:
+        inner = data.setdefault(part, {})
+        if not isinstance(inner, dict):
+            raise ConfigError(f"{path}: {dotted}: {part!r} is a value, not a section")
+        data = inner
+    data[last] = value
+
+
+def resolve(target: str, key: str) -> Any:
+    """The object that ``module:object`` names; ``key`` is the configuration key, for the error."""
+    module, _, name = target.partition(":")
+    if not name:
+        raise ConfigError(f"{key}: {target!r} must be written module:object")
+    try:
+        found: Any = importlib.import_module(module)
+    except ImportError as error:
+        raise ConfigError(f"{key}: cannot import {module!r}: {error}; add its folder to pythonpath, or install it") from error
+    for part in name.split("."):
+        try:
+            found = getattr(found, part)
+        except AttributeError:
+            raise ConfigError(f"{key}: module {module!r} has no {name!r}") from None
+    return found
+
+
+def load_data(section: DataSection | None, config: RunConfig, key: str) -> list[Any]:
+    """The tasks of a data section; an empty list for none."""
+    if section is None:
+        return []
+    if (section.file is None) == (section.target is None):
+        raise ConfigError(f"{key}: give either file or target")
+    if section.target is not None:
+        tasks = list(resolve(section.target, f"{key}.target")(**section.args))
+    else:
+        tasks = _read_jsonl(config.path(section.file or ""), key)
+    if not tasks:
+        raise ConfigError(f"{key}: the dataset is empty")
+    return tasks[: section.limit] if section.limit else tasks
+
+
+def _read_jsonl(path: Path, key: str) -> list[Any]:
+    import msgspec
+
+    tasks = []
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        raise ConfigError(f"{key}.file: there is no file {path}") from None
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            try:
+                tasks.append(msgspec.json.decode(line))
+            except msgspec.DecodeError as error:
+                raise ConfigError(f"{path}:{number}: not valid JSON: {error}") from None
+    return tasks

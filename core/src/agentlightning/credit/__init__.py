@@ -1,0 +1,38 @@
+"""Credit: what each token of a step is worth. Pure functions from records to rows, the same for every driver.
+
+:func:`assign` is the one entry and reads top to bottom; the modules beside it hold one noun each. Imports
+nothing but ``types`` and the names of ``semconv``.
+"""
+
+from __future__ import annotations
+
+from agentlightning.credit.assign import assign
+from agentlightning.credit.baselines import BASELINES, Baseline, Groups
+from agentlightning.credit.digest import rows_digest
+from agentlightning.credit.explain import trace_token
+from agentlightning.credit.failure import KINDS as FAILURES, Failure
+from agentlightning.credit.forest import Forest, Path, grow
+from agentlightning.credit.rewards import Rewards, resolve
+from agentlightning.credit.rules import RULES, CreditRule
+from agentlightning.credit.verdicts import Verdict, tokens_digest, verdict
+
+__all__ = [
+    "BASELINES",
+    "FAILURES",
+    "RULES",
+    "Baseline",
+    "CreditRule",
+    "Failure",
+    "Forest",
+    "Groups",
+    "Path",
+    "Rewards",
+    "Verdict",
+    "assign",
+    "grow",
+    "resolve",
+    "rows_digest",
+    "tokens_digest",
+    "trace_token",
+    "verdict",
+]

@@ -1,0 +1,174 @@
+"""Records in, rows out: credit assignment from top to bottom.
+
+``records → ledgers → rewards → rule → baseline → forest → rows → weights → metrics``
+
+Pure and deterministic: the same records in any order give the same batch. Nothing is dropped without a reason
+in a ledger, and nothing missing becomes a number: a rollout that failed or has no reward takes part in no
+baseline.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import get_args
+
+from agentlightning.credit.baselines import BASELINES, Advantages, Baseline, Credited, advantages
+from agentlightning.credit.failure import Failure, check_failure, failure_of, with_reward
+from agentlightning.credit.forest import Forest, grow
+from agentlightning.credit.ledger import close_ledger, open_ledger
+from agentlightning.credit.metrics import batch_metrics
+from agentlightning.credit.rewards import resolve
+from agentlightning.credit.rows import build_row
+from agentlightning.credit.rules import RULES, CreditRule
+from agentlightning.credit.trainable import live_record, untrainable
+from agentlightning.credit.verdicts import verdicts
+from agentlightning.credit.weights import set_weights
+from agentlightning.types import Batch, Call, Ledger, Normalise, Recipe, Record, Row
+
+
+@dataclass(slots=True)
+class _Account:
+    """One rollout on its way through credit."""
+
+    record: Record
+    ledger: Ledger
+    failure: str | None
+    out: dict[str, str] = field(default_factory=dict)
+    """Call id → why it is not trained."""
+    credited: list[Credited] = field(default_factory=list)
+
+
+def assign(
+    records: Sequence[Record],
+    recipe: Recipe,
+    *,
+    version: int | None = None,
+    rules: Mapping[str, CreditRule] | None = None,
+    baselines: Mapping[str, Baseline] | None = None,
+    failure: Failure | None = None,
+) -> Batch:
+    """The batch of one step.
+
+    ``version``: the policy version about to be trained, against which staleness is judged. ``rules`` and
+    ``baselines``: what plugins add to (or put over) the built-ins. ``failure``: kind of failure → reward (see
+    :mod:`agentlightning.credit.failure`); what it does not name is left out. ``ValueError`` for a recipe this
+    cannot honour, records that occur twice, and rules that answer nonsense.
+    """
+    all_rules, all_baselines = {**RULES, **(rules or {})}, {**BASELINES, **(baselines or {})}
+    check_recipe(recipe, all_rules, all_baselines)
+    check_failure(failure or {})
+    accounts = [_open(record, recipe, version, failure or {}) for record in _in_order(records)]
+    for account in accounts:
+        _credit(account, recipe, all_rules[recipe.credit])
+    groups = advantages([c for account in accounts for c in account.credited], recipe, all_baselines)
+    rows: list[Row] = []
+    for account in accounts:
+        rows += _rows(account, groups, recipe, version)
+    set_weights(rows, recipe)
+    ledgers = [account.ledger for account in accounts]
+    metrics = batch_metrics(
+        rewards=[resolve(a.record) for a in accounts if a.failure is None or a.failure in (failure or {})],
+        failures=[a.failure for a in accounts if a.failure is not None],
+        ledgers=ledgers,
+        groups=groups,
+        rows=rows,
+    )
+    return Batch(rows=rows, ledgers=ledgers, metrics=metrics)
+
+
+def check_recipe(recipe: Recipe, rules: Mapping[str, CreditRule], baselines: Mapping[str, Baseline]) -> None:
+    """``ValueError`` that names the field, for values credit cannot honour."""
+    if recipe.credit not in rules:
+        raise ValueError(f"recipe.credit: no rule {recipe.credit!r}; known: {', '.join(sorted(rules))}")
+    if recipe.baseline not in baselines:
+        known = ", ".join(sorted(baselines))
+        raise ValueError(f"recipe.baseline: no baseline {recipe.baseline!r}; known: {known}")
+    if recipe.normalise not in get_args(Normalise):
+        raise ValueError(f"recipe.normalise: {recipe.normalise!r}; use {', '.join(get_args(Normalise))}")
+    if recipe.scale not in ("std", "none"):
+        raise ValueError(f"recipe.scale: {recipe.scale!r}; use std or none")
+    if not (math.isfinite(recipe.constant) and recipe.constant > 0):
+        raise ValueError(f"recipe.constant = {recipe.constant}: a divisor, must be finite and > 0")
+    if not 0.0 <= recipe.gamma <= 1.0:
+        raise ValueError(f"recipe.gamma = {recipe.gamma}: must lie in [0, 1]")
+    if recipe.staleness < 0:
+        raise ValueError(f"recipe.staleness = {recipe.staleness}: must be 0 or more versions")
+    if recipe.temperature <= 0:
+        raise ValueError(f"recipe.temperature = {recipe.temperature}: training needs a temperature above 0")
+    if recipe.critic:
+        raise ValueError("recipe.critic: credit gives advantages, a critic needs rewards; set critic=False")
+
+
+def _in_order(records: Sequence[Record]) -> list[Record]:
+    """By group, sample, rollout id; ``ValueError`` if a rollout or a call occurs twice."""
+    rollouts: set[str] = set()
+    calls: set[str] = set()
+    for record in records:
+        for seen, kind, one in [(rollouts, "rollout", record.rollout.rollout_id)] + [
+            (calls, "call", call.call_id) for call in record.calls
+        ]:
+            if one in seen:
+                raise ValueError(f"{kind} {one!r} occurs twice in the records of a step; ids must be unique")
+            seen.add(one)
+    return sorted(records, key=_order)
+
+
+def _order(record: Record) -> tuple[str, int, str]:
+    rollout = record.rollout
+    return rollout.group_id or rollout.task_id or "", rollout.sample, rollout.rollout_id
+
+
+def _open(record: Record, recipe: Recipe, version: int | None, failure: Failure) -> _Account:
+    """Open the ledger; take out what cannot be trained whatever the reward. A failed rollout is out as a
+    whole."""
+    judged = verdicts(record)
+    kind = failure_of(record)
+    account = _Account(record, open_ledger(record, judged), kind)
+    value = failure.get(kind) if kind is not None else None
+    if kind is not None and value is None:
+        reason = "no-reward" if kind == "no-reward" else "failed-rollout"
+        account.out = dict.fromkeys((call.call_id for call in record.calls), reason)
+        return account
+    if value is not None:
+        account.record = with_reward(record, value)
+    account.out = untrainable(record, judged, staleness=recipe.staleness, version=version)
+    return account
+
+
+def _credit(account: _Account, recipe: Recipe, rule: CreditRule) -> None:
+    """Ask the rule; a call without a number is out: ``no-reward``, or ``not-<rule>`` if the rule passed it
+    over."""
+    if len(account.out) == len(account.record.calls):
+        return
+    seen = live_record(account.record, account.out)
+    credits = rule(seen, recipe)
+    if unknown := set(credits) - {call.call_id for call in seen.calls}:
+        raise ValueError(f"credit rule {recipe.credit!r} credited calls it was not shown: {sorted(unknown)}")
+    for call in seen.calls:
+        if call.call_id in account.out:
+            continue
+        credit = credits.get(call.call_id)
+        if credit is None:
+            account.out[call.call_id] = "no-reward" if call.call_id in credits else f"not-{recipe.credit}"
+        elif not math.isfinite(credit):
+            raise ValueError(
+                f"credit rule {recipe.credit!r} gave {credit} for call {call.call_id!r}; missing is None"
+            )
+        else:
+            account.credited.append(Credited(account.record.rollout, call, float(credit)))
+
+
+def _rows(account: _Account, groups: Advantages, recipe: Recipe, version: int | None) -> list[Row]:
+    """Grow the forest over what is left, build its rows and close the ledger."""
+    trained: list[Call] = []
+    for _, call, _ in account.credited:
+        flat = groups.calls[call.call_id].flat
+        if flat and recipe.drop_zero_spread:
+            account.out[call.call_id] = flat
+        else:
+            trained.append(call)
+    forest: Forest = grow(trained, merge=recipe.merge, temperature=recipe.temperature)
+    close_ledger(account.ledger, account.out, forest)
+    return [build_row(path, account.record.rollout, groups.calls, recipe, version) for path in forest.paths]

@@ -1,0 +1,135 @@
+"""Why a call that continues an earlier one, by its messages, does not continue it by its token ids.
+
+Each such call is re-trained context at full price, so the reason is worth a name:
+
+==================  ================================================================================
+``think-stripped``  the earlier answer's reasoning is gone from the later prompt
+``template``        what stands before the answer is rendered otherwise (date, tools, …)
+``retokenised``     same message, other ids: text tokenised anew, or a tool call re-rendered
+``edited``          the agent changed the answer before sending it back
+``truncated``       earlier messages were dropped (memory window, over-length policy)
+``temperature``     the ids do continue it, but the calls have different temperatures
+==================  ================================================================================
+
+(``branch`` is found by the forest itself.) The classification is from messages and ids alone, without a
+tokenizer: the likeliest reason, not a proof.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from agentlightning.credit import messages as chat
+from agentlightning.credit.messages import Message
+from agentlightning.credit.tokens import common_prefix, pack
+from agentlightning.types import Call
+
+NEAR = 4
+"""Tokens around the start of an answer that belong to its opening (``<think>\\n`` given by the template)."""
+
+
+class Continuations:
+    """Finds the earlier call that a request continues by its messages. Calls are added in order.
+
+    Work per call is linear in its messages: heads are compared by a running hash.
+    """
+
+    def __init__(self) -> None:
+        self._by_messages: dict[int, list[tuple[Call, list[Message]]]] = {}
+        self._by_reply: dict[Message, tuple[Call, list[Message]]] = {}
+
+    def add(self, call: Call) -> None:
+        """Make a call findable."""
+        said = chat.messages(call)
+        if not said:
+            return
+        self._by_messages.setdefault(_heads(said)[-1], []).append((call, said))
+        if answer := chat.reply(call):
+            self._by_reply[chat.without_thinking(answer)] = (call, said)
+
+    def find(self, call: Call) -> tuple[Call, bool] | None:
+        """(The earlier call, whether messages were dropped since), ``None`` if the call continues nothing."""
+        said = chat.messages(call)
+        heads = _heads(said)
+        for n in range(len(said) - 1, 0, -1):
+            if said[n].role == "assistant":
+                same = self._by_messages.get(heads[n - 1], ())
+                candidates = [c for c, m in same if m == said[:n] and _before(c, call)]
+                if candidates:
+                    return max(candidates, key=lambda c: _likeness(c, said[n])), False
+        return self._truncated(call, said)
+
+    def _truncated(self, call: Call, said: list[Message]) -> tuple[Call, bool] | None:
+        """The call whose answer is the last one quoted here, if what stands before it was thinned out."""
+        at = next((i for i in range(len(said) - 1, -1, -1) if said[i].role == "assistant"), None)
+        if at is None:
+            return None
+        earlier, before = self._by_reply.get(chat.without_thinking(said[at]), (None, []))
+        if earlier is None or not _before(earlier, call) or at >= len(before):
+            return None
+        return (earlier, True) if _subsequence(said[:at], before) else None
+
+
+def classify(earlier: Call, later: Call, dropped: bool) -> str:
+    """Why ``later`` does not extend ``earlier``, which it continues by its messages."""
+    prompt, answer = earlier.prompt_ids or [], earlier.response_ids or []
+    shared = common_prefix(pack(prompt) + pack(answer), pack(later.prompt_ids or []))
+    if dropped:
+        return "truncated"
+    if shared == len(prompt) + len(answer) < len(later.prompt_ids or []):
+        return "temperature"
+    quoted = chat.messages(later)[len(chat.messages(earlier))]
+    opening = len(prompt) - NEAR <= shared <= len(prompt) + NEAR
+    gone = shared >= len(prompt) and chat.THINK_END not in quoted.text
+    if chat.thinks(earlier) and (opening or gone):
+        return "think-stripped"
+    if shared < len(prompt):
+        return "template"
+    said = chat.reply(earlier)
+    if said is not None and chat.without_thinking(said) != chat.without_thinking(quoted):
+        return "edited"
+    return "template" if shared == len(prompt) + len(answer) else "retokenised"
+
+
+def breaks(calls: Sequence[Call], extends: Callable[[Call, Call], bool]) -> dict[str, str]:
+    """Call id → reason, for each of ``calls`` (in order) that continues one it does not extend.
+
+    ``extends(later, earlier)``: the forest's word on whether ``earlier`` is an ancestor of ``later``.
+    """
+    found: dict[str, str] = {}
+    seen = Continuations()
+    for call in calls:
+        match = seen.find(call)
+        if match is not None and not extends(call, match[0]):
+            found[call.call_id] = classify(match[0], call, match[1])
+        seen.add(call)
+    return found
+
+
+def _heads(said: Iterable[Message]) -> list[int]:
+    """Hash of the first 1, 2, … messages. Equality is confirmed on the messages themselves."""
+    heads: list[int] = []
+    head = 0
+    for message in said:
+        head = hash((head, message))
+        heads.append(head)
+    return heads
+
+
+def _before(earlier: Call, later: Call) -> bool:
+    return earlier.sequence < later.sequence
+
+
+def _likeness(call: Call, quoted: Message) -> tuple[int, int]:
+    """How well a call's answer matches the message that is quoted; later calls win ties."""
+    answer = chat.reply(call)
+    if answer is None:
+        return 0, call.sequence
+    if answer == quoted:
+        return 2, call.sequence
+    return int(chat.without_thinking(answer) == chat.without_thinking(quoted)), call.sequence
+
+
+def _subsequence(short: Sequence[Message], long: Sequence[Message]) -> bool:
+    rest = iter(long)
+    return all(message in rest for message in short)

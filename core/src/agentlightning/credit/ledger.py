@@ -1,0 +1,45 @@
+"""The ledger: what became of every call of one rollout.
+
+Invariant: ``made == trained + sum(out.values())``. A call that is not trained stands under exactly one
+reason.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from agentlightning.credit.forest import Forest
+from agentlightning.credit.verdicts import Verdict, unrecorded
+from agentlightning.types import Ledger, Record
+
+
+def open_ledger(record: Record, verdicts: Mapping[str, Verdict]) -> Ledger:
+    """Count what was made and recorded, before anything is decided.
+
+    A wire span without a record is a call that was made past the gateway: out, ``not-recorded``.
+    """
+    lost = len(unrecorded(record))
+    return Ledger(
+        rollout_id=record.rollout.rollout_id,
+        made=len(record.calls) + lost,
+        recorded=len(record.calls),
+        with_ids=sum(call.has_ids for call in record.calls),
+        out={"not-recorded": lost} if lost else {},
+        verdicts=dict(Counter(v.kind for v in verdicts.values())),
+    )
+
+
+def close_ledger(ledger: Ledger, out: Mapping[str, str], forest: Forest) -> Ledger:
+    """Enter what was trained and why the rest was not (``out``: call id → reason).
+
+    ``AssertionError`` if a call is neither: that is a fault of this package, never of its input.
+    """
+    for reason, n in sorted(Counter(out.values()).items()):
+        ledger.out[reason] = ledger.out.get(reason, 0) + n
+    ledger.trained = sum(len(path.own) for path in forest.paths)
+    ledger.merged = sum(len(path.own) - 1 for path in forest.paths)
+    ledger.breaks = dict(sorted(forest.breaks.items()))
+    if not ledger.sums:
+        raise AssertionError(f"the ledger of rollout {ledger.rollout_id!r} does not sum: {ledger}")
+    return ledger

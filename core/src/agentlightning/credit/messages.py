@@ -1,0 +1,87 @@
+"""Chat messages, compared: which earlier call does a request look like a continuation of?
+
+Token ids decide what merges; messages only say what *should* have merged, so that a break can be named. Two
+messages are equal if role, text and tool calls are; framework decorations (names, ids, refusals) do not
+count.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from agentlightning.types import Call
+
+THINK_END = "</think>"
+
+
+class Message(NamedTuple):
+    """What counts of a chat message."""
+
+    role: str
+    text: str
+    tools: tuple[tuple[str, str], ...]
+    """(name, arguments) of each tool call."""
+
+
+def messages(call: Call) -> list[Message]:
+    """The request's messages; empty for requests without (``/v1/completions``)."""
+    found = (call.request or {}).get("messages")
+    return [_message(item) for item in found if isinstance(item, Mapping)] if isinstance(found, list) else []
+
+
+def reply(call: Call) -> Message | None:
+    """The call's answer as a message, ``None`` if it was not recorded as one."""
+    inner = (call.response or {}).get("message", call.response)
+    return _message({"role": "assistant", **inner}) if isinstance(inner, Mapping) and _speaks(inner) else None
+
+
+def thinks(call: Call) -> bool:
+    """The answer has a reasoning part, inline (``</think>``) or in a field of its own."""
+    inner = (call.response or {}).get("message", call.response)
+    if not isinstance(inner, Mapping):
+        return False
+    split = any(inner.get(name) for name in ("reasoning_content", "reasoning"))
+    return split or THINK_END in _text(inner.get("content") or inner.get("text"))
+
+
+def without_thinking(message: Message) -> Message:
+    """The message as a template renders it in later turns: only what follows the reasoning."""
+    return message._replace(text=message.text.rsplit(THINK_END, 1)[-1].strip())
+
+
+def _speaks(inner: Mapping[str, Any]) -> bool:
+    return any(inner.get(name) for name in ("content", "text", "tool_calls"))
+
+
+def _message(item: Mapping[str, Any]) -> Message:
+    tools = tuple(_tool(tool) for tool in item.get("tool_calls") or () if isinstance(tool, Mapping))
+    return Message(str(item.get("role", "")), _text(item.get("content") or item.get("text")), tools)
+
+
+def _text(content: Any) -> str:
+    """Text of a content: a string, a list of parts, or nothing."""
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list):
+        return "".join(map(_part, content))
+    return _json(content)
+
+
+def _part(part: Any) -> str:
+    plain = isinstance(part, Mapping) and part.get("type") in (None, "text")
+    return str(part.get("text", "")) if plain else _json(part)
+
+
+def _tool(tool: Mapping[str, Any]) -> tuple[str, str]:
+    function = tool.get("function")
+    function = function if isinstance(function, Mapping) else tool
+    arguments = function.get("arguments", "")
+    return str(function.get("name", "")), arguments if isinstance(arguments, str) else _json(arguments)
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, default=str)

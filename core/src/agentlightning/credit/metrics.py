@@ -1,0 +1,80 @@
+"""The figures of a batch. A figure that has nothing to be measured on is absent, not 0."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from agentlightning.credit.baselines import Advantages, mean, std
+from agentlightning.credit.rewards import Rewards
+from agentlightning.types import Ledger, Row
+
+
+def batch_metrics(
+    rewards: Sequence[Rewards],
+    failures: Sequence[str],
+    ledgers: Sequence[Ledger],
+    groups: Advantages,
+    rows: Sequence[Row],
+) -> dict[str, float]:
+    """All metrics of a step's credit.
+
+    ``rewards``: of the rollouts that count. ``failures``: kind of each rollout that failed. ``reward_std`` is
+    the sample standard deviation over rollouts.
+    """
+    out: dict[str, float] = {
+        "rollouts": len(ledgers),
+        "rollouts_failed": sum(kind != "no-reward" for kind in failures),
+        "rollouts_no_reward": sum(kind == "no-reward" for kind in failures),
+        **{f"failed/{kind}": n for kind, n in sorted(Counter(failures).items())},
+        "groups": groups.groups,
+        "groups_zero_spread": groups.groups_zero_spread,
+        "groups_of_one": groups.groups_of_one,
+    }
+    return {**out, **_rewards(rewards), **_calls(ledgers), **_rows(rows)}
+
+
+def _rewards(rewards: Sequence[Rewards]) -> dict[str, float]:
+    finals = [r.final for r in rewards if r.final is not None]
+    out: dict[str, float] = {"reward_count": len(finals)}
+    if finals:
+        out["reward_mean"] = mean(finals)
+    if len(finals) > 1:
+        out["reward_std"] = std(finals)
+    for name in sorted({name for r in rewards for name in r.dims}):
+        out[f"reward/{name}"] = mean([r.dims[name] for r in rewards if name in r.dims])
+    missing = sum((Counter(r.missing) for r in rewards), Counter[str]())
+    return {**out, **{f"reward_unused/{reason}": n for reason, n in sorted(missing.items())}}
+
+
+def _calls(ledgers: Sequence[Ledger]) -> dict[str, float]:
+    lost = sum((Counter(ledger.out) for ledger in ledgers), Counter[str]())
+    breaks = sum((Counter(ledger.breaks) for ledger in ledgers), Counter[str]())
+    kinds = sum((Counter(ledger.verdicts) for ledger in ledgers), Counter[str]())
+    recorded = sum(ledger.recorded for ledger in ledgers)
+    out: dict[str, float] = {
+        "calls": sum(ledger.made for ledger in ledgers),
+        "calls_recorded": recorded,
+        "calls_trained": sum(ledger.trained for ledger in ledgers),
+        "merged": sum(ledger.merged for ledger in ledgers),
+        **{f"out/{reason}": n for reason, n in sorted(lost.items())},
+        **{f"breaks/{reason}": n for reason, n in sorted(breaks.items())},
+        **{f"verdicts/{kind}": n for kind, n in sorted(kinds.items())},
+    }
+    return {**out, "exact": kinds["exact"] / recorded} if recorded else out
+
+
+def _rows(rows: Sequence[Row]) -> dict[str, float]:
+    values = [s.advantage for row in rows for s in row.segments if s.trained]
+    out: dict[str, float] = {
+        "rows": len(rows),
+        "tokens": sum(len(row.token_ids) for row in rows),
+        "tokens_trained": sum(row.trained_tokens for row in rows),
+        "tokens_version_unknown": sum(row.trained_tokens - sum(v >= 0 for v in row.versions) for row in rows),
+    }
+    staleness = [row.metadata["staleness"] for row in rows if "staleness" in row.metadata]
+    if staleness:
+        out["staleness_max"] = max(staleness)
+    if values:
+        out["advantage_abs_mean"] = mean([abs(value) for value in values])
+    return out

@@ -1,0 +1,112 @@
+"""The rewards of one record: of the rollout, of single calls, of agents.
+
+Invariant: *missing is not zero*. A reward that was never emitted, or that is NaN, infinite or no number, is
+``None`` with a reason; nothing here ever makes a 0.0 of it.
+
+Which of several rewards counts: for one target (rollout, call, agent) the one named ``reward`` if there is
+one, else whatever came last; of several under that name the last emitted wins. The other names are
+dimensions, shown in the metrics as ``reward/<name>`` and used by no built-in rule.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from agentlightning.types import Call, Record, Reward
+
+PRIMARY = "reward"
+"""Name of the reward that is trained on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rewards:
+    """Resolved rewards. A value of ``None`` under a key: one was emitted, and it was no finite number."""
+
+    final: float | None
+    """The reward of the rollout."""
+    reason: str
+    """Why ``final`` is missing: ``none`` (never emitted), ``nan``, ``inf``, ``not-a-number``; else empty."""
+    calls: dict[str, float | None] = field(default_factory=dict)
+    """Call id → its own reward."""
+    agents: dict[str, float | None] = field(default_factory=dict)
+    """Agent name → the reward of its calls."""
+    dims: dict[str, float] = field(default_factory=dict)
+    """Name → last finite final reward of that name."""
+    missing: dict[str, int] = field(default_factory=dict)
+    """Reason → rewards that were emitted and could not be used (``nan``, ``unknown-call``, ``unattached``,
+    …)."""
+
+
+def resolve(record: Record) -> Rewards:
+    """Sort the rewards of a record by what they are attached to, and choose one for each.
+
+    Rewards are taken in order of ``time``; where times are equal, in the order of the list. A reward with a
+    span id belongs to every recorded call of that span (the choices of one request share it).
+    """
+    finals: list[Reward] = []
+    by_call: dict[str, list[Reward]] = {}
+    by_agent: dict[str, list[Reward]] = {}
+    missing: Counter[str] = Counter()
+    spans = _calls_of_spans(record.calls)
+    known = {call.call_id for call in record.calls}
+    for reward in sorted(record.rewards, key=lambda r: r.time):
+        if reason := defect(reward.value):
+            missing[reason] += 1
+        if reward.call_id is not None or reward.span_id is not None:
+            targets = _targets(reward, known, spans)
+            missing.update({"unknown-call": 1} if not targets else {})
+            for call_id in targets:
+                by_call.setdefault(call_id, []).append(reward)
+        elif reward.agent is not None:
+            by_agent.setdefault(reward.agent, []).append(reward)
+        elif reward.final:
+            finals.append(reward)
+        else:
+            missing["unattached"] += 1
+    final, reason = _choose(finals)
+    return Rewards(
+        final=final,
+        reason=reason,
+        calls={key: _choose(emitted)[0] for key, emitted in by_call.items()},
+        agents={key: _choose(emitted)[0] for key, emitted in by_agent.items()},
+        dims={r.name: float(r.value) for r in finals if not defect(r.value)},
+        missing=dict(missing),
+    )
+
+
+def defect(value: object) -> str:
+    """Why a value is no reward: ``none``, ``nan``, ``inf``, ``not-a-number``; empty if it is a finite
+    number."""
+    if value is None:
+        return "none"
+    if not isinstance(value, int | float):
+        return "not-a-number"
+    if math.isnan(value):
+        return "nan"
+    return "inf" if math.isinf(value) else ""
+
+
+def _choose(emitted: list[Reward]) -> tuple[float | None, str]:
+    """The reward that counts, or ``None`` and why. The last word counts even if it is NaN."""
+    if not emitted:
+        return None, "none"
+    chosen = next((r for r in reversed(emitted) if r.name == PRIMARY), emitted[-1])
+    reason = defect(chosen.value)
+    return (None, reason) if reason else (float(chosen.value), "")
+
+
+def _calls_of_spans(calls: Iterable[Call]) -> dict[str, list[str]]:
+    spans: dict[str, list[str]] = {}
+    for call in calls:
+        if call.span_id:
+            spans.setdefault(call.span_id, []).append(call.call_id)
+    return spans
+
+
+def _targets(reward: Reward, known: set[str], spans: dict[str, list[str]]) -> list[str]:
+    if reward.call_id is not None:
+        return [reward.call_id] if reward.call_id in known else []
+    return spans.get(reward.span_id or "", [])

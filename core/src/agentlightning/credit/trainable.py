@@ -1,0 +1,95 @@
+"""Which recorded calls may be trained, before any reward is looked at.
+
+Every call gets one reason or none; the first that applies, in the order of :func:`untrainable`, is the one
+the ledger shows. ``superseded``, ``error`` and ``cancelled`` calls are not *live*: the agent never went on
+from their answer, so no rule sees them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import msgspec
+
+from agentlightning.credit.verdicts import Verdict
+from agentlightning.types import Call, Record
+
+DEAD = frozenset({"other-attempt", "superseded", "error", "cancelled"})
+"""Reasons after which a call was never part of what the agent did."""
+
+
+def untrainable(
+    record: Record, verdicts: Mapping[str, Verdict], *, staleness: int, version: int | None
+) -> dict[str, str]:
+    """Call id → why it cannot be trained. Calls that can be are absent.
+
+    ``version``: the policy version about to be trained; a call more than ``staleness`` versions older is
+    ``stale``. With ``None``, and for calls that do not know their version, age is not judged.
+    """
+    superseded = superseded_calls(record)
+    reasons: dict[str, str] = {}
+    for call in record.calls:
+        reason = _reason(call, record, verdicts[call.call_id], superseded)
+        if not reason and version is not None and call.policy_version is not None:
+            reason = "stale" if version - call.policy_version > staleness else ""
+        if reason:
+            reasons[call.call_id] = reason
+    return reasons
+
+
+def superseded_calls(record: Record) -> set[str]:
+    """Calls that the SDK tried again: the same caller span, and a higher retry count exists."""
+    newest: dict[tuple[str, str | None], int] = {}
+    for call in record.calls:
+        if call.span_id:
+            key = (call.span_id, call.trace_id)
+            newest[key] = max(newest.get(key, 0), call.retry)
+    return {c.call_id for c in record.calls if c.span_id and c.retry < newest[c.span_id, c.trace_id]}
+
+
+def live_record(record: Record, reasons: Mapping[str, str]) -> Record:
+    """What a credit rule sees: the live calls in order, each untrainable one with its reason in
+    ``masked``."""
+    live = sorted((c for c in record.calls if reasons.get(c.call_id) not in DEAD), key=call_order)
+    calls = [
+        msgspec.structs.replace(call, masked=reasons[call.call_id]) if call.call_id in reasons else call
+        for call in live
+    ]
+    return msgspec.structs.replace(record, calls=calls)
+
+
+def call_order(call: Call) -> tuple[int, int, str]:
+    """Order of calls within an attempt: by request, then choice."""
+    return call.sequence, call.choice, call.call_id
+
+
+def _reason(call: Call, record: Record, verdict: Verdict, superseded: set[str]) -> str:
+    """Why this call cannot be trained whatever its age; empty if it can."""
+    if record.attempt is not None and call.attempt_id != record.attempt.attempt_id:
+        return "other-attempt"
+    if call.call_id in superseded:
+        return "superseded"
+    if call.status != "ok":
+        return call.status
+    if not call.selected:
+        return "not-selected"
+    if call.masked:
+        return call.masked
+    if call.prompt_ids is None or call.response_ids is None:
+        return "no-ids"
+    if not call.response_ids:
+        return "empty-response"
+    if verdict.kind == "mismatch":
+        return "mismatch"
+    if call.logprobs is None:
+        return "no-logprobs"
+    if not all(map(math.isfinite, call.logprobs)):
+        return "bad-logprobs"
+    return "off-policy-sampling" if _greedy(call) else ""
+
+
+def _greedy(call: Call) -> bool:
+    """Temperature 0 has no distribution whose gradient could be taken."""
+    temperature = call.sampling.get("temperature")
+    return temperature is not None and float(temperature) <= 0.0

@@ -1,0 +1,146 @@
+"""Fidelity: does what is trained equal what was sampled? One verdict per call, with its reason.
+
+*Exact* is more than two parses of one body. The engine's own counts (``usage``) equal the number of ids and
+of logprobs, and the wire layer, which read the answer in the agent's process, has the same digest and tags as
+the gateway. Without a wire span a call is *gateway-only*: still trained, not confirmed. Whatever contradicts
+itself is a *mismatch* and never trained.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from hashlib import sha256
+from typing import Any, Literal, NamedTuple
+
+from agentlightning import semconv
+from agentlightning.credit.tokens import pack
+from agentlightning.types import Call, Record, Span
+
+Kind = Literal["exact", "gateway-only", "wire-only", "mismatch", "no-ids"]
+
+
+class Verdict(NamedTuple):
+    """How far the ids of a call are confirmed; ``reason`` is empty for ``exact``."""
+
+    kind: Kind
+    reason: str
+
+
+def tokens_digest(prompt_ids: Sequence[int], response_ids: Sequence[int]) -> str:
+    """sha256 (hex) over the number of prompt ids and all ids, little-endian int32.
+
+    The count is part of it, so that moving the border between prompt and response changes the digest.
+    """
+    return sha256(struct.pack("<i", len(prompt_ids)) + pack(prompt_ids) + pack(response_ids)).hexdigest()
+
+
+def verdict(call: Call, wire_spans: Iterable[Span], choices: Sequence[Call] = ()) -> Verdict:
+    """Judge one call against the engine's counts and the wire layer's spans.
+
+    ``wire_spans`` may hold spans of other calls. ``choices``: all choices of the same request, because with
+    ``n > 1`` the engine's ``completion_tokens`` is their sum; empty means that this call is the only one.
+    """
+    spans = [span for span in wire_spans if answers(span, call)]
+    digests = {str(digest) for span in spans if (digest := span.attributes.get(semconv.TOKENS_DIGEST))}
+    if call.prompt_ids is None or call.response_ids is None:
+        if digests:
+            return Verdict("wire-only", "the gateway's record has no token ids, the wire layer's has")
+        return Verdict("no-ids", call.error or "the engine gave no token ids")
+    contradiction, unchecked = _counts(call, choices)
+    if contradiction:
+        return Verdict("mismatch", contradiction)
+    if digests - {tokens_digest(call.prompt_ids, call.response_ids)}:
+        return Verdict("mismatch", "wire layer and gateway have different token ids")
+    if differing := _differing_tags(call, spans):
+        return Verdict("mismatch", f"wire layer and gateway disagree on tags: {', '.join(differing)}")
+    if unchecked:
+        return Verdict("gateway-only", unchecked)
+    if not spans:
+        return Verdict("gateway-only", "no wire span")
+    if not digests:
+        return Verdict("gateway-only", "the wire span carries no digest of token ids")
+    return Verdict("exact", "")
+
+
+def verdicts(record: Record) -> dict[str, Verdict]:
+    """Call id → verdict, for all calls of a record; joins by index, not by comparing all pairs."""
+    by_join: dict[tuple[str, str], list[Span]] = {}
+    for span in record.wire:
+        for key in _joins(_response_id(span), span.span_id):
+            by_join.setdefault(key, []).append(span)
+    requests: dict[tuple[Any, ...], list[Call]] = {}
+    for call in record.calls:
+        requests.setdefault(_request(call), []).append(call)
+    out: dict[str, Verdict] = {}
+    for call in record.calls:
+        near = [span for key in _joins(call.response_id, call.span_id) for span in by_join.get(key, ())]
+        out[call.call_id] = verdict(call, near, requests[_request(call)])
+    return out
+
+
+def unrecorded(record: Record) -> list[Span]:
+    """Wire spans that no recorded call explains: calls that were made past the gateway, or that it lost."""
+    known = {key for call in record.calls for key in _joins(call.response_id, call.span_id)}
+    return [span for span in record.wire if known.isdisjoint(_joins(_response_id(span), span.span_id))]
+
+
+def answers(span: Span, call: Call) -> bool:
+    """The wire span saw this call: the same response id, else the same caller span; and the same choice."""
+    if int(span.attributes.get(semconv.CHOICE, 0)) != call.choice:
+        return False
+    response_id = _response_id(span)
+    if response_id and call.response_id:
+        return response_id == call.response_id
+    if not span.span_id or span.span_id != call.span_id:
+        return False
+    return not (span.trace_id and call.trace_id) or span.trace_id == call.trace_id
+
+
+def _counts(call: Call, choices: Sequence[Call]) -> tuple[str, str]:
+    """(contradiction, what could not be checked); both empty when ids, usage and logprobs agree."""
+    assert call.prompt_ids is not None and call.response_ids is not None
+    prompt, response = len(call.prompt_ids), len(call.response_ids)
+    if call.prompt_tokens is not None and call.prompt_tokens != prompt:
+        return f"{prompt} prompt ids, but usage says {call.prompt_tokens}", ""
+    if call.logprobs is not None and len(call.logprobs) != response:
+        return f"{response} response ids, but {len(call.logprobs)} logprobs", ""
+    siblings = [c.response_ids for c in choices] if choices else [call.response_ids]
+    known = [len(ids) for ids in siblings if ids is not None]
+    total = sum(known) if len(known) == len(siblings) else None
+    if call.completion_tokens is not None and total is not None and call.completion_tokens != total:
+        return f"{total} response ids, but usage says {call.completion_tokens}", ""
+    if call.prompt_tokens is None or call.completion_tokens is None:
+        return "", "the engine reported no usage"
+    if call.logprobs is None:
+        return "", "the engine gave no logprobs"
+    return "", "" if total is not None else "another choice of the request has no ids: usage not checked"
+
+
+def _differing_tags(call: Call, spans: Iterable[Span]) -> list[str]:
+    """Tags the wire layer states and the gateway does not have so. The gateway may know more."""
+    differing: set[str] = set()
+    for span in spans:
+        for name, value in span.attributes.items():
+            if name.startswith(semconv.TAG_PREFIX):
+                tag = name[len(semconv.TAG_PREFIX) :]
+                if call.tags.get(tag) != str(value):
+                    differing.add(tag)
+    return sorted(differing)
+
+
+def _response_id(span: Span) -> str | None:
+    attributes: Mapping[str, Any] = span.attributes
+    value = attributes.get(semconv.RESPONSE_ID)
+    return str(value) if value else None
+
+
+def _joins(response_id: str | None, span_id: str | None) -> list[tuple[str, str]]:
+    """Keys on which a span and a call can meet (``answers`` decides)."""
+    keys = [("response", response_id)] if response_id else []
+    return [*keys, ("span", span_id)] if span_id else keys
+
+
+def _request(call: Call) -> tuple[Any, ...]:
+    """What the choices of one request share."""
+    return call.attempt_id, call.sequence, call.response_id, call.retry

@@ -1,0 +1,60 @@
+"""Weights: the share of each token in the loss of a step.
+
+The loss of a step is ``sum over trained tokens of weight * loss(token)``; nothing else is divided by
+anything. Weights are set over the *step's batch*, not over a mini-batch, and for each policy by itself. With
+:math:`R` the rollouts that have a trained token, :math:`C` the trained calls, :math:`T` the trained tokens of
+the policy:
+
+=============  ==============================================  ========================
+``normalise``  weight of a token                               sum over the batch
+=============  ==============================================  ========================
+``rollout``    1 / (R * tokens of its rollout)                 1
+``call``       1 / (C * tokens of its call)                    1
+``token``      1 / T                                           1
+``constant``   1 / (R * recipe.constant)                       T / (R * constant)
+=============  ==============================================  ========================
+
+``rollout`` is GRPO's 1/G sum 1/|o_i| sum (arXiv 2402.03300) with all tokens of a rollout as its output;
+``token`` is DAPO's (arXiv 2503.14476); ``constant`` with a fixed length is Dr. GRPO's (arXiv 2503.20783).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from agentlightning.types import Recipe, Row, Segment
+
+
+def set_weights(rows: Sequence[Row], recipe: Recipe) -> None:
+    """Write the weights of all rows of a step, in place. Untrained tokens weigh 0."""
+    policies: dict[str, list[Row]] = {}
+    for row in rows:
+        policies.setdefault(row.policy, []).append(row)
+    for of_policy in policies.values():
+        _set_policy(of_policy, recipe)
+
+
+def _set_policy(rows: Sequence[Row], recipe: Recipe) -> None:
+    tokens: Counter[str] = Counter()
+    calls = 0
+    for row in rows:
+        tokens[row.rollout_id] += row.trained_tokens
+        calls += sum(segment.trained for segment in row.segments)
+    rollouts, total = len(tokens), sum(tokens.values())
+    for row in rows:
+        for segment in row.segments:
+            if segment.trained:
+                weight = _weight(recipe, segment, tokens[row.rollout_id], rollouts, calls, total)
+                row.weights[segment.start : segment.end] = [weight] * (segment.end - segment.start)
+
+
+def _weight(recipe: Recipe, segment: Segment, own: int, rollouts: int, calls: int, total: int) -> float:
+    """Weight of each token of a trained segment; ``own``: trained tokens of its rollout."""
+    if recipe.normalise == "rollout":
+        return 1.0 / (rollouts * own)
+    if recipe.normalise == "call":
+        return 1.0 / (calls * (segment.end - segment.start))
+    if recipe.normalise == "token":
+        return 1.0 / total
+    return 1.0 / (rollouts * recipe.constant)

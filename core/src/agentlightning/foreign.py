@@ -1,0 +1,93 @@
+"""Detects another package called ``agentlightning`` in the environment, and names it.
+
+A distribution of that name that is not our umbrella ships its own modules: it writes over ours, or hides
+them, and what follows are import errors that explain nothing.
+
+Invariant: this module imports the standard library only and nothing of its own package, because the command
+line loads it by path *before* anything named ``agentlightning`` is imported.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from importlib.machinery import PathFinder
+from importlib.metadata import Distribution, distributions
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
+
+PACKAGE = "agentlightning"
+CORE = "agl-core"
+HERE = Path(__file__).resolve().parent
+
+
+class Foreign(NamedTuple):
+    """A package called ``agentlightning`` that is not ours."""
+
+    version: str
+    """Its version; ``unknown`` when no distribution stands behind it."""
+    location: Path
+    """The folder of its modules."""
+    installed: bool
+    """Whether pip knows it, so that pip can remove it."""
+
+    def message(self) -> str:
+        """What is wrong, where, and the two commands that mend it."""
+        pip = shlex.join([sys.executable, "-m", "pip"])
+        remove = f"{pip} uninstall -y {PACKAGE}" if self.installed else f"remove or rename {self.location}"
+        return (
+            f"another package called {PACKAGE!r} is in this environment\n"
+            f"  version {self.version}, in {self.location}\n"
+            f"It hides or overwrites the modules of {CORE} in {HERE}. To mend it:\n"
+            f"  {remove}\n"
+            f"  {pip} install --force-reinstall --no-deps {_core_source()}"
+        )
+
+
+class ForeignPackageError(ImportError):
+    """Another package called ``agentlightning`` is in the environment."""
+
+
+def check(path: list[str] | None = None, ours: Path = HERE) -> Foreign | None:
+    """The package in the folders of ``path`` (default: ``sys.path``) that is not ``ours``, or ``None``."""
+    folders = sys.path if path is None else path
+    spec = PathFinder.find_spec(PACKAGE, folders)
+    origin = Path(spec.origin).parent if spec is not None and spec.origin is not None else None
+    shadow = origin if origin is not None and origin.resolve() != ours else None
+    for found in distributions(name=PACKAGE, path=folders):
+        if not _is_umbrella(found):
+            return Foreign(found.version, _modules(found) or shadow or ours, installed=True)
+    return Foreign("unknown", shadow, installed=False) if shadow is not None else None
+
+
+def refuse() -> None:
+    """Raise :class:`ForeignPackageError`, with the commands that mend it, if a foreign package is found."""
+    found = check()
+    if found is not None:
+        raise ForeignPackageError(found.message())
+
+
+def _is_umbrella(distribution: Distribution) -> bool:
+    """Our umbrella has no modules and requires the core; nobody else's package does."""
+    return any(need.startswith(CORE) for need in distribution.requires or ())
+
+
+def _modules(distribution: Distribution) -> Path | None:
+    for file in distribution.files or ():
+        if file.parts == (PACKAGE, "__init__.py"):
+            return Path(str(distribution.locate_file(file))).parent
+    return None
+
+
+def _core_source() -> str:
+    """What pip reinstalls the core from: the checkout it was installed from, else its name."""
+    for core in distributions(name=CORE):
+        origin = json.loads(core.read_text("direct_url.json") or "{}")
+        url = urlsplit(origin.get("url", ""))
+        if url.scheme == "file":
+            editable = ["-e"] if origin.get("dir_info", {}).get("editable") else []
+            return shlex.join([*editable, url2pathname(url.path)])
+    return CORE

@@ -1,0 +1,142 @@
+"""The engine's answer as typed structs: only what the record needs, checked while it is parsed.
+
+One shape covers chat and completions, whole answers and stream chunks. Source: OpenAI API reference; token
+ids as vLLM's ``return_token_ids`` gives them (``prompt_token_ids``: chat on top, completions per choice).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+
+from agentlightning.gateway.errors import BadAnswer
+
+TokenId = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+
+
+class TokenLogprob(msgspec.Struct, gc=False):
+    """Natural-log probability of one sampled token."""
+
+    logprob: float
+
+
+class Logprobs(msgspec.Struct):
+    """``content`` for chat, ``token_logprobs`` for completions."""
+
+    content: list[TokenLogprob] | None = None
+    token_logprobs: list[float | None] | None = None
+
+    def values(self) -> list[float] | None:
+        """One number a token; ``None`` where the engine left one out."""
+        if self.content is not None:
+            return [entry.logprob for entry in self.content]
+        if self.token_logprobs is None:
+            return None
+        numbers = [p for p in self.token_logprobs if p is not None]
+        return numbers if len(numbers) == len(self.token_logprobs) else None
+
+
+class Choice(msgspec.Struct):
+    """One choice: a whole one has ``message`` or ``text``, one of a chunk ``delta`` or ``text``."""
+
+    index: int = 0
+    message: dict[str, Any] | None = None
+    delta: dict[str, Any] | None = None
+    text: str | None = None
+    finish_reason: str | None = None
+    token_ids: list[TokenId] | None = None
+    prompt_token_ids: list[TokenId] | None = None
+    logprobs: Logprobs | None = None
+
+
+class Usage(msgspec.Struct):
+    """Token counts of the whole request."""
+
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+
+
+class Answer(msgspec.Struct):
+    """A whole answer."""
+
+    choices: list[Choice]
+    id: str | None = None
+    created: int | None = None
+    model: str | None = None
+    usage: Usage | None = None
+    prompt_token_ids: list[TokenId] | None = None
+    policy_version: int | None = None
+    """Engines of ours say which version of the policy they sampled from."""
+    sampling: dict[str, Any] | None = None
+    """Engines of ours may say which sampling values they used."""
+
+
+class Chunk(Answer):
+    """A piece of a streamed answer; ``error`` when the engine gave up half-way."""
+
+    choices: list[Choice] = []
+    error: Any = None
+
+
+_answers = msgspec.json.Decoder(Answer)
+_chunks = msgspec.json.Decoder(Chunk)
+
+
+def parse_answer(raw: bytes, api: str) -> Answer:
+    """The answer in ``raw``, or :class:`BadAnswer` saying what is wrong with it."""
+    try:
+        answer = _answers.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BadAnswer(f"the engine's answer is not a completion ({len(raw)} bytes): {error}") from None
+    if not answer.choices:
+        raise BadAnswer("the engine's answer has no choices")
+    if len({choice.index for choice in answer.choices}) != len(answer.choices):
+        raise BadAnswer("two choices of the engine's answer have the same index")
+    for choice in answer.choices:
+        if (choice.message if api == "chat" else choice.text) is None:
+            raise BadAnswer(
+                f"choice {choice.index} of the engine's answer has no "
+                + ("message" if api == "chat" else "text")
+            )
+    return answer
+
+
+def parse_chunk(raw: bytes) -> Chunk:
+    """One event of a stream, or :class:`BadAnswer`."""
+    try:
+        return _chunks.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BadAnswer(f"an event of the engine's stream is not a completion chunk: {error}") from None
+
+
+class ErrorInfo(msgspec.Struct):
+    """What an engine's error answer says."""
+
+    message: str
+    code: str
+
+    @property
+    def over_length(self) -> bool:
+        """The prompt did not fit the model's context."""
+        text = self.message.lower()
+        return (
+            self.code == "context_length_exceeded"
+            or "maximum context length" in text
+            or "context window" in text
+        )
+
+
+def parse_error(status: int, raw: bytes) -> ErrorInfo:
+    """Message and code of an error answer, whatever its shape."""
+    try:
+        body: Any = msgspec.json.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return ErrorInfo(raw[:500].decode("utf-8", "replace") or "(empty answer)", f"http-{status}")
+    inner = body.get("error", body) if isinstance(body, dict) else body
+    if isinstance(inner, dict):
+        message, code = inner.get("message") or inner.get("detail"), inner.get("code")
+        return ErrorInfo(
+            str(message or inner)[:2000], code if isinstance(code, str) and code else f"http-{status}"
+        )
+    return ErrorInfo(str(inner)[:2000], f"http-{status}")

@@ -1,0 +1,267 @@
+"""The gateway: an OpenAI-compatible server between agents and engines that records every call.
+
+``POST /v1/chat/completions``, ``POST /v1/completions``, ``GET /v1/models``, ``GET /health``,
+``GET /metrics``.
+Invariants: an answer is sent after its record is durable; what is recorded is what the engine said.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+from collections.abc import Awaitable, Callable
+
+import msgspec
+from aiohttp import web
+
+from agentlightning.gateway.attempts import AttemptInfo, Attempts
+from agentlightning.gateway.errors import error_response
+from agentlightning.gateway.forward import Forwarder, Limits
+from agentlightning.gateway.gate import Gate
+from agentlightning.gateway.handle import Handler
+from agentlightning.gateway.metrics import Metrics
+from agentlightning.gateway.route import Routes, Select, Upstream
+from agentlightning.gateway.sampling import SamplingPolicy
+from agentlightning.keys import Keys
+from agentlightning.store.base import Store
+from agentlightning.types import Call
+
+log = logging.getLogger(__name__)
+BODY_LIMIT = 32 * 2**20
+HEADER_LIMIT = 16_384
+"""Bytes of one header line; a request with a longer one gets 400."""
+ROUTES = {
+    "/v1/chat/completions": "POST",
+    "/v1/completions": "POST",
+    "/v1/models": "GET",
+    "/health": "GET",
+    "/metrics": "GET",
+}
+_ELSEWHERE = {"/v1/responses", "/v1/messages"}
+
+
+class Gateway:
+    """Server, routes and attempts of one process.
+
+    ``select``: which calls are trained. ``on_call``: told of each record once it is durable; must not block.
+    ``body_limit``: bytes of a request. ``keep_alive``: seconds between comments in a replayed stream.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        keys: Keys,
+        *,
+        select: Select = None,
+        on_call: Callable[[Call], None] | None = None,
+        body_limit: int = BODY_LIMIT,
+        limits: Limits | None = None,
+        keep_alive: float = 5.0,
+    ) -> None:
+        self.metrics = Metrics()
+        self._keys = keys
+        self._body_limit = body_limit
+        self._routes = Routes()
+        self._gate = Gate()
+        self._attempts = Attempts(store, keys, select)
+        self._forwarder = Forwarder(limits or Limits())
+        self._handler = Handler(
+            store,
+            keys,
+            self._attempts,
+            self._routes,
+            self._forwarder,
+            self._gate,
+            self.metrics,
+            on_call=on_call,
+            keep_alive=keep_alive,
+        )
+        self._runner: web.AppRunner | None = None
+        self._url: str | None = None
+
+    # -------------------------------------------------------------------------------- routes and sampling
+    def add_route(self, upstream: Upstream) -> None:
+        """Serve a policy from an engine (again: from another engine)."""
+        self._routes.add(upstream)
+
+    def remove_route(self, policy: str) -> None:
+        """Serve a policy no longer."""
+        self._routes.remove(policy)
+
+    def policy_sampling(self, policy: str, sampling: SamplingPolicy | None) -> None:
+        """The run's sampling values for training calls of a policy; ``None``: the agent's are kept."""
+        if sampling is None:
+            self._handler.sampling.pop(policy, None)
+        else:
+            self._handler.sampling[policy] = sampling
+
+    # ------------------------------------------------------------------------------------------- attempts
+    def open_attempt(self, info: AttemptInfo) -> str:
+        """Let an attempt call; the result is its key (the agent's ``OPENAI_API_KEY``)."""
+        return self._attempts.open(info)
+
+    async def close_attempt(self, attempt_id: str, *, grace: float = 0.0) -> None:
+        """Revoke the key. Calls under way have ``grace`` seconds, then they are stopped and recorded so."""
+        await self._attempts.close(attempt_id, grace)
+
+    # ------------------------------------------------------------------------------------- weight updates
+    async def pause(self) -> None:
+        """Hold new calls before they reach an engine; those at an engine go on."""
+        self._gate.pause()
+
+    async def drain(self, timeout: float | None = None) -> bool:
+        """Wait until no call is at an engine; False when ``timeout`` seconds did not suffice."""
+        return await self._gate.drain(timeout)
+
+    async def resume(self) -> None:
+        """Let held calls go on."""
+        self._gate.resume()
+
+    # ------------------------------------------------------------------------------------------ lifecycle
+    def app(self) -> web.Application:
+        """The aiohttp application (it opens and closes the connections to the engines)."""
+        app = web.Application(client_max_size=self._body_limit, middlewares=[_json_errors])
+        app.router.add_post("/v1/chat/completions", self._chat)
+        app.router.add_post("/v1/completions", self._completions)
+        app.router.add_get("/v1/models", self._models)
+        app.router.add_get("/health", self._health)
+        app.router.add_get("/metrics", self._show_metrics)
+        app.router.add_route("*", "/{path:.*}", _unknown)
+        app.on_startup.append(self._startup)
+        app.on_cleanup.append(self._cleanup)
+        return app
+
+    async def start(self, host: str = "127.0.0.1", port: int = 0, *, allow_remote: bool = False) -> str:
+        """Serve, and return the base URL (``http://host:port/v1``).
+
+        A host that others can reach is refused unless ``allow_remote``: the traffic is not encrypted.
+        """
+        if self._runner is not None:
+            raise RuntimeError(f"the gateway is started already, at {self._url}")
+        if not allow_remote and not _is_loopback(host):
+            raise ValueError(
+                f"host {host!r} can be reached from other machines; use 127.0.0.1, or allow_remote=True "
+                "behind a firewall or a TLS proxy"
+            )
+        runner = web.AppRunner(
+            self.app(),
+            access_log=None,
+            handler_cancellation=True,
+            max_line_size=HEADER_LIMIT,
+            max_field_size=HEADER_LIMIT,
+            shutdown_timeout=1.0,
+        )
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, host, port, backlog=1024).start()
+        except OSError:
+            await runner.cleanup()
+            raise
+        self._runner = runner
+        where = f"[{host}]" if ":" in host else host
+        self._url = f"http://{where}:{runner.addresses[0][1]}/v1"
+        return self._url
+
+    @property
+    def url(self) -> str:
+        """Base URL while started."""
+        if self._url is None:
+            raise RuntimeError("the gateway is not started: await start()")
+        return self._url
+
+    async def stop(self) -> None:
+        """Stop serving: calls under way are stopped and recorded so."""
+        if self._runner is None:
+            return
+        runner, self._runner, self._url = self._runner, None, None
+        await self._attempts.stop()
+        await runner.cleanup()
+
+    async def _startup(self, app: web.Application) -> None:
+        await self._forwarder.start()
+
+    async def _cleanup(self, app: web.Application) -> None:
+        await self._forwarder.stop()
+
+    # ------------------------------------------------------------------------------------------- handlers
+    async def _chat(self, request: web.Request) -> web.StreamResponse:
+        return await self._handler.serve(request, "chat")
+
+    async def _completions(self, request: web.Request) -> web.StreamResponse:
+        return await self._handler.serve(request, "completions")
+
+    async def _models(self, request: web.Request) -> web.Response:
+        data = [
+            {"id": name, "object": "model", "created": 0, "owned_by": "agentlightning"}
+            for name in self._routes.names()
+        ]
+        return _json({"object": "list", "data": data})
+
+    async def _health(self, request: web.Request) -> web.Response:
+        return _json({"status": "paused" if self._gate.paused else "ok", "policies": self._routes.names()})
+
+    async def _show_metrics(self, request: web.Request) -> web.Response:
+        gate = self._gate
+        return _json(
+            {
+                **self.metrics.as_dict(),
+                "attempts": len(self._attempts),
+                "paused": gate.paused,
+                "in_flight": gate.inside,
+                "holding": gate.holding,
+                "held": gate.held,
+                "replayed_kinds": {
+                    r.policy: ["with tools" if tools else "without tools" for tools in sorted(r.inexact)]
+                    for r in self._routes
+                },
+            }
+        )
+
+
+def _json(value: object) -> web.Response:
+    return web.Response(body=msgspec.json.encode(value), content_type="application/json")
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+async def _unknown(request: web.Request) -> web.Response:
+    """Any other path or method."""
+    routes = ", ".join(f"{method} {path}" for path, method in ROUTES.items())
+    if request.path in ROUTES:
+        response = error_response(
+            405, "method-not-allowed", f"{request.path} takes {ROUTES[request.path]}; routes: {routes}"
+        )
+        response.headers["Allow"] = ROUTES[request.path]
+        return response
+    if request.path in _ELSEWHERE:
+        return error_response(
+            404,
+            "unsupported-route",
+            f"{request.path} is not served; let the agent use chat completions (POST /v1/chat/completions), "
+            "in most SDKs a setting of the model client",
+        )
+    return error_response(404, "unknown-route", f"no route {request.path}; routes: {routes}")
+
+
+@web.middleware
+async def _json_errors(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    """Every failure is an OpenAI error object; details of an unforeseen one go to the log only."""
+    try:
+        return await handler(request)
+    except asyncio.CancelledError:
+        raise
+    except web.HTTPException as error:
+        return error_response(error.status, "http-error", error.reason)
+    except Exception:
+        log.exception("%s %s failed", request.method, request.path)
+        return error_response(500, "gateway-error", "the gateway failed on this request; its log says why")

@@ -1,0 +1,206 @@
+"""The attempts that may call now, and what the gateway keeps of each while it runs.
+
+Invariant: a closed attempt's key opens nothing, none of its calls is under way, and nothing of it is kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable
+
+import msgspec
+
+from agentlightning.gateway.errors import Refused
+from agentlightning.gateway.route import Select, selector
+from agentlightning.gateway.sampling import derive_seed
+from agentlightning.keys import Claims, Keys
+from agentlightning.store.base import NotFound, Store
+from agentlightning.types import AttemptStatus, Mode, Tags
+
+LIVE = (AttemptStatus.PREPARING, AttemptStatus.RUNNING, AttemptStatus.UNRESPONSIVE)
+
+
+class AttemptInfo(msgspec.Struct, kw_only=True):
+    """What the gateway must know of an attempt; it may travel between processes."""
+
+    rollout_id: str
+    attempt_id: str
+    run_id: str = ""
+    fence: int = 1
+    mode: Mode = "train"
+    seed: int | None = None
+    """Root of the sampling seeds; ``None``: the engine's own randomness."""
+    select: str | list[str] | None = None
+    """Calls to train; ``None``: as the gateway was told."""
+    greedy: bool = False
+    """Evaluation at temperature 0 (selected calls, outside of training)."""
+    policies: dict[str, str] = {}
+    """Agent name → policy."""
+    tags: Tags = {}
+    """Tags below those of the calls."""
+
+
+def lane_of(tags: Tags) -> str:
+    """The strand of calls, each after the other, that a call belongs to: its tag ``lane``, else its agent."""
+    return tags.get("lane") or tags.get("agent", "")
+
+
+class OpenAttempt:
+    """An attempt's counters and calls under way."""
+
+    __slots__ = ("closing", "info", "lanes", "selects", "sequence", "tasks", "writes")
+
+    def __init__(self, info: AttemptInfo, selects: Callable[[Tags], bool], sequence: int = 0) -> None:
+        self.info = info
+        self.selects = selects
+        self.sequence = sequence
+        self.lanes: dict[str, int] = {}
+        self.tasks: set[asyncio.Task[object]] = set()
+        """Handlers of its calls."""
+        self.writes: set[asyncio.Future[None]] = set()
+        """Records being committed, which outlive a handler that is cancelled."""
+        self.closing = False
+
+    def next_sequence(self) -> int:
+        """Number of the next call, in order of arrival."""
+        self.sequence += 1
+        return self.sequence - 1
+
+    def next_seed(self, lane: str) -> int | None:
+        """Seed of the lane's next request.
+
+        Lanes keep seeds apart from the order in which parallel agents happen to call.
+        """
+        if self.info.seed is None:
+            return None
+        index = self.lanes.get(lane, 0)
+        self.lanes[lane] = index + 1
+        return derive_seed(self.info.seed, lane, index)
+
+
+class Attempts:
+    """Registry of open attempts. Others are read from the store once; ``keep`` bounds how many of them."""
+
+    def __init__(self, store: Store, keys: Keys, select: Select = None, keep: int = 10_000) -> None:
+        self._store = store
+        self._keys = keys
+        self._selects = selector(select)
+        self._keep = keep
+        self._open: dict[str, OpenAttempt] = {}
+        self._found: OrderedDict[str, OpenAttempt] = OrderedDict()
+        self._looking: dict[str, asyncio.Task[OpenAttempt]] = {}
+
+    def __len__(self) -> int:
+        return len(self._open) + len(self._found)
+
+    def open(self, info: AttemptInfo) -> str:
+        """Let an attempt call; the result is its key."""
+        if info.attempt_id in self._open:
+            raise ValueError(f"attempt {info.attempt_id} is open already; close_attempt() ends it")
+        selects = self._selects if info.select is None else selector(info.select)
+        self._open[info.attempt_id] = OpenAttempt(info, selects)
+        return self._keys.mint(info.rollout_id, info.attempt_id, run_id=info.run_id, fence=info.fence)
+
+    async def get(self, claims: Claims) -> OpenAttempt:
+        """The attempt of a valid key."""
+        attempt = self._open.get(claims.attempt_id) or self._found.get(claims.attempt_id)
+        if attempt is None:
+            attempt = await self._find(claims)
+        if attempt.closing or attempt.info.rollout_id != claims.rollout_id:
+            raise _ended(claims)
+        return attempt
+
+    async def close(self, attempt_id: str, grace: float) -> None:
+        """Revoke the key, give calls ``grace`` seconds, cancel the rest, wait for their records, forget."""
+        self._keys.revoke(attempt_id)
+        attempt = self._open.get(attempt_id) or self._found.get(attempt_id)
+        if attempt is None:
+            return
+        if attempt.tasks and grace > 0:
+            await asyncio.wait(attempt.tasks, timeout=grace)
+        await _stop(attempt)
+        self._open.pop(attempt_id, None)
+        self._found.pop(attempt_id, None)
+
+    async def stop(self) -> None:
+        """Stop the calls of every attempt and wait for their records; keys stay as they are."""
+        attempts = [*self._open.values(), *self._found.values()]
+        await asyncio.gather(*(_stop(attempt) for attempt in attempts))
+
+    async def _find(self, claims: Claims) -> OpenAttempt:
+        task = self._looking.get(claims.attempt_id)
+        if task is None:
+            task = asyncio.create_task(self._read(claims))
+            self._looking[claims.attempt_id] = task
+            task.add_done_callback(lambda _: self._looking.pop(claims.attempt_id, None))
+        return await asyncio.shield(task)
+
+    async def _read(self, claims: Claims) -> OpenAttempt:
+        """An attempt opened elsewhere, as the store knows it."""
+        try:
+            rollout = await self._store.get_rollout_by_id(claims.rollout_id)
+            attempts = await self._store.query_attempts(claims.rollout_id)
+            calls = await self._store.query_calls(claims.rollout_id, claims.attempt_id)
+        except NotFound:
+            raise _unknown(claims) from None
+        attempt = next((a for a in attempts if a.attempt_id == claims.attempt_id), None)
+        if attempt is None:
+            raise _unknown(claims)
+        if attempt.status not in LIVE:
+            self._keys.revoke(claims.attempt_id)
+            raise _ended(claims)
+        info = AttemptInfo(
+            rollout_id=claims.rollout_id,
+            attempt_id=claims.attempt_id,
+            run_id=claims.run_id,
+            fence=claims.fence,
+            mode=rollout.mode,
+            seed=rollout.seed,
+            greedy=bool(rollout.metadata.get("greedy", False)),
+        )
+        found = OpenAttempt(info, self._selects, 1 + max((c.sequence for c in calls), default=-1))
+        for call in calls:
+            if call.choice == 0 and call.selected:
+                found.lanes[lane_of(call.tags)] = found.lanes.get(lane_of(call.tags), 0) + 1
+        self._found[claims.attempt_id] = found
+        self._evict()
+        return found
+
+    def _evict(self) -> None:
+        """Forget the longest known foreign attempts that are idle; they would be read again."""
+        for attempt_id in list(self._found):
+            if len(self._found) <= self._keep:
+                return
+            if not self._found[attempt_id].tasks:
+                del self._found[attempt_id]
+
+
+async def _stop(attempt: OpenAttempt) -> None:
+    """Cancel the attempt's calls and wait until they are recorded."""
+    attempt.closing = True
+    while pending := attempt.tasks - {asyncio.current_task()}:
+        for task in pending:
+            task.cancel()
+        await asyncio.wait(pending)
+        attempt.tasks -= pending
+    if attempt.writes:
+        await asyncio.wait(attempt.writes)
+
+
+def _ended(claims: Claims) -> Refused:
+    return Refused(
+        409,
+        "attempt-ended",
+        f"attempt {claims.attempt_id} has ended; its calls are no longer recorded or answered",
+        rollout_id=claims.rollout_id,
+        attempt_id=claims.attempt_id,
+    )
+
+
+def _unknown(claims: Claims) -> Refused:
+    return Refused(
+        409,
+        "unknown-attempt",
+        f"the store knows no attempt {claims.attempt_id} of rollout {claims.rollout_id}",
+    )

@@ -1,0 +1,293 @@
+"""One model call, from the agent's request to its answer.
+
+Read top to bottom: admit → hold → ask the engine → record → answer. Invariant: an agent sees the end of an
+answer only after ``store.add_calls`` returned; an admitted call leaves exactly one set of records, however it
+ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from agentlightning.gateway.answer import parse_answer, parse_error
+from agentlightning.gateway.attempts import Attempts, OpenAttempt, lane_of
+from agentlightning.gateway.errors import (
+    AgentGone,
+    BadAnswer,
+    EngineUnreachable,
+    Refused,
+    error_response,
+)
+from agentlightning.gateway.forward import PASSED_BACK, Forwarder
+from agentlightning.gateway.gate import Gate
+from agentlightning.gateway.identity import Caller, identify
+from agentlightning.gateway.metrics import Metrics
+from agentlightning.gateway.record import Api, Exchange, answer_calls, error_call, refusal_call, stopped_calls
+from agentlightning.gateway.route import Routes, Upstream
+from agentlightning.gateway.sampling import SamplingPolicy, settle
+from agentlightning.gateway.streams import Streamer
+from agentlightning.keys import Keys
+from agentlightning.store.base import AttemptEnded, Store
+from agentlightning.types import Call, merge_tags
+
+log = logging.getLogger(__name__)
+_bodies = msgspec.json.Decoder(dict[str, Any])
+
+
+class Handler:
+    """Serves ``/v1/chat/completions`` and ``/v1/completions``."""
+
+    def __init__(
+        self,
+        store: Store,
+        keys: Keys,
+        attempts: Attempts,
+        routes: Routes,
+        forwarder: Forwarder,
+        gate: Gate,
+        metrics: Metrics,
+        *,
+        on_call: Callable[[Call], None] | None,
+        keep_alive: float,
+    ) -> None:
+        self.store = store
+        self.keys = keys
+        self.attempts = attempts
+        self.routes = routes
+        self.forwarder = forwarder
+        self.gate = gate
+        self.metrics = metrics
+        self.on_call = on_call
+        self.sampling: dict[str, SamplingPolicy] = {}
+        self.streamer = Streamer(self, keep_alive)
+
+    async def serve(self, request: web.Request, api: Api) -> web.StreamResponse:
+        """Answer one request."""
+        caller: Caller | None = None
+        try:
+            caller = identify(request.headers, self.keys)
+            body = await self._body(request)
+            attempt = await self.attempts.get(caller.claims)
+            return await self._admitted(request, api, caller, body, attempt)
+        except Refused as refused:
+            claims = caller.claims if caller else None
+            refused.rollout_id = refused.rollout_id or (claims.rollout_id if claims else None)
+            refused.attempt_id = refused.attempt_id or (claims.attempt_id if claims else None)
+            return await self._refuse(refused)
+
+    # ---------------------------------------------------------------------------------------------- admit
+    async def _body(self, request: web.Request) -> dict[str, Any]:
+        try:
+            raw = await request.read()
+        except web.HTTPRequestEntityTooLarge as error:
+            raise Refused(413, "body-too-large", f"the request's body is too large: {error.text}") from None
+        try:
+            return _bodies.decode(raw)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise Refused(400, "bad-body", f"the request's body is not a JSON object: {error}") from None
+
+    async def _admitted(
+        self, request: web.Request, api: Api, caller: Caller, body: dict[str, Any], attempt: OpenAttempt
+    ) -> web.StreamResponse:
+        """Run the call as one of its attempt's tasks, so that closing the attempt can stop it."""
+        exchange = self._exchange(api, caller, body, attempt)
+        task = asyncio.current_task()
+        assert task is not None
+        attempt.tasks.add(task)
+        try:
+            await self.gate.wait()
+            with self.gate.within():
+                exchange.version = exchange.route.serving()
+                if exchange.streams:
+                    return await self.streamer.serve(request, exchange)
+                return await self._whole(request, exchange)
+        except (asyncio.CancelledError, AgentGone) as gone:
+            return await self._stopped(exchange, gone)
+        finally:
+            attempt.tasks.discard(task)
+
+    def _exchange(self, api: Api, caller: Caller, body: dict[str, Any], attempt: OpenAttempt) -> Exchange:
+        """Decide route, selection and sampling. No await: the sequence is the order of arrival."""
+        info = attempt.info
+        tags = merge_tags(info.tags, caller.tags) if info.tags else caller.tags
+        route = self.routes.choose(
+            str(body.get("model", "")), caller.policy, info.policies.get(tags.get("agent", ""))
+        )
+        selected = route.trainable and attempt.selects(tags)
+        sent = {**body, "model": route.model}
+        training = selected and info.mode == "train"
+        settings = settle(
+            sent,
+            policy=self.sampling.get(route.policy) if training else None,
+            greedy=info.greedy and selected and not training,
+            seed=attempt.next_seed(lane_of(tags)) if selected else None,
+        )
+        if route.trainable:
+            ask_for_tokens(sent, api)
+        return Exchange(
+            caller=caller,
+            attempt=attempt,
+            route=route,
+            api=api,
+            body=body,
+            sent=sent,
+            tags=tags,
+            selected=selected,
+            settings=settings,
+            sequence=attempt.next_sequence(),
+            start=time.time(),
+        )
+
+    # ----------------------------------------------------------------------------------------- unstreamed
+    async def _whole(self, request: web.Request, exchange: Exchange) -> web.StreamResponse:
+        try:
+            status, headers, raw = await self.ask(request, exchange)
+        except EngineUnreachable as error:
+            return await self.unreachable(exchange, error)
+        if status != 200:
+            return await self.engine_refused(exchange, status, headers, raw)
+        try:
+            calls = answer_calls(exchange, parse_answer(raw, exchange.api))
+        except BadAnswer as error:
+            return await self.bad_answer(exchange, error)
+        await self.commit(exchange, calls)
+        return web.Response(body=raw, headers=headers)
+
+    async def ask(self, request: web.Request, exchange: Exchange) -> tuple[int, dict[str, str], bytes]:
+        """Status, headers to pass back and body of the engine's whole answer."""
+        sent = msgspec.json.encode(exchange.sent)
+        async with self.forwarder.post(exchange.route, exchange.api, sent, request.headers) as response:
+            raw = await self.forwarder.read(response)
+            headers = {"Content-Type": response.headers.get("Content-Type", "application/json")}
+            for name in PASSED_BACK:
+                if (value := response.headers.get(name)) is not None:
+                    headers[name] = value
+            return response.status, headers, raw
+
+    # --------------------------------------------------------------------------------------------- record
+    async def commit(self, exchange: Exchange, calls: list[Call]) -> None:
+        """Store the records of an exchange: durable on return, not stopped if the handler is cancelled."""
+        exchange.committed = True
+        writes = exchange.attempt.writes
+        write = asyncio.ensure_future(self.store.add_calls(calls, fence=exchange.caller.claims.fence))
+        writes.add(write)
+        write.add_done_callback(lambda done: self._written(done, writes, calls))
+        try:
+            await asyncio.shield(write)
+        except AttemptEnded as error:
+            raise Refused(409, "attempt-ended", str(error)) from None
+        except Exception:
+            raise Refused(
+                503,
+                "store-failed",
+                "the record of this call could not be stored, so its answer is withheld",
+                retry=True,
+            ) from None
+
+    def _written(
+        self, write: asyncio.Future[None], writes: set[asyncio.Future[None]], calls: list[Call]
+    ) -> None:
+        """Account for a write, also when its handler is gone."""
+        writes.discard(write)
+        error = asyncio.CancelledError() if write.cancelled() else write.exception()
+        if error is None:
+            self.metrics.recorded(calls)
+            if self.on_call:
+                asyncio.get_running_loop().call_soon(self._tell, calls)
+            return
+        self.metrics.lost_records += len(calls)
+        if not isinstance(error, AttemptEnded):
+            log.error(
+                "attempt %s: the store did not take a record; its answer is withheld",
+                calls[0].attempt_id,
+                exc_info=error,
+            )
+
+    def _tell(self, calls: list[Call]) -> None:
+        """The moment hook, off the hot path."""
+        assert self.on_call is not None
+        for call in calls:
+            try:
+                self.on_call(call)
+            except Exception:
+                self.metrics.hook_errors += 1
+                if self.metrics.hook_errors == 1:
+                    log.exception(
+                        "on_call failed; further failures are only counted (GET /metrics: hook_errors)"
+                    )
+
+    # ------------------------------------------------------------------------------------- ends of a call
+    async def unreachable(self, exchange: Exchange, error: EngineUnreachable) -> web.Response:
+        """The engine could not be asked: recorded, and said so."""
+        await self.commit(exchange, [error_call(exchange, f"{error.code}: {error}")])
+        return error_response(error.status, error.code, str(error))
+
+    async def bad_answer(self, exchange: Exchange, error: BadAnswer) -> web.Response:
+        """The engine's answer cannot be read: recorded as an error, never passed on."""
+        await self.commit(exchange, [error_call(exchange, f"bad-answer: {error}")])
+        return error_response(502, "bad-answer", str(error))
+
+    async def engine_refused(
+        self, exchange: Exchange, status: int, headers: dict[str, str], raw: bytes
+    ) -> web.Response:
+        """The engine answered an error status: recorded, and passed on as it is."""
+        if status < 400:
+            return await self.bad_answer(exchange, BadAnswer(f"the engine answered HTTP {status}"))
+        raw = without_secret(raw, exchange.route)
+        await self.commit(exchange, [refusal_call(exchange, status, parse_error(status, raw))])
+        return web.Response(body=raw, status=status, headers=headers)
+
+    async def _stopped(self, exchange: Exchange, gone: BaseException) -> web.StreamResponse:
+        """The agent hung up, or its attempt was closed: record what there is."""
+        closing = exchange.attempt.closing
+        if not exchange.committed:
+            reason = "the attempt was closed" if closing else "the agent hung up"
+            try:
+                await self.commit(exchange, stopped_calls(exchange, "cancelled", reason))
+            except Refused as refused:
+                await self.count_refused(refused, exchange.caller)
+        if closing and not exchange.answered:
+            claims = exchange.caller.claims
+            raise Refused(
+                409, "attempt-ended", f"attempt {claims.attempt_id} has ended; this call was stopped"
+            ) from None
+        raise gone if isinstance(gone, asyncio.CancelledError) else asyncio.CancelledError from None
+
+    async def _refuse(self, refused: Refused) -> web.Response:
+        await self.count_refused(refused)
+        return error_response(refused.status, refused.reason, str(refused), retry=refused.retry)
+
+    async def count_refused(self, refused: Refused, caller: Caller | None = None) -> None:
+        self.metrics.refused[refused.reason] += 1
+        claims = caller.claims if caller else None
+        try:
+            await self.store.count(
+                "refused",
+                refused.reason,
+                rollout_id=refused.rollout_id or (claims.rollout_id if claims else None),
+                attempt_id=refused.attempt_id or (claims.attempt_id if claims else None),
+            )
+        except Exception:
+            self.metrics.uncounted += 1
+            log.exception("the store did not take the count of a refused request (%s)", refused.reason)
+
+
+def ask_for_tokens(sent: dict[str, Any], api: Api) -> None:
+    """Have the engine return token ids and the logprob of each."""
+    sent["return_token_ids"] = True
+    if api == "chat":
+        sent["logprobs"] = True
+    elif not isinstance(sent.get("logprobs"), int) or sent["logprobs"] is False:
+        sent["logprobs"] = 1  # not 0: some engines take that for "none"
+
+
+def without_secret(raw: bytes, route: Upstream) -> bytes:
+    """``raw`` without the route's key, should the engine quote it."""
+    return raw.replace(route.api_key.encode(), b"***") if route.api_key else raw

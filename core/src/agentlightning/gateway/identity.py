@@ -1,0 +1,133 @@
+"""Who is asking: the attempt behind a key, and what the wire layer's headers say about the call.
+
+Invariant: the attempt is the key's. Headers may add to what the key says, never contradict it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from urllib.parse import unquote
+
+import msgspec
+
+from agentlightning.gateway.errors import Refused
+from agentlightning.keys import CONTEXT_KEY, Claims, KeyRefused, Keys
+from agentlightning.semconv import HEADER_ATTEMPT, HEADER_POLICY, HEADER_TAGS
+from agentlightning.types import Tags, merge_tags
+
+_HEX = frozenset("0123456789abcdef")
+_tags_decoder = msgspec.json.Decoder(dict[str, str | int | float | bool | None])
+
+
+class Caller(msgspec.Struct, kw_only=True, frozen=True):
+    """The attempt that a request speaks for, and its place in the caller's trace."""
+
+    claims: Claims
+    tags: Tags = {}
+    policy: str | None = None
+    """Policy that the wire layer asks for."""
+    trace_id: str | None = None
+    span_id: str | None = None
+    retry: int = 0
+
+
+def identify(headers: Mapping[str, str], keys: Keys) -> Caller:
+    """The caller of a request, or :class:`Refused`: 400 header, 401 no valid key, 409 ended, conflict."""
+    claims = _claims(headers.get("Authorization"), keys)
+    attempt = headers.get(HEADER_ATTEMPT)
+    if attempt is not None and attempt != claims.attempt_id:
+        raise Refused(
+            409,
+            "conflicting-identity",
+            f"the key is of attempt {claims.attempt_id}, the header {HEADER_ATTEMPT} says {attempt!r}: "
+            "the client was made for another rollout; use the attempt's own key or the placeholder key",
+            rollout_id=claims.rollout_id,
+            attempt_id=claims.attempt_id,
+        )
+    trace_id, span_id = _traceparent(headers.get("traceparent"))
+    return Caller(
+        claims=claims,
+        tags=_tags(headers.get(HEADER_TAGS), claims),
+        policy=headers.get(HEADER_POLICY),
+        trace_id=trace_id,
+        span_id=span_id,
+        retry=_retry(headers.get("x-stainless-retry-count"), claims),
+    )
+
+
+def _claims(authorization: str | None, keys: Keys) -> Claims:
+    scheme, _, key = (authorization or "").partition(" ")
+    key = key.strip()
+    if scheme.lower() != "bearer" or not key:
+        raise Refused(401, "no-key", "no key: send `Authorization: Bearer <the attempt's key>`")
+    if key == CONTEXT_KEY:
+        raise Refused(
+            401,
+            "placeholder-key",
+            f"the client holds the placeholder key {CONTEXT_KEY!r} and no attempt's key was put in its "
+            "place: make the call inside a rollout, with the wire layer instrumented",
+        )
+    try:
+        return keys.check(key)
+    except KeyRefused as refused:
+        # A revoked key is signed all the same: its claims say in whose ledger the late call belongs.
+        late = keys._decode(key) if refused.status == 409 else None
+        raise Refused(
+            refused.status,
+            refused.reason,
+            str(refused),
+            rollout_id=late.rollout_id if late else None,
+            attempt_id=late.attempt_id if late else None,
+        ) from None
+    except (
+        msgspec.DecodeError
+    ):  # the signature holds, so the secret is shared with another version of the key
+        raise Refused(
+            401, "unknown-key", "the key's claims cannot be read: it was minted by another version"
+        ) from None
+
+
+def _tags(value: str | None, claims: Claims) -> Tags:
+    if value is None:
+        return {}
+    try:
+        return merge_tags(_tags_decoder.decode(unquote(value)))
+    except msgspec.DecodeError as error:
+        raise Refused(
+            400,
+            "bad-header",
+            f"header {HEADER_TAGS} is not a URL-quoted JSON object of plain values: {error}",
+            rollout_id=claims.rollout_id,
+            attempt_id=claims.attempt_id,
+        ) from None
+
+
+def _retry(value: str | None, claims: Claims) -> int:
+    if value is None:
+        return 0
+    if value.isascii() and value.isdigit() and len(value) < 6:
+        return int(value)
+    raise Refused(
+        400,
+        "bad-header",
+        f"header x-stainless-retry-count is {value[:40]!r}, not a small number",
+        rollout_id=claims.rollout_id,
+        attempt_id=claims.attempt_id,
+    )
+
+
+def _traceparent(value: str | None) -> tuple[str | None, str | None]:
+    """Trace and span id of a W3C ``traceparent``. A malformed one is ignored, as the specification asks."""
+    if value is None:
+        return None, None
+    parts = value.strip().split("-")
+    if (
+        len(parts) < 4
+        or len(parts[1]) != 32
+        or len(parts[2]) != 16
+        or not _HEX.issuperset(parts[1] + parts[2])
+    ):
+        return None, None
+    if not parts[1].strip("0") or not parts[2].strip("0"):
+        return None, None
+    return parts[1], parts[2]

@@ -1,0 +1,187 @@
+"""From a request and its answer to the records that are stored: one :class:`Call` for each choice.
+
+Invariant: ids, logprobs and counts are the engine's own, never repaired. Whether they agree is for the
+fidelity verdict to say; what cannot be read at all becomes a call with status ``error``.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Literal
+
+import msgspec
+
+from agentlightning.gateway.answer import Answer, Choice, ErrorInfo
+from agentlightning.gateway.attempts import OpenAttempt
+from agentlightning.gateway.identity import Caller
+from agentlightning.gateway.route import Upstream
+from agentlightning.gateway.sampling import OFF_POLICY, Settings, check_echo
+from agentlightning.gateway.stream import Assembler
+from agentlightning.types import Call, Tags
+
+Api = Literal["chat", "completions"]
+
+
+class Exchange(msgspec.Struct, kw_only=True):
+    """One request under way."""
+
+    caller: Caller
+    attempt: OpenAttempt
+    route: Upstream
+    api: Api
+    body: dict[str, Any]
+    """As the agent sent it."""
+    sent: dict[str, Any]
+    """As the engine gets it."""
+    tags: Tags
+    selected: bool
+    settings: Settings
+    sequence: int
+    start: float
+    version: int | None = None
+    """Version the route served when the call was forwarded, for engines that do not name an answer's version:
+    should weights change under way, the older number is the safe one for staleness."""
+    assembler: Assembler | None = None
+    """What has arrived of a stream."""
+    committed: bool = False
+    answered: bool = False
+    """The head of the answer has left: errors can only follow as events."""
+
+    @property
+    def streams(self) -> bool:
+        """The agent asked for a stream."""
+        return self.body.get("stream") is True
+
+    @property
+    def wants_usage(self) -> bool:
+        """The agent asked for the usage at the end of its stream."""
+        options = self.body.get("stream_options")
+        return isinstance(options, dict) and bool(options.get("include_usage"))
+
+    @property
+    def tools(self) -> bool:
+        """The request offers tools."""
+        return bool(self.body.get("tools") or self.body.get("functions"))
+
+    @property
+    def choices(self) -> int:
+        """How many choices the answer should have: ``n`` for each prompt."""
+        n, prompt = self.body.get("n"), self.body.get("prompt")
+        each = n if isinstance(n, int) and n > 0 else 1
+        many = isinstance(prompt, list) and bool(prompt) and not isinstance(prompt[0], int)
+        return each * (len(prompt) if many and isinstance(prompt, list) else 1)
+
+    def call(self, choice: int = 0, **fields: Any) -> Call:
+        """A record of this exchange; ``fields`` say how it went."""
+        info, caller = self.attempt.info, self.caller
+        fields.setdefault("masked", OFF_POLICY if self.settings.off_policy else None)
+        fields.setdefault("policy_version", self.version)
+        return Call(
+            call_id=f"{info.attempt_id}-{self.sequence}.{choice}",
+            rollout_id=info.rollout_id,
+            attempt_id=info.attempt_id,
+            sequence=self.sequence,
+            choice=choice,
+            api=self.api,
+            trace_id=caller.trace_id,
+            span_id=caller.span_id,
+            retry=caller.retry,
+            policy=self.route.policy,
+            model=str(self.body.get("model", "")),
+            tags=self.tags,
+            selected=self.selected,
+            request=self.body,
+            sampling=self.settings.used,
+            asked=self.settings.asked,
+            start_time=self.start,
+            end_time=time.time(),
+            **fields,
+        )
+
+
+def answer_calls(exchange: Exchange, answer: Answer, **fields: Any) -> list[Call]:
+    """The calls of a whole (or wholly assembled) answer."""
+    if answer.sampling and exchange.selected:
+        exchange.settings = check_echo(exchange.settings, answer.sampling)
+    fields.setdefault(
+        "policy_version", exchange.version if answer.policy_version is None else answer.policy_version
+    )
+    counts = _counts(exchange, answer)
+    calls = []
+    for choice, (prompt_count, completion_count) in zip(answer.choices, counts, strict=True):
+        calls.append(
+            exchange.call(
+                choice.index,
+                response_id=answer.id,
+                response=choice.message if exchange.api == "chat" else {"text": choice.text},
+                prompt_ids=_prompt(answer, choice),
+                response_ids=choice.token_ids,
+                logprobs=choice.logprobs.values() if choice.logprobs else None,
+                finish_reason=choice.finish_reason,
+                prompt_tokens=prompt_count,
+                completion_tokens=completion_count,
+                **fields,
+            )
+        )
+    return calls
+
+
+def stopped_calls(exchange: Exchange, status: Literal["error", "cancelled"], error: str) -> list[Call]:
+    """The records of a call that ended early, with what had arrived of its stream."""
+    if exchange.assembler is None or exchange.assembler.empty:
+        return [exchange.call(status=status, error=error[:2000])]
+    return answer_calls(exchange, exchange.assembler.answer(), status=status, error=error[:2000])
+
+
+def error_call(exchange: Exchange, error: str, masked: str | None = None) -> Call:
+    """The record of a call that the engine did not answer."""
+    return exchange.call(status="error", error=error[:2000], masked=masked)
+
+
+def refusal_call(exchange: Exchange, status: int, info: ErrorInfo) -> Call:
+    """The record of a call that the engine answered with an error status."""
+    return error_call(
+        exchange,
+        f"HTTP {status} {info.code}: {info.message}",
+        masked="over-length" if info.over_length else None,
+    )
+
+
+def exact(calls: list[Call]) -> bool:
+    """Every choice has its ids, one logprob for each, and as many as the engine counted."""
+    return all(
+        c.prompt_ids is not None
+        and c.response_ids is not None
+        and c.logprobs is not None
+        and len(c.response_ids) == len(c.logprobs)
+        and c.completion_tokens in (None, len(c.response_ids))
+        for c in calls
+    )
+
+
+def _prompt(answer: Answer, choice: Choice) -> list[int] | None:
+    return choice.prompt_token_ids if choice.prompt_token_ids is not None else answer.prompt_token_ids
+
+
+def _counts(exchange: Exchange, answer: Answer) -> list[tuple[int | None, int | None]]:
+    """Prompt and completion count of each choice.
+
+    The engine reports one sum. Where there are several choices (or prompts) and their ids add up to it, each
+    is confirmed; where they do not, each gets the sum as reported, and none will pass as exact.
+    """
+    usage, choices = answer.usage, answer.choices
+    if usage is None:
+        return [(None, None)] * len(choices)
+    prompt, completion = usage.prompt_tokens, usage.completion_tokens
+    if len(choices) == 1:
+        return [(prompt, completion)]
+    lengths = [None if c.token_ids is None else len(c.token_ids) for c in choices]
+    adds_up = None not in lengths and sum(n or 0 for n in lengths) == completion
+    n = exchange.body.get("n")
+    heads = choices[:: n if isinstance(n, int) and n > 0 else 1]
+    prompts = [len(_prompt(answer, c) or ()) for c in choices]
+    several = len(heads) > 1 and sum(len(_prompt(answer, c) or ()) for c in heads) == prompt
+    return [
+        (prompts[i] if several else prompt, lengths[i] if adds_up else completion)
+        for i in range(len(choices))
+    ]

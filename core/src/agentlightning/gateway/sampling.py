@@ -1,0 +1,125 @@
+"""How a call is sampled, and whether that is what the run trains on.
+
+In training, selected calls to a trainable policy are sampled with the run's values. All of them are sent,
+neutral ones too: an engine otherwise falls back, silently, to the model's own ``generation_config``
+(say ``top_k`` 20).
+
+Invariant: a call whose distribution could not be set is named so, never trained as if it had been.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import msgspec
+
+OFF_POLICY = "off-policy-sampling"
+"""Reason of a call that was sampled otherwise than the run says."""
+
+
+class SamplingPolicy(msgspec.Struct, kw_only=True, frozen=True):
+    """The run's sampling values for one policy. The defaults sample from the model's own distribution."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = -1
+    """-1: off."""
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+
+    def values(self) -> dict[str, Any]:
+        """The values by their request names."""
+        return {name: getattr(self, name) for name in self.__struct_fields__}
+
+
+_NAMES = (*SamplingPolicy.__struct_fields__, "seed")
+_SHAPING = {
+    "logit_bias",
+    "best_of",
+    "use_beam_search",
+    "length_penalty",
+    "min_tokens",
+    "ignore_eos",
+    "bad_words",
+    "allowed_token_ids",
+    "logits_processors",
+    "logits_processor",
+    "custom_logit_processor",
+    "guided_choice",
+    "guided_json",
+    "guided_regex",
+    "guided_grammar",
+    "structured_outputs",
+    "structural_tag",
+    "json_schema",
+    "regex",
+    "ebnf",
+    "echo",
+    "dynatemp_range",
+    "typical_p",
+    "mirostat",
+}
+"""Request fields that shape the distribution, or what is returned of it, beyond what the values undo."""
+_NEUTRAL: tuple[Any, ...] = (None, False, 0, {}, [], "")
+
+
+class Settings(msgspec.Struct):
+    """What became of a request's sampling values."""
+
+    used: dict[str, Any] = {}
+    """Values sent to the engine."""
+    asked: dict[str, Any] = {}
+    """What the agent asked for, where it differs or shapes the distribution."""
+    off_policy: bool = False
+
+
+def settle(
+    body: dict[str, Any], *, policy: SamplingPolicy | None, greedy: bool, seed: int | None
+) -> Settings:
+    """Set the sampling of ``body`` (in place) and say what was done.
+
+    ``policy``: the run's values, ``None`` to keep the agent's. ``greedy``: temperature 0. ``seed``: used
+    unless the agent gave its own.
+    """
+    asked: dict[str, Any] = {}
+    forced: dict[str, Any] = policy.values() if policy else {"temperature": 0.0} if greedy else {}
+    for name, value in forced.items():
+        if (wish := body.get(name)) is not None and wish != value:
+            asked[name] = wish
+        body[name] = value
+    if seed is not None and body.get("seed") is None:
+        body["seed"] = seed
+    shaping = _shaping(body) if policy else {}
+    used = {name: body[name] for name in _NAMES if body.get(name) is not None}
+    return Settings(used, asked | shaping, bool(shaping))
+
+
+def _shaping(body: dict[str, Any]) -> dict[str, Any]:
+    """Fields of ``body`` that make its distribution another one than the run's values describe."""
+    out = {name: body[name] for name in _SHAPING.intersection(body) if body[name] not in _NEUTRAL}
+    if out.get("best_of") == 1:
+        del out["best_of"]
+    choice = body.get("tool_choice")
+    if isinstance(choice, dict) or choice == "required":  # engines force these with a grammar
+        out["tool_choice"] = choice
+    form = body.get("response_format")
+    if isinstance(form, dict) and form.get("type") not in (None, "text"):
+        out["response_format"] = form
+    return out
+
+
+def check_echo(settings: Settings, echo: dict[str, Any]) -> Settings:
+    """``settings`` corrected by what an engine says it used; off policy where it differs from what it got."""
+    differs = {k: v for k, v in echo.items() if k in settings.used and k != "seed" and v != settings.used[k]}
+    if not differs:
+        return settings
+    return Settings(settings.used | differs, settings.asked, True)
+
+
+def derive_seed(root: int, lane: str, index: int) -> int:
+    """Seed of one request: 63 bits of sha256 over (rollout seed, lane, index within the lane)."""
+    digest = hashlib.sha256(f"{root}/{lane}/{index}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> 1

@@ -1,0 +1,237 @@
+"""Streamed calls: passed through while the record grows on the side, or replayed from a whole answer.
+
+Invariant: the closing events of a stream, from the last choice's finish reason on, leave after the record is
+committed; an agent that saw the end has been recorded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import aiohttp
+import msgspec
+from aiohttp import web
+
+from agentlightning.gateway.answer import parse_answer, parse_chunk, parse_error
+from agentlightning.gateway.errors import AgentGone, BadAnswer, EngineUnreachable, Refused, error_body
+from agentlightning.gateway.record import Exchange, answer_calls, exact, refusal_call, stopped_calls
+from agentlightning.gateway.replay import KEEP_ALIVE, event, replay
+from agentlightning.gateway.stream import DONE, Assembler, Events, payload
+
+if TYPE_CHECKING:
+    from agentlightning.gateway.handle import Handler
+
+_HEADERS = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"}
+
+
+class _EngineError(Exception):
+    """The engine said in its stream that it gave up; ``event`` is passed on."""
+
+    def __init__(self, event: bytes, message: str) -> None:
+        super().__init__(message)
+        self.event = event
+
+
+class Relay:
+    """Sorts a stream's events: what may leave now, what is held until the record is committed."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+        self._events = Events()
+        self.assembler = exchange.assembler = Assembler(exchange.api, exchange.choices)
+        self.held: list[bytes] = []
+        self.done = False
+
+    def feed(self, data: bytes) -> bytes:
+        """The events of ``data`` that may leave now."""
+        return b"".join([e for e in self._events.feed(data) if self._leaves(e)])
+
+    def end(self) -> None:
+        """The engine closed its stream."""
+        self.held += [e for e in self._events.end() if self._leaves(e)]
+        if self.assembler.empty or not (self.done or self.assembler.finished):
+            raise BadAnswer("the engine's stream ended before its answer was complete")
+
+    def _leaves(self, event: bytes) -> bool:
+        data = payload(event)
+        if data == DONE:
+            self.done = True
+        elif data is not None:
+            chunk = parse_chunk(data)
+            if chunk.error is not None:
+                raise _EngineError(event, parse_error(200, data).message)
+            self.assembler.add(chunk)
+            if not chunk.choices and chunk.usage is not None and not self._exchange.wants_usage:
+                return False  # asked for by the gateway, not by the agent
+        if self.done or self.assembler.finished:
+            self.held.append(event)
+            return False
+        return True
+
+
+class Streamer:
+    """Serves streamed calls. ``keep_alive``: seconds between comments while an engine is silent."""
+
+    def __init__(self, handler: Handler, keep_alive: float) -> None:
+        self._handler = handler
+        self._keep_alive = keep_alive
+
+    async def serve(self, request: web.Request, exchange: Exchange) -> web.StreamResponse:
+        """Answer one streamed call."""
+        if exchange.route.passes_through(exchange.tools):
+            return await self._pass(request, exchange)
+        return await self._replayed(request, exchange)
+
+    # --------------------------------------------------------------------------------------- pass through
+    async def _pass(self, request: web.Request, exchange: Exchange) -> web.StreamResponse:
+        sent = exchange.sent
+        if exchange.route.trainable:
+            options = sent.get("stream_options")
+            sent["stream_options"] = {**(options if isinstance(options, dict) else {}), "include_usage": True}
+        out: web.StreamResponse | None = None
+        handler = self._handler
+        body = msgspec.json.encode(sent)
+        try:
+            async with handler.forwarder.post(
+                exchange.route, exchange.api, body, request.headers
+            ) as response:
+                if response.status != 200 or response.content_type != "text/event-stream":
+                    head = {"Content-Type": response.headers.get("Content-Type", "application/json")}
+                    raw = await handler.forwarder.read(response)
+                    return await self._whole(request, exchange, None, response.status, head, raw)
+                out = await self._open(request, exchange)
+                relay = await self._relay(out, exchange, response)
+            return await self._close(out, exchange, relay)
+        except EngineUnreachable as error:
+            if out is None:
+                return await handler.unreachable(exchange, error)
+            return await self._break(out, exchange, error.code, str(error))
+        except BadAnswer as error:
+            assert out is not None
+            return await self._break(out, exchange, "bad-answer", str(error))
+        except _EngineError as error:
+            assert out is not None
+            return await self._break(out, exchange, "engine-error", str(error), error.event)
+        except Refused as refused:
+            return await self._refused(out, exchange, refused)
+
+    async def _relay(
+        self, out: web.StreamResponse, exchange: Exchange, response: aiohttp.ClientResponse
+    ) -> Relay:
+        """Pass events on until the engine is done."""
+        relay = Relay(exchange)
+        async for data in response.content.iter_any():
+            if ready := relay.feed(data):
+                await _write(out, ready)
+        relay.end()
+        return relay
+
+    async def _close(self, out: web.StreamResponse, exchange: Exchange, relay: Relay) -> web.StreamResponse:
+        """Commit the record, then let the held events go."""
+        calls = answer_calls(exchange, relay.assembler.answer())
+        if exchange.route.trainable and not exact(calls):
+            if exchange.route.stream_ids is None:
+                exchange.route.inexact.add(exchange.tools)
+            for call in calls:
+                if call.masked is None and exchange.selected and not call.has_ids:
+                    call.masked = "no-ids"
+        await self._handler.commit(exchange, calls)
+        self._handler.metrics.streams["passed"] += 1
+        await _write(out, b"".join(relay.held))
+        return out
+
+    # --------------------------------------------------------------------------------------------- replay
+    async def _replayed(self, request: web.Request, exchange: Exchange) -> web.StreamResponse:
+        sent = exchange.sent
+        sent.pop("stream_options", None)
+        sent["stream"] = False
+        out: web.StreamResponse | None = None
+        asking = asyncio.ensure_future(self._handler.ask(request, exchange))
+        try:
+            while not (await asyncio.wait({asking}, timeout=self._keep_alive))[0]:
+                out = out or await self._open(request, exchange)
+                await _write(out, KEEP_ALIVE)
+            status, headers, raw = asking.result()
+            return await self._whole(request, exchange, out, status, headers, raw)
+        except EngineUnreachable as error:
+            if out is None:
+                return await self._handler.unreachable(exchange, error)
+            return await self._break(out, exchange, error.code, str(error))
+        except Refused as refused:
+            return await self._refused(out, exchange, refused)
+        finally:
+            asking.cancel()
+
+    async def _whole(
+        self,
+        request: web.Request,
+        exchange: Exchange,
+        out: web.StreamResponse | None,
+        status: int,
+        headers: dict[str, str],
+        raw: bytes,
+    ) -> web.StreamResponse:
+        """A whole answer to a streamed call: replay it, or say what is wrong with it."""
+        handler = self._handler
+        if status != 200:
+            if out is None:
+                return await handler.engine_refused(exchange, status, headers, raw)
+            info = parse_error(status, raw)
+            await handler.commit(exchange, [refusal_call(exchange, status, info)])
+            return await self._say(out, error_body(status, info.code, info.message))
+        try:
+            calls = answer_calls(exchange, parse_answer(raw, exchange.api))
+        except BadAnswer as error:
+            if out is None:
+                return await handler.bad_answer(exchange, error)
+            return await self._break(out, exchange, "bad-answer", str(error))
+        await handler.commit(exchange, calls)
+        handler.metrics.streams["replayed"] += 1
+        out = out or await self._open(request, exchange)
+        await _write(out, b"".join(replay(raw, exchange.api, exchange.wants_usage)))
+        return out
+
+    # --------------------------------------------------------------------------------------------- pieces
+    async def _open(self, request: web.Request, exchange: Exchange) -> web.StreamResponse:
+        out = web.StreamResponse(headers=_HEADERS)
+        exchange.answered = True
+        try:
+            await out.prepare(request)
+        except ConnectionResetError:
+            raise AgentGone from None
+        return out
+
+    async def _break(
+        self, out: web.StreamResponse, exchange: Exchange, code: str, message: str, last: bytes | None = None
+    ) -> web.StreamResponse:
+        """The engine failed half-way: record what arrived, and end the stream with an error event."""
+        try:
+            await self._handler.commit(exchange, stopped_calls(exchange, "error", f"{code}: {message}"))
+        except Refused as refused:
+            return await self._refused(out, exchange, refused)
+        if last is not None:
+            await _write(out, last)
+            return out
+        return await self._say(out, error_body(502, code, message))
+
+    async def _refused(
+        self, out: web.StreamResponse | None, exchange: Exchange, refused: Refused
+    ) -> web.StreamResponse:
+        """A refusal after the head has left can only be an event."""
+        if out is None:
+            raise refused
+        await self._handler.count_refused(refused, exchange.caller)
+        return await self._say(out, error_body(refused.status, refused.reason, str(refused)))
+
+    async def _say(self, out: web.StreamResponse, error: bytes) -> web.StreamResponse:
+        await _write(out, event(error))
+        return out
+
+
+async def _write(out: web.StreamResponse, data: bytes) -> None:
+    """Send to the agent; one that hung up is :class:`AgentGone`, not a failure of the engine."""
+    try:
+        await out.write(data)
+    except ConnectionResetError:
+        raise AgentGone from None

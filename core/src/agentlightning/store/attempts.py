@@ -1,0 +1,280 @@
+"""Attempts: who may write, signs of life, how they end and what becomes of their rollout.
+
+A rollout goes queuing → preparing → running → final; an attempt that failed, timed out or fell silent sends it to
+requeuing when its configuration allows, else to failed.
+
+Invariants: only the latest attempt of a rollout can write, and only until it has ended; every late write is
+refused and counted. An unresponsive attempt whose rollout nobody has taken yet comes back to life by writing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from sqlalchemy import bindparam, func, literal_column, or_, select, text, update
+
+from agentlightning.store import codec, schema
+from agentlightning.store.base import Conflict, NotFound
+from agentlightning.store.core import Refused
+from agentlightning.store.db import sql
+from agentlightning.store.rollouts import Rollouts
+from agentlightning.types import Attempt, AttemptStatus, Rollout, RolloutConfig, RolloutStatus
+
+GRACE = 10.0
+"""Seconds the runner has to report a timeout itself before the store does."""
+
+ENDS = (AttemptStatus.SUCCEEDED, AttemptStatus.FAILED, AttemptStatus.TIMEOUT, AttemptStatus.UNRESPONSIVE)
+_a, _r = schema.attempts, schema.rollouts
+ATTEMPT_COLUMNS = [c for c in _a.c if c.name != "arrivals"]
+_OF_ROLLOUT = (
+    select(*ATTEMPT_COLUMNS).where(_a.c.rollout_id == bindparam("rollout_id")).order_by(_a.c.sequence_id)
+)
+_ALL_OF = sql(_OF_ROLLOUT)
+_LATEST_OF = sql(_OF_ROLLOUT.order_by(None).order_by(_a.c.sequence_id.desc()).limit(1))
+_HOLDING = sql(
+    select(
+        *ATTEMPT_COLUMNS,
+        _a.c.arrivals,
+        _r.c.status.label("rollout_status"),
+        _r.c.attempts,
+        _r.c.run_id,
+        _r.c.config,
+    )
+    .join(_r, _r.c.rollout_id == _a.c.rollout_id)
+    .where(_a.c.attempt_id == bindparam("attempt_id"))
+)
+_TOUCH = sql(
+    update(_a)
+    .where(_a.c.attempt_id == bindparam("attempt"))
+    .values(
+        status="running",
+        arrivals=_a.c.arrivals + bindparam("n"),
+        last_heartbeat_time=bindparam("now"),
+    )
+)
+_RUN = sql(update(_r).where(_r.c.rollout_id == bindparam("rollout")).values(status="running"))
+_WRITE = sql(
+    update(_a).where(_a.c.attempt_id == bindparam("attempt")),
+    *("status", "worker_id", "end_time", "last_heartbeat_time", "reason", "metadata"),
+)
+_silent = func.coalesce(_a.c.last_heartbeat_time, _a.c.start_time) + _r.c.unresponsive_seconds
+_NEVER = 1e18
+_late = _a.c.start_time + _r.c.timeout_seconds + literal_column(str(GRACE))
+_ALIVE = text("attempts." + schema.ALIVE)
+_OVERDUE = sql(
+    select(_a.c.attempt_id, (_silent <= bindparam("now")).label("silent"))
+    .join(_r, _r.c.rollout_id == _a.c.rollout_id)
+    .where(_ALIVE, or_(_silent <= bindparam("now"), _late <= bindparam("now")))
+)
+_NEXT_DUE = sql(
+    select(func.min(func.min(func.coalesce(_silent, _NEVER), func.coalesce(_late, _NEVER))))
+    .select_from(_a.join(_r, _r.c.rollout_id == _a.c.rollout_id))
+    .where(_ALIVE)
+)
+
+
+def attempt_of(row: Sequence[Any]) -> Attempt:
+    """The attempt of a row of ``ATTEMPT_COLUMNS``."""
+    (attempt_id, rollout_id, sequence_id, fence, status, worker_id) = row[:6]
+    (start_time, end_time, last_heartbeat_time, reason, metadata) = row[6:11]
+    return Attempt(
+        attempt_id=attempt_id,
+        rollout_id=rollout_id,
+        sequence_id=sequence_id,
+        fence=fence,
+        status=AttemptStatus(status),
+        worker_id=worker_id,
+        start_time=start_time,
+        end_time=end_time,
+        last_heartbeat_time=last_heartbeat_time,
+        reason=reason,
+        metadata={} if metadata is None else codec.unpack(metadata),
+    )
+
+
+class Held(NamedTuple):
+    """An attempt, with what decides whether it may write and what becomes of its rollout."""
+
+    attempt: Attempt
+    arrivals: int
+    rollout_status: str
+    latest: int
+    run_id: str | None
+    config: RolloutConfig
+
+
+class Attempts(Rollouts):
+    """Executions of rollouts. ``_watch`` and ``_worker_*`` come from other parts."""
+
+    def _watch(self, config: RolloutConfig) -> None:
+        """An attempt under these limits begins: see to it that it is expired in time."""
+        raise NotImplementedError
+
+    def _worker_busy(self, worker_id: str, rollout_id: str, attempt_id: str, now: float) -> None:
+        raise NotImplementedError
+
+    def _worker_free(self, worker_id: str, attempt_id: str) -> None:
+        raise NotImplementedError
+
+    async def update_rollout(
+        self,
+        rollout_id: str,
+        status: RolloutStatus | None = None,
+        *,
+        reason: str | None = None,
+        config: RolloutConfig | None = None,
+        metadata: dict[str, Any] | None = None,
+        request_id: str | None = None,
+    ) -> Rollout:
+        """Set status or configuration, merge metadata. A status that ends or requeues the rollout ends its attempt."""
+
+        def work() -> Rollout:
+            rollout = self._rollout(rollout_id)
+            if config is not None or metadata:
+                self._configure(rollout, config, metadata)
+            if status is not None and RolloutStatus(status) is not rollout.status:
+                self._order(rollout, RolloutStatus(status), reason)
+            return rollout
+
+        return await self._write("update_rollout", work, request_id, Rollout)
+
+    def _order(self, rollout: Rollout, status: RolloutStatus, reason: str | None) -> None:
+        """Move a rollout on request from outside."""
+        now = self.clock()
+        running = status is RolloutStatus.RUNNING and rollout.status is RolloutStatus.PREPARING
+        requeue = status in (RolloutStatus.QUEUING, RolloutStatus.REQUEUING)
+        if rollout.status.final or not (status.final or requeue or running):
+            raise Conflict(f"rollout {rollout.rollout_id} cannot go from {rollout.status} to {status}")
+        if not running:
+            end = AttemptStatus.SUCCEEDED if status is RolloutStatus.SUCCEEDED else AttemptStatus.FAILED
+            self._end_latest(rollout.rollout_id, end, now, reason or f"rollout set to {status}")
+        self._move(rollout.rollout_id, rollout.run_id, status, now, reason)
+        rollout.status, rollout.end_time = status, now if status.final else None
+        rollout.reason = rollout.reason if reason is None else reason
+
+    def _end_latest(self, rollout_id: str, status: AttemptStatus, now: float, reason: str) -> None:
+        row = self.db.one(_LATEST_OF, rollout_id=rollout_id)
+        if row is not None:
+            attempt = attempt_of(row)
+            if attempt.status not in ENDS:
+                self._close(attempt, status, now, reason)
+
+    def _held(self, attempt_id: str) -> Held | None:
+        row = self.db.one(_HOLDING, attempt_id=attempt_id)
+        if row is None:
+            return None
+        config = RolloutConfig() if row[15] is None else codec.unpack(row[15], RolloutConfig)
+        return Held(attempt_of(row), *row[11:15], config)
+
+    def _writable(
+        self, rollout_id: str, attempt_id: str, what: str, n: int = 1, fence: int | None = None
+    ) -> Held:
+        """The attempt, if it may write; else the refusal, to be counted under ``refused``."""
+        held = self._held(attempt_id)
+        if held is None or held.attempt.rollout_id != rollout_id:
+            raise NotFound(f"rollout {rollout_id} has no attempt {attempt_id}")
+        a = held.attempt
+        fenced = a.sequence_id != held.latest or (fence is not None and fence != a.fence)
+        revivable = a.status is AttemptStatus.UNRESPONSIVE and held.rollout_status == "requeuing"
+        if fenced:
+            why, say = "fenced", f"its lease went to a later attempt (fence {held.latest})"
+        elif a.status in ENDS and not revivable:
+            why, say = (
+                f"after-{a.status}",
+                f"it has ended: {a.status}" + (f" ({a.reason})" if a.reason else ""),
+            )
+        else:
+            return held
+        raise Refused(
+            f"attempt {attempt_id} of {rollout_id}: {what} refused, {say}",
+            f"{what}-{why}",
+            rollout_id,
+            attempt_id,
+            n,
+        )
+
+    def _touch(self, held: Held, now: float, arrivals: int = 0) -> None:
+        """A sign of life: the attempt runs, and so does its rollout."""
+        if held.attempt.status is AttemptStatus.UNRESPONSIVE:  # back to life
+            held.attempt.status, held.attempt.end_time, held.attempt.reason = (
+                AttemptStatus.RUNNING,
+                None,
+                None,
+            )
+            self._save(held.attempt)
+        self.db.execute(_TOUCH, attempt=held.attempt.attempt_id, n=arrivals, now=now)
+        if held.rollout_status != "running":
+            self.db.execute(_RUN, rollout=held.attempt.rollout_id)
+
+    def _close(self, attempt: Attempt, status: AttemptStatus, now: float, reason: str | None) -> None:
+        attempt.status, attempt.end_time = status, now
+        attempt.reason = reason if reason is not None else attempt.reason
+        self._save(attempt)
+        if attempt.worker_id is not None:
+            self._worker_free(attempt.worker_id, attempt.attempt_id)
+
+    def _save(self, a: Attempt) -> None:
+        self.db.execute(
+            _WRITE,
+            attempt=a.attempt_id,
+            status=a.status.value,
+            worker_id=a.worker_id,
+            end_time=a.end_time,
+            last_heartbeat_time=a.last_heartbeat_time,
+            reason=a.reason,
+            metadata=codec.pack_optional(a.metadata),
+        )
+
+    def _finish(self, held: Held, status: AttemptStatus, now: float, reason: str | None) -> None:
+        """End an attempt and decide what becomes of its rollout."""
+        self._close(held.attempt, status, now, reason)
+        rollout_id, config = held.attempt.rollout_id, held.config
+        if status is AttemptStatus.SUCCEEDED:
+            self._move(rollout_id, held.run_id, RolloutStatus.SUCCEEDED, now)
+        elif status in config.retry_condition and held.latest < config.max_attempts:
+            self._move(rollout_id, held.run_id, RolloutStatus.REQUEUING, now)
+        else:
+            self._move(rollout_id, held.run_id, RolloutStatus.FAILED, now, reason or str(status))
+
+    def _expire(self, now: float) -> int:
+        overdue = self.db.all(_OVERDUE, now=now)
+        for attempt_id, silent in overdue:
+            held = self._held(attempt_id)
+            assert held is not None
+            if silent:
+                self._finish(
+                    held, AttemptStatus.UNRESPONSIVE, now, "no sign of life within unresponsive_seconds"
+                )
+            else:
+                self._finish(held, AttemptStatus.TIMEOUT, now, "longer than timeout_seconds")
+        return len(overdue)
+
+    def _next_due(self) -> float | None:
+        """When the next live attempt will be overdue, if it gives no sign of life."""
+        row = self.db.one(_NEXT_DUE)
+        return None if row is None or row[0] is None or row[0] >= _NEVER else float(row[0])
+
+    async def expire(self, now: float | None = None) -> int:
+        """End attempts that were silent or ran for too long at ``now``; how many. The store calls it in time."""
+        return await self._write("expire", lambda: self._expire(self.clock() if now is None else now))
+
+    async def query_attempts(self, rollout_id: str) -> list[Attempt]:
+        """All attempts of a rollout, first to last."""
+
+        def work() -> list[Attempt]:
+            self._rollout(rollout_id)
+            return [attempt_of(row) for row in self.db.all(_ALL_OF, rollout_id=rollout_id)]
+
+        return await self.writer.read(work)
+
+    async def get_latest_attempt(self, rollout_id: str) -> Attempt | None:
+        """The attempt that counts; ``None`` before the first lease."""
+        return await self.writer.read(lambda: self._latest(rollout_id))
+
+    def _latest(self, rollout_id: str) -> Attempt | None:
+        row = self.db.one(_LATEST_OF, rollout_id=rollout_id)
+        if row is None:
+            self._rollout(rollout_id)  # NotFound, if there is no such rollout
+            return None
+        return attempt_of(row)

@@ -1,0 +1,235 @@
+"""How records become bytes: MessagePack (lossless for NaN and bytes), arrays packed, zstd level 3.
+
+Token ids are little-endian int32, logprobs little-endian float32 (their precision at the engine). The first byte
+of a blob says what follows: ``0`` MessagePack, ``1`` the same under zstd, ``2`` JSON under zstd (for what
+MessagePack cannot hold: integers beyond 64 bits, lone surrogates in model text).
+
+Invariant: ``unpack(pack(x)) == x`` for JSON-able values; logprobs come back rounded to float32.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from array import array
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any, TypeVar
+
+import msgspec
+import zstandard
+
+from agentlightning.types import Call, Rollout, RolloutConfig, Span
+
+T = TypeVar("T")
+
+_RAW, _ZSTD, _JSON = b"\x00", b"\x01", b"\x02"
+_SMALL = 160
+"""Bytes below which compression does not pay."""
+_encode = msgspec.msgpack.Encoder().encode
+_compress = zstandard.ZstdCompressor(level=3, write_checksum=False).compress
+_decompress = zstandard.ZstdDecompressor().decompress
+_SWAP = sys.byteorder == "big"
+
+
+def as_json(value: Any) -> bytes:
+    """JSON for what MessagePack cannot hold: the standard library takes big integers, NaN and lone surrogates."""
+    return json.dumps(msgspec.to_builtins(value)).encode()
+
+
+def pack(value: Any) -> bytes:
+    """A value as a blob. ``TypeError`` names the type that cannot be stored."""
+    try:
+        data = _encode(value)
+    except (OverflowError, UnicodeEncodeError):
+        return _JSON + _compress(as_json(value))
+    return _RAW + data if len(data) < _SMALL else _ZSTD + _compress(data)
+
+
+@cache
+def decoder(kind: Any) -> Callable[[bytes], Any]:
+    """The MessagePack decoder of a type, made once."""
+    return msgspec.msgpack.Decoder(kind).decode
+
+
+def unpack(blob: bytes, kind: type[T] | Any = Any) -> T:
+    """The value of a blob, checked against ``kind``."""
+    mark, body = blob[:1], blob[1:]
+    if mark == _RAW:
+        return decoder(kind)(body)  # type: ignore[no-any-return]
+    if mark == _ZSTD:
+        return decoder(kind)(_decompress(body))  # type: ignore[no-any-return]
+    if mark == _JSON:
+        return msgspec.convert(json.loads(_decompress(body)), kind)  # type: ignore[no-any-return]
+    raise ValueError(f"not a blob of the store: it begins with {blob[:1]!r}")
+
+
+def pack_optional(value: Any) -> bytes | None:
+    """Empty and missing values take no space."""
+    return pack(value) if value else None
+
+
+def pack_config(config: RolloutConfig) -> bytes | None:
+    """The usual configuration takes no space."""
+    return None if config == RolloutConfig() else pack(config)
+
+
+def pack_ids(ids: Sequence[int] | None) -> bytes | None:
+    """Token ids as little-endian int32."""
+    if ids is None:
+        return None
+    try:
+        return _little(array("i", ids))
+    except (OverflowError, TypeError) as error:
+        raise ValueError(f"token ids must be integers that fit int32: {error}") from None
+
+
+def pack_floats(values: Sequence[float] | None) -> bytes | None:
+    """Numbers as little-endian float32."""
+    return None if values is None else _little(array("f", values))
+
+
+def unpack_ids(data: bytes | None) -> list[int] | None:
+    """The inverse of :func:`pack_ids`."""
+    return None if data is None else _list("i", data)
+
+
+def unpack_floats(data: bytes | None) -> list[float] | None:
+    """The inverse of :func:`pack_floats`, at float32 precision."""
+    return None if data is None else _list("f", data)
+
+
+def _little(values: array[Any]) -> bytes:
+    if _SWAP:
+        values.byteswap()
+    return values.tobytes()
+
+
+def _list(code: str, data: bytes) -> list[Any]:
+    values = array(code)
+    values.frombytes(data)
+    if _SWAP:
+        values.byteswap()
+    return values.tolist()
+
+
+class _Call(msgspec.Struct, array_like=True):
+    """What of a call is not a column. Fields are only ever appended: older blobs then take the defaults."""
+
+    prompt_ids: bytes | None
+    response_ids: bytes | None
+    logprobs: bytes | None
+    request: dict[str, Any] | None
+    response: dict[str, Any] | None
+    tags: dict[str, str]
+    sampling: dict[str, Any]
+    asked: dict[str, Any]
+    allowed: list[list[int]] | None
+    api: str
+    response_id: str | None
+    trace_id: str | None
+    span_id: str | None
+    retry: int
+    model: str
+    selected: bool
+    finish_reason: str | None
+    prompt_tokens: int | None
+    completion_tokens: int | None
+    error: str | None
+    masked: str | None
+    start_time: float
+    end_time: float
+
+
+def pack_call(call: Call) -> bytes:
+    """The blob of a call: one compression over arrays and text."""
+    return pack(
+        _Call(
+            pack_ids(call.prompt_ids),
+            pack_ids(call.response_ids),
+            pack_floats(call.logprobs),
+            call.request,
+            call.response,
+            call.tags,
+            call.sampling,
+            call.asked,
+            call.allowed,
+            call.api,
+            call.response_id,
+            call.trace_id,
+            call.span_id,
+            call.retry,
+            call.model,
+            call.selected,
+            call.finish_reason,
+            call.prompt_tokens,
+            call.completion_tokens,
+            call.error,
+            call.masked,
+            call.start_time,
+            call.end_time,
+        )
+    )
+
+
+def unpack_call(blob: bytes, **columns: Any) -> Call:
+    """The call of a blob and its columns."""
+    body: _Call = unpack(blob, _Call)
+    values: dict[str, Any] = {name: getattr(body, name) for name in _Call.__struct_fields__}
+    values["prompt_ids"] = unpack_ids(body.prompt_ids)
+    values["response_ids"] = unpack_ids(body.response_ids)
+    values["logprobs"] = unpack_floats(body.logprobs)
+    return Call(**values, **columns)
+
+
+class _Span(msgspec.Struct, array_like=True):
+    """What of a span is not a column; appended to only."""
+
+    trace_id: str
+    span_id: str
+    parent_id: str | None
+    kind: str
+    status: str
+    status_message: str | None
+    attributes: dict[str, Any]
+    events: list[dict[str, Any]]
+    links: list[dict[str, Any]]
+    resource: dict[str, Any]
+    start_time: float
+    end_time: float
+
+
+def pack_span(s: Span) -> bytes:
+    """The blob of a span."""
+    return pack(
+        _Span(
+            s.trace_id,
+            s.span_id,
+            s.parent_id,
+            s.kind,
+            s.status,
+            s.status_message,
+            s.attributes,
+            s.events,
+            s.links,
+            s.resource,
+            s.start_time,
+            s.end_time,
+        )
+    )
+
+
+def unpack_span(blob: bytes, **columns: Any) -> Span:
+    """The span of a blob and its columns."""
+    body: _Span = unpack(blob, _Span)
+    return Span(**{name: getattr(body, name) for name in _Span.__struct_fields__}, **columns)
+
+
+def pack_input(rollout: Rollout) -> bytes:
+    """The task of a rollout; a ``TypeError`` says what cannot be stored."""
+    try:
+        return pack(rollout.input)
+    except TypeError as error:
+        raise TypeError(
+            f"the input of rollout {rollout.rollout_id} cannot be stored: {error}. Give JSON-able values"
+        ) from None

@@ -1,0 +1,103 @@
+"""What the parts of the SQLite store share: the file, the writer, the clock, idempotent writes, refusals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from sqlalchemy import bindparam, delete, select
+from sqlalchemy.dialects.sqlite import insert
+
+from agentlightning.store import codec, schema
+from agentlightning.store.base import AttemptEnded, Conflict
+from agentlightning.store.db import Database, inserting, sql
+from agentlightning.store.signals import Signals
+from agentlightning.store.writer import Writer
+
+T = TypeVar("T")
+
+REQUEST_SECONDS = 600.0
+"""How long a request id is remembered. Clients stop retrying well before."""
+_PRUNE_EVERY = 1024
+"""Remembered requests between two prunings."""
+
+_r, _c = schema.requests.c, schema.counts.c
+_FIND = sql(select(_r.method, _r.answer).where(_r.request_id == bindparam("request_id")))
+_REMEMBER = inserting(schema.requests)
+_PRUNE = sql(delete(schema.requests).where(_r.time < bindparam("before")))
+_one = insert(schema.counts)
+_COUNT = sql(
+    _one.on_conflict_do_update(
+        index_elements=["rollout_id", "attempt_id", "kind", "reason"], set_={"n": _c.n + _one.excluded.n}
+    )
+)
+
+
+class Refused(AttemptEnded):
+    """An :class:`AttemptEnded` that knows how it is to be counted."""
+
+    def __init__(self, message: str, reason: str, rollout_id: str, attempt_id: str, n: int) -> None:
+        super().__init__(message)
+        self.reason, self.rollout_id, self.attempt_id, self.n = reason, rollout_id, attempt_id, n
+
+
+class Core:
+    """Base of the parts. Their public methods are coroutines; methods with ``_`` run inside a write or read."""
+
+    db: Database
+    writer: Writer
+    signals: Signals
+    clock: Callable[[], float]
+    _remembered: int = 0
+
+    async def _write(
+        self,
+        method: str,
+        work: Callable[[], T],
+        request_id: str | None = None,
+        kind: Any = Any,
+        *,
+        shrink: Callable[[T], Any] | None = None,
+        grow: Callable[[Any], T] | None = None,
+        keep: Callable[[T], bool] = lambda _: True,
+    ) -> T:
+        """Do ``work`` once per request id and commit it.
+
+        The answer is remembered as a ``kind``; ``shrink`` and ``grow`` reduce it to what the caller does not
+        hold anyway; an answer that ``keep`` finds empty is not remembered. A refusal is counted although its write is undone.
+        """
+
+        def once() -> T:
+            if request_id is None:
+                return work()
+            found = self.db.one(_FIND, request_id=request_id)
+            if found is not None:
+                if found[0] != method:
+                    raise Conflict(
+                        f"request id {request_id} was already used for {found[0]}, not for {method}"
+                    )
+                answer: Any = codec.unpack(found[1], kind)
+                return grow(answer) if grow else answer  # type: ignore[no-any-return]
+            result = work()
+            if keep(result):
+                self._remember(method, request_id, shrink(result) if shrink else result)
+            return result
+
+        try:
+            return await self.writer.write(once)
+        except Refused as refused:
+            r = refused
+            await self.writer.write(lambda: self._count("refused", r.reason, r.rollout_id, r.attempt_id, r.n))
+            raise AttemptEnded(str(r)) from None
+
+    def _remember(self, method: str, request_id: str, answer: Any) -> None:
+        now = self.clock()
+        if self._remembered % _PRUNE_EVERY == 0:
+            self.db.execute(_PRUNE, before=now - REQUEST_SECONDS)
+        self._remembered += 1
+        self.db.execute(_REMEMBER, request_id=request_id, method=method, time=now, answer=codec.pack(answer))
+
+    def _count(self, kind: str, reason: str, rollout_id: str | None, attempt_id: str | None, n: int) -> None:
+        self.db.execute(
+            _COUNT, rollout_id=rollout_id or "", attempt_id=attempt_id or "", kind=kind, reason=reason, n=n
+        )

@@ -1,0 +1,136 @@
+"""The SQLite file: opened, locked, brought to our schema; statements of SQLAlchemy Core compiled once.
+
+Hot statements are compiled when their module is imported and run on the driver's own cursor: Core writes the
+SQL, and costs nothing per row.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from sqlalchemy import Executable, Table, insert
+from sqlalchemy.dialects.sqlite import dialect as sqlite_dialect
+from sqlalchemy.sql.compiler import SQLCompiler
+
+from agentlightning.store import schema
+from agentlightning.store.base import StoreError
+from agentlightning.store.lock import FileLock
+
+_DIALECT = sqlite_dialect(paramstyle="named")
+_PAGE = 16384
+"""Bytes a page. A call takes about 3 kB, which 4 kB pages would store one a page."""
+CHUNK = 500
+"""Ids bound in one ``IN (…)``."""
+
+
+class Sql(NamedTuple):
+    """A compiled statement: text with ``:name`` places, and the values written in it."""
+
+    text: str
+    values: dict[str, Any]
+
+
+def sql(statement: Executable, *columns: str) -> Sql:
+    """Compile a Core statement for SQLite; ``columns``: those that an insert or update binds by name."""
+    compiled = statement.compile(  # type: ignore[attr-defined]
+        dialect=_DIALECT, column_keys=list(columns) or None, compile_kwargs={"render_postcompile": True}
+    )
+    assert isinstance(compiled, SQLCompiler)
+    given_later = {name for name, bind in compiled.binds.items() if bind.required}
+    return Sql(str(compiled), {k: v for k, v in compiled.params.items() if k not in given_later})
+
+
+def inserting(table: Table) -> Sql:
+    """The insert of a whole row; SQLite numbers it, where there is a ``seq``."""
+    return sql(insert(table), *(c.name for c in table.c if c.name != "seq"))
+
+
+def chunks(ids: Sequence[str]) -> Iterator[Sequence[str]]:
+    """``ids`` in pieces that fit one statement."""
+    for start in range(0, len(ids), CHUNK):
+        yield ids[start : start + CHUNK]
+
+
+class Database:
+    """The one connection that reads and writes the file."""
+
+    def __init__(self, path: str | Path, synchronous: Literal["NORMAL", "FULL"] = "NORMAL") -> None:
+        if sqlite3.sqlite_version_info < (3, 35):
+            raise StoreError(f"SQLite {sqlite3.sqlite_version} is too old: the store needs 3.35 or newer")
+        if synchronous not in ("NORMAL", "FULL"):
+            raise ValueError(f"synchronous must be NORMAL or FULL, not {synchronous!r}")
+        self.path = None if str(path) == ":memory:" else Path(path).expanduser().absolute()
+        self.pid = os.getpid()
+        self.lock: FileLock | None = None
+        if self.path is not None:
+            self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self.lock = FileLock(self.path)
+        try:
+            self.connection = self._connect(synchronous)
+        except BaseException:
+            self._unlock()
+            raise
+
+    def _connect(self, synchronous: str) -> sqlite3.Connection:
+        connection = sqlite3.connect(
+            ":memory:" if self.path is None else self.path, isolation_level=None, check_same_thread=False
+        )
+        try:
+            connection.execute(f"PRAGMA page_size = {_PAGE}")
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute(f"PRAGMA synchronous = {synchronous}")
+            connection.execute(f"PRAGMA journal_size_limit = {64 << 20}")
+            connection.execute("PRAGMA temp_store = MEMORY")
+            schema.prepare(connection)
+        except sqlite3.DatabaseError as error:
+            connection.close()
+            raise StoreError(
+                f"{self.path} cannot be opened as a store: {error}. If the file is damaged, move it away (with its "
+                "-wal and -shm files) and restore a copy"
+            ) from error
+        except BaseException as error:
+            connection.close()
+            if isinstance(error, StoreError):
+                raise StoreError(f"{self.path}: {error}") from None
+            raise
+        return connection
+
+    def execute(self, statement: Sql, **values: Any) -> int:
+        """Run a write; the number of rows it touched."""
+        return self.connection.execute(statement.text, {**statement.values, **values}).rowcount
+
+    def many(self, statement: Sql, rows: Iterable[dict[str, Any]]) -> None:
+        """Run a write for many rows."""
+        assert not statement.values
+        self.connection.executemany(statement.text, rows)
+
+    def one(self, statement: Sql, **values: Any) -> tuple[Any, ...] | None:
+        """The first row, or ``None``."""
+        row: tuple[Any, ...] | None = self.connection.execute(
+            statement.text, {**statement.values, **values}
+        ).fetchone()
+        return row
+
+    def all(self, statement: Sql, **values: Any) -> list[tuple[Any, ...]]:
+        """All rows."""
+        return self.connection.execute(statement.text, {**statement.values, **values}).fetchall()
+
+    def bytes(self) -> int:
+        """Size of the database in bytes, without the write-ahead log."""
+        (pages,) = self.connection.execute("PRAGMA page_count").fetchone()
+        (size,) = self.connection.execute("PRAGMA page_size").fetchone()
+        return int(pages * size)
+
+    def close(self) -> None:
+        """Close the file and let go of the lock. The last close folds the write-ahead log into the file."""
+        self.connection.close()
+        self._unlock()
+
+    def _unlock(self) -> None:
+        if self.lock is not None:
+            self.lock.release()
+            self.lock = None

@@ -1,0 +1,210 @@
+"""Leases: a worker takes rollouts from the queue, or takes one past it.
+
+A lease makes an attempt with the rollout's next fence. Invariant: a waiting rollout is leased to exactly one
+worker, oldest first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import bindparam, select, text, update
+
+from agentlightning.store import schema
+from agentlightning.store.attempts import Attempts
+from agentlightning.store.base import Conflict
+from agentlightning.store.db import inserting, sql
+from agentlightning.store.rollouts import COLUMNS, check, rollout_of
+from agentlightning.types import (
+    Attempt,
+    AttemptedRollout,
+    AttemptStatus,
+    Mode,
+    Rollout,
+    RolloutConfig,
+    RolloutStatus,
+    new_id,
+)
+
+_a, _r = schema.attempts, schema.rollouts
+_QUEUE = text(schema.QUEUED)
+_NEXT = sql(select(*COLUMNS).where(_QUEUE).order_by(_r.c.seq).limit(bindparam("n")))
+_NEXT_OF = sql(
+    select(*COLUMNS)
+    .where(_QUEUE, _r.c.run_id == bindparam("run_id"))
+    .order_by(_r.c.seq)
+    .limit(bindparam("n"))
+)
+_LEASE = sql(
+    update(_r)
+    .where(_r.c.rollout_id == bindparam("rollout"))
+    .values(status="preparing", attempts=bindparam("n"))
+)
+_INSERT = inserting(_a)
+
+
+class Leases(Attempts):
+    """The queue."""
+
+    def _lease(self, rollout: Rollout, worker_id: str | None, now: float) -> AttemptedRollout:
+        rollout.attempts += 1
+        rollout.status = RolloutStatus.PREPARING
+        rollout.end_time = None
+        self.db.execute(_LEASE, rollout=rollout.rollout_id, n=rollout.attempts)
+        attempt = Attempt(
+            attempt_id=new_id("at"),
+            rollout_id=rollout.rollout_id,
+            sequence_id=rollout.attempts,
+            fence=rollout.attempts,
+            worker_id=worker_id,
+            start_time=now,
+        )
+        self.db.execute(
+            _INSERT,
+            attempt_id=attempt.attempt_id,
+            rollout_id=attempt.rollout_id,
+            sequence_id=attempt.sequence_id,
+            fence=attempt.fence,
+            status="preparing",
+            worker_id=worker_id,
+            start_time=now,
+            end_time=None,
+            last_heartbeat_time=None,
+            reason=None,
+            metadata=None,
+            arrivals=0,
+        )
+        if worker_id is not None:
+            self._worker_busy(worker_id, rollout.rollout_id, attempt.attempt_id, now)
+        self._watch(rollout.config)
+        return AttemptedRollout(rollout=rollout, attempt=attempt)
+
+    def _dequeue(self, worker_id: str | None, limit: int, run_id: str | None) -> list[AttemptedRollout]:
+        now = self.clock()
+        rows = self._queue(limit, run_id)
+        if not rows and self._expire(now):
+            rows = self._queue(limit, run_id)
+        return [self._lease(rollout_of(row), worker_id, now) for row in rows]
+
+    def _queue(self, limit: int, run_id: str | None) -> list[tuple[Any, ...]]:
+        return (
+            self.db.all(_NEXT, n=limit) if run_id is None else self.db.all(_NEXT_OF, n=limit, run_id=run_id)
+        )
+
+    async def dequeue_rollout(
+        self,
+        worker_id: str | None = None,
+        *,
+        run_id: str | None = None,
+        wait: float = 0.0,
+        request_id: str | None = None,
+    ) -> AttemptedRollout | None:
+        """Lease the oldest waiting rollout; wait up to ``wait`` seconds for one."""
+        found = await self.dequeue_many_rollouts(
+            worker_id, 1, run_id=run_id, wait=wait, request_id=request_id
+        )
+        return found[0] if found else None
+
+    async def dequeue_many_rollouts(
+        self,
+        worker_id: str | None = None,
+        limit: int = 1,
+        *,
+        run_id: str | None = None,
+        wait: float = 0.0,
+        request_id: str | None = None,
+    ) -> list[AttemptedRollout]:
+        """Lease up to ``limit`` waiting rollouts; wait up to ``wait`` seconds for the first."""
+        if limit < 1:
+            raise ValueError(f"limit must be at least 1, not {limit}")
+        return await self.writer.on_owner(
+            lambda: self._await_work(worker_id, limit, run_id, wait, request_id)
+        )
+
+    async def _await_work(
+        self, worker_id: str | None, limit: int, run_id: str | None, wait: float, request_id: str | None
+    ) -> list[AttemptedRollout]:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + wait
+        while True:
+            listener = self.signals.listen(run_id)
+            try:
+                leases = await self._take(worker_id, limit, run_id, request_id)
+                left = deadline - loop.time()
+                if leases or left <= 0:
+                    return leases
+                await listener.wait(left)
+            finally:
+                self.signals.leave(listener)
+
+    async def _take(
+        self, worker_id: str | None, limit: int, run_id: str | None, request_id: str | None
+    ) -> list[AttemptedRollout]:
+        leases: list[AttemptedRollout] = []
+
+        def work() -> list[AttemptedRollout]:
+            leases.extend(self._dequeue(worker_id, limit, run_id))
+            return leases
+
+        try:
+            return await self._write("dequeue", work, request_id, list[AttemptedRollout], keep=bool)
+        except asyncio.CancelledError:
+            if leases and request_id is None:  # nobody will ever know of this lease: hand it on
+                await self.writer.write(lambda: self._give_back(leases))
+            raise
+
+    def _give_back(self, leases: Sequence[AttemptedRollout]) -> None:
+        for lease in leases:
+            held = self._held(lease.attempt.attempt_id)
+            if held is not None and held.attempt.status is AttemptStatus.PREPARING:
+                now = self.clock()
+                self._close(
+                    held.attempt, AttemptStatus.UNRESPONSIVE, now, "the worker left before it had the lease"
+                )
+                self._move(lease.rollout.rollout_id, lease.rollout.run_id, RolloutStatus.REQUEUING, now)
+
+    async def start_rollout(
+        self,
+        input: Any,
+        mode: Mode = "train",
+        resources_id: str | None = None,
+        config: RolloutConfig | None = None,
+        metadata: dict[str, Any] | None = None,
+        *,
+        worker_id: str | None = None,
+        request_id: str | None = None,
+    ) -> AttemptedRollout:
+        """Make a rollout and lease it at once, past the queue."""
+        rollout = Rollout(
+            rollout_id=new_id("ro"),
+            input=input,
+            status=RolloutStatus.PREPARING,
+            mode=mode,
+            resources_id=resources_id,
+            config=config or RolloutConfig(),
+            metadata=metadata or {},
+        )
+        check(rollout)
+
+        def work() -> AttemptedRollout:
+            now = self.clock()
+            self._require_resources([rollout])
+            return self._lease(self._insert(rollout, now, RolloutStatus.PREPARING), worker_id, now)
+
+        return await self._write("start_rollout", work, request_id, AttemptedRollout)
+
+    async def start_attempt(
+        self, rollout_id: str, *, worker_id: str | None = None, request_id: str | None = None
+    ) -> AttemptedRollout:
+        """Lease this rollout, past the queue. An attempt that still runs is fenced: its writes are refused."""
+
+        def work() -> AttemptedRollout:
+            rollout, now = self._rollout(rollout_id), self.clock()
+            if rollout.status.final:
+                raise Conflict(f"rollout {rollout_id} has {rollout.status}: no further attempt")
+            self._end_latest(rollout_id, AttemptStatus.UNRESPONSIVE, now, "taken over by a later attempt")
+            return self._lease(rollout, worker_id, now)
+
+        return await self._write("start_attempt", work, request_id, AttemptedRollout)

@@ -1,0 +1,103 @@
+"""The record of a rollout: what credit needs to know, read for many rollouts in four queries.
+
+Invariant: a reward span without a number is a reward of NaN, which the failure table decides on; it is never
+left out and never 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Select, and_, or_, select
+
+from agentlightning import semconv
+from agentlightning.store import schema
+from agentlightning.store.attempts import ATTEMPT_COLUMNS, attempt_of
+from agentlightning.store.base import NotFound
+from agentlightning.store.db import chunks, sql
+from agentlightning.store.rollouts import COLUMNS, rollout_of
+from agentlightning.store.trace import CALL_COLUMNS, SPAN_COLUMNS, Trace, call_of, span_of
+from agentlightning.types import Attempt, Call, Record, Reward, Rollout, Span
+
+_r, _a, _s, _c = schema.rollouts, schema.attempts, schema.spans, schema.calls
+_LATEST = and_(_a.c.rollout_id == _r.c.rollout_id, _a.c.sequence_id == _r.c.attempts)
+_WANTED = or_(_s.c.name == semconv.REWARD_SPAN, _s.c.wire == 1)
+
+
+class Records(Trace):
+    """Finished rollouts, as credit reads them."""
+
+    async def records(self, rollout_ids: Sequence[str]) -> list[Record]:
+        """Calls, rewards and wire spans of each rollout's latest attempt, in the order asked for."""
+        return await self.writer.read(
+            lambda: [r for part in chunks(rollout_ids) for r in self._records(part)]
+        )
+
+    def _records(self, ids: Sequence[str]) -> list[Record]:
+        rollouts: dict[str, Rollout] = {}
+        for row in self.db.all(sql(select(*COLUMNS).where(_r.c.rollout_id.in_(ids)))):
+            rollouts[row[0]] = rollout_of(row)
+        missing = [i for i in ids if i not in rollouts]
+        if missing:
+            raise NotFound(f"no rollout {missing[0]}")
+        attempts: dict[str, Attempt] = {}
+        for row in self.db.all(self._of_latest(ids, ATTEMPT_COLUMNS, None)):
+            attempts[row[1]] = attempt_of(row)
+        calls: defaultdict[str, list[Call]] = defaultdict(list)
+        for row in self.db.all(self._of_latest(ids, CALL_COLUMNS, _c)):
+            calls[row[1]].append(call_of(row))
+        rewards: defaultdict[str, list[Reward]] = defaultdict(list)
+        wire: defaultdict[str, list[Span]] = defaultdict(list)
+        for row in self.db.all(self._of_latest(ids, SPAN_COLUMNS, _s)):
+            span = span_of(row)
+            if span.name == semconv.REWARD_SPAN:
+                rewards[span.rollout_id].append(reward_of(span))
+            else:
+                wire[span.rollout_id].append(span)
+        return [
+            Record(
+                rollout=rollouts[i],
+                attempt=attempts.get(i),
+                calls=sorted(calls[i], key=lambda c: (c.sequence, c.choice)),
+                rewards=rewards[i],
+                wire=wire[i],
+            )
+            for i in ids
+        ]
+
+    def _of_latest(self, ids: Sequence[str], columns: Sequence[Any], table: Any) -> Any:
+        query: Select[Any] = (
+            select(*columns).select_from(_r).join(_a, _LATEST).where(_r.c.rollout_id.in_(ids))
+        )
+        if table is not None:
+            on = and_(table.c.rollout_id == _a.c.rollout_id, table.c.attempt_id == _a.c.attempt_id)
+            query = query.join(table, on).order_by(table.c.seq)
+        return sql(query.where(_WANTED) if table is _s else query)
+
+
+def reward_of(span: Span) -> Reward:
+    """The reward that a reward span carries."""
+    a = span.attributes
+    raw = a.get(semconv.REWARD_VALUE)
+    number = isinstance(raw, (int, float))
+    call_id, span_id, agent = (
+        a.get(k) for k in (semconv.REWARD_CALL, semconv.REWARD_SPAN_ID, semconv.REWARD_AGENT)
+    )
+    ours = {v for k, v in vars(semconv).items() if k.startswith("REWARD_")}
+    if number:
+        rest = {k: v for k, v in a.items() if k not in ours}
+    else:
+        rest = dict(a)
+    return Reward(
+        value=float(raw) if number else math.nan,
+        name=str(a.get(semconv.REWARD_NAME, "reward")),
+        call_id=call_id,
+        span_id=span_id,
+        agent=agent,
+        final=bool(a.get(semconv.REWARD_FINAL, call_id is None and span_id is None and agent is None)),
+        attributes=rest,
+        time=span.end_time or span.start_time,
+    )

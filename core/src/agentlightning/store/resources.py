@@ -1,0 +1,117 @@
+"""Resources: named, versioned bundles given to agents.
+
+Invariant: a version is never changed; an update adds the next one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from sqlalchemy import bindparam, func, select
+
+from agentlightning.store import codec, schema
+from agentlightning.store.base import NotFound
+from agentlightning.store.core import Core
+from agentlightning.store.db import inserting, sql
+from agentlightning.types import JsonResource, LLM, PromptTemplate, Resource, Resources, new_id
+
+_t = schema.resources
+_COLUMNS = (_t.c.resources_id, _t.c.version, _t.c.create_time, _t.c.data)
+_INSERT = inserting(_t)
+_VERSION = sql(select(func.max(_t.c.version)).where(_t.c.resources_id == bindparam("resources_id")))
+_LATEST = sql(select(*_COLUMNS).order_by(_t.c.seq.desc()).limit(1))
+_GET = sql(
+    select(*_COLUMNS)
+    .where(_t.c.resources_id == bindparam("resources_id"))
+    .order_by(_t.c.version.desc())
+    .limit(1)
+)
+_newest = select(func.max(_t.c.seq)).group_by(_t.c.resources_id)
+_QUERY = sql(select(*_COLUMNS).where(_t.c.seq.in_(_newest)).order_by(_t.c.seq.desc()).limit(bindparam("n")))
+
+
+def resource(name: str, value: Resource | str | dict[str, Any]) -> Resource:
+    """A resource as given: an object, a string (a prompt template), or a dict (by its ``resource_type``, else JSON)."""
+    if isinstance(value, (LLM, PromptTemplate, JsonResource)):
+        return value
+    if isinstance(value, str):
+        return PromptTemplate(template=value)
+    if isinstance(value, dict):
+        if "resource_type" not in value:
+            return JsonResource(value=value)
+        try:
+            return msgspec.convert(value, Resource)
+        except msgspec.ValidationError as error:
+            raise ValueError(f"resources[{name!r}]: {error}") from None
+    raise TypeError(f"resources[{name!r}] must be a resource, a string or a dict, not {type(value).__name__}")
+
+
+class ResourcesPart(Core):
+    """What agents are given."""
+
+    async def add_resources(
+        self, resources: dict[str, Resource | str | dict[str, Any]], *, request_id: str | None = None
+    ) -> Resources:
+        """A new bundle, version 1. It becomes the latest."""
+        made = {name: resource(name, value) for name, value in resources.items()}
+        return await self._write(
+            "add_resources", lambda: self._add(new_id("rs"), 1, made), request_id, Resources
+        )
+
+    async def update_resources(
+        self,
+        resources_id: str,
+        resources: dict[str, Resource | str | dict[str, Any]],
+        *,
+        request_id: str | None = None,
+    ) -> Resources:
+        """The next version of a bundle. It replaces all of the content and becomes the latest."""
+        made = {name: resource(name, value) for name, value in resources.items()}
+
+        def work() -> Resources:
+            row = self.db.one(_VERSION, resources_id=resources_id)
+            if row is None or row[0] is None:
+                raise NotFound(f"no resources {resources_id}")
+            return self._add(resources_id, row[0] + 1, made)
+
+        return await self._write("update_resources", work, request_id, Resources)
+
+    def _add(self, resources_id: str, version: int, made: dict[str, Resource]) -> Resources:
+        bundle = Resources(
+            resources_id=resources_id, resources=made, version=version, create_time=self.clock()
+        )
+        self.db.execute(
+            _INSERT,
+            resources_id=resources_id,
+            version=version,
+            create_time=bundle.create_time,
+            data=codec.pack(made),
+        )
+        return bundle
+
+    async def get_latest_resources(self) -> Resources | None:
+        """The bundle added or updated last."""
+        row = await self.writer.read(lambda: self.db.one(_LATEST))
+        return None if row is None else _resources_of(row)
+
+    async def get_resources_by_id(self, resources_id: str) -> Resources:
+        """The newest version of a bundle."""
+        row = await self.writer.read(lambda: self.db.one(_GET, resources_id=resources_id))
+        if row is None:
+            raise NotFound(f"no resources {resources_id}")
+        return _resources_of(row)
+
+    async def query_resources(self, limit: int = 100) -> list[Resources]:
+        """The newest version of each bundle, latest first."""
+        return [_resources_of(row) for row in await self.writer.read(lambda: self.db.all(_QUERY, n=limit))]
+
+
+def _resources_of(row: Sequence[Any]) -> Resources:
+    return Resources(
+        resources_id=row[0],
+        version=row[1],
+        create_time=row[2],
+        resources=codec.unpack(row[3], dict[str, Resource]),
+    )

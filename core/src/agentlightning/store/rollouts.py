@@ -1,0 +1,322 @@
+"""Rollouts: made, queried, moved and awaited. Their execution under leases is in :mod:`.leases`.
+
+Invariants: a final rollout never moves again; a rollout id names one content.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, cast
+
+from sqlalchemy import bindparam, func, select, update
+
+from agentlightning.store import codec, schema
+from agentlightning.store.base import Conflict, NotFound
+from agentlightning.store.core import Core
+from agentlightning.store.db import chunks, inserting, sql
+from agentlightning.types import Mode, Rollout, RolloutConfig, RolloutStatus, new_id
+
+_t = schema.rollouts
+COLUMNS = [c for c in _t.c if c.name not in ("seq", "timeout_seconds", "unresponsive_seconds")]
+_INSERT = inserting(_t)
+_GET = sql(select(*COLUMNS).where(_t.c.rollout_id == bindparam("rollout_id")))
+_SEQ = sql(select(_t.c.seq).where(_t.c.rollout_id == bindparam("rollout_id")))
+_MOVE = sql(
+    update(_t)
+    .where(_t.c.rollout_id == bindparam("rollout"))
+    .values(
+        status=bindparam("to"),
+        end_time=bindparam("at"),
+        reason=func.coalesce(bindparam("why"), _t.c.reason),
+    )
+)
+_CONFIGURE = sql(
+    update(_t).where(_t.c.rollout_id == bindparam("rollout")),
+    *("config", "timeout_seconds", "unresponsive_seconds", "metadata"),
+)
+_HAS_RESOURCES = sql(
+    select(schema.resources.c.seq)
+    .where(schema.resources.c.resources_id == bindparam("resources_id"))
+    .limit(1)
+)
+_OPEN = ("queuing", "preparing", "running", "requeuing")
+
+
+def rollout_of(row: Sequence[Any]) -> Rollout:
+    """The rollout of a row of ``COLUMNS``."""
+    (rollout_id, status, mode, run_id, task_id, group_id, sample, seed, resources_id) = row[:9]
+    (attempts, start_time, end_time, reason, input_, config, metadata) = row[9:16]
+    return Rollout(
+        rollout_id=rollout_id,
+        input=codec.unpack(input_),
+        status=RolloutStatus(status),
+        mode=mode,
+        run_id=run_id,
+        task_id=task_id,
+        group_id=group_id,
+        sample=sample,
+        seed=seed,
+        resources_id=resources_id,
+        config=RolloutConfig() if config is None else codec.unpack(config, RolloutConfig),
+        metadata={} if metadata is None else codec.unpack(metadata),
+        attempts=attempts,
+        start_time=start_time,
+        end_time=end_time,
+        reason=reason,
+    )
+
+
+def row_of(rollout: Rollout) -> dict[str, Any]:
+    """The columns of a new rollout."""
+    r = rollout
+    return {
+        "rollout_id": r.rollout_id,
+        "status": r.status.value,
+        "mode": r.mode,
+        "run_id": r.run_id,
+        "task_id": r.task_id,
+        "group_id": r.group_id,
+        "sample": r.sample,
+        "seed": r.seed,
+        "resources_id": r.resources_id,
+        "attempts": 0,
+        "start_time": r.start_time,
+        "end_time": None,
+        "reason": None,
+        "timeout_seconds": r.config.timeout_seconds,
+        "unresponsive_seconds": r.config.unresponsive_seconds,
+        "input": codec.pack_input(r),
+        "config": codec.pack_config(r.config),
+        "metadata": codec.pack_optional(r.metadata),
+    }
+
+
+def check(rollout: Rollout) -> None:
+    """Bad values are named here, not found by a worker later."""
+    if rollout.mode not in ("train", "val", "test"):
+        raise ValueError(f"mode must be train, val or test, not {rollout.mode!r}")
+    config = rollout.config
+    if config.max_attempts < 1:
+        raise ValueError(f"config.max_attempts must be at least 1, not {config.max_attempts}")
+    for name in ("timeout_seconds", "unresponsive_seconds"):
+        value = getattr(config, name)
+        if value is not None and not value > 0:
+            raise ValueError(f"config.{name} must be positive or None, not {value}")
+    if rollout.seed is not None and not -(1 << 63) <= rollout.seed < 1 << 63:
+        raise ValueError(f"seed must fit 64 bits, not {rollout.seed}")
+
+
+class Rollouts(Core):
+    """Units of work."""
+
+    async def enqueue_rollout(
+        self,
+        input: Any,
+        mode: Mode = "train",
+        resources_id: str | None = None,
+        config: RolloutConfig | None = None,
+        metadata: dict[str, Any] | None = None,
+        *,
+        rollout_id: str | None = None,
+        run_id: str | None = None,
+        task_id: str | None = None,
+        group_id: str | None = None,
+        sample: int = 0,
+        seed: int | None = None,
+        request_id: str | None = None,
+    ) -> Rollout:
+        """Put one task into the queue. The same ``rollout_id`` with the same content is done once."""
+        rollout = Rollout(
+            rollout_id=rollout_id or new_id("ro"),
+            input=input,
+            mode=mode,
+            run_id=run_id,
+            task_id=task_id,
+            group_id=group_id,
+            sample=sample,
+            seed=seed,
+            resources_id=resources_id,
+            config=config or RolloutConfig(),
+            metadata=metadata or {},
+        )
+        check(rollout)
+        return await self._write("enqueue_rollout", lambda: self._enqueue([rollout])[0], request_id, Rollout)
+
+    async def enqueue_many_rollouts(
+        self, rollouts: Sequence[Rollout], *, request_id: str | None = None
+    ) -> list[Rollout]:
+        """Put many into the queue in one transaction; an empty ``rollout_id`` is given a fresh one."""
+        for rollout in rollouts:
+            check(rollout)
+        return await self._write(
+            "enqueue_many_rollouts", lambda: self._enqueue(rollouts), request_id, list[Rollout]
+        )
+
+    def _enqueue(self, given: Sequence[Rollout]) -> list[Rollout]:
+        now = self.clock()
+        self._require_resources(given)
+        out: list[Rollout] = []
+        for rollout in given:
+            known = self.db.one(_GET, rollout_id=rollout.rollout_id) if rollout.rollout_id else None
+            out.append(_same(rollout, rollout_of(known)) if known else self._insert(rollout, now))
+        return out
+
+    def _require_resources(self, given: Sequence[Rollout]) -> None:
+        for resources_id in {r.resources_id for r in given if r.resources_id is not None}:
+            if self.db.one(_HAS_RESOURCES, resources_id=resources_id) is None:
+                raise NotFound(f"no resources {resources_id}: add_resources first")
+
+    def _insert(self, given: Rollout, now: float, status: RolloutStatus = RolloutStatus.QUEUING) -> Rollout:
+        rollout = Rollout(
+            rollout_id=given.rollout_id or new_id("ro"),
+            input=given.input,
+            status=status,
+            mode=given.mode,
+            run_id=given.run_id,
+            task_id=given.task_id,
+            group_id=given.group_id,
+            sample=given.sample,
+            seed=given.seed,
+            resources_id=given.resources_id,
+            config=given.config,
+            metadata=given.metadata,
+            start_time=now,
+        )
+        self.db.execute(_INSERT, **row_of(rollout))
+        if status is RolloutStatus.QUEUING:
+            self.signals.queued(rollout.run_id)
+        return rollout
+
+    def _rollout(self, rollout_id: str) -> Rollout:
+        row = self.db.one(_GET, rollout_id=rollout_id)
+        if row is None:
+            raise NotFound(f"no rollout {rollout_id}")
+        return rollout_of(row)
+
+    def _move(
+        self,
+        rollout_id: str,
+        run_id: str | None,
+        status: RolloutStatus,
+        now: float,
+        reason: str | None = None,
+    ) -> None:
+        """Set a status that the caller has found allowed, and signal it. Without a reason the old one stays."""
+        self.db.execute(
+            _MOVE, rollout=rollout_id, to=status.value, at=now if status.final else None, why=reason
+        )
+        if status.final:
+            self.signals.ended(rollout_id)
+        elif status in (RolloutStatus.QUEUING, RolloutStatus.REQUEUING):
+            self.signals.queued(run_id)
+
+    def _configure(
+        self, rollout: Rollout, config: RolloutConfig | None, metadata: dict[str, Any] | None
+    ) -> None:
+        if config is not None:
+            rollout.config = config
+            check(rollout)
+        rollout.metadata = {**rollout.metadata, **(metadata or {})}
+        self.db.execute(
+            _CONFIGURE,
+            rollout=rollout.rollout_id,
+            config=codec.pack_config(rollout.config),
+            timeout_seconds=rollout.config.timeout_seconds,
+            unresponsive_seconds=rollout.config.unresponsive_seconds,
+            metadata=codec.pack_optional(rollout.metadata),
+        )
+
+    async def get_rollout_by_id(self, rollout_id: str) -> Rollout:
+        """The rollout, or :class:`NotFound`."""
+        return await self.writer.read(lambda: self._rollout(rollout_id))
+
+    async def query_rollouts(
+        self,
+        *,
+        status: Sequence[RolloutStatus] | None = None,
+        rollout_ids: Sequence[str] | None = None,
+        run_id: str | None = None,
+        group_id: str | None = None,
+        mode: Mode | None = None,
+        limit: int = 1000,
+        after: str | None = None,
+    ) -> list[Rollout]:
+        """Rollouts in order of arrival, filtered; ``after`` is the last id of the page before."""
+        query = select(*COLUMNS).order_by(_t.c.seq)
+        for column, value in ((_t.c.run_id, run_id), (_t.c.group_id, group_id), (_t.c.mode, mode)):
+            if value is not None:
+                query = query.where(column == value)
+        if status is not None:
+            query = query.where(_t.c.status.in_([RolloutStatus(s).value for s in status]))
+
+        def work() -> list[Rollout]:
+            found = query if after is None else query.where(_t.c.seq > self._place(after))
+            if rollout_ids is None:
+                return [rollout_of(row) for row in self.db.all(sql(found.limit(limit)))]
+            rows = [
+                r
+                for ids in chunks(rollout_ids)
+                for r in self.db.all(sql(found.where(_t.c.rollout_id.in_(ids))))
+            ]
+            return [rollout_of(row) for row in rows[:limit]]
+
+        return await self.writer.read(work)
+
+    def _place(self, rollout_id: str) -> int:
+        row = self.db.one(_SEQ, rollout_id=rollout_id)
+        if row is None:
+            raise NotFound(f"after: no rollout {rollout_id}")
+        return cast(int, row[0])
+
+    async def wait_for_rollouts(
+        self, rollout_ids: Sequence[str], timeout: float | None = None
+    ) -> list[Rollout]:
+        """Wait until all have ended, or ``timeout`` seconds; the ended ones, in the order asked for."""
+        return await self.writer.on_owner(lambda: self._await_ends(list(rollout_ids), timeout))
+
+    async def _await_ends(self, ids: list[str], timeout: float | None) -> list[Rollout]:
+        loop = asyncio.get_running_loop()
+        deadline = None if timeout is None else loop.time() + timeout
+        while True:
+            waiter = self.signals.watch(ids)
+            try:
+                done = await self.writer.read(lambda: self._ended(ids))
+                left = None if deadline is None else deadline - loop.time()
+                if len(done) == len(set(ids)) or (left is not None and left <= 0):
+                    return await self.writer.read(lambda: [self._rollout(i) for i in ids if i in done])
+                for rollout_id in done:
+                    waiter.discard(rollout_id)
+                await waiter.wait(left)
+            finally:
+                self.signals.unwatch(waiter)
+
+    def _ended(self, ids: Sequence[str]) -> set[str]:
+        known: dict[str, str] = {}
+        for part in chunks(ids):
+            query = select(_t.c.rollout_id, _t.c.status).where(_t.c.rollout_id.in_(part))
+            known.update((row[0], row[1]) for row in self.db.all(sql(query)))
+        missing = [i for i in ids if i not in known]
+        if missing:
+            raise NotFound(
+                f"no rollout {', '.join(missing[:3])}"
+                + (f" and {len(missing) - 3} more" * (len(missing) > 3))
+            )
+        return {i for i, status in known.items() if status not in _OPEN}
+
+
+def _same(given: Rollout, known: Rollout) -> Rollout:
+    for name in (
+        "mode",
+        "run_id",
+        "task_id",
+        "group_id",
+        "sample",
+        "seed",
+        "resources_id",
+    ):  # what never changes
+        if getattr(given, name) != getattr(known, name):
+            raise Conflict(f"rollout {given.rollout_id} exists with another {name}")
+    if codec.pack(given.input) != codec.pack(known.input):
+        raise Conflict(f"rollout {given.rollout_id} exists with another input")
+    return known

@@ -1,0 +1,200 @@
+"""The store's interface over HTTP: one table of routes, read by server and client alike.
+
+Parameters and answers are typed from the signatures of :class:`~agentlightning.store.base.Store`. Bodies are JSON
+or MessagePack (``Content-Type``, ``Accept``); our client speaks MessagePack, which is lossless for NaN and bytes.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import typing
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from agentlightning.store import codec
+from agentlightning.store.base import AttemptEnded, Conflict, NotFound, Store, StoreError
+
+PREFIX: Final = "/v1/agl"
+LONGEST_WAIT: Final = 30.0
+"""Seconds the server holds a waiting request; the client asks again."""
+JSON: Final = "application/json"
+PACKED: Final = "application/msgpack"
+
+ROUTES: Final[tuple[tuple[str, str, str], ...]] = (
+    ("POST", "/rollouts", "enqueue_rollout"),
+    ("POST", "/rollouts/many", "enqueue_many_rollouts"),
+    ("POST", "/rollouts/start", "start_rollout"),
+    ("POST", "/rollouts/wait", "wait_for_rollouts"),
+    ("POST", "/rollouts/search", "query_rollouts"),
+    ("GET", "/rollouts/{rollout_id}", "get_rollout_by_id"),
+    ("PATCH", "/rollouts/{rollout_id}", "update_rollout"),
+    ("POST", "/queue/dequeue", "dequeue_rollout"),
+    ("POST", "/queue/dequeue/many", "dequeue_many_rollouts"),
+    ("POST", "/rollouts/{rollout_id}/attempts", "start_attempt"),
+    ("GET", "/rollouts/{rollout_id}/attempts", "query_attempts"),
+    ("GET", "/rollouts/{rollout_id}/attempts/latest", "get_latest_attempt"),
+    ("PATCH", "/rollouts/{rollout_id}/attempts/{attempt_id}", "update_attempt"),
+    ("POST", "/records", "records"),
+    ("POST", "/spans", "add_span"),
+    ("POST", "/spans/many", "add_many_spans"),
+    ("GET", "/rollouts/{rollout_id}/spans", "query_spans"),
+    ("POST", "/calls", "add_calls"),
+    ("GET", "/rollouts/{rollout_id}/calls", "query_calls"),
+    ("POST", "/resources", "add_resources"),
+    ("GET", "/resources", "query_resources"),
+    ("GET", "/resources/latest", "get_latest_resources"),
+    ("GET", "/resources/{resources_id}", "get_resources_by_id"),
+    ("PUT", "/resources/{resources_id}", "update_resources"),
+    ("POST", "/runs", "add_run"),
+    ("GET", "/runs", "query_runs"),
+    ("PATCH", "/runs/{run_id}", "update_run"),
+    ("POST", "/steps", "add_step"),
+    ("GET", "/runs/{run_id}/steps", "query_steps"),
+    ("POST", "/counts", "count"),
+    ("GET", "/counts", "counts"),
+    ("GET", "/workers", "query_workers"),
+    ("GET", "/workers/{worker_id}", "get_worker_by_id"),
+    ("PATCH", "/workers/{worker_id}", "update_worker"),
+    ("POST", "/workers/{worker_id}/heartbeat", "heartbeat"),
+    ("GET", "/statistics", "statistics"),
+)
+"""(HTTP method, path, store method)."""
+
+READS: Final = frozenset({"query_rollouts", "wait_for_rollouts", "records"})
+"""Methods with a body that change nothing."""
+
+_PLAIN: Final = {"resources": dict[str, Any]}
+"""Parameters that the store itself decodes (a resource is given as an object, a string or a dict)."""
+
+
+class Route(NamedTuple):
+    """One method over HTTP."""
+
+    verb: str
+    path: str
+    name: str
+    parameters: type[msgspec.Struct]
+    answer: Any
+    places: tuple[str, ...]
+    mutates: bool
+
+
+class Item(msgspec.Struct):
+    """One call of a batch."""
+
+    method: str
+    params: dict[str, Any] = {}
+
+
+class Failure(msgspec.Struct):
+    """What an error looks like: ``error`` is the name of its type."""
+
+    error: str
+    message: str
+
+
+class Outcome(msgspec.Struct, omit_defaults=True):
+    """One answer of a batch: a result, or an error."""
+
+    result: Any = None
+    error: Failure | None = None
+
+
+def _route(verb: str, path: str, name: str) -> Route:
+    method = getattr(Store, name)
+    hints = typing.get_type_hints(method)
+    fields: list[tuple[str, Any, Any]] = []
+    for parameter in list(inspect.signature(method).parameters.values())[1:]:
+        kind = _PLAIN.get(parameter.name, hints[parameter.name])
+        kind = _concrete(kind)
+        fields.append(
+            (parameter.name, kind, *([] if parameter.default is parameter.empty else [parameter.default]))
+        )  # type: ignore[arg-type]
+    mutates = verb != "GET" and name not in READS
+    if mutates and not any(f[0] == "request_id" for f in fields):
+        fields.append(("request_id", str | None, None))
+    struct = msgspec.defstruct(f"{name}_parameters", fields, kw_only=True, forbid_unknown_fields=True)
+    places = tuple(part[1:-1] for part in path.split("/") if part.startswith("{"))
+    return Route(verb, PREFIX + path, name, struct, hints["return"], places, mutates)
+
+
+def _concrete(kind: Any) -> Any:
+    """``Sequence[X]`` as ``list[X]``, also within a union: what a decoder can make."""
+    if typing.get_origin(kind) is Sequence or getattr(typing.get_origin(kind), "__name__", "") == "Sequence":
+        return list[typing.get_args(kind)[0]]  # type: ignore[misc]
+    arguments = typing.get_args(kind)
+    if type(None) in arguments:
+        return typing.Union[tuple(_concrete(a) for a in arguments)]  # noqa: UP007 - made at run time
+    return kind
+
+
+TABLE: Final = tuple(_route(*route) for route in ROUTES)
+BY_NAME: Final = {route.name: route for route in TABLE}
+
+
+def encode(value: Any, packed: bool) -> tuple[bytes, str]:
+    """Body and content type. What MessagePack cannot hold (big integers, lone surrogates) goes as JSON."""
+    if packed:
+        try:
+            return _pack(value), PACKED
+        except (OverflowError, UnicodeEncodeError):
+            return codec.as_json(value), JSON
+    try:
+        return _json(value), JSON
+    except (OverflowError, UnicodeEncodeError):
+        return codec.as_json(value), JSON
+
+
+_pack = msgspec.msgpack.Encoder().encode
+_json = msgspec.json.Encoder().encode
+
+
+def decode(body: bytes, content_type: str, kind: Any) -> Any:
+    """The inverse; ``msgspec.ValidationError`` names the field that is wrong."""
+    if content_type == PACKED:
+        return codec.decoder(kind)(body)
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.ValidationError:
+        raise
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        try:
+            return msgspec.convert(json.loads(body), kind)  # NaN, big integers, lone surrogates
+        except ValueError as error:
+            if isinstance(error, msgspec.ValidationError):
+                raise
+            raise msgspec.DecodeError(f"the body is not JSON: {error}") from None
+
+
+ERRORS: Final[tuple[tuple[type[Exception], int], ...]] = (
+    (AttemptEnded, 409),
+    (Conflict, 409),
+    (NotFound, 404),
+    (StoreError, 503),
+    (msgspec.ValidationError, 422),
+    (msgspec.DecodeError, 400),
+    (ValueError, 422),
+    (TypeError, 422),
+)
+"""Error types and their HTTP status, the narrower first."""
+
+
+def failure(error: Exception) -> tuple[Failure, int]:
+    """An error as body and status. What is not listed is a bug of ours: 500, without its text."""
+    for kind, status in ERRORS:
+        if isinstance(error, kind):
+            return Failure(kind.__name__, str(error)), status
+    return Failure("InternalError", f"{type(error).__name__} in the store; its log says more"), 500
+
+
+def raised(found: Failure) -> Exception:
+    """The error of a body, as the type it was."""
+    for kind, _ in ERRORS:
+        if kind.__name__ == found.error:
+            if issubclass(kind, (msgspec.ValidationError, msgspec.DecodeError)):
+                return ValueError(found.message)
+            return kind(found.message)
+    return StoreError(f"{found.error}: {found.message}")

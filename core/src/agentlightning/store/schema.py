@@ -1,0 +1,243 @@
+"""The tables, in SQLAlchemy Core, and how an older file becomes a newer one.
+
+Columns hold what is searched, joined or counted; everything else of a record is one packed blob (see
+:mod:`agentlightning.store.codec`). Text ids are the public ones; ``seq`` is the order of arrival.
+
+Invariant: a file whose version is newer than this code is refused, never guessed at.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+
+from sqlalchemy import (
+    Column,
+    Float,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    PrimaryKeyConstraint,
+    Table,
+    Text,
+    text,
+)
+from sqlalchemy.dialects.sqlite import dialect as sqlite_dialect
+from sqlalchemy.schema import CreateIndex, CreateTable
+
+from agentlightning.store.base import StoreError
+
+SCHEMA_VERSION = 1
+
+QUEUED = "status IN ('queuing', 'requeuing')"
+"""The queue. Written the same way in the partial index and in its queries, so that SQLite uses the index."""
+ALIVE = "status IN ('preparing', 'running')"
+"""Attempts under a lease; same remark."""
+
+metadata = MetaData()
+
+meta = Table(
+    "meta",
+    metadata,
+    Column("key", Text, primary_key=True),
+    Column("value", Text, nullable=False),
+)
+
+runs = Table(
+    "runs",
+    metadata,
+    Column("run_id", Text, primary_key=True),
+    Column("create_time", Float, nullable=False),
+    Column("update_time", Float, nullable=False),
+    Column("info", LargeBinary, nullable=False),
+)
+
+steps = Table(
+    "steps",
+    metadata,
+    Column("run_id", Text, nullable=False),
+    Column("step", Integer, nullable=False),
+    Column("policy", Text, nullable=False),
+    Column("time", Float, nullable=False),
+    Column("report", LargeBinary, nullable=False),
+    PrimaryKeyConstraint("run_id", "step", "policy"),
+)
+
+resources = Table(
+    "resources",
+    metadata,
+    Column("seq", Integer, primary_key=True),
+    Column("resources_id", Text, nullable=False),
+    Column("version", Integer, nullable=False),
+    Column("create_time", Float, nullable=False),
+    Column("data", LargeBinary, nullable=False),
+    Index("resources_id_version", "resources_id", "version", unique=True),
+)
+
+rollouts = Table(
+    "rollouts",
+    metadata,
+    Column("seq", Integer, primary_key=True),
+    Column("rollout_id", Text, nullable=False),
+    Column("status", Text, nullable=False),
+    Column("mode", Text, nullable=False),
+    Column("run_id", Text),
+    Column("task_id", Text),
+    Column("group_id", Text),
+    Column("sample", Integer, nullable=False),
+    Column("seed", Integer),
+    Column("resources_id", Text),
+    Column("attempts", Integer, nullable=False),
+    Column("start_time", Float, nullable=False),
+    Column("end_time", Float),
+    Column("reason", Text),
+    Column("timeout_seconds", Float),
+    Column("unresponsive_seconds", Float),
+    Column("input", LargeBinary, nullable=False),
+    Column("config", LargeBinary),
+    Column("metadata", LargeBinary),
+    Index("rollouts_id", "rollout_id", unique=True),
+    Index("rollouts_run", "run_id", sqlite_where=text("run_id IS NOT NULL")),
+    Index("rollouts_group", "group_id", sqlite_where=text("group_id IS NOT NULL")),
+    Index("rollouts_queue", "seq", sqlite_where=text(QUEUED)),
+    Index("rollouts_queue_run", "run_id", "seq", sqlite_where=text(QUEUED)),
+)
+
+attempts = Table(
+    "attempts",
+    metadata,
+    Column("attempt_id", Text, primary_key=True),
+    Column("rollout_id", Text, nullable=False),
+    Column("sequence_id", Integer, nullable=False),
+    Column("fence", Integer, nullable=False),
+    Column("status", Text, nullable=False),
+    Column("worker_id", Text),
+    Column("start_time", Float, nullable=False),
+    Column("end_time", Float),
+    Column("last_heartbeat_time", Float),
+    Column("reason", Text),
+    Column("metadata", LargeBinary),
+    Column(
+        "arrivals", Integer, nullable=False
+    ),  # spans and calls so far: the next sequence number is one more
+    Index("attempts_rollout", "rollout_id", "sequence_id", unique=True),
+    Index("attempts_alive", "rollout_id", sqlite_where=text(ALIVE)),
+    sqlite_with_rowid=False,
+)
+
+spans = Table(
+    "spans",
+    metadata,
+    Column("seq", Integer, primary_key=True),
+    Column("rollout_id", Text, nullable=False),
+    Column("attempt_id", Text, nullable=False),
+    Column("sequence", Integer, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("wire", Integer, nullable=False),  # 1: made by the wire layer
+    Column("data", LargeBinary, nullable=False),
+    Index("spans_attempt", "rollout_id", "attempt_id", "sequence"),
+)
+
+calls = Table(
+    "calls",
+    metadata,
+    Column("seq", Integer, primary_key=True),
+    Column("call_id", Text, nullable=False),
+    Column("rollout_id", Text, nullable=False),
+    Column("attempt_id", Text, nullable=False),
+    Column("sequence", Integer, nullable=False),
+    Column("choice", Integer, nullable=False),
+    Column("arrival", Integer, nullable=False),  # place among the attempt's spans
+    Column("policy", Text, nullable=False),
+    Column("policy_version", Integer),
+    Column("status", Text, nullable=False),
+    Column("data", LargeBinary, nullable=False),
+    Index("calls_id", "call_id", unique=True),
+    Index("calls_attempt", "rollout_id", "attempt_id", "sequence"),
+)
+
+workers = Table(
+    "workers",
+    metadata,
+    Column("worker_id", Text, primary_key=True),
+    Column("status", Text, nullable=False),
+    Column("last_heartbeat_time", Float),
+    Column("current_rollout_id", Text),
+    Column("current_attempt_id", Text),
+    Column("stats", LargeBinary),
+)
+
+counts = Table(
+    "counts",
+    metadata,
+    Column("rollout_id", Text, nullable=False),  # '' where it concerns no rollout
+    Column("attempt_id", Text, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("n", Integer, nullable=False),
+    PrimaryKeyConstraint("rollout_id", "attempt_id", "kind", "reason"),
+    sqlite_with_rowid=False,
+)
+
+requests = Table(
+    "requests",
+    metadata,
+    Column("request_id", Text, primary_key=True),
+    Column("method", Text, nullable=False),
+    Column("time", Float, nullable=False),
+    Column("answer", LargeBinary, nullable=False),
+    Index("requests_time", "time"),
+)
+
+Migration = Callable[[sqlite3.Connection], None]
+MIGRATIONS: list[Migration] = []
+"""``MIGRATIONS[i]`` takes a file from version ``i + 1`` to ``i + 2``, inside one transaction."""
+
+
+def version_of(connection: sqlite3.Connection) -> int | None:
+    """The schema version of a file; ``None``: an empty file."""
+    if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone() is None:
+        if connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone() is not None:
+            raise StoreError(
+                "this SQLite file belongs to another program: it has tables, but no table 'meta'"
+            )
+        return None
+    row = connection.execute("SELECT value FROM meta WHERE key = 'schema_version'").fetchone()
+    if row is None:
+        raise StoreError("this SQLite file has a table 'meta' without a schema_version: not a store of ours")
+    return int(row[0])
+
+
+def create(connection: sqlite3.Connection) -> None:
+    """Make all tables and indices, inside the caller's transaction."""
+    dialect = sqlite_dialect()
+    for table in metadata.sorted_tables:
+        connection.execute(str(CreateTable(table).compile(dialect=dialect)))
+        for index in sorted(table.indexes, key=lambda i: str(i.name)):
+            connection.execute(str(CreateIndex(index).compile(dialect=dialect)))
+    connection.execute("INSERT INTO meta (key, value) VALUES ('schema_version', ?)", (str(SCHEMA_VERSION),))
+
+
+def prepare(connection: sqlite3.Connection, migrations: list[Migration] | None = None) -> None:
+    """Bring a file to this version, or refuse it: create, migrate, or raise :class:`StoreError`."""
+    todo = MIGRATIONS if migrations is None else migrations
+    target = len(todo) + 1
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        version = version_of(connection)
+        if version is None:
+            create(connection)
+        elif version > target:
+            raise StoreError(
+                f"the store has schema version {version}, this agentlightning knows versions up to {target}: "
+                "upgrade agentlightning, or open another file"
+            )
+        else:
+            for step in range(version, target):
+                todo[step - 1](connection)
+                connection.execute("UPDATE meta SET value = ? WHERE key = 'schema_version'", (str(step + 1),))
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+    connection.execute("COMMIT")

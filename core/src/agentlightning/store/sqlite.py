@@ -1,0 +1,66 @@
+"""The store in one SQLite file: the embedded, durable default."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+from agentlightning.store.accounts import Accounts
+from agentlightning.store.base import StoreError
+from agentlightning.store.db import Database
+from agentlightning.store.records import Records
+from agentlightning.store.resources import ResourcesPart
+from agentlightning.store.signals import Signals
+from agentlightning.store.watchdog import Watchdog
+from agentlightning.store.workers import Workers
+from agentlightning.store.writer import Writer
+
+
+def store_file(place: str | Path | None = None) -> Path | Literal[":memory:"]:
+    """The file a place names: a file, a folder, ``sqlite:///…``; ``None``: ``AGL_STORAGE``, else the home folder."""
+    place = place if place is not None else os.environ.get("AGL_STORAGE") or Path.home() / ".agent-lightning"
+    text = str(place)
+    if text in (":memory:", "sqlite://", "sqlite:///:memory:"):
+        return ":memory:"
+    if text.startswith("sqlite:///"):
+        text = text.removeprefix("sqlite:///")
+    elif "://" in text:
+        raise StoreError(f"{text} is not a file: use open_store({text!r})")
+    path = Path(text).expanduser()
+    is_folder = path.is_dir() or (not path.exists() and path.suffix == "")
+    return path / "store.sqlite" if is_folder else path
+
+
+class SQLiteStore(Records, Workers, Watchdog, ResourcesPart, Accounts):
+    """All of :class:`~agentlightning.store.base.Store`, in one file that this process owns.
+
+    ``path``: file, folder, ``sqlite:///…`` or ``:memory:``; ``None``: ``AGL_STORAGE``, else
+    ``~/.agent-lightning/store.sqlite``. ``synchronous``: ``NORMAL`` survives kill -9, ``FULL`` power loss too.
+    Coroutines may be awaited from any loop or thread: work is handed to the loop that used the store first, which
+    must not be blocked meanwhile. ``clock`` gives seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        path: str | Path | None = None,
+        *,
+        synchronous: Literal["NORMAL", "FULL"] = "NORMAL",
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.db = Database(store_file(path), synchronous)
+        self.writer = Writer(self.db.connection)
+        self.signals = Signals()
+        self.clock = clock
+
+    def __repr__(self) -> str:
+        return f"SQLiteStore({str(self.db.path or ':memory:')!r})"
+
+    async def close(self) -> None:
+        """Commit, close the file, let the next process have it. Twice does no harm."""
+        if not self.writer.closed:
+            await self.writer.close()
+            self._stop_watching()
+            self.db.close()

@@ -1,0 +1,273 @@
+"""What attempts did: spans and model calls, stored in order of arrival, and the end of an attempt.
+
+Invariant: a span or call is stored only while its attempt may write (see :mod:`.attempts`); the spans and the
+status of one ``update_attempt`` are stored together or not at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from typing import Any
+
+from sqlalchemy import bindparam, select
+
+from agentlightning import semconv
+from agentlightning.store import codec, schema
+from agentlightning.store.attempts import ENDS
+from agentlightning.store.base import Conflict
+from agentlightning.store.db import inserting, sql
+from agentlightning.store.leases import Leases
+from agentlightning.store.render import render
+from agentlightning.types import Attempt, AttemptStatus, Call, Span
+
+_s, _c = schema.spans, schema.calls
+_INSERT_SPAN = inserting(_s)
+_INSERT_CALL = inserting(_c)
+SPAN_COLUMNS = (_s.c.rollout_id, _s.c.attempt_id, _s.c.sequence, _s.c.name, _s.c.data)
+CALL_COLUMNS = (
+    _c.c.call_id,
+    _c.c.rollout_id,
+    _c.c.attempt_id,
+    _c.c.sequence,
+    _c.c.choice,
+    _c.c.policy,
+    _c.c.policy_version,
+    _c.c.status,
+    _c.c.data,
+    _c.c.arrival,
+)
+_KNOWN = sql(select(*CALL_COLUMNS).where(_c.c.call_id == bindparam("call_id")))
+_CALLS = select(*CALL_COLUMNS).where(_c.c.rollout_id == bindparam("rollout_id")).order_by(_c.c.seq)
+_CALLS_ALL = sql(_CALLS)
+_CALLS_OF = sql(_CALLS.where(_c.c.attempt_id == bindparam("attempt_id")))
+_SPANS = select(*SPAN_COLUMNS).where(_s.c.rollout_id == bindparam("rollout_id")).order_by(_s.c.seq)
+_SPANS_ALL = sql(_SPANS)
+_SPANS_OF = sql(_SPANS.where(_s.c.attempt_id == bindparam("attempt_id")))
+
+
+def span_of(row: Sequence[Any]) -> Span:
+    """The span of a row of ``SPAN_COLUMNS``."""
+    return codec.unpack_span(row[4], rollout_id=row[0], attempt_id=row[1], sequence_id=row[2], name=row[3])
+
+
+def call_of(row: Sequence[Any]) -> Call:
+    """The call of a row of ``CALL_COLUMNS``."""
+    return codec.unpack_call(
+        row[8],
+        call_id=row[0],
+        rollout_id=row[1],
+        attempt_id=row[2],
+        sequence=row[3],
+        choice=row[4],
+        policy=row[5],
+        policy_version=row[6],
+        status=row[7],
+    )
+
+
+def _owner(record: Span | Call) -> tuple[str, str]:
+    return record.rollout_id, record.attempt_id
+
+
+class Trace(Leases):
+    """Spans and calls."""
+
+    async def add_span(self, span: Span, *, request_id: str | None = None) -> Span:
+        """Store one span; returned with its ``sequence_id``."""
+        return (await self.add_many_spans([span], request_id=request_id))[0]
+
+    async def add_many_spans(self, spans: Sequence[Span], *, request_id: str | None = None) -> list[Span]:
+        """Store spans, of one or several attempts, all or none; returned with their ``sequence_id``."""
+        packed = [codec.pack_span(s) for s in spans]
+
+        def work() -> list[Span]:
+            now, start = self.clock(), 0
+            for owner, group in groupby(spans, _owner):
+                part = list(group)
+                held = self._writable(*owner, "spans", len(part))
+                self._insert_spans(part, packed[start : start + len(part)], held.arrivals)
+                self._touch(held, now, len(part))
+                start += len(part)
+            return list(spans)
+
+        return await self._write(
+            "add_spans",
+            work,
+            request_id,
+            list[int],
+            shrink=lambda stored: [s.sequence_id for s in stored],
+            grow=lambda numbers: _number(spans, numbers),
+        )
+
+    def _insert_spans(self, spans: Sequence[Span], packed: Sequence[bytes], arrivals: int) -> None:
+        _number(spans, range(arrivals + 1, arrivals + 1 + len(spans)))
+        self.db.many(
+            _INSERT_SPAN,
+            (
+                {
+                    "rollout_id": s.rollout_id,
+                    "attempt_id": s.attempt_id,
+                    "sequence": s.sequence_id,
+                    "name": s.name,
+                    "wire": int(s.attributes.get(semconv.LAYER) == "wire"),
+                    "data": blob,
+                }
+                for s, blob in zip(spans, packed, strict=True)
+            ),
+        )
+
+    async def update_attempt(
+        self,
+        rollout_id: str,
+        attempt_id: str,
+        status: AttemptStatus | None = None,
+        *,
+        reason: str | None = None,
+        worker_id: str | None = None,
+        metadata: dict[str, Any] | None = None,
+        spans: Sequence[Span] = (),
+        request_id: str | None = None,
+    ) -> Attempt:
+        """Store the attempt's spans and its new status in one transaction. Metadata is merged."""
+        for span in spans:
+            if _owner(span) != (rollout_id, attempt_id):
+                raise ValueError(
+                    f"span {span.name!r} belongs to attempt {span.attempt_id}, not to {attempt_id}"
+                )
+        packed = [codec.pack_span(s) for s in spans]
+        target = None if status is None else AttemptStatus(status)
+
+        def work() -> Attempt:
+            now = self.clock()
+            held = self._writable(rollout_id, attempt_id, "update")
+            attempt = held.attempt
+            if target is AttemptStatus.PREPARING and attempt.status is not target:
+                raise Conflict(f"attempt {attempt_id} cannot go from {attempt.status} back to preparing")
+            if spans:
+                self._insert_spans(spans, packed, held.arrivals)
+            if spans or target in (None, AttemptStatus.RUNNING):
+                self._touch(held, now, len(spans))
+                attempt.status = AttemptStatus.RUNNING
+            attempt.worker_id = worker_id or attempt.worker_id
+            attempt.metadata = {**attempt.metadata, **(metadata or {})}
+            attempt.last_heartbeat_time = now
+            if target in ENDS:
+                self._finish(held, target, now, reason)
+            else:
+                attempt.reason = reason or attempt.reason
+                self._save(attempt)
+            return attempt
+
+        return await self._write("update_attempt", work, request_id, Attempt)
+
+    async def add_calls(
+        self, calls: Sequence[Call], *, fence: int | None = None, request_id: str | None = None
+    ) -> None:
+        """Store model calls, all or none. A call id that is known with the same content is done already."""
+        packed = [codec.pack_call(c) for c in calls]
+
+        def work() -> None:
+            now = self.clock()
+            fresh = [(c, blob) for c, blob in zip(calls, packed, strict=True) if not self._known(c, blob)]
+            for owner, group in groupby(fresh, lambda pair: _owner(pair[0])):
+                part = list(group)
+                held = self._writable(*owner, "calls", len(part), fence)
+                self._insert_calls(part, held.arrivals)
+                self._touch(held, now, len(part))
+
+        await self._write("add_calls", work, request_id)
+
+    def _known(self, call: Call, blob: bytes) -> bool:
+        row = self.db.one(_KNOWN, call_id=call.call_id)
+        if row is None:
+            return False
+        c = call
+        columns = (
+            c.rollout_id,
+            c.attempt_id,
+            c.sequence,
+            c.choice,
+            c.policy,
+            c.policy_version,
+            c.status,
+            blob,
+        )
+        if row[1:9] != columns:
+            raise Conflict(f"call {call.call_id} exists with other content, in attempt {row[2]} of {row[1]}")
+        return True
+
+    def _insert_calls(self, calls: Sequence[tuple[Call, bytes]], arrivals: int) -> None:
+        self.db.many(
+            _INSERT_CALL,
+            (
+                {
+                    "call_id": c.call_id,
+                    "rollout_id": c.rollout_id,
+                    "attempt_id": c.attempt_id,
+                    "sequence": c.sequence,
+                    "choice": c.choice,
+                    "arrival": arrivals + 1 + i,
+                    "policy": c.policy,
+                    "policy_version": c.policy_version,
+                    "status": c.status,
+                    "data": blob,
+                }
+                for i, (c, blob) in enumerate(calls)
+            ),
+        )
+
+    async def query_calls(self, rollout_id: str, attempt_id: str | None = "latest") -> list[Call]:
+        """The calls of an attempt (``latest``, an id, or ``None`` for all), by request and choice."""
+
+        def work() -> list[Call]:
+            found = [call_of(row) for row in self._call_rows(rollout_id, attempt_id)]
+            return sorted(found, key=lambda c: (c.sequence, c.choice)) if attempt_id is not None else found
+
+        return await self.writer.read(work)
+
+    async def query_spans(
+        self,
+        rollout_id: str,
+        attempt_id: str | None = "latest",
+        *,
+        name: str | None = None,
+        limit: int = 10_000,
+    ) -> list[Span]:
+        """Spans of an attempt in order of arrival, model calls among them (see :mod:`.render`)."""
+
+        def work() -> list[Span]:
+            of = self._attempt_id(rollout_id, attempt_id)
+            if of == "":
+                return []
+            rows = (
+                self.db.all(_SPANS_ALL, rollout_id=rollout_id)
+                if of is None
+                else self.db.all(_SPANS_OF, rollout_id=rollout_id, attempt_id=of)
+            )
+            calls = [(call_of(row), row[9]) for row in self._call_rows(rollout_id, of)]
+            spans = render([span_of(row) for row in rows], calls)
+            return [s for s in spans if name is None or s.name == name][:limit]
+
+        return await self.writer.read(work)
+
+    def _attempt_id(self, rollout_id: str, attempt_id: str | None) -> str | None:
+        """``latest`` resolved; ``""`` where there is no attempt yet."""
+        if attempt_id != "latest":
+            if attempt_id is None:
+                self._rollout(rollout_id)
+            return attempt_id
+        latest = self._latest(rollout_id)
+        return "" if latest is None else latest.attempt_id
+
+    def _call_rows(self, rollout_id: str, attempt_id: str | None) -> Iterable[tuple[Any, ...]]:
+        of = self._attempt_id(rollout_id, attempt_id)
+        if of is None:
+            return self.db.all(_CALLS_ALL, rollout_id=rollout_id)
+        return self.db.all(_CALLS_OF, rollout_id=rollout_id, attempt_id=of) if of else []
+
+
+def _number(spans: Sequence[Span], numbers: Iterable[int]) -> list[Span]:
+    for span, number in zip(spans, numbers, strict=True):
+        span.sequence_id = number
+    return list(spans)

@@ -1,0 +1,154 @@
+"""Requests to a store server: sent again with the same request id until they are answered.
+
+Every change bears a request id, so a change whose answer was lost is not done twice. A client may come before
+its server: it waits, says so once, and gives up after ``patience`` seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+import aiohttp
+import msgspec
+
+from agentlightning.store.base import StoreError
+from agentlightning.store.routes import (
+    BY_NAME,
+    PACKED,
+    PREFIX,
+    Failure,
+    Outcome,
+    Route,
+    decode,
+    encode,
+    raised,
+)
+
+_log = logging.getLogger(__name__)
+_SLACK = 30.0
+"""Seconds beyond its own wait that a request may take."""
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
+_BROKEN = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, TimeoutError, ConnectionError)
+
+
+class BatchCall(NamedTuple):
+    """One call of :meth:`Transport.batch`."""
+
+    method: str
+    params: dict[str, Any]
+
+
+class Transport:
+    """A connection to the store at ``url``.
+
+    ``patience``: seconds to keep trying while the server cannot be reached.
+    """
+
+    def __init__(self, url: str, token: str | None = None, *, patience: float = 60.0) -> None:
+        if not url.startswith(("http://", "https://")):
+            raise StoreError(f"the URL of a store begins with http:// or https://, not {url!r}")
+        self.url = url.rstrip("/").removesuffix(PREFIX)
+        self.patience = patience
+        self._headers = {"Accept": PACKED} | ({"Authorization": f"Bearer {token}"} if token else {})
+        self._session: aiohttp.ClientSession | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.url!r})"
+
+    def _open(self) -> aiohttp.ClientSession:
+        loop = asyncio.get_running_loop()
+        if self._session is None or self._session.closed or self._loop is not loop:
+            self._loop = loop
+            connector = aiohttp.TCPConnector(limit=0)
+            self._session = aiohttp.ClientSession(
+                connector=connector, headers=self._headers, auto_decompress=False
+            )
+        return self._session
+
+    async def close(self) -> None:
+        """Close the connections; the store itself stays."""
+        if self._session is not None:
+            await self._session.close()
+
+    async def _call(self, name: str, /, **parameters: Any) -> Any:
+        route = BY_NAME[name]
+        if route.mutates and parameters.get("request_id") is None:
+            parameters["request_id"] = secrets.token_hex(12)
+        path = route.path.format_map({p: quote(str(parameters[p]), safe="") for p in route.places})
+        rest = {k: v for k, v in parameters.items() if k not in route.places}
+        wait = float(parameters.get("wait") or parameters.get("timeout") or 0.0)
+        return await self._send(route.verb, path, rest, route.answer, wait)
+
+    async def _send(self, verb: str, path: str, parameters: Any, answer: Any, wait: float = 0.0) -> Any:
+        query: dict[str, str] | None = None
+        body: bytes | None = None
+        headers: dict[str, str] = {}
+        if verb == "GET":
+            query = {k: str(v) for k, v in parameters.items() if v is not None}
+        else:
+            body, headers["Content-Type"] = encode(parameters, packed=True)
+        timeout = aiohttp.ClientTimeout(total=wait + _SLACK)
+        loop = asyncio.get_running_loop()
+        since, pause = loop.time(), _FIRST_PAUSE
+        while True:
+            try:
+                async with self._open().request(
+                    verb, self.url + path, params=query, data=body, headers=headers, timeout=timeout
+                ) as response:
+                    content = await response.read()
+                    return _result(response.status, content, response.content_type, answer)
+            except _BROKEN as error:
+                waited = loop.time() - since
+                if waited > self.patience + wait:
+                    raise StoreError(
+                        f"no store answers at {self.url} ({type(error).__name__}: {error}); gave up after "
+                        f"{waited:.0f} s. Start one with `agl store`"
+                    ) from error
+                if pause == _FIRST_PAUSE:
+                    _log.warning(
+                        "no store answers at %s yet (%s); trying again for %.0f s",
+                        self.url,
+                        error,
+                        self.patience,
+                    )
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, _LONGEST_PAUSE)
+
+    async def batch(self, calls: Sequence[BatchCall | tuple[str, dict[str, Any]]]) -> list[Any]:
+        """Several calls in one request and one commit, done in order.
+
+        A result each; an error is returned in its place, not raised, for the others stand.
+        """
+        items = []
+        for method, params in calls:
+            route = BY_NAME.get(method)
+            if route is None:
+                raise ValueError(f"there is no store method {method!r}")
+            given = {"request_id": secrets.token_hex(12), **params} if route.mutates else params
+            items.append({"method": method, "params": given})
+        outcomes = await self._send("POST", f"{PREFIX}/batch", items, list[Outcome])
+        return [_outcome(BY_NAME[item["method"]], found) for item, found in zip(items, outcomes, strict=True)]
+
+
+def _result(status: int, content: bytes, content_type: str, answer: Any) -> Any:
+    try:
+        if status >= 400:
+            raise raised(decode(content, content_type, Failure))
+        return decode(content, content_type, answer)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        start = content[:200].decode(errors="replace")
+        raise StoreError(
+            f"no store of ours answers there: HTTP {status}, {content_type}: {start!r}"
+        ) from None
+
+
+def _outcome(route: Route, found: Outcome) -> Any:
+    if found.error is not None:
+        return raised(found.error)
+    return msgspec.convert(found.result, route.answer)

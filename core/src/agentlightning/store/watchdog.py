@@ -1,0 +1,58 @@
+"""Overdue attempts are ended in time, by one timer for the earliest of them.
+
+No polling: the timer is set when an attempt with limits is leased, and again for the next one when it fires.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from agentlightning.store.attempts import Attempts
+from agentlightning.types import RolloutConfig
+
+_LEAST = 0.05
+"""Seconds between two looks, however many attempts are due."""
+
+
+class Watchdog(Attempts):
+    """Calls ``expire`` when the next attempt becomes overdue."""
+
+    _timer: asyncio.TimerHandle | None = None
+    _expiring: asyncio.Task[None] | None = None
+
+    def _watch(self, config: RolloutConfig) -> None:
+        limits = [s for s in (config.unresponsive_seconds, config.timeout_seconds) if s is not None]
+        if limits:
+            self._arm(min(limits))
+
+    def _arm(self, delay: float) -> None:
+        loop = asyncio.get_running_loop()
+        when = loop.time() + max(delay, _LEAST)
+        timer = self._timer
+        if timer is None or timer.cancelled() or timer.when() > when or self._timer_loop is not loop:
+            if timer is not None:
+                timer.cancel()
+            self._timer_loop = loop
+            self._timer = loop.call_at(when, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        self._expiring = asyncio.get_running_loop().create_task(self._round())
+
+    async def _round(self) -> None:
+        def work() -> float | None:
+            self._expire(self.clock())
+            return self._next_due()
+
+        due = await self._write("expire", work)
+        if due is not None:
+            self._arm(due - self.clock())
+
+    def _stop_watching(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._expiring is not None:
+            self._expiring.cancel()
+
+    _timer_loop: asyncio.AbstractEventLoop | None = None

@@ -1,0 +1,148 @@
+"""Workers: who runs rollouts, and their signs of life for the attempts they hold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import bindparam, func, select, update
+from sqlalchemy.dialects.sqlite import insert
+
+from agentlightning.store import codec, schema
+from agentlightning.store.attempts import Attempts
+from agentlightning.store.base import NotFound
+from agentlightning.store.core import Refused
+from agentlightning.store.db import sql
+from agentlightning.types import Worker
+
+_w = schema.workers
+_new = insert(_w)
+_old = _w.c
+_SET = sql(
+    _new.on_conflict_do_update(
+        index_elements=["worker_id"],
+        set_={
+            "status": _new.excluded.status,
+            "last_heartbeat_time": _new.excluded.last_heartbeat_time,
+            "current_rollout_id": func.coalesce(_new.excluded.current_rollout_id, _old.current_rollout_id),
+            "current_attempt_id": func.coalesce(_new.excluded.current_attempt_id, _old.current_attempt_id),
+            "stats": func.coalesce(_new.excluded.stats, _old.stats),
+        },
+    )
+)
+_FREE = sql(
+    update(_w)
+    .where(_w.c.worker_id == bindparam("worker"), _w.c.current_attempt_id == bindparam("attempt"))
+    .values(status="idle", current_rollout_id=None, current_attempt_id=None)
+)
+_QUERY = select(*_w.c).order_by(_w.c.worker_id)
+_ALL = sql(_QUERY)
+_GET = sql(_QUERY.where(_w.c.worker_id == bindparam("worker_id")))
+_STATUSES = ("idle", "busy", "unknown")
+
+
+class Workers(Attempts):
+    """Processes that run rollouts."""
+
+    def _set_worker(
+        self,
+        worker_id: str,
+        status: str,
+        now: float,
+        rollout_id: str | None = None,
+        attempt_id: str | None = None,
+        stats: dict[str, Any] | None = None,
+    ) -> None:
+        self.db.execute(
+            _SET,
+            worker_id=worker_id,
+            status=status,
+            last_heartbeat_time=now,
+            current_rollout_id=rollout_id,
+            current_attempt_id=attempt_id,
+            stats=None if stats is None else codec.pack(stats),
+        )
+
+    def _worker_busy(self, worker_id: str, rollout_id: str, attempt_id: str, now: float) -> None:
+        self._set_worker(worker_id, "busy", now, rollout_id, attempt_id)
+
+    def _worker_free(self, worker_id: str, attempt_id: str) -> None:
+        self.db.execute(_FREE, worker=worker_id, attempt=attempt_id)
+
+    async def heartbeat(
+        self,
+        worker_id: str,
+        attempt_ids: Sequence[str] = (),
+        stats: dict[str, Any] | None = None,
+        *,
+        request_id: str | None = None,
+    ) -> list[str]:
+        """A sign of life of a worker and the attempts it runs.
+
+        Returns the attempts it has lost (ended, fenced, unknown): it should stop them, their writes are refused.
+        """
+
+        def work() -> list[str]:
+            now = self.clock()
+            self._set_worker(worker_id, "busy" if attempt_ids else "idle", now, stats=stats)
+            return [attempt_id for attempt_id in attempt_ids if not self._beat(attempt_id, now)]
+
+        return await self._write("heartbeat", work, request_id, list[str])
+
+    def _beat(self, attempt_id: str, now: float) -> bool:
+        held = self._held(attempt_id)
+        if held is None:
+            return False
+        try:
+            self._touch(self._writable(held.attempt.rollout_id, attempt_id, "heartbeat"), now)
+        except Refused:  # the answer tells the worker; nothing was lost, so nothing is counted
+            return False
+        return True
+
+    async def update_worker(
+        self,
+        worker_id: str,
+        status: str | None = None,
+        stats: dict[str, Any] | None = None,
+        *,
+        request_id: str | None = None,
+    ) -> Worker:
+        """Register or update a worker: ``idle``, ``busy`` or ``unknown``."""
+        if status is not None and status not in _STATUSES:
+            raise ValueError(f"status must be one of {', '.join(_STATUSES)}, not {status!r}")
+
+        def work() -> Worker:
+            known = self._worker(worker_id)
+            now = self.clock()
+            self._set_worker(worker_id, status or (known.status if known else "unknown"), now, stats=stats)
+            found = self._worker(worker_id)
+            assert found is not None
+            return found
+
+        return await self._write("update_worker", work, request_id, Worker)
+
+    def _worker(self, worker_id: str) -> Worker | None:
+        row = self.db.one(_GET, worker_id=worker_id)
+        return None if row is None else _worker_of(row)
+
+    async def get_worker_by_id(self, worker_id: str) -> Worker:
+        """The worker, or :class:`NotFound`."""
+        found = await self.writer.read(lambda: self._worker(worker_id))
+        if found is None:
+            raise NotFound(f"no worker {worker_id}")
+        return found
+
+    async def query_workers(self) -> list[Worker]:
+        """All workers that ever showed up, by id."""
+        return [_worker_of(row) for row in await self.writer.read(lambda: self.db.all(_ALL))]
+
+
+def _worker_of(row: Sequence[Any]) -> Worker:
+    return Worker(
+        worker_id=row[0],
+        status=row[1],
+        last_heartbeat_time=row[2],
+        current_rollout_id=row[3],
+        current_attempt_id=row[4],
+        heartbeat_stats={} if row[5] is None else codec.unpack(row[5]),
+    )

@@ -1,0 +1,16 @@
+"""Public fakes, for the tests of agents, adapters and plugins.
+
+- :class:`~agentlightning.testing.scripted.ScriptedModelServer`: an OpenAI-compatible server that answers by script,
+  gives token ids and logprobs, fails on demand, and keeps its own log of every exchange.
+- :class:`~agentlightning.testing.replies.Reply`: what a script may answer beyond a message: delays and faults.
+- :mod:`agentlightning.testing.template`: the chat template and byte tokenizer behind its ids.
+
+These names are stable; whatever begins with an underscore is not.
+"""
+
+from __future__ import annotations
+
+from agentlightning.testing.replies import Reply, tool_call
+from agentlightning.testing.scripted import Exchange, ScriptedModelServer
+
+__all__ = ["Exchange", "Reply", "ScriptedModelServer", "tool_call"]

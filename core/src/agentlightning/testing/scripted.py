@@ -1,0 +1,291 @@
+"""An OpenAI-compatible model server whose answers are a script and whose tokens are known.
+
+Prompt ids come from a chat template over the messages *and tools* as they were received, so anything a framework
+drops or re-serialises changes them. The server keeps its own log, which a test compares with what was captured.
+It runs in the current loop (``async with``) or in a thread of its own (``with``), on loopback.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import threading
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from itertools import count
+from types import TracebackType
+from typing import Any, Literal
+
+import msgspec
+from aiohttp import web
+
+from agentlightning.testing.replies import Answer, Reply, answer_of, chat_logprobs, deltas, text_logprobs
+from agentlightning.testing.template import encode, render
+
+Body = dict[str, Any]
+Said = str | Mapping[str, Any] | Reply | Sequence[Any]
+Script = Callable[[Body], Said | Awaitable[Said]]
+"""``reply(body)``: a text, an assistant message, a :class:`Reply`, or a list of these for ``n > 1``."""
+When = Literal["asked", "always", "never"]
+
+
+class Exchange(msgspec.Struct, kw_only=True):
+    """One request as the server saw it, and what it answered."""
+
+    path: str
+    headers: dict[str, str]
+    """Names in lower case."""
+    body: Body
+    status: int = 200
+    response_id: str | None = None
+    prompt_ids: list[int] = []
+    answers: list[Answer] = []
+    fault: str | None = None
+    time: float = 0.0
+
+    @property
+    def retry(self) -> int:
+        """The SDK's retry count."""
+        return int(self.headers.get("x-stainless-retry-count", "0"))
+
+
+class ScriptedModelServer:
+    """Serves ``reply`` under the name ``model``; by default it says ``ok``.
+
+    ``ids``: when token ids and logprobs are sent: when ``asked`` (as vLLM does), ``always`` (as the gateway lets
+    them through), or ``never``. ``max_model_len``: longer prompts are refused with status 400.
+    """
+
+    def __init__(
+        self,
+        reply: Script | None = None,
+        *,
+        model: str = "scripted",
+        ids: When = "asked",
+        max_model_len: int | None = None,
+        name: str = "srv",
+    ) -> None:
+        self.reply: Script = reply or (lambda body: "ok")
+        self.model, self.ids, self.max_model_len, self.name = model, ids, max_model_len, name
+        self.log: list[Exchange] = []
+        """Every request, in order of arrival."""
+        self._numbers = count(1)
+        self._last_id: str | None = None
+        self._runner: web.AppRunner | None = None
+        self._thread: tuple[threading.Thread, asyncio.AbstractEventLoop] | None = None
+        self._port = 0
+
+    @property
+    def url(self) -> str:
+        """Base URL for an OpenAI client."""
+        if not self._port:
+            raise RuntimeError(
+                "the scripted server is not running: use `with server:` or `await server.start()`"
+            )
+        return f"http://127.0.0.1:{self._port}/v1"
+
+    def answered(self) -> list[Exchange]:
+        """The exchanges that got an answer."""
+        return [exchange for exchange in self.log if exchange.status == 200]
+
+    # ------------------------------------------------------------------------------------------- life
+    async def start(self) -> ScriptedModelServer:
+        """Listen on a free port of 127.0.0.1 in the running loop."""
+        app = web.Application(client_max_size=64 * 2**20)
+        app.router.add_post("/v1/chat/completions", self._serve)
+        app.router.add_post("/v1/completions", self._serve)
+        app.router.add_get("/v1/models", self._models)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, "127.0.0.1", 0)
+        await site.start()
+        self._port = self._runner.addresses[0][1]
+        return self
+
+    async def stop(self) -> None:
+        """Close all connections."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+        self._runner, self._port = None, 0
+
+    async def __aenter__(self) -> ScriptedModelServer:
+        return await self.start()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    def __enter__(self) -> ScriptedModelServer:
+        loop = asyncio.new_event_loop()
+        thread = threading.Thread(target=loop.run_forever, name="scripted-model-server", daemon=True)
+        thread.start()
+        self._thread = thread, loop
+        asyncio.run_coroutine_threadsafe(self.start(), loop).result(10)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        assert self._thread is not None
+        thread, loop = self._thread
+        asyncio.run_coroutine_threadsafe(self.stop(), loop).result(10)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(10)
+        loop.close()
+
+    # --------------------------------------------------------------------------------------- answering
+    async def _models(self, request: web.Request) -> web.Response:
+        return web.json_response({"object": "list", "data": [{"id": self.model, "object": "model"}]})
+
+    async def _serve(self, request: web.Request) -> web.StreamResponse:
+        body = await request.json()
+        headers = {name.lower(): value for name, value in request.headers.items()}
+        exchange = Exchange(
+            path=request.path.removeprefix("/v1"), headers=headers, body=body, time=time.time()
+        )
+        self.log.append(exchange)
+        exchange.prompt_ids = self._prompt(exchange)
+        if self.max_model_len is not None and len(exchange.prompt_ids) > self.max_model_len:
+            return self._error(exchange, Reply(status=400, message=self._too_long(exchange)))
+        replies = await self._ask(body)
+        first = replies[0]
+        exchange.fault = first.fault
+        if first.delay:
+            await asyncio.sleep(first.delay)
+        if first.status != 200:
+            return self._error(exchange, first)
+        if first.fault == "disconnect":
+            exchange.status = 0
+            assert request.transport is not None
+            request.transport.abort()
+            return web.Response()
+        number = next(self._numbers)
+        fresh = f"{'chatcmpl' if 'chat' in exchange.path else 'cmpl'}-{self.name}-{number}"
+        exchange.response_id = self._last_id if first.fault == "duplicate-id" and self._last_id else fresh
+        self._last_id = exchange.response_id
+        exchange.answers = [answer_of(reply) for reply in replies]
+        return await self._send(request, exchange)
+
+    async def _ask(self, body: Body) -> list[Reply]:
+        said = self.reply(body)
+        if inspect.isawaitable(said):
+            said = await said
+        many = list(said) if isinstance(said, Sequence) and not isinstance(said, str) else [said]
+        replies = [one if isinstance(one, Reply) else Reply(message=one) for one in many]
+        wanted = int(body.get("n") or 1)
+        return (replies * wanted)[:wanted] if len(replies) < wanted else replies[:wanted]
+
+    def _prompt(self, exchange: Exchange) -> list[int]:
+        if exchange.path.startswith("/chat"):
+            return encode(render(exchange.body["messages"], exchange.body.get("tools")))
+        prompt = exchange.body["prompt"]
+        return encode(prompt) if isinstance(prompt, str) else list(prompt)
+
+    def _too_long(self, exchange: Exchange) -> str:
+        return f"This model's maximum context length is {self.max_model_len} tokens; the prompt has {len(exchange.prompt_ids)}."
+
+    def _error(self, exchange: Exchange, reply: Reply) -> web.Response:
+        exchange.status = reply.status
+        error = {"message": str(reply.message) or "scripted error", "type": "scripted", "code": reply.status}
+        return web.json_response({"error": error}, status=reply.status, headers=reply.headers)
+
+    async def _send(self, request: web.Request, exchange: Exchange) -> web.StreamResponse:
+        raw = [json.dumps(part, ensure_ascii=False) for part in Form(self, exchange).parts()]
+        if not exchange.body.get("stream"):
+            text = raw[0][: len(raw[0]) // 2] if exchange.fault == "half-json" else raw[0]
+            return web.Response(text=text, content_type="application/json")
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        for place, part in enumerate(raw):
+            if exchange.fault == "half-json" and place == len(raw) // 2:
+                await response.write(f"data: {part[: len(part) // 2]}\n\n".encode())
+                return response
+            await response.write(f"data: {part}\n\n".encode())
+        await response.write(b"data: [DONE]\n\n")
+        return response
+
+
+class Form:
+    """An exchange's answer as JSON: one part, or the chunks of a stream."""
+
+    def __init__(self, server: ScriptedModelServer, exchange: Exchange) -> None:
+        self.exchange, self.body = exchange, exchange.body
+        self.chat = exchange.path.startswith("/chat")
+        shown = exchange.fault != "no-ids" and server.ids != "never"
+        self.ids = shown and (server.ids == "always" or bool(self.body.get("return_token_ids")))
+        asked = self.body.get("logprobs")
+        self.logprobs = shown and (server.ids == "always" or (asked is not None and asked is not False))
+        kind = ("chat.completion" if self.chat else "text_completion") + (
+            ".chunk" if self.streams and self.chat else ""
+        )
+        self.frame = {
+            "id": exchange.response_id,
+            "object": kind,
+            "created": int(exchange.time),
+            "model": self.body.get("model", server.model),
+        }
+
+    @property
+    def streams(self) -> bool:
+        """The caller asked for a stream."""
+        return bool(self.body.get("stream"))
+
+    def parts(self) -> list[dict[str, Any]]:
+        """The JSON documents of the answer, in order."""
+        answers = self.exchange.answers
+        if not self.streams:
+            choices = [self._whole(index, answer) for index, answer in enumerate(answers)]
+            return [{**self.frame, **self._prompt(), "choices": choices, "usage": self._usage()}]
+        out: list[dict[str, Any]] = []
+        for index, answer in enumerate(answers):
+            out += [{**self.frame, "choices": [choice]} for choice in self._chunks(index, answer)]
+        if self.chat:
+            out[0].update(self._prompt())
+        if (self.body.get("stream_options") or {}).get("include_usage"):
+            out.append({**self.frame, "choices": [], "usage": self._usage()})
+        return out
+
+    def _prompt(self) -> dict[str, Any]:
+        return {"prompt_token_ids": self.exchange.prompt_ids} if self.ids and self.chat else {}
+
+    def _usage(self) -> dict[str, int]:
+        prompt, response = len(self.exchange.prompt_ids), sum(len(a.ids) for a in self.exchange.answers)
+        return {"prompt_tokens": prompt, "completion_tokens": response, "total_tokens": prompt + response}
+
+    def _tokens(self, ids: list[int], logprobs: list[float]) -> dict[str, Any]:
+        form = chat_logprobs if self.chat else text_logprobs
+        return {
+            "logprobs": form(ids, logprobs) if self.logprobs else None,
+            **({"token_ids": ids} if self.ids else {}),
+        }
+
+    def _whole(self, index: int, answer: Answer) -> dict[str, Any]:
+        logprobs = answer.logprobs[:-1] if self.exchange.fault == "wrong-lengths" else answer.logprobs
+        said = {"message": answer.message} if self.chat else {"text": answer.text}
+        prompt = {"prompt_token_ids": self.exchange.prompt_ids} if self.ids and not self.chat else {}
+        tokens = self._tokens(answer.ids, logprobs)
+        return {"index": index, **said, **tokens, **prompt, "finish_reason": answer.finish_reason}
+
+    def _chunks(self, index: int, answer: Answer) -> list[dict[str, Any]]:
+        pieces = deltas(answer) if self.chat else iter([({"text": answer.text}, len(answer.ids) - 1)])
+        out: list[dict[str, Any]] = []
+        place = 0
+        for delta, tokens in pieces:
+            said: dict[str, Any] = {"delta": delta} if self.chat else delta
+            piece = {"index": index, **said, "finish_reason": None}
+            out.append({**piece, **self._slice(answer, place, place + tokens)})
+            place += tokens
+        last: dict[str, Any] = {"delta": {}} if self.chat else {"text": ""}
+        stop = len(answer.logprobs) - 1 if self.exchange.fault == "wrong-lengths" else None
+        final = {"index": index, **last, "finish_reason": answer.finish_reason}
+        out.append({**final, **self._slice(answer, place, None, stop)})
+        if not self.chat and self.ids:
+            out[0]["prompt_token_ids"] = self.exchange.prompt_ids
+        return out
+
+    def _slice(self, answer: Answer, start: int, end: int | None, stop: int | None = None) -> dict[str, Any]:
+        """The tokens of one chunk; ``stop`` cuts the logprobs short of the ids."""
+        ids, logprobs = answer.ids[start:end], answer.logprobs[start : end if stop is None else stop]
+        return self._tokens(ids, logprobs) if ids else {"logprobs": None}

@@ -1,0 +1,48 @@
+"""Where a run's metrics go: files, the terminal, a picture. Others come in through ``agl_trackers``."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from agentlightning.hookspecs import hookimpl
+from agentlightning.specs import Tracker
+from agentlightning.types import Evaluation, StepReport
+
+log = logging.getLogger(__name__)
+
+
+class Relay:
+    """Listens to the moment hooks of one run and tells its trackers. A tracker's error is counted, never fatal."""
+
+    def __init__(self, trackers: Sequence[Tracker]) -> None:
+        self.trackers = list(trackers)
+        self.errors: Counter[str] = Counter()
+
+    def _tell(self, call: Callable[[Tracker], None]) -> None:
+        for tracker in self.trackers:
+            try:
+                call(tracker)
+            except Exception:
+                name = type(tracker).__name__
+                self.errors[name] += 1
+                if self.errors[name] <= 3:
+                    log.exception("tracker %s failed; the run goes on", name)
+
+    @hookimpl
+    def agl_run_started(self, run: dict[str, Any]) -> None:
+        self._tell(lambda t: t.start(run))
+
+    @hookimpl
+    def agl_policy_updated(self, report: StepReport) -> None:
+        self._tell(lambda t: t.step(report))
+
+    @hookimpl
+    def agl_evaluated(self, evaluation: Evaluation) -> None:
+        self._tell(lambda t: t.evaluated(evaluation))
+
+    @hookimpl
+    def agl_run_finished(self, summary: dict[str, Any]) -> None:
+        self._tell(lambda t: t.finish(summary))

@@ -1,0 +1,135 @@
+"""The terminal: live progress while a run trains, then before and after side by side and the reward's curve."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from agentlightning.trackers.curve import curve, smooth, sparkline
+from agentlightning.types import Evaluation, StepReport
+
+
+class ConsoleTracker:
+    """Writes to stderr, so that a command's result on stdout stays machine-readable."""
+
+    def __init__(self, folder: Path, console: Console | None = None) -> None:
+        self.folder = folder
+        self.console = console or Console(stderr=True)
+        self.rewards: list[float] = []
+        self._evaluations: dict[str, Evaluation] = {}
+        self._live: Live | None = None
+        self._steps = 0
+        self._tokens = 0.0
+        self._began = 0.0
+        self._progress = Progress(
+            TextColumn("[bold]step"),
+            MofNCompleteColumn(),
+            BarColumn(bar_width=36),
+            TimeElapsedColumn(),
+            TextColumn("· ETA"),
+            TimeRemainingColumn(),
+        )
+        self._task: Any = None
+
+    def start(self, run: Mapping[str, Any]) -> None:
+        self._steps = int(run.get("steps", 0))
+        self.console.print(
+            Panel(
+                "\n".join(f"[bold]{k:9}[/] {v}" for k, v in run.get("about", {}).items()),
+                title=f"Agent Lightning · {run['run_id']}",
+                title_align="left",
+                border_style="cyan",
+            )
+        )
+
+    def step(self, report: StepReport) -> None:
+        if not self._began:
+            self._began = time.perf_counter() - sum(report.seconds.values())
+        self.rewards.append(report.metrics.get("reward_mean", float("nan")))
+        self._tokens += report.metrics.get("tokens", 0.0)
+        if not self.console.is_terminal:
+            self.console.print(self._line(report), highlight=False)
+            return
+        if self._live is None:
+            self._task = self._progress.add_task("", total=self._steps)
+            self._live = Live(console=self.console, refresh_per_second=8)
+            self._live.start()
+        self._progress.update(self._task, completed=report.step + 1)
+        self._live.update(self._panel(report))
+        if report.step + 1 >= self._steps:
+            self._stop_live()
+
+    def evaluated(self, evaluation: Evaluation) -> None:
+        self._evaluations[evaluation.name] = evaluation
+        low, high = evaluation.ci
+        self.console.print(
+            f"[bold]evaluated[/] {evaluation.name:8} reward {evaluation.reward:.3f}  95 % [{low:.3f}, {high:.3f}]  "
+            f"n={evaluation.n}  failed={evaluation.failed}  {evaluation.seconds:.1f} s",
+            highlight=False,
+        )
+
+    def finish(self, summary: Mapping[str, Any]) -> None:
+        self._stop_live()
+        before, after = self._evaluations.get("before"), self._evaluations.get("after")
+        if before and after:
+            self.console.print(_before_after(before, after))
+        if len(self.rewards) > 1:
+            lines = curve(smooth(self.rewards, 5))
+            lines.append("      └" + "─" * 60)
+            lines.append(f"       step 1{'':{52 - len(str(len(self.rewards)))}}{len(self.rewards)}")
+            self.console.print(Panel("\n".join(lines), title="training reward (mean of 5 steps)", title_align="left", expand=False))
+        totals = summary.get("totals", {})
+        if totals.get("calls"):
+            self.console.print(
+                f"{totals['calls']:.0f} calls, {totals['calls_exact']:.0f} exact · {totals['tokens_trained']:.0f} tokens trained · "
+                f"largest gap between stored and recomputed logprob {totals['logprob_gap_max']:.1e}",
+                highlight=False,
+            )
+        self.console.print(f"Files: {self.folder}", highlight=False)
+
+    def _stop_live(self) -> None:
+        if self._live:
+            self._live.stop()
+            self._live = None
+
+    def _rate(self) -> float:
+        return self._tokens / max(1e-9, time.perf_counter() - self._began)
+
+    def _line(self, report: StepReport) -> str:
+        done = report.step + 1
+        eta = (time.perf_counter() - self._began) / done * (self._steps - done)
+        return (
+            f"step {done:4}/{self._steps}  reward {self.rewards[-1]:.3f}  "
+            f"rows {report.metrics.get('rows', 0):.0f}  {self._rate():.0f} tokens/s  ETA {eta:.0f} s"
+        )
+
+    def _panel(self, report: StepReport) -> Panel:
+        m, s = report.metrics, report.seconds
+        facts = Table.grid(padding=(0, 3))
+        facts.add_row(
+            f"reward [bold green]{m.get('reward_mean', float('nan')):.3f}[/]",
+            Text(sparkline(self.rewards, 36), style="green"),
+        )
+        facts.add_row(f"tokens/s {self._rate():.0f}", f"rows {m.get('rows', 0):.0f} · grad {m.get('grad_norm', 0):.3f}")
+        facts.add_row("seconds", " · ".join(f"{name} {value:.2f}" for name, value in s.items()))
+        return Panel(Group(self._progress, facts), border_style="cyan", title=f"{report.policy} v{report.policy_version}", title_align="left")
+
+
+def _before_after(before: Evaluation, after: Evaluation) -> Table:
+    table = Table(title="held-out tasks, greedy", title_justify="left")
+    for column in ("", "tasks", "reward", "95 % interval", "failed"):
+        table.add_column(column, justify="left" if not column else "right")
+    for name, e in (("before", before), ("after", after)):
+        table.add_row(name, str(e.n), f"{e.reward:.3f}", f"{e.ci[0]:.3f} – {e.ci[1]:.3f}", str(e.failed))
+    if before.reward > 0:
+        table.add_row("gain", "", f"× {after.reward / before.reward:.2f}", "", "", style="bold green")
+    return table

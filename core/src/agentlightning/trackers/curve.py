@@ -1,0 +1,39 @@
+"""A curve for the terminal, in Braille dots."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+_DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))  # Unicode's bit of (column, row) in a cell of 2 × 4
+
+
+def smooth(values: Sequence[float], window: int) -> list[float]:
+    """Trailing mean over ``window`` values (fewer at the start)."""
+    return [sum(values[max(0, i - window + 1) : i + 1]) / len(values[max(0, i - window + 1) : i + 1]) for i in range(len(values))]
+
+
+def curve(values: Sequence[float], *, width: int = 60, height: int = 8, low: float = 0.0, high: float = 1.0) -> list[str]:
+    """``values`` as ``height`` lines of text, with the axis at the left. Out-of-range values stick to the border."""
+    if not values:
+        return []
+    cells = [[0] * width for _ in range(height)]
+    columns, rows = width * 2, height * 4
+    before: int | None = None
+    for x in range(columns):
+        value = values[round(x * (len(values) - 1) / max(1, columns - 1))]
+        share = min(1.0, max(0.0, (value - low) / (high - low)))
+        y = round((1 - share) * (rows - 1))
+        for step in range(min(y, before if before is not None else y), max(y, before if before is not None else y) + 1):
+            cells[step // 4][x // 2] |= _DOTS[x % 2][step % 4]
+        before = y
+    lines = []
+    for i, row in enumerate(cells):
+        label = high - (high - low) * i / max(1, height - 1)
+        lines.append(f"{label:5.2f} ┤" + "".join(chr(0x2800 + cell) for cell in row).rstrip("\u2800"))
+    return lines
+
+
+def sparkline(values: Sequence[float], width: int = 24, low: float = 0.0, high: float = 1.0) -> str:
+    """The last ``width`` values as bars of eight heights."""
+    bars = "▁▂▃▄▅▆▇█"
+    return "".join(bars[min(7, max(0, int(8 * (v - low) / (high - low))))] for v in values[-width:])

@@ -1,0 +1,59 @@
+"""``curve.png``: training reward per step and the evaluations with their intervals. Needs the extra ``plot``."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from agentlightning.trackers.curve import smooth
+from agentlightning.types import Evaluation, StepReport
+
+log = logging.getLogger(__name__)
+
+
+class PlotTracker:
+    """Draws once, at the end. Without matplotlib it says how to get it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.steps: list[int] = []
+        self.rewards: list[float] = []
+        self.evaluations: list[tuple[int, Evaluation]] = []
+        self.title = ""
+
+    def start(self, run: Mapping[str, Any]) -> None:
+        self.title = str(run.get("about", {}).get("agent", run["run_id"]))
+
+    def step(self, report: StepReport) -> None:
+        self.steps.append(report.step + 1)
+        self.rewards.append(report.metrics.get("reward_mean", float("nan")))
+
+    def evaluated(self, evaluation: Evaluation) -> None:
+        if evaluation.name in ("before", "after") or evaluation.name.startswith("step-"):
+            self.evaluations.append((self.steps[-1] if self.steps else 0, evaluation))
+
+    def finish(self, summary: Mapping[str, Any]) -> None:
+        if not self.steps:
+            return
+        try:
+            from matplotlib.backends.backend_agg import FigureCanvasAgg
+            from matplotlib.figure import Figure
+        except ImportError:
+            log.warning("no curve.png: matplotlib is not installed; pip install 'agl-core[plot]'")
+            return
+        figure = Figure(figsize=(8, 4.5), dpi=120, layout="constrained")
+        FigureCanvasAgg(figure)
+        axes = figure.add_subplot()
+        axes.plot(self.steps, self.rewards, color="#9ecae1", linewidth=1, label="training reward, one step")
+        axes.plot(self.steps, smooth(self.rewards, 5), color="#2171b5", linewidth=2, label="training reward, mean of 5")
+        if self.evaluations:
+            xs = [x for x, _ in self.evaluations]
+            ys = [e.reward for _, e in self.evaluations]
+            bars = [[e.reward - e.ci[0] for _, e in self.evaluations], [e.ci[1] - e.reward for _, e in self.evaluations]]
+            axes.errorbar(xs, ys, yerr=bars, fmt="o", color="#d94801", capsize=4, label="held-out, greedy, 95 % interval")
+        axes.set(xlabel="training step", ylabel="reward", title=self.title, ylim=(0, 1.02), xlim=(-0.5, self.steps[-1] + 0.5))
+        axes.grid(alpha=0.3)
+        axes.legend(loc="lower right", frameon=False)
+        figure.savefig(self.folder / "curve.png")

@@ -1,0 +1,148 @@
+"""The reward of a policy on a set of problems, both calls of the agent, in one batch and without agent or
+server.
+
+It sends the very prompts the agent sends (``teacher``), so with greedy decoding it gives the reward the agent
+would get; it is for building and testing the shipped policy, where thousands of answers are wanted in
+seconds. ``python -m calc_x.evaluate [POLICY]`` prints the held-out reward, greedy and sampled, per kind.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from agl_local.model import LanguageModel
+from agl_local.policy import Policy, load_policy
+from agl_local.tokenizer import ChatTokenizer
+from calc_x.calculator import calculate_text
+from calc_x.grading import grade
+from calc_x.oracle import call_message
+from calc_x.problems import KINDS, Problem, generate
+from calc_x.teacher import TOOLS, first_request, second_request
+
+POLICY = Path(__file__).resolve().parent / "policy"
+MAX_NEW = 32
+"""Tokens of one answer; the longest right one has 16."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Rewards per problem, in their order."""
+
+    problems: Sequence[Problem]
+    rewards: list[float]
+    called: float
+    """Share of problems whose first answer was a well-formed call of the calculator."""
+
+    @property
+    def reward(self) -> float:
+        return sum(self.rewards) / len(self.rewards)
+
+    @property
+    def by_kind(self) -> dict[str, float]:
+        groups: dict[str, list[float]] = defaultdict(list)
+        for problem, reward in zip(self.problems, self.rewards, strict=True):
+            groups[problem["kind"]].append(reward)
+        return {kind: sum(values) / len(values) for kind, values in groups.items()}
+
+
+def evaluate(
+    policy: Policy, problems: Sequence[Problem], temperature: float = 0.0, seed: int = 0
+) -> Evaluation:
+    """Let the policy answer every problem once; temperature 0 is greedy."""
+    if not problems:
+        raise ValueError("there are no problems to evaluate on")
+    tokenizer = policy.tokenizer
+    random = torch.Generator().manual_seed(seed)
+    prompts = [tokenizer.apply(first_request(problem["question"]), TOOLS) for problem in problems]
+    texts = complete(policy.model, tokenizer, prompts, temperature, random)
+    calls = {i: call for i, text in enumerate(texts) if (call := called_expression(text)) is not None}
+    requests = [
+        second_request(problems[i]["question"], call_message(call), calculate_text(call))
+        for i, call in calls.items()
+    ]
+    answers = complete(policy.model, tokenizer, [tokenizer.apply(r) for r in requests], temperature, random)
+    for i, text in zip(calls, answers, strict=True):
+        texts[i] = text
+    rewards = [grade(text, problem["result"]) for text, problem in zip(texts, problems, strict=True)]
+    return Evaluation(problems, rewards, len(calls) / len(problems))
+
+
+def called_expression(text: str) -> str | None:
+    """The expression of a hermes-style call of the calculator, None when the text is not exactly one."""
+    body = text.strip().removeprefix("<tool_call>").removesuffix("</tool_call>")
+    if len(body) + len("<tool_call></tool_call>") != len(text.strip()):
+        return None
+    try:
+        call = json.loads(body)
+        expression = call["arguments"]["expression"] if call["name"] == "calculate" else None
+    except (ValueError, KeyError, TypeError):
+        return None
+    return expression if isinstance(expression, str) else None
+
+
+@torch.no_grad()
+def complete(
+    model: LanguageModel,
+    tokenizer: ChatTokenizer,
+    prompts: Sequence[Sequence[int]],
+    temperature: float,
+    random: torch.Generator,
+) -> list[str]:
+    """The text answered to each prompt, up to the end token or ``MAX_NEW`` tokens."""
+    if not prompts:
+        return []
+    model.pack()
+    lengths = torch.tensor([len(prompt) for prompt in prompts])
+    cache = model.new_cache(len(prompts), int(lengths.max()) + MAX_NEW)
+    slots = torch.arange(len(prompts))
+    columns = torch.arange(int(lengths.max()))[None]
+    positions = torch.where(columns < lengths[:, None], columns, -1)
+    logits = model.step(_padded(prompts), positions, cache, slots, last=lengths - 1)
+    ends = torch.tensor(tokenizer.eos_ids)
+    done = torch.zeros(len(prompts), dtype=torch.bool)
+    written: list[Tensor] = []
+    for offset in range(MAX_NEW):
+        token = _choose(logits, temperature, random).masked_fill(done, int(ends[0]))
+        written.append(token)
+        done |= torch.isin(token, ends)
+        if bool(done.all()) or offset == MAX_NEW - 1:
+            break
+        logits = model.step(token[:, None], (lengths + offset)[:, None], cache, slots)[:, 0]
+    rows = torch.stack(written, dim=1).tolist()
+    return [tokenizer.decode([i for i in row if i not in tokenizer.eos_ids]) for row in rows]
+
+
+def _choose(logits: Tensor, temperature: float, random: torch.Generator) -> Tensor:
+    if temperature == 0.0:
+        return logits.argmax(-1)
+    return torch.multinomial(torch.softmax(logits / temperature, -1), 1, generator=random)[:, 0]
+
+
+def _padded(rows: Sequence[Sequence[int]]) -> Tensor:
+    return torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
+
+
+def report(policy: Policy, n: int = 400) -> str:
+    """Greedy and sampled reward on ``n`` held-out problems, as a small table."""
+    problems = generate("heldout", n)
+    greedy = evaluate(policy, problems)
+    sampled = evaluate(policy, problems, temperature=1.0)
+    lines = [
+        f"held-out generated problems, n = {n}: greedy {greedy.reward:.3f}, sampled {sampled.reward:.3f}"
+    ]
+    lines += [f"  {kind:8} {greedy.by_kind[kind]:.2f}  {sampled.by_kind[kind]:.2f}" for kind in KINDS]
+    lines.append(f"  calls of the calculator: greedy {greedy.called:.3f}, sampled {sampled.called:.3f}")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    print(report(load_policy(sys.argv[1] if sys.argv[1:] else POLICY)))

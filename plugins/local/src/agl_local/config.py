@@ -1,0 +1,192 @@
+"""The shape of a policy's network, read from and written to a Hugging Face ``config.json``.
+
+Invariant: a configuration that this package would compute differently from transformers is refused by name
+(scaled rotary embeddings, sliding windows, other activations …), never approximated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Arch = Literal["qwen2", "qwen3", "llama"]
+
+_CLASSES: dict[str, str] = {
+    "qwen2": "Qwen2ForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+    "llama": "LlamaForCausalLM",
+}
+
+
+class ConfigError(ValueError):
+    """A config.json lacks a key or holds a value that cannot be used; the text names both."""
+
+
+class UnsupportedModel(ConfigError):
+    """A sound configuration of a family or feature that the own forward does not compute."""
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Sizes and switches of a decoder-only network of the Qwen2, Qwen3 or Llama family.
+
+    ``max_positions`` is in tokens; ``tied`` shares the embedding with the output layer; ``qkv_bias`` is
+    Qwen2's bias on q, k and v; ``qk_norm`` is Qwen3's RMS norm per head on q and k.
+    """
+
+    hidden_size: int
+    intermediate_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    vocab_size: int
+    rope_theta: float = 10000.0
+    rms_eps: float = 1e-6
+    max_positions: int = 2048
+    tied: bool = False
+    qkv_bias: bool = True
+    qk_norm: bool = False
+    arch: Arch = "qwen2"
+    eos_token_ids: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in (
+            "hidden_size",
+            "intermediate_size",
+            "num_layers",
+            "num_heads",
+            "num_kv_heads",
+            "vocab_size",
+        ):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.num_heads % self.num_kv_heads:
+            raise ConfigError(
+                f"num_heads ({self.num_heads}) must be a multiple of num_kv_heads ({self.num_kv_heads})"
+            )
+        if self.head_dim < 2 or self.head_dim % 2:
+            raise ConfigError(f"head_dim must be even (rotary embedding turns pairs), got {self.head_dim}")
+        if self.arch not in _CLASSES:
+            raise UnsupportedModel(f"arch {self.arch!r} is not one of {sorted(_CLASSES)}")
+        if self.qkv_bias != (self.arch == "qwen2") or self.qk_norm != (self.arch == "qwen3"):
+            raise UnsupportedModel(
+                f"arch {self.arch!r} does not go with qkv_bias={self.qkv_bias}, qk_norm={self.qk_norm}: "
+                "qwen2 has the bias, qwen3 the norm, llama neither"
+            )
+
+    @classmethod
+    def from_hf(cls, config: Mapping[str, Any]) -> ModelConfig:
+        """Read the content of a ``config.json``. Raises ConfigError or UnsupportedModel naming the key."""
+        arch = config.get("model_type")
+        if arch not in _CLASSES:
+            raise UnsupportedModel(f"model_type {arch!r} is not one of {sorted(_CLASSES)}")
+        _refuse_unsupported(config, arch)
+        heads = int(_need(config, "num_attention_heads"))
+        hidden = int(_need(config, "hidden_size"))
+        return cls(
+            hidden_size=hidden,
+            intermediate_size=int(_need(config, "intermediate_size")),
+            num_layers=int(_need(config, "num_hidden_layers")),
+            num_heads=heads,
+            num_kv_heads=int(config.get("num_key_value_heads") or heads),
+            head_dim=int(config.get("head_dim") or (128 if arch == "qwen3" else hidden // heads)),
+            vocab_size=int(_need(config, "vocab_size")),
+            rope_theta=_rope_theta(config),
+            rms_eps=float(config.get("rms_norm_eps", 1e-6)),
+            max_positions=int(config.get("max_position_embeddings") or (2048 if arch == "llama" else 32768)),
+            tied=bool(config.get("tie_word_embeddings", False)),
+            qkv_bias=arch == "qwen2",
+            qk_norm=arch == "qwen3",
+            arch=arch,
+            eos_token_ids=as_ids(config.get("eos_token_id")),
+        )
+
+    def to_hf(self) -> dict[str, Any]:
+        """The ``config.json`` from which transformers' ``AutoModelForCausalLM`` builds the same network."""
+        eos: int | list[int] | None = list(self.eos_token_ids) or None
+        if len(self.eos_token_ids) == 1:
+            eos = self.eos_token_ids[0]
+        config: dict[str, Any] = {
+            "architectures": [_CLASSES[self.arch]],
+            "model_type": self.arch,
+            "hidden_size": self.hidden_size,
+            "intermediate_size": self.intermediate_size,
+            "num_hidden_layers": self.num_layers,
+            "num_attention_heads": self.num_heads,
+            "num_key_value_heads": self.num_kv_heads,
+            "head_dim": self.head_dim,
+            "vocab_size": self.vocab_size,
+            "rope_theta": self.rope_theta,
+            "rms_norm_eps": self.rms_eps,
+            "max_position_embeddings": self.max_positions,
+            "tie_word_embeddings": self.tied,
+            "hidden_act": "silu",
+            "attention_dropout": 0.0,
+            "eos_token_id": eos,
+            "bos_token_id": None,
+            "use_cache": True,
+        }
+        if self.arch in ("qwen2", "qwen3"):
+            config["use_sliding_window"] = False
+        if self.arch in ("llama", "qwen3"):
+            config["attention_bias"] = False
+        return config
+
+
+@dataclass(frozen=True)
+class ForeignConfig:
+    """What is known of a model of another family, run through transformers' own forward."""
+
+    vocab_size: int
+    max_positions: int
+    eos_token_ids: tuple[int, ...] = ()
+    raw: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_hf(self) -> dict[str, Any]:
+        return dict(self.raw)
+
+
+def as_ids(value: int | list[int] | tuple[int, ...] | None) -> tuple[int, ...]:
+    """``eos_token_id`` of Hugging Face files is a number, a list or null: always a tuple here."""
+    if value is None:
+        return ()
+    return (value,) if isinstance(value, int) else tuple(int(i) for i in value)
+
+
+def _need(config: Mapping[str, Any], key: str) -> Any:
+    if config.get(key) is None:
+        raise ConfigError(f"config.json has no {key!r}, which a {config.get('model_type')} model needs")
+    return config[key]
+
+
+def _rope_theta(config: Mapping[str, Any]) -> float:
+    """transformers 5 writes ``rope_parameters``, older versions ``rope_theta`` and ``rope_scaling``."""
+    nested = config.get("rope_parameters") or {}
+    theta = nested.get("rope_theta", config.get("rope_theta"))
+    return float(10000.0 if theta is None else theta)
+
+
+def _refuse_unsupported(config: Mapping[str, Any], arch: str) -> None:
+    def refuse(key: str, why: str) -> None:
+        raise UnsupportedModel(f"config.json: {key} = {config.get(key)!r} is not supported ({why})")
+
+    scaling = config.get("rope_scaling") or config.get("rope_parameters") or {}
+    if scaling.get("rope_type", scaling.get("type", "default")) != "default":
+        key = "rope_scaling" if config.get("rope_scaling") else "rope_parameters"
+        refuse(key, "only unscaled rotary embeddings")
+    if scaling.get("partial_rotary_factor", config.get("partial_rotary_factor") or 1.0) != 1.0:
+        refuse("rope_parameters", "only whole-head rotary embeddings")
+    if config.get("hidden_act", "silu") != "silu":
+        refuse("hidden_act", "only silu")
+    if config.get("use_sliding_window"):
+        refuse("use_sliding_window", "only full attention")
+    if any(kind != "full_attention" for kind in config.get("layer_types") or ()):
+        refuse("layer_types", "only full_attention")
+    if arch != "qwen2" and config.get("attention_bias"):
+        refuse("attention_bias", "only Qwen2's bias on q, k and v")
+    if config.get("mlp_bias"):
+        refuse("mlp_bias", "only without bias")
+    if config.get("quantization_config"):
+        refuse("quantization_config", "only unquantised weights")

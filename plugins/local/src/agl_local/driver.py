@@ -1,0 +1,252 @@
+"""The local driver: serves the policy, and for each step collects rows, updates the weights and publishes
+them.
+
+``run`` is the loop, top to bottom. Invariants: the engine serves version n + 1 before step n is reported; the
+rows of a step were sampled by the version that is served while they are collected; a step that is reported is
+in the next checkpoint; everything that computes runs in one worker thread, so the event loop stays free for
+gateway and runner.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import logging
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import torch
+
+from agentlightning.credit.digest import rows_digest
+from agentlightning.specs import Job
+from agentlightning.types import LLM, Batch, Recipe, Row, StepReport
+
+from .batch import in_order
+from .checkpoint import load_checkpoint, read_checkpoint, save_checkpoint
+from .export import export_policy
+from .honours import HONOURS, refuse
+from .model import LanguageModel
+from .options import Options, pick_device, read_options
+from .policy import Policy, fingerprint, load_policy, state_bytes
+from .process import EngineProcess
+from .thread import EngineThread
+from .update import Updater
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+class Serving(Protocol):
+    """What the driver asks of an engine, wherever it runs."""
+
+    address: str
+
+    def start(self) -> str: ...
+    def update(self, state: bytes, version: int) -> int: ...
+    def close(self) -> None: ...
+
+
+class LocalDriver:
+    """Runs ``recipe`` on the model folder ``policy``, served under ``name``. ``options``: see
+    ``options.Options``.
+
+    Raises ValueError for a recipe it would not carry out as written, or an unknown option.
+    """
+
+    honours = HONOURS
+
+    def __init__(
+        self,
+        policy: str | Path,
+        name: str,
+        recipe: Recipe,
+        *,
+        seed: int = 0,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        refuse(recipe)
+        self.path = Path(policy)
+        self.name = name
+        self.recipe = recipe
+        self.seed = seed
+        self.options: Options = read_options(options)
+        self._version = 0
+        self._policy: Policy | None = None
+        self._reference: LanguageModel | None = None
+        self._engine: Serving | None = None
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="local-driver")
+
+    async def start(self) -> LLM:
+        """Load the policy and serve it as version 0."""
+        await self._call(self._open)
+        assert self._engine is not None
+        return LLM(endpoint=f"{self._engine.address}/v1", model=self.name)
+
+    @property
+    def version(self) -> int:
+        """The version that the engine serves now: the number of steps that changed the weights."""
+        return self._version
+
+    async def run(self, job: Job) -> None:
+        """Steps ``job.first_step`` to ``job.steps``; a later first step goes on from its checkpoint in
+        ``job.folder``.
+        """
+        updater = await self._call(self._updater)
+        if job.first_step:
+            await self._call(self._resume, updater, job.folder, job.first_step)
+        for step in range(job.first_step, job.steps):
+            began = time.perf_counter()
+            batch = await job.collect(step)
+            collected = time.perf_counter()
+            metrics = await self._call(self._update, updater, batch)
+            updated = time.perf_counter()
+            if metrics["optimizer_steps"]:
+                await self._call(self._publish, self._version + 1)
+            seconds = {
+                "rollout": collected - began,
+                "update": updated - collected,
+                "sync": time.perf_counter() - updated,
+            }
+            await job.report(await self._call(self._report, job, step, batch, metrics, seconds))
+            if self.options.save_every and (step + 1) % self.options.save_every == 0:
+                await self._call(self._save, updater, job, step + 1)
+            await job.evaluate(step)
+
+    async def export(self, folder: Path) -> Path:
+        """Write the present policy as a Hugging Face model folder."""
+        return await self._call(export_policy, self._loaded(), folder)
+
+    async def close(self) -> None:
+        """Stop the engine. Idempotent."""
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            await asyncio.to_thread(engine.close)
+        self._worker.shutdown(wait=False)
+
+    # ------------------------------------------------------------------------------------ all in the worker
+    # thread
+    async def _call(self, function: Callable[..., T], *args: Any) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._worker, function, *args)
+
+    def _open(self) -> None:
+        if self._engine is not None:
+            raise RuntimeError(f"the driver of policy {self.name!r} has been started already")
+        o = self.options
+        if o.deterministic:
+            torch.use_deterministic_algorithms(True)
+        torch.set_num_threads(o.threads)
+        device = pick_device(o.device)
+        self._policy = load_policy(self.path, device, o.dtype)
+        engine: Serving
+        if o.engine == "thread":
+            engine = EngineThread(self._policy, name=self.name, slots=o.slots, max_len=o.max_len)
+        else:
+            threads = o.threads if o.engine_threads is None else o.engine_threads
+            engine = EngineProcess(
+                self.path,
+                name=self.name,
+                threads=threads,
+                slots=o.slots,
+                max_len=o.max_len,
+                device=device,
+                dtype=o.dtype,
+            )
+        self._engine = engine
+        engine.start()
+
+    def _updater(self) -> Updater:
+        policy, o = self._loaded(), self.options
+        torch.manual_seed(self.seed)
+        return Updater(
+            policy.model,
+            self.recipe,
+            lr=o.lr,
+            weight_decay=o.weight_decay,
+            betas=o.betas,
+            eps=o.eps,
+            clip_norm=o.clip_norm,
+            warmup=o.warmup,
+            seed=self.seed,
+            threads=o.threads,
+            micro_tokens=o.micro_tokens,
+            reference=self._reference_model(policy),
+            eos_ids=policy.tokenizer.eos_ids,
+            verify=o.verify,
+        )
+
+    def _reference_model(self, policy: Policy) -> LanguageModel | None:
+        """The weights that the run started from, also after a resume: it is taken before a checkpoint is
+        loaded.
+        """
+        if not self.recipe.kl:
+            return None
+        if self._reference is None:
+            other = self.options.reference
+            self._reference = (
+                copy.deepcopy(policy.model)
+                if other is None
+                else load_policy(other, policy.model.device, self.options.dtype).model
+            )
+        return self._reference
+
+    def _update(self, updater: Updater, batch: Batch) -> dict[str, float]:
+        """One update; a batch without a trainable row is counted as ``skipped``, and changes nothing."""
+        mine = [row for row in batch.rows if row.policy == self.name]
+        if len(mine) != len(batch.rows):
+            others = sorted({row.policy for row in batch.rows} - {self.name})
+            raise ValueError(f"the driver of policy {self.name!r} was given rows of {others}")
+        metrics = updater.update(mine, self._version)
+        metrics["skipped"] = float(not metrics["tokens_trained"])
+        if metrics["skipped"]:
+            log.warning(
+                "no trainable row in this step: the weights stay as they are (version %d)", self._version
+            )
+        return metrics
+
+    def _publish(self, version: int) -> None:
+        assert self._engine is not None
+        self._version = self._engine.update(state_bytes(self._loaded().model), version)
+
+    def _report(
+        self, job: Job, step: int, batch: Batch, metrics: Mapping[str, float], seconds: dict[str, float]
+    ) -> StepReport:
+        every = 1 if self.options.deterministic else self.options.digest_every
+        digest = bool(every) and (step + 1) % every == 0
+        rows: list[Row] = in_order(batch.rows)
+        return StepReport(
+            run_id=job.run_id,
+            step=step,
+            policy=self.name,
+            policy_version=self._version,
+            metrics={**batch.metrics, **metrics},
+            seconds=seconds,
+            rows_digest=rows_digest(rows),
+            params_digest=fingerprint(self._loaded().model) if digest else None,
+        )
+
+    def _save(self, updater: Updater, job: Job, step: int) -> None:
+        save_checkpoint(
+            job.folder / "checkpoints",
+            step=step,
+            version=self._version,
+            policy=self._loaded(),
+            trainer=updater.state_dict(),
+            driver={"run_id": job.run_id, "seed": self.seed, "recipe": self.recipe.model_dump()},
+            keep=self.options.keep,
+        )
+
+    def _resume(self, updater: Updater, folder: Path, step: int) -> None:
+        checkpoint = read_checkpoint(folder / "checkpoints" / f"step-{step:06d}")
+        saved = checkpoint.driver.get("recipe")
+        if saved != self.recipe.model_dump():
+            raise ValueError(f"{checkpoint.folder} was trained with another recipe: {saved}")
+        updater.load_state_dict(load_checkpoint(checkpoint, self._loaded()))
+        self._publish(checkpoint.version)
+
+    def _loaded(self) -> Policy:
+        if self._policy is None:
+            raise RuntimeError(f"the driver of policy {self.name!r} has not been started")
+        return self._policy

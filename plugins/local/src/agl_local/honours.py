@@ -1,0 +1,42 @@
+"""Which recipes the local driver carries out as written. Importing this loads no torch."""
+
+from __future__ import annotations
+
+from agentlightning.types import Recipe
+
+HONOURS = frozenset(
+    {
+        "objective", "loss", "clip_low", "clip_high", "clip_ratio_c", "kl", "entropy", "epochs",
+        "minibatches", "importance_cap",
+        # Carried out by credit, whose rows the driver takes as they are, or written on the row (temperature).
+        "group_size", "credit", "gamma", "baseline", "group_by", "scale", "normalise", "constant",
+        "staleness", "drop_zero_spread", "temperature", "merge",
+    }
+)  # fmt: skip
+"""Recipe fields that this driver implements. Not: ``critic`` (no value head), ``top_p`` and ``top_k`` (see
+``refuse``).
+"""
+
+LOSSES = frozenset({"clip", "reinforce"})
+
+
+def refuse(recipe: Recipe) -> None:
+    """Raise ValueError for a recipe that would not be carried out as written; the text says why."""
+    where = f"recipe {recipe.name!r}"
+    if recipe.critic:
+        raise ValueError(f"{where}: critic = True needs a value head, which the local driver does not have")
+    if recipe.loss not in LOSSES:
+        raise ValueError(f"{where}: loss {recipe.loss!r} is not one of {sorted(LOSSES)}")
+    if recipe.top_p != 1.0 or recipe.top_k > 0:
+        raise ValueError(
+            f"{where}: top_p = {recipe.top_p}, top_k = {recipe.top_k}: tokens sampled from a part "
+            "of the distribution have probabilities that the update does not compute; use top_p = 1, top_k = -1"
+        )
+    if recipe.loss == "reinforce":
+        ignored = [f for f in ("objective", "clip_low", "clip_high", "clip_ratio_c") if f in recipe.uses()]
+        if ignored:
+            raise ValueError(
+                f"{where}: loss 'reinforce' has no ratio, so {', '.join(ignored)} would be ignored"
+            )
+    if recipe.extra:
+        raise ValueError(f"{where}: extra = {recipe.extra!r} means nothing to the local driver")

@@ -1,0 +1,132 @@
+"""The policy losses, top to bottom: read this file to know what is minimised.
+
+All tensors are [N], one entry per trained token. With ``logp`` under the present weights, ``old`` as captured
+at sampling time, advantage ``A`` and weight ``w`` (these sum over the step's batch as the recipe's
+``normalise`` says, so nothing is divided by a count here):
+
+    loss = Σ_t  w_t · ( c_t · surrogate_t  +  kl · k3_t  −  entropy · H_t )
+
+    ratio_t      exp(logp_t − anchor_t)                                       PPO, arXiv:1707.06347
+                 objective "sequence": exp(mean of logp − anchor over a call)  GSPO, arXiv:2507.18071
+    surrogate_t  loss "clip":  −min( ratio_t·A_t, clamp(ratio_t, 1 − clip_low, 1 + clip_high)·A_t )
+                               two ranges: DAPO, arXiv:2503.14476
+                               at most −clip_ratio_c·A_t where A_t < 0         dual clip, arXiv:1912.09729
+                 loss "reinforce":  −A_t · logp_t
+    k3_t         exp(ref_t − logp_t) − 1 − (ref_t − logp_t)  ≥ 0               joschu.net/blog/kl-approx.html
+
+``anchor`` is ``old`` and ``c`` is 1, except for stale tokens when ``importance_cap`` is set. Those are clipped
+around the trainer's own weights before the update (``proximal``) and carry
+``c_t = min(exp(proximal_t − old_t), importance_cap)``: truncated importance sampling (arXiv:1802.01561), with
+the ratio split in two (arXiv:2110.00641).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from agentlightning.types import Recipe
+
+# exp(20) = 5e8: beyond it a ratio says only "outside every clip range", and exp would soon overflow.
+MAX_LOG_RATIO = 20.0
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What the loss of some tokens reads: tensors [N], of which ``logp`` and ``entropy`` carry a gradient."""
+
+    logp: Tensor
+    old: Tensor
+    advantages: Tensor
+    weights: Tensor
+    segments: Tensor
+    stale: Tensor
+    """Bool: not known to be sampled by the version being trained."""
+    proximal: Tensor | None = None
+    reference: Tensor | None = None
+    entropy: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Loss:
+    """``total`` is differentiable; the rest are detached per-token tensors for the metrics."""
+
+    total: Tensor
+    log_ratio: Tensor
+    clipped: Tensor
+    kl: Tensor | None
+
+
+def policy_loss(terms: Terms, recipe: Recipe) -> Loss:
+    """The formula above, summed over the tokens given."""
+    anchor, correction = anchors(terms, recipe.importance_cap)
+    log_ratio = (terms.logp - anchor).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+    used = segment_mean(log_ratio, terms.segments) if recipe.objective == "sequence" else log_ratio
+    surrogate, clipped = SURROGATES[recipe.loss](terms, used.exp(), recipe)
+    each = correction * surrogate
+    kl = None
+    if recipe.kl:
+        if terms.reference is None:
+            raise ValueError(
+                f"recipe {recipe.name!r} has kl = {recipe.kl}, but no reference policy was given"
+            )
+        kl = k3(terms.logp, terms.reference)
+        each = each + recipe.kl * kl
+    if recipe.entropy:
+        if terms.entropy is None:
+            raise ValueError(
+                f"recipe {recipe.name!r} has entropy = {recipe.entropy}, but no entropies were given"
+            )
+        each = each - recipe.entropy * terms.entropy
+    total = (terms.weights * each).sum()
+    return Loss(total, used.detach(), clipped.detach(), None if kl is None else kl.detach())
+
+
+def anchors(terms: Terms, cap: float | None) -> tuple[Tensor, Tensor]:
+    """What ratios are taken against, and the importance weight ``c`` of each token."""
+    one = torch.ones_like(terms.old)
+    if cap is None:
+        return terms.old, one
+    proximal = terms.logp.detach() if terms.proximal is None else terms.proximal
+    importance = (proximal - terms.old).clamp(max=MAX_LOG_RATIO).exp().clamp(max=cap)
+    return torch.where(terms.stale, proximal, terms.old), torch.where(terms.stale, importance, one)
+
+
+def clip(terms: Terms, ratio: Tensor, recipe: Recipe) -> tuple[Tensor, Tensor]:
+    """PPO's pessimistic surrogate, and where it is cut off (its gradient is zero there)."""
+    a = terms.advantages
+    plain = -a * ratio
+    bounded = -a * ratio.clamp(1.0 - recipe.clip_low, 1.0 + recipe.clip_high)
+    surrogate = torch.maximum(plain, bounded)
+    clipped = bounded > plain
+    if recipe.clip_ratio_c is not None:
+        ceiling = -a * recipe.clip_ratio_c
+        clipped = clipped | ((a < 0) & (surrogate > ceiling))
+        surrogate = torch.where(a < 0, torch.minimum(surrogate, ceiling), surrogate)
+    return surrogate, clipped
+
+
+def reinforce(terms: Terms, ratio: Tensor, recipe: Recipe) -> tuple[Tensor, Tensor]:
+    """The plain score-function gradient (Williams 1992): no ratio, nothing clipped."""
+    return -terms.advantages * terms.logp, torch.zeros_like(ratio, dtype=torch.bool)
+
+
+def k3(logp: Tensor, reference: Tensor) -> Tensor:
+    """An estimate of KL(policy ‖ reference) from one sample: unbiased and never negative."""
+    difference = (reference - logp).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+    return torch.expm1(difference) - difference
+
+
+def segment_mean(values: Tensor, segments: Tensor) -> Tensor:
+    """Each token gets the mean of ``values`` over the trained tokens of its segment."""
+    size = int(segments.max()) + 1 if len(segments) else 0
+    total = values.new_zeros(size).index_add(0, segments, values)
+    count = values.new_zeros(size).index_add(0, segments, torch.ones_like(values))
+    return (total / count)[segments]
+
+
+Surrogate = Callable[[Terms, Tensor, Recipe], tuple[Tensor, Tensor]]
+SURROGATES: dict[str, Surrogate] = {"clip": clip, "reinforce": reinforce}

@@ -1,0 +1,105 @@
+"""``python -m agl_local.server``: load policies, serve them, announce the address on standard output as one
+JSON line.
+
+The admin token comes from the environment (``AGL_LOCAL_ADMIN_TOKEN``) or, for a child of ``EngineProcess``,
+as the first line of standard input, never from the command line. A child ends when its standard input does:
+with its parent.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Sequence
+
+import torch
+
+from .engine import Engine
+from .policy import DTYPES, load_policy
+from .server import create_app, serve
+
+TOKEN_VARIABLE = "AGL_LOCAL_ADMIN_TOKEN"
+
+
+def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m agl_local.server", description="Serve policies over the OpenAI API."
+    )
+    parser.add_argument(
+        "--policy", action="append", required=True, metavar="PATH", help="model folder; may be repeated"
+    )
+    parser.add_argument(
+        "--name", action="append", metavar="NAME", help="policy name, one per --policy, in order"
+    )
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=0, help="0: any free port")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--dtype", default="float32", choices=sorted(DTYPES))
+    parser.add_argument("--threads", type=int, default=None, help="threads of torch; default: its own choice")
+    parser.add_argument("--slots", type=int, default=64)
+    parser.add_argument("--max-len", type=int, default=None, help="tokens of prompt and answer together")
+    parser.add_argument("--version", type=int, default=0, help="version of the weights at the start")
+    parser.add_argument(
+        "--child", action="store_true", help="read the admin token from stdin; end when stdin ends"
+    )
+    args = parser.parse_args(argv)
+    args.name = args.name or (["policy"] if len(args.policy) == 1 else [])
+    if len(args.name) != len(args.policy) or len(set(args.name)) != len(args.name):
+        parser.error("give each --policy a --name of its own")
+    return args
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parse_args(argv)
+    token = sys.stdin.readline().strip() if args.child else os.environ.get(TOKEN_VARIABLE)
+    if args.threads is not None:
+        torch.set_num_threads(args.threads)
+    engines: dict[str, Engine] = {}
+    for name, path in zip(args.name, args.policy, strict=True):
+        policy = load_policy(path, args.device, args.dtype)
+        engines[name] = Engine(
+            policy, slots=args.slots, max_len=args.max_len, name=name, version=args.version
+        )
+    try:
+        asyncio.run(_serve(engines, args, token or None))
+    finally:
+        for engine in engines.values():
+            engine.close()
+    return 0
+
+
+async def _serve(engines: dict[str, Engine], args: argparse.Namespace, token: str | None) -> None:
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    runner, address = await serve(create_app(engines, admin_token=token), args.host, args.port)
+    if args.child:
+        end = lambda: loop.call_soon_threadsafe(stop.set)  # noqa: E731
+        threading.Thread(target=_watch_parent, args=(end, os.getppid()), daemon=True).start()
+    print(json.dumps({"address": address}), flush=True)
+    await stop.wait()
+    # A handler may hang on a stuck client: the process must end all the same.
+    threading.Timer(5.0, os._exit, (1,)).start() if args.child else None
+    await runner.cleanup()
+
+
+def _watch_parent(end: Callable[[], object], parent: int) -> None:
+    """Return when standard input ends, or when the parent is another one (its pipe may live on in its other
+    children).
+    """
+    closed = threading.Event()
+
+    def wait_for_end() -> None:
+        sys.stdin.buffer.read()
+        closed.set()
+
+    threading.Thread(target=wait_for_end, daemon=True).start()
+    while not closed.wait(timeout=1.0) and os.getppid() == parent:
+        pass
+    end()

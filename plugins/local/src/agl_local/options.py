@@ -1,0 +1,98 @@
+"""The driver's own settings: what a recipe does not say. Checked when they are read; an unknown name is an
+error.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import msgspec
+
+from .policy import DTYPES
+
+
+class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """``backend.options`` of a run with the ``local`` driver."""
+
+    lr: float = 1e-4
+    """Learning rate of AdamW, constant after ``warmup`` optimizer steps."""
+    warmup: int = 0
+    weight_decay: float = 0.0
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    clip_norm: float | None = 1.0
+    """Largest global gradient norm; ``None``: no clipping."""
+    micro_tokens: int = 4096
+    """Tokens of one forward pass of the update, padding included: memory and speed, not the result."""
+    verify: bool = True
+    """Also score rows that have no gradient, so that ``logprob_gap_max`` covers every trained token."""
+    device: str = "cpu"
+    """``cpu``, ``cuda``, ``cuda:1``, ``mps``, or ``auto`` (the first of cuda, mps, cpu that is there)."""
+    dtype: str = "float32"
+    threads: int = msgspec.field(default_factory=lambda: min(2, os.cpu_count() or 1))
+    """CPU threads of the update."""
+    engine: Literal["process", "thread"] = "process"
+    """Where the policy is served: a child process, or a thread of this one (for tests and debuggers)."""
+    engine_threads: int | None = None
+    """CPU threads of the engine process; ``None``: as ``threads``."""
+    slots: int = 64
+    """Conversations that the engine runs at a time."""
+    max_len: int | None = None
+    """Tokens of prompt and answer together; ``None``: what the policy allows, at most 2048."""
+    reference: str | None = None
+    """Model folder of the reference policy of the KL term; ``None``: the policy that the run starts from."""
+    save_every: int = 0
+    """Steps between checkpoints; 0: none."""
+    keep: int = 2
+    """Checkpoints kept."""
+    deterministic: bool = False
+    """Fixed algorithms in torch, and a digest of the parameters each step."""
+    digest_every: int = 0
+    """Steps between digests of the parameters; 0: none (each step when ``deterministic``)."""
+
+    def __post_init__(self) -> None:
+        for name in ("micro_tokens", "threads", "slots", "keep"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        for name in ("warmup", "save_every", "digest_every", "weight_decay"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
+        if not self.lr > 0:
+            raise ValueError(f"lr must be positive, got {self.lr}")
+        if self.clip_norm is not None and not self.clip_norm > 0:
+            raise ValueError(f"clip_norm must be positive (or null for no clipping), got {self.clip_norm}")
+        if self.dtype not in DTYPES:
+            raise ValueError(f"dtype {self.dtype!r} is not one of {sorted(DTYPES)}")
+
+
+def read_options(given: Mapping[str, Any] | None) -> Options:
+    """``given`` as Options. Raises ValueError that names the option, and the nearest valid one."""
+    values = dict(given or {})
+    names = [field.name for field in msgspec.structs.fields(Options)]
+    for name in values:
+        if name not in names:
+            near = difflib.get_close_matches(name, names, n=1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise ValueError(f"the local driver has no option {name!r}.{hint} Valid: {', '.join(names)}")
+    try:
+        return msgspec.convert(values, Options)
+    except msgspec.ValidationError as error:
+        raise ValueError(f"options of the local driver: {error}") from error
+
+
+def pick_device(name: str) -> str:
+    """``auto`` resolved; other names as they are. Raises ValueError for a device that is not there."""
+    import torch
+
+    if name == "auto":
+        if torch.cuda.is_available():
+            return "cuda"
+        return "mps" if torch.backends.mps.is_available() else "cpu"
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError) as error:
+        raise ValueError(f"device {name!r} cannot be used: {error}") from error
+    return name

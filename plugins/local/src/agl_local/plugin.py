@@ -1,0 +1,37 @@
+"""The plugin ``local``: registers the driver. Nothing heavy is imported until a driver is made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from agentlightning.hookspecs import hookimpl
+from agentlightning.specs import Driver, DriverSpec
+from agentlightning.types import Recipe
+
+from .honours import HONOURS
+
+
+def make_driver(
+    *,
+    policy: str | Path,
+    name: str,
+    recipe: Recipe,
+    seed: int = 0,
+    options: Mapping[str, Any] | None = None,
+) -> Driver:
+    """A ``LocalDriver``; see there."""
+    from .driver import LocalDriver
+
+    return LocalDriver(policy, name, recipe, seed=seed, options=options)
+
+
+@hookimpl
+def agl_drivers() -> list[DriverSpec]:
+    """The driver that learns on one machine, a laptop's CPU included."""
+    return [
+        DriverSpec(
+            "local", make_driver, HONOURS, "embedded engine and trainer in plain torch: CPU, CUDA, MPS"
+        )
+    ]

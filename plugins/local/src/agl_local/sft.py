@@ -1,0 +1,172 @@
+"""Supervised fine-tuning on chats: the loss is on what the assistant says, and on nothing else.
+
+A prompt is rendered exactly as the engine renders it (``tokenizer.apply(messages[:i],
+add_generation_prompt=True)``) and the answer is tokenised on its own, as sampled tokens follow a prompt.
+Turns whose prompt extends the sequence so far share one sequence; where the template rewrites history, a new
+sequence begins. Invariant: each assistant turn is trained once, up to and including its end token.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+
+from .logprobs import token_logprobs
+from .model import LanguageModel
+from .optim import clip_and_step, cosine, make_adamw, set_lr
+from .pack import inputs_needed, micro_batches, pack
+from .tokenizer import ChatTokenizer
+
+T = TypeVar("T")
+Messages = Sequence[Mapping[str, Any]]
+Tools = Sequence[Mapping[str, Any]]
+Progress = Callable[[int, Mapping[str, float]], None]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Token ids of one training sequence, and the positions (ascending, >= 1) whose tokens are trained."""
+
+    ids: tuple[int, ...]
+    trained: tuple[int, ...]
+
+
+def encode_chat(tokenizer: ChatTokenizer, messages: Messages, tools: Tools | None = None) -> list[Sample]:
+    """The training sequences of one chat: usually one. Raises ValueError for a chat that cannot be trained
+    on.
+    """
+    samples: list[Sample] = []
+    ids: list[int] = []
+    trained: list[int] = []
+    for i, message in enumerate(messages):
+        if message["role"] != "assistant":
+            continue
+        prompt, answer = encode_answer(tokenizer, messages[:i], message, tools)
+        if trained and prompt[: len(ids)] != ids:
+            samples.append(Sample(tuple(ids), tuple(trained)))
+            trained = []
+        ids = prompt + answer
+        trained.extend(range(len(prompt), len(ids)))
+    if not trained:
+        raise ValueError("a chat without an assistant message has nothing to train on")
+    samples.append(Sample(tuple(ids), tuple(trained)))
+    return samples
+
+
+def encode_answer(
+    tokenizer: ChatTokenizer, prompt: Messages, answer: Mapping[str, Any], tools: Tools | None = None
+) -> tuple[list[int], list[int]]:
+    """Ids of ``prompt`` as the engine sees it, and of the assistant message ``answer`` to its end token."""
+    before = tokenizer.render(prompt, tools, add_generation_prompt=True)
+    after = tokenizer.render([*prompt, answer], tools, add_generation_prompt=False)
+    if not after.startswith(before):
+        at = next(
+            (i for i, (a, b) in enumerate(zip(before, after, strict=False)) if a != b),
+            min(len(before), len(after)),
+        )
+        raise ValueError(
+            f"the chat template renders the prompt differently once answered, from character {at} on: "
+            f"{before[at : at + 40]!r} became {after[at : at + 40]!r}"
+        )
+    ids = tokenizer.encode(after[len(before) :])
+    ends = [i for i, token in enumerate(ids) if token in tokenizer.eos_ids]
+    if not ends:
+        raise ValueError(
+            f"the chat template closes the answer {after[len(before) :][-40:]!r} with none of the end tokens "
+            f"{tokenizer.eos_ids}: a policy trained on it would never stop"
+        )
+    return tokenizer.encode(before), ids[: ends[-1] + 1]
+
+
+def encode_chats(tokenizer: ChatTokenizer, chats: Sequence[Mapping[str, Any]]) -> list[Sample]:
+    """``encode_chat`` over ``{"messages": [...], "tools": [...] | None}``; an error names the chat."""
+    out: list[Sample] = []
+    for i, chat in enumerate(chats):
+        try:
+            out.extend(encode_chat(tokenizer, chat["messages"], chat.get("tools")))
+        except ValueError as error:
+            raise ValueError(f"chat {i}: {error}") from error
+    return out
+
+
+def sft_backward(model: LanguageModel, batch: Sequence[Sample], micro_tokens: int) -> tuple[float, int]:
+    """Add the gradient of the mean cross-entropy over all trained tokens of ``batch``. Returns (loss,
+    tokens).
+    """
+    tokens = sum(len(sample.trained) for sample in batch)
+    total = torch.zeros((), device=model.device)
+    for group in micro_batches([inputs_needed(s.trained) for s in batch], micro_tokens):
+        packed = pack([batch[i].ids for i in group], [batch[i].trained for i in group]).to(model.device)
+        loss = -token_logprobs(model, packed).logprobs.sum() / tokens
+        loss.backward()  # type: ignore[no-untyped-call]
+        total += loss.detach()
+    return float(total), tokens
+
+
+def train_sft(
+    model: LanguageModel,
+    examples: Sequence[Sample] | Iterator[Sequence[Sample]],
+    *,
+    steps: int,
+    batch_size: int = 64,
+    lr: float = 3e-3,
+    warmup: int = 30,
+    weight_decay: float = 0.01,
+    clip_norm: float | None = 1.0,
+    seed: int = 0,
+    micro_tokens: int = 4096,
+    progress: Progress | None = None,
+) -> dict[str, float]:
+    """Train ``model`` in place with AdamW and a cosine schedule over ``steps`` steps.
+
+    ``examples`` is a fixed set (shuffled anew each time it is used up, by ``seed``) or an iterator of
+    batches, which then decides their size. ``progress(step, metrics)`` is called after each step. Returns the
+    last metrics: ``loss`` (nats per token, mean of the last tenth of the steps), ``loss_last``,
+    ``grad_norm``, ``tokens``, ``steps_skipped``, ``seconds``.
+    """
+    batches = shuffled(examples, batch_size, seed) if isinstance(examples, Sequence) else examples
+    optimizer = make_adamw(model, lr=lr, weight_decay=weight_decay)
+    optimizer.zero_grad(set_to_none=True)
+    losses: list[float] = []
+    seen = skipped = 0
+    metrics: dict[str, float] = {}
+    began = time.perf_counter()
+    for step in range(steps):
+        batch = next(batches, None)
+        if batch is None:
+            raise ValueError(f"the batches ended after {step} of {steps} steps")
+        set_lr(optimizer, lr * cosine(step, steps, warmup))
+        loss, tokens = sft_backward(model, batch, micro_tokens)
+        result = clip_and_step(model, optimizer, clip_norm, loss, [f"SFT step {step}"])
+        skipped += not result.stepped
+        seen += tokens
+        losses.append(loss)
+        recent = losses[-max(1, steps // 10) :]
+        metrics = {
+            "loss": sum(recent) / len(recent),
+            "loss_last": loss,
+            "grad_norm": result.grad_norm,
+            "tokens": float(seen),
+            "steps_skipped": float(skipped),
+            "seconds": time.perf_counter() - began,
+        }
+        if progress is not None:
+            progress(step, metrics)
+    return metrics
+
+
+def shuffled(examples: Sequence[T], size: int, seed: int) -> Iterator[list[T]]:
+    """Batches of ``size`` without end; every example is used once before any is used again."""
+    if not examples or size < 1:
+        raise ValueError(f"training needs examples and a batch size >= 1, got {len(examples)} and {size}")
+    generator = torch.Generator().manual_seed(seed)
+    queue: list[int] = []
+    while True:
+        while len(queue) < size:
+            queue.extend(torch.randperm(len(examples), generator=generator).tolist())
+        yield [examples[i] for i in queue[:size]]
+        queue = queue[size:]

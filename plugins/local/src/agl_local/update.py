@@ -1,0 +1,292 @@
+"""The update phase: rows in, one or more optimizer steps, what happened out.
+
+Invariant: the gradient of a step is that of ``loss.policy_loss`` over the step's whole batch. Micro-batches
+only add it up, and a row that cannot contribute (all advantages zero, no KL or entropy term) is left out of
+the backward pass, not out of the normalisation: weights come from credit and are not touched here.
+
+With ``minibatches = k`` each optimizer step sees a share of the rows. Its loss is divided by that share of
+the weights, so that gradient norms, and hence ``clip_norm``, mean the same whatever k is.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from agentlightning.types import Recipe, Row
+
+from .batch import RowError, Tokens, check_row, has_gradient, in_order, micro_rows, tokens_of
+from .logprobs import token_logprobs
+from .loss import Loss, Terms, policy_loss
+from .model import LanguageModel
+from .optim import clip_and_step, make_adamw, set_lr, warmup
+from .score import GapMeter, compute_dtype, score_tokens
+
+
+class Updater:
+    """Trains ``model`` in place by ``recipe`` with AdamW at a constant rate after ``warmup`` optimizer steps.
+
+    ``reference`` is the policy of the KL term; by default a copy of ``model`` as it is now. ``eos_ids`` are
+    the engine's end tokens (guided answers). ``micro_tokens`` bounds a forward pass, padding included.
+    ``threads`` is torch's number of CPU threads (None: unchanged). ``verify``: rows left out of the backward
+    pass are still scored, so that the reported logprob gap covers every trained token.
+    """
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        recipe: Recipe,
+        *,
+        lr: float = 1e-4,
+        weight_decay: float = 0.0,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        clip_norm: float | None = 1.0,
+        warmup: int = 0,
+        seed: int = 0,
+        threads: int | None = None,
+        micro_tokens: int = 4096,
+        reference: LanguageModel | None = None,
+        eos_ids: Sequence[int] = (),
+        verify: bool = True,
+    ) -> None:
+        if recipe.epochs < 1 or recipe.minibatches < 1:
+            raise ValueError(f"recipe {recipe.name!r}: epochs and minibatches must be at least 1")
+        self.model = model
+        self.recipe = recipe
+        self.lr = lr
+        self.clip_norm = clip_norm
+        self.warmup = warmup
+        self.threads = threads
+        self.micro_tokens = micro_tokens
+        self.eos_ids = tuple(eos_ids)
+        self.verify = verify
+        self.optimizer = make_adamw(model, lr=lr, weight_decay=weight_decay, betas=betas, eps=eps)
+        self.reference = self._reference(reference)
+        self.steps = 0
+        """Optimizer steps made."""
+        self.skipped = 0
+        """Optimizer steps left out because loss or gradient was not finite."""
+        self._shuffle = torch.Generator().manual_seed(seed)
+
+    def update(self, rows: Sequence[Row], version: int | None = None) -> dict[str, float]:
+        """Train on ``rows``, sampled by policy ``version`` or earlier ones (None: the latest that occurs in
+        them).
+
+        Returns metrics (``logprob_gap_*`` of tokens of ``version``, ``logprob_gap_stale_*`` of the rest;
+        ``entropy`` is the mean of −logp unless the recipe has an entropy term). Raises RowError before
+        anything is changed if a row is unfit.
+        """
+        if self.threads is not None:
+            torch.set_num_threads(self.threads)
+        began = time.perf_counter()
+        rows = self._checked(rows)
+        current = max((max(row.versions) for row in rows), default=0) if version is None else version
+        stats = _Stats(current)
+        proximal = self._prescore(rows, stats)
+        for _ in range(self.recipe.epochs):
+            for share in self._minibatches(rows):
+                self._step(share, rows, proximal, stats)
+        metrics = stats.metrics(with_kl=bool(self.recipe.kl))
+        metrics["tokens_trained"] = float(sum(row.trained_tokens for row in rows))
+        metrics["tokens_zero_advantage"] = float(
+            sum(row.trained_tokens for row in rows if not self._live(row))
+        )
+        metrics["tokens_stale"] = float(
+            sum(on and v != current for row in rows for on, v in zip(row.mask, row.versions, strict=True))
+        )
+        metrics["lr"] = float(self.optimizer.param_groups[0]["lr"])
+        metrics["seconds"] = time.perf_counter() - began
+        return metrics
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that a later step depends on, but for the weights and the reference policy."""
+        return {
+            "optimizer": self.optimizer.state_dict(),
+            "steps": self.steps,
+            "skipped": self.skipped,
+            "shuffle": self._shuffle.get_state(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where ``state_dict`` was taken."""
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.steps = int(state["steps"])
+        self.skipped = int(state["skipped"])
+        self._shuffle.set_state(state["shuffle"])
+
+    # ------------------------------------------------------------------------------------------ one optimizer
+    # step
+    def _step(
+        self, share: Sequence[Row], rows: Sequence[Row], proximal: Mapping[str, Tensor], stats: _Stats
+    ) -> None:
+        live = [row for row in share if self._live(row)]
+        if not live or not _weight(share):
+            stats.empty += 1
+            return
+        part = _weight(share) / _weight(rows)
+        loss = torch.zeros((), device=self.model.device)
+        for group in micro_rows(live, self.micro_tokens):
+            tokens = tokens_of(group, self.eos_ids).to(self.model.device, compute_dtype(self.model))
+            scores = token_logprobs(
+                self.model, tokens.packed, tokens.temperature, tokens.guides, bool(self.recipe.entropy)
+            )
+            terms = Terms(
+                logp=scores.logprobs,
+                old=tokens.old,
+                advantages=tokens.advantages,
+                weights=tokens.weights,
+                segments=tokens.segments,
+                stale=tokens.versions != stats.version,
+                proximal=_joined(proximal, tokens),
+                reference=self._reference_logprobs(tokens),
+                entropy=scores.entropy,
+            )
+            found = policy_loss(terms, self.recipe)
+            (found.total / part).backward()  # type: ignore[no-untyped-call]
+            loss += found.total.detach() / part
+            stats.add(terms, found)
+            if stats.optimizer_steps == 0:
+                stats.measure(tokens, scores.logprobs)
+        set_lr(self.optimizer, self.lr * warmup(self.steps, self.warmup))
+        value = float(loss)
+        result = clip_and_step(
+            self.model, self.optimizer, self.clip_norm, value, [row.row_id for row in live]
+        )
+        self.steps += result.stepped
+        self.skipped += not result.stepped
+        stats.step(value, result.grad_norm, result.stepped)
+
+    def _minibatches(self, rows: list[Row]) -> list[list[Row]]:
+        """``rows`` in ``recipe.minibatches`` shares of about equally many rows, drawn anew each epoch."""
+        count = min(self.recipe.minibatches, len(rows))
+        if count <= 1:
+            return [rows] if rows else []
+        order = torch.randperm(len(rows), generator=self._shuffle).tolist()
+        return [[rows[i] for i in order[k::count]] for k in range(count)]
+
+    # ------------------------------------------------------------------------------------------------------
+    # scoring
+    def _prescore(self, rows: Sequence[Row], stats: _Stats) -> dict[str, Tensor]:
+        """Log probabilities before the first step, by row id: for the gap, and as ``proximal`` of several
+        steps.
+
+        With one step the first forward of the step gives both for nothing; only rows without a gradient are
+        left.
+        """
+        several = self.recipe.minibatches > 1 or self.recipe.epochs > 1
+        anchored = self.recipe.importance_cap is not None and several
+        if anchored or (self.verify and self.recipe.minibatches > 1):
+            wanted = list(rows)
+        elif self.verify:
+            wanted = [row for row in rows if not self._live(row)]
+        else:
+            return {}
+        known: dict[str, Tensor] = {}
+        for group in micro_rows(wanted, self.micro_tokens):
+            tokens = tokens_of(group, self.eos_ids).to(self.model.device, compute_dtype(self.model))
+            logprobs = score_tokens(self.model, tokens)
+            stats.measure(tokens, logprobs)
+            known.update(
+                zip(tokens.row_ids, torch.split(logprobs, [row.trained_tokens for row in group]), strict=True)
+            )
+        return known if anchored else {}
+
+    @torch.no_grad()
+    def _reference_logprobs(self, tokens: Tokens) -> Tensor | None:
+        return None if self.reference is None else score_tokens(self.reference, tokens)
+
+    def _reference(self, given: LanguageModel | None) -> LanguageModel | None:
+        if not self.recipe.kl:
+            return None
+        reference = copy.deepcopy(self.model) if given is None else given
+        return reference.requires_grad_(False).eval()
+
+    def _live(self, row: Row) -> bool:
+        return bool(self.recipe.kl or self.recipe.entropy) or has_gradient(row)
+
+    def _checked(self, rows: Sequence[Row]) -> list[Row]:
+        seen: set[str] = set()
+        for row in rows:
+            check_row(
+                row,
+                self.model.config.vocab_size,
+                segments=self.recipe.objective == "sequence",
+                eos_ids=self.eos_ids,
+            )
+            if row.row_id in seen:
+                raise RowError(f"row {row.row_id} occurs twice in one batch")
+            seen.add(row.row_id)
+        return in_order([row for row in rows if row.trained_tokens])
+
+
+@dataclass
+class _Stats:
+    """Sums over the tokens and steps of one update."""
+
+    version: int
+    optimizer_steps: int = 0
+    skipped: int = 0
+    empty: int = 0
+    losses: list[float] = field(default_factory=list)
+    norms: list[float] = field(default_factory=list)
+    sums: list[Tensor] = field(default_factory=list)
+    fresh: GapMeter = field(default_factory=GapMeter)
+    old: GapMeter = field(default_factory=GapMeter)
+    measured: set[str] = field(default_factory=set)
+
+    def add(self, terms: Terms, loss: Loss) -> None:
+        approx = torch.expm1(loss.log_ratio) - loss.log_ratio
+        kl = torch.zeros_like(approx) if loss.kl is None else loss.kl
+        entropy = -terms.logp.detach() if terms.entropy is None else terms.entropy.detach()
+        ones = torch.ones_like(approx)
+        self.sums.append(torch.stack([ones, loss.clipped.to(ones.dtype), approx, kl, entropy]).sum(dim=1))
+
+    def measure(self, tokens: Tokens, logprobs: Tensor) -> None:
+        """Compare logprobs of the weights before the first step with the stored ones, each row once."""
+        if tokens.row_ids[0] in self.measured:
+            return
+        self.measured.update(tokens.row_ids)
+        stale = tokens.versions != self.version
+        self.fresh.add(tokens, logprobs, ~stale)
+        self.old.add(tokens, logprobs, stale)
+
+    def step(self, loss: float, norm: float, stepped: bool) -> None:
+        self.optimizer_steps += 1
+        self.skipped += not stepped
+        self.losses.append(loss)
+        self.norms.append(norm)
+
+    def metrics(self, with_kl: bool) -> dict[str, float]:
+        """A figure that has nothing to be measured on is absent."""
+        out = {
+            "optimizer_steps": float(self.optimizer_steps - self.skipped),
+            "steps_skipped": float(self.skipped),
+            "steps_empty": float(self.empty),
+        }
+        if self.losses:
+            out["loss"] = sum(self.losses) / len(self.losses)
+            out["grad_norm"] = sum(self.norms) / len(self.norms)
+            count, clipped, approx, kl, entropy = torch.stack(self.sums).cpu().double().sum(0).tolist()
+            out |= {"clip_fraction": clipped / count, "approx_kl": approx / count, "entropy": entropy / count}
+            out |= {"kl_reference": kl / count} if with_kl else {}
+        for name, gap in (("", self.fresh.result()), ("stale_", self.old.result())):
+            if gap.tokens:
+                out[f"logprob_gap_{name}max"] = gap.max
+                out[f"logprob_gap_{name}mean"] = gap.mean
+                out[f"logprob_gap_{name}tokens"] = float(gap.tokens)
+        return out
+
+
+def _weight(rows: Sequence[Row]) -> float:
+    return sum(sum(row.weights) for row in rows)
+
+
+def _joined(known: Mapping[str, Tensor], tokens: Tokens) -> Tensor | None:
+    return torch.cat([known[row_id] for row_id in tokens.row_ids]) if known else None

@@ -1,0 +1,64 @@
+"""AutoGen keeps the adapter contract."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import openai._base_client as sdk
+from agl_autogen import AutoGenInstrumentor
+from autogen_agentchat.agents import AssistantAgent
+from autogen_agentchat.conditions import MaxMessageTermination
+from autogen_agentchat.teams import BaseGroupChat, RoundRobinGroupChat
+from autogen_ext.models.openai import OpenAIChatCompletionClient
+from contract.adapter import AdapterContract
+from contract.script import SOLVER, TEAM
+
+INFO = {
+    "vision": False,
+    "function_calling": True,
+    "json_output": False,
+    "family": "unknown",
+    "structured_output": False,
+}
+
+
+class TestAutoGen(AdapterContract):
+    def instrumentor(self) -> Any:
+        return AutoGenInstrumentor()
+
+    def client(self, url: str, key: str) -> Any:
+        return OpenAIChatCompletionClient(
+            model="policy", base_url=url, api_key=key, model_info=INFO, max_retries=3
+        )
+
+    async def tool_agent(self, client: Any, task: str, tool: Callable[..., Any], stream: bool) -> str:
+        agent = AssistantAgent(
+            SOLVER,
+            client,
+            tools=[tool],
+            system_message=f"You are {SOLVER}.",
+            max_tool_iterations=2,
+            model_client_stream=stream,
+        )
+        result = await agent.run(task=task)
+        return result.messages[-1].to_text()
+
+    async def team(self, client: Any, task: str, stream: bool) -> None:
+        agents = [
+            AssistantAgent(name, client, system_message=f"You are {name}.", model_client_stream=stream)
+            for name in TEAM
+        ]
+        await RoundRobinGroupChat(agents, termination_condition=MaxMessageTermination(3)).run(task=task)
+
+    async def close(self, client: Any) -> None:
+        await client.close()
+
+    def patched(self) -> Sequence[tuple[Any, str]]:
+        return [
+            (sdk.SyncAPIClient, "request"),
+            (sdk.AsyncAPIClient, "request"),
+            (sdk.BaseClient, "_build_request"),
+            (BaseGroupChat, "__init__"),
+            (AssistantAgent, "_execute_tool_call"),
+        ]

@@ -1,0 +1,93 @@
+"""What holds for every test: no network but loopback, no settings of the developer's shell, fixed seeds.
+
+Installed entry-point plugins are not loaded unless a test is marked ``plugins``, so that a test sees the same
+suite on every machine.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import random
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # read by torch when it is first imported; tests are tiny
+PREFIXES = ("AGL_", "OPENAI_", "OTEL_")
+PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
+
+
+class NetworkRefused(RuntimeError):
+    """A test tried to leave the loopback interface. Not an OSError: retry loops must not swallow it."""
+
+
+def is_local(host: object) -> bool:
+    """Whether an address's host is this machine's loopback interface."""
+    if host in (None, "", "localhost", b"localhost"):
+        return True
+    name = host.decode() if isinstance(host, bytes) else str(host)
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+def _guard_connect(original: Callable[..., Any]) -> Callable[..., Any]:
+    def connect(self: socket.socket, address: Any) -> Any:
+        if self.family in (socket.AF_INET, socket.AF_INET6) and not is_local(address[0]):
+            raise NetworkRefused(
+                f"a test may not connect to {address[0]}:{address[1]}; use a server on 127.0.0.1"
+            )
+        return original(self, address)
+
+    return connect
+
+
+def _guard_lookup(original: Callable[..., Any]) -> Callable[..., Any]:
+    def getaddrinfo(host: Any, *args: Any, **kwargs: Any) -> Any:
+        if not is_local(host) and host not in ("0.0.0.0", "::"):
+            raise NetworkRefused(f"a test may not look up {host!r}; use a server on 127.0.0.1")
+        return original(host, *args, **kwargs)
+
+    return getaddrinfo
+
+
+@pytest.fixture(autouse=True)
+def loopback_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refuse connections and name look-ups beyond loopback, in this process."""
+    monkeypatch.setattr(socket.socket, "connect", _guard_connect(socket.socket.connect))
+    monkeypatch.setattr(socket.socket, "connect_ex", _guard_connect(socket.socket.connect_ex))
+    monkeypatch.setattr(socket, "getaddrinfo", _guard_lookup(socket.getaddrinfo))
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Remove the shell's settings, keep the home folder untouched, load no installed plugin unless asked."""
+    for name in list(os.environ):
+        if name.startswith(PREFIXES) or name.lower() in PROXIES:
+            monkeypatch.delenv(name)
+    home: Path = tmp_path_factory.getbasetemp() / "home"
+    home.mkdir(exist_ok=True)
+    monkeypatch.setenv("HOME", str(home))
+    if request.node.get_closest_marker("plugins") is None:
+        monkeypatch.setenv("AGL_PLUGINS", "")
+    plugins = sys.modules.get("agentlightning.plugins")
+    if plugins is not None:
+        plugins.load.cache_clear()
+
+
+@pytest.fixture(autouse=True)
+def seeds() -> None:
+    """The same random numbers whatever ran before; torch only where a test has imported it."""
+    random.seed(0)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(0)
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(0)

@@ -1,0 +1,71 @@
+"""The digest of rows: every field counts."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from agentlightning.credit import rows_digest
+from agentlightning.types import Row, Segment
+
+ROW = Row(
+    row_id="r/c",
+    rollout_id="r",
+    policy="p",
+    token_ids=[1, 2],
+    mask=[0, 1],
+    advantages=[0.0, 0.5],
+    logprobs=[0.0, -1.0],
+    weights=[0.0, 1.0],
+    versions=[-1, 3],
+    segments=[Segment(call_id="c", start=1, end=2, advantage=0.5)],
+    temperature=1.0,
+    allowed={1: [[2], [3, 4]]},
+    metadata={"a": 1, "b": [0.5]},
+)
+CHANGES = {
+    "row_id": "r/d",
+    "rollout_id": "s",
+    "policy": "q",
+    "token_ids": [1, 3],
+    "mask": [1, 1],
+    "advantages": [0.0, 0.5000000000000001],
+    "logprobs": [0.0, -1.1],
+    "weights": [0.0, 0.9],
+    "versions": [-1, 4],
+    "segments": [Segment(call_id="c", start=1, end=2, advantage=0.5, trained=False)],
+    "temperature": 0.9,
+    "allowed": {1: [[2, 3], [4]]},
+    "metadata": {"a": 1, "b": [0.6]},
+}
+
+
+def test_every_field_of_a_row_has_a_change_here():
+    assert CHANGES.keys() == {f.name for f in msgspec.structs.fields(Row)}
+
+
+@pytest.mark.parametrize("field", sorted(CHANGES))
+def test_every_field_counts(field):
+    assert rows_digest([msgspec.structs.replace(ROW, **{field: CHANGES[field]})]) != rows_digest([ROW])
+
+
+@pytest.mark.parametrize("change", [{"call_id": "d"}, {"start": 0}, {"end": 1}, {"advantage": 0.4}])
+def test_every_field_of_a_segment_counts(change):
+    segments = [msgspec.structs.replace(ROW.segments[0], **change)]
+    assert rows_digest([msgspec.structs.replace(ROW, segments=segments)]) != rows_digest([ROW])
+
+
+def test_order_and_number_of_rows_count_and_key_order_does_not():
+    other = msgspec.structs.replace(ROW, row_id="x")
+    assert len({rows_digest(rows) for rows in ([], [ROW], [ROW, ROW], [ROW, other], [other, ROW])}) == 5
+    again = msgspec.structs.replace(ROW, metadata={"b": [0.5], "a": 1})
+    assert rows_digest([again]) == rows_digest([ROW])
+
+
+def test_it_survives_the_wire():
+    sent = msgspec.msgpack.decode(msgspec.msgpack.encode([ROW]), type=list[Row])
+    assert rows_digest(sent) == rows_digest([ROW])
+
+
+def test_the_encoding_is_pinned():
+    assert rows_digest([ROW]) == ("7f5116de1a10630ac832997a1008f2631578373cd8dc1bcef139cd7e75a116e4")

@@ -1,0 +1,81 @@
+"""Rewards: which one counts, and that what is missing stays missing."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from core.credit.builders import make_record, one_call
+
+from agentlightning.credit import resolve
+from agentlightning.types import Reward
+
+
+def resolved(*rewards: Reward, calls=None):
+    return resolve(make_record(calls=calls, rewards=list(rewards)))
+
+
+def test_the_last_final_reward_wins():
+    assert resolved(Reward(value=1.0), Reward(value=0.25)).final == 0.25
+
+
+def test_last_means_last_in_time():
+    assert resolved(Reward(value=1.0, time=2.0), Reward(value=0.0, time=1.0)).final == 1.0
+
+
+def test_the_one_named_reward_is_trained_others_are_dimensions():
+    found = resolved(Reward(value=1.0), Reward(value=7.0, name="style"))
+    assert found.final == 1.0
+    assert found.dims == {"reward": 1.0, "style": 7.0}
+    assert resolved(Reward(value=2.0, name="a"), Reward(value=3.0, name="b")).final == 3.0
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [(math.nan, "nan"), (math.inf, "inf"), (-math.inf, "inf"), (None, "none"), ("1", "not-a-number")],
+)
+def test_what_is_no_number_is_missing_with_a_reason_and_never_zero(value, reason):
+    found = resolved(Reward(value=value))
+    assert found.final is None
+    assert found.reason == reason
+    assert found.missing == {reason: 1}
+    assert found.dims == {}
+
+
+def test_never_emitted():
+    found = resolved()
+    assert (found.final, found.reason, found.missing) == (None, "none", {})
+
+
+def test_zero_is_a_reward():
+    assert (resolved(Reward(value=0.0)).final, resolved(Reward(value=False)).final) == (0.0, 0.0)
+
+
+def test_a_nan_is_the_last_word_and_does_not_fall_back():
+    assert resolved(Reward(value=1.0), Reward(value=math.nan)).final is None
+
+
+def test_rewards_of_calls_by_id_and_by_span():
+    calls = [one_call(sequence=0, span_id="s"), one_call(sequence=1)]
+    found = resolved(Reward(value=1.0, span_id="s"), Reward(value=2.0, call_id="r0-c1"), calls=calls)
+    assert found.calls == {"r0-c0": 1.0, "r0-c1": 2.0}
+    assert found.final is None
+
+
+def test_a_span_reward_belongs_to_every_choice_of_the_request():
+    calls = [one_call(span_id="s"), one_call(sequence=1, span_id="s")]
+    assert resolved(Reward(value=1.0, span_id="s"), calls=calls).calls == {"r0-c0": 1.0, "r0-c1": 1.0}
+
+
+def test_rewards_that_reach_nothing_are_counted():
+    found = resolved(
+        Reward(value=1.0, call_id="nowhere"), Reward(value=1.0, span_id="x"), Reward(value=1.0, final=False)
+    )
+    assert (found.final, found.calls) == (None, {})
+    assert found.missing == {"unknown-call": 2, "unattached": 1}
+
+
+def test_rewards_of_agents():
+    found = resolved(Reward(value=1.0, agent="A"), Reward(value=math.nan, agent="B"))
+    assert found.agents == {"A": 1.0, "B": None}
+    assert found.final is None

@@ -1,0 +1,157 @@
+"""Routes, routing by policy, pause and drain, where it may listen."""
+
+import asyncio
+import json
+
+import pytest
+from aiohttp import web
+
+from agentlightning.gateway import Gateway, Upstream
+from agentlightning.keys import Keys
+
+from .conftest import whole
+
+
+async def get(world, path, method="GET"):
+    async with world.session.request(method, world.url.removesuffix("/v1") + path) as response:
+        return response.status, await response.json(), response.headers
+
+
+async def test_models_health_metrics(world):
+    world.gateway.add_route(Upstream(policy="judge", url=world.engine.url, model="big"))
+    status, body, _ = await get(world, "/v1/models")
+    assert status == 200 and [m["id"] for m in body["data"]] == ["default", "judge"]
+    assert (await get(world, "/health"))[1] == {"status": "ok", "policies": ["default", "judge"]}
+    await world.post()
+    status, body, _ = await get(world, "/metrics")
+    assert body["calls"] == {"ok": 1} and body["attempts"] == 1 and "secret" not in json.dumps(body)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "code"),
+    [
+        ("GET", "/v1/chat/completions", 405, "method-not-allowed"),
+        ("POST", "/v1/models", 405, "method-not-allowed"),
+        ("POST", "/v1/embeddings", 404, "unknown-route"),
+        ("GET", "/", 404, "unknown-route"),
+        ("POST", "/v1/responses", 404, "unsupported-route"),
+        ("POST", "/v1/messages", 404, "unsupported-route"),
+    ],
+)
+async def test_other_routes_say_which_exist(world, method, path, status, code):
+    got, body, headers = await get(world, path, method)
+    assert (got, body["error"]["code"]) == (status, code)
+    assert "/v1/chat/completions" in body["error"]["message"]
+    if status == 405:
+        assert headers["Allow"] in ("GET", "POST")
+
+
+async def test_routing(world):
+    for policy in ("solver", "critic"):
+        world.gateway.add_route(Upstream(policy=policy, url=world.engine.url, model=f"{policy}-model"))
+    key = world.open("r", policies={"Anna": "critic", "Lost": "nowhere"})
+
+    async def ask(model, **headers):
+        got = await world.post(
+            {"model": model}, key=key, headers={k.replace("_", "-"): v for k, v in headers.items()}
+        )
+        return world.engine.bodies[-1]["model"] if got.status == 200 else json.loads(got.raw)["error"]
+
+    anna = '{"agent": "Anna"}'
+    assert await ask("solver", x_agl_policy="critic", x_agl_tags=anna) == "solver-model"
+    assert await ask("gpt-4o", x_agl_policy="solver", x_agl_tags=anna) == "solver-model"
+    assert await ask("gpt-4o", x_agl_tags=anna) == "critic-model"
+    assert await ask("gpt-4o") == "tiny"
+    assert [c.policy for c in world.store.calls] == ["solver", "solver", "critic", "default"]
+    assert world.store.calls[1].model == "gpt-4o"
+    for headers in ({"x_agl_policy": "nowhere"}, {"x_agl_tags": '{"agent": "Lost"}'}):
+        error = await ask("gpt-4o", **headers)
+        assert error["code"] == "no-route" and "solver" in error["message"]
+    world.gateway.remove_route("default")
+    assert (await ask("gpt-4o"))["code"] == "no-route"
+    world.gateway.remove_route("critic")
+    assert await ask("gpt-4o") == "solver-model", "the only route is the default"
+    with pytest.raises(LookupError, match="no route 'critic'"):
+        world.gateway.remove_route("critic")
+
+
+@pytest.mark.parametrize(
+    "url", ["127.0.0.1:80/v1", "ftp://h/v1", "http://user:pw@h/v1", "http://h/v1?key=x", ""]
+)
+def test_bad_upstream_urls(url):
+    with pytest.raises(ValueError, match="route 'default'") as caught:
+        Upstream(url=url, model="m")
+    assert "pw" not in str(caught.value)
+
+
+async def test_pause_holds_drain_waits_resume_lets_go(world):
+    go = asyncio.Event()
+
+    async def answer(request, body):
+        await go.wait()
+        return web.json_response(whole(body))
+
+    world.engine.answer = answer
+    version = 1
+    world.gateway.add_route(Upstream(url=world.engine.url, model="tiny", version=lambda: version))
+    first = asyncio.create_task(world.post())
+    await world.engine.arrived.wait()
+    await world.gateway.pause()
+    others = [asyncio.create_task(world.post()) for _ in range(3)]
+    while (await world.metrics())["holding"] < 3:
+        pass
+    assert await world.gateway.drain(timeout=0.01) is False
+    assert (await get(world, "/health"))[1]["status"] == "paused"
+    draining = asyncio.create_task(world.gateway.drain())
+    go.set()
+    assert await draining is True
+    assert (await first).status == 200 and len(world.engine.bodies) == 1
+    version = 2
+    await world.gateway.resume()
+    assert [r.status for r in await asyncio.gather(*others)] == [200] * 3
+    assert [c.policy_version for c in world.store.calls] == [1, 2, 2, 2]
+    metrics = await world.metrics()
+    assert (metrics["held"], metrics["holding"], metrics["in_flight"]) == (3, 0, 0)
+
+
+async def test_a_held_call_of_a_closed_attempt_never_reaches_the_engine(world):
+    await world.gateway.pause()
+    held = asyncio.create_task(world.post())
+    while (await world.metrics())["holding"] < 1:
+        pass
+    await world.gateway.close_attempt("at-1")
+    assert (await held).status == 409
+    assert world.store.calls[0].status == "cancelled" and not world.engine.bodies
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "example.org", ""])
+async def test_only_loopback_unless_told(host, store):
+    with pytest.raises(ValueError, match="allow_remote"):
+        await Gateway(store, Keys()).start(host)
+
+
+async def test_start_stop_and_url(store):
+    gateway = Gateway(store, Keys())
+    with pytest.raises(RuntimeError, match="not started"):
+        _ = gateway.url
+    url = await gateway.start("localhost")
+    assert url == gateway.url and url.endswith("/v1")
+    with pytest.raises(RuntimeError, match="started already"):
+        await gateway.start()
+    await gateway.stop()
+    await gateway.stop()
+    other = Gateway(store, Keys())
+    assert (await other.start("0.0.0.0", allow_remote=True)).startswith("http://0.0.0.0:")
+    with pytest.raises(OSError):
+        await Gateway(store, Keys()).start(port=int(other.url.split(":")[2].split("/")[0]))
+    await other.stop()
+
+
+async def test_an_unforeseen_failure_is_a_500_without_details(world, caplog):
+    def broken(tags):
+        raise RuntimeError("the user's predicate is broken")
+
+    world.gateway._attempts._open["at-1"].selects = broken
+    got = await world.post()
+    assert got.status == 500 and b"predicate" not in got.raw
+    assert "predicate is broken" in caplog.text

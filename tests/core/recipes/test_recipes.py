@@ -1,0 +1,77 @@
+"""Recipes: the papers' values, and overrides that are checked."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from agentlightning import recipes
+from agentlightning.credit.assign import check_recipe
+from agentlightning.credit.baselines import BASELINES
+from agentlightning.credit.rules import RULES
+from agentlightning.types import Recipe
+
+
+def test_grpo_has_the_papers_values_and_no_kl():
+    recipe = recipes.GRPO()
+    expected = {
+        "name": "grpo",
+        "group_size": 8,
+        "credit": "broadcast",
+        "baseline": "group",
+        "group_by": ["group"],
+        "scale": "std",
+        "normalise": "rollout",
+        "loss": "clip",
+        "clip_low": 0.2,
+        "clip_high": 0.2,
+        "kl": 0.0,
+    }
+    assert {name: getattr(recipe, name) for name in expected} == expected
+
+
+def test_rloo_sums_logprobs_and_leaves_one_out():
+    recipe = recipes.RLOO()
+    assert (recipe.baseline, recipe.scale, recipe.normalise, recipe.constant) == (
+        "rloo",
+        "none",
+        "constant",
+        1.0,
+    )
+    assert (recipe.epochs, recipe.minibatches, recipe.staleness, recipe.kl) == (1, 1, 0, 0.0)
+
+
+@pytest.mark.parametrize("name", sorted(recipes.RECIPES))
+def test_every_recipe_can_be_credited_overridden_and_sent(name):
+    recipe = recipes.get(name, group_size=3, gamma=1, group_by=["group", "side"])
+    check_recipe(recipe, RULES, BASELINES)
+    assert (recipe.name, recipe.group_size, recipe.gamma) == (name, 3, 1.0)
+    assert msgspec.json.decode(msgspec.json.encode(recipe), type=Recipe) == recipe
+
+
+def test_get_takes_a_plugins_recipes():
+    assert recipes.get("mine", {"mine": lambda **o: recipes.make(o, name="mine")}, kl=0.5).kl == 0.5
+
+
+def test_a_recipe_shares_nothing_with_the_next():
+    recipes.GRPO().group_by.append("side")
+    assert recipes.GRPO().group_by == ["group"]
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides", "words"),
+    [
+        ("gpro", {}, "no recipe 'gpro'; known: grpo, rloo"),
+        (
+            "grpo",
+            {"normalize": "token"},
+            "no field 'normalize'. Did you mean 'normalise'.*group_size.*staleness",
+        ),
+        ("grpo", {"xyzzy": 1}, "no field 'xyzzy'. Valid: name"),
+        ("grpo", {"group_size": "eight"}, "recipe 'grpo'.*int.*group_size"),
+        ("rloo", {"normalise": "row"}, "recipe 'rloo'.*row.*normalise"),
+    ],
+)
+def test_mistakes_are_named(name, overrides, words):
+    with pytest.raises(ValueError, match=words):
+        recipes.get(name, **overrides)

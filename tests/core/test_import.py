@@ -1,0 +1,103 @@
+"""`import agentlightning` loads nothing, and every public name is where the table says."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import agentlightning
+from agentlightning import types
+
+HEAVY = {
+    "agl_autogen",
+    "agl_local",
+    "aiohttp",
+    "autogen_agentchat",
+    "backports",
+    "cyclopts",
+    "jinja2",
+    "litellm",
+    "msgspec",
+    "numpy",
+    "openai",
+    "opentelemetry",
+    "pluggy",
+    "pydantic",
+    "ray",
+    "rich",
+    "sqlalchemy",
+    "torch",
+    "transformers",
+    "typer",
+    "wrapt",
+    "yaml",
+    "zstandard",
+}
+
+
+def modules_after(statement: str) -> set[str]:
+    """Top-level modules loaded in a fresh interpreter after ``statement``."""
+    listing = "import json, sys; print(json.dumps(sorted({m.partition('.')[0] for m in sys.modules})))"
+    code = f"{statement}\n{listing}"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    return set(json.loads(done.stdout.splitlines()[-1]))
+
+
+def test_import_loads_no_library() -> None:
+    loaded = modules_after("import agentlightning")
+    assert "agentlightning" in loaded
+    assert loaded.isdisjoint(HEAVY)
+
+
+def test_listing_names_loads_no_library() -> None:
+    assert modules_after("import agentlightning; dir(agentlightning), agentlightning.__all__").isdisjoint(
+        HEAVY
+    )
+
+
+def test_types_load_no_tensor_library_server_or_database() -> None:
+    assert modules_after("import agentlightning; agentlightning.Call").isdisjoint(HEAVY - {"msgspec"})
+
+
+@pytest.mark.parametrize("name", sorted(agentlightning._HOMES))
+def test_public_name_resolves(name: str) -> None:
+    assert getattr(agentlightning, name) is not None
+    assert name in agentlightning.__all__
+    assert name in dir(agentlightning)
+
+
+def test_all_types_are_public() -> None:
+    assert {n for n, (module, _) in agentlightning._HOMES.items() if module == types.__name__} == set(
+        types.__all__
+    )
+
+
+def test_type_checkers_see_the_same_names_from_the_same_homes() -> None:
+    assert _names_for_type_checkers() == agentlightning._HOMES
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="'agentlightning' has no attribute 'nonsense'"):
+        agentlightning.nonsense  # noqa: B018 - the access is the test
+
+
+def _names_for_type_checkers() -> dict[str, tuple[str, str]]:
+    """Public name → (module, name there), read from the ``if TYPE_CHECKING`` block."""
+    tree = ast.parse(Path(agentlightning.__file__).read_text())
+    block = next(node for node in tree.body if isinstance(node, ast.If))
+    plain: dict[str, tuple[str, str]] = {}
+    public: dict[str, tuple[str, str]] = {}
+    for node in block.body:
+        if isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                (public if alias.asname else plain)[alias.name] = (str(node.module), alias.name)
+        elif isinstance(node, ast.Assign):
+            public[node.targets[0].id] = plain[node.value.id]
+    return public

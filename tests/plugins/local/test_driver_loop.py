@@ -1,0 +1,246 @@
+"""The whole driver: it serves, collects through HTTP, updates, publishes, saves, resumes, exports."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentlightning.types import LLM, Batch, Evaluation, Recipe, Row, Segment, StepReport
+from agl_local.checkpoint import latest
+from agl_local.driver import LocalDriver
+from agl_local.honours import HONOURS, LOSSES, refuse
+from agl_local.loss import SURROGATES
+from agl_local.options import Options, read_options
+from agl_local.plugin import agl_drivers
+from agl_local.policy import fingerprint, load_policy
+from plugins.local.driver_fixtures import saved_policy, tiny_tokenizer
+
+RECIPE = Recipe(name="test", group_size=16)
+PROMPT = tiny_tokenizer().encode("say a or b: ")
+
+
+def post(llm: LLM, body: dict[str, Any]) -> dict[str, Any]:
+    data = json.dumps({"model": llm.model, "return_token_ids": True, "logprobs": 1, **body}).encode()
+    request = urllib.request.Request(
+        f"{llm.endpoint}/completions", data, {"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        return dict(json.load(answer))
+
+
+class FakeJob:
+    """Samples one prompt 16 times; "a" pays 1. ``guided``: only "a" and "b" may be said."""
+
+    def __init__(
+        self, driver: LocalDriver, llm: LLM, folder: Path, steps: int, *, first: int = 0, guided: bool = True
+    ) -> None:
+        self.driver, self.llm, self.folder, self.steps, self.first_step = driver, llm, folder, steps, first
+        self.run_id, self.recipe, self.policy, self.seed, self.guided = "run-1", RECIPE, "tiny", 0, guided
+        self.reports: list[StepReport] = []
+        self.rewards: list[float] = []
+        self.events: list[str] = []
+        self.empty: set[int] = set()
+
+    async def collect(self, step: int) -> Batch:
+        self.events.append(f"collect {step}")
+        if step in self.empty:
+            return Batch(rows=[], metrics={"reward_count": 0.0})
+        guide = {"guided_choice": ["a", "b"]} if self.guided else {}
+        body = {"prompt": PROMPT, "n": 16, "max_tokens": 4, "temperature": 1.0, "seed": 100 + step, **guide}
+        answer = await asyncio.to_thread(post, self.llm, body)
+        assert answer["policy_version"] == self.driver.version
+        good = [choice["text"].startswith("a") for choice in answer["choices"]]
+        self.rewards.append(sum(good) / 16)
+        rows = [self.row(step, i, c, good[i] - self.rewards[-1]) for i, c in enumerate(answer["choices"])]
+        return Batch(rows=rows, metrics={"reward_mean": self.rewards[-1]})
+
+    def row(self, step: int, i: int, choice: dict[str, Any], advantage: float) -> Row:
+        ids = choice["token_ids"]
+        before, count = len(PROMPT), len(ids)
+        pad = [0.0] * before
+        tokenizer = tiny_tokenizer()
+        return Row(
+            row_id=f"{step}-{i}",
+            rollout_id=f"ro-{step}-{i}",
+            policy=self.policy,
+            token_ids=[*PROMPT, *ids],
+            mask=[0] * before + [1] * count,
+            advantages=pad + [advantage] * count,
+            logprobs=pad + choice["logprobs"]["token_logprobs"],
+            weights=pad + [1 / 16 / count] * count,
+            versions=[-1] * before + [self.driver.version] * count,
+            segments=[Segment(f"c-{step}-{i}", before, before + count, advantage)],
+            allowed={before: [tokenizer.encode("a"), tokenizer.encode("b")]} if self.guided else {},
+        )
+
+    async def report(self, report: StepReport) -> None:
+        self.events.append(f"report {report.step}")
+        self.reports.append(report)
+
+    async def evaluate(self, step: int) -> Evaluation | None:
+        self.events.append(f"evaluate {step}")
+        return None
+
+
+async def started(policy: Path, **options: Any) -> tuple[LocalDriver, LLM]:
+    values = {"engine": "thread", "threads": 1, "lr": 1e-2, "digest_every": 1, **options}
+    driver = LocalDriver(policy, "tiny", RECIPE, options=values)
+    return driver, await driver.start()
+
+
+@pytest.mark.parametrize("engine", ["thread", "process"])
+async def test_learns_and_says_so(tmp_path: Path, engine: str) -> None:
+    driver, llm = await started(saved_policy(tmp_path / "policy"), engine=engine)
+    try:
+        job = FakeJob(driver, llm, tmp_path, steps=12)
+        await driver.run(job)
+        assert sum(job.rewards[:3]) / 3 < 0.8 and job.rewards[-1] > 0.9
+        assert job.events[:6] == ["collect 0", "report 0", "evaluate 0", "collect 1", "report 1", "evaluate 1"]
+        assert [r.policy_version for r in job.reports][0] == 1 and driver.version == job.reports[-1].policy_version
+        for report in job.reports:
+            assert report.metrics["logprob_gap_max"] < 1e-4
+            assert report.metrics["logprob_gap_tokens"] == report.metrics["tokens_trained"]
+            assert set(report.seconds) == {"rollout", "update", "sync"}
+            assert report.rows_digest and report.params_digest and "reward_mean" in report.metrics
+        folder = await driver.export(tmp_path / "out")
+        assert fingerprint(load_policy(folder).model) == job.reports[-1].params_digest
+    finally:
+        await driver.close()
+        await driver.close()
+
+
+async def test_free_samples_of_the_engine_have_no_gap(tmp_path: Path) -> None:
+    driver, llm = await started(saved_policy(tmp_path / "policy"))
+    try:
+        job = FakeJob(driver, llm, tmp_path, steps=3, guided=False)
+        await driver.run(job)
+        assert max(report.metrics["logprob_gap_max"] for report in job.reports) < 1e-4
+    finally:
+        await driver.close()
+
+
+async def test_an_empty_batch_is_counted_and_changes_nothing(tmp_path: Path) -> None:
+    driver, llm = await started(saved_policy(tmp_path / "policy"))
+    try:
+        job = FakeJob(driver, llm, tmp_path, steps=2)
+        job.empty = {0, 1}
+        await driver.run(job)
+        assert [r.metrics["skipped"] for r in job.reports] == [1.0, 1.0] and driver.version == 0
+        assert job.reports[0].params_digest == job.reports[1].params_digest
+    finally:
+        await driver.close()
+
+
+async def test_resumes_from_a_checkpoint_as_if_nothing_had_happened(tmp_path: Path) -> None:
+    policy = saved_policy(tmp_path / "policy")
+    options = {"save_every": 2, "deterministic": False}
+    driver, llm = await started(policy, **options)
+    straight = FakeJob(driver, llm, tmp_path / "a", steps=4)
+    await driver.run(straight)
+    await driver.close()
+
+    driver, llm = await started(policy, **options)
+    await driver.run(FakeJob(driver, llm, tmp_path / "b", steps=2))
+    await driver.close()
+    found = latest(tmp_path / "b" / "checkpoints")
+    assert found is not None and found.step == 2
+    driver, llm = await started(policy, **options)
+    try:
+        rest = FakeJob(driver, llm, tmp_path / "b", steps=4, first=found.step)
+        await driver.run(rest)
+        assert rest.rewards == straight.rewards[2:]
+        assert [r.params_digest for r in rest.reports] == [r.params_digest for r in straight.reports[2:]]
+        assert [r.rows_digest for r in rest.reports] == [r.rows_digest for r in straight.reports[2:]]
+        assert [r.policy_version for r in rest.reports] == [r.policy_version for r in straight.reports[2:]]
+    finally:
+        await driver.close()
+
+
+async def test_resume_without_a_checkpoint_or_of_another_recipe_is_refused(tmp_path: Path) -> None:
+    policy = saved_policy(tmp_path / "policy")
+    driver, llm = await started(policy, save_every=1)
+    try:
+        with pytest.raises(ValueError, match="no checkpoint"):
+            await driver.run(FakeJob(driver, llm, tmp_path, steps=4, first=3))
+        await driver.run(FakeJob(driver, llm, tmp_path, steps=1))
+        driver.recipe = Recipe(name="other")
+        with pytest.raises(ValueError, match="another recipe"):
+            await driver.run(FakeJob(driver, llm, tmp_path, steps=2, first=1))
+    finally:
+        await driver.close()
+
+
+async def test_rows_of_another_policy_are_refused(tmp_path: Path) -> None:
+    driver, llm = await started(saved_policy(tmp_path / "policy"))
+    try:
+        job = FakeJob(driver, llm, tmp_path, steps=1)
+        job.policy = "stranger"
+        with pytest.raises(ValueError, match="rows of .'stranger'."):
+            await driver.run(job)
+    finally:
+        await driver.close()
+
+
+async def test_a_policy_that_is_not_there_is_named_and_close_still_works(tmp_path: Path) -> None:
+    driver = LocalDriver(tmp_path / "nowhere", "tiny", RECIPE)
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        await driver.start()
+    await driver.close()
+
+
+@pytest.mark.parametrize(
+    ("fields", "match"),
+    [
+        ({"critic": True}, "value head"),
+        ({"loss": "magic"}, "'magic' is not one of"),
+        ({"top_p": 0.9}, "part of the distribution"),
+        ({"top_k": 40}, "part of the distribution"),
+        ({"loss": "reinforce", "clip_high": 0.3}, "clip_high would be ignored"),
+        ({"extra": {"x": 1}}, "means nothing"),
+    ],
+)
+def test_what_would_be_ignored_is_refused(fields: dict[str, Any], match: str) -> None:
+    with pytest.raises(ValueError, match=match):
+        refuse(Recipe(name="r", **fields))
+    refuse(Recipe(name="r"))
+
+
+def test_honours_names_real_fields_and_losses_that_exist() -> None:
+    assert set(Recipe.__struct_fields__) >= HONOURS
+    assert not HONOURS & {"critic", "extra", "top_p", "top_k"}
+    assert set(SURROGATES) == LOSSES
+
+
+@pytest.mark.parametrize(
+    ("given", "match"),
+    [
+        ({"learning_rat": 1}, "no option 'learning_rat'"),
+        ({"thread": 1}, "Did you mean 'threads'"),
+        ({"lr": "fast"}, r"\$\.lr"),
+        ({"lr": 0.0}, "lr must be positive"),
+        ({"threads": 0}, "threads must be at least 1"),
+        ({"save_every": -1}, "save_every must not be negative"),
+        ({"clip_norm": 0.0}, "clip_norm must be positive"),
+        ({"dtype": "int8"}, "dtype 'int8'"),
+        ({"engine": "cloud"}, "engine"),
+    ],
+)
+def test_options_are_checked(given: dict[str, Any], match: str) -> None:
+    with pytest.raises(ValueError, match=match):
+        read_options(given)
+    assert read_options(None) == Options()
+
+
+def test_the_plugin_registers_without_loading_torch() -> None:
+    import subprocess
+    import sys
+
+    code = "import sys, agl_local.plugin as p; p.agl_drivers(); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    (spec,) = agl_drivers()
+    assert spec.name == "local" and spec.honours == HONOURS
