@@ -3,9 +3,9 @@
 Run ``python bench/local_update.py [--threads 1] [--rounds 7]``; prints one JSON object. The rows are those of
 calc_x in shape: 8 prompts x 8 samples, two calls of one conversation merged into a row, about a quarter of
 the tokens trained. Beside it, in the same run: transformers' own Qwen2 over the same rows in one padded
-batch, the same loss written out over all positions, AdamW and clipping. Rounds alternate; figures are medians.
-``seconds_all_live`` is without rows of advantage 0; ``seconds`` has a quarter of the groups at equal reward,
-as the demo has. Both trainers start from the same weights and must agree on the gradient norm.
+batch, the same loss written out over all positions, AdamW and clipping. Rounds alternate; figures are
+medians. ``seconds_all_live`` is without rows of advantage 0; ``seconds`` has a quarter of the groups at equal
+reward, as the demo has. Both trainers start from the same weights and must agree on the gradient norm.
 """
 
 from __future__ import annotations

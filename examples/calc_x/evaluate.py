@@ -130,19 +130,18 @@ def _padded(rows: Sequence[Sequence[int]]) -> Tensor:
     return torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
 
 
-def report(policy: Policy, n: int = 400) -> str:
-    """Greedy and sampled reward on ``n`` held-out problems, as a small table."""
+def table(policy: Policy, n: int = 400) -> str:
+    """Greedy and sampled reward on ``n`` held-out problems, per kind, as a Markdown table."""
     problems = generate("heldout", n)
     greedy = evaluate(policy, problems)
     sampled = evaluate(policy, problems, temperature=1.0)
-    lines = [
-        f"held-out generated problems, n = {n}: greedy {greedy.reward:.3f}, sampled {sampled.reward:.3f}"
-    ]
-    lines += [f"  {kind:8} {greedy.by_kind[kind]:.2f}  {sampled.by_kind[kind]:.2f}" for kind in KINDS]
-    lines.append(f"  calls of the calculator: greedy {greedy.called:.3f}, sampled {sampled.called:.3f}")
+    lines = ["| kind | greedy | sampled, T = 1 |", "|---|---|---|"]
+    lines += [f"| {kind} | {greedy.by_kind[kind]:.2f} | {sampled.by_kind[kind]:.2f} |" for kind in KINDS]
+    lines.append(f"| **all** | **{greedy.reward:.3f}** | **{sampled.reward:.3f}** |")
+    lines.append(f"| calls the tool | {greedy.called:.3f} | {sampled.called:.3f} |")
     return "\n".join(lines)
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    print(report(load_policy(sys.argv[1] if sys.argv[1:] else POLICY)))
+    print(table(load_policy(sys.argv[1] if sys.argv[1:] else POLICY)))

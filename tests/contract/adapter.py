@@ -43,15 +43,18 @@ class AdapterContract(ABC):
 
     @abstractmethod
     def client(self, url: str, key: str) -> Any:
-        """A model client of the framework, which may be shared by many agents. It retries up to three times."""
+        """A model client of the framework, which may be shared by many agents. It retries up to three
+        times."""
 
     @abstractmethod
     async def tool_agent(self, client: Any, task: str, tool: Callable[..., Any], stream: bool) -> str:
-        """Run one agent named ``solver`` with ``tool``, and answer after its result: two calls. Returns the answer."""
+        """Run one agent named ``solver`` with ``tool``, and answer after its result: two calls. Returns the
+        answer."""
 
     @abstractmethod
     async def team(self, client: Any, task: str, stream: bool) -> None:
-        """Run a team of ``writer`` and ``critic``, each with its name in its system prompt, each speaking once."""
+        """Run a team of ``writer`` and ``critic``, each with its name in its system prompt, each speaking
+        once."""
 
     @abstractmethod
     async def close(self, client: Any) -> None:
@@ -63,7 +66,8 @@ class AdapterContract(ABC):
 
     @abstractmethod
     def patched(self) -> Sequence[tuple[Any, str]]:
-        """Everything the adapter patches, as owner and attribute: compared by identity after ``uninstrument``."""
+        """Everything the adapter patches, as owner and attribute: compared by identity after
+        ``uninstrument``."""
 
     # ---------------------------------------------------------------------------------------- fixtures
     @pytest.fixture(autouse=True)
@@ -99,7 +103,9 @@ class AdapterContract(ABC):
         assert COUNTS.snapshot() == {}
 
     @STREAM
-    async def test_team_is_exact_and_named(self, server: ScriptedModelServer, shared: Any, stream: bool) -> None:
+    async def test_team_is_exact_and_named(
+        self, server: ScriptedModelServer, shared: Any, stream: bool
+    ) -> None:
         recording = Recording("team", server.url)
         with recording.active():
             await self.team(shared, "a poem", stream)
@@ -109,7 +115,9 @@ class AdapterContract(ABC):
             assert span.attributes[semconv.AGENT_NAME] in str(exchange.body["messages"][0]["content"])
 
     @STREAM
-    async def test_sixteen_agents_at_once(self, server: ScriptedModelServer, shared: Any, stream: bool) -> None:
+    async def test_sixteen_agents_at_once(
+        self, server: ScriptedModelServer, shared: Any, stream: bool
+    ) -> None:
         recordings = [Recording(str(number), server.url) for number in range(16)]
 
         async def work(recording: Recording) -> None:
@@ -121,12 +129,13 @@ class AdapterContract(ABC):
 
         await asyncio.gather(*(work(recording) for recording in recordings))
         for number, recording in enumerate(recordings):
-            mine = [x for x in server.log if x.headers[semconv.HEADER_ATTEMPT] == recording.context.attempt_id]
+            name = recording.context.attempt_id
+            mine = [x for x in server.log if x.headers[semconv.HEADER_ATTEMPT] == name]
             assert len(mine) == 2
             assert_exact(recording, mine)
             assert recording.agents() == (list(TEAM) if number % 2 else [SOLVER, SOLVER])
             assert {x.headers["authorization"] for x in mine} == {f"Bearer {recording.context.key}"}
-            assert all(recording.context.attempt_id in str(x.body["messages"]) for x in mine)
+            assert all(name in str(x.body["messages"]) for x in mine)
         assert len(server.log) == 32
 
     def test_the_blocking_face(self) -> None:
@@ -242,7 +251,9 @@ class AdapterContract(ABC):
         assert recording.spans == []
         assert semconv.HEADER_ATTEMPT not in server.log[0].headers
 
-    async def test_foreign_wrappers_above_ours_survive(self, server: ScriptedModelServer, shared: Any) -> None:
+    async def test_foreign_wrappers_above_ours_survive(
+        self, server: ScriptedModelServer, shared: Any
+    ) -> None:
         seen: list[str] = []
 
         def foreign(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:

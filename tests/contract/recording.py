@@ -45,13 +45,17 @@ class Recording:
 
 
 def assert_exact(recording: Recording, log: Iterable[Exchange]) -> None:
-    """Every answered request of this log is one call span of the attempt, token for token, in the same order."""
+    """Every answered request of this log is one call span of the attempt, token for token, in the same
+    order."""
     exchanges = [exchange for exchange in log if exchange.status == 200]
     calls = [span for span in recording.calls if span.status == "ok"]
     answered = [span.attributes.get(semconv.RESPONSE_ID) for span in calls]
     assert answered == [exchange.response_id for exchange in exchanges]
     for span, exchange in zip(calls, exchanges, strict=True):
-        assert (span.rollout_id, span.attempt_id) == (recording.context.rollout_id, recording.context.attempt_id)
+        assert (span.rollout_id, span.attempt_id) == (
+            recording.context.rollout_id,
+            recording.context.attempt_id,
+        )
         assert_same_tokens(span, exchange)
 
 

@@ -1,4 +1,5 @@
-"""The model's side of the adapter contract: one script that serves a tool agent, a team, and faults on demand.
+"""The model's side of the adapter contract: one script that serves a tool agent, a team, and faults on
+demand.
 
 What the model says depends on what it was sent, so that every conversation has its own tokens.
 """
@@ -20,7 +21,8 @@ ARGUMENTS = '{"a": 17,  "b":25}'
 
 
 def say(body: dict[str, Any]) -> Any:
-    """A tool call while there is a tool and no result of it yet, then an answer that quotes the last message."""
+    """A tool call while there is a tool and no result of it yet, then an answer that quotes the last
+    message."""
     messages = body["messages"]
     last = messages[-1]
     if body.get("tools") and last["role"] != "tool":
@@ -30,7 +32,8 @@ def say(body: dict[str, Any]) -> Any:
 
 
 class Failing:
-    """Answers the first requests with ``statuses``, then as :func:`say` does. Retries are asked for at once."""
+    """Answers the first requests with ``statuses``, then as :func:`say` does. Retries are asked for at
+    once."""
 
     def __init__(self, *statuses: int, forever: bool = False) -> None:
         self._statuses: Iterator[int] = chain(statuses, repeat(statuses[-1] if forever else 200))

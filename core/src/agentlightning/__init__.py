@@ -33,7 +33,7 @@ if TYPE_CHECKING:
         get_reward_value as get_reward_value,
     )
     from agentlightning.hookspecs import hookimpl as hookimpl, hookspec as hookspec
-    from agentlightning.plugins import PluginError as PluginError, load
+    from agentlightning.plugins import PluginError as PluginError, Plugins as Plugins
     from agentlightning.recipes import GRPO as GRPO, RLOO as RLOO
     from agentlightning.store import SQLiteStore, StoreClient, open_store as open_store
     from agentlightning.trainer import Trainer as Trainer
@@ -72,7 +72,6 @@ if TYPE_CHECKING:
 
     LightningStore = SQLiteStore
     LightningStoreClient = StoreClient
-    load_plugins = load
 
 # module → its public names; "public=name" where the public name differs
 _PUBLIC = {
@@ -81,7 +80,7 @@ _PUBLIC = {
     "capture.emitters": "emit_annotation emit_exception emit_message emit_object emit_reward operation",
     "capture.rewards": "find_final_reward find_reward_spans get_reward_value",
     "hookspecs": "hookimpl hookspec",
-    "plugins": "PluginError load_plugins=load",
+    "plugins": "PluginError Plugins",
     "recipes": "GRPO RLOO",
     "store": "LightningStore=SQLiteStore LightningStoreClient=StoreClient open_store",
     "trainer": "Trainer",

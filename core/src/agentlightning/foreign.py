@@ -35,15 +35,19 @@ class Foreign(NamedTuple):
     """Whether pip knows it, so that pip can remove it."""
 
     def message(self) -> str:
-        """What is wrong, where, and the two commands that mend it."""
-        pip = shlex.join([sys.executable, "-m", "pip"])
-        remove = f"{pip} uninstall -y {PACKAGE}" if self.installed else f"remove or rename {self.location}"
+        """What is wrong, where, and what mends it."""
+        if self.installed:
+            pip = shlex.join([sys.executable, "-m", "pip"])
+            mend = [
+                f"{pip} uninstall -y {PACKAGE}",
+                f"{pip} install --force-reinstall --no-deps {_core_source()}",
+            ]
+        else:
+            mend = [f"remove or rename {self.location}"]
         return (
             f"another package called {PACKAGE!r} is in this environment\n"
             f"  version {self.version}, in {self.location}\n"
-            f"It hides or overwrites the modules of {CORE} in {HERE}. To mend it:\n"
-            f"  {remove}\n"
-            f"  {pip} install --force-reinstall --no-deps {_core_source()}"
+            f"It hides or overwrites the modules of {CORE} in {HERE}. To mend it:\n  " + "\n  ".join(mend)
         )
 
 

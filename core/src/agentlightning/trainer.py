@@ -17,7 +17,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from agentlightning.capture.install import install as install_capture
+from agentlightning import capture
 from agentlightning.agents import as_agent
 from agentlightning.algorithms.context import Algorithm, Context
 from agentlightning.algorithms.rl import RL, refuse_ignored
@@ -202,14 +202,14 @@ class Trainer:
         from agentlightning.testing.scripted import ScriptedModelServer
 
         for name, script_for in self.headroom.items():
-            server = ScriptedModelServer(script_for(tasks), model=name)
+            server = ScriptedModelServer(script_for(tasks), model=name, ids="always")
             await server.start()
             stack.push_async_callback(server.stop)
             gateway.add_route(Upstream(policy=name, url=server.url, model=name, trainable=False))
 
     def _instrument(self) -> list[Any]:
         """Activate capture, the adapters asked for by name, and those whose framework is imported."""
-        install_capture()
+        capture.install()
         active = []
         for name in self.adapters:
             pick(self.plugins.adapters, "adapter", name)

@@ -6,13 +6,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import openai._base_client as sdk
-from agl_autogen import AutoGenInstrumentor
 from autogen_agentchat.agents import AssistantAgent
 from autogen_agentchat.conditions import MaxMessageTermination
 from autogen_agentchat.teams import BaseGroupChat, RoundRobinGroupChat
 from autogen_ext.models.openai import OpenAIChatCompletionClient
 from contract.adapter import AdapterContract
 from contract.script import SOLVER, TEAM
+
+from agl_autogen import AutoGenInstrumentor
 
 INFO = {
     "vision": False,

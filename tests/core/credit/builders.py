@@ -7,11 +7,14 @@ import math
 from random import Random
 from typing import Any
 
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, settings, strategies as st
 
 from agentlightning import semconv
 from agentlightning.credit import tokens_digest
 from agentlightning.types import Attempt, Call, Record, Reward, Rollout, RolloutStatus, Span
+
+PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+"""For every property test: a slow machine is no failure."""
 
 
 def make_call(

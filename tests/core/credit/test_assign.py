@@ -7,7 +7,7 @@ from random import Random
 
 import msgspec
 import pytest
-from core.credit.builders import make_call, make_record, make_wire, one_call, world, worlds
+from core.credit.builders import PATIENT, make_call, make_record, make_wire, one_call, world, worlds
 from core.credit.test_rows import RECIPES
 from hypothesis import given, settings, strategies as st
 
@@ -29,6 +29,7 @@ def trained(rows: list[Row]) -> dict[str, tuple[Row, int, int]]:
     return found
 
 
+@PATIENT
 @given(worlds(), RECIPES)
 def test_every_call_is_trained_once_or_accounted_for(records, recipe):
     batch = assign(records, recipe, version=2)
@@ -45,6 +46,7 @@ def test_every_call_is_trained_once_or_accounted_for(records, recipe):
     )
 
 
+@PATIENT
 @given(worlds(), RECIPES)
 def test_rows_reproduce_every_calls_ids(records, recipe):
     calls = {call.call_id: call for record in records for call in record.calls}
@@ -74,6 +76,7 @@ def test_rows_reproduce_every_calls_ids(records, recipe):
                 assert row.weights[t] > 0 and math.isfinite(row.advantages[t])
 
 
+@PATIENT
 @given(worlds(), RECIPES, st.randoms(use_true_random=False))
 def test_the_order_of_records_and_calls_does_not_matter(records, recipe, random):
     expected = assign(records, recipe, version=2)
@@ -84,6 +87,7 @@ def test_the_order_of_records_and_calls_does_not_matter(records, recipe, random)
     assert rows_digest(found.rows) == rows_digest(expected.rows)
 
 
+@PATIENT
 @given(worlds(), RECIPES)
 def test_assign_leaves_its_input_alone(records, recipe):
     before = msgspec.msgpack.encode(records)
@@ -91,6 +95,7 @@ def test_assign_leaves_its_input_alone(records, recipe):
     assert msgspec.msgpack.encode(records) == before
 
 
+@PATIENT
 @given(worlds(clean=True), RECIPES)
 def test_merging_changes_rows_but_neither_advantages_nor_weights(records, recipe):
     merged, single = (
@@ -106,6 +111,7 @@ def test_merging_changes_rows_but_neither_advantages_nor_weights(records, recipe
     assert merged.metrics["tokens"] <= single.metrics["tokens"]
 
 
+@PATIENT
 @given(worlds(clean=True), RECIPES, st.data())
 def test_a_failed_or_unrewarded_rollout_is_as_if_it_had_never_been(records, recipe, data):
     victim = data.draw(st.sampled_from(records))
@@ -132,6 +138,7 @@ def test_a_failed_or_unrewarded_rollout_is_as_if_it_had_never_been(records, reci
         assert with_it.metrics.get(name) == without.metrics.get(name)
 
 
+@PATIENT
 @given(worlds(), RECIPES)
 def test_advantages_follow_their_account(records, recipe):
     batch = assign(records, recipe, version=2)
@@ -143,6 +150,7 @@ def test_advantages_follow_their_account(records, recipe):
                 assert seen["advantage"] == expected == segment.advantage
 
 
+@PATIENT
 @given(worlds(clean=True))
 def test_group_advantages_of_a_broadcast_sum_to_zero_over_rollouts(records):
     batch = assign(records, PLAIN)
@@ -317,7 +325,7 @@ def test_two_hundred_calls_of_ten_thousand_tokens():
     assert len(rows_digest(batch.rows)) == 64
 
 
-@settings(max_examples=20)
+@settings(PATIENT, max_examples=20)
 @given(st.integers(0, 10_000))
 def test_the_same_world_gives_the_same_digest(seed):
     digests = {rows_digest(assign(world(Random(seed)), GRPO()).rows) for _ in range(2)}

@@ -102,6 +102,14 @@ def test_means_of_equal_credits_have_no_spread_whatever_the_rounding():
     assert {v.value for v in got.calls.values()} == {0.0}
 
 
+def test_values_that_differ_by_rounding_alone_are_equal():
+    items = [c._replace(credit=v) for c, v in zip(credited(), [0.3, math.nextafter(0.3, 1.0)], strict=False)]
+    got, all_got = found(items, scale="std")
+    assert (got, all_got.groups_zero_spread) == ({"a": 0.0, "b": 0.0}, 1)
+    apart = [c._replace(credit=v) for c, v in zip(credited(), [0.3, 0.3 + 1e-9], strict=False)]
+    assert found(apart)[1].groups_zero_spread == 0
+
+
 def test_group_by_tags_makes_a_baseline_of_its_own_for_each_side():
     items = []
     for name, wolf, town in [("a", 1.0, 0.0), ("b", 0.0, 4.0)]:

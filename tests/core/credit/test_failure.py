@@ -78,11 +78,12 @@ def test_a_table_can_give_a_kind_a_reward():
     assert (batch.metrics["failed/timeout"], batch.metrics["reward_mean"]) == (1, 0.0)
 
 
-def test_other_kinds_stay_out():
-    batch = assign(
-        group(make_record("f", status=FAILED, reason="model-5xx")), RECIPE, failure={"timeout": -1.0}
-    )
-    assert advantages(batch) == {"x": -0.5, "y": 0.5}
+def test_other_kinds_and_those_left_out_by_name_stay_out():
+    record = make_record("f", status=FAILED, reason="model-5xx", reward=9.0)
+    for table in ({"timeout": -1.0}, {"model-5xx": None}):
+        batch = assign(group(record), RECIPE, failure=table)
+        assert advantages(batch) == {"x": -0.5, "y": 0.5}
+        assert batch.metrics["reward_mean"] == 0.5
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from core.credit.builders import make_call, worlds
+from core.credit.builders import PATIENT, make_call, worlds
 from hypothesis import given
 
 from agentlightning.credit import grow
@@ -140,6 +140,7 @@ def brute_parent(call, earlier):
     return max((len(e.prompt_ids + e.response_ids) for e in fitting), default=None)
 
 
+@PATIENT
 @given(worlds(vocabulary=2, clean=True))
 def test_parents_are_those_of_a_brute_force_search(records):
     for record in records:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import msgspec
 import pytest
 import torch
-from core.credit.builders import make_call, make_record, worlds
+from core.credit.builders import PATIENT, make_call, make_record, worlds
 from core.credit.reference import Toy, gradient, row_loss, torch_loss
 from hypothesis import given, settings, strategies as st
 
 from agentlightning.credit import assign
+from agentlightning.recipes import RLOO
 from agentlightning.types import Recipe
 
 torch.set_num_threads(1)
@@ -36,7 +37,7 @@ def on_policy(records):
     return records
 
 
-@settings(max_examples=40, deadline=None)
+@settings(PATIENT, max_examples=40)
 @given(worlds(vocabulary=VOCABULARY, clean=True), RECIPE, st.booleans())
 def test_merged_equals_unmerged(records, recipe, near):
     records = on_policy(records) if near else records
@@ -60,7 +61,7 @@ def test_the_comparison_would_notice_a_wrong_prefix_or_weight():
         assert (gradient(MODEL, [wrong], recipe) - true).abs().max().item() > 1e-4
 
 
-@settings(max_examples=20, deadline=None)
+@settings(PATIENT, max_examples=20)
 @given(worlds(vocabulary=VOCABULARY, clean=True), RECIPE)
 def test_the_loss_in_plain_python_is_the_loss_in_torch(records, recipe):
     rows = assign(on_policy(records), recipe).rows
@@ -70,8 +71,6 @@ def test_the_loss_in_plain_python_is_the_loss_in_torch(records, recipe):
 
 
 def test_rloo_at_ratio_one_is_reinforce():
-    from agentlightning.recipes import RLOO
-
     records = on_policy(
         [
             make_record(f"r{i}", [make_call(f"c{i}", [1], [i % 4, 2], 0, f"r{i}")], reward=float(i))

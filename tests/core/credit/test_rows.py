@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from core.credit.builders import make_call, make_record, one_call, worlds
+from core.credit.builders import PATIENT, make_call, make_record, one_call, worlds
 from hypothesis import given, strategies as st
 
 from agentlightning.credit import assign
@@ -140,6 +140,7 @@ RECIPES = st.builds(
 )
 
 
+@PATIENT
 @given(worlds(), RECIPES)
 def test_weights_sum_as_normalise_says(records, recipe):
     rows = assign(records, recipe, version=2).rows

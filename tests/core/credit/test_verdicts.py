@@ -6,7 +6,7 @@ import hashlib
 import struct
 
 import pytest
-from core.credit.builders import make_call, make_record, make_wire
+from core.credit.builders import PATIENT, make_call, make_record, make_wire
 from hypothesis import given, strategies as st
 
 from agentlightning import semconv
@@ -27,6 +27,7 @@ def test_the_digest_is_sha256_of_count_and_int32_ids():
     assert tokens_digest([7, -1], [9]) == expected
 
 
+@PATIENT
 @given(IDS, IDS, IDS, IDS)
 def test_equal_digests_mean_equal_ids(a, b, c, d):
     assert (tokens_digest(a, b) == tokens_digest(c, d)) == ((a, b) == (c, d))
@@ -42,6 +43,7 @@ def test_ids_that_are_no_int32_are_refused(ids):
         pack(ids)
 
 
+@PATIENT
 @given(IDS, IDS)
 def test_common_prefix(a, b):
     expected = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))

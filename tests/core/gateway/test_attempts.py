@@ -168,3 +168,20 @@ async def test_stopping_the_gateway_records_what_was_under_way(world):
     await world.gateway.stop()
     assert world.store.calls[0].status == "cancelled"
     await asyncio.gather(asking, return_exceptions=True)
+
+
+async def test_an_attempt_closed_while_it_is_looked_up_is_refused(world):
+    world.store.put("ro-9", "at-9")
+    reading, go = asyncio.Event(), asyncio.Event()
+
+    async def slow(rollout_id, attempt_id="latest"):
+        reading.set()
+        await go.wait()
+        return []
+
+    world.store.query_calls = slow
+    asking = asyncio.create_task(world.post(key=world.keys.mint("ro-9", "at-9")))
+    await reading.wait()
+    await world.gateway.close_attempt("at-9")
+    go.set()
+    assert (await asking).status == 409 and not world.engine.bodies

@@ -155,3 +155,13 @@ async def test_an_unforeseen_failure_is_a_500_without_details(world, caplog):
     got = await world.post()
     assert got.status == 500 and b"predicate" not in got.raw
     assert "predicate is broken" in caplog.text
+
+
+async def test_a_failure_of_ours_is_on_record(world, caplog):
+    def broken():
+        raise RuntimeError("no version today")
+
+    world.gateway.add_route(Upstream(url=world.engine.url, model="tiny", version=broken))
+    assert (await world.post()).status == 500
+    assert world.store.calls[0].error == "gateway-error: RuntimeError: no version today"
+    assert "no version today" in caplog.text

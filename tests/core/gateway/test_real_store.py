@@ -63,3 +63,24 @@ async def test_an_attempt_opened_in_another_process(world):
     key = world.keys.mint(rollout.rollout_id, attempt.attempt_id, fence=attempt.fence)
     assert [(await world.post(key=key)).status for _ in range(2)] == [200, 200]
     assert [c.sequence for c in await world.store.query_calls(rollout.rollout_id)] == [0, 1]
+
+
+async def test_hanging_up_during_the_commit_loses_nothing_and_doubles_nothing(world):
+    rollout, _, key = await lease(world)
+    add_calls, started, told = world.store.add_calls, asyncio.Event(), []
+
+    async def slow(calls, *, fence=None):
+        await add_calls(calls, fence=fence)
+        if not started.is_set():
+            started.set()
+            await asyncio.Event().wait()
+
+    world.store.add_calls = slow
+    world.gateway._handler.on_call = lambda call: told.append(call.call_id)
+    asking = asyncio.create_task(world.post(key=key))
+    await started.wait()
+    asking.cancel()
+    while not told:
+        await world.metrics()
+    assert [c.status for c in await world.store.query_calls(rollout.rollout_id)] == ["ok"]
+    assert (await world.metrics())["calls"] == {"ok": 1}

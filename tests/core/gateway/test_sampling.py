@@ -174,3 +174,15 @@ def test_seed_is_pinned():
 def test_bad_select_says_so(world):
     with pytest.raises(ValueError, match="not a regular expression"):
         world.open("x", select="re:(")
+
+
+async def test_a_retry_keeps_its_seed(run):
+    def headers(span, retry=0):
+        return {"traceparent": f"00-{'a' * 32}-{span * 16}-01", "x-stainless-retry-count": str(retry)}
+
+    for span, retry in (("1", 0), ("1", 1), ("2", 0), ("2", 1), ("2", 2), ("3", 0)):
+        await run.post(headers=headers(span, retry))
+    seeds = [b["seed"] for b in run.engine.bodies]
+    assert seeds[0] == seeds[1] and seeds[2] == seeds[3] == seeds[4]
+    assert len(set(seeds)) == 3
+    assert seeds == [derive_seed(7, "", i) for i in (0, 0, 1, 1, 1, 2)]

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 
 from agentlightning.gateway.answer import parse_answer, parse_chunk
 from agentlightning.gateway.errors import BadAnswer
@@ -15,6 +15,7 @@ from .conftest import whole
 texts = st.text(max_size=120)
 
 
+@settings(deadline=None)
 @given(
     events=st.lists(
         st.text(st.characters(codec="utf-8", exclude_characters="\r\n"), max_size=30), max_size=8
@@ -62,6 +63,7 @@ def put_together(raw, api, expected=1):
     return assembler.answer()
 
 
+@settings(deadline=None)
 @given(
     text=texts,
     tool=st.none() | st.tuples(st.text(min_size=1, max_size=9), texts),
@@ -90,6 +92,7 @@ def test_replayed_chat_is_the_answer(text, tool, n, reasoning):
         assert b.logprobs.values() == a.logprobs.values()
 
 
+@settings(deadline=None)
 @given(text=texts)
 def test_replayed_completion_is_the_answer(text):
     raw = json.dumps(whole({"model": "m"}, text=text, api="completions")).encode()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from plugins.local.driver_fixtures import make_row, tiny_config, tiny_policy, tiny_tokenizer
 
 from agentlightning.types import Recipe, Row
 from agl_local.checkpoint import CheckpointError, latest, load_checkpoint, read_checkpoint, save_checkpoint
@@ -15,7 +16,6 @@ from agl_local.export import export_policy
 from agl_local.files import write_folder
 from agl_local.policy import Policy, fingerprint
 from agl_local.update import Updater
-from plugins.local.driver_fixtures import make_row, tiny_config, tiny_policy, tiny_tokenizer
 
 RECIPE = Recipe(name="r", epochs=2, minibatches=2)
 

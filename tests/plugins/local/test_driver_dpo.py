@@ -5,10 +5,10 @@ import math
 
 import pytest
 import torch
+from plugins.local.driver_fixtures import gradients, reference_logprobs, relative, tiny_model, tiny_tokenizer
 
 from agl_local.dpo import Pair, answer_logprobs, dpo_backward, dpo_loss, encode_pair, train_dpo
 from agl_local.sft import Sample
-from plugins.local.driver_fixtures import gradients, reference_logprobs, relative, tiny_model, tiny_tokenizer
 
 
 def logs(*probabilities: float) -> torch.Tensor:
@@ -64,12 +64,16 @@ def test_at_the_reference_the_loss_is_log_two_and_micro_batches_do_not_matter() 
 
 def test_training_prefers_what_was_chosen() -> None:
     model = tiny_model()
-    before = answer_logprobs(model, [p.chosen for p in pairs()]) - answer_logprobs(model, [p.rejected for p in pairs()])
+    before = answer_logprobs(model, [p.chosen for p in pairs()]) - answer_logprobs(
+        model, [p.rejected for p in pairs()]
+    )
     seen: list[int] = []
     metrics = train_dpo(
         model, pairs(), steps=15, batch_size=3, lr=3e-3, progress=lambda step, _: seen.append(step)
     )
-    after = answer_logprobs(model, [p.chosen for p in pairs()]) - answer_logprobs(model, [p.rejected for p in pairs()])
+    after = answer_logprobs(model, [p.chosen for p in pairs()]) - answer_logprobs(
+        model, [p.rejected for p in pairs()]
+    )
     assert bool((after > before).all()) and metrics["accuracy"] == 1.0 and metrics["loss"] < math.log(2)
     assert seen == list(range(15)) and metrics["steps_skipped"] == 0
 

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from plugins.local.driver_fixtures import saved_policy, tiny_tokenizer
 
 from agentlightning.types import LLM, Batch, Evaluation, Recipe, Row, Segment, StepReport
 from agl_local.checkpoint import latest
@@ -18,7 +20,6 @@ from agl_local.loss import SURROGATES
 from agl_local.options import Options, read_options
 from agl_local.plugin import agl_drivers
 from agl_local.policy import fingerprint, load_policy
-from plugins.local.driver_fixtures import saved_policy, tiny_tokenizer
 
 RECIPE = Recipe(name="test", group_size=16)
 PROMPT = tiny_tokenizer().encode("say a or b: ")
@@ -100,8 +101,15 @@ async def test_learns_and_says_so(tmp_path: Path, engine: str) -> None:
         job = FakeJob(driver, llm, tmp_path, steps=12)
         await driver.run(job)
         assert sum(job.rewards[:3]) / 3 < 0.8 and job.rewards[-1] > 0.9
-        assert job.events[:6] == ["collect 0", "report 0", "evaluate 0", "collect 1", "report 1", "evaluate 1"]
-        assert [r.policy_version for r in job.reports][0] == 1 and driver.version == job.reports[-1].policy_version
+        assert job.events[:6] == [
+            "collect 0",
+            "report 0",
+            "evaluate 0",
+            "collect 1",
+            "report 1",
+            "evaluate 1",
+        ]
+        assert job.reports[0].policy_version == 1 and driver.version == job.reports[-1].policy_version
         for report in job.reports:
             assert report.metrics["logprob_gap_max"] < 1e-4
             assert report.metrics["logprob_gap_tokens"] == report.metrics["tokens_trained"]
@@ -161,6 +169,21 @@ async def test_resumes_from_a_checkpoint_as_if_nothing_had_happened(tmp_path: Pa
         await driver.close()
 
 
+async def test_deterministic_mode_gives_the_same_digests_twice(tmp_path: Path) -> None:
+    policy = saved_policy(tmp_path / "policy")
+    seen = []
+    for folder in ("a", "b"):
+        driver, llm = await started(policy, deterministic=True, digest_every=0)
+        try:
+            job = FakeJob(driver, llm, tmp_path / folder, steps=3)
+            await driver.run(job)
+        finally:
+            await driver.close()
+        seen.append([(r.rows_digest, r.params_digest) for r in job.reports])
+    assert seen[0] == seen[1] and all(params for _, params in seen[0])
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
 async def test_resume_without_a_checkpoint_or_of_another_recipe_is_refused(tmp_path: Path) -> None:
     policy = saved_policy(tmp_path / "policy")
     driver, llm = await started(policy, save_every=1)
@@ -180,7 +203,7 @@ async def test_rows_of_another_policy_are_refused(tmp_path: Path) -> None:
     try:
         job = FakeJob(driver, llm, tmp_path, steps=1)
         job.policy = "stranger"
-        with pytest.raises(ValueError, match="rows of .'stranger'."):
+        with pytest.raises(ValueError, match=r"rows of \['stranger'"):
             await driver.run(job)
     finally:
         await driver.close()
@@ -227,6 +250,7 @@ def test_honours_names_real_fields_and_losses_that_exist() -> None:
         ({"save_every": -1}, "save_every must not be negative"),
         ({"clip_norm": 0.0}, "clip_norm must be positive"),
         ({"dtype": "int8"}, "dtype 'int8'"),
+        ({"dtype": "bfloat16", "deterministic": True}, "deterministic needs"),
         ({"engine": "cloud"}, "engine"),
     ],
 )

@@ -11,9 +11,9 @@ from plugins.local.driver_fixtures import gradients, make_row, reference_logprob
 
 import agl_local.model
 from agentlightning.types import Recipe, Row
-from agl_local.batch import RowError
+from agl_local.batch import RowError, worth_sharing
 from agl_local.model import CausalLM
-from agl_local.pack import micro_batches, pack
+from agl_local.pack import micro_batches, pack, shared_batches
 from agl_local.score import logprob_gap
 from agl_local.update import Updater
 
@@ -83,6 +83,54 @@ def test_micro_batches_padding_and_order_do_not_change_the_gradient(
     whole = gradient(model, rows, caught, recipe, micro_tokens=10_000)
     for micro in (1, 30, 45):
         assert relative(gradient(model, rows[::-1], caught, recipe, micro_tokens=micro), whole) < 1e-6
+
+
+def test_the_order_in_which_rows_arrive_changes_no_bit(caught: list[torch.Tensor]) -> None:
+    model = tiny_model()
+    rows = [*rows_of(model), *siblings(model)]
+    assert torch.equal(gradient(model, rows, caught), gradient(model, rows[::-1], caught))
+
+
+def siblings(model: CausalLM) -> list[Row]:
+    """Two prompts with three answers each, of different lengths, and a row of its own."""
+    rows = []
+    for p, prompt in enumerate(([3, 1, 4, 1, 5, 9, 2, 6], [2, 7, 1, 8, 2])):
+        for i in range(3):
+            ids = [*prompt, *range(1 + i, 6 + 2 * i)]
+            spans = [(len(prompt), len(prompt) + 2), (len(prompt) + 3, len(ids))]
+            rows.append(make_row(model, ids, spans, [1.0 - i, 0.5], name=f"{p}{i}", weight=0.02))
+    return [*rows, make_row(model, [11, 12, 13, 14], [(1, 4)], [1.0], name="alone", weight=0.02)]
+
+
+@pytest.mark.parametrize("micro", [1, 24, 40, 10_000])
+def test_a_shared_prompt_is_computed_once_with_the_same_gradient(
+    caught: list[torch.Tensor], monkeypatch: pytest.MonkeyPatch, micro: int
+) -> None:
+    model = double(tiny_model(), monkeypatch)
+    rows = siblings(model)
+    assert worth_sharing(rows)
+    recipe = Recipe(name="r", entropy=0.01, kl=0.1)
+    apart = gradient(model, rows, caught, recipe, share=False)
+    assert relative(gradient(model, rows, caught, recipe, micro_tokens=micro), apart) < 1e-12
+    fed: list[int] = []
+    model.model.embed_tokens.register_forward_hook(lambda _, ids, __: fed.append(ids[0].numel()))
+    metrics = Updater(model, RECIPE, micro_tokens=10_000).update(rows, version=0)
+    assert metrics["logprob_gap_max"] < 1e-9
+    # Prompts of 7 and 4 tokens (padded to 7) and none; own parts padded to the longest, 7 tokens.
+    assert fed == [3 * 7, 7 * 7]
+
+
+def test_shared_micro_batches_keep_samples_together_and_within_bounds() -> None:
+    prompts = [[1] * 10, [2] * 20, [3] * 4]
+    sequences = [[*prompt, *range(5 + i)] for prompt in prompts for i in range(4)]
+    trained = [list(range(len(s) - 4, len(s))) for s in sequences]
+    for bound in (1, 30, 60, 1000):
+        batches = shared_batches(sequences, trained, bound)
+        assert sorted(i for batch in batches for i in batch) == list(range(12))
+        for batch in batches:
+            packed = pack([sequences[i] for i in batch], [trained[i] for i in batch], share=True)
+            assert packed.prefixes is not None
+            assert len(batch) == 1 or packed.ids.numel() + packed.prefixes.ids.numel() <= bound
 
 
 def test_minibatches_are_scaled_by_their_share(caught: list[torch.Tensor]) -> None:

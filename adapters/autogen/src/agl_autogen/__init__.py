@@ -1,7 +1,9 @@
-"""AutoGen adapter: every model call of an ``autogen-agentchat`` app becomes a record that says which agent made it.
+"""AutoGen adapter: every model call of an ``autogen-agentchat`` app becomes a record that says which agent
+made it.
 
-Native doors: AutoGen's own OpenTelemetry spans (``create_agent``, ``invoke_agent``, ``execute_tool``) name agents
-and tools; core's wire layer has the token ids. Invariant: ``uninstrument`` leaves AutoGen as it was found.
+Native doors: AutoGen's own OpenTelemetry spans (``create_agent``, ``invoke_agent``, ``execute_tool``) name
+agents and tools; core's wire layer has the token ids. Invariant: ``uninstrument`` leaves AutoGen as it was
+found.
 """
 
 from __future__ import annotations
@@ -9,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Any
 
+from opentelemetry.instrumentation.instrumentor import BaseInstrumentor  # type: ignore[attr-defined]
+
 from agentlightning.capture.counts import COUNTS
 from agentlightning.capture.identity import IDENTITY
 from agentlightning.capture.install import install, installed, uninstall
 from agentlightning.capture.patching import Patch
 from agentlightning.capture.processors import FINISHERS, QUIET
-from opentelemetry.instrumentation.instrumentor import BaseInstrumentor  # type: ignore[attr-defined]
-
 from agl_autogen.identity import TEAMS, entry_methods, identity
 from agl_autogen.package import INSTRUMENTS
 from agl_autogen.tools import execute, hold
@@ -64,6 +66,8 @@ class AutoGenInstrumentor(BaseInstrumentor):  # type: ignore[misc]
             uninstall()
 
 
-def _remember_team(wrapped: Callable[..., Any], team: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def _remember_team(
+    wrapped: Callable[..., Any], team: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
     wrapped(*args, **kwargs)
     TEAMS[team._team_id] = team

@@ -1,7 +1,7 @@
 """Who is calling, in AutoGen's own terms.
 
-AutoGen's ``invoke_agent`` spans name every agent, and core reads them. Two things they do not say: which team the
-agent speaks in, and that a group chat's manager picks the next speaker with a model call of its own.
+AutoGen's ``invoke_agent`` spans name every agent, and core reads them. Two things they do not say: which team
+the agent speaks in, and that a group chat's manager picks the next speaker with a model call of its own.
 """
 
 from __future__ import annotations

@@ -8,7 +8,6 @@ from typing import Any
 from agentlightning.hookspecs import hookimpl
 from agentlightning.specs import AdapterSpec
 from agentlightning.types import Tags
-
 from agl_autogen.package import INSTRUMENTS
 
 

@@ -1,8 +1,8 @@
 """Tool calls with their arguments and results.
 
-AutoGen's ``execute_tool`` span has the tool's name and the call's id, and ends before the result is known. While an
-agent executes a tool call, that span waits here and is delivered completed. Calls that reach no tool (malformed
-arguments, an unknown name) have no span of AutoGen's and get one here.
+AutoGen's ``execute_tool`` span has the tool's name and the call's id, and ends before the result is known.
+While an agent executes a tool call, that span waits here and is delivered completed. Calls that reach no tool
+(malformed arguments, an unknown name) have no span of AutoGen's and get one here.
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ def hold(context: AttemptContext, span: Span) -> bool:
     return True
 
 
-async def execute(wrapped: Callable[..., Any], agent: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+async def execute(
+    wrapped: Callable[..., Any], agent: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
     """Wraps ``AssistantAgent._execute_tool_call``: returns the call and its result, as that does."""
     context = current_attempt()
     if context is None:

@@ -1,7 +1,8 @@
 """Capture: turns what an agent does into spans of its attempt, and knows no store.
 
-``install()`` and ``uninstall()`` switch it on and off for the process; ``context`` says which attempt runs here;
-``wire`` records model calls with their token ids; ``emitters`` record rewards and the like. Names load lazily.
+``install()`` and ``uninstall()`` switch it on and off for the process; ``context`` says which attempt runs
+here; ``wire`` records model calls with their token ids; ``emitters`` record rewards and the like. Names load
+lazily.
 """
 
 from __future__ import annotations
@@ -9,15 +10,12 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from agentlightning.capture.install import install as install, installed as installed, uninstall as uninstall
+
 if TYPE_CHECKING:
     from agentlightning.capture.counts import COUNTS as COUNTS
     from agentlightning.capture.delivery import attempt_ended as attempt_ended, end_attempt as end_attempt
     from agentlightning.capture.identity import IDENTITY as IDENTITY, who as who
-    from agentlightning.capture.install import (
-        install as install,
-        installed as installed,
-        uninstall as uninstall,
-    )
     from agentlightning.capture.wire import WireInstrumentor as WireInstrumentor
 
 _HOMES = {
@@ -26,12 +24,9 @@ _HOMES = {
     "WireInstrumentor": "wire",
     "attempt_ended": "delivery",
     "end_attempt": "delivery",
-    "install": "install",
-    "installed": "install",
-    "uninstall": "install",
     "who": "identity",
 }
-__all__ = sorted(_HOMES)
+__all__ = [*sorted(_HOMES), "install", "installed", "uninstall"]
 
 
 def __getattr__(name: str) -> Any:

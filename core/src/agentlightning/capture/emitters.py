@@ -1,8 +1,9 @@
 """What an agent says about its own work: rewards, messages, objects, exceptions, annotations, operations.
 
 Each emitter makes one span of the current attempt, in any thread or task, and returns it; it hangs below the
-OpenTelemetry span that is current. Invariant: a reward is a finite number. *Missing* is said by emitting none,
-never by NaN. Outside an attempt emitting is an error, unless ``AGL_EMIT_OUTSIDE=ignore`` says that it may be idle.
+OpenTelemetry span that is current. Invariant: a reward is a finite number. *Missing* is said by emitting
+none, never by NaN. Outside an attempt emitting is an error, unless ``AGL_EMIT_OUTSIDE=ignore`` says that it
+may be idle.
 """
 
 from __future__ import annotations
@@ -44,16 +45,17 @@ def emit_reward(
 ) -> Span:
     """Attach a number to the rollout, to one model call, or to an agent's calls.
 
-    ``call``: a call id, a response id, or the openai response object itself. ``final``: whether it is the reward
-    of the rollout; by default it is, unless ``call`` or ``agent`` narrows it. A mapping needs ``primary_key``, the
-    entry that is trained on. ``ValueError`` for what is no finite number.
+    ``call``: a call id, a response id, or the openai response object itself. ``final``: whether it is the
+    reward of the rollout; by default it is, unless ``call`` or ``agent`` narrows it. A mapping needs
+    ``primary_key``, the entry that is trained on. ``ValueError`` for what is no finite number.
     """
     dimensions = None
     if isinstance(value, Mapping):
         dimensions = {str(key): _finite(number, f"{name}[{key!r}]") for key, number in value.items()}
         if primary_key is None or primary_key not in dimensions:
             raise ValueError(
-                f"a reward with several dimensions needs primary_key, one of {sorted(dimensions)}; got {primary_key!r}"
+                f"a reward with several dimensions needs primary_key, one of {sorted(dimensions)}; "
+                f"got {primary_key!r}"
             )
         number = dimensions[primary_key]
     else:
@@ -103,8 +105,8 @@ def _finite(value: Any, name: str) -> float:
     if isinstance(value, int | float) and math.isfinite(value):
         return float(value)
     raise ValueError(
-        f"reward {name} is {value!r} ({type(value).__name__}), not a finite number: emit a float, int or bool, "
-        "or emit nothing if there is no reward (missing is not zero)"
+        f"reward {name} is {value!r} ({type(value).__name__}), not a finite number: emit a float, int or "
+        "bool, or emit nothing if there is no reward (missing is not zero)"
     )
 
 
@@ -156,6 +158,6 @@ def _outside(kind: str, context: AttemptContext | None) -> None:
         return
     why = "there is no current attempt" if context is None else f"attempt {context.attempt_id} has ended"
     raise RuntimeError(
-        f"{kind} was emitted where {why}: emit inside a rollout, or in a task or thread that was started there after "
-        "agentlightning.capture.install(); or set AGL_EMIT_OUTSIDE=ignore"
+        f"{kind} was emitted where {why}: emit inside a rollout, or in a task or thread that was started "
+        "there after agentlightning.capture.install(); or set AGL_EMIT_OUTSIDE=ignore"
     )

@@ -1,7 +1,8 @@
 """Who is calling: the tags of the code that runs right now.
 
-Adapters append a function to :data:`IDENTITY`; frameworks with their own OpenTelemetry spans need none, because
-the current span names the agent. Weakest first: current span, adapters in order of registration, ``tagged()``.
+Adapters append a function to :data:`IDENTITY`; frameworks with their own OpenTelemetry spans need none,
+because the current span names the agent. Weakest first: current span, adapters in order of registration,
+``tagged()``.
 """
 
 from __future__ import annotations

@@ -42,8 +42,8 @@ class _Current(trace.NonRecordingSpan):
 class operation:
     """``with operation("search", query=q) as op: …; op.output = hits``, or ``@operation("search")``.
 
-    As a decorator it records arguments and result, of functions and coroutine functions. Outside an attempt the
-    code runs as if nothing were there (counted).
+    As a decorator it records arguments and result, of functions and coroutine functions. Outside an attempt
+    the code runs as if nothing were there (counted).
     """
 
     def __init__(self, name: str, **inputs: Any) -> None:

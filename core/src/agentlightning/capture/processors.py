@@ -1,8 +1,8 @@
-"""Span processors: every span of an attempt is stamped with it, names its agent, and reaches the attempt's sink.
+"""Span processors: every span of an attempt is stamped with it, names its agent, and reaches its sink.
 
 They are added beside the user's own processors and touch nothing but attributes. Spans of the scopes in
-:data:`QUIET` are a framework's plumbing and are left alone. Invariant: a span belongs to the attempt it *began* in,
-whichever thread ends it; one that began in none is counted and dropped.
+:data:`QUIET` are a framework's plumbing and are left alone. Invariant: a span belongs to the attempt it
+*began* in, whichever thread ends it; one that began in none is counted and dropped.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ QUIET: set[str] = set()
 
 Finisher = Callable[[AttemptContext, Span], bool]
 FINISHERS: list[Finisher] = []
-"""Adapters' functions for finished spans; ``True`` means that the adapter delivers the span itself, completed."""
+"""Adapters' functions for finished spans; ``True`` means that the adapter delivers the span itself,
+completed."""
 
 _open: dict[int, AttemptContext] = {}
 """Span id → the attempt it began in, for spans under way. One entry a live span, removed at its end."""
@@ -56,7 +57,8 @@ class Switched(SpanProcessor):
 
 
 class Stamp(Switched):
-    """Rollout and attempt ids on every span, and the agent's name from the parent where the span names none."""
+    """Rollout and attempt ids on every span, and the agent's name from the parent where the span names
+    none."""
 
     def on_start(self, span: LiveSpan, parent_context: Context | None = None) -> None:
         """The parent is read live: some frameworks name it after it began."""
@@ -64,9 +66,9 @@ class Stamp(Switched):
             return
         span.set_attribute(semconv.ROLLOUT_ID, owner.rollout_id)
         span.set_attribute(semconv.ATTEMPT_ID, owner.attempt_id)
-        if semconv.AGENT_NAME not in (span.attributes or {}):
-            if name := span_agent(trace.get_current_span(parent_context)):
-                span.set_attribute(semconv.AGENT_NAME, name)
+        name = span_agent(trace.get_current_span(parent_context))
+        if name and semconv.AGENT_NAME not in (span.attributes or {}):
+            span.set_attribute(semconv.AGENT_NAME, name)
 
 
 class Forward(Switched):

@@ -1,8 +1,8 @@
 """Threads started inside an attempt work for it.
 
 ``asyncio`` tasks inherit their context; plain threads and thread pools do not, and agents' tools often run in
-them. Only what is ours travels (attempt, tags, OpenTelemetry's context), and only out of an attempt. Invariant: a
-pool's worker keeps nothing between two jobs.
+them. Only what is ours travels (attempt, tags, OpenTelemetry's context), and only out of an attempt.
+Invariant: a pool's worker keeps nothing between two jobs.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ def patch_threads() -> tuple[Patch, ...]:
 
 def _start(wrapped: Callable[..., Any], thread: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     is_worker = getattr(thread, "_target", None) is getattr(pool, "_worker", None)
-    if _current.get() is not None and not is_worker:  # a pool's worker outlives the attempt; its jobs carry theirs
+    if (
+        _current.get() is not None and not is_worker
+    ):  # a pool's worker outlives the attempt; its jobs carry theirs
         thread.run = carried(thread.run)
     return wrapped(*args, **kwargs)
 

@@ -28,10 +28,11 @@ def _values(code: str, text: str) -> array[int] | array[float]:
 
 
 def tokens_digest(prompt_ids: Sequence[int], response_ids: Sequence[int]) -> str:
-    """sha256 hex over the number of prompt ids and all ids, each int32. Ids beyond int32 are an ``OverflowError``.
+    """sha256 hex over the number of prompt ids and all ids, each int32. Ids beyond int32 are an
+    ``OverflowError``.
 
-    The count is part of it, so that moving the border between prompt and response changes the digest. The same
-    function as ``credit.verdicts.tokens_digest``, which may not import this module.
+    The count is part of it, so that moving the border between prompt and response changes the digest. The
+    same function as ``credit.verdicts.tokens_digest``, which may not import this module.
     """
     return hashlib.sha256(
         _bytes("i", (len(prompt_ids),)) + _bytes("i", prompt_ids) + _bytes("i", response_ids)

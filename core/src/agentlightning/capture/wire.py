@@ -1,10 +1,12 @@
 """The wire layer: every model call of the openai SDK becomes a span with the engine's own token ids.
 
-One private method of the SDK carries all its calls (``create``, ``parse``, ``stream``, raw responses; sync and
-async; openai 1.93 to 3), so one patch sees them all. Towards the gateway it also says who is calling. Invariant:
-the attempt's key goes to the attempt's gateway and nowhere else; other endpoints see the request unchanged.
+One private method of the SDK carries all its calls (``create``, ``parse``, ``stream``, raw responses; sync
+and async; openai 1.93 to 3), so one patch sees them all. Towards the gateway it also says who is calling.
+Invariant: the attempt's key goes to the attempt's gateway and nowhere else; other endpoints see the request
+unchanged.
 
-If the SDK has lost that method, :meth:`WireInstrumentor.instrument` warns and capture goes on at the gateway only.
+If the SDK has lost that method, :meth:`WireInstrumentor.instrument` warns and capture goes on at the gateway
+only.
 """
 
 from __future__ import annotations
@@ -46,8 +48,8 @@ class WireInstrumentor(BaseInstrumentor):  # type: ignore[misc]
             self.available = False
             COUNTS.add("wire-unavailable")
             warnings.warn(
-                f"this version of the openai SDK cannot be instrumented ({error}): calls are captured at the gateway "
-                "only, and none will be verified as exact; install openai >= 1.93, < 4",
+                f"this version of the openai SDK cannot be instrumented ({error}): calls are captured at "
+                "the gateway only, and none will be verified as exact; install openai >= 1.93, < 4",
                 RuntimeWarning,
                 stacklevel=3,
             )

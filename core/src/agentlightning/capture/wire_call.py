@@ -1,7 +1,8 @@
 """One model call seen from the agent's process: who makes it, where to, and the span it leaves.
 
 Invariant: a call ends once and leaves one span for each choice; choice 0 has the span id that ``traceparent``
-carried to the gateway. Ids travel in the span only where no gateway records them: their digest is enough there.
+carried to the gateway. Ids travel in the span only where no gateway records them: their digest is enough
+there.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ RETRIES = "agl.retries"
 LOGPROB_COUNT = "agl.logprob_count"
 """How many logprobs came; exact where it equals ``agl.response_tokens``."""
 PARTIAL = "agl.partial"
-"""The user gave the stream up before its end: the ids are those of the chunks that were read."""
+"""The stream broke off or was given up before its end: the ids are those of the chunks that were read."""
 
 current_call: ContextVar[WireCall | None] = ContextVar("agl_wire_call", default=None)
 """The call that the SDK is sending now."""
@@ -120,12 +121,16 @@ class WireCall:
             attributes={
                 **self._request_attributes(),
                 **self._answer_attributes(index, choice, first),
-                **({} if complete or error else {PARTIAL: True}),
+                **({} if error or (complete and self._finished()) else {PARTIAL: True}),
                 **({semconv.EXCEPTION_TYPE: type(error).__name__} if error else {}),
             },
             start_time=self.start,
             end_time=time.time(),
         )
+
+    def _finished(self) -> bool:
+        """Not a stream that stopped before its choices gave a reason to."""
+        return self.whole is not None or all(choice.finish_reason for choice in self.reading.choices.values())
 
     def _request_attributes(self) -> dict[str, Any]:
         body = self.body
@@ -175,7 +180,8 @@ class WireCall:
 
 
 def open_call(client: Any, options: Any) -> tuple[WireCall, Any] | None:
-    """The call that ``options`` describe and the options to send; ``None`` outside an attempt or for other paths."""
+    """The call that ``options`` describe and the options to send; ``None`` outside an attempt or for other
+    paths."""
     context = current_attempt()
     operation = _operation(str(options.url)) if context else None
     if context is None or operation is None or options.method.lower() != "post":
@@ -244,14 +250,16 @@ def _identified(call: WireCall, client: Any, headers: dict[str, Any]) -> dict[st
 
 
 def _foreign(key: str, client: Any, headers: Mapping[str, Any]) -> bool:
-    """The request carries the key of another attempt: leave it, so that the gateway can refuse the contradiction."""
+    """The request carries the key of another attempt: leave it, so that the gateway can refuse the
+    contradiction."""
     given = next((str(v) for name, v in headers.items() if name.lower() == "authorization"), "")
     presented = given.removeprefix("Bearer ").strip() or str(getattr(client, "api_key", None) or "")
     return presented.startswith(PREFIX) and presented not in (key, CONTEXT_KEY)
 
 
 def _wants_ids(context: AttemptContext, endpoint: str) -> bool:
-    """The attempt was given this endpoint with ``sampling_parameters={"return_token_ids": True}``: ask it for ids."""
+    """The attempt was given this endpoint with ``sampling_parameters={"return_token_ids": True}``: ask it for
+    ids."""
     return any(
         isinstance(r, LLM)
         and r.sampling_parameters.get("return_token_ids")

@@ -1,7 +1,7 @@
 """Reads what the openai SDK returns: ids, logprobs and settings, from whole answers and from streams.
 
-The SDK keeps fields it does not know (``prompt_token_ids``, ``token_ids``), so the engine's own tokens are read
-from the very objects the user gets. Invariant: reading changes nothing that the user sees.
+The SDK keeps fields it does not know (``prompt_token_ids``, ``token_ids``), so the engine's own tokens are
+read from the very objects the user gets. Invariant: reading changes nothing that the user sees.
 """
 
 from __future__ import annotations

@@ -35,6 +35,8 @@ class _Account:
     record: Record
     ledger: Ledger
     failure: str | None
+    counts: bool = True
+    """Its reward is one of the step's: it succeeded, or the table gives its failure a reward."""
     out: dict[str, str] = field(default_factory=dict)
     """Call id → why it is not trained."""
     credited: list[Credited] = field(default_factory=list)
@@ -69,7 +71,7 @@ def assign(
     set_weights(rows, recipe)
     ledgers = [account.ledger for account in accounts]
     metrics = batch_metrics(
-        rewards=[resolve(a.record) for a in accounts if a.failure is None or a.failure in (failure or {})],
+        rewards=[resolve(a.record) for a in accounts if a.counts],
         failures=[a.failure for a in accounts if a.failure is not None],
         ledgers=ledgers,
         groups=groups,
@@ -128,6 +130,7 @@ def _open(record: Record, recipe: Recipe, version: int | None, failure: Failure)
     account = _Account(record, open_ledger(record, judged), kind)
     value = failure.get(kind) if kind is not None else None
     if kind is not None and value is None:
+        account.counts = False
         reason = "no-reward" if kind == "no-reward" else "failed-rollout"
         account.out = dict.fromkeys((call.call_id for call in record.calls), reason)
         return account

@@ -7,10 +7,8 @@ Invariants: an answer is sent after its record is durable; what is recorded is w
 
 from __future__ import annotations
 
-import asyncio
 import ipaddress
-import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 import msgspec
 from aiohttp import web
@@ -27,7 +25,6 @@ from agentlightning.keys import Keys
 from agentlightning.store.base import Store
 from agentlightning.types import Call
 
-log = logging.getLogger(__name__)
 BODY_LIMIT = 32 * 2**20
 HEADER_LIMIT = 16_384
 """Bytes of one header line; a request with a longer one gets 400."""
@@ -120,8 +117,11 @@ class Gateway:
 
     # ------------------------------------------------------------------------------------------ lifecycle
     def app(self) -> web.Application:
-        """The aiohttp application (it opens and closes the connections to the engines)."""
-        app = web.Application(client_max_size=self._body_limit, middlewares=[_json_errors])
+        """The aiohttp application; it opens and closes the connections to the engines.
+
+        Serve it with ``handler_cancellation=True``: that is how an agent that hangs up frees its engine.
+        """
+        app = web.Application(client_max_size=self._body_limit)
         app.router.add_post("/v1/chat/completions", self._chat)
         app.router.add_post("/v1/completions", self._completions)
         app.router.add_get("/v1/models", self._models)
@@ -175,6 +175,8 @@ class Gateway:
         if self._runner is None:
             return
         runner, self._runner, self._url = self._runner, None, None
+        for site in list(runner.sites):
+            await site.stop()
         await self._attempts.stop()
         await runner.cleanup()
 
@@ -249,19 +251,3 @@ async def _unknown(request: web.Request) -> web.Response:
             "in most SDKs a setting of the model client",
         )
     return error_response(404, "unknown-route", f"no route {request.path}; routes: {routes}")
-
-
-@web.middleware
-async def _json_errors(
-    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-) -> web.StreamResponse:
-    """Every failure is an OpenAI error object; details of an unforeseen one go to the log only."""
-    try:
-        return await handler(request)
-    except asyncio.CancelledError:
-        raise
-    except web.HTTPException as error:
-        return error_response(error.status, "http-error", error.reason)
-    except Exception:
-        log.exception("%s %s failed", request.method, request.path)
-        return error_response(500, "gateway-error", "the gateway failed on this request; its log says why")

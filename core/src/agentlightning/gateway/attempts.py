@@ -14,7 +14,7 @@ import msgspec
 from agentlightning.gateway.errors import Refused
 from agentlightning.gateway.route import Select, selector
 from agentlightning.gateway.sampling import derive_seed
-from agentlightning.keys import Claims, Keys
+from agentlightning.keys import Claims, KeyRefused, Keys
 from agentlightning.store.base import NotFound, Store
 from agentlightning.types import AttemptStatus, Mode, Tags
 
@@ -49,13 +49,16 @@ def lane_of(tags: Tags) -> str:
 class OpenAttempt:
     """An attempt's counters and calls under way."""
 
-    __slots__ = ("closing", "info", "lanes", "selects", "sequence", "tasks", "writes")
+    __slots__ = ("closing", "info", "lanes", "latest", "selects", "sequence", "tasks", "writes")
 
     def __init__(self, info: AttemptInfo, selects: Callable[[Tags], bool], sequence: int = 0) -> None:
         self.info = info
         self.selects = selects
         self.sequence = sequence
         self.lanes: dict[str, int] = {}
+        """Seeds given out by lane."""
+        self.latest: dict[str, tuple[str | None, int]] = {}
+        """Caller span and index of each lane's latest seed."""
         self.tasks: set[asyncio.Task[object]] = set()
         """Handlers of its calls."""
         self.writes: set[asyncio.Future[None]] = set()
@@ -67,15 +70,19 @@ class OpenAttempt:
         self.sequence += 1
         return self.sequence - 1
 
-    def next_seed(self, lane: str) -> int | None:
-        """Seed of the lane's next request.
+    def next_seed(self, lane: str, span_id: str | None = None, retry: int = 0) -> int | None:
+        """Seed of the lane's next request; a retry gets the seed of the request it repeats.
 
-        Lanes keep seeds apart from the order in which parallel agents happen to call.
+        So neither the order in which parallel agents happen to call nor a failure on the way changes a seed.
         """
         if self.info.seed is None:
             return None
+        before = self.latest.get(lane)
+        if retry and span_id and before and before[0] == span_id:
+            return derive_seed(self.info.seed, lane, before[1])
         index = self.lanes.get(lane, 0)
         self.lanes[lane] = index + 1
+        self.latest[lane] = span_id, index
         return derive_seed(self.info.seed, lane, index)
 
 
@@ -150,6 +157,10 @@ class Attempts:
         if attempt.status not in LIVE:
             self._keys.revoke(claims.attempt_id)
             raise _ended(claims)
+        try:  # it may have been closed while the store was read
+            self._keys.check(self._keys.mint(claims.rollout_id, claims.attempt_id))
+        except KeyRefused:
+            raise _ended(claims) from None
         info = AttemptInfo(
             rollout_id=claims.rollout_id,
             attempt_id=claims.attempt_id,

@@ -5,8 +5,9 @@ Only a short list of headers goes on; the agent's key and the suite's own header
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
 
 import aiohttp
 import msgspec
@@ -26,6 +27,37 @@ class Limits(msgspec.Struct, kw_only=True, frozen=True):
     connect: float = 10.0
     total: float | None = 1_800.0
     answer_bytes: int = 64 * 2**20
+
+
+class Exchanging:
+    """A request to an engine, as an ``async with`` block around its answer."""
+
+    __slots__ = ("_policy", "_request")
+
+    def __init__(self, request: AbstractAsyncContextManager[aiohttp.ClientResponse], policy: str) -> None:
+        self._request = request
+        self._policy = policy
+
+    async def __aenter__(self) -> aiohttp.ClientResponse:
+        try:
+            return await self._request.__aenter__()
+        except (aiohttp.ClientError, OSError) as error:
+            raise self._failure(error) from None
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._request.__aexit__(kind, error, trace)
+        if isinstance(error, (aiohttp.ClientError, OSError)):
+            raise self._failure(error) from None
+
+    def _failure(self, error: BaseException) -> EngineUnreachable:
+        if isinstance(error, TimeoutError):
+            return EngineUnreachable(
+                504, "engine-timeout", f"the engine of policy {self._policy!r} did not answer in time"
+            )
+        message = f"the engine of policy {self._policy!r} failed: {type(error).__name__}: {error}"
+        return EngineUnreachable(502, "engine-unreachable", message)
 
 
 class Forwarder:
@@ -55,11 +87,8 @@ class Forwarder:
             await self._session.close()
             self._session = None
 
-    @asynccontextmanager
-    async def post(
-        self, route: Upstream, api: str, body: bytes, headers: Mapping[str, str]
-    ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """The engine's answer, head read; failures on the way become :class:`EngineUnreachable`."""
+    def post(self, route: Upstream, api: str, body: bytes, headers: Mapping[str, str]) -> Exchanging:
+        """Ask an engine; the block gets its answer, head read. Failures become :class:`EngineUnreachable`."""
         if self._session is None:
             raise RuntimeError("the gateway is not started: await start()")
         send = {"Content-Type": "application/json"}
@@ -68,21 +97,8 @@ class Forwarder:
                 send[name] = value
         if route.api_key:
             send["Authorization"] = f"Bearer {route.api_key}"
-        try:
-            async with self._session.post(
-                route.endpoints[api], data=body, headers=send, allow_redirects=False
-            ) as response:
-                yield response
-        except TimeoutError:  # before ClientError: aiohttp's timeouts are both
-            raise EngineUnreachable(
-                504, "engine-timeout", f"the engine of policy {route.policy!r} did not answer in time"
-            ) from None
-        except (aiohttp.ClientError, OSError) as error:
-            raise EngineUnreachable(
-                502,
-                "engine-unreachable",
-                f"the engine of policy {route.policy!r} failed: {type(error).__name__}: {error}",
-            ) from None
+        request = self._session.post(route.endpoints[api], data=body, headers=send, allow_redirects=False)
+        return Exchanging(request, route.policy)
 
     async def read(self, response: aiohttp.ClientResponse) -> bytes:
         """The whole body, within the limit."""

@@ -81,6 +81,11 @@ class Handler:
             refused.rollout_id = refused.rollout_id or (claims.rollout_id if claims else None)
             refused.attempt_id = refused.attempt_id or (claims.attempt_id if claims else None)
             return await self._refuse(refused)
+        except Exception:
+            log.exception("%s %s failed", request.method, request.path)
+            return error_response(
+                500, "gateway-error", "the gateway failed on this request; its log says why"
+            )
 
     # ---------------------------------------------------------------------------------------------- admit
     async def _body(self, request: web.Request) -> dict[str, Any]:
@@ -110,6 +115,14 @@ class Handler:
                 return await self._whole(request, exchange)
         except (asyncio.CancelledError, AgentGone) as gone:
             return await self._stopped(exchange, gone)
+        except Refused:
+            raise
+        except Exception as error:  # ours, or a route's version(): the call is on record all the same
+            if not exchange.committed:
+                await self.commit(
+                    exchange, [error_call(exchange, f"gateway-error: {type(error).__name__}: {error}")]
+                )
+            raise
         finally:
             attempt.tasks.discard(task)
 
@@ -127,7 +140,7 @@ class Handler:
             sent,
             policy=self.sampling.get(route.policy) if training else None,
             greedy=info.greedy and selected and not training,
-            seed=attempt.next_seed(lane_of(tags)) if selected else None,
+            seed=attempt.next_seed(lane_of(tags), caller.span_id, caller.retry) if selected else None,
         )
         if route.trainable:
             ask_for_tokens(sent, api)
@@ -173,42 +186,49 @@ class Handler:
 
     # --------------------------------------------------------------------------------------------- record
     async def commit(self, exchange: Exchange, calls: list[Call]) -> None:
-        """Store the records of an exchange: durable on return, not stopped if the handler is cancelled."""
+        """Store the records of an exchange: durable on return, written even if the handler is cancelled."""
         exchange.committed = True
-        writes = exchange.attempt.writes
-        write = asyncio.ensure_future(self.store.add_calls(calls, fence=exchange.caller.claims.fence))
-        writes.add(write)
-        write.add_done_callback(lambda done: self._written(done, writes, calls))
+        fence = exchange.caller.claims.fence
         try:
-            await asyncio.shield(write)
+            await self.store.add_calls(calls, fence=fence)
+        except asyncio.CancelledError:
+            writes = exchange.attempt.writes
+            write = asyncio.create_task(self._write_again(calls, fence))
+            writes.add(write)
+            write.add_done_callback(writes.discard)
+            raise
         except AttemptEnded as error:
+            self.metrics.lost_records += len(calls)
             raise Refused(409, "attempt-ended", str(error)) from None
         except Exception:
+            self._lost(calls)
             raise Refused(
                 503,
                 "store-failed",
                 "the record of this call could not be stored, so its answer is withheld",
                 retry=True,
             ) from None
+        self._recorded(calls)
 
-    def _written(
-        self, write: asyncio.Future[None], writes: set[asyncio.Future[None]], calls: list[Call]
-    ) -> None:
-        """Account for a write, also when its handler is gone."""
-        writes.discard(write)
-        error = asyncio.CancelledError() if write.cancelled() else write.exception()
-        if error is None:
-            self.metrics.recorded(calls)
-            if self.on_call:
-                asyncio.get_running_loop().call_soon(self._tell, calls)
-            return
+    async def _write_again(self, calls: list[Call], fence: int) -> None:
+        """Finish a write whose handler was cancelled half-way. Call ids make the second write harmless."""
+        try:
+            await self.store.add_calls(calls, fence=fence)
+        except Exception:
+            self._lost(calls)
+        else:
+            self._recorded(calls)
+
+    def _lost(self, calls: list[Call]) -> None:
         self.metrics.lost_records += len(calls)
-        if not isinstance(error, AttemptEnded):
-            log.error(
-                "attempt %s: the store did not take a record; its answer is withheld",
-                calls[0].attempt_id,
-                exc_info=error,
-            )
+        log.exception(
+            "attempt %s: the store did not take a record; its answer is withheld", calls[0].attempt_id
+        )
+
+    def _recorded(self, calls: list[Call]) -> None:
+        self.metrics.recorded(calls)
+        if self.on_call:
+            asyncio.get_running_loop().call_soon(self._tell, calls)
 
     def _tell(self, calls: list[Call]) -> None:
         """The moment hook, off the hot path."""

@@ -6,6 +6,7 @@ Invariant: the attempt is the key's. Headers may add to what the key says, never
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from urllib.parse import unquote
 
 import msgspec
@@ -17,6 +18,12 @@ from agentlightning.types import Tags, merge_tags
 
 _HEX = frozenset("0123456789abcdef")
 _tags_decoder = msgspec.json.Decoder(dict[str, str | int | float | bool | None])
+
+
+@lru_cache(maxsize=4096)
+def _read_tags(value: str) -> Tags:
+    """Tags of a header, which hardly changes from call to call. Not to be mutated."""
+    return merge_tags(_tags_decoder.decode(unquote(value)))
 
 
 class Caller(msgspec.Struct, kw_only=True, frozen=True):
@@ -91,7 +98,7 @@ def _tags(value: str | None, claims: Claims) -> Tags:
     if value is None:
         return {}
     try:
-        return merge_tags(_tags_decoder.decode(unquote(value)))
+        return _read_tags(value)
     except msgspec.DecodeError as error:
         raise Refused(
             400,

@@ -32,7 +32,7 @@ class SamplingPolicy(msgspec.Struct, kw_only=True, frozen=True):
 
     def values(self) -> dict[str, Any]:
         """The values by their request names."""
-        return {name: getattr(self, name) for name in self.__struct_fields__}
+        return msgspec.structs.asdict(self)
 
 
 _NAMES = (*SamplingPolicy.__struct_fields__, "seed")

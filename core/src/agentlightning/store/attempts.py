@@ -1,7 +1,7 @@
 """Attempts: who may write, signs of life, how they end and what becomes of their rollout.
 
-A rollout goes queuing → preparing → running → final; an attempt that failed, timed out or fell silent sends it to
-requeuing when its configuration allows, else to failed.
+A rollout goes queuing → preparing → running → final; an attempt that failed, timed out or fell silent sends
+it to requeuing when its configuration allows, else to failed.
 
 Invariants: only the latest attempt of a rollout can write, and only until it has ended; every late write is
 refused and counted. An unresponsive attempt whose rollout nobody has taken yet comes back to life by writing.
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import bindparam, func, literal_column, or_, select, text, update
+from sqlalchemy import and_, bindparam, func, literal_column, or_, select, text, update
 
 from agentlightning.store import codec, schema
 from agentlightning.store.base import Conflict, NotFound
@@ -42,11 +42,12 @@ _HOLDING = sql(
         _r.c.config,
     )
     .join(_r, _r.c.rollout_id == _a.c.rollout_id)
-    .where(_a.c.attempt_id == bindparam("attempt_id"))
+    .where(_a.c.rollout_id == bindparam("rollout_id"), _a.c.attempt_id == bindparam("attempt_id"))
 )
+_AT = and_(_a.c.rollout_id == bindparam("rollout"), _a.c.sequence_id == bindparam("number"))
 _TOUCH = sql(
     update(_a)
-    .where(_a.c.attempt_id == bindparam("attempt"))
+    .where(_AT)
     .values(
         status="running",
         arrivals=_a.c.arrivals + bindparam("n"),
@@ -55,15 +56,15 @@ _TOUCH = sql(
 )
 _RUN = sql(update(_r).where(_r.c.rollout_id == bindparam("rollout")).values(status="running"))
 _WRITE = sql(
-    update(_a).where(_a.c.attempt_id == bindparam("attempt")),
+    update(_a).where(_AT),
     *("status", "worker_id", "end_time", "last_heartbeat_time", "reason", "metadata"),
 )
 _silent = func.coalesce(_a.c.last_heartbeat_time, _a.c.start_time) + _r.c.unresponsive_seconds
 _NEVER = 1e18
 _late = _a.c.start_time + _r.c.timeout_seconds + literal_column(str(GRACE))
-_ALIVE = text("attempts." + schema.ALIVE)
+_ALIVE = and_(text("attempts." + schema.HELD), _a.c.status != literal_column("'unresponsive'"))
 _OVERDUE = sql(
-    select(_a.c.attempt_id, (_silent <= bindparam("now")).label("silent"))
+    select(_a.c.rollout_id, _a.c.attempt_id, (_silent <= bindparam("now")).label("silent"))
     .join(_r, _r.c.rollout_id == _a.c.rollout_id)
     .where(_ALIVE, or_(_silent <= bindparam("now"), _late <= bindparam("now")))
 )
@@ -105,7 +106,7 @@ class Held(NamedTuple):
 
 
 class Attempts(Rollouts):
-    """Executions of rollouts. ``_watch`` and ``_worker_*`` come from other parts."""
+    """Executions of rollouts. ``_watch…`` and ``_worker_*`` come from other parts."""
 
     def _watch(self, config: RolloutConfig) -> None:
         """An attempt under these limits begins: see to it that it is expired in time."""
@@ -127,7 +128,9 @@ class Attempts(Rollouts):
         metadata: dict[str, Any] | None = None,
         request_id: str | None = None,
     ) -> Rollout:
-        """Set status or configuration, merge metadata. A status that ends or requeues the rollout ends its attempt."""
+        """Set status or configuration, merge metadata. A status that ends or requeues the rollout ends its
+        attempt.
+        """
 
         def work() -> Rollout:
             rollout = self._rollout(rollout_id)
@@ -160,19 +163,19 @@ class Attempts(Rollouts):
             if attempt.status not in ENDS:
                 self._close(attempt, status, now, reason)
 
-    def _held(self, attempt_id: str) -> Held | None:
-        row = self.db.one(_HOLDING, attempt_id=attempt_id)
+    def _held(self, rollout_id: str, attempt_id: str) -> Held | None:
+        row = self.db.one(_HOLDING, rollout_id=rollout_id, attempt_id=attempt_id)
         if row is None:
             return None
         config = RolloutConfig() if row[15] is None else codec.unpack(row[15], RolloutConfig)
-        return Held(attempt_of(row), *row[11:15], config)
+        return Held(attempt_of(row), row[11], row[12], row[13], row[14], config)
 
     def _writable(
         self, rollout_id: str, attempt_id: str, what: str, n: int = 1, fence: int | None = None
     ) -> Held:
         """The attempt, if it may write; else the refusal, to be counted under ``refused``."""
-        held = self._held(attempt_id)
-        if held is None or held.attempt.rollout_id != rollout_id:
+        held = self._held(rollout_id, attempt_id)
+        if held is None:
             raise NotFound(f"rollout {rollout_id} has no attempt {attempt_id}")
         a = held.attempt
         fenced = a.sequence_id != held.latest or (fence is not None and fence != a.fence)
@@ -203,9 +206,10 @@ class Attempts(Rollouts):
                 None,
             )
             self._save(held.attempt)
-        self.db.execute(_TOUCH, attempt=held.attempt.attempt_id, n=arrivals, now=now)
+        a = held.attempt
+        self.db.execute(_TOUCH, rollout=a.rollout_id, number=a.sequence_id, n=arrivals, now=now)
         if held.rollout_status != "running":
-            self.db.execute(_RUN, rollout=held.attempt.rollout_id)
+            self.db.execute(_RUN, rollout=a.rollout_id)
 
     def _close(self, attempt: Attempt, status: AttemptStatus, now: float, reason: str | None) -> None:
         attempt.status, attempt.end_time = status, now
@@ -217,7 +221,8 @@ class Attempts(Rollouts):
     def _save(self, a: Attempt) -> None:
         self.db.execute(
             _WRITE,
-            attempt=a.attempt_id,
+            rollout=a.rollout_id,
+            number=a.sequence_id,
             status=a.status.value,
             worker_id=a.worker_id,
             end_time=a.end_time,
@@ -239,8 +244,8 @@ class Attempts(Rollouts):
 
     def _expire(self, now: float) -> int:
         overdue = self.db.all(_OVERDUE, now=now)
-        for attempt_id, silent in overdue:
-            held = self._held(attempt_id)
+        for rollout_id, attempt_id, silent in overdue:
+            held = self._held(rollout_id, attempt_id)
             assert held is not None
             if silent:
                 self._finish(

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
-from agentlightning.store.render import shorten
+from agentlightning.store.render import as_call_span
 from agentlightning.store.routes import LONGEST_WAIT
-from agentlightning.store.transport import Transport
+from agentlightning.store.transport import Transport, request_id as new_request_id
 from agentlightning.types import (
     Attempt,
     AttemptedRollout,
@@ -35,7 +34,6 @@ class StoreClient(Transport):
     """
 
     # -- work
-    # -- work
     async def enqueue_rollout(
         self,
         input: Any,
@@ -51,10 +49,34 @@ class StoreClient(Transport):
         sample: int = 0,
         seed: int | None = None,
         request_id: str | None = None,
-    ) -> Rollout: ...
+    ) -> Rollout:
+        return cast(
+            Rollout,
+            await self._call(
+                "enqueue_rollout",
+                input=input,
+                mode=mode,
+                resources_id=resources_id,
+                config=config,
+                metadata=metadata,
+                rollout_id=rollout_id,
+                run_id=run_id,
+                task_id=task_id,
+                group_id=group_id,
+                sample=sample,
+                seed=seed,
+                request_id=request_id,
+            ),
+        )
+
     async def enqueue_many_rollouts(
         self, rollouts: Sequence[Rollout], *, request_id: str | None = None
-    ) -> list[Rollout]: ...
+    ) -> list[Rollout]:
+        return cast(
+            "list[Rollout]",
+            await self._call("enqueue_many_rollouts", rollouts=rollouts, request_id=request_id),
+        )
+
     async def start_rollout(
         self,
         input: Any,
@@ -65,7 +87,21 @@ class StoreClient(Transport):
         *,
         worker_id: str | None = None,
         request_id: str | None = None,
-    ) -> AttemptedRollout: ...
+    ) -> AttemptedRollout:
+        return cast(
+            AttemptedRollout,
+            await self._call(
+                "start_rollout",
+                input=input,
+                mode=mode,
+                resources_id=resources_id,
+                config=config,
+                metadata=metadata,
+                worker_id=worker_id,
+                request_id=request_id,
+            ),
+        )
+
     async def dequeue_rollout(
         self,
         worker_id: str | None = None,
@@ -73,7 +109,12 @@ class StoreClient(Transport):
         run_id: str | None = None,
         wait: float = 0.0,
         request_id: str | None = None,
-    ) -> AttemptedRollout | None: ...
+    ) -> AttemptedRollout | None:
+        found = await self.dequeue_many_rollouts(
+            worker_id, 1, run_id=run_id, wait=wait, request_id=request_id
+        )
+        return found[0] if found else None
+
     async def dequeue_many_rollouts(
         self,
         worker_id: str | None = None,
@@ -82,10 +123,33 @@ class StoreClient(Transport):
         run_id: str | None = None,
         wait: float = 0.0,
         request_id: str | None = None,
-    ) -> list[AttemptedRollout]: ...
+    ) -> list[AttemptedRollout]:
+        clock = asyncio.get_running_loop().time
+        request_id = request_id or new_request_id()
+        deadline = clock() + wait
+        while True:
+            part = max(0.0, min(deadline - clock(), LONGEST_WAIT))
+            found: list[AttemptedRollout] = await self._call(
+                "dequeue_many_rollouts",
+                worker_id=worker_id,
+                limit=limit,
+                run_id=run_id,
+                wait=part,
+                request_id=request_id,
+            )
+            if found or clock() >= deadline:
+                return found
+
     async def start_attempt(
         self, rollout_id: str, *, worker_id: str | None = None, request_id: str | None = None
-    ) -> AttemptedRollout: ...
+    ) -> AttemptedRollout:
+        return cast(
+            AttemptedRollout,
+            await self._call(
+                "start_attempt", rollout_id=rollout_id, worker_id=worker_id, request_id=request_id
+            ),
+        )
+
     async def update_attempt(
         self,
         rollout_id: str,
@@ -97,10 +161,37 @@ class StoreClient(Transport):
         metadata: dict[str, Any] | None = None,
         spans: Sequence[Span] = (),
         request_id: str | None = None,
-    ) -> Attempt: ...
+    ) -> Attempt:
+        return cast(
+            Attempt,
+            await self._call(
+                "update_attempt",
+                rollout_id=rollout_id,
+                attempt_id=attempt_id,
+                status=status,
+                reason=reason,
+                worker_id=worker_id,
+                metadata=metadata,
+                spans=spans,
+                request_id=request_id,
+            ),
+        )
+
     async def heartbeat(
-        self, worker_id: str, attempt_ids: Sequence[str] = (), stats: dict[str, Any] | None = None
-    ) -> list[str]: ...
+        self,
+        worker_id: str,
+        attempt_ids: Sequence[str] = (),
+        stats: dict[str, Any] | None = None,
+        *,
+        request_id: str | None = None,
+    ) -> list[str]:
+        return cast(
+            "list[str]",
+            await self._call(
+                "heartbeat", worker_id=worker_id, attempt_ids=attempt_ids, stats=stats, request_id=request_id
+            ),
+        )
+
     async def update_rollout(
         self,
         rollout_id: str,
@@ -110,13 +201,36 @@ class StoreClient(Transport):
         config: RolloutConfig | None = None,
         metadata: dict[str, Any] | None = None,
         request_id: str | None = None,
-    ) -> Rollout: ...
+    ) -> Rollout:
+        return cast(
+            Rollout,
+            await self._call(
+                "update_rollout",
+                rollout_id=rollout_id,
+                status=status,
+                reason=reason,
+                config=config,
+                metadata=metadata,
+                request_id=request_id,
+            ),
+        )
+
     async def wait_for_rollouts(
         self, rollout_ids: Sequence[str], timeout: float | None = None
-    ) -> list[Rollout]: ...
+    ) -> list[Rollout]:
+        clock = asyncio.get_running_loop().time
+        ids, wanted = list(rollout_ids), len(set(rollout_ids))
+        deadline = None if timeout is None else clock() + timeout
+        while True:
+            part = LONGEST_WAIT if deadline is None else max(0.0, min(deadline - clock(), LONGEST_WAIT))
+            found: list[Rollout] = await self._call("wait_for_rollouts", rollout_ids=ids, timeout=part)
+            if len({r.rollout_id for r in found}) == wanted or (deadline is not None and clock() >= deadline):
+                return found
 
     # -- reading work
-    async def get_rollout_by_id(self, rollout_id: str) -> Rollout: ...
+    async def get_rollout_by_id(self, rollout_id: str) -> Rollout:
+        return cast(Rollout, await self._call("get_rollout_by_id", rollout_id=rollout_id))
+
     async def query_rollouts(
         self,
         *,
@@ -127,14 +241,37 @@ class StoreClient(Transport):
         mode: Mode | None = None,
         limit: int = 1000,
         after: str | None = None,
-    ) -> list[Rollout]: ...
-    async def query_attempts(self, rollout_id: str) -> list[Attempt]: ...
-    async def get_latest_attempt(self, rollout_id: str) -> Attempt | None: ...
-    async def records(self, rollout_ids: Sequence[str]) -> list[Record]: ...
+    ) -> list[Rollout]:
+        return cast(
+            "list[Rollout]",
+            await self._call(
+                "query_rollouts",
+                status=status,
+                rollout_ids=rollout_ids,
+                run_id=run_id,
+                group_id=group_id,
+                mode=mode,
+                limit=limit,
+                after=after,
+            ),
+        )
+
+    async def query_attempts(self, rollout_id: str) -> list[Attempt]:
+        return cast("list[Attempt]", await self._call("query_attempts", rollout_id=rollout_id))
+
+    async def get_latest_attempt(self, rollout_id: str) -> Attempt | None:
+        return cast("Attempt | None", await self._call("get_latest_attempt", rollout_id=rollout_id))
+
+    async def records(self, rollout_ids: Sequence[str]) -> list[Record]:
+        return cast("list[Record]", await self._call("records", rollout_ids=rollout_ids))
 
     # -- what attempts did
-    async def add_span(self, span: Span, *, request_id: str | None = None) -> Span: ...
-    async def add_many_spans(self, spans: Sequence[Span], *, request_id: str | None = None) -> list[Span]: ...
+    async def add_span(self, span: Span, *, request_id: str | None = None) -> Span:
+        return cast(Span, await self._call("add_span", span=span, request_id=request_id))
+
+    async def add_many_spans(self, spans: Sequence[Span], *, request_id: str | None = None) -> list[Span]:
+        return cast("list[Span]", await self._call("add_many_spans", spans=spans, request_id=request_id))
+
     async def query_spans(
         self,
         rollout_id: str,
@@ -142,31 +279,67 @@ class StoreClient(Transport):
         *,
         name: str | None = None,
         limit: int = 10_000,
-    ) -> list[Span]: ...
-    async def add_calls(self, calls: Sequence[Call], *, fence: int | None = None) -> None: ...
-    async def query_calls(self, rollout_id: str, attempt_id: str | None = "latest") -> list[Call]: ...
+    ) -> list[Span]:
+        found: list[Span] = await self._call(
+            "query_spans", rollout_id=rollout_id, attempt_id=attempt_id, name=name, limit=limit
+        )
+        return [as_call_span(s) for s in found]
+
+    async def add_calls(
+        self, calls: Sequence[Call], *, fence: int | None = None, request_id: str | None = None
+    ) -> None:
+        await self._call("add_calls", calls=calls, fence=fence, request_id=request_id)
+
+    async def query_calls(self, rollout_id: str, attempt_id: str | None = "latest") -> list[Call]:
+        return cast(
+            "list[Call]", await self._call("query_calls", rollout_id=rollout_id, attempt_id=attempt_id)
+        )
 
     # -- resources
     async def add_resources(
         self, resources: dict[str, Resource | str | dict[str, Any]], *, request_id: str | None = None
-    ) -> Resources: ...
+    ) -> Resources:
+        return cast(Resources, await self._call("add_resources", resources=resources, request_id=request_id))
+
     async def update_resources(
         self,
         resources_id: str,
         resources: dict[str, Resource | str | dict[str, Any]],
         *,
         request_id: str | None = None,
-    ) -> Resources: ...
-    async def get_latest_resources(self) -> Resources | None: ...
-    async def get_resources_by_id(self, resources_id: str) -> Resources: ...
-    async def query_resources(self, limit: int = 100) -> list[Resources]: ...
+    ) -> Resources:
+        return cast(
+            Resources,
+            await self._call(
+                "update_resources", resources_id=resources_id, resources=resources, request_id=request_id
+            ),
+        )
+
+    async def get_latest_resources(self) -> Resources | None:
+        return cast("Resources | None", await self._call("get_latest_resources"))
+
+    async def get_resources_by_id(self, resources_id: str) -> Resources:
+        return cast(Resources, await self._call("get_resources_by_id", resources_id=resources_id))
+
+    async def query_resources(self, limit: int = 100) -> list[Resources]:
+        return cast("list[Resources]", await self._call("query_resources", limit=limit))
 
     # -- runs and accounts
-    async def add_run(self, run_id: str, info: dict[str, Any]) -> None: ...
-    async def update_run(self, run_id: str, info: dict[str, Any]) -> None: ...
-    async def query_runs(self, limit: int = 100) -> list[dict[str, Any]]: ...
-    async def add_step(self, report: StepReport) -> None: ...
-    async def query_steps(self, run_id: str) -> list[StepReport]: ...
+    async def add_run(self, run_id: str, info: dict[str, Any], *, request_id: str | None = None) -> None:
+        await self._call("add_run", run_id=run_id, info=info, request_id=request_id)
+
+    async def update_run(self, run_id: str, info: dict[str, Any], *, request_id: str | None = None) -> None:
+        await self._call("update_run", run_id=run_id, info=info, request_id=request_id)
+
+    async def query_runs(self, limit: int = 100) -> list[dict[str, Any]]:
+        return cast("list[dict[str, Any]]", await self._call("query_runs", limit=limit))
+
+    async def add_step(self, report: StepReport, *, request_id: str | None = None) -> None:
+        await self._call("add_step", report=report, request_id=request_id)
+
+    async def query_steps(self, run_id: str) -> list[StepReport]:
+        return cast("list[StepReport]", await self._call("query_steps", run_id=run_id))
+
     async def count(
         self,
         kind: str,
@@ -175,14 +348,42 @@ class StoreClient(Transport):
         rollout_id: str | None = None,
         attempt_id: str | None = None,
         n: int = 1,
-    ) -> None: ...
-    async def counts(self, rollout_id: str | None = None) -> dict[str, dict[str, int]]: ...
+        request_id: str | None = None,
+    ) -> None:
+        await self._call(
+            "count",
+            kind=kind,
+            reason=reason,
+            rollout_id=rollout_id,
+            attempt_id=attempt_id,
+            n=n,
+            request_id=request_id,
+        )
+
+    async def counts(self, rollout_id: str | None = None) -> dict[str, dict[str, int]]:
+        return cast("dict[str, dict[str, int]]", await self._call("counts", rollout_id=rollout_id))
 
     # -- workers
     async def update_worker(
-        self, worker_id: str, status: str | None = None, stats: dict[str, Any] | None = None
-    ) -> Worker: ...
-    async def get_worker_by_id(self, worker_id: str) -> Worker: ...
-    async def query_workers(self) -> list[Worker]: ...
-    async def statistics(self) -> dict[str, Any]: ...
-    async def close(self) -> None: ...
+        self,
+        worker_id: str,
+        status: str | None = None,
+        stats: dict[str, Any] | None = None,
+        *,
+        request_id: str | None = None,
+    ) -> Worker:
+        return cast(
+            Worker,
+            await self._call(
+                "update_worker", worker_id=worker_id, status=status, stats=stats, request_id=request_id
+            ),
+        )
+
+    async def get_worker_by_id(self, worker_id: str) -> Worker:
+        return cast(Worker, await self._call("get_worker_by_id", worker_id=worker_id))
+
+    async def query_workers(self) -> list[Worker]:
+        return cast("list[Worker]", await self._call("query_workers"))
+
+    async def statistics(self) -> dict[str, Any]:
+        return cast("dict[str, Any]", await self._call("statistics"))

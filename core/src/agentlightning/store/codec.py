@@ -1,8 +1,8 @@
 """How records become bytes: MessagePack (lossless for NaN and bytes), arrays packed, zstd level 3.
 
-Token ids are little-endian int32, logprobs little-endian float32 (their precision at the engine). The first byte
-of a blob says what follows: ``0`` MessagePack, ``1`` the same under zstd, ``2`` JSON under zstd (for what
-MessagePack cannot hold: integers beyond 64 bits, lone surrogates in model text).
+Token ids are little-endian int32, logprobs little-endian float32 (their precision at the engine). The first
+byte of a blob says what follows: ``0`` MessagePack, ``1`` the same under zstd, ``2`` JSON under zstd (for
+what MessagePack cannot hold: integers beyond 64 bits, lone surrogates in model text).
 
 Invariant: ``unpack(pack(x)) == x`` for JSON-able values; logprobs come back rounded to float32.
 """
@@ -14,14 +14,12 @@ import sys
 from array import array
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 import zstandard
 
 from agentlightning.types import Call, Rollout, RolloutConfig, Span
-
-T = TypeVar("T")
 
 _RAW, _ZSTD, _JSON = b"\x00", b"\x01", b"\x02"
 _SMALL = 160
@@ -33,17 +31,19 @@ _SWAP = sys.byteorder == "big"
 
 
 def as_json(value: Any) -> bytes:
-    """JSON for what MessagePack cannot hold: the standard library takes big integers, NaN and lone surrogates."""
+    """JSON for what MessagePack cannot hold: the standard library takes big integers, NaN and lone
+    surrogates.
+    """
     return json.dumps(msgspec.to_builtins(value)).encode()
 
 
-def pack(value: Any) -> bytes:
+def pack(value: Any, compress: bool = True) -> bytes:
     """A value as a blob. ``TypeError`` names the type that cannot be stored."""
     try:
         data = _encode(value)
     except (OverflowError, UnicodeEncodeError):
         return _JSON + _compress(as_json(value))
-    return _RAW + data if len(data) < _SMALL else _ZSTD + _compress(data)
+    return _RAW + data if len(data) < _SMALL or not compress else _ZSTD + _compress(data)
 
 
 @cache
@@ -52,15 +52,15 @@ def decoder(kind: Any) -> Callable[[bytes], Any]:
     return msgspec.msgpack.Decoder(kind).decode
 
 
-def unpack(blob: bytes, kind: type[T] | Any = Any) -> T:
+def unpack(blob: bytes, kind: Any = Any) -> Any:
     """The value of a blob, checked against ``kind``."""
     mark, body = blob[:1], blob[1:]
     if mark == _RAW:
-        return decoder(kind)(body)  # type: ignore[no-any-return]
+        return decoder(kind)(body)
     if mark == _ZSTD:
-        return decoder(kind)(_decompress(body))  # type: ignore[no-any-return]
+        return decoder(kind)(_decompress(body))
     if mark == _JSON:
-        return msgspec.convert(json.loads(_decompress(body)), kind)  # type: ignore[no-any-return]
+        return msgspec.convert(json.loads(_decompress(body)), kind)
     raise ValueError(f"not a blob of the store: it begins with {blob[:1]!r}")
 
 

@@ -24,7 +24,8 @@ _PRUNE_EVERY = 1024
 _r, _c = schema.requests.c, schema.counts.c
 _FIND = sql(select(_r.method, _r.answer).where(_r.request_id == bindparam("request_id")))
 _REMEMBER = inserting(schema.requests)
-_PRUNE = sql(delete(schema.requests).where(_r.time < bindparam("before")))
+_fresh = select(_r.seq).where(_r.time >= bindparam("before")).order_by(_r.seq).limit(1).scalar_subquery()
+_PRUNE = sql(delete(schema.requests).where(_r.seq < _fresh))
 _one = insert(schema.counts)
 _COUNT = sql(
     _one.on_conflict_do_update(
@@ -64,7 +65,8 @@ class Core:
         """Do ``work`` once per request id and commit it.
 
         The answer is remembered as a ``kind``; ``shrink`` and ``grow`` reduce it to what the caller does not
-        hold anyway; an answer that ``keep`` finds empty is not remembered. A refusal is counted although its write is undone.
+        hold anyway; an answer that ``keep`` finds empty is not remembered. A refusal is counted although its
+        write is undone.
         """
 
         def once() -> T:
@@ -76,8 +78,8 @@ class Core:
                     raise Conflict(
                         f"request id {request_id} was already used for {found[0]}, not for {method}"
                     )
-                answer: Any = codec.unpack(found[1], kind)
-                return grow(answer) if grow else answer  # type: ignore[no-any-return]
+                answer = codec.unpack(found[1], kind)
+                return grow(answer) if grow else answer
             result = work()
             if keep(result):
                 self._remember(method, request_id, shrink(result) if shrink else result)
@@ -95,7 +97,13 @@ class Core:
         if self._remembered % _PRUNE_EVERY == 0:
             self.db.execute(_PRUNE, before=now - REQUEST_SECONDS)
         self._remembered += 1
-        self.db.execute(_REMEMBER, request_id=request_id, method=method, time=now, answer=codec.pack(answer))
+        self.db.execute(
+            _REMEMBER,
+            request_id=request_id,
+            method=method,
+            time=now,
+            answer=codec.pack(answer, compress=False),
+        )
 
     def _count(self, kind: str, reason: str, rollout_id: str | None, attempt_id: str | None, n: int) -> None:
         self.db.execute(

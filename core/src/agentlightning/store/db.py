@@ -23,6 +23,8 @@ from agentlightning.store.lock import FileLock
 _DIALECT = sqlite_dialect(paramstyle="named")
 _PAGE = 16384
 """Bytes a page. A call takes about 3 kB, which 4 kB pages would store one a page."""
+_CACHE = 64 << 20
+"""Bytes of pages kept in memory."""
 CHUNK = 500
 """Ids bound in one ``IN (…)``."""
 
@@ -32,6 +34,11 @@ class Sql(NamedTuple):
 
     text: str
     values: dict[str, Any]
+
+    def using(self, table: str, index: str) -> Sql:
+        """The same, by a certain index; an error if SQLite cannot use it."""
+        assert f"FROM {table}" in self.text
+        return Sql(self.text.replace(f"FROM {table}", f"FROM {table} INDEXED BY {index}"), self.values)
 
 
 def sql(statement: Executable, *columns: str) -> Sql:
@@ -84,13 +91,14 @@ class Database:
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute(f"PRAGMA synchronous = {synchronous}")
             connection.execute(f"PRAGMA journal_size_limit = {64 << 20}")
+            connection.execute(f"PRAGMA cache_size = {-_CACHE >> 10}")
             connection.execute("PRAGMA temp_store = MEMORY")
             schema.prepare(connection)
         except sqlite3.DatabaseError as error:
             connection.close()
             raise StoreError(
-                f"{self.path} cannot be opened as a store: {error}. If the file is damaged, move it away (with its "
-                "-wal and -shm files) and restore a copy"
+                f"{self.path} cannot be opened as a store: {error}. If the file is damaged, move it away "
+                "(with its -wal and -shm files) and restore a copy"
             ) from error
         except BaseException as error:
             connection.close()

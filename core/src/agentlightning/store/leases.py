@@ -36,7 +36,7 @@ _NEXT_OF = sql(
     .where(_QUEUE, _r.c.run_id == bindparam("run_id"))
     .order_by(_r.c.seq)
     .limit(bindparam("n"))
-)
+).using("rollouts", "rollouts_queue_run")
 _LEASE = sql(
     update(_r)
     .where(_r.c.rollout_id == bindparam("rollout"))
@@ -132,8 +132,9 @@ class Leases(Attempts):
             listener = self.signals.listen(run_id)
             try:
                 leases = await self._take(worker_id, limit, run_id, request_id)
+                self._watch_waiting()
                 left = deadline - loop.time()
-                if leases or left <= 0:
+                if leases or left <= 0 or self.signals.released:
                     return leases
                 await listener.wait(left)
             finally:
@@ -157,7 +158,7 @@ class Leases(Attempts):
 
     def _give_back(self, leases: Sequence[AttemptedRollout]) -> None:
         for lease in leases:
-            held = self._held(lease.attempt.attempt_id)
+            held = self._held(lease.rollout.rollout_id, lease.attempt.attempt_id)
             if held is not None and held.attempt.status is AttemptStatus.PREPARING:
                 now = self.clock()
                 self._close(

@@ -1,6 +1,7 @@
 """One process owns a store file: an advisory lock on ``<file>.lock``, which also says who.
 
-The kernel releases the lock when the process dies, however it dies; the text in the file is only for messages.
+The kernel releases the lock when the process dies, however it dies; the text in the file is only for
+messages.
 """
 
 from __future__ import annotations
@@ -57,8 +58,8 @@ def _taken(path: Path, owner: dict[str, object]) -> str:
     if url:
         return f"{path} is in use: {who}. Become its client: StoreClient({url!r}), or AGL_STORAGE={url}"
     return (
-        f"{path} is in use: {who}, and one process owns a store file. Stop that process, or serve the file once "
-        f"with `agl store` and let every process use StoreClient('http://127.0.0.1:4747')"
+        f"{path} is in use: {who}, and one process owns a store file. Stop that process, or serve the file "
+        f"once with `agl store` and let every process use StoreClient('http://127.0.0.1:4747')"
     )
 
 

@@ -82,17 +82,14 @@ def reward_of(span: Span) -> Reward:
     """The reward that a reward span carries."""
     a = span.attributes
     raw = a.get(semconv.REWARD_VALUE)
-    number = isinstance(raw, (int, float))
+    value = float(raw) if isinstance(raw, (int, float)) else None
     call_id, span_id, agent = (
         a.get(k) for k in (semconv.REWARD_CALL, semconv.REWARD_SPAN_ID, semconv.REWARD_AGENT)
     )
     ours = {v for k, v in vars(semconv).items() if k.startswith("REWARD_")}
-    if number:
-        rest = {k: v for k, v in a.items() if k not in ours}
-    else:
-        rest = dict(a)
+    rest = dict(a) if value is None else {k: v for k, v in a.items() if k not in ours}
     return Reward(
-        value=float(raw) if number else math.nan,
+        value=math.nan if value is None else value,
         name=str(a.get(semconv.REWARD_NAME, "reward")),
         call_id=call_id,
         span_id=span_id,

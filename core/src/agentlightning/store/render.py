@@ -1,8 +1,9 @@
 """Model calls shown as spans named ``openai.chat.completion``, merged with what the wire layer saw of them.
 
-A call and the wire span of the same ``span_id`` become one span, in the call's place; a choice beyond the first,
-or an attempt of the SDK that a later retry superseded, gets a span of its own. Attributes follow the OpenTelemetry
-GenAI conventions, with the legacy ``gen_ai.prompt.N.*`` and ``gen_ai.completion.N.*`` beside them.
+A call and the wire span of the same ``span_id`` become one span, in the call's place; a choice beyond the
+first, or an attempt of the SDK that a later retry superseded, gets a span of its own. Attributes follow the
+OpenTelemetry GenAI conventions, with the legacy ``gen_ai.prompt.N.*`` and ``gen_ai.completion.N.*`` beside
+them.
 """
 
 from __future__ import annotations
@@ -30,11 +31,27 @@ _SAMPLING = (
 )
 
 
-class Packed(str):
-    """Base64 of an array; prints as its length, so that a printed span stays readable."""
+_PACKED = (semconv.PROMPT_IDS, semconv.RESPONSE_IDS, semconv.LOGPROBS)
+
+
+class CallSpan(Span):
+    """A span of a model call. Its packed arrays print as their length."""
 
     def __repr__(self) -> str:
-        return f"<{len(base64.b64decode(self)) // 4} values>"
+        shown = {k: f"<{_length(v)} values>" if k in _PACKED else v for k, v in self.attributes.items()}
+        rest = ", ".join(f"{n}={getattr(self, n)!r}" for n in self.__struct_fields__ if n != "attributes")
+        return f"Span({rest}, attributes={shown!r})"
+
+
+def _length(packed: str) -> int:
+    return len(base64.b64decode(packed)) // 4
+
+
+def as_call_span(span: Span) -> Span:
+    """A call span that came over HTTP, as the store itself returns it; other spans as they are."""
+    if not any(name in span.attributes for name in _PACKED):
+        return span
+    return CallSpan(**{name: getattr(span, name) for name in span.__struct_fields__})
 
 
 def render(spans: Sequence[Span], calls: Iterable[tuple[Call, int]]) -> list[Span]:
@@ -49,7 +66,10 @@ def render(spans: Sequence[Span], calls: Iterable[tuple[Call, int]]) -> list[Spa
             key = (call.attempt_id, call.span_id)
             primary[key] = max(primary.get(key, call), call, key=lambda c: (c.retry, -c.choice))
     order = {
-        a: i for i, a in enumerate(dict.fromkeys(r.attempt_id for r in (*spans, *(c for c, _ in placed))))
+        a: i
+        for i, a in enumerate(
+            dict.fromkeys([s.attempt_id for s in spans] + [c.attempt_id for c, _ in placed])
+        )
     }
     out: list[Span] = []
     for call, arrival in placed:
@@ -69,7 +89,7 @@ def render(spans: Sequence[Span], calls: Iterable[tuple[Call, int]]) -> list[Spa
 def call_span(call: Call, arrival: int, wire: Span | None, own: bool) -> Span:
     """One call as a span; ``own``: it is the one that the wire span (if any) stands for."""
     merged = wire if own and wire is not None else None
-    return Span(
+    return CallSpan(
         rollout_id=call.rollout_id,
         attempt_id=call.attempt_id,
         name=semconv.CALL_SPAN,
@@ -128,7 +148,7 @@ def _tokens(call: Call) -> Iterable[tuple[str, Any]]:
         (semconv.LOGPROBS, codec.pack_floats(call.logprobs), None),
     ):
         if data is not None:
-            yield name, Packed(base64.b64encode(data).decode())
+            yield name, base64.b64encode(data).decode()
             if count:
                 yield count, len(data) // 4
 

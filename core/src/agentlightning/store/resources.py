@@ -6,7 +6,7 @@ Invariant: a version is never changed; an update adds the next one.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from sqlalchemy import bindparam, func, select
@@ -15,7 +15,7 @@ from agentlightning.store import codec, schema
 from agentlightning.store.base import NotFound
 from agentlightning.store.core import Core
 from agentlightning.store.db import inserting, sql
-from agentlightning.types import JsonResource, LLM, PromptTemplate, Resource, Resources, new_id
+from agentlightning.types import LLM, JsonResource, PromptTemplate, Resource, Resources, new_id
 
 _t = schema.resources
 _COLUMNS = (_t.c.resources_id, _t.c.version, _t.c.create_time, _t.c.data)
@@ -33,7 +33,9 @@ _QUERY = sql(select(*_COLUMNS).where(_t.c.seq.in_(_newest)).order_by(_t.c.seq.de
 
 
 def resource(name: str, value: Resource | str | dict[str, Any]) -> Resource:
-    """A resource as given: an object, a string (a prompt template), or a dict (by its ``resource_type``, else JSON)."""
+    """A resource as given: an object, a string (a prompt template), or a dict (by its ``resource_type``, else
+    JSON).
+    """
     if isinstance(value, (LLM, PromptTemplate, JsonResource)):
         return value
     if isinstance(value, str):
@@ -42,7 +44,7 @@ def resource(name: str, value: Resource | str | dict[str, Any]) -> Resource:
         if "resource_type" not in value:
             return JsonResource(value=value)
         try:
-            return msgspec.convert(value, Resource)
+            return cast(Resource, msgspec.convert(value, Resource))
         except msgspec.ValidationError as error:
             raise ValueError(f"resources[{name!r}]: {error}") from None
     raise TypeError(f"resources[{name!r}] must be a resource, a string or a dict, not {type(value).__name__}")

@@ -275,6 +275,10 @@ class Rollouts(Core):
         """Wait until all have ended, or ``timeout`` seconds; the ended ones, in the order asked for."""
         return await self.writer.on_owner(lambda: self._await_ends(list(rollout_ids), timeout))
 
+    def _watch_waiting(self) -> None:
+        """Somebody waits for attempts to end: see to it that overdue ones do (see :mod:`.watchdog`)."""
+        raise NotImplementedError
+
     async def _await_ends(self, ids: list[str], timeout: float | None) -> list[Rollout]:
         loop = asyncio.get_running_loop()
         deadline = None if timeout is None else loop.time() + timeout
@@ -283,10 +287,12 @@ class Rollouts(Core):
             try:
                 done = await self.writer.read(lambda: self._ended(ids))
                 left = None if deadline is None else deadline - loop.time()
-                if len(done) == len(set(ids)) or (left is not None and left <= 0):
-                    return await self.writer.read(lambda: [self._rollout(i) for i in ids if i in done])
+                over = self.signals.released or (left is not None and left <= 0)
+                if over or len(done) == len(set(ids)):
+                    return [await self.get_rollout_by_id(i) for i in ids if i in done]
                 for rollout_id in done:
                     waiter.discard(rollout_id)
+                self._watch_waiting()
                 await waiter.wait(left)
             finally:
                 self.signals.unwatch(waiter)

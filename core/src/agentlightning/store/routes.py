@@ -1,7 +1,8 @@
 """The store's interface over HTTP: one table of routes, read by server and client alike.
 
-Parameters and answers are typed from the signatures of :class:`~agentlightning.store.base.Store`. Bodies are JSON
-or MessagePack (``Content-Type``, ``Accept``); our client speaks MessagePack, which is lossless for NaN and bytes.
+Parameters and answers are typed from the signatures of :class:`~agentlightning.store.base.Store`. Bodies are
+JSON or MessagePack (``Content-Type``, ``Accept``); our client speaks MessagePack, which is lossless for NaN
+and bytes.
 """
 
 from __future__ import annotations
@@ -112,7 +113,7 @@ def _route(verb: str, path: str, name: str) -> Route:
         kind = _concrete(kind)
         fields.append(
             (parameter.name, kind, *([] if parameter.default is parameter.empty else [parameter.default]))
-        )  # type: ignore[arg-type]
+        )
     mutates = verb != "GET" and name not in READS
     if mutates and not any(f[0] == "request_id" for f in fields):
         fields.append(("request_id", str | None, None))

@@ -32,8 +32,8 @@ SCHEMA_VERSION = 1
 
 QUEUED = "status IN ('queuing', 'requeuing')"
 """The queue. Written the same way in the partial index and in its queries, so that SQLite uses the index."""
-ALIVE = "status IN ('preparing', 'running')"
-"""Attempts under a lease; same remark."""
+HELD = "status IN ('preparing', 'running', 'unresponsive')"
+"""Attempts that a sign of life may reach; same remark. Their index stays small, however many have ended."""
 
 metadata = MetaData()
 
@@ -101,13 +101,13 @@ rollouts = Table(
     Index("rollouts_run", "run_id", sqlite_where=text("run_id IS NOT NULL")),
     Index("rollouts_group", "group_id", sqlite_where=text("group_id IS NOT NULL")),
     Index("rollouts_queue", "seq", sqlite_where=text(QUEUED)),
-    Index("rollouts_queue_run", "run_id", "seq", sqlite_where=text(QUEUED)),
+    Index("rollouts_queue_run", "run_id", "seq", sqlite_where=text(f"{QUEUED} AND run_id IS NOT NULL")),
 )
 
 attempts = Table(
     "attempts",
     metadata,
-    Column("attempt_id", Text, primary_key=True),
+    Column("attempt_id", Text, nullable=False),
     Column("rollout_id", Text, nullable=False),
     Column("sequence_id", Integer, nullable=False),
     Column("fence", Integer, nullable=False),
@@ -121,8 +121,8 @@ attempts = Table(
     Column(
         "arrivals", Integer, nullable=False
     ),  # spans and calls so far: the next sequence number is one more
-    Index("attempts_rollout", "rollout_id", "sequence_id", unique=True),
-    Index("attempts_alive", "rollout_id", sqlite_where=text(ALIVE)),
+    PrimaryKeyConstraint("rollout_id", "sequence_id"),
+    Index("attempts_held", "attempt_id", sqlite_where=text(HELD)),
     sqlite_with_rowid=False,
 )
 
@@ -183,11 +183,12 @@ counts = Table(
 requests = Table(
     "requests",
     metadata,
-    Column("request_id", Text, primary_key=True),
+    Column("seq", Integer, primary_key=True),
+    Column("request_id", Text, nullable=False),
     Column("method", Text, nullable=False),
     Column("time", Float, nullable=False),
     Column("answer", LargeBinary, nullable=False),
-    Index("requests_time", "time"),
+    Index("requests_id", "request_id", unique=True),
 )
 
 Migration = Callable[[sqlite3.Connection], None]

@@ -1,7 +1,8 @@
-"""The store over HTTP: ``/v1/agl/…`` (see :mod:`.routes`), for processes and machines that do not own the file.
+"""The store over HTTP: ``/v1/agl/…`` (see :mod:`.routes`), for processes and machines that do not own the
+file.
 
-An answer is sent after its write is on file. Errors are ``{"error", "message"}``. ``POST /v1/agl/batch`` takes a
-list of calls and does them in order, in one commit; each has its own outcome.
+An answer is sent after its write is on file. Errors are ``{"error", "message"}``. ``POST /v1/agl/batch``
+takes a list of calls and does them in order, in one commit; each has its own outcome.
 """
 
 from __future__ import annotations
@@ -153,6 +154,7 @@ class Served(typing.NamedTuple):
 
     async def close(self) -> None:
         """Answer what is under way, then close the store."""
+        self.store.signals.release()
         await self.runner.cleanup()
         await self.store.close()
 
@@ -192,9 +194,12 @@ async def serve(
     host: str = "127.0.0.1",
     port: int = 4747,
     token: str | None = None,
-    ready: Callable[[Served], None] | None = None,
+    ready: Callable[[str], None] | None = None,
 ) -> None:
-    """Serve until SIGTERM, SIGINT or cancellation, then close in good order. ``ready`` is told once it listens."""
+    """Serve until SIGTERM, SIGINT or cancellation, then close in good order.
+
+    ``ready`` is given the URL once the server listens.
+    """
     import signal
 
     stop = asyncio.Event()
@@ -207,7 +212,7 @@ async def serve(
     served = await start(path, host, port, token)
     try:
         if ready is not None:
-            ready(served)
+            ready(served.url)
         await stop.wait()
     finally:
         await served.close()

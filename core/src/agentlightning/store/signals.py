@@ -1,8 +1,8 @@
 """Waiting without polling: who waits for work, who waits for rollouts to end.
 
-A signal means "look again", nothing more: the state is in the tables. Spurious signals are harmless, so writers
-signal at once and need not know whether their transaction commits. Waiters register *before* they look, so that
-no signal falls between looking and waiting.
+A signal means "look again", nothing more: the state is in the tables. Spurious signals are harmless, so
+writers signal at once and need not know whether their transaction commits. Waiters register *before* they
+look, so that no signal falls between looking and waiting.
 """
 
 from __future__ import annotations
@@ -54,6 +54,18 @@ class Signals:
     def __init__(self) -> None:
         self._listeners: dict[Listener, None] = {}  # in order of arrival
         self._endings: defaultdict[str, set[Ending]] = defaultdict(set)
+        self.released = False
+        """The store is about to close: nobody waits any longer."""
+
+    def release(self) -> None:
+        """Let everybody who waits return with what there is."""
+        self.released = True
+        for listener in self._listeners:
+            listener.future.set_result(None)
+        self._listeners.clear()
+        for waiter in {w for waiters in self._endings.values() for w in waiters}:
+            if not waiter.future.done():
+                waiter.future.set_result(None)
 
     def queued(self, run_id: str | None, n: int = 1) -> None:
         """``n`` rollouts of a run wait for a worker: wake as many listeners, first come first."""

@@ -20,7 +20,9 @@ from agentlightning.store.writer import Writer
 
 
 def store_file(place: str | Path | None = None) -> Path | Literal[":memory:"]:
-    """The file a place names: a file, a folder, ``sqlite:///…``; ``None``: ``AGL_STORAGE``, else the home folder."""
+    """The file a place names: a file, a folder, ``sqlite:///…``; ``None``: ``AGL_STORAGE``, else the home
+    folder.
+    """
     place = place if place is not None else os.environ.get("AGL_STORAGE") or Path.home() / ".agent-lightning"
     text = str(place)
     if text in (":memory:", "sqlite://", "sqlite:///:memory:"):
@@ -38,9 +40,9 @@ class SQLiteStore(Records, Workers, Watchdog, ResourcesPart, Accounts):
     """All of :class:`~agentlightning.store.base.Store`, in one file that this process owns.
 
     ``path``: file, folder, ``sqlite:///…`` or ``:memory:``; ``None``: ``AGL_STORAGE``, else
-    ``~/.agent-lightning/store.sqlite``. ``synchronous``: ``NORMAL`` survives kill -9, ``FULL`` power loss too.
-    Coroutines may be awaited from any loop or thread: work is handed to the loop that used the store first, which
-    must not be blocked meanwhile. ``clock`` gives seconds since the epoch.
+    ``~/.agent-lightning/store.sqlite``. ``synchronous``: ``NORMAL`` survives kill -9, ``FULL`` power loss
+    too. Coroutines may be awaited from any loop or thread: work is handed to the loop that used the store
+    first, which must not be blocked meanwhile. ``clock`` gives seconds since the epoch.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class SQLiteStore(Records, Workers, Watchdog, ResourcesPart, Accounts):
     async def close(self) -> None:
         """Commit, close the file, let the next process have it. Twice does no harm."""
         if not self.writer.closed:
-            await self.writer.close()
+            self.signals.release()
             self._stop_watching()
+            await self.writer.close()
             self.db.close()

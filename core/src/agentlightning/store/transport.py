@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -34,6 +35,11 @@ _SLACK = 30.0
 """Seconds beyond its own wait that a request may take."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
 _BROKEN = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, TimeoutError, ConnectionError)
+
+
+def request_id() -> str:
+    """A fresh id. Ids grow with time, so that the server's index of them grows at one end."""
+    return f"{time.time_ns():016x}{secrets.token_hex(8)}"
 
 
 class BatchCall(NamedTuple):
@@ -79,7 +85,7 @@ class Transport:
     async def _call(self, name: str, /, **parameters: Any) -> Any:
         route = BY_NAME[name]
         if route.mutates and parameters.get("request_id") is None:
-            parameters["request_id"] = secrets.token_hex(12)
+            parameters["request_id"] = request_id()
         path = route.path.format_map({p: quote(str(parameters[p]), safe="") for p in route.places})
         rest = {k: v for k, v in parameters.items() if k not in route.places}
         wait = float(parameters.get("wait") or parameters.get("timeout") or 0.0)
@@ -125,12 +131,12 @@ class Transport:
 
         A result each; an error is returned in its place, not raised, for the others stand.
         """
-        items = []
+        items: list[dict[str, Any]] = []
         for method, params in calls:
             route = BY_NAME.get(method)
             if route is None:
                 raise ValueError(f"there is no store method {method!r}")
-            given = {"request_id": secrets.token_hex(12), **params} if route.mutates else params
+            given = {"request_id": request_id(), **params} if route.mutates else params
             items.append({"method": method, "params": given})
         outcomes = await self._send("POST", f"{PREFIX}/batch", items, list[Outcome])
         return [_outcome(BY_NAME[item["method"]], found) for item, found in zip(items, outcomes, strict=True)]

@@ -6,24 +6,36 @@ No polling: the timer is set when an attempt with limits is leased, and again fo
 from __future__ import annotations
 
 import asyncio
+import logging
 
 from agentlightning.store.attempts import Attempts
+from agentlightning.store.base import StoreError
 from agentlightning.types import RolloutConfig
 
+_log = logging.getLogger(__name__)
 _LEAST = 0.05
 """Seconds between two looks, however many attempts are due."""
+_AGAIN = 5.0
+"""Seconds after a look that failed."""
 
 
 class Watchdog(Attempts):
     """Calls ``expire`` when the next attempt becomes overdue."""
 
     _timer: asyncio.TimerHandle | None = None
+    _timer_loop: asyncio.AbstractEventLoop | None = None
     _expiring: asyncio.Task[None] | None = None
 
     def _watch(self, config: RolloutConfig) -> None:
         limits = [s for s in (config.unresponsive_seconds, config.timeout_seconds) if s is not None]
         if limits:
             self._arm(min(limits))
+
+    def _watch_waiting(self) -> None:
+        if self._timer is None or self._timer_loop is not asyncio.get_running_loop():
+            due = self._next_due()
+            if due is not None:
+                self._arm(due - self.clock())
 
     def _arm(self, delay: float) -> None:
         loop = asyncio.get_running_loop()
@@ -44,7 +56,11 @@ class Watchdog(Attempts):
             self._expire(self.clock())
             return self._next_due()
 
-        due = await self._write("expire", work)
+        try:
+            due = await self._write("expire", work)
+        except StoreError:
+            _log.exception("overdue attempts could not be ended; the next try is in %g s", _AGAIN)
+            due = self.clock() + _AGAIN
         if due is not None:
             self._arm(due - self.clock())
 
@@ -54,5 +70,3 @@ class Watchdog(Attempts):
             self._timer = None
         if self._expiring is not None:
             self._expiring.cancel()
-
-    _timer_loop: asyncio.AbstractEventLoop | None = None

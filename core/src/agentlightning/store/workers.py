@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import bindparam, func, select, update
+from sqlalchemy import bindparam, func, select, text, update
 from sqlalchemy.dialects.sqlite import insert
 
 from agentlightning.store import codec, schema
@@ -38,6 +38,8 @@ _FREE = sql(
 _QUERY = select(*_w.c).order_by(_w.c.worker_id)
 _ALL = sql(_QUERY)
 _GET = sql(_QUERY.where(_w.c.worker_id == bindparam("worker_id")))
+_a = schema.attempts.c
+_ROLLOUT = sql(select(_a.rollout_id).where(_a.attempt_id == bindparam("attempt_id"), text(schema.HELD)))
 _STATUSES = ("idle", "busy", "unknown")
 
 
@@ -79,7 +81,8 @@ class Workers(Attempts):
     ) -> list[str]:
         """A sign of life of a worker and the attempts it runs.
 
-        Returns the attempts it has lost (ended, fenced, unknown): it should stop them, their writes are refused.
+        Returns the attempts it has lost (ended, fenced, unknown): it should stop them, their writes are
+        refused.
         """
 
         def work() -> list[str]:
@@ -90,11 +93,11 @@ class Workers(Attempts):
         return await self._write("heartbeat", work, request_id, list[str])
 
     def _beat(self, attempt_id: str, now: float) -> bool:
-        held = self._held(attempt_id)
-        if held is None:
+        row = self.db.one(_ROLLOUT, attempt_id=attempt_id)
+        if row is None:
             return False
         try:
-            self._touch(self._writable(held.attempt.rollout_id, attempt_id, "heartbeat"), now)
+            self._touch(self._writable(row[0], attempt_id, "heartbeat"), now)
         except Refused:  # the answer tells the worker; nothing was lost, so nothing is counted
             return False
         return True

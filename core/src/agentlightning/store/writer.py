@@ -1,12 +1,12 @@
 """Group commit: all writes of one turn of the event loop share one transaction.
 
-The first write of a turn opens the transaction and schedules its commit with ``call_soon``; there is no timer.
-Each write runs in a savepoint, so an error undoes that write alone. A caller is answered after the commit:
-acknowledged ⇒ on file. If the commit fails, or SQLite drops the transaction (disk full), every caller of the
-turn gets a :class:`StoreError`.
+The first write of a turn opens the transaction and schedules its commit with ``call_soon``; there is no
+timer. Each write runs in a savepoint, so an error undoes that write alone. A caller is answered after the
+commit: acknowledged ⇒ on file. If the commit fails, or SQLite drops the transaction (disk full), every caller
+of the turn gets a :class:`StoreError`.
 
-The connection belongs to one event loop, the first that uses it. Calls from other loops and threads are handed
-to it; when the owner has stopped, the next caller becomes the owner.
+The connection belongs to one event loop, the first that uses it. Calls from other loops and threads are
+handed to it; when the owner has stopped, the next caller becomes the owner.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ class Writer:
             raise StoreError("the store is closed")
         if os.getpid() != self._pid:
             raise StoreError(
-                f"this store was opened by process {self._pid}; a forked process must not use its connection: "
-                "serve the store (`agl store`) and use StoreClient here"
+                f"this store was opened by process {self._pid}; a forked process must not use its "
+                "connection: serve the store (`agl store`) and use StoreClient here"
             )
         if self._loop is not None and self._loop.is_running():
             return True
@@ -150,7 +150,9 @@ class Writer:
                 )
 
     async def _durable(self) -> None:
-        """Wait for this turn's commit. Each caller has its own future: cancelling one leaves the others alone."""
+        """Wait for this turn's commit. Each caller has its own future: cancelling one leaves the others
+        alone.
+        """
         assert self._loop is not None
         waiter = self._loop.create_future()
         self._waiters.append(waiter)

@@ -1,8 +1,8 @@
 """Public fakes, for the tests of agents, adapters and plugins.
 
-- :class:`~agentlightning.testing.scripted.ScriptedModelServer`: an OpenAI-compatible server that answers by script,
-  gives token ids and logprobs, fails on demand, and keeps its own log of every exchange.
-- :class:`~agentlightning.testing.replies.Reply`: what a script may answer beyond a message: delays and faults.
+- :class:`~agentlightning.testing.scripted.ScriptedModelServer`: an OpenAI-compatible server that answers by
+  script, gives token ids and logprobs, fails on demand, and keeps its own log of every exchange.
+- :class:`~agentlightning.testing.replies.Reply`: what a script may answer beyond a message: delays, faults.
 - :mod:`agentlightning.testing.template`: the chat template and byte tokenizer behind its ids.
 
 These names are stable; whatever begins with an underscore is not.

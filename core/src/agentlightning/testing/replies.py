@@ -1,7 +1,7 @@
-"""What a script answers, and the answer's exact form on the wire: whole or as a stream, with ids and logprobs.
+"""What a script answers, and its exact form on the wire: whole or as a stream, with ids and logprobs.
 
-Logprobs are a function of position and token, and exactly representable in float32, so that a test can ask for
-equality. Invariant: the ids of a streamed answer, put together, are those of the whole answer.
+Logprobs are a function of position and token, and exactly representable in float32, so that a test can ask
+for equality. Invariant: the ids of a streamed answer, put together, are those of the whole answer.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ class Reply(msgspec.Struct, kw_only=True):
     delay: float = 0.0
     """Seconds before the answer begins."""
     fault: Fault | None = None
-    """``half-json``: the body ends half-way. ``wrong-lengths``: one logprob is missing. ``no-ids``: ids are left out
-    although they were asked for. ``duplicate-id``: the response id of the answer before. ``disconnect``: none at all."""
+    """``half-json``: the body ends half-way. ``wrong-lengths``: one logprob is missing. ``no-ids``: ids are
+    left out although they were asked for. ``duplicate-id``: the response id of the answer before.
+    ``disconnect``: none at all."""
 
 
 def tool_call(
@@ -90,7 +91,8 @@ def text_logprobs(ids: Sequence[int], logprobs: Sequence[float]) -> dict[str, An
 
 
 def deltas(answer: Answer, size: int = 12) -> Iterator[tuple[dict[str, Any], int]]:
-    """Chat deltas of an answer, each with the number of its tokens; the last, without text, has the end mark."""
+    """Chat deltas of an answer, each with the number of its tokens; the last, without text, has the end
+    mark."""
     yield {"role": "assistant", "content": ""}, 0
     for piece in _pieces(answer.message.get("content") or "", size):
         yield {"content": piece}, len(encode(piece))

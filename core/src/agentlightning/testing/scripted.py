@@ -1,8 +1,8 @@
 """An OpenAI-compatible model server whose answers are a script and whose tokens are known.
 
-Prompt ids come from a chat template over the messages *and tools* as they were received, so anything a framework
-drops or re-serialises changes them. The server keeps its own log, which a test compares with what was captured.
-It runs in the current loop (``async with``) or in a thread of its own (``with``), on loopback.
+Prompt ids come from a chat template over the messages *and tools* as they were received, so anything a
+framework drops or re-serialises changes them. The server keeps its own log, which a test compares with what
+was captured. It runs in the current loop (``async with``) or in a thread of its own (``with``), on loopback.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class Exchange(msgspec.Struct, kw_only=True):
 class ScriptedModelServer:
     """Serves ``reply`` under the name ``model``; by default it says ``ok``.
 
-    ``ids``: when token ids and logprobs are sent: when ``asked`` (as vLLM does), ``always`` (as the gateway lets
-    them through), or ``never``. ``max_model_len``: longer prompts are refused with status 400.
+    ``ids``: when token ids and logprobs are sent: when ``asked`` (as vLLM does), ``always`` (as the gateway
+    lets them through), or ``never``. ``max_model_len``: longer prompts are refused with status 400.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class ScriptedModelServer:
         app.router.add_post("/v1/chat/completions", self._serve)
         app.router.add_post("/v1/completions", self._serve)
         app.router.add_get("/v1/models", self._models)
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.2)
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", 0)
         await site.start()
@@ -184,7 +184,8 @@ class ScriptedModelServer:
         return encode(prompt) if isinstance(prompt, str) else list(prompt)
 
     def _too_long(self, exchange: Exchange) -> str:
-        return f"This model's maximum context length is {self.max_model_len} tokens; the prompt has {len(exchange.prompt_ids)}."
+        asked = len(exchange.prompt_ids)
+        return f"This model's maximum context length is {self.max_model_len} tokens; the prompt has {asked}."
 
     def _error(self, exchange: Exchange, reply: Reply) -> web.Response:
         exchange.status = reply.status

@@ -1,9 +1,9 @@
 """A chat template and a tokenizer small enough to check by eye.
 
-The template has the form of the hermes family: tools in the system turn, tool calls between ``<tool_call>`` marks.
-Tokens are UTF-8 bytes and a few marks, so whatever a framework drops or re-serialises changes the ids.
-Invariant: ``decode(encode(text)) == text``, and the ids of an assistant turn that comes back verbatim equal the
-prompt it was sampled from plus its response.
+The template has the form of the hermes family: tools in the system turn, tool calls between ``<tool_call>``
+marks. Tokens are UTF-8 bytes and a few marks, so whatever a framework drops or re-serialises changes the ids.
+Invariant: ``decode(encode(text)) == text``, and the ids of an assistant turn that comes back verbatim equal
+the prompt it was sampled from plus its response.
 """
 
 from __future__ import annotations

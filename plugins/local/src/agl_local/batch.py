@@ -16,7 +16,7 @@ from torch import Tensor
 from agentlightning.types import Row
 
 from .logprobs import Guides
-from .pack import Packed, inputs_needed, micro_batches, pack
+from .pack import Packed, inputs_needed, micro_batches, pack, saved_by_sharing, shared_batches
 from .sampling import allowed_next
 
 
@@ -58,13 +58,13 @@ class Tokens:
         return replace(self, **moved)
 
 
-def tokens_of(rows: Sequence[Row], eos_ids: Sequence[int] = ()) -> Tokens:
+def tokens_of(rows: Sequence[Row], eos_ids: Sequence[int] = (), share: bool = False) -> Tokens:
     """Tensors of ``rows`` on the CPU (floats in float64). Rows must have passed ``check_row``.
 
     ``eos_ids`` are the engine's end tokens: the first ends a complete guided answer.
     """
     trained = [trained_positions(row) for row in rows]
-    packed = pack([row.token_ids for row in rows], trained)
+    packed = pack([row.token_ids for row in rows], trained, share)
     pairs = [(row, t) for row, positions in zip(rows, trained, strict=True) for t in positions]
     return Tokens(
         packed=packed,
@@ -84,10 +84,24 @@ def trained_positions(row: Row) -> list[int]:
     return [t for t, on in enumerate(row.mask) if on]
 
 
-def micro_rows(rows: Sequence[Row], max_tokens: int) -> Iterator[list[Row]]:
-    """``rows`` in micro-batches of at most ``max_tokens`` tokens, padding included."""
-    for group in micro_batches([inputs_needed(trained_positions(row)) for row in rows], max_tokens):
+def micro_rows(rows: Sequence[Row], max_tokens: int, share: bool = False) -> Iterator[list[Row]]:
+    """``rows`` in micro-batches of at most ``max_tokens`` tokens, padding included.
+
+    ``share``: they will be packed with ``share=True``.
+    """
+    trained = [trained_positions(row) for row in rows]
+    groups = (
+        shared_batches([row.token_ids for row in rows], trained, max_tokens)
+        if share
+        else micro_batches([inputs_needed(positions) for positions in trained], max_tokens)
+    )
+    for group in groups:
         yield [rows[i] for i in group]
+
+
+def worth_sharing(rows: Sequence[Row]) -> bool:
+    """Whether computing equal prompts once saves more than its longer keys and smaller products cost."""
+    return saved_by_sharing([row.token_ids for row in rows], [trained_positions(row) for row in rows]) > 0.1
 
 
 def in_order(rows: Sequence[Row]) -> list[Row]:

@@ -12,7 +12,6 @@ margin is 0 and the loss is log 2, whatever the pairs.
 from __future__ import annotations
 
 import copy
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,11 +20,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .fit import Progress, fit, shuffled
 from .logprobs import token_logprobs
 from .model import LanguageModel
-from .optim import clip_and_step, cosine, make_adamw, set_lr
 from .pack import micro_batches, pack
-from .sft import Messages, Progress, Sample, Tools, encode_answer, shuffled
+from .sft import Messages, Sample, Tools, encode_answer
 from .tokenizer import ChatTokenizer
 
 
@@ -122,25 +121,21 @@ def train_dpo(
     """
     reference = copy.deepcopy(model) if reference is None else reference
     reference.requires_grad_(False).eval()
-    optimizer = make_adamw(model, lr=lr, weight_decay=weight_decay)
-    optimizer.zero_grad(set_to_none=True)
     batches = shuffled(pairs, batch_size, seed)
-    metrics: dict[str, float] = {}
-    skipped = 0
-    began = time.perf_counter()
-    for step in range(steps):
-        set_lr(optimizer, lr * cosine(step, steps, warmup))
-        batch = next(batches)
-        metrics = dpo_backward(
-            model, reference, batch, beta=beta, smoothing=smoothing, micro_tokens=micro_tokens
+
+    def backward(step: int) -> dict[str, float]:
+        return dpo_backward(
+            model, reference, next(batches), beta=beta, smoothing=smoothing, micro_tokens=micro_tokens
         )
-        result = clip_and_step(model, optimizer, clip_norm, metrics["loss"], [f"DPO step {step}"])
-        skipped += not result.stepped
-        metrics |= {
-            "grad_norm": result.grad_norm,
-            "steps_skipped": float(skipped),
-            "seconds": time.perf_counter() - began,
-        }
-        if progress is not None:
-            progress(step, metrics)
-    return metrics
+
+    return fit(
+        model,
+        backward,
+        steps=steps,
+        lr=lr,
+        warmup=warmup,
+        weight_decay=weight_decay,
+        clip_norm=clip_norm,
+        what="DPO",
+        progress=progress,
+    )

@@ -77,6 +77,7 @@ class LocalDriver:
         self._policy: Policy | None = None
         self._reference: LanguageModel | None = None
         self._engine: Serving | None = None
+        self._algorithms_before = False
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="local-driver")
 
     async def start(self) -> LLM:
@@ -124,6 +125,7 @@ class LocalDriver:
         engine, self._engine = self._engine, None
         if engine is not None:
             await asyncio.to_thread(engine.close)
+            torch.use_deterministic_algorithms(self._algorithms_before)
         self._worker.shutdown(wait=False)
 
     # ------------------------------------------------------------------------------------ all in the worker
@@ -135,6 +137,7 @@ class LocalDriver:
         if self._engine is not None:
             raise RuntimeError(f"the driver of policy {self.name!r} has been started already")
         o = self.options
+        self._algorithms_before = torch.are_deterministic_algorithms_enabled()
         if o.deterministic:
             torch.use_deterministic_algorithms(True)
         torch.set_num_threads(o.threads)
@@ -175,6 +178,7 @@ class LocalDriver:
             reference=self._reference_model(policy),
             eos_ids=policy.tokenizer.eos_ids,
             verify=o.verify,
+            share=o.share,
         )
 
     def _reference_model(self, policy: Policy) -> LanguageModel | None:
@@ -199,6 +203,7 @@ class LocalDriver:
             others = sorted({row.policy for row in batch.rows} - {self.name})
             raise ValueError(f"the driver of policy {self.name!r} was given rows of {others}")
         metrics = updater.update(mine, self._version)
+        del metrics["seconds"]  # the report has the phase's own
         metrics["skipped"] = float(not metrics["tokens_trained"])
         if metrics["skipped"]:
             log.warning(

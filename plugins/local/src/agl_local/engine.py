@@ -104,7 +104,7 @@ class Engine:
             self._waiting.extend(samples)
             self.stats.requests += 1
             self._wake.notify()
-        future.add_done_callback(lambda done: self._cancelled(group) if done.cancelled() else None)
+        future.add_done_callback(lambda done: self._cancelled(group, done) if done.cancelled() else None)
         return future
 
     async def generate(self, request: Request) -> list[Completion]:
@@ -207,8 +207,10 @@ class Engine:
         if self._closed is not None:
             raise EngineError(f"engine {self.name!r} does not run: {self._closed}")
 
-    def _cancelled(self, group: Group) -> None:
+    def _cancelled(self, group: Group, future: Future[list[Completion]]) -> None:
         group.over = True
+        # Tells those in concurrent.futures.wait: they do not hear of a cancellation otherwise.
+        future.set_running_or_notify_cancel()
         with self._wake:
             self.stats.cancelled += 1
             self._wake.notify()
@@ -273,7 +275,10 @@ class Engine:
             return [self._waiting.popleft() for _ in range(count)]
 
     def _decode(self) -> None:
-        samples = sorted(self._running, key=lambda s: s.slot)
+        # What was cancelled or has failed since the sweep may have no token to feed.
+        samples = sorted((s for s in self._running if not s.group.over), key=lambda s: s.slot)
+        if not samples:
+            return
         device = self._model.device
         ids = torch.tensor([[s.tokens[-1]] for s in samples], device=device)
         positions = torch.tensor([[len(s.prompt) + len(s.tokens) - 1] for s in samples], device=device)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from .config import ForeignConfig, UnsupportedModel, as_ids
 from .model import LanguageModel
@@ -34,8 +34,10 @@ class DynamicCaches:
         held = cache.get_seq_length()
         if held < length:
             raise ValueError(f"slot {slot} holds {held} tokens, {length} are needed")
-        if held > length:
-            cache.crop(length)
+        if length == 0:
+            cache = self.caches[slot] = _new_cache()
+        elif held > length:
+            cache.crop(length - held)
         return cache
 
     def copy_prefix(self, source: int, targets: list[int], length: int) -> None:
@@ -59,6 +61,12 @@ class TransformersLM(LanguageModel):
         raw = inner.config.to_dict()
         limit = raw.get("max_position_embeddings") or raw.get("n_positions") or 2048
         self.config = ForeignConfig(int(raw["vocab_size"]), int(limit), as_ids(raw.get("eos_token_id")), raw)
+
+    @property
+    def weights(self) -> nn.Module:
+        """The model of transformers: its parameter names are those of its files."""
+        found: nn.Module = self.inner
+        return found
 
     def hidden(self, ids: Tensor, positions: Tensor | None = None, lengths: Tensor | None = None) -> Tensor:
         out: Tensor = self.inner.base_model(
@@ -113,16 +121,22 @@ def load_transformers(
         ) from why
     kind = raw.get("model_type")
     _log.warning("%s: %s; running through transformers' own forward and cache, which is slower", path, why)
-    inner = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, trust_remote_code=False)
+    loaded: Any = AutoModelForCausalLM.from_pretrained(
+        path, dtype=dtype, trust_remote_code=False, output_loading_info=True
+    )
+    inner, info = loaded
+    if info["missing_keys"]:
+        raise UnsupportedModel(f"{path}: the weights lack {sorted(info['missing_keys'])[:8]}")
     model = TransformersLM(inner.train(False))
+    probe = _new_cache()
     try:
         with torch.no_grad():
-            probe = torch.zeros(1, 2, dtype=torch.long)
-            inner(input_ids=probe, past_key_values=_new_cache(), use_cache=True)
+            inner(input_ids=torch.zeros(1, 2, dtype=torch.long), past_key_values=probe, use_cache=True)
+        held = probe.get_seq_length()
     except (TypeError, ValueError, AttributeError) as error:
-        raise UnsupportedModel(
-            f"{path}: model_type {kind!r} has no plain key-value cache: {error}"
-        ) from error
+        raise UnsupportedModel(f"{path}: model_type {kind!r} has no plain key-value cache: {error}") from error
+    if held != 2:
+        raise UnsupportedModel(f"{path}: model_type {kind!r} does not keep its state in a key-value cache")
     return model
 
 

@@ -30,7 +30,7 @@ def refuse(recipe: Recipe) -> None:
     if recipe.top_p != 1.0 or recipe.top_k > 0:
         raise ValueError(
             f"{where}: top_p = {recipe.top_p}, top_k = {recipe.top_k}: tokens sampled from a part "
-            "of the distribution have probabilities that the update does not compute; use top_p = 1, top_k = -1"
+            "of the distribution have probabilities that no update computes; use top_p = 1, top_k = -1"
         )
     if recipe.loss == "reinforce":
         ignored = [f for f in ("objective", "clip_low", "clip_high", "clip_ratio_c") if f in recipe.uses()]

@@ -23,19 +23,21 @@ _BLOCK = 32
 class StepPlan:
     """Where one step writes and what each of its rows may read.
 
-    ``columns`` [B, Q] are write indices, ``length`` the columns read, ``lo:hi`` the slots read as one view
-    and ``index`` [B] the rows inside it (None: all, in order). ``mask`` [rows, 1, Q, length] is True where
-    reading is allowed.
+    ``columns`` [B, Q] are write indices. ``fresh``: every row starts at position 0, so plain causal attention over
+    the step's own keys does, and nothing is read. Else ``length`` columns are read of the slots ``lo:hi`` as one
+    view (``gather``: of ``slots``, as a copy), ``index`` [B] are the rows inside that view (None: all, in order),
+    and ``bias`` [rows, 1, Q, length] is added to scores: 0 where reading is allowed, else -inf.
     """
 
     slots: Tensor
     columns: Tensor
-    length: int
-    mask: Tensor
-    lo: int
-    hi: int
-    index: Tensor | None
-    gather: bool
+    fresh: bool
+    length: int = 0
+    bias: Tensor | None = None
+    lo: int = 0
+    hi: int = 0
+    index: Tensor | None = None
+    gather: bool = False
 
 
 class KVCache:
@@ -55,22 +57,35 @@ class KVCache:
         top = int(positions.max())
         if top >= self.max_len:
             raise ValueError(f"position {top} is outside a cache of {self.max_len} tokens")
-        length = min(-(-(top + 1) // _BLOCK) * _BLOCK, self.max_len)
-        columns = torch.where(positions < 0, self.max_len, positions)
+        plan = StepPlan(slots, torch.where(positions < 0, self.max_len, positions), fresh=False)
+        if positions.shape[1] > 1 and not bool(positions[:, 0].any()):
+            plan.fresh = True
+            return plan
+        plan.length = min(-(-(top + 1) // _BLOCK) * _BLOCK, self.max_len)
+        self._choose_view(plan, positions.shape[1])
+        plan.bias = self._bias(plan, positions)
+        return plan
+
+    def _choose_view(self, plan: StepPlan, queries: int) -> None:
+        wanted = plan.slots.tolist()
+        plan.lo, plan.hi = min(wanted), max(wanted) + 1
+        if wanted == list(range(plan.lo, plan.hi)):
+            return
+        if queries > 1 or plan.hi - plan.lo > 2 * len(wanted):
+            plan.gather = True
+        else:
+            # Nearly contiguous decode rows: attention for a few idle slots is cheaper than gathering all keys.
+            plan.index = plan.slots - plan.lo
+
+    def _bias(self, plan: StepPlan, positions: Tensor) -> Tensor:
         # Padding may read column 0, whose value is discarded: a row with nothing to read would be NaN.
-        mask = torch.arange(length, device=positions.device) <= positions.clamp(min=0)[:, :, None]
-        wanted = slots.tolist()
-        lo, hi = min(wanted), max(wanted) + 1
-        if wanted == list(range(lo, hi)):
-            return StepPlan(slots, columns, length, mask[:, None], lo, hi, None, False)
-        if positions.shape[1] > 1 or (hi - lo) > 2 * len(wanted):
-            return StepPlan(slots, columns, length, mask[:, None], lo, hi, None, True)
-        # Nearly contiguous decode rows: attention for a few idle slots is cheaper than gathering all keys.
-        index = slots - lo
-        full = torch.zeros(hi - lo, positions.shape[1], length, device=mask.device, dtype=torch.bool)
-        full[:, :, 0] = True
-        full[index] = mask
-        return StepPlan(slots, columns, length, full[:, None], lo, hi, index, False)
+        if plan.index is not None:
+            spread = positions.new_zeros(plan.hi - plan.lo, positions.shape[1])
+            spread[plan.index] = positions
+            positions = spread
+        readable = torch.arange(plan.length, device=positions.device) <= positions.clamp(min=0)[:, :, None]
+        bias = torch.zeros(readable.shape, device=positions.device, dtype=self.data.dtype)
+        return bias.masked_fill_(~readable, float("-inf"))[:, None]
 
     def write(self, layer: int, plan: StepPlan, k: Tensor, v: Tensor) -> None:
         """Store ``k`` and ``v`` [B, Q, kv_heads, head_dim]."""
@@ -92,9 +107,6 @@ class KVCache:
     def copy_prefix(self, source: int, targets: list[int], length: int) -> None:
         """Give each slot of ``targets`` the first ``length`` columns of slot ``source``."""
         if length and targets:
-            prefix = self.data[:, :, source : source + 1, :, :length]
-            if len(targets) == 1:
-                self.data[:, :, targets[0] : targets[0] + 1, :, :length] = prefix
-            else:
-                index = torch.tensor(targets, device=self.data.device)
-                self.data[:, :, index, :, :length] = prefix.expand(-1, -1, len(targets), -1, -1, -1)
+            prefix = self.data[:, :, source, :, :length]
+            for target in targets:
+                self.data[:, :, target, :, :length] = prefix

@@ -17,6 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 from .model import LanguageModel
 from .pack import Packed
+from .prefix import hidden_states
 
 # Above this many logits at once (1 GiB in float32) they are recomputed in the backward pass, chunk by chunk.
 MAX_LOGITS = 2**28
@@ -53,7 +54,7 @@ def token_logprobs(
     entropy: bool = False,
 ) -> Scores:
     """Score the trained tokens of ``packed`` (all on the model's device). ``temperature`` is [N], all > 0."""
-    states = model.hidden(packed.ids, lengths=packed.lengths)[packed.rows, packed.positions - 1]
+    states = hidden_states(model, packed)[packed.rows, packed.columns]
     if guides is None:
         logprobs, spread = _free(model, states, packed.targets, temperature, entropy)
         return Scores(logprobs, spread)

@@ -14,8 +14,8 @@ at sampling time, advantage ``A`` and weight ``w`` (these sum over the step's ba
                  loss "reinforce":  −A_t · logp_t
     k3_t         exp(ref_t − logp_t) − 1 − (ref_t − logp_t)  ≥ 0               joschu.net/blog/kl-approx.html
 
-``anchor`` is ``old`` and ``c`` is 1, except for stale tokens when ``importance_cap`` is set. Those are clipped
-around the trainer's own weights before the update (``proximal``) and carry
+``anchor`` is ``old`` and ``c`` is 1, except for stale tokens when ``importance_cap`` is set. Those are
+clipped around the trainer's own weights before the update (``proximal``) and carry
 ``c_t = min(exp(proximal_t − old_t), importance_cap)``: truncated importance sampling (arXiv:1802.01561), with
 the ratio split in two (arXiv:2110.00641).
 """

@@ -73,6 +73,11 @@ class LanguageModel(nn.Module):
         """Prepare for ``step`` after the weights have changed (optional, a matter of speed)."""
 
     @property
+    def weights(self) -> nn.Module:
+        """The module whose parameter names are those of the weights file."""
+        return self
+
+    @property
     def device(self) -> torch.device:
         return next(self.parameters()).device
 
@@ -147,37 +152,43 @@ class Attention(nn.Module):
         return rotate(q, rope), rotate(k, rope), v
 
     def forward(self, x: Tensor, rope: Rope) -> Tensor:
-        q, k, v = (part.transpose(1, 2) for part in self.project(x, rope, packed=False))
-        grouped = self.heads != self.kv_heads
-        out = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=grouped)
-        return self.o_proj(out.transpose(1, 2).reshape(*x.shape[:2], -1))
+        return self.o_proj(self._causal(*self.project(x, rope, packed=False)))
 
     def step(self, x: Tensor, rope: Rope, cache: KVCache, plan: StepPlan) -> Tensor:
         q, k, v = self.project(x, rope, packed=True)
         cache.write(self.layer, plan, k, v)
+        if plan.fresh:
+            return self.o_proj(self._causal(q, k, v))
         keys, values = cache.read(self.layer, plan)
         if plan.index is not None:
             spread = q.new_zeros(plan.hi - plan.lo, *q.shape[1:])
             spread[plan.index] = q
             q = spread
-        out = self._decode(q, keys, values, plan) if q.shape[1] == 1 else self._prefill(q, keys, values, plan)
+        out = self._decode(q, keys, values, plan) if q.shape[1] == 1 else self._extend(q, keys, values, plan)
         if plan.index is not None:
             out = out[plan.index]
         return self.o_proj(out)
 
+    def _causal(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Attention of [B, T, heads, D] over itself; [B, T, heads * D]."""
+        q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+        grouped = self.heads != self.kv_heads
+        out = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=grouped)
+        return out.transpose(1, 2).reshape(out.shape[0], out.shape[2], -1)
+
     def _decode(self, q: Tensor, keys: Tensor, values: Tensor, plan: StepPlan) -> Tensor:
         """One query a row: plain products, which beat the fused kernel at this shape."""
         groups = self.heads // self.kv_heads
-        q = q.reshape(q.shape[0], self.kv_heads, groups, self.head_dim)
-        scores = torch.matmul(q, keys.transpose(-1, -2)).mul_(self.head_dim**-0.5)
-        scores.masked_fill_(~plan.mask, float("-inf"))
+        q = q.reshape(q.shape[0], self.kv_heads, groups, self.head_dim) * self.head_dim**-0.5
+        scores = torch.matmul(q, keys.transpose(-1, -2)).add_(plan.bias)
         weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(values.dtype)
         return torch.matmul(weights, values).reshape(q.shape[0], 1, -1)
 
-    def _prefill(self, q: Tensor, keys: Tensor, values: Tensor, plan: StepPlan) -> Tensor:
+    def _extend(self, q: Tensor, keys: Tensor, values: Tensor, plan: StepPlan) -> Tensor:
+        """Several queries a row over what its slot holds, themselves included."""
         grouped = self.heads != self.kv_heads
         out = F.scaled_dot_product_attention(
-            q.transpose(1, 2), keys, values, attn_mask=plan.mask, enable_gqa=grouped
+            q.transpose(1, 2), keys, values, attn_mask=plan.bias, enable_gqa=grouped
         )
         return out.transpose(1, 2).reshape(q.shape[0], q.shape[1], -1)
 

@@ -29,6 +29,8 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """Tokens of one forward pass of the update, padding included: memory and speed, not the result."""
     verify: bool = True
     """Also score rows that have no gradient, so that ``logprob_gap_max`` covers every trained token."""
+    share: bool = True
+    """Compute a prompt that several rows begin with once: speed, not the result."""
     device: str = "cpu"
     """``cpu``, ``cuda``, ``cuda:1``, ``mps``, or ``auto`` (the first of cuda, mps, cpu that is there)."""
     dtype: str = "float32"
@@ -64,6 +66,8 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
             raise ValueError(f"lr must be positive, got {self.lr}")
         if self.clip_norm is not None and not self.clip_norm > 0:
             raise ValueError(f"clip_norm must be positive (or null for no clipping), got {self.clip_norm}")
+        if self.deterministic and self.dtype != "float32":
+            raise ValueError(f"deterministic needs dtype float32, got {self.dtype}")
         if self.dtype not in DTYPES:
             raise ValueError(f"dtype {self.dtype!r} is not one of {sorted(DTYPES)}")
 

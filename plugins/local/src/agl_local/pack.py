@@ -1,69 +1,102 @@
 """Token sequences as tensors: right-padded micro-batches that hold only what the loss needs.
 
-Two savings change no number: a sequence is cut before its last trained token (nothing after it is ever read),
-and logits are asked for at trained positions only. Invariant: the sum over micro-batches of a per-token sum
-is the sum over the batch, so neither padding nor the size of a micro-batch changes a gradient (beyond the
-rounding of float addition).
+Three savings change no number: a sequence is cut before its last trained token (nothing after it is ever
+read), logits are asked for at trained positions only, and a prompt that several sequences begin with is
+computed once. Invariant: the sum over micro-batches of a per-token sum is the sum over the batch, so neither
+padding, sharing nor the size of a micro-batch changes a gradient (beyond the rounding of float addition).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+Ids = Sequence[int]
+
+
+@dataclass(frozen=True)
+class Prefixes:
+    """G prompts, each computed once for all sequences that begin with it."""
+
+    ids: Tensor
+    """[G, P] token ids, padded with 0 on the right."""
+    lengths: Tensor
+    """[G] real tokens of each."""
+    groups: Tensor
+    """[B] the prompt of each sequence."""
+
+    def to(self, device: torch.device | str) -> Prefixes:
+        return Prefixes(self.ids.to(device), self.lengths.to(device), self.groups.to(device))
+
 
 @dataclass(frozen=True)
 class Packed:
-    """Inputs of one forward pass over B sequences of at most T tokens, with N trained tokens among them."""
+    """Inputs of one forward pass over B sequences, with N trained tokens among them."""
 
     ids: Tensor
-    """[B, T] token ids, padded with 0 on the right."""
+    """[B, T] token ids after the shared prefix, padded with 0 on the right."""
     lengths: Tensor
-    """[B] real tokens of each sequence."""
+    """[B] real tokens of each."""
     rows: Tensor
     """[N] the sequence that a trained token belongs to."""
     positions: Tensor
-    """[N] its position ``t`` there: it is predicted from the hidden state at ``t - 1``."""
+    """[N] its position ``t`` in the whole sequence."""
+    columns: Tensor
+    """[N] the column of ``ids`` whose hidden state predicts it."""
     targets: Tensor
     """[N] its id."""
+    prefixes: Prefixes | None = None
 
     def to(self, device: torch.device | str) -> Packed:
         """The same tensors on ``device``."""
-        parts = (self.ids, self.lengths, self.rows, self.positions, self.targets)
-        return Packed(*(part.to(device) for part in parts))
+        return Packed(
+            self.ids.to(device),
+            self.lengths.to(device),
+            self.rows.to(device),
+            self.positions.to(device),
+            self.columns.to(device),
+            self.targets.to(device),
+            None if self.prefixes is None else self.prefixes.to(device),
+        )
 
 
-def pack(sequences: Sequence[Sequence[int]], trained: Sequence[Sequence[int]]) -> Packed:
+def pack(sequences: Sequence[Ids], trained: Sequence[Ids], share: bool = False) -> Packed:
     """Pack ``sequences`` of token ids; ``trained[i]`` are the positions (>= 1, ascending) of sequence i to
-    predict.
+    predict. ``share``: equal prompts are packed once.
 
     Raises ValueError for a position that has no token before it or lies outside its sequence.
     """
-    cut = [inputs_needed(positions) for positions in trained]
-    ids = torch.zeros(len(sequences), max(cut, default=0), dtype=torch.long)
-    rows: list[int] = []
-    flat: list[int] = []
-    targets: list[int] = []
     for i, (sequence, positions) in enumerate(zip(sequences, trained, strict=True)):
         if positions and not 1 <= positions[0] <= positions[-1] < len(sequence):
             raise ValueError(
                 f"sequence {i} of {len(sequence)} tokens cannot train positions "
                 f"{positions[0]}..{positions[-1]}: the first token has nothing before it to be predicted from"
             )
-        ids[i, : cut[i]] = torch.tensor(sequence[: cut[i]], dtype=torch.long)
-        rows.extend([i] * len(positions))
-        flat.extend(positions)
-        targets.extend(sequence[t] for t in positions)
-    tensors = (torch.tensor(part, dtype=torch.long) for part in (cut, rows, flat, targets))
-    return Packed(ids, *tensors)
+    cut = [inputs_needed(positions) for positions in trained]
+    skip = [prompt_length(positions) if share else 0 for positions in trained]
+    flat = [(i, t) for i, positions in enumerate(trained) for t in positions]
+    return Packed(
+        ids=_padded([s[a:b] for s, a, b in zip(sequences, skip, cut, strict=True)]),
+        lengths=_longs(b - a for a, b in zip(skip, cut, strict=True)),
+        rows=_longs(i for i, _ in flat),
+        positions=_longs(t for _, t in flat),
+        columns=_longs(t - 1 - skip[i] for i, t in flat),
+        targets=_longs(sequences[i][t] for i, t in flat),
+        prefixes=_prefixes(sequences, skip) if share else None,
+    )
 
 
-def inputs_needed(positions: Sequence[int]) -> int:
+def inputs_needed(positions: Ids) -> int:
     """How many tokens a forward pass must read to predict the tokens at ``positions`` (ascending)."""
     return positions[-1] if positions else 0
+
+
+def prompt_length(positions: Ids) -> int:
+    """Tokens before the one that predicts the first trained token: what samples of one prompt share."""
+    return positions[0] - 1 if positions else 0
 
 
 def micro_batches(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
@@ -72,14 +105,63 @@ def micro_batches(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
     A sequence longer than ``max_tokens`` gets a micro-batch of its own. Longest first: if memory runs out, it
     does at once.
     """
+    return [
+        [i for unit in batch for i in unit]
+        for batch in _fill([([i], 0, n) for i, n in enumerate(lengths)], max_tokens)
+    ]
+
+
+def shared_batches(sequences: Sequence[Ids], trained: Sequence[Ids], max_tokens: int) -> list[list[int]]:
+    """As ``micro_batches``, for ``pack`` with ``share``: those of one prompt stay together if they fit."""
+    by_prompt: dict[tuple[int, ...], list[int]] = {}
+    for i, (sequence, positions) in enumerate(zip(sequences, trained, strict=True)):
+        by_prompt.setdefault(tuple(sequence[: prompt_length(positions)]), []).append(i)
+    units: list[Unit] = []
+    for prompt, members in by_prompt.items():
+        own = max(inputs_needed(trained[i]) for i in members) - len(prompt)
+        room = max(1, (max_tokens - len(prompt)) // max(1, own))
+        units += [(members[at : at + room], len(prompt), own) for at in range(0, len(members), room)]
+    return [[i for unit in batch for i in unit] for batch in _fill(units, max_tokens)]
+
+
+def saved_by_sharing(sequences: Sequence[Ids], trained: Sequence[Ids]) -> float:
+    """Share of all input tokens that need not be computed when equal prompts are computed once, in [0, 1)."""
+    prompts = {tuple(s[: prompt_length(p)]) for s, p in zip(sequences, trained, strict=True)}
+    total = sum(inputs_needed(p) for p in trained)
+    return (sum(prompt_length(p) for p in trained) - sum(map(len, prompts))) / total if total else 0.0
+
+
+Unit = tuple[list[int], int, int]
+"""Sequences that stay together, the length of their prompt, and of the longest part after it."""
+
+
+def _fill(units: Iterable[Unit], max_tokens: int) -> list[list[list[int]]]:
     if max_tokens < 1:
         raise ValueError(f"micro_tokens must be at least 1, got {max_tokens}")
-    groups: list[list[int]] = []
-    width = 0
-    for i in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
-        if groups and (len(groups[-1]) + 1) * width <= max_tokens:
-            groups[-1].append(i)
+    batches: list[list[list[int]]] = []
+    rows = prompt = own = 0
+    for unit, before, after in sorted(units, key=lambda u: (-u[2], -u[1], u[0])):
+        wider = max(prompt, before)
+        if batches and (len(batches[-1]) + 1) * wider + (rows + len(unit)) * own <= max_tokens:
+            batches[-1].append(unit)
+            rows, prompt = rows + len(unit), wider
         else:
-            groups.append([i])
-            width = lengths[i]
-    return groups
+            batches.append([unit])
+            rows, prompt, own = len(unit), before, after
+    return batches
+
+
+def _prefixes(sequences: Sequence[Ids], lengths: Sequence[int]) -> Prefixes:
+    number: dict[tuple[int, ...], int] = {}
+    groups = [number.setdefault(tuple(s[:n]), len(number)) for s, n in zip(sequences, lengths, strict=True)]
+    return Prefixes(_padded(list(number)), _longs(map(len, number)), _longs(groups))
+
+
+def _padded(sequences: Sequence[Ids]) -> Tensor:
+    width = max(map(len, sequences), default=0)
+    flat = [[*sequence, *[0] * (width - len(sequence))] for sequence in sequences]
+    return torch.tensor(flat, dtype=torch.long).view(len(sequences), width)
+
+
+def _longs(values: Iterable[int]) -> Tensor:
+    return torch.tensor(list(values), dtype=torch.long)

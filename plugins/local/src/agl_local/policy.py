@@ -108,7 +108,8 @@ def save_policy(policy: Policy, path: str | Path) -> Path:
 
 def state(model: nn.Module) -> dict[str, Tensor]:
     """Parameters by name; one that is shared (a tied output layer) appears once, as in Hugging Face files."""
-    return {name: parameter.detach() for name, parameter in model.named_parameters()}
+    root = model.weights if isinstance(model, LanguageModel) else model
+    return {name: parameter.detach() for name, parameter in root.named_parameters()}
 
 
 def load_state(model: nn.Module, tensors: State, where: str = "weights") -> None:

@@ -20,6 +20,8 @@ from .stats import Stats
 
 # A prompt waits for the next wave when that spares at least so many tokens.
 _WORTH_WAITING = 32
+# A shorter common prefix costs more, by mixing plain prompts with continued ones, than it saves.
+_WORTH_REUSING = 8
 # Tokens of one row, and of all rows, in one forward: bounds memory; padding is at most half of it.
 _CHUNK, _BATCH = 512, 4096
 
@@ -57,6 +59,8 @@ def _next_wave(table: SlotTable, samples: list[Sample], stats: Stats) -> tuple[l
     later: list[Sample] = []
     for sample in samples:
         source, length = table.best(sample.packed)
+        if length < _WORTH_REUSING:
+            source, length = None, 0
         worth = (length + _WORTH_WAITING) * 4
         if len(sample.packed) > worth and any(
             row.sample.packed[:worth] == sample.packed[:worth] for row in wave
@@ -78,11 +82,15 @@ def _count(sample: Sample, start: int, stats: Stats) -> None:
 
 
 def _batches(wave: list[_Row]) -> Iterator[list[_Row]]:
-    """Rows of like length together: in a batch the shortest is at least half the longest."""
+    """Rows of like length together: in a batch the shortest is at least half the longest.
+
+    Fresh prompts come apart from those that continue a prefix: their attention is cheaper.
+    """
     batch: list[_Row] = []
-    for row in sorted(wave, key=lambda r: (-len(r.ids), r.sample.slot)):
+    for row in sorted(wave, key=lambda r: (r.start > 0, -len(r.ids), r.sample.slot)):
         longest = len(batch[0].ids) if batch else 0
-        if batch and (2 * len(row.ids) < longest or (len(batch) + 1) * min(longest, _CHUNK) > _BATCH):
+        full = (len(batch) + 1) * min(longest, _CHUNK) > _BATCH
+        if batch and (full or 2 * len(row.ids) < longest or (row.start > 0) != (batch[0].start > 0)):
             yield sorted(batch, key=lambda r: r.sample.slot)
             batch = []
         batch.append(row)

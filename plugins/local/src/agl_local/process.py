@@ -59,7 +59,7 @@ class EngineProcess:
         try:
             self._greet(time.monotonic() + self.timeout)
         except BaseException:
-            self.close()
+            self.close(timeout=0.1)
             raise
         return self.address
 

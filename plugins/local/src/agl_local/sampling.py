@@ -88,7 +88,7 @@ def splitmix64(x: int) -> int:
 
 def stream_key(seed: int, sample: int) -> int:
     """The key of the ``sample``-th answer (of ``n``) to a request with ``seed``."""
-    return splitmix64(splitmix64(seed & _MASK) ^ splitmix64(sample))
+    return splitmix64(splitmix64(seed & _MASK) + sample)
 
 
 def uniform(key: int, position: int) -> float:

@@ -8,23 +8,20 @@ sequence begins. Invariant: each assistant turn is trained once, up to and inclu
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
+from .fit import Progress, fit, shuffled
 from .logprobs import token_logprobs
 from .model import LanguageModel
-from .optim import clip_and_step, cosine, make_adamw, set_lr
 from .pack import inputs_needed, micro_batches, pack
 from .tokenizer import ChatTokenizer
 
-T = TypeVar("T")
 Messages = Sequence[Mapping[str, Any]]
 Tools = Sequence[Mapping[str, Any]]
-Progress = Callable[[int, Mapping[str, float]], None]
 
 
 @dataclass(frozen=True)
@@ -121,52 +118,32 @@ def train_sft(
     micro_tokens: int = 4096,
     progress: Progress | None = None,
 ) -> dict[str, float]:
-    """Train ``model`` in place with AdamW and a cosine schedule over ``steps`` steps.
+    """Train ``model`` in place with AdamW and a cosine schedule over ``steps`` steps; see ``fit.fit``.
 
     ``examples`` is a fixed set (shuffled anew each time it is used up, by ``seed``) or an iterator of
-    batches, which then decides their size. ``progress(step, metrics)`` is called after each step. Returns the
-    last metrics: ``loss`` (nats per token, mean of the last tenth of the steps), ``loss_last``,
-    ``grad_norm``, ``tokens``, ``steps_skipped``, ``seconds``.
+    batches, which then decides their size. Returns the last metrics; ``loss`` is in nats per token,
+    ``tokens`` counts the trained tokens of all steps.
     """
     batches = shuffled(examples, batch_size, seed) if isinstance(examples, Sequence) else examples
-    optimizer = make_adamw(model, lr=lr, weight_decay=weight_decay)
-    optimizer.zero_grad(set_to_none=True)
-    losses: list[float] = []
-    seen = skipped = 0
-    metrics: dict[str, float] = {}
-    began = time.perf_counter()
-    for step in range(steps):
+    seen = 0
+
+    def backward(step: int) -> dict[str, float]:
+        nonlocal seen
         batch = next(batches, None)
         if batch is None:
             raise ValueError(f"the batches ended after {step} of {steps} steps")
-        set_lr(optimizer, lr * cosine(step, steps, warmup))
         loss, tokens = sft_backward(model, batch, micro_tokens)
-        result = clip_and_step(model, optimizer, clip_norm, loss, [f"SFT step {step}"])
-        skipped += not result.stepped
         seen += tokens
-        losses.append(loss)
-        recent = losses[-max(1, steps // 10) :]
-        metrics = {
-            "loss": sum(recent) / len(recent),
-            "loss_last": loss,
-            "grad_norm": result.grad_norm,
-            "tokens": float(seen),
-            "steps_skipped": float(skipped),
-            "seconds": time.perf_counter() - began,
-        }
-        if progress is not None:
-            progress(step, metrics)
-    return metrics
+        return {"loss": loss, "tokens": float(seen)}
 
-
-def shuffled(examples: Sequence[T], size: int, seed: int) -> Iterator[list[T]]:
-    """Batches of ``size`` without end; every example is used once before any is used again."""
-    if not examples or size < 1:
-        raise ValueError(f"training needs examples and a batch size >= 1, got {len(examples)} and {size}")
-    generator = torch.Generator().manual_seed(seed)
-    queue: list[int] = []
-    while True:
-        while len(queue) < size:
-            queue.extend(torch.randperm(len(examples), generator=generator).tolist())
-        yield [examples[i] for i in queue[:size]]
-        queue = queue[size:]
+    return fit(
+        model,
+        backward,
+        steps=steps,
+        lr=lr,
+        warmup=warmup,
+        weight_decay=weight_decay,
+        clip_norm=clip_norm,
+        what="SFT",
+        progress=progress,
+    )

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -21,12 +20,13 @@ from torch import Tensor
 
 from agentlightning.types import Recipe, Row
 
-from .batch import RowError, Tokens, check_row, has_gradient, in_order, micro_rows, tokens_of
+from .batch import RowError, Tokens, check_row, has_gradient, in_order, micro_rows, tokens_of, worth_sharing
 from .logprobs import token_logprobs
-from .loss import Loss, Terms, policy_loss
-from .model import LanguageModel
+from .loss import Terms, policy_loss
+from .model import CausalLM, LanguageModel
 from .optim import clip_and_step, make_adamw, set_lr, warmup
-from .score import GapMeter, compute_dtype, score_tokens
+from .score import compute_dtype, score_tokens
+from .tally import Tally
 
 
 class Updater:
@@ -35,7 +35,8 @@ class Updater:
     ``reference`` is the policy of the KL term; by default a copy of ``model`` as it is now. ``eos_ids`` are
     the engine's end tokens (guided answers). ``micro_tokens`` bounds a forward pass, padding included.
     ``threads`` is torch's number of CPU threads (None: unchanged). ``verify``: rows left out of the backward
-    pass are still scored, so that the reported logprob gap covers every trained token.
+    pass are still scored, so that the reported logprob gap covers every trained token. ``share``: a prompt
+    that several rows begin with is computed once (for a ``CausalLM``).
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class Updater:
         reference: LanguageModel | None = None,
         eos_ids: Sequence[int] = (),
         verify: bool = True,
+        share: bool = True,
     ) -> None:
         if recipe.epochs < 1 or recipe.minibatches < 1:
             raise ValueError(f"recipe {recipe.name!r}: epochs and minibatches must be at least 1")
@@ -69,6 +71,7 @@ class Updater:
         self.verify = verify
         self.optimizer = make_adamw(model, lr=lr, weight_decay=weight_decay, betas=betas, eps=eps)
         self.reference = self._reference(reference)
+        self.share = share and isinstance(model, CausalLM) and isinstance(self.reference, CausalLM | None)
         self.steps = 0
         """Optimizer steps made."""
         self.skipped = 0
@@ -88,7 +91,7 @@ class Updater:
         began = time.perf_counter()
         rows = self._checked(rows)
         current = max((max(row.versions) for row in rows), default=0) if version is None else version
-        stats = _Stats(current)
+        stats = Tally(current)
         proximal = self._prescore(rows, stats)
         for _ in range(self.recipe.epochs):
             for share in self._minibatches(rows):
@@ -124,7 +127,7 @@ class Updater:
     # ------------------------------------------------------------------------------------------ one optimizer
     # step
     def _step(
-        self, share: Sequence[Row], rows: Sequence[Row], proximal: Mapping[str, Tensor], stats: _Stats
+        self, share: Sequence[Row], rows: Sequence[Row], proximal: Mapping[str, Tensor], stats: Tally
     ) -> None:
         live = [row for row in share if self._live(row)]
         if not live or not _weight(share):
@@ -132,8 +135,7 @@ class Updater:
             return
         part = _weight(share) / _weight(rows)
         loss = torch.zeros((), device=self.model.device)
-        for group in micro_rows(live, self.micro_tokens):
-            tokens = tokens_of(group, self.eos_ids).to(self.model.device, compute_dtype(self.model))
+        for tokens in self._micro(live):
             scores = token_logprobs(
                 self.model, tokens.packed, tokens.temperature, tokens.guides, bool(self.recipe.entropy)
             )
@@ -173,7 +175,7 @@ class Updater:
 
     # ------------------------------------------------------------------------------------------------------
     # scoring
-    def _prescore(self, rows: Sequence[Row], stats: _Stats) -> dict[str, Tensor]:
+    def _prescore(self, rows: Sequence[Row], stats: Tally) -> dict[str, Tensor]:
         """Log probabilities before the first step, by row id: for the gap, and as ``proximal`` of several
         steps.
 
@@ -189,14 +191,18 @@ class Updater:
         else:
             return {}
         known: dict[str, Tensor] = {}
-        for group in micro_rows(wanted, self.micro_tokens):
-            tokens = tokens_of(group, self.eos_ids).to(self.model.device, compute_dtype(self.model))
+        for tokens in self._micro(wanted):
             logprobs = score_tokens(self.model, tokens)
             stats.measure(tokens, logprobs)
-            known.update(
-                zip(tokens.row_ids, torch.split(logprobs, [row.trained_tokens for row in group]), strict=True)
-            )
+            counts = tokens.packed.rows.bincount(minlength=len(tokens.row_ids)).tolist()
+            known.update(zip(tokens.row_ids, torch.split(logprobs, counts), strict=True))
         return known if anchored else {}
+
+    def _micro(self, rows: Sequence[Row]) -> Iterator[Tokens]:
+        """``rows`` as tensors on the model's device, a micro-batch at a time."""
+        share = self.share and worth_sharing(rows)
+        for group in micro_rows(rows, self.micro_tokens, share):
+            yield tokens_of(group, self.eos_ids, share).to(self.model.device, compute_dtype(self.model))
 
     @torch.no_grad()
     def _reference_logprobs(self, tokens: Tokens) -> Tensor | None:
@@ -224,64 +230,6 @@ class Updater:
                 raise RowError(f"row {row.row_id} occurs twice in one batch")
             seen.add(row.row_id)
         return in_order([row for row in rows if row.trained_tokens])
-
-
-@dataclass
-class _Stats:
-    """Sums over the tokens and steps of one update."""
-
-    version: int
-    optimizer_steps: int = 0
-    skipped: int = 0
-    empty: int = 0
-    losses: list[float] = field(default_factory=list)
-    norms: list[float] = field(default_factory=list)
-    sums: list[Tensor] = field(default_factory=list)
-    fresh: GapMeter = field(default_factory=GapMeter)
-    old: GapMeter = field(default_factory=GapMeter)
-    measured: set[str] = field(default_factory=set)
-
-    def add(self, terms: Terms, loss: Loss) -> None:
-        approx = torch.expm1(loss.log_ratio) - loss.log_ratio
-        kl = torch.zeros_like(approx) if loss.kl is None else loss.kl
-        entropy = -terms.logp.detach() if terms.entropy is None else terms.entropy.detach()
-        ones = torch.ones_like(approx)
-        self.sums.append(torch.stack([ones, loss.clipped.to(ones.dtype), approx, kl, entropy]).sum(dim=1))
-
-    def measure(self, tokens: Tokens, logprobs: Tensor) -> None:
-        """Compare logprobs of the weights before the first step with the stored ones, each row once."""
-        if tokens.row_ids[0] in self.measured:
-            return
-        self.measured.update(tokens.row_ids)
-        stale = tokens.versions != self.version
-        self.fresh.add(tokens, logprobs, ~stale)
-        self.old.add(tokens, logprobs, stale)
-
-    def step(self, loss: float, norm: float, stepped: bool) -> None:
-        self.optimizer_steps += 1
-        self.skipped += not stepped
-        self.losses.append(loss)
-        self.norms.append(norm)
-
-    def metrics(self, with_kl: bool) -> dict[str, float]:
-        """A figure that has nothing to be measured on is absent."""
-        out = {
-            "optimizer_steps": float(self.optimizer_steps - self.skipped),
-            "steps_skipped": float(self.skipped),
-            "steps_empty": float(self.empty),
-        }
-        if self.losses:
-            out["loss"] = sum(self.losses) / len(self.losses)
-            out["grad_norm"] = sum(self.norms) / len(self.norms)
-            count, clipped, approx, kl, entropy = torch.stack(self.sums).cpu().double().sum(0).tolist()
-            out |= {"clip_fraction": clipped / count, "approx_kl": approx / count, "entropy": entropy / count}
-            out |= {"kl_reference": kl / count} if with_kl else {}
-        for name, gap in (("", self.fresh.result()), ("stale_", self.old.result())):
-            if gap.tokens:
-                out[f"logprob_gap_{name}max"] = gap.max
-                out[f"logprob_gap_{name}mean"] = gap.mean
-                out[f"logprob_gap_{name}tokens"] = float(gap.tokens)
-        return out
 
 
 def _weight(rows: Sequence[Row]) -> float:

@@ -1,0 +1,128 @@
+"""Switching capture on and off for this process.
+
+:func:`install` instruments the openai SDK and adds our processors to the tracer provider of the process: the
+user's if there is one, also one set later, else our own. :func:`uninstall` takes out what can be taken out
+and makes the rest inert. Both may be called any number of times.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from threading import RLock
+from typing import Any
+
+from opentelemetry import trace
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.sampling import ALWAYS_ON
+
+from agentlightning.capture.patching import Patch
+from agentlightning.capture.processors import QUIET, Forward, Stamp, Switched
+from agentlightning.capture.threads import patch_threads
+from agentlightning.capture.wire import WireInstrumentor
+
+_LOG = logging.getLogger(__name__)
+
+
+class OwnProvider(TracerProvider):
+    """The provider of a process that has none. Quiet scopes get a tracer that makes no spans at all."""
+
+    def __init__(self) -> None:
+        super().__init__(sampler=ALWAYS_ON, resource=Resource.get_empty(), shutdown_on_exit=False)
+
+    def get_tracer(self, instrumenting_module_name: str, *args: Any, **kwargs: Any) -> trace.Tracer:
+        """A tracer, or none worth the name for a framework's plumbing."""
+        if instrumenting_module_name in QUIET:
+            return trace.NoOpTracer()
+        return super().get_tracer(instrumenting_module_name, *args, **kwargs)
+
+
+class _Installation:
+    """What :func:`install` did, so that :func:`uninstall` can undo it."""
+
+    def __init__(self) -> None:
+        self.lock = RLock()
+        self.adopted: list[tuple[TracerProvider, tuple[Switched, ...]]] = []
+        self.own: OwnProvider | None = None
+        self.patches: tuple[Patch, ...] = ()
+
+    def adopt(self, provider: Any) -> None:
+        """Add our processors to ``provider`` once; wake them up if they sleep there."""
+        if not callable(getattr(provider, "add_span_processor", None)):
+            return  # a provider without processors (a no-op, a vendor's) cannot be listened to
+        for known, processors in self.adopted:
+            if known is provider:
+                for processor in processors:
+                    processor.active = True
+                return
+        added = Stamp(), Forward()
+        for processor in added:
+            provider.add_span_processor(processor)
+        self.adopted.append((provider, added))
+
+    def provide(self) -> TracerProvider | None:
+        """Make our own provider the process's, without using up the one time a user may set his."""
+        if os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
+            _LOG.warning(
+                "OTEL_SDK_DISABLED=true switches off the spans that name agents and tools; model calls are "
+                "still captured. Unset it to train agents by name."
+            )
+        if self.own is None:
+            self.own = OwnProvider()
+        if hasattr(trace, "_TRACER_PROVIDER"):
+            trace._TRACER_PROVIDER = self.own
+        else:
+            trace.set_tracer_provider(self.own)
+        return self.own
+
+
+_installed = _Installation()
+
+
+def install(provider: TracerProvider | None = None) -> None:
+    """Begin to capture. ``provider``: listen to this one as well as to the process's."""
+    with _installed.lock:
+        wire = WireInstrumentor()
+        if not wire.is_instrumented_by_opentelemetry:
+            wire.instrument()
+        present: Any = trace.get_tracer_provider()
+        if isinstance(present, trace.ProxyTracerProvider):
+            present = _installed.provide()
+        _installed.adopt(present)
+        if provider is not None:
+            _installed.adopt(provider)
+        if not _installed.patches:
+            _installed.patches = (Patch(trace, "set_tracer_provider", _follow), *patch_threads())
+
+
+def uninstall() -> None:
+    """Stop capturing and undo what :func:`install` did."""
+    with _installed.lock:
+        wire = WireInstrumentor()
+        if wire.is_instrumented_by_opentelemetry:
+            wire.uninstrument()
+        for _, processors in _installed.adopted:
+            for processor in processors:
+                processor.active = False
+        for patch in _installed.patches:
+            patch.undo()
+        _installed.patches = ()
+        if getattr(trace, "_TRACER_PROVIDER", None) is _installed.own:
+            trace._TRACER_PROVIDER = None
+
+
+def installed() -> bool:
+    """Whether capture is on."""
+    return bool(_installed.patches)
+
+
+def _follow(wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The user sets a provider after us: his is the process's now, and we listen to it."""
+    with _installed.lock:
+        if getattr(trace, "_TRACER_PROVIDER", None) is _installed.own:
+            trace._TRACER_PROVIDER = None
+        result = wrapped(*args, **kwargs)
+        _installed.adopt(trace.get_tracer_provider())
+        return result

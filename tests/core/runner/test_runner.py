@@ -1,0 +1,220 @@
+"""The runner on a real store: every end of an attempt is settled, nothing waits for ever, nothing is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from agentlightning import emit_reward
+from agentlightning.capture.context import current_attempt
+from agentlightning.gateway import AttemptInfo
+from agentlightning.plugins import build
+from agentlightning.hookspecs import hookimpl
+from agentlightning.runner import Runner
+from agentlightning.store import SQLiteStore, Store
+from agentlightning.types import LLM, Rollout, RolloutConfig, RolloutStatus
+
+
+class Gate:
+    """A gateway that only keeps book."""
+
+    url = "http://127.0.0.1:9/v1"
+
+    def __init__(self) -> None:
+        self.opened: list[AttemptInfo] = []
+        self.closed: list[str] = []
+
+    def open_attempt(self, info: AttemptInfo) -> str:
+        self.opened.append(info)
+        return f"key-of-{info.attempt_id}"
+
+    async def close_attempt(self, attempt_id: str) -> None:
+        self.closed.append(attempt_id)
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[Store]:
+    opened = SQLiteStore(":memory:")
+    yield opened
+    await opened.close()
+
+
+@asynccontextmanager
+async def serving(agent: Any, store: Store, **options: Any) -> AsyncIterator[Runner]:
+    runner = Runner(agent, store, **options)
+    stop = asyncio.Event()
+    task = asyncio.create_task(runner.serve(stop))
+    try:
+        yield runner
+    finally:
+        stop.set()
+        await asyncio.wait_for(task, 10)
+
+
+async def finish(store: Store, tasks: list[Any], **fields: Any) -> list[Rollout]:
+    rollouts = [await store.enqueue_rollout(task, **fields) for task in tasks]
+    return await store.wait_for_rollouts([r.rollout_id for r in rollouts], timeout=10)
+
+
+async def test_async_agent_returns_its_reward(store: Store) -> None:
+    async def agent(task: float) -> float:
+        await asyncio.sleep(0)
+        return task
+
+    async with serving(agent, store, concurrency=4):
+        done = await finish(store, [i / 10 for i in range(10)])
+    assert {r.status for r in done} == {RolloutStatus.SUCCEEDED}
+    records = await store.records([r.rollout_id for r in done])
+    assert sorted(reward.value for record in records for reward in record.rewards) == [i / 10 for i in range(10)]
+
+
+async def test_sync_agents_run_in_threads_and_emit_for_their_own_attempt(store: Store) -> None:
+    together = threading.Barrier(4, timeout=10)
+
+    def agent(task: int) -> None:
+        together.wait()  # deadlocks unless four run at once
+        emit_reward(float(task))
+
+    async with serving(agent, store, concurrency=4):
+        done = await finish(store, [0, 1, 2, 3])
+    for record in await store.records([r.rollout_id for r in done]):
+        assert [reward.value for reward in record.rewards] == [float(record.rollout.input)]
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "reason"),
+    [
+        ("raise", "agent-raised: RuntimeError: boom"),
+        ("nan", "bad-reward: the agent returned nan"),
+        ("text", "bad-reward: the agent returned str"),
+        ("hang", "timeout: the attempt took longer than 0.05 s"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["async", "sync"])
+async def test_bad_ends_have_a_reason_and_no_reward(store: Store, behaviour: str, reason: str, kind: str) -> None:
+    release = threading.Event()
+
+    def act() -> Any:
+        if behaviour == "raise":
+            raise RuntimeError("boom")
+        return {"nan": float("nan"), "text": "0.5"}.get(behaviour)
+
+    async def agent_async(task: int) -> Any:
+        if behaviour == "hang":
+            await asyncio.Event().wait()
+        return act()
+
+    def agent_sync(task: int) -> Any:
+        if behaviour == "hang":
+            release.wait(10)
+        return act()
+
+    config = RolloutConfig(timeout_seconds=0.05 if behaviour == "hang" else 5)
+    async with serving(agent_async if kind == "async" else agent_sync, store):
+        [rollout] = await finish(store, [1], config=config)
+        release.set()
+    assert rollout.status == RolloutStatus.FAILED
+    attempt = await store.get_latest_attempt(rollout.rollout_id)
+    assert attempt is not None and (attempt.reason or "").startswith(reason)
+    [record] = await store.records([rollout.rollout_id])
+    assert record.rewards == []
+
+
+async def test_agent_gets_its_key_and_the_key_ends_with_the_attempt(store: Store) -> None:
+    gate = Gate()
+    seen: dict[str, str | None] = {}
+
+    async def agent(task: int, llm: LLM, judge: LLM) -> float:
+        context = current_attempt()
+        assert context is not None and context.key == llm.api_key and context.gateway == gate.url
+        assert judge.api_key == "vendor"  # an endpoint that is not the gateway keeps its own key
+        assert context.attempt_id not in gate.closed
+        seen[context.attempt_id] = llm.api_key
+        return 1.0
+
+    resources = await store.add_resources(
+        {"llm": LLM(endpoint=gate.url, model="policy"), "judge": LLM(endpoint="http://other/v1", model="m", api_key="vendor")}
+    )
+    async with serving(agent, store, gate=gate):
+        await finish(store, [1, 2], resources_id=resources.resources_id, metadata={"greedy": True}, seed=5)
+    assert seen == {i.attempt_id: f"key-of-{i.attempt_id}" for i in gate.opened}
+    assert sorted(gate.closed) == sorted(seen)
+    assert all(i.greedy and i.seed == 5 for i in gate.opened)
+
+
+async def test_hooks_hear_begin_and_end(store: Store) -> None:
+    heard: list[tuple[str, str]] = []
+
+    class Listener:
+        @hookimpl
+        def agl_rollout_started(self, rollout: Rollout) -> None:
+            heard.append(("started", rollout.rollout_id))
+
+        @hookimpl
+        def agl_rollout_finished(self, rollout: Rollout) -> None:
+            heard.append(("finished", rollout.rollout_id))
+
+    async with serving(lambda task: 1.0, store, plugins=build([Listener()], discover=False)):
+        [rollout] = await finish(store, [1])
+    assert heard == [("started", rollout.rollout_id), ("finished", rollout.rollout_id)]
+
+
+async def test_retry_after_failure_when_the_condition_allows(store: Store) -> None:
+    from agentlightning.types import AttemptStatus
+
+    tries: list[int] = []
+
+    async def agent(task: int) -> float:
+        tries.append(1)
+        if len(tries) < 3:
+            raise RuntimeError("flaky")
+        return 1.0
+
+    config = RolloutConfig(max_attempts=3, retry_condition=[AttemptStatus.FAILED])
+    async with serving(agent, store):
+        [rollout] = await finish(store, [1], config=config)
+    assert rollout.status == RolloutStatus.SUCCEEDED and rollout.attempts == 3
+    assert [a.status for a in await store.query_attempts(rollout.rollout_id)] == ["failed", "failed", "succeeded"]
+
+
+async def test_stop_finishes_what_runs(store: Store) -> None:
+    started, go = asyncio.Event(), asyncio.Event()
+
+    async def agent(task: int) -> float:
+        started.set()
+        await go.wait()
+        return 1.0
+
+    rollout = await store.enqueue_rollout(1)
+    async with serving(agent, store):
+        await started.wait()
+        asyncio.get_running_loop().call_later(0.05, go.set)
+    assert (await store.get_rollout_by_id(rollout.rollout_id)).status == RolloutStatus.SUCCEEDED
+
+
+async def test_step_runs_one_task_without_the_queue(store: Store) -> None:
+    rollout = await Runner(lambda task: task / 2, store).step(3)
+    assert rollout.status == RolloutStatus.SUCCEEDED
+    [record] = await store.records([rollout.rollout_id])
+    assert [r.value for r in record.rewards] == [1.5]
+
+
+async def test_dequeue_is_limited_by_concurrency(store: Store) -> None:
+    running, most = 0, 0
+
+    async def agent(task: int) -> float:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.005)
+        running -= 1
+        return 1.0
+
+    async with serving(agent, store, concurrency=3):
+        await finish(store, list(range(12)))
+    assert most == 3

@@ -1,0 +1,28 @@
+"""The contract of a store, for the SQLite file and for the client over HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+from contract.store import StoreContract
+
+from agentlightning.store.client import StoreClient
+from agentlightning.store.server import start
+from agentlightning.store.sqlite import SQLiteStore
+
+
+class TestSQLite(StoreContract):
+    @pytest.fixture
+    async def store(self, sqlite: SQLiteStore) -> SQLiteStore:
+        return sqlite
+
+
+class TestClient(StoreContract):
+    @pytest.fixture
+    async def store(self, sqlite: SQLiteStore) -> AsyncIterator[StoreClient]:
+        served = await start(sqlite, port=0)
+        client = StoreClient(served.url)
+        yield client
+        await client.close()
+        await served.close()

@@ -1,0 +1,154 @@
+"""The file: where it lies, who owns it, versions, damage, and what survives kill -9."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from agentlightning.store import SQLiteStore, StoreClient, StoreError, open_store, schema
+
+WRITER = """
+import asyncio, sys
+from agentlightning.store.sqlite import SQLiteStore
+from agentlightning.types import AttemptStatus, Call
+
+async def lane(store, n):
+    for i in range(10**9):
+        made = await store.enqueue_rollout({"lane": n, "i": i}, run_id=f"r{n}")
+        lease = await store.dequeue_rollout("w", run_id=f"r{n}")
+        ids = lease.rollout.rollout_id, lease.attempt.attempt_id
+        call = Call(call_id=f"ca-{n}-{i}", rollout_id=ids[0], attempt_id=ids[1], prompt_ids=[1], response_ids=[2])
+        await store.add_calls([call])
+        print("call", call.call_id, flush=True)
+        await store.update_attempt(*ids, AttemptStatus.SUCCEEDED)
+        print("done", made.rollout_id, flush=True)
+
+async def main():
+    store = SQLiteStore(sys.argv[1])
+    await asyncio.gather(*(lane(store, n) for n in range(4)))
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_what_was_acknowledged_survives_kill_9(tmp_path: Path, seed: int) -> None:
+    path, rng = tmp_path / "s.sqlite", random.Random(seed)
+    child = subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert child.stdout is not None
+    lines = [child.stdout.readline().split() for _ in range(rng.randrange(50, 400))]
+    os.kill(child.pid, signal.SIGKILL)
+    lines += [line.split() for line in child.stdout.read().splitlines() if len(line.split()) == 2]
+    child.wait()
+    child.stdout.close()
+
+    async def check() -> None:
+        store = SQLiteStore(path)
+        ended = {r.rollout_id for r in await store.wait_for_rollouts([i for k, i in lines if k == "done"], 0)}
+        assert ended == {i for k, i in lines if k == "done"}
+        rows = store.db.connection.execute("SELECT call_id, count(*) FROM calls GROUP BY call_id").fetchall()
+        assert {i for k, i in lines if k == "call"} <= {row[0] for row in rows}
+        assert all(row[1] == 1 for row in rows)
+        assert store.db.connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        await store.close()
+
+    asyncio.run(check())
+
+
+def test_one_process_owns_a_file(tmp_path: Path) -> None:
+    store = SQLiteStore(tmp_path / "s.sqlite")
+    with pytest.raises(StoreError, match="this process already has it open"):
+        SQLiteStore(tmp_path / "s.sqlite")
+    open_it = "import sys; from agentlightning.store import SQLiteStore; SQLiteStore(sys.argv[1])"
+    told = subprocess.run(
+        [sys.executable, "-c", open_it, str(tmp_path / "s.sqlite")], capture_output=True, text=True, check=False
+    )
+    assert f"process {os.getpid()} owns it" in told.stderr and "agl store" in told.stderr
+    asyncio.run(store.close())
+    asyncio.run(SQLiteStore(tmp_path / "s.sqlite").close())
+
+
+def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "s.sqlite"
+    path.write_bytes(b"this is no database, whatever its name says" * 100)
+    with pytest.raises(StoreError, match=r"s\.sqlite cannot be opened.*not a database"):
+        SQLiteStore(path)
+    path.unlink()
+    asyncio.run(SQLiteStore(path).close())  # the lock was let go
+
+
+def test_a_foreign_database_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "s.sqlite"
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE theirs (x)")
+    connection.close()
+    with pytest.raises(StoreError, match="another program"):
+        SQLiteStore(path)
+
+
+def test_a_newer_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "s.sqlite"
+    asyncio.run(SQLiteStore(path).close())
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE meta SET value = '99' WHERE key = 'schema_version'")
+    connection.close()
+    with pytest.raises(StoreError, match="version 99.*upgrade agentlightning"):
+        SQLiteStore(path)
+
+
+def test_migrations_run_once_and_in_order_or_not_at_all() -> None:
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    schema.prepare(connection)
+
+    def second(c: sqlite3.Connection) -> None:
+        c.execute("ALTER TABLE workers ADD COLUMN host TEXT")
+
+    def broken(c: sqlite3.Connection) -> None:
+        c.execute("ALTER TABLE workers ADD COLUMN port INTEGER")
+        raise RuntimeError("half way")
+
+    with pytest.raises(RuntimeError, match="half way"):
+        schema.prepare(connection, [second, broken])
+    assert schema.version_of(connection) == 1
+    assert "host" not in [row[1] for row in connection.execute("PRAGMA table_info(workers)")]
+    schema.prepare(connection, [second])
+    schema.prepare(connection, [second])
+    assert schema.version_of(connection) == 2
+    connection.close()
+
+
+def test_the_version_counts_the_migrations() -> None:
+    assert len(schema.MIGRATIONS) + 1 == schema.SCHEMA_VERSION
+
+
+def test_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGL_STORAGE", str(tmp_path / "env"))
+    expected = {
+        None: tmp_path / "env" / "store.sqlite",
+        str(tmp_path / "folder"): tmp_path / "folder" / "store.sqlite",
+        f"sqlite:///{tmp_path}/f.db": tmp_path / "f.db",
+        str(tmp_path / "g.sqlite"): tmp_path / "g.sqlite",
+    }
+    for place, path in expected.items():
+        store = open_store(place)
+        assert isinstance(store, SQLiteStore) and store.db.path == path and path.exists()
+        asyncio.run(store.close())
+    monkeypatch.delenv("AGL_STORAGE")
+    store = SQLiteStore()
+    assert store.db.path == Path.home() / ".agent-lightning" / "store.sqlite"
+    asyncio.run(store.close())
+    assert isinstance(open_store("http://localhost:1"), StoreClient)
+    with pytest.raises(StoreError, match=r"redis://x.*http://host:port"):
+        open_store("redis://x")
+    with pytest.raises(ValueError, match="NORMAL or FULL"):
+        SQLiteStore(tmp_path / "x.sqlite", synchronous="OFF")  # type: ignore[arg-type]

@@ -1,0 +1,128 @@
+"""One line from end to end, on real parts: AutoGen agent, adapter, wire, gateway, store, credit, driver, engine."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from calc_x.agent import solve
+from calc_x.datasets import load
+from calc_x.headroom import chance, oracle
+from agl_local.batch import in_order
+
+from agentlightning import GRPO, LLM, Trainer
+from agentlightning.credit.digest import rows_digest
+from agentlightning.hookspecs import hookimpl
+from agentlightning.plugins import build
+from agentlightning.store import open_store
+from agentlightning.types import Batch, StepReport
+
+POLICY = Path(__file__).parents[2] / "examples" / "calc_x" / "policy"
+
+
+class Watch:
+    """Keeps what the run's hooks say."""
+
+    def __init__(self) -> None:
+        self.batches: list[Batch] = []
+        self.reports: list[StepReport] = []
+        self.calls = 0
+
+    @hookimpl
+    def agl_rows_built(self, batch: Batch) -> None:
+        self.batches.append(batch)
+
+    @hookimpl
+    def agl_policy_updated(self, report: StepReport) -> None:
+        self.reports.append(report)
+
+    @hookimpl
+    def agl_call_recorded(self) -> None:
+        self.calls += 1
+
+
+def trainer(folder: Path, watch: Watch, **options: Any) -> Trainer:
+    import agl_autogen.plugin
+    import agl_local.plugin
+
+    defaults: dict[str, Any] = dict(
+        algorithm=GRPO(group_size=4),
+        policy=POLICY,
+        options={"threads": 1, "engine_threads": 1, "max_len": 512},
+        steps=2,
+        batch_size=3,
+        folder=folder,
+        adapters=["autogen"],
+        trackers=["files"],
+        plugins=build([agl_local.plugin, agl_autogen.plugin, watch], discover=False),
+    )
+    return Trainer(**{**defaults, **options})
+
+
+async def test_train_two_steps(tmp_path: Path) -> None:
+    watch = Watch()
+    summary = await trainer(tmp_path, watch, headroom={"oracle": oracle, "random": chance}).afit(
+        solve, load("generated:train", limit=50), load("generated:heldout", limit=6)
+    )
+    folder = tmp_path / summary["run_id"]
+    # every call was captured exactly, and the trainer's own forward agrees with what was stored
+    totals = summary["totals"]
+    assert totals["rollouts"] == 24 and totals["calls"] == totals["calls_exact"] >= 24
+    assert 0 < totals["logprob_gap_max"] <= 1e-4
+    assert summary["headroom"]["oracle"] == 1.0 and summary["refused"] == {}
+    # the ledger of every rollout sums, and the driver trained exactly the rows that credit built
+    assert [len(b.ledgers) for b in watch.batches] == [12, 12]
+    assert all(ledger.sums and ledger.made == ledger.recorded for b in watch.batches for ledger in b.ledgers)
+    assert [r.rows_digest for r in watch.reports] == [rows_digest(in_order(b.rows)) for b in watch.batches]
+    assert watch.calls == totals["calls"] + sum(2 * n for n in (6, 6, 6, 6))  # and 4 evaluations of 6 tasks
+    # versions move with the steps: rows of step n were sampled by version n
+    assert [{v for row in b.rows for v, m in zip(row.versions, row.mask, strict=True) if m} for b in watch.batches] == [{0}, {1}]
+    assert [r.policy_version for r in watch.reports] == [1, 2]
+    # what a person finds afterwards
+    assert json.loads((folder / "summary.json").read_text())["reward_before"] == summary["reward_before"]
+    assert len((folder / "metrics.jsonl").read_text().splitlines()) == 2
+    assert (folder / "policy" / "model.safetensors").exists()
+    store = open_store(folder / "store.sqlite")
+    assert [s.step for s in await store.query_steps(summary["run_id"])] == [0, 1]
+    await store.close()
+
+
+async def test_failing_agents_are_left_out_and_counted(tmp_path: Path) -> None:
+    """Every third rollout breaks: no zero reaches a baseline, and the account says why."""
+    count = iter(range(10_000))
+
+    async def shaky(task: Mapping[str, Any], llm: LLM) -> float:
+        reward = await solve(task, llm)
+        if next(count) % 3 == 0:
+            raise RuntimeError("tool server is gone")
+        return reward
+
+    watch = Watch()
+    await trainer(tmp_path, watch, steps=1).afit(shaky, load("generated:train", limit=50))
+    [batch] = watch.batches
+    assert batch.metrics["rollouts_failed"] == 4 and batch.metrics["reward_count"] == 8
+    out = [ledger for ledger in batch.ledgers if ledger.out.get("failed-rollout")]
+    assert len(out) == 4 and all(ledger.trained == 0 and ledger.sums for ledger in out)
+    failed = {ledger.rollout_id for ledger in out}
+    assert not failed & {row.rollout_id for row in batch.rows}
+
+
+async def test_a_dead_runner_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from agentlightning.runner import Runner
+
+    async def broken(self: Runner, *args: Any) -> None:
+        raise OSError("the queue is gone")
+
+    monkeypatch.setattr(Runner, "_lease", broken)
+    with pytest.raises(OSError, match="the queue is gone"):
+        await trainer(tmp_path, Watch(), steps=1).afit(solve, load("generated:train", limit=8))
+
+
+async def test_unknown_recipe_field_for_the_driver_is_refused(tmp_path: Path) -> None:
+    from agentlightning.algorithms.rl import RecipeRefused, refuse_ignored
+
+    with pytest.raises(RecipeRefused, match=r"driver 'small' does not implement kl=0.1 of recipe 'grpo'"):
+        refuse_ignored(GRPO(kl=0.1), "small", frozenset())

@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+from agl_local.policy import state_bytes
+from agl_local.process import EngineProcess
+from agl_local.request import EngineError
+
+from plugins.local.engine_fixtures import logprobs_of, small_policy
+
+OPTIONS = {"threads": 1, "slots": 4, "max_len": 128}
+PARENT = """
+import sys
+from agl_local.process import EngineProcess
+child = EngineProcess(sys.argv[1], threads=1, slots=2, max_len=64)
+child.start()
+print(child.pid, child.address, flush=True)
+sys.stdin.read()
+"""
+
+
+def completion(address: str, **body):
+    request = urllib.request.Request(
+        address + "/v1/completions",
+        json.dumps({"model": "p", **body}).encode(),
+        {"Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        return json.load(answer)
+
+
+def test_start_update_and_close(policy_dir):
+    other = small_policy(seed=1)
+    with EngineProcess(policy_dir, name="p", **OPTIONS) as child:
+        assert child.alive() and child.version() == 0 and child.address.startswith("http://127.0.0.1:")
+        fields = {"prompt": [5, 6, 7], "max_tokens": 6, "logprobs": 0, "return_token_ids": True, "seed": 1}
+        before = completion(child.address, **fields)
+        assert child.update(state_bytes(other.model), 5) == 5 == child.version()
+        after = completion(child.address, **fields)
+        assert (before["policy_version"], after["policy_version"]) == (0, 5)
+        for p, body in ((small_policy(), before), (other, after)):
+            choice = body["choices"][0]
+            want = logprobs_of(p, [5, 6, 7], choice["token_ids"])
+            assert choice["logprobs"]["token_logprobs"] == pytest.approx(want, abs=1e-5)
+        child.pause()
+        assert child.metrics()["paused"] == "drain"
+        child.resume()
+        with pytest.raises(EngineError, match="400 .*below the present version"):
+            child.update(state_bytes(other.model), 4)
+        with pytest.raises(urllib.error.HTTPError, match="403"):
+            urllib.request.urlopen(child.address + "/agl/version", timeout=60)
+        arguments = Path(f"/proc/{child.pid}/cmdline")
+        if arguments.exists():
+            assert child._token.encode() not in arguments.read_bytes()
+        with pytest.raises(EngineError, match="already"):
+            child.start()
+        address = child.address
+    child.close()
+    assert not child.alive()
+    with pytest.raises(OSError):
+        urllib.request.urlopen(address + "/health", timeout=5)
+    with pytest.raises(EngineError, match="not running"):
+        child.version()
+
+
+def test_a_child_that_cannot_start_says_why(tmp_path):
+    with pytest.raises(
+        EngineError, match=r"ended with status 1(.|\n)*config\.json: a model folder needs this file"
+    ):
+        EngineProcess(tmp_path).start()
+
+
+def test_a_child_that_is_not_ready_in_time_is_ended(policy_dir):
+    child = EngineProcess(policy_dir, timeout=0.01)
+    with pytest.raises(EngineError, match=r"not ready within 0\.01 s"):
+        child.start()
+    assert not child.alive()
+
+
+def test_a_killed_child_is_reported(policy_dir):
+    with EngineProcess(policy_dir, **OPTIONS) as child:
+        os.kill(child.pid, signal.SIGKILL)
+        child._process.wait(60)
+        with pytest.raises(EngineError, match="is not running"):
+            child.update(b"", 1)
+
+
+def test_the_child_dies_with_its_parent(policy_dir):
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT, str(policy_dir)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    pid, address = parent.stdout.readline().decode().split()
+    with urllib.request.urlopen(address + "/health", timeout=60) as answer:
+        assert answer.status == 200
+    parent.kill()
+    parent.wait(60)
+    parent.stdin.close()
+    parent.stdout.close()
+    while is_running(int(pid)):
+        pass
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process is there and no zombie."""
+    state = subprocess.run(
+        ["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True
+    ).stdout.strip()
+    return bool(state) and not state.startswith("Z")
+
+
+def test_one_name_for_each_policy(policy_dir, capsys):
+    from agl_local.main import parse_args
+
+    args = parse_args(["--policy", "x", "--policy", "y", "--name", "a", "--name", "b"])
+    assert (args.policy, args.name) == (["x", "y"], ["a", "b"])
+    for wrong in (
+        ["--policy", "x", "--policy", "y"],
+        ["--policy", "x", "--policy", "y", "--name", "a", "--name", "a"],
+    ):
+        with pytest.raises(SystemExit):
+            parse_args(wrong)
+    assert "--name of its own" in capsys.readouterr().err
