@@ -32,7 +32,9 @@ LANES = 16
 
 def words(rng: random.Random, size: int) -> str:
     """Random words, ``size`` bytes: text that compresses as prose does at best."""
-    out = "".join("".join(rng.choices("etaoinshrdlucmfw", k=rng.randint(2, 9))) + " " for _ in range(size // 4))
+    out = "".join(
+        "".join(rng.choices("etaoinshrdlucmfw", k=rng.randint(2, 9))) + " " for _ in range(size // 4)
+    )
     return out[:size]
 
 

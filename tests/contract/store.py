@@ -41,9 +41,7 @@ class Clock:
 
 def span(lease: AttemptedRollout, name: str = "tool", **fields: Any) -> Span:
     """A span of a lease."""
-    return Span(
-        rollout_id=lease.rollout.rollout_id, attempt_id=lease.attempt.attempt_id, name=name, **fields
-    )
+    return Span(rollout_id=lease.rollout.rollout_id, attempt_id=lease.attempt.attempt_id, name=name, **fields)
 
 
 def reward(lease: AttemptedRollout, value: Any, **attributes: Any) -> Span:
@@ -393,7 +391,11 @@ class StoreContract:
         assert [s.span_id for s in record.wire] == ["ab"]
         right, style, broken = record.rewards
         assert (right.value, right.final, right.attributes) == (1.0, True, {"why": "right"})
-        assert math.isnan(style.value) and (style.agent, style.name, style.final) == ("solver", "style", False)
+        assert math.isnan(style.value) and (style.agent, style.name, style.final) == (
+            "solver",
+            "style",
+            False,
+        )
         assert math.isnan(broken.value) and broken.attributes[semconv.REWARD_VALUE] == "none"
 
     async def test_records_of_many_rollouts(self, store: Store) -> None:
@@ -431,7 +433,9 @@ class StoreContract:
 
     async def test_rollouts_are_filtered_and_paged(self, store: Store) -> None:
         for i in range(6):
-            await store.enqueue_rollout(i, run_id="r", mode="train" if i % 2 else "val", group_id=f"g{i // 3}")
+            await store.enqueue_rollout(
+                i, run_id="r", mode="train" if i % 2 else "val", group_id=f"g{i // 3}"
+            )
         await store.enqueue_rollout("x", run_id="other")
         page = await store.query_rollouts(run_id="r", limit=4)
         rest = await store.query_rollouts(run_id="r", limit=4, after=page[-1].rollout_id)
@@ -450,7 +454,9 @@ class StoreContract:
         assert await store.wait_for_rollouts(ids, timeout=0) == []
         waiter = asyncio.create_task(store.wait_for_rollouts(ids))
         for lease in (second, first):
-            await store.update_attempt(lease.rollout.rollout_id, lease.attempt.attempt_id, AttemptStatus.SUCCEEDED)
+            await store.update_attempt(
+                lease.rollout.rollout_id, lease.attempt.attempt_id, AttemptStatus.SUCCEEDED
+            )
         assert [r.rollout_id for r in await waiter] == ids
 
     # -- resources, runs, counts, workers
@@ -507,7 +513,11 @@ class StoreContract:
         ids = lease.rollout.rollout_id, lease.attempt.attempt_id
         await store.update_attempt(*ids, AttemptStatus.SUCCEEDED)
         worker = await store.get_worker_by_id("w")
-        assert (worker.status, worker.current_attempt_id, worker.heartbeat_stats) == ("idle", None, {"cpu": 0.5})
+        assert (worker.status, worker.current_attempt_id, worker.heartbeat_stats) == (
+            "idle",
+            None,
+            {"cpu": 0.5},
+        )
         await store.update_worker("v", "unknown")
         assert [w.worker_id for w in await store.query_workers()] == ["v", "w"]
         with pytest.raises(NotFound):

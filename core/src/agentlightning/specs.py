@@ -35,6 +35,9 @@ class Job(Protocol):
     async def evaluate(self, step: int) -> Evaluation | None:
         """Evaluate the present policy if the schedule asks for it after this step."""
 
+    async def saved(self, folder: Path, step: int) -> None:
+        """Tell hooks that a checkpoint of ``step`` finished steps lies complete in ``folder``."""
+
 
 class Driver(Protocol):
     """Runs a recipe. ``honours``: recipe fields it implements; what it would ignore is refused at load."""

@@ -9,6 +9,7 @@ import openai._base_client as sdk
 from autogen_agentchat.agents import AssistantAgent
 from autogen_agentchat.conditions import MaxMessageTermination
 from autogen_agentchat.teams import BaseGroupChat, RoundRobinGroupChat
+from autogen_core._telemetry import TraceHelper
 from autogen_ext.models.openai import OpenAIChatCompletionClient
 from contract.adapter import AdapterContract
 from contract.script import SOLVER, TEAM
@@ -62,4 +63,5 @@ class TestAutoGen(AdapterContract):
             (sdk.BaseClient, "_build_request"),
             (BaseGroupChat, "__init__"),
             (AssistantAgent, "_execute_tool_call"),
+            (TraceHelper, "trace_block"),
         ]

@@ -40,7 +40,10 @@ def test_values_come_back(value: Any) -> None:
     st.dictionaries(st.text(max_size=5), JSON, max_size=3),
 )
 def test_calls_come_back(
-    prompt: list[int] | None, response: list[int] | None, logprobs: list[float] | None, request: dict[str, Any]
+    prompt: list[int] | None,
+    response: list[int] | None,
+    logprobs: list[float] | None,
+    request: dict[str, Any],
 ) -> None:
     call = Call(
         call_id="c",
@@ -53,7 +56,16 @@ def test_calls_come_back(
         tags={"agent": "x"},
         policy_version=3,
     )
-    columns = ("call_id", "rollout_id", "attempt_id", "sequence", "choice", "policy", "policy_version", "status")
+    columns = (
+        "call_id",
+        "rollout_id",
+        "attempt_id",
+        "sequence",
+        "choice",
+        "policy",
+        "policy_version",
+        "status",
+    )
     again = codec.unpack_call(codec.pack_call(call), **{name: getattr(call, name) for name in columns})
     assert again == call
     assert again.prompt_ids is None or all(type(i) is int for i in again.prompt_ids)
@@ -64,7 +76,9 @@ def test_logprobs_have_float32_precision() -> None:
 
 
 def test_spans_come_back() -> None:
-    span = Span(rollout_id="r", attempt_id="a", name="n", attributes={"x": float("inf")}, events=[{"name": "e"}])
+    span = Span(
+        rollout_id="r", attempt_id="a", name="n", attributes={"x": float("inf")}, events=[{"name": "e"}]
+    )
     columns = {name: getattr(span, name) for name in ("rollout_id", "attempt_id", "name", "sequence_id")}
     assert codec.unpack_span(codec.pack_span(span), **columns) == span
 

@@ -71,7 +71,10 @@ def test_one_process_owns_a_file(tmp_path: Path) -> None:
         SQLiteStore(tmp_path / "s.sqlite")
     open_it = "import sys; from agentlightning.store import SQLiteStore; SQLiteStore(sys.argv[1])"
     told = subprocess.run(
-        [sys.executable, "-c", open_it, str(tmp_path / "s.sqlite")], capture_output=True, text=True, check=False
+        [sys.executable, "-c", open_it, str(tmp_path / "s.sqlite")],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert f"process {os.getpid()} owns it" in told.stderr and "agl store" in told.stderr
     asyncio.run(store.close())

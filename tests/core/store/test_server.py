@@ -67,11 +67,15 @@ async def test_plain_json_works_without_our_client(http: aiohttp.ClientSession) 
 async def test_errors_say_what_and_where(http: aiohttp.ClientSession) -> None:
     status, error = await answer(http.get("/v1/agl/rollouts/ro-x"))
     assert (status, error["error"]) == (404, "NotFound") and "ro-x" in error["message"]
-    status, error = await answer(http.post("/v1/agl/rollouts", json={"input": 1, "config": {"max_attempts": "2"}}))
+    status, error = await answer(
+        http.post("/v1/agl/rollouts", json={"input": 1, "config": {"max_attempts": "2"}})
+    )
     assert status == 422 and "$.config.max_attempts" in error["message"]
     status, error = await answer(http.post("/v1/agl/rollouts", json={"inptu": 1}))
     assert status == 422 and "inptu" in error["message"]
-    status, error = await answer(http.post("/v1/agl/rollouts", data=b"{", headers={"Content-Type": "application/json"}))
+    status, error = await answer(
+        http.post("/v1/agl/rollouts", data=b"{", headers={"Content-Type": "application/json"})
+    )
     assert status == 400
     status, error = await answer(http.get("/v1/agl/rollouts/ro-x/spans?limit=many"))
     assert status == 422 and "$.limit" in error["message"]
@@ -82,7 +86,10 @@ async def test_errors_say_what_and_where(http: aiohttp.ClientSession) -> None:
 
 
 async def test_a_bug_of_ours_is_a_500_without_its_text(
-    served: Served, http: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    served: Served,
+    http: aiohttp.ClientSession,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     def broken() -> None:
         raise KeyError("a secret")
@@ -144,7 +151,12 @@ async def test_a_batch_is_done_in_order_in_one_commit(served: Served) -> None:
     assert made.rollout_id == lease.rollout.rollout_id == found.rollout_id == "ro-b"
     assert found.status == "preparing" and type(missing).__name__ == "NotFound"
     last = [reward(lease, 1.0)]
-    params = {"rollout_id": "ro-b", "attempt_id": lease.attempt.attempt_id, "status": "succeeded", "spans": last}
+    params = {
+        "rollout_id": "ro-b",
+        "attempt_id": lease.attempt.attempt_id,
+        "status": "succeeded",
+        "spans": last,
+    }
     (ended,) = await client.batch([("update_attempt", params)])
     assert ended.status is AttemptStatus.SUCCEEDED
     (late,) = await client.batch([("add_span", {"span": span(lease)})])
@@ -199,9 +211,7 @@ async def test_lost_answers_do_not_double_anything(sqlite: SQLiteStore) -> None:
     await runner.cleanup()
 
 
-async def test_a_client_that_comes_first_waits(
-    sqlite: SQLiteStore, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_client_that_comes_first_waits(sqlite: SQLiteStore, caplog: pytest.LogCaptureFixture) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

@@ -79,9 +79,7 @@ async def test_a_full_disk_fails_all_writers_of_the_turn_and_loses_nothing_else(
 async def test_a_failed_commit_fails_every_waiter(sqlite: SQLiteStore) -> None:
     connection = sqlite.db.connection
     connection.execute("CREATE TABLE parent (id INTEGER PRIMARY KEY)")
-    connection.execute(
-        "CREATE TABLE child (id INTEGER REFERENCES parent (id) DEFERRABLE INITIALLY DEFERRED)"
-    )
+    connection.execute("CREATE TABLE child (id INTEGER REFERENCES parent (id) DEFERRABLE INITIALLY DEFERRED)")
     connection.execute("PRAGMA foreign_keys = ON")  # a violated deferred key fails at COMMIT, not before
 
     async def poison() -> None:

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from plugins.local.engine_fixtures import small_policy
+
 from agl_local.engine import Engine
 from agl_local.policy import Policy, save_policy
-
-from plugins.local.engine_fixtures import small_policy
 
 
 @pytest.fixture(scope="session")

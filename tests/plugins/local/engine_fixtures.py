@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import torch
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+
 from agl_local.config import Arch, ModelConfig
 from agl_local.engine import Completion, Engine, Request
 from agl_local.policy import Policy, init_model
 from agl_local.sampling import Sampling
 from agl_local.tokenizer import ChatTokenizer
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 TEMPLATE = """\
 {%- if tools %}

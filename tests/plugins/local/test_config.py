@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 import pytest
-from agl_local.config import ConfigError, ModelConfig, UnsupportedModel
-
 from plugins.local.engine_fixtures import small_config
+
+from agl_local.config import ConfigError, ModelConfig, UnsupportedModel
 
 
 @pytest.mark.parametrize("arch", ["qwen2", "qwen3", "llama"])

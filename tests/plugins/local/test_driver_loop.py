@@ -46,6 +46,7 @@ class FakeJob:
         self.rewards: list[float] = []
         self.events: list[str] = []
         self.empty: set[int] = set()
+        self.checkpoints: list[tuple[str, int]] = []
 
     async def collect(self, step: int) -> Batch:
         self.events.append(f"collect {step}")
@@ -82,6 +83,10 @@ class FakeJob:
     async def report(self, report: StepReport) -> None:
         self.events.append(f"report {report.step}")
         self.reports.append(report)
+
+    async def saved(self, folder: Path, step: int) -> None:
+        assert latest(folder.parent) is not None and folder.is_dir()
+        self.checkpoints.append((folder.name, step))
 
     async def evaluate(self, step: int) -> Evaluation | None:
         self.events.append(f"evaluate {step}")

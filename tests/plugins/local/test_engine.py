@@ -5,11 +5,11 @@ import random
 
 import pytest
 import torch
+from plugins.local.engine_fixtures import ask, logprobs_of, small_policy
+
 from agl_local.engine import Engine, Request
 from agl_local.policy import Policy, state, state_bytes
 from agl_local.sampling import Sampling, adjusted
-
-from plugins.local.engine_fixtures import ask, logprobs_of, small_policy
 
 
 def some_prompts(policy: Policy, count: int, length: int = 30, shared: int = 0) -> list[list[int]]:

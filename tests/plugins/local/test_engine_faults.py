@@ -8,11 +8,11 @@ from concurrent.futures import CancelledError, wait
 
 import pytest
 import torch
+from plugins.local.engine_fixtures import ask, logprobs_of, small_policy
+
 from agl_local.engine import Engine, EngineError, PromptTooLong, Request
 from agl_local.policy import StateError, state
 from agl_local.sampling import Sampling
-
-from plugins.local.engine_fixtures import ask, logprobs_of, small_policy
 
 PROMPT = list(range(3, 33))
 

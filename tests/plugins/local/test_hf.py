@@ -6,10 +6,7 @@ import logging
 
 import pytest
 import torch
-from agl_local.config import ForeignConfig, UnsupportedModel
-from agl_local.engine import Engine
-from agl_local.hf import TransformersLM
-from agl_local.policy import Policy, fingerprint, load_policy, save_policy, state_bytes
+from plugins.local.engine_fixtures import ask, logprobs_of, trained_tokenizer
 from transformers import (
     Gemma2Config,
     Gemma2ForCausalLM,
@@ -19,7 +16,10 @@ from transformers import (
     MambaForCausalLM,
 )
 
-from plugins.local.engine_fixtures import ask, logprobs_of, trained_tokenizer
+from agl_local.config import ForeignConfig, UnsupportedModel
+from agl_local.engine import Engine
+from agl_local.hf import TransformersLM
+from agl_local.policy import Policy, fingerprint, load_policy, save_policy, state_bytes
 
 TOKENIZER = trained_tokenizer()
 VOCAB = TOKENIZER.vocab_size

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from agl_local.policy import load_policy, save_policy
+from plugins.local.engine_fixtures import small_policy
 from transformers import AutoModelForCausalLM
 
-from plugins.local.engine_fixtures import small_policy
+from agl_local.policy import load_policy, save_policy
 
 FAMILIES = [(arch, tied) for arch in ("qwen2", "qwen3", "llama") for tied in (False, True)]
 TOLERANCE = 1e-5

@@ -5,6 +5,9 @@ import json
 import pytest
 import safetensors.torch
 import torch
+from plugins.local.engine_fixtures import small_config, small_policy
+from safetensors.torch import save_file
+
 from agl_local.config import ConfigError
 from agl_local.policy import (
     StateError,
@@ -16,9 +19,6 @@ from agl_local.policy import (
     state,
     state_bytes,
 )
-from safetensors.torch import save_file
-
-from plugins.local.engine_fixtures import small_config, small_policy
 
 
 @pytest.mark.parametrize("tied", [False, True])

@@ -10,11 +10,11 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from plugins.local.engine_fixtures import logprobs_of, small_policy
+
 from agl_local.policy import state_bytes
 from agl_local.process import EngineProcess
 from agl_local.request import EngineError
-
-from plugins.local.engine_fixtures import logprobs_of, small_policy
 
 OPTIONS = {"threads": 1, "slots": 4, "max_len": 128}
 PARENT = """

@@ -6,11 +6,11 @@ import threading
 
 import aiohttp
 import pytest
+from plugins.local.engine_fixtures import TOOL, logprobs_of, small_policy
+
 from agl_local.engine import Engine
 from agl_local.policy import state_bytes
 from agl_local.server import ADMIN_HEADER, create_app, serve
-
-from plugins.local.engine_fixtures import TOOL, logprobs_of, small_policy
 
 ADMIN = {ADMIN_HEADER: "secret"}
 USER = {"role": "user", "content": "Add 1 and 22 für mich"}
@@ -246,7 +246,9 @@ async def test_new_weights_over_http(client):
         ("version=4&policy=x", data, 404, "no policy"),
         ("version=4", b"0" * (17 * 2**20), 413, "larger than"),
     ):
-        error = await client.post(f"/agl/weights?{query}", status=status, data=io.BytesIO(sent), headers=ADMIN)
+        error = await client.post(
+            f"/agl/weights?{query}", status=status, data=io.BytesIO(sent), headers=ADMIN
+        )
         assert why in error["error"]["message"]
 
 

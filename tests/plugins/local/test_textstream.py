@@ -1,11 +1,11 @@
 from __future__ import annotations
 
-from agl_local.textstream import TextStream
-from agl_local.tokenizer import ChatTokenizer
 from hypothesis import given, strategies as st
+from plugins.local.engine_fixtures import trained_tokenizer
 from tokenizers import Tokenizer, decoders, models
 
-from plugins.local.engine_fixtures import trained_tokenizer
+from agl_local.textstream import TextStream
+from agl_local.tokenizer import ChatTokenizer
 
 TOKENIZER = trained_tokenizer()
 WORDS = Tokenizer(

@@ -3,13 +3,13 @@ from __future__ import annotations
 import unicodedata
 
 import pytest
+from hypothesis import given, strategies as st
+from plugins.local.engine_fixtures import TOOL, trained_tokenizer
+from transformers import AutoTokenizer
+
 from agl_local.config import ConfigError
 from agl_local.template import TemplateError
 from agl_local.tokenizer import ChatTokenizer
-from hypothesis import given, strategies as st
-from transformers import AutoTokenizer
-
-from plugins.local.engine_fixtures import TOOL, trained_tokenizer
 
 CALL = {
     "id": "call_1",

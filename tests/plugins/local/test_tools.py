@@ -4,8 +4,9 @@ import json
 import re
 
 import pytest
-from agl_local.tools import HermesStream, parse_hermes
 from hypothesis import given, strategies as st
+
+from agl_local.tools import HermesStream, parse_hermes
 
 GOOD = '<tool_call>\n{"name": "add", "arguments": {"a":1,  "b": [2, "}"]}}\n</tool_call>'
 PIECES = st.sampled_from([

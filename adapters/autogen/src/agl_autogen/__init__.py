@@ -1,21 +1,22 @@
-"""AutoGen adapter: every model call of an ``autogen-agentchat`` app becomes a record that says which agent
-made it.
+"""AutoGen adapter: every model call of an ``autogen-agentchat`` app is recorded with the agent that made it.
 
 Native doors: AutoGen's own OpenTelemetry spans (``create_agent``, ``invoke_agent``, ``execute_tool``) name
-agents and tools; core's wire layer has the token ids. Invariant: ``uninstrument`` leaves AutoGen as it was
-found.
+agents and tools; core's wire layer has the token ids. Invariant: ``uninstrument`` leaves AutoGen as it was.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from contextlib import nullcontext
 from typing import Any
 
+from opentelemetry import trace
 from opentelemetry.instrumentation.instrumentor import BaseInstrumentor  # type: ignore[attr-defined]
 
 from agentlightning.capture.counts import COUNTS
 from agentlightning.capture.identity import IDENTITY
 from agentlightning.capture.install import install, installed, uninstall
+from agentlightning.capture.installation import OwnProvider
 from agentlightning.capture.patching import Patch
 from agentlightning.capture.processors import FINISHERS, QUIET
 from agl_autogen.identity import TEAMS, entry_methods, identity
@@ -50,6 +51,12 @@ class AutoGenInstrumentor(BaseInstrumentor):  # type: ignore[misc]
             patches.append(Patch(AssistantAgent, "_execute_tool_call", execute))
         else:
             COUNTS.add("autogen-tool-details-unavailable")  # tool spans go on without arguments and results
+        try:
+            from autogen_core._telemetry import TraceHelper
+
+            patches.append(Patch(TraceHelper, "trace_block", _trace_block))
+        except (ImportError, AttributeError):
+            COUNTS.add("autogen-plumbing-not-skipped")  # costs time, loses nothing: the scopes are quiet
         self._patches = tuple(patches)
         FINISHERS.append(hold)
         IDENTITY.append(identity)
@@ -64,6 +71,16 @@ class AutoGenInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         TEAMS.clear()
         if self._switched_on:
             uninstall()
+
+
+def _trace_block(
+    wrapped: Callable[..., Any], helper: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Skips the runtime's spans where only we would see them; a user's own provider gets them as ever."""
+    ours = isinstance(trace.get_tracer_provider(), OwnProvider)
+    if ours and isinstance(helper.tracer_provider, OwnProvider | trace.ProxyTracerProvider):
+        return nullcontext(trace.INVALID_SPAN)
+    return wrapped(*args, **kwargs)
 
 
 def _remember_team(

@@ -32,7 +32,7 @@ def refuse_ignored(recipe: Recipe, driver: str, honours: frozenset[str]) -> None
 CORE_FIELDS = frozenset(
     {
         "group_size", "credit", "gamma", "baseline", "group_by", "scale", "normalise", "constant", "drop_zero_spread",
-        "merge", "staleness", "temperature", "top_p", "top_k", "extra",
+        "merge", "staleness", "temperature",
     }
 )  # fmt: skip
 """Recipe fields that core itself honours, whatever the driver: they end in the rows."""
@@ -153,6 +153,10 @@ class RLJob:
         gap = report.metrics.get("logprob_gap_max", 0.0)
         self.totals["logprob_gap_max"] = max(self.totals["logprob_gap_max"], gap)
         self.context.plugins.moment("agl_policy_updated", report=report)
+
+    async def saved(self, folder: Path, step: int) -> None:
+        """Tell hooks of a checkpoint."""
+        self.context.plugins.moment("agl_checkpoint_saved", folder=folder, step=step)
 
     # -------------------------------------------------------------------------------------- evaluation
     async def evaluate(self, step: int) -> Evaluation | None:

@@ -132,10 +132,10 @@ class Leases(Attempts):
             listener = self.signals.listen(run_id)
             try:
                 leases = await self._take(worker_id, limit, run_id, request_id)
-                self._watch_waiting()
                 left = deadline - loop.time()
                 if leases or left <= 0 or self.signals.released:
                     return leases
+                self._watch_waiting()
                 await listener.wait(left)
             finally:
                 self.signals.leave(listener)

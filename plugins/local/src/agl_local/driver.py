@@ -113,7 +113,7 @@ class LocalDriver:
             }
             await job.report(await self._call(self._report, job, step, batch, metrics, seconds))
             if self.options.save_every and (step + 1) % self.options.save_every == 0:
-                await self._call(self._save, updater, job, step + 1)
+                await job.saved(await self._call(self._save, updater, job, step + 1), step + 1)
             await job.evaluate(step)
 
     async def export(self, folder: Path) -> Path:
@@ -232,8 +232,8 @@ class LocalDriver:
             params_digest=fingerprint(self._loaded().model) if digest else None,
         )
 
-    def _save(self, updater: Updater, job: Job, step: int) -> None:
-        save_checkpoint(
+    def _save(self, updater: Updater, job: Job, step: int) -> Path:
+        return save_checkpoint(
             job.folder / "checkpoints",
             step=step,
             version=self._version,
@@ -241,7 +241,7 @@ class LocalDriver:
             trainer=updater.state_dict(),
             driver={"run_id": job.run_id, "seed": self.seed, "recipe": self.recipe.model_dump()},
             keep=self.options.keep,
-        )
+        ).folder
 
     def _resume(self, updater: Updater, folder: Path, step: int) -> None:
         checkpoint = read_checkpoint(folder / "checkpoints" / f"step-{step:06d}")

@@ -93,6 +93,8 @@ class RMSNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
+        if x.dtype == torch.float32:
+            return F.rms_norm(x, (x.shape[-1],), self.weight, self.eps)
         # In float32 whatever the weights' type, as transformers does.
         normed = F.rms_norm(x.float(), (x.shape[-1],), None, self.eps)
         return self.weight * normed.to(x.dtype)
@@ -142,6 +144,9 @@ class Attention(nn.Module):
         batch, length = x.shape[:2]
         if packed and self.packed is not None:
             joint = F.linear(x, *self.packed).view(batch, length, -1, self.head_dim)
+            if self.q_norm is None:
+                turned = rotate(joint[:, :, : -self.kv_heads], rope)
+                return turned[:, :, : self.heads], turned[:, :, self.heads :], joint[:, :, -self.kv_heads :]
             q, k, v = joint.split((self.heads, self.kv_heads, self.kv_heads), dim=2)
         else:
             q = self.q_proj(x).view(batch, length, self.heads, self.head_dim)
