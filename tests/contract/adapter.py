@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 import wrapt
 from contract.recording import Recording, assert_exact
 from contract.script import ARGUMENTS, SOLVER, TEAM, TOOL, Failing, say
+from contract.through_gateway import leased_attempt
 
 from agentlightning import semconv
 from agentlightning.capture import COUNTS, installed
@@ -161,6 +163,24 @@ class AdapterContract(ABC):
         for exchange in server.log:
             assert not [name for name in exchange.headers if name.startswith("x-agl")]
             assert recording.context.key not in str(exchange.headers)
+
+    @STREAM
+    async def test_through_the_gateway_every_call_is_exact(self, tmp_path: Path, stream: bool) -> None:
+        async with ScriptedModelServer(say) as engine, leased_attempt(engine, tmp_path) as leased:
+            client = self.client(leased.context.gateway or "", CONTEXT_KEY)
+            with leased.active():
+                await self.tool_agent(client, "how much?", add, stream)
+                await self.team(client, "a poem", stream)
+            await self.close(client)
+            record, verdicts = await leased.finish()
+        assert [verdict.kind for verdict in verdicts] == ["exact"] * 4, verdicts
+        assert [call.tags["agent"] for call in record.calls] == [SOLVER, SOLVER, *TEAM]
+        for call, exchange in zip(record.calls, engine.log, strict=True):
+            (answer,) = exchange.answers
+            assert (call.prompt_ids, call.response_ids) == (exchange.prompt_ids, answer.ids)
+            assert call.logprobs == answer.logprobs
+            assert not [name for name in exchange.headers if name.startswith("x-agl")]
+        assert len(record.wire) == 4
 
     @STREAM
     async def test_tool_spans_have_arguments_and_results(

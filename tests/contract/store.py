@@ -193,8 +193,9 @@ class StoreContract:
         await store.update_attempt(*ids, AttemptStatus.SUCCEEDED)
         with pytest.raises(AttemptEnded, match="succeeded"):
             await store.add_span(span(lease))
-        with pytest.raises(AttemptEnded):
-            await store.add_calls([call(lease), call(lease, 1)])
+        for _ in range(2):
+            with pytest.raises(AttemptEnded):
+                await store.add_calls([call(lease), call(lease, 1)], request_id="twice")
         with pytest.raises(AttemptEnded):
             await store.update_attempt(*ids, AttemptStatus.FAILED)
         refused = (await store.counts(lease.rollout.rollout_id))["refused"]
@@ -383,6 +384,8 @@ class StoreContract:
         await store.update_attempt(
             ids[0], second.attempt.attempt_id, AttemptStatus.SUCCEEDED, spans=[wire, span(second), *rewards]
         )
+        assert len(await store.query_spans(ids[0], None)) == len(await store.query_spans(ids[0])) + 2
+        assert [c.attempt_id for c in await store.query_calls(ids[0], ids[1])] == [ids[1]]
         waiting = await store.enqueue_rollout(5)
         blank, record = await store.records([waiting.rollout_id, ids[0]])
         assert (blank.attempt, blank.calls, blank.rewards) == (None, [], [])

@@ -26,10 +26,12 @@ CONTEXT_KEY = "agl-context"
 class KeyRefused(Exception):
     """A key that does not open the door. ``status`` is the HTTP status, ``reason`` goes into the count."""
 
-    def __init__(self, status: int, reason: str, message: str) -> None:
+    def __init__(self, status: int, reason: str, message: str, claims: Claims | None = None) -> None:
         super().__init__(message)
         self.status = status
         self.reason = reason
+        self.claims = claims
+        """Whom a genuine key spoke for; ``None`` for a forged or foreign one."""
 
 
 class Claims(msgspec.Struct, array_like=True, frozen=True):
@@ -66,10 +68,13 @@ class Keys:
         """The claims of a valid key; :class:`KeyRefused` says why another is not (401 unknown or expired, 409 ended)."""
         claims = self._decode(key)
         if claims.expires < (time.time() if now is None else now):
-            raise KeyRefused(401, "expired-key", f"the key of attempt {claims.attempt_id} has expired")
+            raise KeyRefused(401, "expired-key", f"the key of attempt {claims.attempt_id} has expired", claims)
         if claims.attempt_id in self._revoked:
             raise KeyRefused(
-                409, "attempt-ended", f"attempt {claims.attempt_id} has ended; its calls are no longer recorded or answered"
+                409,
+                "attempt-ended",
+                f"attempt {claims.attempt_id} has ended; its calls are no longer recorded or answered",
+                claims,
             )
         return claims
 

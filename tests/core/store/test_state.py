@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from contract.store import Clock, span
-from hypothesis import settings
-from hypothesis import strategies as st
+from hypothesis import settings, strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
 
 from agentlightning.store.base import AttemptEnded, Conflict

@@ -1,4 +1,4 @@
-"""What the engine's tests share: a trained byte-level tokenizer with a hermes-like template, and tiny random networks."""
+"""What the engine's tests share: a trained tokenizer with a hermes-like template, and tiny random networks."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ TOOL = {
 
 def trained_tokenizer() -> ChatTokenizer:
     backend = Tokenizer(models.BPE())
-    # As the Qwen family: transformers' AutoTokenizer puts these in place for its model type, whatever the file says.
+    # As the Qwen family: transformers' AutoTokenizer puts these in place, whatever the file says.
     backend.normalizer = normalizers.NFC()
     split = pre_tokenizers.Split(Regex(QWEN_WORDS), behavior="isolated")
     backend.pre_tokenizer = pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(False, use_regex=False)])

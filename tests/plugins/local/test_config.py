@@ -28,7 +28,7 @@ def test_rope_parameters_of_transformers_5():
 def test_a_missing_key_is_named():
     raw = small_config(50).to_hf()
     del raw["hidden_size"]
-    with pytest.raises(ConfigError, match="no 'hidden_size'.*qwen2"):
+    with pytest.raises(ConfigError, match=r"no 'hidden_size'.*qwen2"):
         ModelConfig.from_hf(raw)
 
 

@@ -198,7 +198,7 @@ def test_numbers_that_are_not_finite_fail_loudly_and_leave_no_trace(engine, poli
     before = ask(engine, PROMPT, max_tokens=5, seed=3)[0]
     weights = {name: torch.full_like(t, torch.nan) for name, t in state(policy.model).items()}
     engine.load_weights(weights, 1, timeout=60)
-    with pytest.raises(EngineError, match="no finite logits .* version 1"):
+    with pytest.raises(EngineError, match=r"no finite logits .* version 1"):
         ask(engine, PROMPT, n=3, max_tokens=5)
     engine.load_weights(state(policy.model), 2, timeout=60)
     assert ask(engine, PROMPT, max_tokens=5, seed=3)[0].logprobs == before.logprobs

@@ -98,7 +98,7 @@ def test_padding_changes_nothing_and_has_zero_hidden_states(ids):
 
 def test_a_position_outside_the_cache_is_refused(policy):
     cache = policy.model.new_cache(slots=1, max_len=8)
-    with pytest.raises(ValueError, match="position 8 .* 8 tokens"):
+    with pytest.raises(ValueError, match=r"position 8 .* 8 tokens"):
         cache.plan(torch.tensor([0]), torch.tensor([[8]]))
 
 

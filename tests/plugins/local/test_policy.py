@@ -109,7 +109,7 @@ def test_more_tokens_than_embeddings_is_refused(tmp_path):
     save_policy(policy, tmp_path)
     raw = {**policy.config.to_hf(), "vocab_size": 100}
     (tmp_path / "config.json").write_text(json.dumps(raw))
-    with pytest.raises(ConfigError, match="vocab_size of config.json is 100"):
+    with pytest.raises(ConfigError, match=r"vocab_size of config.json is 100"):
         load_policy(tmp_path)
 
 

@@ -53,7 +53,7 @@ def test_start_update_and_close(policy_dir):
         child.pause()
         assert child.metrics()["paused"] == "drain"
         child.resume()
-        with pytest.raises(EngineError, match="400 .*below the present version"):
+        with pytest.raises(EngineError, match=r"400 .*below the present version"):
             child.update(state_bytes(other.model), 4)
         with pytest.raises(urllib.error.HTTPError, match="403"):
             urllib.request.urlopen(child.address + "/agl/version", timeout=60)

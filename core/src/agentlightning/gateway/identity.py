@@ -78,7 +78,7 @@ def _claims(authorization: str | None, keys: Keys) -> Claims:
         return keys.check(key)
     except KeyRefused as refused:
         # A revoked key is signed all the same: its claims say in whose ledger the late call belongs.
-        late = keys._decode(key) if refused.status == 409 else None
+        late = refused.claims
         raise Refused(
             refused.status,
             refused.reason,

@@ -261,7 +261,8 @@ class Attempts(Rollouts):
         return None if row is None or row[0] is None or row[0] >= _NEVER else float(row[0])
 
     async def expire(self, now: float | None = None) -> int:
-        """End attempts that were silent or ran for too long at ``now``; how many. The store calls it in time."""
+        """End attempts that were silent or ran for too long at ``now``; how many. The store calls it in time.
+        """
         return await self._write("expire", lambda: self._expire(self.clock() if now is None else now))
 
     async def query_attempts(self, rollout_id: str) -> list[Attempt]:

@@ -37,13 +37,13 @@ def as_json(value: Any) -> bytes:
     return json.dumps(msgspec.to_builtins(value)).encode()
 
 
-def pack(value: Any, compress: bool = True) -> bytes:
-    """A value as a blob. ``TypeError`` names the type that cannot be stored."""
+def pack(value: Any, small: int = _SMALL) -> bytes:
+    """A value as a blob, compressed from ``small`` bytes on. ``TypeError`` names the type that cannot be stored."""
     try:
         data = _encode(value)
     except (OverflowError, UnicodeEncodeError):
         return _JSON + _compress(as_json(value))
-    return _RAW + data if len(data) < _SMALL or not compress else _ZSTD + _compress(data)
+    return _RAW + data if len(data) < small else _ZSTD + _compress(data)
 
 
 @cache

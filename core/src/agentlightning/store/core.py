@@ -43,7 +43,8 @@ class Refused(AttemptEnded):
 
 
 class Core:
-    """Base of the parts. Their public methods are coroutines; methods with ``_`` run inside a write or read."""
+    """Base of the parts. Their public methods are coroutines; methods with ``_`` run inside a write or read.
+    """
 
     db: Database
     writer: Writer
@@ -89,7 +90,7 @@ class Core:
             return await self.writer.write(once)
         except Refused as refused:
             r = refused
-            await self.writer.write(lambda: self._count("refused", r.reason, r.rollout_id, r.attempt_id, r.n))
+            await self.writer.write(lambda: self._count_refusal(r, request_id))
             raise AttemptEnded(str(r)) from None
 
     def _remember(self, method: str, request_id: str, answer: Any) -> None:
@@ -97,13 +98,17 @@ class Core:
         if self._remembered % _PRUNE_EVERY == 0:
             self.db.execute(_PRUNE, before=now - REQUEST_SECONDS)
         self._remembered += 1
-        self.db.execute(
-            _REMEMBER,
-            request_id=request_id,
-            method=method,
-            time=now,
-            answer=codec.pack(answer, compress=False),
-        )
+        blob = codec.pack(answer, small=4096)  # short-lived: seldom worth compressing
+        self.db.execute(_REMEMBER, request_id=request_id, method=method, time=now, answer=blob)
+
+    def _count_refusal(self, r: Refused, request_id: str | None) -> None:
+        """Once, however often the refused request is sent again."""
+        if request_id is not None:
+            key = f"{request_id}:refused"
+            if self.db.one(_FIND, request_id=key) is not None:
+                return
+            self._remember("refused", key, None)
+        self._count("refused", r.reason, r.rollout_id, r.attempt_id, r.n)
 
     def _count(self, kind: str, reason: str, rollout_id: str | None, attempt_id: str | None, n: int) -> None:
         self.db.execute(

@@ -199,7 +199,8 @@ class Leases(Attempts):
     async def start_attempt(
         self, rollout_id: str, *, worker_id: str | None = None, request_id: str | None = None
     ) -> AttemptedRollout:
-        """Lease this rollout, past the queue. An attempt that still runs is fenced: its writes are refused."""
+        """Lease this rollout, past the queue. An attempt that still runs is fenced: its writes are refused.
+        """
 
         def work() -> AttemptedRollout:
             rollout, now = self._rollout(rollout_id), self.clock()

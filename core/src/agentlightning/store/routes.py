@@ -21,6 +21,8 @@ from agentlightning.store.base import AttemptEnded, Conflict, NotFound, Store, S
 PREFIX: Final = "/v1/agl"
 LONGEST_WAIT: Final = 30.0
 """Seconds the server holds a waiting request; the client asks again."""
+NULL: Final = "null"
+"""``None`` in a query string."""
 JSON: Final = "application/json"
 PACKED: Final = "application/msgpack"
 

@@ -24,6 +24,7 @@ from agentlightning.store.base import Store, StoreError
 from agentlightning.store.routes import (
     BY_NAME,
     LONGEST_WAIT,
+    NULL,
     PACKED,
     PREFIX,
     TABLE,
@@ -88,7 +89,8 @@ def _handler(store: Store, route: Route) -> Handler:
 
     async def handle(request: web.Request) -> web.Response:
         if route.verb == "GET":
-            given: dict[str, Any] = {**request.query, **request.match_info}
+            asked = {name: None if value == NULL else value for name, value in request.query.items()}
+            given: dict[str, Any] = {**asked, **request.match_info}
             parameters = _arguments(msgspec.convert(given, route.parameters, strict=False))
         else:
             body = await request.read()

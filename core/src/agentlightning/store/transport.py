@@ -96,7 +96,7 @@ class Transport:
         body: bytes | None = None
         headers: dict[str, str] = {}
         if verb == "GET":
-            query = {k: str(v) for k, v in parameters.items() if v is not None}
+            query = {k: NULL if v is None else str(v) for k, v in parameters.items()}
         else:
             body, headers["Content-Type"] = encode(parameters, packed=True)
         timeout = aiohttp.ClientTimeout(total=wait + _SLACK)

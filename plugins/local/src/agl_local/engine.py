@@ -17,12 +17,12 @@ import threading
 from collections import deque
 from collections.abc import Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from .orders import Order, PauseMode, pause_mode
 from .policy import Policy, load_state, parse_state
 from .prefill import prefill
 from .request import Completion, EngineError, FinishReason, Group, PromptTooLong, Request, Sample, TokenEvent
@@ -32,20 +32,9 @@ from .slots import SlotTable
 from .stats import Stats
 from .textstream import TextStream
 
-PauseMode = Literal["drain", "hold"]
 MAX_SAMPLES = 256
 
 __all__ = ["Completion", "Engine", "EngineError", "PauseMode", "PromptTooLong", "Request", "TokenEvent"]
-
-
-@dataclass
-class _Order:
-    """Something for the thread to do between two steps: load weights, or reach a pause."""
-
-    mode: PauseMode
-    done: Future[int]
-    state: Mapping[str, Tensor] | None = None
-    version: int = 0
 
 
 class Engine:
@@ -78,7 +67,7 @@ class Engine:
         self._table = SlotTable(slots, self._model.new_cache(slots, self.max_len))
         self._waiting: deque[Sample] = deque()
         self._running: list[Sample] = []
-        self._orders: deque[_Order] = deque()
+        self._orders: deque[Order] = deque()
         self._paused: PauseMode | None = None
         self._closed: str | None = None
         self._wake = threading.Condition()
@@ -136,14 +125,14 @@ class Engine:
             if isinstance(state, bytes)
             else {k: t.detach().clone() for k, t in state.items()}
         )
-        return self._order(_Order(_mode(mode), Future(), tensors, version))
+        return self._order(Order(pause_mode(mode), Future(), tensors, version))
 
     def pause(self, mode: PauseMode = "drain") -> Future[int]:
         """Start no new requests; resolved when running ones have finished (drain) or stand still (hold)."""
         with self._wake:
             self._refuse_if_closed()
-            self._paused = _mode(mode)
-        return self._order(_Order(mode, Future()))
+            self._paused = pause_mode(mode)
+        return self._order(Order(mode, Future()))
 
     def resume(self) -> None:
         """End a pause."""
@@ -192,7 +181,7 @@ class Engine:
         if min(named) < 0 or max(named) >= self.vocab_size:
             raise ValueError(f"token ids must be in 0..{self.vocab_size - 1}, got {min(named)}..{max(named)}")
 
-    def _order(self, order: _Order) -> Future[int]:
+    def _order(self, order: Order) -> Future[int]:
         if threading.current_thread() is self._thread:
             raise EngineError(
                 "a token callback cannot pause or update its own engine: it would wait for itself"
@@ -362,7 +351,7 @@ class Engine:
         self._running.clear()
         self._table.clear()
 
-    def _carry_out(self, order: _Order) -> None:
+    def _carry_out(self, order: Order) -> None:
         if not order.done.set_running_or_notify_cancel():
             return
         try:
@@ -400,9 +389,3 @@ class Engine:
         for order in orders:
             if order.done.set_running_or_notify_cancel():
                 order.done.set_exception(error)
-
-
-def _mode(mode: str) -> PauseMode:
-    if mode not in ("drain", "hold"):
-        raise ValueError(f"pause mode must be 'drain' or 'hold', got {mode!r}")
-    return mode  # type: ignore[return-value]

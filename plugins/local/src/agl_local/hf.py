@@ -134,7 +134,9 @@ def load_transformers(
             inner(input_ids=torch.zeros(1, 2, dtype=torch.long), past_key_values=probe, use_cache=True)
         held = probe.get_seq_length()
     except (TypeError, ValueError, AttributeError) as error:
-        raise UnsupportedModel(f"{path}: model_type {kind!r} has no plain key-value cache: {error}") from error
+        raise UnsupportedModel(
+            f"{path}: model_type {kind!r} has no plain key-value cache: {error}"
+        ) from error
     if held != 2:
         raise UnsupportedModel(f"{path}: model_type {kind!r} does not keep its state in a key-value cache")
     return model

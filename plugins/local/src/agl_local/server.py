@@ -19,7 +19,8 @@ import msgspec
 from aiohttp import web
 
 from .answers import Answer
-from .engine import Engine, PauseMode
+from .engine import Engine
+from .orders import PauseMode, pause_mode
 from .policy import StateError
 from .protocol import ApiError, Call, parse_chat, parse_completion
 from .request import Completion, EngineError, PromptTooLong, Request
@@ -223,11 +224,10 @@ async def _resume(request: web.Request) -> web.Response:
 
 
 def _mode(request: web.Request) -> PauseMode:
-    modes: dict[str, PauseMode] = {"drain": "drain", "hold": "hold"}
-    mode = request.query.get("mode", "drain")
-    if mode not in modes:
-        raise ApiError(400, f"mode must be 'drain' or 'hold', got {mode!r}", "mode")
-    return modes[mode]
+    try:
+        return pause_mode(request.query.get("mode", "drain"))
+    except ValueError as error:
+        raise ApiError(400, str(error), "mode") from error
 
 
 async def _read(request: web.Request, limit: int) -> bytes:

@@ -1,0 +1,67 @@
+"""Wire layer, gateway, store and credit agree on what was sampled."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+from contract.through_gateway import leased_attempt
+
+from agentlightning.capture.emitters import emit_reward
+from agentlightning.keys import CONTEXT_KEY
+from agentlightning.testing import Reply, ScriptedModelServer
+
+pytestmark = pytest.mark.usefixtures("capturing")
+ASK: dict[str, Any] = {"model": "policy", "messages": [{"role": "user", "content": "hi"}]}
+
+
+async def test_every_choice_of_every_path_is_exact(tmp_path: Path) -> None:
+    def script(body: dict[str, Any]) -> Any:
+        return [f"answer {number}" for number in range(body.get("n") or 1)]
+
+    async with ScriptedModelServer(script) as engine, leased_attempt(engine, tmp_path) as leased:
+        gateway = leased.context.gateway
+        async with openai.AsyncOpenAI(base_url=gateway, api_key=CONTEXT_KEY) as client:
+            with leased.active():
+                await client.chat.completions.create(**ASK, n=3)
+                async for _ in await client.chat.completions.create(**ASK, n=3, stream=True):
+                    pass
+                await client.completions.create(model="policy", prompt="hi", n=2)
+                async for _ in await client.completions.create(model="policy", prompt="hi", stream=True):
+                    pass
+        record, verdicts = await leased.finish()
+    assert [verdict.kind for verdict in verdicts] == ["exact"] * 9, verdicts
+    assert [call.choice for call in record.calls] == [0, 1, 2, 0, 1, 2, 0, 1, 0]
+
+
+async def test_a_retried_call_keeps_its_reward_and_its_traceparent(tmp_path: Path) -> None:
+    replies = iter([Reply(status=500, headers={"retry-after-ms": "1"}), "fine"])
+    async with (
+        ScriptedModelServer(lambda body: next(replies)) as engine,
+        leased_attempt(engine, tmp_path) as leased,
+    ):
+        gateway = leased.context.gateway
+        async with openai.AsyncOpenAI(base_url=gateway, api_key=CONTEXT_KEY) as client:
+            with leased.active():
+                answer = await client.chat.completions.create(**ASK)
+                emit_reward(0.5, call=answer)
+        record, _ = await leased.finish()
+    failed, good = record.calls
+    assert (failed.status, good.status) == ("error", "ok")
+    assert (failed.retry, good.retry) == (0, 1)
+    assert failed.span_id == good.span_id == leased.calls[0].span_id
+    (reward,) = record.rewards
+    assert (reward.value, reward.span_id, reward.final) == (0.5, good.span_id, False)
+
+
+async def test_another_attempts_key_is_refused(tmp_path: Path) -> None:
+    async with ScriptedModelServer() as engine, leased_attempt(engine, tmp_path) as leased:
+        other = leased.context.key or ""
+        leased.context.attempt_id, leased.context.key = "at-somebody-else", "agl-own"
+        client = openai.AsyncOpenAI(base_url=leased.context.gateway, api_key=other, max_retries=0)
+        async with client:
+            with leased.active(), pytest.raises(openai.ConflictError, match="another rollout"):
+                await client.chat.completions.create(**ASK)
+    assert engine.log == []
