@@ -63,12 +63,12 @@ clean: ## remove what the targets made, .venv and runs/ included
 	@$(PIP) $(PATHS) -e ".[demo]"
 	@touch $@
 
-.venv/test: .venv/demo
-	@echo "installing the test tools" >&2
+.venv/test: .venv/bin/python $(MANIFESTS)
+	@echo "installing the suite and the test tools into .venv (torch included: minutes the first time)" >&2
 	@$(PIP) $(PATHS) -e ".[demo,test]"
-	@touch $@
+	@touch .venv/demo $@
 
-.venv/lint: .venv/test
-	@echo "installing the linters" >&2
+.venv/lint: .venv/bin/python $(MANIFESTS)
+	@echo "installing the suite, the test tools and the linters into .venv (torch included: minutes the first time)" >&2
 	@$(PIP) $(PATHS) -e ".[demo,test,lint]"
-	@touch $@
+	@touch .venv/demo .venv/test $@

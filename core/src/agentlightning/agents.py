@@ -13,14 +13,14 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, Generic, TypeVar, overload
 
 from agentlightning.capture.context import tagged
-from agentlightning.types import LLM, PromptTemplate, Resource, Rollout, Span
+from agentlightning.types import LLM, PromptTemplate, Resource, Rollout, Span, UsageError
 
 Task = TypeVar("Task")
 Result = float | int | bool | None | Sequence[Span]
 """A number is the final reward; ``None``: rewards were emitted, or are missing; spans are added to the attempt."""
 
 
-class AgentError(TypeError):
+class AgentError(UsageError, TypeError):
     """Something that cannot be run as an agent, with what it would need."""
 
 

@@ -33,13 +33,14 @@ from agentlightning.specs import (
     StoreSpec,
     TrackerSpec,
 )
+from agentlightning.types import UsageError
 
 log = logging.getLogger(__name__)
 GROUP = "agentlightning"
 Spec = TypeVar("Spec")
 
 
-class PluginError(Exception):
+class PluginError(UsageError):
     """Plugins that cannot work together, or a name that no plugin knows."""
 
 

@@ -248,6 +248,18 @@ async def test_a_users_own_provider_keeps_the_runtimes_spans(
     AutoGenInstrumentor().instrument()
 
 
+async def test_in_a_team_agents_are_known_without_spans(
+    server: ScriptedModelServer, client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER", trace.NoOpTracerProvider())
+    recording = Recording("dark", server.url)
+    with recording.active():
+        agents = [AssistantAgent(name, client) for name in ("a", "b")]
+        await RoundRobinGroupChat(agents, termination_condition=MaxMessageTermination(3)).run(task="go")
+    assert recording.agents() == ["a", "b"]
+    assert [span.name for span in recording.spans] == [semconv.CALL_SPAN] * 2
+
+
 def test_entry_methods() -> None:
     class Mine(AssistantAgent):
         pass

@@ -22,8 +22,7 @@ def recording() -> Recording:
 
 def test_a_block_is_a_span_and_the_parent_of_what_is_inside(recording: Recording) -> None:
     with recording.active():
-        search = operation("search", query="tea")
-        with search:
+        with (search := operation("search", query="tea")):
             emit_message("looking")
             trace.get_tracer("x").start_span("fetch").end()
             search.output = ["green", "black"]
@@ -38,9 +37,9 @@ def test_a_block_is_a_span_and_the_parent_of_what_is_inside(recording: Recording
 
 def test_the_agents_name_reaches_through_an_operation(recording: Recording) -> None:
     tracer = trace.get_tracer("x")
-    with recording.active(), tracer.start_as_current_span("a", attributes={semconv.AGENT_NAME: "writer"}):
-        with operation("think"), tracer.start_as_current_span("inner"):
-            pass
+    named = tracer.start_as_current_span("a", attributes={semconv.AGENT_NAME: "writer"})
+    with recording.active(), named, operation("think"):
+        tracer.start_span("inner").end()
     assert {span.attributes[semconv.AGENT_NAME] for span in recording.spans} == {"writer"}
 
 

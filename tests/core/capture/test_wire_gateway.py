@@ -9,7 +9,10 @@ import openai
 import pytest
 from contract.through_gateway import leased_attempt
 
+from agentlightning import semconv
 from agentlightning.capture.emitters import emit_reward
+from agentlightning.capture.tokens import tokens_digest
+from agentlightning.credit.verdicts import answers
 from agentlightning.keys import CONTEXT_KEY
 from agentlightning.testing import Reply, ScriptedModelServer
 
@@ -17,23 +20,39 @@ pytestmark = pytest.mark.usefixtures("capturing")
 ASK: dict[str, Any] = {"model": "policy", "messages": [{"role": "user", "content": "hi"}]}
 
 
-async def test_every_choice_of_every_path_is_exact(tmp_path: Path) -> None:
-    def script(body: dict[str, Any]) -> Any:
-        return [f"answer {number}" for number in range(body.get("n") or 1)]
-
-    async with ScriptedModelServer(script) as engine, leased_attempt(engine, tmp_path) as leased:
+async def test_every_path_is_exact(tmp_path: Path) -> None:
+    async with ScriptedModelServer() as engine, leased_attempt(engine, tmp_path) as leased:
         gateway = leased.context.gateway
         async with openai.AsyncOpenAI(base_url=gateway, api_key=CONTEXT_KEY) as client:
             with leased.active():
-                await client.chat.completions.create(**ASK, n=3)
-                async for _ in await client.chat.completions.create(**ASK, n=3, stream=True):
+                await client.chat.completions.create(**ASK)
+                async for _ in await client.chat.completions.create(**ASK, stream=True):
                     pass
-                await client.completions.create(model="policy", prompt="hi", n=2)
+                await client.completions.create(model="policy", prompt="hi")
                 async for _ in await client.completions.create(model="policy", prompt="hi", stream=True):
                     pass
-        record, verdicts = await leased.finish()
-    assert [verdict.kind for verdict in verdicts] == ["exact"] * 9, verdicts
-    assert [call.choice for call in record.calls] == [0, 1, 2, 0, 1, 2, 0, 1, 0]
+        _, verdicts = await leased.finish()
+    assert [verdict.kind for verdict in verdicts] == ["exact"] * 4, verdicts
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_each_of_several_choices_meets_its_own_record(tmp_path: Path, stream: bool) -> None:
+    said = ["one", "two two", "three three three"]
+    async with ScriptedModelServer(lambda body: said) as engine, leased_attempt(engine, tmp_path) as leased:
+        async with openai.AsyncOpenAI(base_url=leased.context.gateway, api_key=CONTEXT_KEY) as client:
+            with leased.active():
+                answer: Any = await client.chat.completions.create(**ASK, n=3, stream=stream)
+                if stream:
+                    async for _ in answer:
+                        pass
+        record, _ = await leased.finish()
+    assert len(record.calls) == len(record.wire) == 3
+    for choice, call in enumerate(record.calls):
+        assert call.prompt_ids is not None and call.response_ids is not None
+        (span,) = [span for span in record.wire if answers(span, call)]
+        digest = tokens_digest(call.prompt_ids, call.response_ids)
+        assert span.attributes[semconv.TOKENS_DIGEST] == digest
+        assert call.response_ids == engine.log[0].answers[choice].ids
 
 
 async def test_a_retried_call_keeps_its_reward_and_its_traceparent(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 import wrapt
 from contract.recording import Recording
 
+from agentlightning import capture
 from agentlightning.capture import COUNTS, WireInstrumentor
 from agentlightning.testing import ScriptedModelServer
 
@@ -126,3 +127,14 @@ def test_the_dependency_range_is_checked() -> None:
         warnings.simplefilter("error")
         WireInstrumentor().instrument(raise_exception_on_conflict=True)
     assert WireInstrumentor().available
+
+
+def test_without_the_sdk_capture_installs_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("agentlightning.capture.installation.find_spec", lambda name: None)
+    caplog.set_level("INFO", logger="agentlightning.capture.installation")
+    capture.install()
+    assert capture.installed() and not WireInstrumentor().is_instrumented_by_opentelemetry
+    assert "gateway only" in caplog.text
+    capture.uninstall()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -103,3 +104,9 @@ def test_arrays_are_little_endian_on_every_machine(monkeypatch: pytest.MonkeyPat
     assert codec.pack_ids([1]) == b"\x01\x00\x00\x00"
     monkeypatch.setattr(codec, "_SWAP", True)
     assert codec.pack_ids([1]) == b"\x00\x00\x00\x01" and codec.unpack_ids(b"\x00\x00\x00\x01") == [1]
+
+
+def test_threads_do_not_share_a_compressor() -> None:
+    values = [[f"{i}-{j}" * 50 for j in range(200)] for i in range(64)]
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(lambda v: codec.unpack(codec.pack(v)), values)) == values

@@ -25,7 +25,9 @@ async def lane(store, n):
         made = await store.enqueue_rollout({"lane": n, "i": i}, run_id=f"r{n}")
         lease = await store.dequeue_rollout("w", run_id=f"r{n}")
         ids = lease.rollout.rollout_id, lease.attempt.attempt_id
-        call = Call(call_id=f"ca-{n}-{i}", rollout_id=ids[0], attempt_id=ids[1], prompt_ids=[1], response_ids=[2])
+        call = Call(
+            call_id=f"ca-{n}-{i}", rollout_id=ids[0], attempt_id=ids[1], prompt_ids=[1], response_ids=[2]
+        )
         await store.add_calls([call])
         print("call", call.call_id, flush=True)
         await store.update_attempt(*ids, AttemptStatus.SUCCEEDED)
@@ -48,6 +50,7 @@ def test_what_was_acknowledged_survives_kill_9(tmp_path: Path, seed: int) -> Non
     assert child.stdout is not None
     lines = [child.stdout.readline().split() for _ in range(rng.randrange(50, 400))]
     os.kill(child.pid, signal.SIGKILL)
+    assert all(lines), "the child ended before it was killed"
     lines += [line.split() for line in child.stdout.read().splitlines() if len(line.split()) == 2]
     child.wait()
     child.stdout.close()
@@ -105,7 +108,7 @@ def test_a_newer_file_is_refused(tmp_path: Path) -> None:
     with sqlite3.connect(path) as connection:
         connection.execute("UPDATE meta SET value = '99' WHERE key = 'schema_version'")
     connection.close()
-    with pytest.raises(StoreError, match="version 99.*upgrade agentlightning"):
+    with pytest.raises(StoreError, match=r"version 99.*upgrade agentlightning"):
         SQLiteStore(path)
 
 

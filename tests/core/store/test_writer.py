@@ -8,10 +8,11 @@ import threading
 from pathlib import Path
 
 import pytest
+from contract.store import span
 
 from agentlightning.store.base import Conflict, NotFound, StoreError
 from agentlightning.store.sqlite import SQLiteStore
-from agentlightning.types import AttemptStatus, Rollout
+from agentlightning.types import AttemptedRollout, AttemptStatus, Rollout
 
 
 async def test_writes_of_one_turn_share_a_commit(sqlite: SQLiteStore) -> None:
@@ -161,3 +162,33 @@ async def test_a_closed_store_says_so(tmp_path: Path) -> None:
     await store.close()
     with pytest.raises(StoreError, match="closed"):
         await store.enqueue_rollout(2)
+
+
+async def test_a_write_that_fails_half_way_takes_no_other_with_it(sqlite: SQLiteStore) -> None:
+    lease = await sqlite.start_rollout("x")
+    known = await sqlite.enqueue_rollout("y", rollout_id="ro-known")
+
+    def half() -> None:
+        sqlite.db.connection.execute("DELETE FROM rollouts")
+        raise KeyError("half way")
+
+    ids = lease.rollout.rollout_id, lease.attempt.attempt_id
+    results = await asyncio.gather(
+        sqlite.enqueue_rollout(1, rollout_id="ro-a"),
+        sqlite.query_rollouts(),
+        sqlite.add_span(span(lease), request_id="s"),
+        sqlite.dequeue_rollout("w"),
+        sqlite.writer.write(half),
+        sqlite.add_span(span(lease)),
+        sqlite.writer.write(half),
+        sqlite.update_attempt(*ids, AttemptStatus.SUCCEEDED),
+        return_exceptions=True,
+    )
+    assert isinstance(results[4], KeyError) and isinstance(results[6], KeyError)
+    leased = results[3]
+    assert isinstance(leased, AttemptedRollout) and leased.rollout.rollout_id == known.rollout_id
+    (attempt,) = await sqlite.query_attempts(known.rollout_id)
+    assert attempt.attempt_id == leased.attempt.attempt_id  # the run that counted
+    assert [s.sequence_id for s in await sqlite.query_spans(ids[0])] == [1, 2]
+    statuses = {r.rollout_id: str(r.status) for r in await sqlite.query_rollouts()}
+    assert statuses == {ids[0]: "succeeded", "ro-known": "preparing", "ro-a": "queuing"}

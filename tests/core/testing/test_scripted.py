@@ -127,6 +127,16 @@ async def test_faults() -> None:
     assert len(good["choices"][0]["logprobs"]["content"]) == len(good["choices"][0]["token_ids"])
 
 
+async def test_a_script_that_raises_is_a_broken_server() -> None:
+    def script(body: dict[str, Any]) -> Any:
+        raise KeyError("not in the book")
+
+    async with ScriptedModelServer(script) as server:
+        status, answer = await post(server, ASK)
+    assert status == 500 and "not in the book" in answer["error"]["message"]
+    assert "KeyError" in (server.log[0].fault or "") and server.answered() == []
+
+
 async def test_a_disconnect() -> None:
     async with ScriptedModelServer(lambda body: Reply(fault="disconnect")) as server:
         with pytest.raises(aiohttp.ClientError):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from itertools import islice
-from pathlib import Path
 
 import pytest
 import torch
@@ -16,7 +15,7 @@ from calc_x.teacher import first_request, traces
 from calc_x.tokenizer import SCAFFOLD, build_tokenizer
 from calc_x.warmstart import build, loss, row
 
-HELD_OUT = 400
+HELD_OUT = 256
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +45,7 @@ def test_greedy_reward_is_that_of_the_teachers_mode(greedy: Evaluation) -> None:
 
 
 def test_sampled_reward_leaves_something_to_reinforce(policy: Policy) -> None:
-    sampled = evaluate(policy, generate("heldout", HELD_OUT), temperature=1.0)
+    sampled = evaluate(policy, generate("heldout", 160), temperature=1.0)
     assert sampled.reward > 0.3
     for kind in ("sub", "div", "add_sub", "mul_sub", "sub_div"):
         assert sampled.by_kind[kind] > 0
@@ -135,7 +134,7 @@ def test_a_prompt_does_not_depend_on_its_neighbours(policy: Policy) -> None:
 
 
 @pytest.mark.slow
-def test_the_rebuild_gives_the_same_evaluation(greedy: Evaluation, tmp_path: Path) -> None:
+def test_the_rebuild_gives_the_same_evaluation(greedy: Evaluation) -> None:
     """The same bits on the machine that built it; elsewhere rounding may differ, within the spread of 400
     problems.
     """

@@ -1,4 +1,4 @@
-"""What the engine's tests share: a trained tokenizer with a hermes-like template, and tiny random networks."""
+"""What the engine's tests share: a trained tokenizer, a hermes-like template, tiny random networks."""
 
 from __future__ import annotations
 

@@ -249,7 +249,7 @@ def test_a_callback_cannot_wait_for_its_own_engine(engine):
 
 
 def test_many_threads_submit_and_cancel_under_updates(policy):
-    """Whatever happens at the same time, each request ends and each answer belongs to the versions it names."""
+    """Whatever happens at once, each request ends and each answer belongs to the version it names."""
     other = small_policy(seed=1)
     policies = [policy, other]
     futures = []

@@ -125,8 +125,8 @@ async def test_completions(client, policy):
     ids = policy.tokenizer.encode("The user")
     body = await client.post(
         "/v1/completions",
-        {"prompt": ["The user", ids], "max_tokens": 4, "n": 2, "seed": 1, "logprobs": 1, "return_token_ids": True,
-         "ignore_eos": True},
+        {"prompt": ["The user", ids], "max_tokens": 4, "n": 2, "seed": 1, "logprobs": 1, "ignore_eos": True,
+         "return_token_ids": True},
     )  # fmt: skip
     assert [c["index"] for c in body["choices"]] == [0, 1, 2, 3]
     texts = [c["text"] for c in body["choices"]]

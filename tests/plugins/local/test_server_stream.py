@@ -56,8 +56,8 @@ def add_up(chunks, chat):
         for part in chunk["choices"]:
             choice = out.setdefault(
                 part["index"],
-                {"content": "", "calls": [], "token_ids": [], "logprobs": [], "finish_reason": None, "stop_reason": None,
-                 "errors": None},
+                {"content": "", "calls": [], "token_ids": [], "logprobs": [], "finish_reason": None,
+                 "stop_reason": None, "errors": None},
             )  # fmt: skip
             delta = part["delta"] if chat else {"content": part["text"]}
             choice["content"] += delta.get("content") or ""

@@ -33,8 +33,11 @@ def identity() -> Tags:
     team = TEAMS.get(team_id)
     tags: Tags = {"team": team.name} if team is not None else {}
     manages = name == team._group_chat_manager_name if team is not None else name.endswith(_MANAGERS)
-    if manages and span_agent() != name:
+    speaker = span_agent()
+    if manages and speaker != name:
         tags |= {"agent": name, "role": "manager"}
+    elif speaker is None:  # the user's provider samples the spans away, or OpenTelemetry is switched off
+        tags["agent"] = name
     return tags
 
 

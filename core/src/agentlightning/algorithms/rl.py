@@ -14,10 +14,10 @@ from typing import Any
 from agentlightning.algorithms.batching import group_rollouts, task_batches
 from agentlightning.algorithms.context import Context
 from agentlightning.credit.assign import assign
-from agentlightning.types import Batch, Evaluation, Recipe, RolloutConfig, StepReport
+from agentlightning.types import Batch, Evaluation, Recipe, RolloutConfig, StepReport, UsageError
 
 
-class RecipeRefused(ValueError):
+class RecipeRefused(UsageError, ValueError):
     """The driver would ignore something the recipe asks for."""
 
 

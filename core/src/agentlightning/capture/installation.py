@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
+from importlib.util import find_spec
 from threading import RLock
 from typing import Any
 
@@ -85,7 +86,9 @@ def install(provider: TracerProvider | None = None) -> None:
     """Begin to capture. ``provider``: listen to this one as well as to the process's."""
     with _installed.lock:
         wire = WireInstrumentor()
-        if not wire.is_instrumented_by_opentelemetry:
+        if find_spec("openai") is None:
+            _LOG.info("the openai SDK is not installed: model calls are captured at the gateway only")
+        elif not wire.is_instrumented_by_opentelemetry:
             wire.instrument()
         present: Any = trace.get_tracer_provider()
         if isinstance(present, trace.ProxyTracerProvider):

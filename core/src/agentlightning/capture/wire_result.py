@@ -73,7 +73,8 @@ class Reading:
         if (prompt := getattr(answer, "prompt_token_ids", None)) is not None:
             self.prompt_ids = list(prompt)
         if (usage := getattr(answer, "usage", None)) is not None:
-            self.prompt_tokens, self.completion_tokens = usage.prompt_tokens, usage.completion_tokens
+            self.prompt_tokens = getattr(usage, "prompt_tokens", None)
+            self.completion_tokens = getattr(usage, "completion_tokens", None)
         for choice in getattr(answer, "choices", None) or ():
             self.choices.setdefault(choice.index, Choice()).take(choice)
 

@@ -8,6 +8,7 @@ import sys
 import typer
 
 from agentlightning import plugins
+from agentlightning.types import UsageError
 
 
 def app() -> typer.Typer:
@@ -22,14 +23,9 @@ def app() -> typer.Typer:
 
 def main() -> None:
     """Entry point. Errors a person can mend are printed as one message, without a traceback."""
-    from agentlightning.algorithms.rl import RecipeRefused
-    from agentlightning.config import ConfigError
-    from agentlightning.plugins import PluginError
-    from agentlightning.store.base import StoreError
-
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     try:
         app()()
-    except (ConfigError, PluginError, RecipeRefused, StoreError) as error:
+    except UsageError as error:
         print(f"agl: {error}", file=sys.stderr)
         raise SystemExit(2) from None

@@ -108,7 +108,7 @@ def _counts(call: Call, choices: Sequence[Call]) -> tuple[str, str]:
     siblings = [c.response_ids for c in choices] if choices else [call.response_ids]
     known = [len(ids) for ids in siblings if ids is not None]
     total = sum(known) if len(known) == len(siblings) else None
-    if call.completion_tokens is not None and total is not None and call.completion_tokens != total:
+    if call.completion_tokens is not None and total is not None and call.completion_tokens not in (response, total):
         return f"{total} response ids, but usage says {call.completion_tokens}", ""
     if call.prompt_tokens is None or call.completion_tokens is None:
         return "", "the engine reported no usage"

@@ -11,17 +11,22 @@ import asyncio
 import contextvars
 import logging
 from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import msgspec
+from opentelemetry import trace
 
+from agentlightning import capture
 from agentlightning.agents import LitAgent, as_agent
 from agentlightning.capture.context import AttemptContext, attempt_context
 from agentlightning.capture.emitters import emit_reward
 from agentlightning.gateway import AttemptInfo
 from agentlightning.plugins import Plugins
 from agentlightning.runner.outcome import Outcome, failed, settle
+from agentlightning.semconv import ROLLOUT_SPAN
 from agentlightning.store.base import AttemptEnded, Store
 from agentlightning.types import (
     LLM,
@@ -154,6 +159,7 @@ class Runner:
             outcome = await self._run(lease, spans)
         except asyncio.CancelledError as error:
             outcome = failed(error, None)
+        capture.end_attempt(attempt.attempt_id)
         if self.gate:
             await self.gate.close_attempt(attempt.attempt_id)
         spans.extend(outcome.spans)
@@ -175,7 +181,7 @@ class Runner:
         error: BaseException | None = None
         try:
             context = await self._context(lease, spans)
-            with attempt_context(context):
+            with attempt_context(context), _rollout_span(rollout):
                 self.agent.on_rollout_start(rollout.input, rollout)
                 try:
                     async with asyncio.timeout(timeout):
@@ -239,3 +245,14 @@ class Runner:
             return (await self.store.get_resources_by_id(resources_id)).resources
         latest = await self.store.get_latest_resources()
         return latest.resources if latest else {}
+
+
+@contextmanager
+def _rollout_span(rollout: Rollout) -> Iterator[None]:
+    """One span around the agent's run, so that the spans of its framework hang on one tree."""
+    if not capture.installed():
+        yield
+        return
+    tracer = trace.get_tracer("agentlightning.runner")
+    with tracer.start_as_current_span(ROLLOUT_SPAN, attributes={"agl.task_id": rollout.task_id or ""}):
+        yield

@@ -128,9 +128,7 @@ class Attempts(Rollouts):
         metadata: dict[str, Any] | None = None,
         request_id: str | None = None,
     ) -> Rollout:
-        """Set status or configuration, merge metadata. A status that ends or requeues the rollout ends its
-        attempt.
-        """
+        """Set status or configuration, merge metadata. To end or requeue a rollout ends its attempt."""
 
         def work() -> Rollout:
             rollout = self._rollout(rollout_id)
@@ -261,8 +259,7 @@ class Attempts(Rollouts):
         return None if row is None or row[0] is None or row[0] >= _NEVER else float(row[0])
 
     async def expire(self, now: float | None = None) -> int:
-        """End attempts that were silent or ran for too long at ``now``; how many. The store calls it in time.
-        """
+        """End attempts that are overdue at ``now``; how many. The store itself calls it in time."""
         return await self._write("expire", lambda: self._expire(self.clock() if now is None else now))
 
     async def query_attempts(self, rollout_id: str) -> list[Attempt]:

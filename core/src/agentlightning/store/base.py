@@ -26,11 +26,12 @@ from agentlightning.types import (
     RolloutStatus,
     Span,
     StepReport,
+    UsageError,
     Worker,
 )
 
 
-class StoreError(Exception):
+class StoreError(UsageError):
     """A store operation failed; the message says what and what to do."""
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 from array import array
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -25,25 +26,32 @@ _RAW, _ZSTD, _JSON = b"\x00", b"\x01", b"\x02"
 _SMALL = 160
 """Bytes below which compression does not pay."""
 _encode = msgspec.msgpack.Encoder().encode
-_compress = zstandard.ZstdCompressor(level=3, write_checksum=False).compress
-_decompress = zstandard.ZstdDecompressor().decompress
 _SWAP = sys.byteorder == "big"
 
 
+class _Zstd(threading.local):
+    """One compressor a thread: they release the interpreter's lock and must not be shared."""
+
+    def __init__(self) -> None:
+        self.compress = zstandard.ZstdCompressor(level=3, write_checksum=False).compress
+        self.decompress = zstandard.ZstdDecompressor().decompress
+
+
+_zstd = _Zstd()
+
+
 def as_json(value: Any) -> bytes:
-    """JSON for what MessagePack cannot hold: the standard library takes big integers, NaN and lone
-    surrogates.
-    """
+    """JSON by the standard library, which takes big integers, NaN and lone surrogates."""
     return json.dumps(msgspec.to_builtins(value)).encode()
 
 
 def pack(value: Any, small: int = _SMALL) -> bytes:
-    """A value as a blob, compressed from ``small`` bytes on. ``TypeError`` names the type that cannot be stored."""
+    """A value as a blob, compressed from ``small`` bytes on; ``TypeError`` names a type that has no form."""
     try:
         data = _encode(value)
     except (OverflowError, UnicodeEncodeError):
-        return _JSON + _compress(as_json(value))
-    return _RAW + data if len(data) < small else _ZSTD + _compress(data)
+        return _JSON + _zstd.compress(as_json(value))
+    return _RAW + data if len(data) < small else _ZSTD + _zstd.compress(data)
 
 
 @cache
@@ -58,9 +66,9 @@ def unpack(blob: bytes, kind: Any = Any) -> Any:
     if mark == _RAW:
         return decoder(kind)(body)
     if mark == _ZSTD:
-        return decoder(kind)(_decompress(body))
+        return decoder(kind)(_zstd.decompress(body))
     if mark == _JSON:
-        return msgspec.convert(json.loads(_decompress(body)), kind)
+        return msgspec.convert(json.loads(_zstd.decompress(body)), kind)
     raise ValueError(f"not a blob of the store: it begins with {blob[:1]!r}")
 
 

@@ -43,8 +43,7 @@ class Refused(AttemptEnded):
 
 
 class Core:
-    """Base of the parts. Their public methods are coroutines; methods with ``_`` run inside a write or read.
-    """
+    """Base of the parts: public methods are coroutines, methods with ``_`` run inside a write or read."""
 
     db: Database
     writer: Writer

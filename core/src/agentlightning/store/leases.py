@@ -146,7 +146,7 @@ class Leases(Attempts):
         leases: list[AttemptedRollout] = []
 
         def work() -> list[AttemptedRollout]:
-            leases.extend(self._dequeue(worker_id, limit, run_id))
+            leases[:] = self._dequeue(worker_id, limit, run_id)
             return leases
 
         try:
@@ -199,8 +199,7 @@ class Leases(Attempts):
     async def start_attempt(
         self, rollout_id: str, *, worker_id: str | None = None, request_id: str | None = None
     ) -> AttemptedRollout:
-        """Lease this rollout, past the queue. An attempt that still runs is fenced: its writes are refused.
-        """
+        """Lease this rollout, past the queue. An attempt that still runs is fenced off."""
 
         def work() -> AttemptedRollout:
             rollout, now = self._rollout(rollout_id), self.clock()

@@ -33,9 +33,7 @@ _QUERY = sql(select(*_COLUMNS).where(_t.c.seq.in_(_newest)).order_by(_t.c.seq.de
 
 
 def resource(name: str, value: Resource | str | dict[str, Any]) -> Resource:
-    """A resource as given: an object, a string (a prompt template), or a dict (by its ``resource_type``, else
-    JSON).
-    """
+    """What was given: an object, a string (prompt template) or a dict (by ``resource_type``, else JSON)."""
     if isinstance(value, (LLM, PromptTemplate, JsonResource)):
         return value
     if isinstance(value, str):

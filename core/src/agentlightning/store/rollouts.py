@@ -202,8 +202,7 @@ class Rollouts(Core):
         now: float,
         reason: str | None = None,
     ) -> None:
-        """Set a status that the caller has found allowed, and signal it. Without a reason the old one stays.
-        """
+        """Set a status that is allowed, and signal it. Without a reason the old one stays."""
         self.db.execute(
             _MOVE, rollout=rollout_id, to=status.value, at=now if status.final else None, why=reason
         )

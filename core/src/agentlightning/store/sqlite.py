@@ -20,9 +20,7 @@ from agentlightning.store.writer import Writer
 
 
 def store_file(place: str | Path | None = None) -> Path | Literal[":memory:"]:
-    """The file a place names: a file, a folder, ``sqlite:///…``; ``None``: ``AGL_STORAGE``, else the home
-    folder.
-    """
+    """The file that a place names; ``None``: ``AGL_STORAGE``, else ``~/.agent-lightning``."""
     place = place if place is not None else os.environ.get("AGL_STORAGE") or Path.home() / ".agent-lightning"
     text = str(place)
     if text in (":memory:", "sqlite://", "sqlite:///:memory:"):

@@ -130,11 +130,7 @@ class Trace(Leases):
         request_id: str | None = None,
     ) -> Attempt:
         """Store the attempt's spans and its new status in one transaction. Metadata is merged."""
-        for span in spans:
-            if _owner(span) != (rollout_id, attempt_id):
-                raise ValueError(
-                    f"span {span.name!r} belongs to attempt {span.attempt_id}, not to {attempt_id}"
-                )
+        _require_owner(spans, rollout_id, attempt_id)
         packed = [codec.pack_span(s) for s in spans]
         target = None if status is None else AttemptStatus(status)
 
@@ -265,6 +261,12 @@ class Trace(Leases):
         if of is None:
             return self.db.all(_CALLS_ALL, rollout_id=rollout_id)
         return self.db.all(_CALLS_OF, rollout_id=rollout_id, attempt_id=of) if of else []
+
+
+def _require_owner(spans: Sequence[Span], rollout_id: str, attempt_id: str) -> None:
+    for span in spans:
+        if _owner(span) != (rollout_id, attempt_id):
+            raise ValueError(f"span {span.name!r} belongs to attempt {span.attempt_id}, not to {attempt_id}")
 
 
 def _number(spans: Sequence[Span], numbers: Iterable[int]) -> list[Span]:

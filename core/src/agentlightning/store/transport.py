@@ -20,6 +20,7 @@ import msgspec
 from agentlightning.store.base import StoreError
 from agentlightning.store.routes import (
     BY_NAME,
+    NULL,
     PACKED,
     PREFIX,
     Failure,

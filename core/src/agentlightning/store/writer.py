@@ -1,9 +1,12 @@
 """Group commit: all writes of one turn of the event loop share one transaction.
 
 The first write of a turn opens the transaction and schedules its commit with ``call_soon``; there is no
-timer. Each write runs in a savepoint, so an error undoes that write alone. A caller is answered after the
-commit: acknowledged ⇒ on file. If the commit fails, or SQLite drops the transaction (disk full), every caller
-of the turn gets a :class:`StoreError`.
+timer. A caller is answered after the commit: acknowledged ⇒ on file. If the commit fails, or SQLite drops the
+transaction (disk full), every caller of the turn gets a :class:`StoreError`.
+
+An error undoes its own write alone. Most errors are found before anything is changed, so a write costs no
+savepoint: where one fails half way, the turn is rolled back and its other writes are run again. Work must
+therefore be a function of the tables, safe to run twice.
 
 The connection belongs to one event loop, the first that uses it. Calls from other loops and threads are
 handed to it; when the owner has stopped, the next caller becomes the owner.
@@ -15,11 +18,20 @@ import asyncio
 import os
 import sqlite3
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from agentlightning.store.base import StoreError
 
 T = TypeVar("T")
+
+
+class _Entry:
+    """One read or write of this turn. Each has its own future, so a cancelled caller disturbs no other."""
+
+    __slots__ = ("future", "result", "work")
+
+    def __init__(self, work: Callable[[], Any], result: Any, future: asyncio.Future[None]) -> None:
+        self.work, self.result, self.future = work, result, future
 
 
 class Writer:
@@ -30,7 +42,7 @@ class Writer:
         self._execute = connection.execute
         self._pid = os.getpid()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._waiters: list[asyncio.Future[None]] = []
+        self._turn: list[_Entry] = []
         self._commit_handle: asyncio.Handle | None = None
         self.closed = False
         self.commits = 0
@@ -39,10 +51,20 @@ class Writer:
         """Run ``work`` in this turn's transaction; return its result once that is on file."""
         if self._elsewhere():
             return await self.on_owner(lambda: self.write(work))
-        self._begin()
-        result = self._guarded(work)
-        await self._durable()
-        return result
+        if self._commit_handle is None:
+            self._begin()
+        before = self._connection.total_changes
+        try:
+            result = work()
+        except BaseException as error:
+            if not self._connection.in_transaction:
+                self._fail(error)
+            elif self._connection.total_changes != before:
+                self._redo()
+            if isinstance(error, sqlite3.Error):
+                raise StoreError(f"the write failed and nothing of it was stored: {error}") from error
+            raise
+        return await self._durable(work, result)
 
     async def read(self, work: Callable[[], T]) -> T:
         """Run a query. What it saw of an open transaction is on file before it is returned."""
@@ -52,9 +74,7 @@ class Writer:
             result = work()
         except sqlite3.Error as error:
             raise StoreError(f"the store could not be read: {error}") from error
-        if self._commit_handle is not None:
-            await self._durable()
-        return result
+        return result if self._commit_handle is None else await self._durable(work, result)
 
     async def on_owner(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Await a coroutine on the loop that owns the connection."""
@@ -86,42 +106,39 @@ class Writer:
         ):  # the old loop stopped before its commit: nobody was told of these writes
             self._commit_handle.cancel()
             self._commit_handle = None
-            self._waiters.clear()
+            self._turn.clear()
         if self._connection.in_transaction:
             self._execute("ROLLBACK")
         self._loop = loop
 
     def _begin(self) -> None:
-        if self._commit_handle is None:
-            assert self._loop is not None
-            try:
-                self._execute("BEGIN IMMEDIATE")
-            except sqlite3.Error as error:
-                raise StoreError(f"the store cannot be written: {error}") from error
-            self._commit_handle = self._loop.call_soon(self._commit)
-
-    def _guarded(self, work: Callable[[], T]) -> T:
+        assert self._loop is not None
         try:
-            self._execute("SAVEPOINT w")
-            result = work()
-            self._execute("RELEASE w")
-            return result
-        except BaseException as error:
-            self._undo(error)
-            if isinstance(error, sqlite3.Error):
-                raise StoreError(f"the write failed and nothing of it was stored: {error}") from error
-            raise
+            self._execute("BEGIN IMMEDIATE")
+        except sqlite3.Error as error:
+            raise StoreError(f"the store cannot be written: {error}") from error
+        self._commit_handle = self._loop.call_soon(self._commit)
 
-    def _undo(self, error: BaseException) -> None:
-        """Take back one write; if SQLite has dropped the whole transaction, fail all of this turn."""
-        if self._connection.in_transaction:
-            try:
-                self._execute("ROLLBACK TO w")
+    def _redo(self) -> None:
+        """A write failed half way: take the turn back and run the others again, each in a savepoint."""
+        turn, self._turn = self._turn, []
+        try:
+            self._execute("ROLLBACK")
+            self._execute("BEGIN IMMEDIATE")
+            for entry in turn:
+                self._execute("SAVEPOINT w")
+                try:
+                    entry.result = entry.work()
+                except Exception as error:
+                    self._execute("ROLLBACK TO w")
+                    if not entry.future.done():
+                        entry.future.set_exception(error)
+                else:
+                    self._turn.append(entry)
                 self._execute("RELEASE w")
-                return
-            except sqlite3.Error as second:
-                error = second
-        self._fail(error)
+        except sqlite3.Error as error:
+            self._turn = turn
+            self._fail(error)
 
     def _commit(self) -> None:
         self._commit_handle = None
@@ -131,32 +148,31 @@ class Writer:
             self._fail(error)
             return
         self.commits += 1
-        waiters, self._waiters = self._waiters, []
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
+        turn, self._turn = self._turn, []
+        for entry in turn:
+            if not entry.future.done():
+                entry.future.set_result(None)
 
     def _fail(self, error: BaseException) -> None:
+        """Nothing of this turn is on file: tell every caller."""
         if self._commit_handle is not None:
             self._commit_handle.cancel()
             self._commit_handle = None
         if self._connection.in_transaction:
             self._execute("ROLLBACK")
-        waiters, self._waiters = self._waiters, []
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_exception(
-                    StoreError(f"the commit failed and nothing of this write was stored: {error}")
-                )
+        turn, self._turn = self._turn, []
+        for entry in turn:
+            if not entry.future.done():
+                message = f"the commit failed and nothing of this write was stored: {error}"
+                entry.future.set_exception(StoreError(message))
 
-    async def _durable(self) -> None:
-        """Wait for this turn's commit. Each caller has its own future: cancelling one leaves the others
-        alone.
-        """
+    async def _durable(self, work: Callable[[], T], result: T) -> T:
+        """Wait for this turn's commit; the result, or that of the run that counted."""
         assert self._loop is not None
-        waiter = self._loop.create_future()
-        self._waiters.append(waiter)
-        await waiter
+        entry = _Entry(work, result, self._loop.create_future())
+        self._turn.append(entry)
+        await entry.future
+        return cast(T, entry.result)
 
     async def close(self) -> None:
         """Commit what is open, then refuse further use."""

@@ -42,6 +42,7 @@ class Exchange(msgspec.Struct, kw_only=True):
     prompt_ids: list[int] = []
     answers: list[Answer] = []
     fault: str | None = None
+    """The fault the script asked for, or the error it raised."""
     time: float = 0.0
 
     @property
@@ -149,9 +150,13 @@ class ScriptedModelServer:
         exchange.prompt_ids = self._prompt(exchange)
         if self.max_model_len is not None and len(exchange.prompt_ids) > self.max_model_len:
             return self._error(exchange, Reply(status=400, message=self._too_long(exchange)))
-        replies = await self._ask(body)
+        try:
+            replies = await self._ask(body)
+        except Exception as error:  # the script's own error: the agent sees a broken server, the log says why
+            exchange.fault = repr(error)
+            replies = [Reply(status=500, message=f"the script raised {error!r}")]
         first = replies[0]
-        exchange.fault = first.fault
+        exchange.fault = first.fault or exchange.fault
         if first.delay:
             await asyncio.sleep(first.delay)
         if first.status != 200:

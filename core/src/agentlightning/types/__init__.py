@@ -9,7 +9,7 @@ has no reward at all.
 
 from __future__ import annotations
 
-from agentlightning.types.base import Mode, Model, Tags, merge_tags, new_id
+from agentlightning.types.base import Mode, Model, Tags, UsageError, merge_tags, new_id
 from agentlightning.types.recipe import Normalise, Recipe
 from agentlightning.types.record import Call, Record, Reward, Span, Triplet
 from agentlightning.types.resources import JsonResource, LLM, PromptTemplate, Resource, Resources
@@ -44,6 +44,7 @@ __all__ = [
     "StepReport",
     "Tags",
     "Triplet",
+    "UsageError",
     "Worker",
     "merge_tags",
     "new_id",

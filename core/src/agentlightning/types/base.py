@@ -19,6 +19,10 @@ def new_id(prefix: str) -> str:
     return f"{prefix}-{secrets.token_hex(8)}"
 
 
+class UsageError(Exception):
+    """Something the person at the keyboard can mend: commands print it as one message, without a traceback."""
+
+
 class Model(msgspec.Struct, kw_only=True, omit_defaults=False):
     """Base of all records: JSON in and out under the names the seed project used."""
 

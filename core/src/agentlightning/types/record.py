@@ -76,6 +76,8 @@ class Call(Model):
     prompt_tokens: int | None = None
     """``usage.prompt_tokens`` as the engine reported it."""
     completion_tokens: int | None = None
+    """``usage.completion_tokens`` as the engine reported it. Of several choices whose ids add up to it, each bears
+    its own share; where they do not, each bears the sum as reported, and the verdict is ``mismatch``."""
     status: Literal["ok", "error", "cancelled"] = "ok"
     error: str | None = None
     masked: str | None = None

@@ -305,6 +305,8 @@ class Engine:
             if not sample.watched:
                 text = "".join(map(sample.text.push, sample.tokens[: -1 if ended else None]))
             text += sample.text.finish()
+            if sample.text.stopped_by is not None:
+                reason = "stop"
         if text:
             sample.pieces.append(text)
         # A stop string may also complete in the very last piece of text that was held back.

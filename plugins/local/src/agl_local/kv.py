@@ -23,10 +23,10 @@ _BLOCK = 32
 class StepPlan:
     """Where one step writes and what each of its rows may read.
 
-    ``columns`` [B, Q] are write indices. ``fresh``: every row starts at position 0, so plain causal attention over
-    the step's own keys does, and nothing is read. Else ``length`` columns are read of the slots ``lo:hi`` as one
-    view (``gather``: of ``slots``, as a copy), ``index`` [B] are the rows inside that view (None: all, in order),
-    and ``bias`` [rows, 1, Q, length] is added to scores: 0 where reading is allowed, else -inf.
+    ``columns`` [B, Q] are write indices. ``fresh``: every row starts at position 0, so plain causal attention
+    over the step's own keys does, and nothing is read. Else ``length`` columns are read of slots ``lo:hi`` as
+    one view (``gather``: of ``slots``, as a copy), ``index`` [B] are the rows inside that view (None: all, in
+    order), and ``bias`` [rows, 1, Q, length] is added to scores: 0 where reading is allowed, else -inf.
     """
 
     slots: Tensor
@@ -74,7 +74,7 @@ class KVCache:
         if queries > 1 or plan.hi - plan.lo > 2 * len(wanted):
             plan.gather = True
         else:
-            # Nearly contiguous decode rows: attention for a few idle slots is cheaper than gathering all keys.
+            # Nearly contiguous decode rows: attention for a few idle slots costs less than gathering.
             plan.index = plan.slots - plan.lo
 
     def _bias(self, plan: StepPlan, positions: Tensor) -> Tensor:

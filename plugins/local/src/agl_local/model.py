@@ -147,7 +147,7 @@ class Attention(nn.Module):
             if self.q_norm is None:
                 turned = rotate(joint[:, :, : -self.kv_heads], rope)
                 return turned[:, :, : self.heads], turned[:, :, self.heads :], joint[:, :, -self.kv_heads :]
-            q, k, v = joint.split((self.heads, self.kv_heads, self.kv_heads), dim=2)
+            q, k, v = torch.split(joint, [self.heads, self.kv_heads, self.kv_heads], dim=2)
         else:
             q = self.q_proj(x).view(batch, length, self.heads, self.head_dim)
             k = self.k_proj(x).view(batch, length, self.kv_heads, self.head_dim)
@@ -157,13 +157,13 @@ class Attention(nn.Module):
         return rotate(q, rope), rotate(k, rope), v
 
     def forward(self, x: Tensor, rope: Rope) -> Tensor:
-        return self.o_proj(self._causal(*self.project(x, rope, packed=False)))
+        return self._output(self._causal(*self.project(x, rope, packed=False)))
 
     def step(self, x: Tensor, rope: Rope, cache: KVCache, plan: StepPlan) -> Tensor:
         q, k, v = self.project(x, rope, packed=True)
         cache.write(self.layer, plan, k, v)
         if plan.fresh:
-            return self.o_proj(self._causal(q, k, v))
+            return self._output(self._causal(q, k, v))
         keys, values = cache.read(self.layer, plan)
         if plan.index is not None:
             spread = q.new_zeros(plan.hi - plan.lo, *q.shape[1:])
@@ -172,7 +172,11 @@ class Attention(nn.Module):
         out = self._decode(q, keys, values, plan) if q.shape[1] == 1 else self._extend(q, keys, values, plan)
         if plan.index is not None:
             out = out[plan.index]
-        return self.o_proj(out)
+        return self._output(out)
+
+    def _output(self, x: Tensor) -> Tensor:
+        out: Tensor = self.o_proj(x)
+        return out
 
     def _causal(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Attention of [B, T, heads, D] over itself; [B, T, heads * D]."""
@@ -185,7 +189,9 @@ class Attention(nn.Module):
         """One query a row: plain products, which beat the fused kernel at this shape."""
         groups = self.heads // self.kv_heads
         q = q.reshape(q.shape[0], self.kv_heads, groups, self.head_dim) * self.head_dim**-0.5
-        scores = torch.matmul(q, keys.transpose(-1, -2)).add_(plan.bias)
+        scores = torch.matmul(q, keys.transpose(-1, -2))
+        if plan.bias is not None:
+            scores.add_(plan.bias)
         weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(values.dtype)
         return torch.matmul(weights, values).reshape(q.shape[0], 1, -1)
 

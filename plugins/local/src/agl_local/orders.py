@@ -15,7 +15,7 @@ _MODES: dict[str, PauseMode] = {"drain": "drain", "hold": "hold"}
 
 @dataclass
 class Order:
-    """Load ``state`` as ``version``, or (without state) just reach a pause; ``done`` gives the version served.
+    """Load ``state`` as ``version``, or (without state) just reach a pause; ``done`` gives the version.
 
     ``drain`` waits for running requests to finish, ``hold`` does not.
     """

@@ -38,7 +38,7 @@ class _Row:
 def prefill(
     model: LanguageModel, table: SlotTable, samples: Sequence[Sample], stats: Stats
 ) -> Iterator[tuple[list[Sample], Tensor]]:
-    """Admit ``samples`` to slots, compute their prompts; yields samples with their next-token logits [B, V]."""
+    """Admit ``samples`` to slots, compute their prompts; yields samples and next-token logits [B, V]."""
     left = list(samples)
     while left:
         wave, left = _next_wave(table, left, stats)

@@ -19,7 +19,7 @@ from .template import TemplateError
 
 T = TypeVar("T")
 
-_SAMPLING = {
+_SAMPLING: dict[str, type[Any]] = {
     "temperature": float, "top_p": float, "top_k": int, "frequency_penalty": float, "presence_penalty": float,
     "repetition_penalty": float, "min_tokens": int, "ignore_eos": bool,
 }  # fmt: skip

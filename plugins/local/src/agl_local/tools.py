@@ -10,7 +10,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from json.decoder import JSONDecoder, scanstring
+from json.decoder import JSONDecoder
 from typing import Any
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
@@ -188,7 +188,7 @@ def _top_level(body: str) -> dict[str, tuple[Any, str]]:
         if found:
             at = _skip(body, _expect(body, at, ","))
         _expect(body, at, '"')
-        key, at = scanstring(body, at + 1, True)
+        key, at = _DECODER.raw_decode(body, at)
         if key in found:
             raise ValueError(f"the key {key!r} appears twice")
         at = _skip(body, _expect(body, _skip(body, at), ":"))
