@@ -26,7 +26,7 @@ from agentlightning.store.sqlite import SQLiteStore
 from agentlightning.types import AttemptedRollout, AttemptStatus, Call, Rollout, Span
 
 VOCABULARY = 151_000
-LANES = 16
+LANES = 64
 """Concurrent connections of the HTTP figures."""
 
 

@@ -65,6 +65,7 @@ if TYPE_CHECKING:
         StepReport as StepReport,
         Tags as Tags,
         Triplet as Triplet,
+        UsageError as UsageError,
         Worker as Worker,
         merge_tags as merge_tags,
         new_id as new_id,
@@ -87,7 +88,7 @@ _PUBLIC = {
     "types": """
         Attempt AttemptStatus AttemptedRollout Batch Call Evaluation JsonResource LLM Ledger Mode Model
         Normalise PromptTemplate Recipe Record Resource Resources Reward Rollout RolloutConfig RolloutStatus
-        Row Segment Span StepReport Tags Triplet Worker merge_tags new_id
+        Row Segment Span StepReport Tags Triplet UsageError Worker merge_tags new_id
     """,
 }
 

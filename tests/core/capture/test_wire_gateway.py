@@ -11,7 +11,7 @@ from contract.through_gateway import leased_attempt
 
 from agentlightning import semconv
 from agentlightning.capture.emitters import emit_reward
-from agentlightning.capture.tokens import tokens_digest
+from agentlightning.types.tokens import tokens_digest
 from agentlightning.credit.verdicts import answers
 from agentlightning.keys import CONTEXT_KEY
 from agentlightning.testing import Reply, ScriptedModelServer

@@ -1,22 +1,16 @@
-"""Token ids and logprobs as bytes: packed for a span, digested for a comparison.
+"""Token ids and logprobs as bytes: packed as text for a span.
 
-Ids are int32 and logprobs float32, little-endian, so that equal tokens have equal digests on every machine.
+Ids are int32 and logprobs float32, little-endian.
 """
 
 from __future__ import annotations
 
 import base64
-import hashlib
 import sys
 from array import array
 from collections.abc import Sequence
 
-
-def _bytes(code: str, values: Sequence[int] | Sequence[float]) -> bytes:
-    packed = array(code, values)
-    if sys.byteorder == "big":
-        packed.byteswap()
-    return packed.tobytes()
+from agentlightning.types.tokens import pack
 
 
 def _values(code: str, text: str) -> array[int] | array[float]:
@@ -27,21 +21,9 @@ def _values(code: str, text: str) -> array[int] | array[float]:
     return packed
 
 
-def tokens_digest(prompt_ids: Sequence[int], response_ids: Sequence[int]) -> str:
-    """sha256 hex over the number of prompt ids and all ids, each int32. Ids beyond int32 are an
-    ``OverflowError``.
-
-    The count is part of it, so that moving the border between prompt and response changes the digest. The
-    same function as ``credit.verdicts.tokens_digest``, which may not import this module.
-    """
-    return hashlib.sha256(
-        _bytes("i", (len(prompt_ids),)) + _bytes("i", prompt_ids) + _bytes("i", response_ids)
-    ).hexdigest()
-
-
 def pack_ids(ids: Sequence[int]) -> str:
     """Base64 of little-endian int32."""
-    return base64.b64encode(_bytes("i", ids)).decode()
+    return base64.b64encode(pack(ids)).decode()
 
 
 def unpack_ids(text: str) -> list[int]:
@@ -51,7 +33,10 @@ def unpack_ids(text: str) -> list[int]:
 
 def pack_logprobs(logprobs: Sequence[float]) -> str:
     """Base64 of little-endian float32."""
-    return base64.b64encode(_bytes("f", logprobs)).decode()
+    packed = array("f", logprobs)
+    if sys.byteorder == "big":
+        packed.byteswap()
+    return base64.b64encode(packed.tobytes()).decode()
 
 
 def unpack_logprobs(text: str) -> list[float]:

@@ -25,9 +25,10 @@ from agentlightning.capture.context import AttemptContext, current_attempt
 from agentlightning.capture.counts import COUNTS
 from agentlightning.capture.delivery import deliver, remember_response, trace_of
 from agentlightning.capture.identity import who
-from agentlightning.capture.tokens import pack_ids, pack_logprobs, tokens_digest
+from agentlightning.capture.tokens import pack_ids, pack_logprobs
 from agentlightning.capture.wire_result import Choice, Reading
 from agentlightning.keys import CONTEXT_KEY, PREFIX
+from agentlightning.types.tokens import tokens_digest
 from agentlightning.types import LLM, Span, Tags, merge_tags
 
 _LOG = logging.getLogger(__name__)
@@ -174,7 +175,7 @@ class WireCall:
                 out[semconv.RESPONSE_IDS] = None if ids is None else pack_ids(ids)
                 out[semconv.LOGPROBS] = None if logprobs is None else pack_logprobs(logprobs)
                 out[semconv.OUTPUT_MESSAGES] = json.dumps([choice.message()], ensure_ascii=False)
-        except (TypeError, OverflowError):  # the engine sent something that is no int32 or no number
+        except (TypeError, ValueError):  # the engine sent something that is no int32 or no number
             COUNTS.add("bad-ids")
         return {key: value for key, value in out.items() if value is not None}
 

@@ -21,7 +21,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 from agentlightning.credit import messages as chat
 from agentlightning.credit.messages import Message
-from agentlightning.credit.tokens import common_prefix, pack
+from agentlightning.credit.tokens import common_prefix
+from agentlightning.types.tokens import pack
 from agentlightning.types import Call
 
 NEAR = 4

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 
 from agentlightning.credit.breaks import breaks
-from agentlightning.credit.tokens import WIDTH, pack
+from agentlightning.types.tokens import WIDTH, pack
 from agentlightning.credit.trainable import call_order
 from agentlightning.types import Call
 

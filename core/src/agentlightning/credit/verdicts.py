@@ -8,13 +8,11 @@ itself is a *mismatch* and never trained.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable, Mapping, Sequence
-from hashlib import sha256
 from typing import Any, Literal, NamedTuple
 
 from agentlightning import semconv
-from agentlightning.credit.tokens import pack
+from agentlightning.types.tokens import tokens_digest
 from agentlightning.types import Call, Record, Span
 
 Kind = Literal["exact", "gateway-only", "wire-only", "mismatch", "no-ids"]
@@ -25,14 +23,6 @@ class Verdict(NamedTuple):
 
     kind: Kind
     reason: str
-
-
-def tokens_digest(prompt_ids: Sequence[int], response_ids: Sequence[int]) -> str:
-    """sha256 (hex) over the number of prompt ids and all ids, little-endian int32.
-
-    The count is part of it, so that moving the border between prompt and response changes the digest.
-    """
-    return sha256(struct.pack("<i", len(prompt_ids)) + pack(prompt_ids) + pack(response_ids)).hexdigest()
 
 
 def verdict(call: Call, wire_spans: Iterable[Span], choices: Sequence[Call] = ()) -> Verdict:

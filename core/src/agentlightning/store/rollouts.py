@@ -128,7 +128,7 @@ class Rollouts(Core):
     ) -> Rollout:
         """Put one task into the queue. The same ``rollout_id`` with the same content is done once."""
         rollout = Rollout(
-            rollout_id=rollout_id or new_id("ro"),
+            rollout_id=rollout_id or "",
             input=input,
             mode=mode,
             run_id=run_id,
