@@ -1,7 +1,7 @@
 """Writes the parts of the documentation that come from code; ``--check`` fails if they are stale.
 
-    python scripts/docs.py          rewrite docs/hooks.md
-    python scripts/docs.py --check  exit 1 if it would change
+python scripts/docs.py          rewrite docs/hooks.md
+python scripts/docs.py --check  exit 1 if it would change
 """
 
 from __future__ import annotations
@@ -37,9 +37,10 @@ def hooks() -> str:
             "",
             "Generated from `agentlightning/hookspecs.py` by `python scripts/docs.py`.",
             "",
-            "A plugin is a module or object whose functions carry `@agentlightning.hookimpl`; an installed package names it in",
-            "the entry-point group `agentlightning`. A hook implementation may take any subset of the named arguments.",
-            "`AGL_PLUGINS=a,b` chooses entry points, `AGL_TRACE_HOOKS=1` prints each moment, `agl plugins` lists what is loaded.",
+            "A plugin is a module or object whose functions carry `@agentlightning.hookimpl`; an",
+            "installed package names it in the entry-point group `agentlightning`. An implementation may take any",
+            "subset of the named arguments. `AGL_PLUGINS=a,b` chooses entry points, `AGL_TRACE_HOOKS=1` prints",
+            "each moment, and `agl plugins` lists what is loaded.",
             "",
             "## Registration: run once, when plugins are loaded",
             "",

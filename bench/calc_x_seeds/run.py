@@ -23,7 +23,13 @@ def train(seed: int) -> dict[str, object]:
     """One run of the demo; its last line and its wall time, start-up included."""
     command = ["agl", "train", "--config", CONFIG, "--seed", str(seed)]
     began = time.perf_counter()
-    done = subprocess.run([str(Path(sys.executable).parent / "agl"), *command[1:]], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
+    done = subprocess.run(
+        [str(Path(sys.executable).parent / "agl"), *command[1:]],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
     result = json.loads(done.stdout.strip().splitlines()[-1])
     return {"command": " ".join(command), **result, "wall_seconds": round(time.perf_counter() - began, 1)}
 
@@ -36,7 +42,11 @@ def main() -> int:
         "runs": runs,
         "doubled": all(r["reward_after"] >= 2 * r["reward_before"] for r in runs),  # type: ignore[operator]
         "intervals_apart": all(r["ci_before"][1] < r["ci_after"][0] for r in runs),  # type: ignore[index]
-        "machine": {"cpus": os.cpu_count(), "processor": platform.processor() or platform.machine(), "python": platform.python_version()},
+        "machine": {
+            "cpus": os.cpu_count(),
+            "processor": platform.processor() or platform.machine(),
+            "python": platform.python_version(),
+        },
     }
     target = ROOT / "bench" / "results" / "calc_x_seeds.json"
     target.parent.mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""Scripted policies that bound what there is to learn, in the form the trainer serves them: ``factory(tasks) -> script``.
+"""Scripted policies that bound what there is to learn: ``factory(tasks) -> script``.
 
 A script takes the body of a chat request and returns the assistant message.
 """

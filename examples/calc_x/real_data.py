@@ -1,8 +1,9 @@
-"""The same agent over real problems: 50 of SVAMP and 50 of GSM8K, once with the oracle and once with the tiny policy.
+"""The same agent over real problems, 50 of SVAMP and 50 of GSM8K: once with the oracle, once with the policy.
 
     python examples/calc_x/real_data.py            (or: make real-data)
 
-What it shows is the path, not a score: real texts go through agent, adapter, gateway and store; every call must be
+What it shows is the path, not a score: real texts go through agent, adapter, gateway and store; every call
+must be
 captured exactly and every answer graded. The tiny policy has never seen such sentences and scores near zero.
 The last line is one JSON object; the exit status is 1 if a call was not exact or the oracle fell below 0.98.
 """

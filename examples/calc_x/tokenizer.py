@@ -12,10 +12,11 @@ import json
 from itertools import islice
 from pathlib import Path
 
-from tokenizers import AddedToken, Tokenizer
+from tokenizers import AddedToken, Regex, Tokenizer
 from tokenizers.decoders import ByteLevel as ByteLevelDecoder
 from tokenizers.models import BPE
-from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence
+from tokenizers.normalizers import NFC
+from tokenizers.pre_tokenizers import ByteLevel, Sequence, Split
 from tokenizers.trainers import BpeTrainer
 
 from agl_local.tokenizer import ChatTokenizer
@@ -30,6 +31,13 @@ BPE_SIZE = 512
 scaffold tokens come on top.
 """
 TRAINING_TEXTS = 4000
+WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+"""How Qwen2 cuts text into words, digits one by one. Loaders that go by the model's type (transformers,
+vLLM) put Qwen2's own cutting in place of what the tokenizer file says, so it must be the same.
+"""
 
 SCAFFOLD: tuple[str, ...] = (
     "system\n",
@@ -55,7 +63,9 @@ SCAFFOLD: tuple[str, ...] = (
 def build_tokenizer() -> ChatTokenizer:
     """The tokenizer with its chat template; the same every time."""
     backend = Tokenizer(BPE(unk_token=None))
-    backend.pre_tokenizer = Sequence([Digits(individual_digits=True), ByteLevel(add_prefix_space=False)])
+    backend.normalizer = NFC()
+    words = Split(Regex(WORDS), behavior="isolated")
+    backend.pre_tokenizer = Sequence([words, ByteLevel(add_prefix_space=False, use_regex=False)])
     backend.decoder = ByteLevelDecoder()
     trainer = BpeTrainer(
         vocab_size=BPE_SIZE,

@@ -8,10 +8,10 @@ from contextlib import AbstractContextManager
 from agentlightning import semconv
 from agentlightning.capture.context import AttemptContext, attempt_context
 from agentlightning.capture.tokens import unpack_ids, unpack_logprobs
-from agentlightning.types.tokens import tokens_digest
 from agentlightning.capture.wire_call import LOGPROB_COUNT
 from agentlightning.testing import Exchange
 from agentlightning.types import Span
+from agentlightning.types.tokens import tokens_digest
 
 
 class Recording:

@@ -19,8 +19,21 @@ ROLLOUT = Rollout(rollout_id="ro-1")
 
 
 def test_function_gets_resources_by_kind_and_by_name() -> None:
-    def solve(task: str, llm: LLM, extra: PromptTemplate, rollout: Rollout, resources: dict[str, object], other: int = 3) -> float:
-        assert (llm.model, extra.template, rollout.rollout_id, len(resources), other) == ("policy", "p", "ro-1", 2, 3)
+    def solve(
+        task: str,
+        llm: LLM,
+        extra: PromptTemplate,
+        rollout: Rollout,
+        resources: dict[str, object],
+        other: int = 3,
+    ) -> float:
+        assert (llm.model, extra.template, rollout.rollout_id, len(resources), other) == (
+            "policy",
+            "p",
+            "ro-1",
+            2,
+            3,
+        )
         return 1.0
 
     wrapped = as_agent(solve)
@@ -47,7 +60,12 @@ async def test_decorated_function_stays_callable_and_async() -> None:
         """Doc."""
         return task * 2.0
 
-    assert isinstance(solve, FunctionAgent) and solve.is_async and solve.__doc__ == "Doc." and solve.name == "solve"
+    assert (
+        isinstance(solve, FunctionAgent)
+        and solve.is_async
+        and solve.__doc__ == "Doc."
+        and solve.name == "solve"
+    )
     assert await solve(3, LLM_RESOURCE) == 6.0
     assert await solve.entry("train")(4, {"llm": LLM_RESOURCE}, ROLLOUT) == 8.0
 

@@ -33,8 +33,14 @@ def test_reads_types_and_relative_paths(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "match"),
     [
-        ("agent: {target: a}\nbackend: {policy: p}\ntraining: {steps: -1}", r"run\.yaml: training\.steps: .*greater than or equal to 0"),
-        ("agent: {target: a}\nbackend: {policy: p}\ntraining: {step: 1}", r"run\.yaml: training\.step: .*not permitted"),
+        (
+            "agent: {target: a}\nbackend: {policy: p}\ntraining: {steps: -1}",
+            r"run\.yaml: training\.steps: .*greater than or equal to 0",
+        ),
+        (
+            "agent: {target: a}\nbackend: {policy: p}\ntraining: {step: 1}",
+            r"run\.yaml: training\.step: .*not permitted",
+        ),
         ("agent: {target: a}", r"run\.yaml: backend: Field required"),
         ("agent: [", r"run\.yaml: not valid YAML"),
         ("- 1", r"must hold sections"),
@@ -57,9 +63,9 @@ def test_override_through_a_value_is_refused(tmp_path: Path) -> None:
 
 def test_resolve() -> None:
     assert resolve("json:dumps", "k")({}) == "{}"
-    with pytest.raises(ConfigError, match="k: .*module:object"):
+    with pytest.raises(ConfigError, match=r"k: .*module:object"):
         resolve("json", "k")
-    with pytest.raises(ConfigError, match="cannot import 'no_such_module_xyz'"):
+    with pytest.raises(ConfigError, match="cannot import 'no_such"):
         resolve("no_such_module_xyz:f", "k")
     with pytest.raises(ConfigError, match="has no 'nothing'"):
         resolve("json:nothing", "k")

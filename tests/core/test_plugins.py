@@ -41,7 +41,9 @@ class Extra:
 
 
 def test_plugins_add_names() -> None:
-    assert pick(build([Extra()], discover=False).recipes, "recipe", "mine").factory(group_size=2).group_size == 2
+    assert (
+        pick(build([Extra()], discover=False).recipes, "recipe", "mine").factory(group_size=2).group_size == 2
+    )
 
 
 def test_unknown_name_lists_the_known() -> None:

@@ -1,4 +1,6 @@
-"""One line from end to end, on real parts: AutoGen agent, adapter, wire, gateway, store, credit, driver, engine."""
+"""One line from end to end, on real parts: AutoGen agent, adapter, wire, gateway, store, credit, driver,
+engine.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from calc_x.agent import solve
-from calc_x.datasets import load
-from calc_x.headroom import chance, oracle
-from agl_local.batch import in_order
 
 from agentlightning import GRPO, LLM, Trainer
 from agentlightning.credit.digest import rows_digest
@@ -19,6 +17,10 @@ from agentlightning.hookspecs import hookimpl
 from agentlightning.plugins import build
 from agentlightning.store import open_store
 from agentlightning.types import Batch, StepReport
+from agl_local.batch import in_order
+from calc_x.agent import solve
+from calc_x.datasets import load
+from calc_x.headroom import chance, oracle
 
 POLICY = Path(__file__).parents[2] / "examples" / "calc_x" / "policy"
 
@@ -79,7 +81,9 @@ async def test_train_two_steps(tmp_path: Path) -> None:
     assert [r.rows_digest for r in watch.reports] == [rows_digest(in_order(b.rows)) for b in watch.batches]
     assert watch.calls == totals["calls"] + sum(2 * n for n in (6, 6, 6, 6))  # and 4 evaluations of 6 tasks
     # versions move with the steps: rows of step n were sampled by version n
-    assert [{v for row in b.rows for v, m in zip(row.versions, row.mask, strict=True) if m} for b in watch.batches] == [{0}, {1}]
+    assert [
+        {v for row in b.rows for v, m in zip(row.versions, row.mask, strict=True) if m} for b in watch.batches
+    ] == [{0}, {1}]
     assert [r.policy_version for r in watch.reports] == [1, 2]
     # what a person finds afterwards
     assert json.loads((folder / "summary.json").read_text())["reward_before"] == summary["reward_before"]

@@ -1,8 +1,10 @@
 """What a runner runs: agents as functions, as classes with a seed-style interface, or decorated classes.
 
-``@agl.rollout`` turns a function ``(task, llm) -> float`` into an agent and leaves it callable. ``LitAgent`` is the
-class form. ``@agl.agent`` marks an existing agent class of any framework *in place*: its entry methods tag the calls
-made inside them with the agent's name; the class object, its signature and its subclasses stay what they are.
+``@agl.rollout`` turns a function ``(task, llm) -> float`` into an agent and leaves it callable.
+``LitAgent`` is the
+class form. ``@agl.agent`` marks an existing agent class of any framework *in place*: its entry methods tag
+the calls made inside them with the agent's name; the class object, its signature and its subclasses stay what
+they are.
 """
 
 from __future__ import annotations
@@ -17,7 +19,9 @@ from agentlightning.types import LLM, PromptTemplate, Resource, Rollout, Span, U
 
 Task = TypeVar("Task")
 Result = float | int | bool | None | Sequence[Span]
-"""A number is the final reward; ``None``: rewards were emitted, or are missing; spans are added to the attempt."""
+"""A number is the final reward; ``None``: rewards were emitted, or are missing; spans are added to the
+attempt.
+"""
 
 
 class AgentError(UsageError, TypeError):
@@ -25,8 +29,9 @@ class AgentError(UsageError, TypeError):
 
 
 class LitAgent(Generic[Task]):
-    """An agent as a class. Override ``rollout`` (sync) or ``rollout_async``; the training and validation forms
-    default to it. ``resources`` maps names to what the algorithm gives the agent."""
+    """An agent as a class. Override ``rollout`` (sync) or ``rollout_async``; the training and validation
+    forms default to it. ``resources`` maps names to what the algorithm gives the agent.
+    """
 
     def rollout(self, task: Task, resources: dict[str, Resource], rollout: Rollout) -> Result:
         """Run one task; runs in a thread."""
@@ -42,16 +47,22 @@ class LitAgent(Generic[Task]):
     def validation_rollout(self, task: Task, resources: dict[str, Resource], rollout: Rollout) -> Result:
         return self.rollout(task, resources, rollout)
 
-    async def training_rollout_async(self, task: Task, resources: dict[str, Resource], rollout: Rollout) -> Result:
+    async def training_rollout_async(
+        self, task: Task, resources: dict[str, Resource], rollout: Rollout
+    ) -> Result:
         return await self.rollout_async(task, resources, rollout)
 
-    async def validation_rollout_async(self, task: Task, resources: dict[str, Resource], rollout: Rollout) -> Result:
+    async def validation_rollout_async(
+        self, task: Task, resources: dict[str, Resource], rollout: Rollout
+    ) -> Result:
         return await self.rollout_async(task, resources, rollout)
 
     def on_rollout_start(self, task: Task, rollout: Rollout) -> None:
         """Called before an attempt."""
 
-    def on_rollout_end(self, task: Task, rollout: Rollout, result: Result, error: BaseException | None) -> None:
+    def on_rollout_end(
+        self, task: Task, rollout: Rollout, result: Result, error: BaseException | None
+    ) -> None:
         """Called after an attempt, whatever became of it."""
 
     @property
@@ -64,13 +75,17 @@ class LitAgent(Generic[Task]):
     def entry(self, mode: str) -> Callable[[Task, dict[str, Resource], Rollout], Any]:
         """The method that runs a task in ``mode``."""
         name = "training_rollout" if mode == "train" else "validation_rollout"
-        method: Callable[[Task, dict[str, Resource], Rollout], Any] = getattr(self, name + ("_async" if self.is_async else ""))
+        method: Callable[[Task, dict[str, Resource], Rollout], Any] = getattr(
+            self, name + ("_async" if self.is_async else "")
+        )
         return method
 
 
 class FunctionAgent(LitAgent[Any]):
     """A function as an agent. The first parameter is the task; others are filled by name: ``llm`` and
-    ``prompt_template`` with the first resource of that kind, ``resources``, ``rollout``, or a resource's own name."""
+    ``prompt_template`` with the first resource of that kind, ``resources``, ``rollout``, or a resource's
+    own name.
+    """
 
     def __init__(self, function: Callable[..., Any], *, name: str | None = None) -> None:
         functools.update_wrapper(self, function)
@@ -111,7 +126,9 @@ def _parameters(function: Callable[..., Any]) -> dict[str, bool]:
     """Parameter name → required, of all but the first (the task)."""
     parameters = list(inspect.signature(function).parameters.values())
     if not parameters:
-        raise AgentError(f"{getattr(function, '__name__', function)}() takes no task; its first parameter must be the task")
+        raise AgentError(
+            f"{getattr(function, '__name__', function)}() takes no task; its first parameter must be the task"
+        )
     named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     return {p.name: p.default is p.empty for p in parameters[1:] if p.kind in named}
 
@@ -133,7 +150,9 @@ def rollout(function: Callable[..., Any]) -> FunctionAgent:
 
 
 def as_agent(target: Any) -> LitAgent[Any]:
-    """Anything a user may hand to the trainer, as an agent: LitAgent, function, class, or object with ``run``."""
+    """Anything a user may hand to the trainer, as an agent: LitAgent, function, class, or object with
+    ``run``.
+    """
     if isinstance(target, type):
         target = target()
     if isinstance(target, LitAgent):
@@ -144,7 +163,8 @@ def as_agent(target: Any) -> LitAgent[Any]:
     if callable(run):
         return FunctionAgent(run, name=type(target).__name__)
     raise AgentError(
-        f"{target!r} is no agent: give a function (task, llm) -> reward, a LitAgent, or an object with run(task, …)"
+        f"{target!r} is no agent: give a function (task, llm) -> reward, a LitAgent, or an object "
+        "with run(task, …)"
     )
 
 
@@ -159,9 +179,10 @@ def agent(cls: C, /) -> C: ...
 @overload
 def agent(*, name: str | None = None, methods: Sequence[str] | None = None) -> Callable[[C], C]: ...
 def agent(cls: C | None = None, /, *, name: str | None = None, methods: Sequence[str] | None = None) -> Any:
-    """Mark an existing agent class, in place: calls made inside its entry methods carry the tag ``agent=name``.
+    """Mark an existing agent class, in place: calls inside its entry methods carry the tag ``agent=name``.
 
-    ``methods`` defaults to what the class's framework adapter says, else the first of ``run, arun, invoke, ainvoke,
+    ``methods`` defaults to what the class's framework adapter says, else the first of ``run, arun, invoke,
+    ainvoke,
     __call__`` that the class itself defines. Sync, async and async-generator methods keep their kind.
     """
 
@@ -169,7 +190,8 @@ def agent(cls: C | None = None, /, *, name: str | None = None, methods: Sequence
         entries = list(methods) if methods else _entry_methods(target)
         if not entries:
             raise AgentError(
-                f"{target.__name__} defines none of {', '.join(_DEFAULT_ENTRY)} and no adapter knows it; give methods=[…]"
+                f"{target.__name__} defines none of {', '.join(_DEFAULT_ENTRY)} and no adapter knows it; "
+                "give methods=[…]"
             )
         for entry in entries:
             setattr(target, entry, _tagging(getattr(target, entry), name or target.__name__))

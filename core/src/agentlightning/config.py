@@ -1,6 +1,7 @@
 """The YAML file of a run, typed. An error names the file, the key and what is allowed.
 
-Paths are relative to the file. ``target`` values are ``module:object``; ``pythonpath`` folders are put in front of
+Paths are relative to the file. ``target`` values are ``module:object``; ``pythonpath`` folders are put in
+front of
 ``sys.path``, so that an example runs from a checkout.
 """
 
@@ -111,7 +112,10 @@ def load_config(file: str | Path, overrides: dict[str, Any] | None = None) -> Ru
     except yaml.YAMLError as error:
         raise ConfigError(f"{path}: not valid YAML: {error}") from None
     if not isinstance(data, dict):
-        raise ConfigError(f"{path}: the file must hold sections (agent, training, environment, backend), not {type(data).__name__}")
+        raise ConfigError(
+            f"{path}: the file must hold sections (agent, training, environment, backend), "
+            f"not {type(data).__name__}"
+        )
     for key, value in (overrides or {}).items():
         _assign(data, key, value, path)
     try:
@@ -145,7 +149,9 @@ def resolve(target: str, key: str) -> Any:
     try:
         found: Any = importlib.import_module(module)
     except ImportError as error:
-        raise ConfigError(f"{key}: cannot import {module!r}: {error}; add its folder to pythonpath, or install it") from error
+        raise ConfigError(
+            f"{key}: cannot import {module!r}: {error}; add its folder to pythonpath, or install it"
+        ) from error
     for part in name.split("."):
         try:
             found = getattr(found, part)

@@ -1,7 +1,9 @@
 """Attempt-scoped keys: what an agent's ``OPENAI_API_KEY`` is while it runs.
 
-A key is an HMAC-SHA256 over (run, rollout, attempt, fence, expiry), so it is checked without a database read. It
-allows its bearer to call models and to emit for its own attempt, nothing else. When the attempt ends the key is
+A key is an HMAC-SHA256 over (run, rollout, attempt, fence, expiry), so it is checked without a database
+read. It
+allows its bearer to call models and to emit for its own attempt, nothing else. When the attempt ends the
+key is
 revoked: a zombie's later use is refused (HTTP 409) and counted.
 
 Invariant: a key that verifies was minted by the holder of ``secret`` for exactly the claims it carries.
@@ -20,7 +22,9 @@ import msgspec
 
 PREFIX = "agl-"
 CONTEXT_KEY = "agl-context"
-"""Placeholder key for clients shared by many rollouts: the wire layer puts the attempt's own key in its place."""
+"""Placeholder key for clients shared by many rollouts: the wire layer puts the attempt's own key in its
+place.
+"""
 
 
 class KeyRefused(Exception):
@@ -45,11 +49,15 @@ class Claims(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Keys:
-    """Mints, checks and revokes keys. ``secret``: at least 16 bytes; random by default (keys then end with the process)."""
+    """Mints, checks and revokes keys. ``secret``: at least 16 bytes; random by default (keys then end with
+    the process).
+    """
 
     def __init__(self, secret: bytes | None = None) -> None:
         if secret is not None and len(secret) < 16:
-            raise ValueError(f"the key secret has {len(secret)} bytes; give at least 16, e.g. from `openssl rand -hex 32`")
+            raise ValueError(
+                f"the key secret has {len(secret)} bytes; give at least 16, e.g. from `openssl rand -hex 32`"
+            )
         self._secret = secret or secrets.token_bytes(32)
         self._revoked: dict[str, float] = {}
 
@@ -59,16 +67,22 @@ class Keys:
         value = os.environ.get("AGL_SECRET")
         return cls(value.encode() if value else None)
 
-    def mint(self, rollout_id: str, attempt_id: str, *, run_id: str = "", fence: int = 1, ttl: float = 86_400.0) -> str:
+    def mint(
+        self, rollout_id: str, attempt_id: str, *, run_id: str = "", fence: int = 1, ttl: float = 86_400.0
+    ) -> str:
         """A key for one attempt, valid ``ttl`` seconds."""
         body = msgspec.msgpack.encode(Claims(run_id, rollout_id, attempt_id, fence, time.time() + ttl))
         return PREFIX + base64.urlsafe_b64encode(self._sign(body) + body).decode().rstrip("=")
 
     def check(self, key: str, now: float | None = None) -> Claims:
-        """The claims of a valid key; :class:`KeyRefused` says why another is not (401 unknown or expired, 409 ended)."""
+        """The claims of a valid key; :class:`KeyRefused` says why another is not (401 unknown or expired,
+        409 ended).
+        """
         claims = self._decode(key)
         if claims.expires < (time.time() if now is None else now):
-            raise KeyRefused(401, "expired-key", f"the key of attempt {claims.attempt_id} has expired", claims)
+            raise KeyRefused(
+                401, "expired-key", f"the key of attempt {claims.attempt_id} has expired", claims
+            )
         if claims.attempt_id in self._revoked:
             raise KeyRefused(
                 409,
@@ -79,7 +93,9 @@ class Keys:
         return claims
 
     def revoke(self, attempt_id: str, *, ttl: float = 86_400.0) -> None:
-        """Refuse the attempt's key from now on. Forgotten after ``ttl`` seconds, when the key has expired anyway."""
+        """Refuse the attempt's key from now on. Forgotten after ``ttl`` seconds, when the key has expired
+        anyway.
+        """
         now = time.time()
         self._revoked[attempt_id] = now + ttl
         while self._revoked:

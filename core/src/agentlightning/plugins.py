@@ -1,10 +1,13 @@
 """Finding plugins and calling their hooks.
 
-:func:`load` reads the built-ins, then the entry-point group ``agentlightning``, and returns one :class:`Plugins`:
-the specs by kind and name, and :meth:`Plugins.moment` for moment hooks. ``AGL_PLUGINS=a,b`` loads only those entry
+:func:`load` reads the built-ins, then the entry-point group ``agentlightning``, and returns one
+:class:`Plugins`:
+the specs by kind and name, and :meth:`Plugins.moment` for moment hooks. ``AGL_PLUGINS=a,b`` loads only
+those entry
 points (empty: none); ``AGL_TRACE_HOOKS=1`` prints each call.
 
-Invariant: a name means one thing. Two plugins that register the same name are an error that names both; a plugin
+Invariant: a name means one thing. Two plugins that register the same name are an error that names both; a
+plugin
 that cannot be imported is named, with its error, and the rest goes on.
 """
 
@@ -71,8 +74,8 @@ class Plugins:
                 name = getattr(spec, key)
                 if name in found:
                     raise PluginError(
-                        f"{hook}: {name!r} is registered by both {owner[name]!r} and {impl.plugin_name!r}; uninstall one, "
-                        "or choose with AGL_PLUGINS"
+                        f"{hook}: {name!r} is registered by both {owner[name]!r} and {impl.plugin_name!r}; "
+                        "uninstall one, or choose with AGL_PLUGINS"
                     )
                 found[name], owner[name] = spec, impl.plugin_name
         return found

@@ -1,6 +1,7 @@
 """Names of spans and attributes.
 
-``gen_ai.*`` are the OpenTelemetry semantic conventions for generative AI, kept here as our own constants because
+``gen_ai.*`` are the OpenTelemetry semantic conventions for generative AI, kept here as our own constants
+because
 the published Python package marks them all as moved; ``agl.*`` are ours, for what the conventions do not name
 (token ids, rollouts, rewards).
 """
@@ -53,7 +54,9 @@ LOGPROBS: Final = "agl.logprobs"
 PROMPT_COUNT: Final = "agl.prompt_tokens"
 RESPONSE_COUNT: Final = "agl.response_tokens"
 TOKENS_DIGEST: Final = "agl.tokens_digest"
-"""sha256 of prompt and response ids (see ``types.tokens.tokens_digest``): joins wire and gateway without a second copy."""
+"""sha256 of prompt and response ids (see ``types.tokens.tokens_digest``): joins wire and gateway without a
+second copy.
+"""
 LAYER: Final = "agl.layer"
 """``wire`` on spans the wire layer made."""
 CHOICE: Final = "agl.choice"

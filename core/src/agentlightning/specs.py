@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from agentlightning.types import Batch, Evaluation, LLM, Recipe, Record, StepReport, Tags
+from agentlightning.types import LLM, Batch, Evaluation, Recipe, Record, StepReport, Tags
 
 CreditRule = Callable[[Record, Recipe], dict[str, float | None]]
 

@@ -1,6 +1,7 @@
 """The trainer: opens what a run needs, hands it to the algorithm, closes everything.
 
-One process holds store, gateway and runner on one event loop; the driver's engine is a process of its own. The
+One process holds store, gateway and runner on one event loop; the driver's engine is a process of its own.
+The
 order of :meth:`Trainer._run` is the flow: store → gateway → driver's engine → runner → algorithm.
 """
 
@@ -23,8 +24,7 @@ from agentlightning.algorithms.context import Algorithm, Context
 from agentlightning.algorithms.rl import RL, refuse_ignored
 from agentlightning.gateway import Gateway, SamplingPolicy, Upstream
 from agentlightning.keys import Keys
-from agentlightning.plugins import Plugins, pick
-from agentlightning.plugins import load as load_plugins
+from agentlightning.plugins import Plugins, load as load_plugins, pick
 from agentlightning.runner import Runner
 from agentlightning.specs import Driver
 from agentlightning.store import open_store
@@ -38,9 +38,12 @@ POLICY = "policy"
 class Trainer:
     """Trains an agent.
 
-    ``algorithm``: a :class:`Recipe`, the name of one, or an object with ``async run(context)``. ``policy``: folder of
-    the model to start from. ``driver``: who runs the recipe; ``options`` are its own settings. ``folder``: where runs
-    go; each gets ``<folder>/<run id>`` with its store, metrics, checkpoints and summary. ``headroom``: scripted
+    ``algorithm``: a :class:`Recipe`, the name of one, or an object with ``async run(context)``.
+    ``policy``: folder of
+    the model to start from. ``driver``: who runs the recipe; ``options`` are its own settings. ``folder``:
+    where runs
+    go; each gets ``<folder>/<run id>`` with its store, metrics, checkpoints and summary. ``headroom``:
+    scripted
     policies (``oracle``, ``random``), each a factory ``tasks -> script`` for a :class:`ScriptedModelServer`.
     """
 
@@ -88,11 +91,15 @@ class Trainer:
         self.name = name
 
     # -------------------------------------------------------------------------------------------- doing
-    def fit(self, agent: Any, train_dataset: Sequence[Any], val_dataset: Sequence[Any] = ()) -> dict[str, Any]:
+    def fit(
+        self, agent: Any, train_dataset: Sequence[Any], val_dataset: Sequence[Any] = ()
+    ) -> dict[str, Any]:
         """Train ``agent``; returns the run's summary. Blocks: use :meth:`afit` inside a running loop."""
         return asyncio.run(self.afit(agent, train_dataset, val_dataset))
 
-    async def afit(self, agent: Any, train_dataset: Sequence[Any], val_dataset: Sequence[Any] = ()) -> dict[str, Any]:
+    async def afit(
+        self, agent: Any, train_dataset: Sequence[Any], val_dataset: Sequence[Any] = ()
+    ) -> dict[str, Any]:
         """Coroutine form of :meth:`fit`."""
         algorithm = self._algorithm()
         async with self.session(agent, train_dataset, val_dataset) as context:
@@ -138,11 +145,15 @@ class Trainer:
     async def session(
         self, agent: Any, train: Sequence[Any] = (), val: Sequence[Any] = (), *, serve_policy: bool = True
     ) -> AsyncIterator[Context]:
-        """Everything a run needs, open: store, gateway, engine, runner. Closed in reverse, whatever happens."""
+        """Everything a run needs, open: store, gateway, engine, runner. Closed in reverse, whatever
+        happens.
+        """
         run_id = time.strftime("%Y%m%d-%H%M%S") + f"-{self.name}-s{self.seed}"
         folder = _fresh(self.folder / run_id)
         async with AsyncExitStack() as stack:
-            relay = Relay([pick(self.plugins.trackers, "tracker", n).factory(folder) for n in self._tracker_names()])
+            relay = Relay(
+                [pick(self.plugins.trackers, "tracker", n).factory(folder) for n in self._tracker_names()]
+            )
             self.plugins.manager.register(relay)
             stack.callback(self.plugins.manager.unregister, relay)
             store = self.store if self.store is not None else open_store(str(folder / "store.sqlite"))
@@ -156,7 +167,13 @@ class Trainer:
             driver = await self._serve(gateway, stack) if serve_policy else None
             await self._serve_scripted(gateway, stack, val)
             runner = Runner(
-                agent, store, gate=gateway, plugins=self.plugins, run_id=folder.name, concurrency=self.n_runners, timeout=self.timeout
+                agent,
+                store,
+                gate=gateway,
+                plugins=self.plugins,
+                run_id=folder.name,
+                concurrency=self.n_runners,
+                timeout=self.timeout,
             )
             serving = _background(runner, stack)
             context = Context(
@@ -181,18 +198,30 @@ class Trainer:
 
     async def _serve(self, gateway: Gateway, stack: AsyncExitStack) -> Driver:
         if self.policy is None:
-            raise ValueError("no policy: give the folder of a model in Hugging Face layout, e.g. policy='examples/calc_x/policy'")
+            raise ValueError(
+                "no policy: give the folder of a model in Hugging Face layout, e.g. "
+                "policy='examples/calc_x/policy'"
+            )
         recipe = self.recipe
         spec = pick(self.plugins.drivers, "driver", self.driver)
-        driver = spec.factory(policy=Path(self.policy), name=POLICY, recipe=recipe, seed=self.seed, options=self.options)
+        driver = spec.factory(
+            policy=Path(self.policy), name=POLICY, recipe=recipe, seed=self.seed, options=self.options
+        )
         stack.push_async_callback(driver.close)
         llm = await driver.start()
         gateway.add_route(
             Upstream(
-                policy=POLICY, url=llm.endpoint, model=llm.model, api_key=llm.api_key, trainable=True, version=lambda: driver.version
+                policy=POLICY,
+                url=llm.endpoint,
+                model=llm.model,
+                api_key=llm.api_key,
+                trainable=True,
+                version=lambda: driver.version,
             )
         )
-        gateway.policy_sampling(POLICY, SamplingPolicy(temperature=recipe.temperature, top_p=recipe.top_p, top_k=recipe.top_k))
+        gateway.policy_sampling(
+            POLICY, SamplingPolicy(temperature=recipe.temperature, top_p=recipe.top_p, top_k=recipe.top_k)
+        )
         return driver
 
     async def _serve_scripted(self, gateway: Gateway, stack: AsyncExitStack, tasks: Sequence[Any]) -> None:

@@ -14,7 +14,9 @@ def test_batches_are_reproducible_and_leave_nothing_out() -> None:
     first = list(islice(task_batches(tasks, 4, seed=3), 5))
     assert first == list(islice(task_batches(tasks, 4, seed=3), 5))
     assert first != list(islice(task_batches(tasks, 4, seed=4), 5))
-    assert sorted(sum(first, [])) == sorted(tasks * 2)  # two epochs, each task in each
+    assert sorted(task for batch in first for task in batch) == sorted(
+        tasks * 2
+    )  # two epochs, each task in each
     assert all(len(batch) == 4 for batch in first)
 
 

@@ -10,7 +10,8 @@ from agentlightning.algorithms.evaluate import interval
 
 
 def test_wilson_for_zero_one_rewards() -> None:
-    # k = 8 of n = 10, z = 1.96: centre (0.8 + 0.19208) / 1.38416, half 1.96 · sqrt(0.016 + 0.009604) / 1.38416
+    # k = 8 of n = 10, z = 1.96: centre (0.8 + 0.19208) / 1.38416, half 1.96 · sqrt(0.016 + 0.009604) /
+    # 1.38416
     low, high = interval([1.0] * 8 + [0.0] * 2)
     assert (low, high) == (pytest.approx(0.4902, abs=1e-4), pytest.approx(0.9433, abs=1e-4))
 

@@ -11,10 +11,10 @@ from contract.through_gateway import leased_attempt
 
 from agentlightning import semconv
 from agentlightning.capture.emitters import emit_reward
-from agentlightning.types.tokens import tokens_digest
 from agentlightning.credit.verdicts import answers
 from agentlightning.keys import CONTEXT_KEY
 from agentlightning.testing import Reply, ScriptedModelServer
+from agentlightning.types.tokens import tokens_digest
 
 pytestmark = pytest.mark.usefixtures("capturing")
 ASK: dict[str, Any] = {"model": "policy", "messages": [{"role": "user", "content": "hi"}]}

@@ -20,7 +20,9 @@ AGL = [sys.executable, "-c", "from _agl_main import main; main()"]
 
 
 def agl(*arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {k: v for k, v in os.environ.items() if k != "AGL_PLUGINS"}  # installed plugins, as for a user
+    environment = {
+        k: v for k, v in os.environ.items() if k != "AGL_PLUGINS"
+    }  # installed plugins, as for a user
     return subprocess.run([*AGL, *arguments], capture_output=True, text=True, timeout=120, env=environment)
 
 
@@ -34,12 +36,24 @@ def test_help_lists_every_command() -> None:
     ("arguments", "message"),
     [
         (["train", "-c", "none.yaml"], "agl: none.yaml: there is no such file"),
-        (["train", "-c", str(CONFIG), "--set", "training.stepz=3"], "training.stepz: Extra inputs are not permitted"),
+        (
+            ["train", "-c", str(CONFIG), "--set", "training.stepz=3"],
+            "training.stepz: Extra inputs are not permitted",
+        ),
         (["train", "-c", str(CONFIG), "--set", "nonsense"], "--set 'nonsense': write key=value"),
-        (["train", "-c", str(CONFIG), "--set", "training.algorithm=grop"], "no recipe is called 'grop'; known: grpo, rloo"),
+        (
+            ["train", "-c", str(CONFIG), "--set", "training.algorithm=grop"],
+            "no recipe is called 'grop'; known: grpo, rloo",
+        ),
         (["train", "-c", str(CONFIG), "--set", "training.recipe={group_sise: 2}"], "training.recipe: "),
-        (["train", "-c", str(CONFIG), "--set", "agent.target=calc_x.agent:nope"], "module 'calc_x.agent' has no 'nope'"),
-        (["train", "-c", str(CONFIG), "--set", "backend.driver=verl"], "no driver is called 'verl'; known: local"),
+        (
+            ["train", "-c", str(CONFIG), "--set", "agent.target=calc_x.agent:nope"],
+            "module 'calc_x.agent' has no 'nope'",
+        ),
+        (
+            ["train", "-c", str(CONFIG), "--set", "backend.driver=verl"],
+            "no driver is called 'verl'; known: local",
+        ),
     ],
 )
 def test_what_a_person_can_mend_is_said_without_a_traceback(arguments: list[str], message: str) -> None:
@@ -49,7 +63,17 @@ def test_what_a_person_can_mend_is_said_without_a_traceback(arguments: list[str]
 
 
 def test_eval_prints_one_json_object_last(tmp_path: Path) -> None:
-    done = agl("eval", "-c", str(CONFIG), "--limit", "4", "--set", f"output={tmp_path}", "--set", "environment.headroom={}")
+    done = agl(
+        "eval",
+        "-c",
+        str(CONFIG),
+        "--limit",
+        "4",
+        "--set",
+        f"output={tmp_path}",
+        "--set",
+        "environment.headroom={}",
+    )
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout.splitlines()[-1])
     assert result["n"] == 4 and result["calls_made"] == result["calls_exact"] > 0 and result["failed"] == 0
@@ -65,7 +89,10 @@ async def test_store_serves_until_sigterm(tmp_path: Path) -> None:
     from agentlightning.store import StoreClient
 
     process = subprocess.Popen(
-        [*AGL, "store", str(tmp_path / "s.sqlite"), "--port", "0"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*AGL, "store", str(tmp_path / "s.sqlite"), "--port", "0"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     try:
         url = _line(process.stdout).split()[-1]

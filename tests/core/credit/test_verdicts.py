@@ -12,8 +12,8 @@ from hypothesis import given, strategies as st
 from agentlightning import semconv
 from agentlightning.credit import tokens_digest, verdict
 from agentlightning.credit.tokens import common_prefix
-from agentlightning.types.tokens import pack
 from agentlightning.credit.verdicts import unrecorded, verdicts
+from agentlightning.types.tokens import pack
 
 IDS = st.lists(st.integers(-(2**31), 2**31 - 1), max_size=12)
 

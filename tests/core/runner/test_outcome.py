@@ -40,8 +40,18 @@ def test_returned(result: object, status: AttemptStatus, reward: float | None, r
         (ValueError("no such tool"), 5.0, AttemptStatus.FAILED, "agent-raised: ValueError: no such tool"),
         (KeyError(), None, AttemptStatus.FAILED, "agent-raised: KeyError: no message"),
         (TimeoutError(), 5.0, AttemptStatus.TIMEOUT, "timeout: the attempt took longer than 5 s"),
-        (TimeoutError("the agent's own"), None, AttemptStatus.FAILED, "agent-raised: TimeoutError: the agent's own"),
-        (asyncio.CancelledError(), None, AttemptStatus.FAILED, "cancelled: the attempt was stopped from outside"),
+        (
+            TimeoutError("the agent's own"),
+            None,
+            AttemptStatus.FAILED,
+            "agent-raised: TimeoutError: the agent's own",
+        ),
+        (
+            asyncio.CancelledError(),
+            None,
+            AttemptStatus.FAILED,
+            "cancelled: the attempt was stopped from outside",
+        ),
     ],
 )
 def test_raised(error: BaseException, timeout: float | None, status: AttemptStatus, reason: str) -> None:

@@ -13,8 +13,8 @@ import pytest
 from agentlightning import emit_reward
 from agentlightning.capture.context import current_attempt
 from agentlightning.gateway import AttemptInfo
-from agentlightning.plugins import build
 from agentlightning.hookspecs import hookimpl
+from agentlightning.plugins import build
 from agentlightning.runner import Runner
 from agentlightning.store import SQLiteStore, Store
 from agentlightning.types import LLM, Rollout, RolloutConfig, RolloutStatus
@@ -70,7 +70,9 @@ async def test_async_agent_returns_its_reward(store: Store) -> None:
         done = await finish(store, [i / 10 for i in range(10)])
     assert {r.status for r in done} == {RolloutStatus.SUCCEEDED}
     records = await store.records([r.rollout_id for r in done])
-    assert sorted(reward.value for record in records for reward in record.rewards) == [i / 10 for i in range(10)]
+    assert sorted(reward.value for record in records for reward in record.rewards) == [
+        i / 10 for i in range(10)
+    ]
 
 
 async def test_sync_agents_run_in_threads_and_emit_for_their_own_attempt(store: Store) -> None:
@@ -96,7 +98,9 @@ async def test_sync_agents_run_in_threads_and_emit_for_their_own_attempt(store: 
     ],
 )
 @pytest.mark.parametrize("kind", ["async", "sync"])
-async def test_bad_ends_have_a_reason_and_no_reward(store: Store, behaviour: str, reason: str, kind: str) -> None:
+async def test_bad_ends_have_a_reason_and_no_reward(
+    store: Store, behaviour: str, reason: str, kind: str
+) -> None:
     release = threading.Event()
 
     def act() -> Any:
@@ -138,7 +142,10 @@ async def test_agent_gets_its_key_and_the_key_ends_with_the_attempt(store: Store
         return 1.0
 
     resources = await store.add_resources(
-        {"llm": LLM(endpoint=gate.url, model="policy"), "judge": LLM(endpoint="http://other/v1", model="m", api_key="vendor")}
+        {
+            "llm": LLM(endpoint=gate.url, model="policy"),
+            "judge": LLM(endpoint="http://other/v1", model="m", api_key="vendor"),
+        }
     )
     async with serving(agent, store, gate=gate):
         await finish(store, [1, 2], resources_id=resources.resources_id, metadata={"greedy": True}, seed=5)
@@ -179,7 +186,11 @@ async def test_retry_after_failure_when_the_condition_allows(store: Store) -> No
     async with serving(agent, store):
         [rollout] = await finish(store, [1], config=config)
     assert rollout.status == RolloutStatus.SUCCEEDED and rollout.attempts == 3
-    assert [a.status for a in await store.query_attempts(rollout.rollout_id)] == ["failed", "failed", "succeeded"]
+    assert [a.status for a in await store.query_attempts(rollout.rollout_id)] == [
+        "failed",
+        "failed",
+        "succeeded",
+    ]
 
 
 async def test_stop_finishes_what_runs(store: Store) -> None:
@@ -195,6 +206,18 @@ async def test_stop_finishes_what_runs(store: Store) -> None:
         await started.wait()
         asyncio.get_running_loop().call_later(0.05, go.set)
     assert (await store.get_rollout_by_id(rollout.rollout_id)).status == RolloutStatus.SUCCEEDED
+
+
+async def test_a_store_that_cannot_be_written_ends_serving(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def full(*args: Any, **kwargs: Any) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(store, "update_attempt", full)
+    await store.enqueue_rollout(1)
+    with pytest.raises(OSError, match="no space left"):
+        await asyncio.wait_for(Runner(lambda task: 1.0, store).serve(), 10)
 
 
 async def test_step_runs_one_task_without_the_queue(store: Store) -> None:

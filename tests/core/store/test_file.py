@@ -84,6 +84,31 @@ def test_one_process_owns_a_file(tmp_path: Path) -> None:
     asyncio.run(SQLiteStore(tmp_path / "s.sqlite").close())
 
 
+def test_a_forked_child_does_not_keep_the_lock(tmp_path: Path) -> None:
+    store = SQLiteStore(tmp_path / "s.sqlite")
+    out, into = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.read(out, 1)
+        os._exit(0)
+    asyncio.run(store.close())
+    asyncio.run(SQLiteStore(tmp_path / "s.sqlite").close())
+    os.write(into, b"x")
+    os.waitpid(child, 0)
+    os.close(out)
+    os.close(into)
+
+
+def test_only_its_owner_reads_the_file(tmp_path: Path) -> None:
+    store = SQLiteStore(tmp_path / "new" / "s.sqlite")
+    asyncio.run(store.enqueue_rollout(1))
+    modes = {
+        p.name: p.stat().st_mode & 0o077 for p in (tmp_path / "new").glob("s.sqlite*") if p.suffix != ".lock"
+    }
+    assert set(modes.values()) == {0} and "s.sqlite" in modes
+    asyncio.run(store.close())
+
+
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     path = tmp_path / "s.sqlite"
     path.write_bytes(b"this is no database, whatever its name says" * 100)

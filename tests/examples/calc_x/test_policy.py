@@ -142,3 +142,14 @@ def test_the_rebuild_gives_the_same_evaluation(greedy: Evaluation) -> None:
     assert abs(rebuilt.reward - greedy.reward) <= 0.04
     for kind, reward in greedy.by_kind.items():
         assert abs(rebuilt.by_kind[kind] - reward) <= 0.15, kind
+
+
+def test_transformers_tokenizes_unseen_text_alike(policy: Policy) -> None:
+    """Loaders that go by the model's type replace parts of a tokenizer; the ids must not change by it."""
+    from transformers import AutoTokenizer
+
+    theirs = AutoTokenizer.from_pretrained(POLICY)
+    texts = [problem["question"] for problem in generate("heldout", 60)]
+    texts += ["a  b\n\n c é 12.5!?\t", "I'll pay $1,000 - isn't it?", "   x\n \n", "Cafe\u0301"]
+    for text in texts:
+        assert theirs.encode(text) == policy.tokenizer.encode(text), text

@@ -1,6 +1,7 @@
 """From tasks to rollouts: which tasks a step gets, and the identifiers and seeds of its rollouts.
 
-Everything is a function of (run seed, step, position): the same run asks the same questions in the same order.
+Everything is a function of (run seed, step, position): the same run asks the same questions in the same
+order.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ def task_id(task: Any) -> str:
 
 
 def task_batches(tasks: Sequence[Any], size: int, seed: int) -> Iterator[list[Any]]:
-    """Endless batches: epoch after epoch, each shuffled by (seed, epoch); no task is left out at an epoch's end."""
+    """Endless batches: epoch after epoch, each shuffled by (seed, epoch); no task is left out at an
+    epoch's end.
+    """
     if not tasks:
         raise ValueError("the training dataset is empty")
     pending: list[Any] = []
@@ -58,7 +61,9 @@ def group_rollouts(
     config: RolloutConfig | None = None,
     metadata: dict[str, Any] | None = None,
 ) -> list[Rollout]:
-    """``samples`` rollouts per task, sharing a group. Identifiers are functions of run, batch name and position."""
+    """``samples`` rollouts per task, sharing a group. Identifiers are functions of run, batch name and
+    position.
+    """
     rollouts: list[Rollout] = []
     for position, task in enumerate(tasks):
         group = f"{run_id}/{name}/{position}"

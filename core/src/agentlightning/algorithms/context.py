@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from agentlightning.algorithms.evaluate import evaluate
-
 from agentlightning.gateway import Gateway
 from agentlightning.plugins import Plugins
 from agentlightning.specs import Driver
@@ -54,7 +53,9 @@ class Context:
     """Policy name → id of the resources that point agents at it."""
 
     async def publish(self) -> None:
-        """Store the endpoints agents are given: the policy, and the scripted policies of the headroom check."""
+        """Store the endpoints agents are given: the policy, and the scripted policies of the headroom
+        check.
+        """
         for name in (self.policy, *self.headroom):
             llm = LLM(endpoint=self.gateway.url, model=name)
             self.resources[name] = (await self.store.add_resources({"llm": llm})).resources_id
@@ -77,7 +78,9 @@ class Context:
         return evaluation
 
     async def guard(self, work: Coroutine[Any, Any, T]) -> T:
-        """Await ``work``; if the runner dies meanwhile, stop it and raise the runner's error instead of waiting for ever."""
+        """Await ``work``; if the runner dies meanwhile, stop it and raise the runner's error instead of
+        waiting for ever.
+        """
         main = asyncio.ensure_future(work)
         if self.runner is None:
             return await main

@@ -48,7 +48,8 @@ async def evaluate(
 ) -> Evaluation:
     """Run every task once and average the rewards.
 
-    A rollout that failed or emitted no reward counts as 0 *here*, because an agent that breaks has solved nothing;
+    A rollout that failed or emitted no reward counts as 0 *here*, because an agent that breaks has solved
+    nothing;
     how many did is in ``failed``. (In training such a rollout is left out instead.)
     """
     if not tasks:

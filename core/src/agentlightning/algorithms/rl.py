@@ -1,7 +1,9 @@
 """Policy-gradient RL: evaluate, let a driver run the recipe, evaluate again.
 
-The algorithm owns what every driver shares: which tasks a step rolls out, how their records become credited rows,
-and when the policy is evaluated. The driver owns the loop and the gradient. Reading :meth:`RLJob.collect` top to
+The algorithm owns what every driver shares: which tasks a step rolls out, how their records become
+credited rows,
+and when the policy is evaluated. The driver owns the loop and the gradient. Reading :meth:`RLJob.collect`
+top to
 bottom is the path from a task to the rows of a step.
 """
 
@@ -26,13 +28,16 @@ def refuse_ignored(recipe: Recipe, driver: str, honours: frozenset[str]) -> None
     ignored = {k: v for k, v in recipe.uses().items() if k not in honours | CORE_FIELDS}
     if ignored:
         listed = ", ".join(f"{k}={v!r}" for k, v in sorted(ignored.items()))
-        raise RecipeRefused(f"driver {driver!r} does not implement {listed} of recipe {recipe.name!r}; use another driver or drop it")
+        raise RecipeRefused(
+            f"driver {driver!r} does not implement {listed} of recipe {recipe.name!r}; use another driver "
+            "or drop it"
+        )
 
 
 CORE_FIELDS = frozenset(
     {
-        "group_size", "credit", "gamma", "baseline", "group_by", "scale", "normalise", "constant", "drop_zero_spread",
-        "merge", "staleness", "temperature",
+        "group_size", "credit", "gamma", "baseline", "group_by", "scale", "normalise", "constant",
+        "drop_zero_spread", "merge", "staleness", "temperature",
     }
 )  # fmt: skip
 """Recipe fields that core itself honours, whatever the driver: they end in the rows."""
@@ -62,7 +67,9 @@ class RL:
         headroom_tasks: int = 100,
     ) -> None:
         if steps < 0 or batch_size < 1:
-            raise ValueError(f"steps={steps} and batch_size={batch_size}: need steps >= 0 and batch_size >= 1")
+            raise ValueError(
+                f"steps={steps} and batch_size={batch_size}: need steps >= 0 and batch_size >= 1"
+            )
         self.recipe = recipe
         self.steps = steps
         self.batch_size = batch_size
@@ -116,7 +123,8 @@ class RLJob:
     async def collect(self, step: int) -> Batch:
         """Roll out this step's tasks and credit them.
 
-        Tasks become groups of rollouts in the store; runners lease them; the gateway records their calls; when all
+        Tasks become groups of rollouts in the store; runners lease them; the gateway records their calls;
+        when all
         are finished, credit turns calls and rewards into rows.
         """
         assert self._batches is not None
@@ -166,7 +174,9 @@ class RLJob:
             return None
         return await self.measure(f"step-{step + 1}")
 
-    async def measure(self, name: str, policy: str | None = None, limit: int | None = None) -> Evaluation | None:
+    async def measure(
+        self, name: str, policy: str | None = None, limit: int | None = None
+    ) -> Evaluation | None:
         """Greedy evaluation on the validation tasks; ``None`` without any."""
         tasks = self.context.val[:limit] if limit else self.context.val
         return await self.context.evaluate(tasks, name=name, policy=policy) if tasks else None

@@ -1,6 +1,7 @@
 """Who is running here: the attempt that the current thread or task works for.
 
-The runner enters an :class:`AttemptContext`; emitters, the wire layer and the span processor read it. It travels
+The runner enters an :class:`AttemptContext`; emitters, the wire layer and the span processor read it. It
+travels
 in a ``contextvars.ContextVar``, so it follows tasks, ``asyncio.gather`` and ``asyncio.to_thread``.
 
 Capture knows no store: finished spans go to ``sink``, a callable that the runner provides.
@@ -44,7 +45,9 @@ class AttemptContext:
         for resource in self.resources.values():
             if isinstance(resource, LLM):
                 return resource
-        raise LookupError(f"attempt {self.attempt_id} was given no LLM resource; resources: {sorted(self.resources)}")
+        raise LookupError(
+            f"attempt {self.attempt_id} was given no LLM resource; resources: {sorted(self.resources)}"
+        )
 
 
 _current: ContextVar[AttemptContext | None] = ContextVar("agl_attempt", default=None)

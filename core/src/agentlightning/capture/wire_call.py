@@ -28,8 +28,8 @@ from agentlightning.capture.identity import who
 from agentlightning.capture.tokens import pack_ids, pack_logprobs
 from agentlightning.capture.wire_result import Choice, Reading
 from agentlightning.keys import CONTEXT_KEY, PREFIX
-from agentlightning.types.tokens import tokens_digest
 from agentlightning.types import LLM, Span, Tags, merge_tags
+from agentlightning.types.tokens import tokens_digest
 
 _LOG = logging.getLogger(__name__)
 _OPERATIONS = {"/chat/completions": "chat", "/completions": "text_completion"}

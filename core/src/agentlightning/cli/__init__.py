@@ -14,7 +14,11 @@ from agentlightning.types import UsageError
 def app() -> typer.Typer:
     """The application with every plugin's commands."""
     root = typer.Typer(
-        name="agl", help="Train agents you have already written.", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False
+        name="agl",
+        help="Train agents you have already written.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
     )
     for spec in plugins.load().commands.values():
         spec.register(root)

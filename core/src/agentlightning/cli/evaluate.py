@@ -13,13 +13,17 @@ def register(app: typer.Typer) -> None:
     @app.command("eval")
     def evaluate(
         config: Annotated[Path, typer.Option("--config", "-c", help="The run's YAML file.")],
-        policy: Annotated[str | None, typer.Option(help="Folder of the policy, instead of backend.policy.")] = None,
+        policy: Annotated[
+            str | None, typer.Option(help="Folder of the policy, instead of backend.policy.")
+        ] = None,
         limit: Annotated[int | None, typer.Option(help="At most so many tasks.")] = None,
         sampled: Annotated[bool, typer.Option(help="Sample at temperature 1 instead of greedily.")] = False,
         seed: Annotated[int | None, typer.Option(help="Instead of training.seed.")] = None,
         sets: Annotated[list[str] | None, typer.Option("--set", help="key=value.")] = None,
     ) -> None:
-        """Mean reward on the held-out tasks with its 95 % interval. The last line of stdout is one JSON object."""
+        """Mean reward on the held-out tasks with its 95 % interval. The last line of stdout is one JSON
+        object.
+        """
         from agentlightning.cli.run import last_line, read, trainer_from
 
         folder = str(Path(policy).resolve()) if policy else None

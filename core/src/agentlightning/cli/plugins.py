@@ -21,7 +21,17 @@ def register(app: typer.Typer) -> None:
         for name, plugin in loaded.manager.list_name_plugin():
             callers = loaded.manager.get_hookcallers(plugin) or []
             table.add_row(name, ", ".join(sorted(caller.name for caller in callers)))
-        kinds = ("adapters", "recipes", "algorithms", "drivers", "stores", "credit_rules", "baselines", "trackers", "commands")
+        kinds = (
+            "adapters",
+            "recipes",
+            "algorithms",
+            "drivers",
+            "stores",
+            "credit_rules",
+            "baselines",
+            "trackers",
+            "commands",
+        )
         console = Console()
         console.print(table)
         for kind in kinds:

@@ -1,4 +1,6 @@
-"""What ``train`` and ``eval`` share: from a configuration to a trainer, and the machine-readable last line."""
+"""What ``train`` and ``eval`` share: from a configuration to a trainer, and the machine-readable last
+line.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +10,7 @@ from typing import Any
 
 from agentlightning.agents import LitAgent, as_agent
 from agentlightning.config import ConfigError, RunConfig, load_config, load_data, resolve
-from agentlightning.plugins import load as load_plugins
-from agentlightning.plugins import pick
+from agentlightning.plugins import load as load_plugins, pick
 from agentlightning.trainer import Trainer
 from agentlightning.types import Recipe
 
@@ -49,7 +50,8 @@ def trainer_from(config: RunConfig) -> tuple[Trainer, LitAgent[Any], list[Any], 
         select=config.agent.select,
         adapters=[config.agent.type] if config.agent.type else [],
         headroom={
-            name: resolve(target, f"environment.headroom.{name}") for name, target in environment.headroom.items()
+            name: resolve(target, f"environment.headroom.{name}")
+            for name, target in environment.headroom.items()
         },
         headroom_tasks=environment.headroom_tasks,
         evaluate_every=training.evaluate_every,

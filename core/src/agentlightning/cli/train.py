@@ -14,12 +14,27 @@ def register(app: typer.Typer) -> None:
         config: Annotated[Path, typer.Option("--config", "-c", help="The run's YAML file.")],
         seed: Annotated[int | None, typer.Option(help="Instead of training.seed.")] = None,
         steps: Annotated[int | None, typer.Option(help="Instead of training.steps.")] = None,
-        sets: Annotated[list[str] | None, typer.Option("--set", help="key=value, e.g. training.batch_size=4.")] = None,
+        sets: Annotated[
+            list[str] | None, typer.Option("--set", help="key=value, e.g. training.batch_size=4.")
+        ] = None,
     ) -> None:
-        """Evaluate, train, evaluate. The last line of stdout is one JSON object; files lie in the run's folder."""
+        """Evaluate, train, evaluate. The last line of stdout is one JSON object; files lie in the run's
+        folder.
+        """
         from agentlightning.cli.run import last_line, read, trainer_from
 
-        trainer, agent, train_tasks, val_tasks = trainer_from(read(config, sets, training__seed=seed, training__steps=steps))
+        trainer, agent, train_tasks, val_tasks = trainer_from(
+            read(config, sets, training__seed=seed, training__steps=steps)
+        )
         summary = trainer.fit(agent, train_tasks, val_tasks)
-        keys = ("reward_before", "reward_after", "ci_before", "ci_after", "train_seconds", "seed", "total_seconds", "run_id")
+        keys = (
+            "reward_before",
+            "reward_after",
+            "ci_before",
+            "ci_after",
+            "train_seconds",
+            "seed",
+            "total_seconds",
+            "run_id",
+        )
         last_line({key: summary.get(key) for key in keys})

@@ -14,7 +14,8 @@ from agentlightning.credit.failure import KINDS as FAILURES, Failure
 from agentlightning.credit.forest import Forest, Path, grow
 from agentlightning.credit.rewards import Rewards, resolve
 from agentlightning.credit.rules import RULES, CreditRule
-from agentlightning.credit.verdicts import Verdict, tokens_digest, verdict
+from agentlightning.credit.verdicts import Verdict, verdict
+from agentlightning.types.tokens import tokens_digest
 
 __all__ = [
     "BASELINES",

@@ -22,8 +22,8 @@ from collections.abc import Callable, Iterable, Sequence
 from agentlightning.credit import messages as chat
 from agentlightning.credit.messages import Message
 from agentlightning.credit.tokens import common_prefix
-from agentlightning.types.tokens import pack
 from agentlightning.types import Call
+from agentlightning.types.tokens import pack
 
 NEAR = 4
 """Tokens around the start of an answer that belong to its opening (``<think>\\n`` given by the template)."""

@@ -20,9 +20,9 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 
 from agentlightning.credit.breaks import breaks
-from agentlightning.types.tokens import WIDTH, pack
 from agentlightning.credit.trainable import call_order
 from agentlightning.types import Call
+from agentlightning.types.tokens import WIDTH, pack
 
 
 @dataclass(slots=True, eq=False)

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from agentlightning import semconv
-from agentlightning.types.tokens import tokens_digest
 from agentlightning.types import Call, Record, Span
+from agentlightning.types.tokens import tokens_digest
 
 Kind = Literal["exact", "gateway-only", "wire-only", "mismatch", "no-ids"]
 
@@ -98,7 +98,11 @@ def _counts(call: Call, choices: Sequence[Call]) -> tuple[str, str]:
     siblings = [c.response_ids for c in choices] if choices else [call.response_ids]
     known = [len(ids) for ids in siblings if ids is not None]
     total = sum(known) if len(known) == len(siblings) else None
-    if call.completion_tokens is not None and total is not None and call.completion_tokens not in (response, total):
+    if (
+        call.completion_tokens is not None
+        and total is not None
+        and call.completion_tokens not in (response, total)
+    ):
         return f"{total} response ids, but usage says {call.completion_tokens}", ""
     if call.prompt_tokens is None or call.completion_tokens is None:
         return "", "the engine reported no usage"

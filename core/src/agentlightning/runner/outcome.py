@@ -33,12 +33,19 @@ def settle(result: Any) -> Outcome:
         value = float(result)
         if math.isfinite(value):
             return Outcome(AttemptStatus.SUCCEEDED, reward=value)
-        return Outcome(AttemptStatus.FAILED, f"bad-reward: the agent returned {value}, which is not a finite number")
-    if isinstance(result, Sequence) and not isinstance(result, str | bytes) and all(isinstance(s, Span) for s in result):
+        return Outcome(
+            AttemptStatus.FAILED, f"bad-reward: the agent returned {value}, which is not a finite number"
+        )
+    if (
+        isinstance(result, Sequence)
+        and not isinstance(result, str | bytes)
+        and all(isinstance(s, Span) for s in result)
+    ):
         return Outcome(AttemptStatus.SUCCEEDED, spans=result)
     return Outcome(
         AttemptStatus.FAILED,
-        f"bad-reward: the agent returned {type(result).__name__}; return a number, None (after emit_reward), or spans",
+        f"bad-reward: the agent returned {type(result).__name__}; "
+        "return a number, None (after emit_reward), or spans",
     )
 
 

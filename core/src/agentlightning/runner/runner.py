@@ -1,7 +1,9 @@
 """The runner: leases rollouts, runs the agent under an attempt's identity, and settles what became of it.
 
-Async agents run as tasks of one loop, sync agents in a pool of threads; ``concurrency`` bounds both. An attempt has
-a wall-clock limit. When it ends, its key is revoked first, then spans and status are written in one transaction:
+Async agents run as tasks of one loop, sync agents in a pool of threads; ``concurrency`` bounds both. An
+attempt has
+a wall-clock limit. When it ends, its key is revoked first, then spans and status are written in one
+transaction:
 whoever reads a finished attempt reads all of it.
 """
 
@@ -84,10 +86,16 @@ class Runner:
         """Attempt status → attempts this runner has settled."""
         self._running: dict[str, asyncio.Task[None]] = {}
         self._threads: ThreadPoolExecutor | None = None
+        self._broken: asyncio.Future[None] | None = None
+        """Fails when an attempt could not be settled (the store is gone, say): then serving ends with it."""
 
     # ------------------------------------------------------------------------------------------ serving
     async def serve(self, stop: asyncio.Event | None = None) -> None:
-        """Run rollouts until ``stop`` is set or the task is cancelled; what runs then is finished first."""
+        """Run rollouts until ``stop`` is set or the task is cancelled; what runs then is finished first.
+
+        Raises what keeps attempts from being settled: a runner that cannot write must not look alive.
+        """
+        self._broken = asyncio.get_running_loop().create_future()
         beat = asyncio.create_task(self._beat())
         slots = asyncio.Semaphore(self.concurrency)
         try:
@@ -99,9 +107,7 @@ class Runner:
                     free += 1
                 leases = await self._lease(free, stop)
                 for lease in leases:
-                    task = asyncio.create_task(self._attempt(lease))
-                    self._running[lease.attempt.attempt_id] = task
-                    task.add_done_callback(lambda _t, a=lease.attempt.attempt_id: (self._running.pop(a, None), slots.release()))
+                    self._begin(lease, slots)
                 for _ in range(free - len(leases)):
                     slots.release()
         finally:
@@ -110,24 +116,44 @@ class Runner:
                 await asyncio.gather(*self._running.values(), return_exceptions=True)
             if self._threads:
                 self._threads.shutdown(wait=False, cancel_futures=True)
+        if self._broken.done():  # an attempt that ran when we were stopped
+            self._broken.result()
+        self._broken.cancel()
+
+    def _begin(self, lease: AttemptedRollout, slots: asyncio.Semaphore) -> None:
+        """Run a lease in the background; its slot is free again when it has ended."""
+        attempt_id = lease.attempt.attempt_id
+        task = asyncio.create_task(self._attempt(lease))
+        self._running[attempt_id] = task
+
+        def ended(done: asyncio.Task[None]) -> None:
+            self._running.pop(attempt_id, None)
+            slots.release()
+            error = None if done.cancelled() else done.exception()
+            if error is not None and self._broken is not None and not self._broken.done():
+                self._broken.set_exception(error)
+
+        task.add_done_callback(ended)
 
     async def _lease(self, limit: int, stop: asyncio.Event | None) -> list[AttemptedRollout]:
         """Wait for work, at most until ``stop``."""
         request = asyncio.create_task(
             self.store.dequeue_many_rollouts(self.worker_id, limit, run_id=self.run_id, wait=20.0)
         )
-        stopping = asyncio.create_task(stop.wait()) if stop else None
-        await asyncio.wait({request, stopping} if stopping else {request}, return_when=asyncio.FIRST_COMPLETED)
-        if stopping and not request.done():
-            request.cancel()
-        if stopping:
-            stopping.cancel()
-        try:
-            return await request
-        except asyncio.CancelledError:
-            if stop and stop.is_set():
-                return []
-            raise
+        assert self._broken is not None
+        ends: set[asyncio.Future[Any]] = {self._broken}
+        if stop:
+            ends.add(asyncio.create_task(stop.wait()))
+        await asyncio.wait({request, *ends}, return_when=asyncio.FIRST_COMPLETED)
+        for end in ends - {self._broken}:
+            end.cancel()
+        if request.done():
+            return request.result()
+        request.cancel()
+        await asyncio.wait({request})
+        if self._broken.done():
+            self._broken.result()  # raises
+        return request.result() if not request.cancelled() else []
 
     async def _beat(self) -> None:
         """Tell the store we live; stop attempts whose lease went to another."""
@@ -136,16 +162,22 @@ class Runner:
             try:
                 lost = await self.store.heartbeat(self.worker_id, list(self._running))
             except Exception:
-                log.exception("runner %s: heartbeat failed; the next one is in %g s", self.worker_id, self.heartbeat)
+                log.exception(
+                    "runner %s: heartbeat failed; the next one is in %g s", self.worker_id, self.heartbeat
+                )
                 continue
             for attempt_id in lost:
                 if task := self._running.get(attempt_id):
-                    log.warning("runner %s: attempt %s was given to another; stopping it", self.worker_id, attempt_id)
+                    log.warning(
+                        "runner %s: attempt %s was given to another; stopping it", self.worker_id, attempt_id
+                    )
                     task.cancel()
 
     async def step(self, task: Any, resources_id: str | None = None, **fields: Any) -> Rollout:
         """Run one task now, without the queue, and return its finished rollout."""
-        lease = await self.store.start_rollout(task, resources_id=resources_id, worker_id=self.worker_id, **fields)
+        lease = await self.store.start_rollout(
+            task, resources_id=resources_id, worker_id=self.worker_id, **fields
+        )
         await self._attempt(lease)
         return await self.store.get_rollout_by_id(lease.rollout.rollout_id)
 
@@ -205,7 +237,9 @@ class Runner:
         if self._threads is None:
             self._threads = ThreadPoolExecutor(self.concurrency, thread_name_prefix="agl-agent")
         call = contextvars.copy_context().run
-        return await asyncio.get_running_loop().run_in_executor(self._threads, call, entry, rollout.input, resources, rollout)
+        return await asyncio.get_running_loop().run_in_executor(
+            self._threads, call, entry, rollout.input, resources, rollout
+        )
 
     async def _context(self, lease: AttemptedRollout, spans: list[Span]) -> AttemptContext:
         rollout, attempt = lease.rollout, lease.attempt
@@ -225,7 +259,9 @@ class Runner:
                 )
             )
             resources = {
-                name: msgspec.structs.replace(r, api_key=key) if isinstance(r, LLM) and r.endpoint == self.gate.url else r
+                name: msgspec.structs.replace(r, api_key=key)
+                if isinstance(r, LLM) and r.endpoint == self.gate.url
+                else r
                 for name, r in resources.items()
             }
         return AttemptContext(

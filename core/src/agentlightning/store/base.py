@@ -3,7 +3,8 @@
 Method names are those of the seed project; the calls, records and steps are ours. The SQLite store, its HTTP
 client and any plugin's store pass one contract suite.
 
-Invariants: *acknowledged ⇒ survives kill -9*; a write with the same ``request_id`` is done once and answered the
+Invariants: *acknowledged ⇒ survives kill -9*; a write with the same ``request_id`` is done once and
+answered the
 same; a write for an attempt that has ended or was fenced raises :class:`AttemptEnded` and is counted.
 """
 
@@ -44,11 +45,15 @@ class Conflict(StoreError):
 
 
 class AttemptEnded(Conflict):
-    """A late write: the attempt has ended or its lease went to another. Refused and counted, never applied."""
+    """A late write: the attempt has ended or its lease went to another. Refused and counted, never
+    applied.
+    """
 
 
 class Store(Protocol):
-    """What a store does. All methods are coroutines; implementations are safe for concurrent tasks of one loop."""
+    """What a store does. All methods are coroutines; implementations are safe for concurrent tasks of one
+    loop.
+    """
 
     # -- work
     async def enqueue_rollout(

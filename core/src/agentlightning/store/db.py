@@ -23,7 +23,7 @@ from agentlightning.store.lock import FileLock
 _DIALECT = sqlite_dialect(paramstyle="named")
 _PAGE = 16384
 """Bytes a page. A call takes about 3 kB, which 4 kB pages would store one a page."""
-_CACHE = 64 << 20
+_CACHE = 16 << 20
 """Bytes of pages kept in memory."""
 CHUNK = 500
 """Ids bound in one ``IN (…)``."""
@@ -76,6 +76,7 @@ class Database:
         if self.path is not None:
             self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             self.lock = FileLock(self.path)
+            os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))  # resources may hold keys
         try:
             self.connection = self._connect(synchronous)
         except BaseException:

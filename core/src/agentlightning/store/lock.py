@@ -1,7 +1,7 @@
 """One process owns a store file: an advisory lock on ``<file>.lock``, which also says who.
 
-The kernel releases the lock when the process dies, however it dies; the text in the file is only for
-messages.
+The kernel releases the lock when the process dies, however it dies, and forked children do not inherit it;
+the text in the file is only for messages.
 """
 
 from __future__ import annotations
@@ -14,26 +14,38 @@ from typing import IO
 
 from agentlightning.store.base import StoreError
 
+_held: dict[Path, FileLock] = {}
+"""A POSIX lock does not keep its own process out, and ends when that opens and closes the file once more."""
+
 
 class FileLock:
     """Held from construction to :meth:`release`."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path.with_name(path.name + ".lock")
-        self._file: IO[str] | None = open(self.path, "a+", encoding="utf-8")  # noqa: SIM115 - held while we live
-        if not _take(self._file):
-            owner = self._read()
-            self._file.close()
-            self._file = None
+        self.path = path.with_name(path.name + ".lock").resolve()
+        self.pid = os.getpid()
+        self.url: str | None = None
+        self._file: IO[str] | None = None
+        ours = _held.get(self.path)
+        if ours is not None and ours.pid == self.pid:
+            raise StoreError(_taken(path, {"pid": ours.pid, "url": ours.url}))
+        file = open(self.path, "a+", encoding="utf-8")  # noqa: SIM115 - held while we live
+        if not _take(file):
+            file.seek(0)
+            owner = _owner(file.read())
+            file.close()
             raise StoreError(_taken(path, owner))
+        self._file = file
+        _held[self.path] = self
         self.announce(None)
 
     def announce(self, url: str | None) -> None:
         """Say in the lock file who owns the store and, once served, at which URL."""
+        self.url = url
         if self._file is not None:
             self._file.seek(0)
             self._file.truncate()
-            json.dump({"pid": os.getpid(), "url": url}, self._file)
+            json.dump({"pid": self.pid, "url": url}, self._file)
             self._file.flush()
 
     def release(self) -> None:
@@ -41,15 +53,15 @@ class FileLock:
         if self._file is not None:
             self._file.close()
             self._file = None
+            _held.pop(self.path, None)
 
-    def _read(self) -> dict[str, object]:
-        assert self._file is not None
-        self._file.seek(0)
-        try:
-            found = json.load(self._file)
-        except ValueError:  # the owner is just writing it, or the file is foreign: the message says "unknown"
-            return {}
-        return found if isinstance(found, dict) else {}
+
+def _owner(text: str) -> dict[str, object]:
+    try:
+        found = json.loads(text)
+    except ValueError:  # the owner is just writing it, or the file is foreign: the message says "unknown"
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _taken(path: Path, owner: dict[str, object]) -> str:
@@ -64,7 +76,7 @@ def _taken(path: Path, owner: dict[str, object]) -> str:
 
 
 def _take(file: IO[str]) -> bool:
-    """Try to lock; False if another holds it."""
+    """Try to lock; False if another process holds it."""
     try:
         if sys.platform == "win32":
             import msvcrt
@@ -74,7 +86,7 @@ def _take(file: IO[str]) -> bool:
         else:
             import fcntl
 
-            fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         return False
     return True

@@ -15,7 +15,9 @@ log = logging.getLogger(__name__)
 
 
 class Relay:
-    """Listens to the moment hooks of one run and tells its trackers. A tracker's error is counted, never fatal."""
+    """Listens to the moment hooks of one run and tells its trackers. A tracker's error is counted, never
+    fatal.
+    """
 
     def __init__(self, trackers: Sequence[Tracker]) -> None:
         self.trackers = list(trackers)

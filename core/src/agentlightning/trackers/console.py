@@ -1,4 +1,6 @@
-"""The terminal: live progress while a run trains, then before and after side by side and the reward's curve."""
+"""The terminal: live progress while a run trains, then before and after side by side and the reward's
+curve.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,14 @@ from typing import Any
 from rich.console import Console, Group
 from rich.live import Live
 from rich.panel import Panel
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 from rich.text import Text
 
@@ -72,7 +81,8 @@ class ConsoleTracker:
         self._evaluations[evaluation.name] = evaluation
         low, high = evaluation.ci
         self.console.print(
-            f"[bold]evaluated[/] {evaluation.name:8} reward {evaluation.reward:.3f}  95 % [{low:.3f}, {high:.3f}]  "
+            f"[bold]evaluated[/] {evaluation.name:8} reward {evaluation.reward:.3f}  "
+            f"95 % [{low:.3f}, {high:.3f}]  "
             f"n={evaluation.n}  failed={evaluation.failed}  {evaluation.seconds:.1f} s",
             highlight=False,
         )
@@ -86,11 +96,19 @@ class ConsoleTracker:
             lines = curve(smooth(self.rewards, 5))
             lines.append("      └" + "─" * 60)
             lines.append(f"       step 1{'':{52 - len(str(len(self.rewards)))}}{len(self.rewards)}")
-            self.console.print(Panel("\n".join(lines), title="training reward (mean of 5 steps)", title_align="left", expand=False))
+            self.console.print(
+                Panel(
+                    "\n".join(lines),
+                    title="training reward (mean of 5 steps)",
+                    title_align="left",
+                    expand=False,
+                )
+            )
         totals = summary.get("totals", {})
         if totals.get("calls"):
             self.console.print(
-                f"{totals['calls']:.0f} calls, {totals['calls_exact']:.0f} exact · {totals['tokens_trained']:.0f} tokens trained · "
+                f"{totals['calls']:.0f} calls, {totals['calls_exact']:.0f} exact · "
+                f"{totals['tokens_trained']:.0f} tokens trained · "
                 f"largest gap between stored and recomputed logprob {totals['logprob_gap_max']:.1e}",
                 highlight=False,
             )
@@ -119,9 +137,16 @@ class ConsoleTracker:
             f"reward [bold green]{m.get('reward_mean', float('nan')):.3f}[/]",
             Text(sparkline(self.rewards, 36), style="green"),
         )
-        facts.add_row(f"tokens/s {self._rate():.0f}", f"rows {m.get('rows', 0):.0f} · grad {m.get('grad_norm', 0):.3f}")
+        facts.add_row(
+            f"tokens/s {self._rate():.0f}", f"rows {m.get('rows', 0):.0f} · grad {m.get('grad_norm', 0):.3f}"
+        )
         facts.add_row("seconds", " · ".join(f"{name} {value:.2f}" for name, value in s.items()))
-        return Panel(Group(self._progress, facts), border_style="cyan", title=f"{report.policy} v{report.policy_version}", title_align="left")
+        return Panel(
+            Group(self._progress, facts),
+            border_style="cyan",
+            title=f"{report.policy} v{report.policy_version}",
+            title_align="left",
+        )
 
 
 def _before_after(before: Evaluation, after: Evaluation) -> Table:

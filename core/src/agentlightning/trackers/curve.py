@@ -4,16 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-_DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))  # Unicode's bit of (column, row) in a cell of 2 × 4
+_DOTS = (
+    (0x01, 0x02, 0x04, 0x40),
+    (0x08, 0x10, 0x20, 0x80),
+)  # Unicode's bit of (column, row) in a cell of 2 × 4
 
 
 def smooth(values: Sequence[float], window: int) -> list[float]:
     """Trailing mean over ``window`` values (fewer at the start)."""
-    return [sum(values[max(0, i - window + 1) : i + 1]) / len(values[max(0, i - window + 1) : i + 1]) for i in range(len(values))]
+    return [
+        sum(values[max(0, i - window + 1) : i + 1]) / len(values[max(0, i - window + 1) : i + 1])
+        for i in range(len(values))
+    ]
 
 
-def curve(values: Sequence[float], *, width: int = 60, height: int = 8, low: float = 0.0, high: float = 1.0) -> list[str]:
-    """``values`` as ``height`` lines of text, with the axis at the left. Out-of-range values stick to the border."""
+def curve(
+    values: Sequence[float], *, width: int = 60, height: int = 8, low: float = 0.0, high: float = 1.0
+) -> list[str]:
+    """``values`` as ``height`` lines of text, with the axis at the left. Out-of-range values stick to the
+    border.
+    """
     if not values:
         return []
     cells = [[0] * width for _ in range(height)]
@@ -23,7 +33,9 @@ def curve(values: Sequence[float], *, width: int = 60, height: int = 8, low: flo
         value = values[round(x * (len(values) - 1) / max(1, columns - 1))]
         share = min(1.0, max(0.0, (value - low) / (high - low)))
         y = round((1 - share) * (rows - 1))
-        for step in range(min(y, before if before is not None else y), max(y, before if before is not None else y) + 1):
+        for step in range(
+            min(y, before if before is not None else y), max(y, before if before is not None else y) + 1
+        ):
             cells[step // 4][x // 2] |= _DOTS[x % 2][step % 4]
         before = y
     lines = []

@@ -1,4 +1,6 @@
-"""``curve.png``: training reward per step and the evaluations with their intervals. Needs the extra ``plot``."""
+"""``curve.png``: training reward per step and the evaluations with their intervals. Needs the extra
+``plot``.
+"""
 
 from __future__ import annotations
 
@@ -47,13 +49,36 @@ class PlotTracker:
         FigureCanvasAgg(figure)
         axes = figure.add_subplot()
         axes.plot(self.steps, self.rewards, color="#9ecae1", linewidth=1, label="training reward, one step")
-        axes.plot(self.steps, smooth(self.rewards, 5), color="#2171b5", linewidth=2, label="training reward, mean of 5")
+        axes.plot(
+            self.steps,
+            smooth(self.rewards, 5),
+            color="#2171b5",
+            linewidth=2,
+            label="training reward, mean of 5",
+        )
         if self.evaluations:
             xs = [x for x, _ in self.evaluations]
             ys = [e.reward for _, e in self.evaluations]
-            bars = [[e.reward - e.ci[0] for _, e in self.evaluations], [e.ci[1] - e.reward for _, e in self.evaluations]]
-            axes.errorbar(xs, ys, yerr=bars, fmt="o", color="#d94801", capsize=4, label="held-out, greedy, 95 % interval")
-        axes.set(xlabel="training step", ylabel="reward", title=self.title, ylim=(0, 1.02), xlim=(-0.5, self.steps[-1] + 0.5))
+            bars = [
+                [e.reward - e.ci[0] for _, e in self.evaluations],
+                [e.ci[1] - e.reward for _, e in self.evaluations],
+            ]
+            axes.errorbar(
+                xs,
+                ys,
+                yerr=bars,
+                fmt="o",
+                color="#d94801",
+                capsize=4,
+                label="held-out, greedy, 95 % interval",
+            )
+        axes.set(
+            xlabel="training step",
+            ylabel="reward",
+            title=self.title,
+            ylim=(0, 1.02),
+            xlim=(-0.5, self.steps[-1] + 0.5),
+        )
         axes.grid(alpha=0.3)
         axes.legend(loc="lower right", frameon=False)
         figure.savefig(self.folder / "curve.png")

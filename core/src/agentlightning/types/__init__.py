@@ -1,9 +1,12 @@
 """The words of the house as types: what flows between store, gateway, runner, credit and driver.
 
-Every type is a :class:`msgspec.Struct`: cheap to make, cheap to send as JSON or MessagePack, and checked when it
-is decoded. One word stands for one idea (see ``docs/architecture.md``); nothing here knows where it is stored.
+Every type is a :class:`msgspec.Struct`: cheap to make, cheap to send as JSON or MessagePack, and checked
+when it
+is decoded. One word stands for one idea (see ``docs/architecture.md``); nothing here knows where it is
+stored.
 
-Invariant: *missing is not zero*. A reward that was never emitted is ``None`` everywhere; a rollout that failed
+Invariant: *missing is not zero*. A reward that was never emitted is ``None`` everywhere; a rollout that
+failed
 has no reward at all.
 """
 
@@ -12,9 +15,17 @@ from __future__ import annotations
 from agentlightning.types.base import Mode, Model, Tags, UsageError, merge_tags, new_id
 from agentlightning.types.recipe import Normalise, Recipe
 from agentlightning.types.record import Call, Record, Reward, Span, Triplet
-from agentlightning.types.resources import JsonResource, LLM, PromptTemplate, Resource, Resources
+from agentlightning.types.resources import LLM, JsonResource, PromptTemplate, Resource, Resources
 from agentlightning.types.training import Batch, Evaluation, Ledger, Row, Segment, StepReport
-from agentlightning.types.work import Attempt, AttemptStatus, AttemptedRollout, Rollout, RolloutConfig, RolloutStatus, Worker
+from agentlightning.types.work import (
+    Attempt,
+    AttemptedRollout,
+    AttemptStatus,
+    Rollout,
+    RolloutConfig,
+    RolloutStatus,
+    Worker,
+)
 
 __all__ = [
     "Attempt",

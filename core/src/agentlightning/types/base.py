@@ -20,11 +20,15 @@ def new_id(prefix: str) -> str:
 
 
 class UsageError(Exception):
-    """Something the person at the keyboard can mend: commands print it as one message, without a traceback."""
+    """Something the person at the keyboard can mend: commands print it as one message, without a
+    traceback.
+    """
 
 
-class Model(msgspec.Struct, kw_only=True, omit_defaults=False):
-    """Base of all records: JSON in and out under the names the seed project used."""
+class Dumps:
+    """JSON out, under the names the seed project used."""
+
+    __slots__ = ()
 
     def model_dump(self) -> dict[str, Any]:
         """This record as plain JSON-able values."""
@@ -35,6 +39,10 @@ class Model(msgspec.Struct, kw_only=True, omit_defaults=False):
     def model_dump_json(self, indent: int | None = None) -> str:
         """This record as JSON text; ``indent=None`` is compact."""
         return json.dumps(self.model_dump(), indent=indent, ensure_ascii=False)
+
+
+class Model(Dumps, msgspec.Struct, kw_only=True):
+    """Base of all records."""
 
 
 def merge_tags(*parts: Mapping[str, Any] | None) -> Tags:

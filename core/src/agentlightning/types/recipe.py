@@ -6,13 +6,12 @@ from typing import Any, Literal
 
 import msgspec
 
-from agentlightning.types.base import Model
-
+from agentlightning.types.base import Dumps
 
 Normalise = Literal["rollout", "call", "token", "constant"]
 
 
-class Recipe(Model, frozen=True):
+class Recipe(Dumps, msgspec.Struct, kw_only=True, frozen=True):
     """An RL algorithm as data. It owns no loop: a driver runs it."""
 
     name: str

@@ -33,7 +33,8 @@ class Span(Model):
 class Call(Model):
     """One choice of one model call, as the gateway recorded it. ``n`` choices make ``n`` records.
 
-    ``prompt_ids`` and ``response_ids`` are the engine's own token ids, never re-tokenised; ``logprobs`` are the
+    ``prompt_ids`` and ``response_ids`` are the engine's own token ids, never re-tokenised; ``logprobs``
+    are the
     natural-log probabilities of the response tokens under the distribution they were sampled from.
     ``None`` means that the engine did not say.
     """
@@ -76,8 +77,10 @@ class Call(Model):
     prompt_tokens: int | None = None
     """``usage.prompt_tokens`` as the engine reported it."""
     completion_tokens: int | None = None
-    """``usage.completion_tokens`` as the engine reported it. Of several choices whose ids add up to it, each bears
-    its own share; where they do not, each bears the sum as reported, and the verdict is ``mismatch``."""
+    """``usage.completion_tokens`` as the engine reported it. Of several choices whose ids add up to it, each
+    bears its own share; where they do not, each bears the sum as reported, and the verdict is
+    ``mismatch``.
+    """
     status: Literal["ok", "error", "cancelled"] = "ok"
     error: str | None = None
     masked: str | None = None

@@ -20,7 +20,8 @@ class LLM(Model, tag="llm", tag_field="resource_type"):
         return self.endpoint
 
     def __repr__(self) -> str:  # a key must not end up in a log
-        return f"LLM(endpoint={self.endpoint!r}, model={self.model!r}, api_key={'***' if self.api_key else None})"
+        key = "***" if self.api_key else None
+        return f"LLM(endpoint={self.endpoint!r}, model={self.model!r}, api_key={key})"
 
 
 class PromptTemplate(Model, tag="prompt_template", tag_field="resource_type"):
@@ -36,7 +37,11 @@ class PromptTemplate(Model, tag="prompt_template", tag_field="resource_type"):
         from jinja2 import StrictUndefined
         from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-        return ImmutableSandboxedEnvironment(undefined=StrictUndefined).from_string(self.template).render(**values)
+        return (
+            ImmutableSandboxedEnvironment(undefined=StrictUndefined)
+            .from_string(self.template)
+            .render(**values)
+        )
 
 
 class JsonResource(Model, tag="json", tag_field="resource_type"):

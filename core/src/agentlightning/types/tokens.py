@@ -1,6 +1,7 @@
 """Token ids as bytes: the one packing that digests, prefix tests, spans and the store agree on.
 
-Invariant: two id lists are equal exactly when their packed bytes are, and ``a`` is a prefix of ``b`` exactly when
+Invariant: two id lists are equal exactly when their packed bytes are, and ``a`` is a prefix of ``b``
+exactly when
 ``pack(a)`` is a prefix of ``pack(b)`` (every id takes 4 bytes, little-endian int32).
 """
 

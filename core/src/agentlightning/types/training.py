@@ -21,7 +21,8 @@ class Segment(Model):
 class Row(Model):
     """One training sequence.
 
-    All per-token lists have the length of ``token_ids``; position ``t`` speaks about predicting ``token_ids[t]``
+    All per-token lists have the length of ``token_ids``; position ``t`` speaks about predicting
+    ``token_ids[t]``
     from the tokens before it. Outside the mask, weights, advantages and logprobs are 0 and versions are -1.
     """
 
@@ -64,7 +65,9 @@ class Ledger(Model):
     """Reason → calls not trained: ``failed-rollout, no-reward, no-ids, not-selected, superseded, error,
     off-policy-sampling, over-length, mismatch, stale, …``."""
     breaks: dict[str, int] = {}
-    """Reason → merges that did not happen: ``think-stripped, template, retokenised, truncated, branch, …``."""
+    """Reason → merges that did not happen: ``think-stripped, template, retokenised, truncated, branch,
+    …``.
+    """
     verdicts: dict[str, int] = {}
     """Fidelity verdict → calls."""
 
@@ -81,7 +84,6 @@ class Batch(Model):
     ledgers: list[Ledger] = []
     metrics: dict[str, float] = {}
     """``reward_mean``, ``reward_count``, ``groups``, ``groups_zero_spread``, ``groups_of_one``, …"""
-
 
 
 class StepReport(Model):
@@ -107,7 +109,9 @@ class Evaluation(Model):
     reward: float
     ci: tuple[float, float]
     failed: int = 0
-    """Rollouts without a reward; they count as 0 here because an agent that breaks solves nothing, and are shown."""
+    """Rollouts without a reward; they count as 0 here because an agent that breaks solves nothing, and are
+    shown.
+    """
     rewards: list[float] = []
     seconds: float = 0.0
     metrics: dict[str, float] = {}
