@@ -36,7 +36,7 @@ HEAVY = {
     "typer",
     "wrapt",
     "yaml",
-    "zstandard",
+    "backports.zstd",
 }
 
 

@@ -18,9 +18,13 @@ from functools import cache
 from typing import Any
 
 import msgspec
-import zstandard
 
 from agentlightning.types import Call, Rollout, RolloutConfig, Span
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
 
 _RAW, _ZSTD, _JSON = b"\x00", b"\x01", b"\x02"
 _SMALL = 160
@@ -30,11 +34,14 @@ _SWAP = sys.byteorder == "big"
 
 
 class _Zstd(threading.local):
-    """One compressor a thread: they release the interpreter's lock and must not be shared."""
+    """One compressor a thread: it keeps its tables from frame to frame and must not be shared."""
 
     def __init__(self) -> None:
-        self.compress = zstandard.ZstdCompressor(level=3, write_checksum=False).compress
-        self.decompress = zstandard.ZstdDecompressor().decompress
+        compressor = zstd.ZstdCompressor(level=3)
+        self.compress: Callable[[bytes], bytes] = lambda data: compressor.compress(
+            data, compressor.FLUSH_FRAME
+        )
+        self.decompress = zstd.decompress
 
 
 _zstd = _Zstd()
