@@ -95,6 +95,8 @@ class RunConfig(_Section):
     """Store URL; none: a SQLite file in the run's folder."""
     pythonpath: list[str] = []
     trackers: list[str] | None = None
+    note: str | None = None
+    """A sentence for the person who runs it, printed at the start: what the policy is, what the data are."""
     folder: Path = Field(default=Path("."), exclude=True)
 
     def path(self, value: str) -> Path:

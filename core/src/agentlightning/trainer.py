@@ -69,6 +69,7 @@ class Trainer:
         trackers: Sequence[str] | None = None,
         plugins: Plugins | None = None,
         name: str = "agent",
+        note: str | None = None,
     ) -> None:
         self.algorithm = algorithm
         self.policy = policy
@@ -89,6 +90,7 @@ class Trainer:
         self.trackers = trackers
         self.plugins = plugins or load_plugins()
         self.name = name
+        self.note = note
 
     # -------------------------------------------------------------------------------------------- doing
     def fit(
@@ -271,6 +273,7 @@ class Trainer:
                 "gateway": context.gateway.url,
                 "tasks": f"{len(context.train)} to train on, {len(context.val)} held out",
             },
+            "note": self.note,
             "options": self.options,
             "python": platform.python_version(),
             "versions": _versions(("agl-core", "agl-local", "agl-autogen", "torch", "openai")),

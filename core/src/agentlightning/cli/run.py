@@ -60,6 +60,7 @@ def trainer_from(config: RunConfig) -> tuple[Trainer, LitAgent[Any], list[Any], 
         trackers=config.trackers,
         plugins=plugins,
         name=config.agent.name,
+        note=config.note,
     )
     train = load_data(environment.train, config, "environment.train")
     val = load_data(environment.val, config, "environment.val")

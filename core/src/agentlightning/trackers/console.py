@@ -51,14 +51,14 @@ class ConsoleTracker:
 
     def start(self, run: Mapping[str, Any]) -> None:
         self._steps = int(run.get("steps", 0))
-        self.console.print(
-            Panel(
-                "\n".join(f"[bold]{k:9}[/] {v}" for k, v in run.get("about", {}).items()),
-                title=f"Agent Lightning · {run['run_id']}",
-                title_align="left",
-                border_style="cyan",
-            )
-        )
+        facts = Table.grid(padding=(0, 2))
+        for name, value in run.get("about", {}).items():
+            facts.add_row(f"[bold]{name}", Text(str(value)))
+        parts: list[Any] = [facts]
+        if note := run.get("note"):
+            parts.append(Text(f"\n{note}", style="italic"))
+        title = f"Agent Lightning · {run['run_id']}"
+        self.console.print(Panel(Group(*parts), title=title, title_align="left", border_style="cyan"))
 
     def step(self, report: StepReport) -> None:
         if not self._began:
@@ -107,9 +107,9 @@ class ConsoleTracker:
         totals = summary.get("totals", {})
         if totals.get("calls"):
             self.console.print(
-                f"{totals['calls']:.0f} calls, {totals['calls_exact']:.0f} exact · "
-                f"{totals['tokens_trained']:.0f} tokens trained · "
-                f"largest gap between stored and recomputed logprob {totals['logprob_gap_max']:.1e}",
+                f"{totals['calls']:.0f} calls, {totals['calls_exact']:.0f} captured exactly · "
+                f"{totals['tokens_trained']:.0f} tokens trained\n"
+                f"largest gap between a stored logprob and the trainer's own: {totals['logprob_gap_max']:.1e}",
                 highlight=False,
             )
         self.console.print(f"Files: {self.folder}", highlight=False)

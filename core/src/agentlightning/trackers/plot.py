@@ -48,13 +48,13 @@ class PlotTracker:
         figure = Figure(figsize=(8, 4.5), dpi=120, layout="constrained")
         FigureCanvasAgg(figure)
         axes = figure.add_subplot()
-        axes.plot(self.steps, self.rewards, color="#9ecae1", linewidth=1, label="training reward, one step")
+        axes.plot(self.steps, self.rewards, color="#9ecae1", linewidth=1, label="training reward (sampled), one step")
         axes.plot(
             self.steps,
             smooth(self.rewards, 5),
             color="#2171b5",
             linewidth=2,
-            label="training reward, mean of 5",
+            label="training reward (sampled), mean of 5",
         )
         if self.evaluations:
             xs = [x for x, _ in self.evaluations]
