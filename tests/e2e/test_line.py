@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from agentlightning import GRPO, LLM, Trainer
+from agentlightning.algorithms.evaluate import NothingRewarded
 from agentlightning.credit.digest import rows_digest
 from agentlightning.hookspecs import hookimpl
 from agentlightning.plugins import build
@@ -123,6 +124,21 @@ async def test_a_dead_runner_ends_the_run(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(Runner, "_lease", broken)
     with pytest.raises(OSError, match="the queue is gone"):
         await trainer(tmp_path, Watch(), steps=1).afit(solve, load("generated:train", limit=8))
+
+
+async def test_an_agent_that_always_breaks_ends_the_run_with_the_reason(tmp_path: Path) -> None:
+    async def broken(task: Mapping[str, Any], llm: LLM) -> float:
+        raise ConnectionError("no route to the tool server")
+
+    train = load("generated:train", limit=8)
+    with pytest.raises(
+        NothingRewarded, match=r"none of 4 rollouts got a reward: 4 × agent-raised: ConnectionError"
+    ):
+        await trainer(tmp_path, Watch()).afit(broken, train, load("generated:heldout", limit=4))
+    with pytest.raises(
+        NothingRewarded, match=r"steps 1 to 3: not one rollout got a reward.*no route to the tool"
+    ):
+        await trainer(tmp_path, Watch(), steps=9).afit(broken, train)
 
 
 async def test_unknown_recipe_field_for_the_driver_is_refused(tmp_path: Path) -> None:

@@ -80,6 +80,23 @@ def test_eval_prints_one_json_object_last(tmp_path: Path) -> None:
     assert "evaluated eval" in done.stderr
 
 
+def test_real_problems_run_through_the_same_command(tmp_path: Path) -> None:
+    sets = ("environment.val={target: calc_x.datasets:load, args: {spec: svamp}}", "environment.headroom={}")
+    done = agl(
+        "eval",
+        "-c",
+        str(CONFIG),
+        "--limit",
+        "3",
+        "--set",
+        f"output={tmp_path}",
+        *(f"--set={s}" for s in sets),
+    )
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert result["n"] == 3 and result["calls_made"] == result["calls_exact"] > 0
+
+
 def _line(stream: IO[str] | None) -> str:
     assert stream is not None
     return stream.readline()

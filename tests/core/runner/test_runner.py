@@ -227,6 +227,25 @@ async def test_step_runs_one_task_without_the_queue(store: Store) -> None:
     assert [r.value for r in record.rewards] == [1.5]
 
 
+async def test_hung_sync_agents_take_no_place_from_the_next(store: Store) -> None:
+    forever = threading.Event()
+
+    def agent(task: int) -> float:
+        if task < 2:
+            forever.wait(20)
+        return 1.0
+
+    async with serving(agent, store, concurrency=2, timeout=0.1):
+        done = await finish(store, [0, 1, 2, 3])
+        forever.set()
+    assert [r.status for r in sorted(done, key=lambda r: r.input)] == [
+        "failed",
+        "failed",
+        "succeeded",
+        "succeeded",
+    ]
+
+
 async def test_dequeue_is_limited_by_concurrency(store: Store) -> None:
     running, most = 0, 0
 

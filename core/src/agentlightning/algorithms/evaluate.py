@@ -13,9 +13,15 @@ from agentlightning.credit.ledger import open_ledger
 from agentlightning.credit.rewards import resolve
 from agentlightning.credit.verdicts import verdicts
 from agentlightning.store.base import Store
-from agentlightning.types import Evaluation, Record, RolloutConfig, RolloutStatus
+from agentlightning.types import Evaluation, Record, RolloutConfig, RolloutStatus, UsageError
 
 Z95 = 1.959963984540054
+
+
+class NothingRewarded(UsageError):
+    """Not one rollout was rewarded: the agent or its environment is broken, and going on would teach
+    nothing.
+    """
 
 
 def interval(rewards: Sequence[float]) -> tuple[float, float]:
@@ -53,7 +59,7 @@ async def evaluate(
     how many did is in ``failed``. (In training such a rollout is left out instead.)
     """
     if not tasks:
-        raise ValueError(f"evaluation {name!r}: there are no tasks")
+        raise UsageError(f"evaluation {name!r}: there are no tasks")
     began = time.perf_counter()
     rollouts = group_rollouts(
         tasks,
@@ -70,7 +76,26 @@ async def evaluate(
     ids = [r.rollout_id for r in rollouts]
     await store.wait_for_rollouts(ids)
     records = await store.records(ids)
-    return summarise(name, records, time.perf_counter() - began)
+    evaluation = summarise(name, records, time.perf_counter() - began)
+    if evaluation.failed == evaluation.n:
+        raise NothingRewarded(
+            f"evaluation {name!r}: none of {evaluation.n} rollouts got a reward: {reasons(records)}"
+        )
+    return evaluation
+
+
+def reasons(records: Sequence[Record]) -> str:
+    """Why rollouts have no reward, the commonest first: for an error message."""
+    found: Counter[str] = Counter()
+    for record in records:
+        if record.rollout.status != RolloutStatus.SUCCEEDED:
+            attempt = record.attempt
+            found[
+                (attempt.reason if attempt else None) or record.rollout.reason or record.rollout.status
+            ] += 1
+        elif resolve(record).final is None:
+            found["the agent returned and emitted no reward"] += 1
+    return "; ".join(f"{n} × {reason[:300]}" for reason, n in found.most_common(3))
 
 
 def summarise(name: str, records: Sequence[Record], seconds: float) -> Evaluation:

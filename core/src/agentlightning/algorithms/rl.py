@@ -15,8 +15,9 @@ from typing import Any
 
 from agentlightning.algorithms.batching import group_rollouts, task_batches
 from agentlightning.algorithms.context import Context
+from agentlightning.algorithms.evaluate import NothingRewarded, reasons
 from agentlightning.credit.assign import assign
-from agentlightning.types import Batch, Evaluation, Recipe, RolloutConfig, StepReport, UsageError
+from agentlightning.types import Batch, Evaluation, Recipe, Record, RolloutConfig, StepReport, UsageError
 
 
 class RecipeRefused(UsageError, ValueError):
@@ -52,6 +53,10 @@ TOTALS = {
     "tokens_trained": "tokens_trained",
 }
 """Sums over the run's steps → the metric that is summed."""
+
+
+BARREN_STEPS = 3
+"""Steps in a row without a rewarded rollout after which a run ends with an error."""
 
 
 class RL:
@@ -117,6 +122,7 @@ class RLJob:
         self.folder: Path = context.folder
         self.headroom: dict[str, float] = {}
         self.totals: dict[str, float] = {**dict.fromkeys(TOTALS, 0.0), "logprob_gap_max": 0.0}
+        self._barren = 0
         self._batches = task_batches(context.train, rl.batch_size, context.seed) if rl.steps else None
 
     # ------------------------------------------------------------------------------ task → rows (one step)
@@ -151,7 +157,17 @@ class RLJob:
             baselines={name: spec.baseline for name, spec in self.context.plugins.baselines.items()},
         )
         self.context.plugins.moment("agl_rows_built", step=step, batch=batch)
+        self._refuse_barren(step, batch, records)
         return batch
+
+    def _refuse_barren(self, step: int, batch: Batch, records: list[Record]) -> None:
+        """End a run that has stopped learning because nothing comes back: a dead engine, a broken agent."""
+        self._barren = 0 if batch.metrics.get("reward_count") else self._barren + 1
+        if self._barren >= BARREN_STEPS:
+            raise NothingRewarded(
+                f"steps {step - BARREN_STEPS + 2} to {step + 1}: not one rollout got a reward; "
+                f"in the last of them: {reasons(records)}"
+            )
 
     async def report(self, report: StepReport) -> None:
         """Make the step known: store, totals, moment hook (trackers listen there)."""

@@ -10,11 +10,9 @@ whoever reads a finished attempt reads all of it.
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import logging
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -28,6 +26,7 @@ from agentlightning.capture.emitters import emit_reward
 from agentlightning.gateway import AttemptInfo
 from agentlightning.plugins import Plugins
 from agentlightning.runner.outcome import Outcome, failed, settle
+from agentlightning.runner.threads import in_thread
 from agentlightning.semconv import ROLLOUT_SPAN
 from agentlightning.store.base import AttemptEnded, Store
 from agentlightning.types import (
@@ -85,7 +84,6 @@ class Runner:
         self.ended: Counter[str] = Counter()
         """Attempt status → attempts this runner has settled."""
         self._running: dict[str, asyncio.Task[None]] = {}
-        self._threads: ThreadPoolExecutor | None = None
         self._broken: asyncio.Future[None] | None = None
         """Fails when an attempt could not be settled (the store is gone, say): then serving ends with it."""
 
@@ -114,8 +112,6 @@ class Runner:
             beat.cancel()
             if self._running:
                 await asyncio.gather(*self._running.values(), return_exceptions=True)
-            if self._threads:
-                self._threads.shutdown(wait=False, cancel_futures=True)
         if self._broken.done():  # an attempt that ran when we were stopped
             self._broken.result()
         self._broken.cancel()
@@ -234,12 +230,7 @@ class Runner:
         entry = self.agent.entry(rollout.mode)
         if self.agent.is_async:
             return await entry(rollout.input, resources, rollout)
-        if self._threads is None:
-            self._threads = ThreadPoolExecutor(self.concurrency, thread_name_prefix="agl-agent")
-        call = contextvars.copy_context().run
-        return await asyncio.get_running_loop().run_in_executor(
-            self._threads, call, entry, rollout.input, resources, rollout
-        )
+        return await in_thread(entry, rollout.input, resources, rollout)
 
     async def _context(self, lease: AttemptedRollout, spans: list[Span]) -> AttemptContext:
         rollout, attempt = lease.rollout, lease.attempt

@@ -109,7 +109,8 @@ class ConsoleTracker:
             self.console.print(
                 f"{totals['calls']:.0f} calls, {totals['calls_exact']:.0f} captured exactly · "
                 f"{totals['tokens_trained']:.0f} tokens trained\n"
-                f"largest gap between a stored logprob and the trainer's own: {totals['logprob_gap_max']:.1e}",
+                "largest gap between a stored logprob and the trainer's own: "
+                f"{totals['logprob_gap_max']:.1e}",
                 highlight=False,
             )
         self.console.print(f"Files: {self.folder}", highlight=False)

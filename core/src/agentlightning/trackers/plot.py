@@ -48,7 +48,13 @@ class PlotTracker:
         figure = Figure(figsize=(8, 4.5), dpi=120, layout="constrained")
         FigureCanvasAgg(figure)
         axes = figure.add_subplot()
-        axes.plot(self.steps, self.rewards, color="#9ecae1", linewidth=1, label="training reward (sampled), one step")
+        axes.plot(
+            self.steps,
+            self.rewards,
+            color="#9ecae1",
+            linewidth=1,
+            label="training reward (sampled), one step",
+        )
         axes.plot(
             self.steps,
             smooth(self.rewards, 5),
