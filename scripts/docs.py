@@ -50,7 +50,7 @@ def hooks() -> str:
             "",
             "## Moments: after the fact, off the hot path; an error is counted and logged, never fatal",
             "",
-            "The trainer's trackers (terminal, files, plot) are the built-in listeners.",
+            "The trackers (terminal, files, plot, and `events`, which writes every moment) are the built-in listeners.",
             "",
             "| hook | contract |",
             "|---|---|",

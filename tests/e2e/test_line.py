@@ -4,6 +4,7 @@ engine.
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from agentlightning import GRPO, LLM, Trainer
+from agentlightning import GRPO, LLM, Trainer, hookspecs
 from agentlightning.algorithms.evaluate import NothingRewarded
 from agentlightning.credit.digest import rows_digest
 from agentlightning.hookspecs import hookimpl
@@ -24,6 +25,13 @@ from calc_x.datasets import load
 from calc_x.headroom import chance, oracle
 
 POLICY = Path(__file__).parents[2] / "examples" / "calc_x" / "policy"
+
+
+MOMENTS = {
+    name
+    for name, hook in vars(hookspecs).items()
+    if name.startswith("agl_") and inspect.signature(hook).return_annotation == "None"
+}
 
 
 class Watch:
@@ -93,6 +101,23 @@ async def test_train_two_steps(tmp_path: Path) -> None:
     store = open_store(folder / "store.sqlite")
     assert [s.step for s in await store.query_steps(summary["run_id"])] == [0, 1]
     await store.close()
+
+
+async def test_every_moment_is_heard(tmp_path: Path) -> None:
+    """The tracker ``events`` listens to all moment hooks: each must come, in order, for every rollout."""
+    options = {"threads": 1, "engine": "thread", "max_len": 512, "save_every": 1}
+    one = trainer(tmp_path, Watch(), steps=1, batch_size=2, options=options, trackers=["events"])
+    summary = await one.afit(solve, load("generated:train", limit=8), load("generated:heldout", limit=2))
+    lines = (tmp_path / summary["run_id"] / "events.jsonl").read_text().splitlines()
+    events = [json.loads(line) for line in lines]
+    kinds = [event["event"] for event in events]
+    assert {f"agl_{kind}" for kind in kinds} == MOMENTS
+    assert kinds[0] == "run_started" and kinds[-1] == "run_finished"
+    assert kinds.count("rollout_finished") == kinds.count("reward_emitted") == 8 + 2 + 2
+    rollout = next(e["rollout_id"] for e in events if e["event"] == "rollout_finished")
+    mine = [e["event"] for e in events if e.get("rollout_id") == rollout]
+    assert mine[0] == "rollout_started" and mine[-2:] == ["reward_emitted", "rollout_finished"]
+    assert set(mine[1:-2]) == {"call_recorded"}
 
 
 async def test_failing_agents_are_left_out_and_counted(tmp_path: Path) -> None:

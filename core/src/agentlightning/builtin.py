@@ -94,7 +94,13 @@ def agl_trackers() -> list[TrackerSpec]:
 
         return PlotTracker(folder)
 
+    def events(folder: Path) -> Tracker:
+        from agentlightning.trackers.events import EventsTracker
+
+        return EventsTracker(folder)
+
     return [
+        TrackerSpec("events", events),
         TrackerSpec("files", files, default=True),
         TrackerSpec("console", console, default=True),
         TrackerSpec("plot", plot, default=True),

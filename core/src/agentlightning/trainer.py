@@ -153,11 +153,7 @@ class Trainer:
         run_id = time.strftime("%Y%m%d-%H%M%S") + f"-{self.name}-s{self.seed}"
         folder = _fresh(self.folder / run_id)
         async with AsyncExitStack() as stack:
-            relay = Relay(
-                [pick(self.plugins.trackers, "tracker", n).factory(folder) for n in self._tracker_names()]
-            )
-            self.plugins.manager.register(relay)
-            stack.callback(self.plugins.manager.unregister, relay)
+            self._track(folder, stack)
             store = self.store if self.store is not None else open_store(str(folder / "store.sqlite"))
             if self.store is None:
                 stack.push_async_callback(store.close)
@@ -197,6 +193,13 @@ class Trainer:
             await context.publish()
             await self._announce(context, agent)
             yield context
+
+    def _track(self, folder: Path, stack: AsyncExitStack) -> None:
+        """Let the run's trackers hear its moments; a tracker may listen to hooks of its own too."""
+        trackers = [pick(self.plugins.trackers, "tracker", n).factory(folder) for n in self._tracker_names()]
+        for listener in (Relay(trackers), *trackers):
+            self.plugins.manager.register(listener)
+            stack.callback(self.plugins.manager.unregister, listener)
 
     async def _serve(self, gateway: Gateway, stack: AsyncExitStack) -> Driver:
         if self.policy is None:

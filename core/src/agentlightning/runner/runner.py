@@ -23,6 +23,7 @@ from agentlightning import capture
 from agentlightning.agents import LitAgent, as_agent
 from agentlightning.capture.context import AttemptContext, attempt_context
 from agentlightning.capture.emitters import emit_reward
+from agentlightning.capture.rewards import reward_of
 from agentlightning.gateway import AttemptInfo
 from agentlightning.plugins import Plugins
 from agentlightning.runner.outcome import Outcome, failed, settle
@@ -31,6 +32,7 @@ from agentlightning.semconv import ROLLOUT_SPAN
 from agentlightning.store.base import AttemptEnded, Store
 from agentlightning.types import (
     LLM,
+    Attempt,
     AttemptedRollout,
     Resource,
     Rollout,
@@ -199,8 +201,17 @@ class Runner:
         except AttemptEnded as error:
             self.ended["fenced"] += 1
             log.warning("attempt %s: its end was refused: %s", attempt.attempt_id, error)
-        if self.plugins:
-            self.plugins.moment("agl_rollout_finished", rollout=rollout, attempt=attempt)
+        self._tell(rollout, attempt, spans)
+
+    def _tell(self, rollout: Rollout, attempt: Attempt, spans: list[Span]) -> None:
+        """Moments of an attempt's end."""
+        if not self.plugins:
+            return
+        if self.plugins.listens("agl_reward_emitted"):
+            for reward in filter(None, map(reward_of, spans)):
+                ids = {"rollout_id": rollout.rollout_id, "attempt_id": attempt.attempt_id}
+                self.plugins.moment("agl_reward_emitted", reward=reward, **ids)
+        self.plugins.moment("agl_rollout_finished", rollout=rollout, attempt=attempt)
 
     async def _run(self, lease: AttemptedRollout, spans: list[Span]) -> Outcome:
         rollout = lease.rollout
