@@ -13,6 +13,7 @@ from collections.abc import Callable
 import msgspec
 from aiohttp import web
 
+from agentlightning.gateway import collector
 from agentlightning.gateway.attempts import AttemptInfo, Attempts
 from agentlightning.gateway.errors import error_response
 from agentlightning.gateway.forward import Forwarder, Limits
@@ -182,8 +183,10 @@ class Gateway:
 
     async def _startup(self, app: web.Application) -> None:
         await self._forwarder.start()
+        collector.relax()
 
     async def _cleanup(self, app: web.Application) -> None:
+        collector.restore()
         await self._forwarder.stop()
 
     # ------------------------------------------------------------------------------------------- handlers

@@ -10,11 +10,26 @@ from urllib.parse import urlsplit
 
 from yarl import URL
 
+from agentlightning.gateway.connection import Origin
 from agentlightning.gateway.errors import Refused
 from agentlightning.types import Tags
 
 Select = str | list[str] | Callable[[Tags], bool] | None
 """Calls to train: all (``None``), an agent's name, several, ``"re:…"`` over the name, a predicate of tags."""
+
+
+class Endpoint:
+    """Where requests of one API go: the origin to connect to, and the lines that begin each request."""
+
+    __slots__ = ("head", "origin")
+
+    def __init__(self, url: URL) -> None:
+        assert url.raw_host is not None and url.port is not None
+        self.origin: Origin = (url.scheme, url.raw_host, url.port)
+        self.head = (
+            f"POST {url.raw_path} HTTP/1.1\r\nHost: {url.raw_authority}\r\n"
+            "Content-Type: application/json\r\nAccept: */*\r\nAccept-Encoding: identity"
+        )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -36,7 +51,7 @@ class Upstream:
     """A prompt longer than the model's context: ``error`` passes the engine's refusal on and records it."""
     inexact: set[bool] = field(default_factory=set, init=False)
     """Kinds of stream (with tools: True) seen to lose token ids; from then on asked whole and replayed."""
-    endpoints: dict[str, URL] = field(default_factory=dict, init=False, repr=False)
+    endpoints: dict[str, Endpoint] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         parts = urlsplit(self.url)
@@ -48,8 +63,13 @@ class Upstream:
             raise ValueError(
                 f"route {self.policy!r}: the url carries credentials or a query; pass the key as api_key"
             )
+        if self.api_key and not self.api_key.isprintable():
+            raise ValueError(f"route {self.policy!r}: the api_key has characters that no header can carry")
         base = self.url.rstrip("/")
-        self.endpoints = {"chat": URL(f"{base}/chat/completions"), "completions": URL(f"{base}/completions")}
+        self.endpoints = {
+            "chat": Endpoint(URL(f"{base}/chat/completions")),
+            "completions": Endpoint(URL(f"{base}/completions")),
+        }
 
     def passes_through(self, tools: bool) -> bool:
         """Whether a stream may be passed on as it arrives (else it is asked for whole, and replayed)."""

@@ -9,6 +9,7 @@ refused and counted. An unresponsive attempt whose rollout nobody has taken yet 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ from agentlightning.store import codec, schema
 from agentlightning.store.base import Conflict, NotFound
 from agentlightning.store.core import Refused
 from agentlightning.store.db import sql
+from agentlightning.store.memory import Live
 from agentlightning.store.rollouts import Rollouts
 from agentlightning.types import Attempt, AttemptStatus, Rollout, RolloutConfig, RolloutStatus
 
@@ -56,8 +58,8 @@ _TOUCH = sql(
 )
 _RUN = sql(update(_r).where(_r.c.rollout_id == bindparam("rollout")).values(status="running"))
 _WRITE = sql(
-    update(_a).where(_AT),
-    *("status", "worker_id", "end_time", "last_heartbeat_time", "reason", "metadata"),
+    update(_a).where(_AT).values(arrivals=_a.c.arrivals + bindparam("n")),
+    *("arrivals", "status", "worker_id", "end_time", "last_heartbeat_time", "reason", "metadata"),
 )
 _silent = func.coalesce(_a.c.last_heartbeat_time, _a.c.start_time) + _r.c.unresponsive_seconds
 _NEVER = 1e18
@@ -108,7 +110,7 @@ class Held(NamedTuple):
 class Attempts(Rollouts):
     """Executions of rollouts. ``_watch…`` and ``_worker_*`` come from other parts."""
 
-    def _watch(self, config: RolloutConfig) -> None:
+    def _watch(self, config: RolloutConfig, now: float) -> None:
         """An attempt under these limits begins: see to it that it is expired in time."""
         raise NotImplementedError
 
@@ -195,32 +197,54 @@ class Attempts(Rollouts):
             n,
         )
 
-    def _touch(self, held: Held, now: float, arrivals: int = 0) -> None:
-        """A sign of life: the attempt runs, and so does its rollout."""
-        if held.attempt.status is AttemptStatus.UNRESPONSIVE:  # back to life
-            held.attempt.status, held.attempt.end_time, held.attempt.reason = (
-                AttemptStatus.RUNNING,
-                None,
-                None,
-            )
-            self._save(held.attempt)
+    def _live(
+        self, rollout_id: str, attempt_id: str, what: str, n: int = 1, fence: int | None = None
+    ) -> Live:
+        """As :meth:`_writable`, without a query where the attempt is in mind."""
+        live = self.memory.live.get(rollout_id)
+        if live is not None and live.attempt_id == attempt_id and fence in (None, live.fence):
+            return live
+        held = self._writable(rollout_id, attempt_id, what, n, fence)
         a = held.attempt
-        self.db.execute(_TOUCH, rollout=a.rollout_id, number=a.sequence_id, n=arrivals, now=now)
-        if held.rollout_status != "running":
-            self.db.execute(_RUN, rollout=a.rollout_id)
+        if a.status is AttemptStatus.UNRESPONSIVE:
+            self._revive(held)
+            self._save(a)
+        running = a.status is AttemptStatus.RUNNING and held.rollout_status == "running"
+        live = Live(attempt_id, a.sequence_id, a.fence, held.arrivals, running)
+        return self.memory.keep(rollout_id, live)
 
-    def _close(self, attempt: Attempt, status: AttemptStatus, now: float, reason: str | None) -> None:
+    def _revive(self, held: Held) -> None:
+        """Back to life, to be saved."""
+        a = held.attempt
+        a.status, a.end_time, a.reason = AttemptStatus.RUNNING, None, None
+        self._watch(held.config, self.clock())
+
+    def _touch(self, rollout_id: str, live: Live, now: float, arrivals: int = 0) -> None:
+        """A sign of life: the attempt runs, and so does its rollout."""
+        self.db.execute(_TOUCH, rollout=rollout_id, number=live.sequence_id, n=arrivals, now=now)
+        if not live.running:
+            self._run(rollout_id)
+        live.arrivals, live.running = live.arrivals + arrivals, True
+
+    def _run(self, rollout_id: str) -> None:
+        self.db.execute(_RUN, rollout=rollout_id)
+
+    def _close(
+        self, attempt: Attempt, status: AttemptStatus, now: float, reason: str | None, arrivals: int = 0
+    ) -> None:
         attempt.status, attempt.end_time = status, now
         attempt.reason = reason if reason is not None else attempt.reason
-        self._save(attempt)
+        self._save(attempt, arrivals)
         if attempt.worker_id is not None:
             self._worker_free(attempt.worker_id, attempt.attempt_id)
 
-    def _save(self, a: Attempt) -> None:
+    def _save(self, a: Attempt, arrivals: int = 0) -> None:
+        self.memory.live.pop(a.rollout_id, None)
         self.db.execute(
             _WRITE,
             rollout=a.rollout_id,
             number=a.sequence_id,
+            n=arrivals,
             status=a.status.value,
             worker_id=a.worker_id,
             end_time=a.end_time,
@@ -229,9 +253,11 @@ class Attempts(Rollouts):
             metadata=codec.pack_optional(a.metadata),
         )
 
-    def _finish(self, held: Held, status: AttemptStatus, now: float, reason: str | None) -> None:
+    def _finish(
+        self, held: Held, status: AttemptStatus, now: float, reason: str | None, arrivals: int = 0
+    ) -> None:
         """End an attempt and decide what becomes of its rollout."""
-        self._close(held.attempt, status, now, reason)
+        self._close(held.attempt, status, now, reason, arrivals)
         rollout_id, config = held.attempt.rollout_id, held.config
         if status is AttemptStatus.SUCCEEDED:
             self._move(rollout_id, held.run_id, RolloutStatus.SUCCEEDED, now)
@@ -241,6 +267,8 @@ class Attempts(Rollouts):
             self._move(rollout_id, held.run_id, RolloutStatus.FAILED, now, reason or str(status))
 
     def _expire(self, now: float) -> int:
+        if self.memory.due is not None and now < self.memory.due:
+            return 0
         overdue = self.db.all(_OVERDUE, now=now)
         for rollout_id, attempt_id, silent in overdue:
             held = self._held(rollout_id, attempt_id)
@@ -251,12 +279,19 @@ class Attempts(Rollouts):
                 )
             else:
                 self._finish(held, AttemptStatus.TIMEOUT, now, "longer than timeout_seconds")
+        self.memory.due = self._earliest()
         return len(overdue)
 
     def _next_due(self) -> float | None:
+        """When to look again for attempts that are overdue; ``None``: never."""
+        if self.memory.due is None:
+            self.memory.due = self._earliest()
+        return None if math.isinf(self.memory.due) else self.memory.due
+
+    def _earliest(self) -> float:
         """When the next live attempt will be overdue, if it gives no sign of life."""
         row = self.db.one(_NEXT_DUE)
-        return None if row is None or row[0] is None or row[0] >= _NEVER else float(row[0])
+        return math.inf if row is None or row[0] is None or row[0] >= _NEVER else float(row[0])
 
     async def expire(self, now: float | None = None) -> int:
         """End attempts that are overdue at ``now``; how many. The store itself calls it in time."""

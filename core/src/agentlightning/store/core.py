@@ -11,6 +11,7 @@ from sqlalchemy.dialects.sqlite import insert
 from agentlightning.store import codec, schema
 from agentlightning.store.base import AttemptEnded, Conflict
 from agentlightning.store.db import Database, inserting, sql
+from agentlightning.store.memory import Memory
 from agentlightning.store.signals import Signals
 from agentlightning.store.writer import Writer
 
@@ -48,6 +49,7 @@ class Core:
     db: Database
     writer: Writer
     signals: Signals
+    memory: Memory
     clock: Callable[[], float]
     _remembered: int = 0
 

@@ -35,6 +35,10 @@ class Sql(NamedTuple):
     text: str
     values: dict[str, Any]
 
+    def given(self, values: dict[str, Any]) -> dict[str, Any]:
+        """All values of one run."""
+        return {**self.values, **values} if self.values else values
+
     def using(self, table: str, index: str) -> Sql:
         """The same, by a certain index; an error if SQLite cannot use it."""
         assert f"FROM {table}" in self.text
@@ -110,7 +114,7 @@ class Database:
 
     def execute(self, statement: Sql, **values: Any) -> int:
         """Run a write; the number of rows it touched."""
-        return self.connection.execute(statement.text, {**statement.values, **values}).rowcount
+        return self.connection.execute(statement.text, statement.given(values)).rowcount
 
     def many(self, statement: Sql, rows: Iterable[dict[str, Any]]) -> None:
         """Run a write for many rows."""
@@ -120,13 +124,13 @@ class Database:
     def one(self, statement: Sql, **values: Any) -> tuple[Any, ...] | None:
         """The first row, or ``None``."""
         row: tuple[Any, ...] | None = self.connection.execute(
-            statement.text, {**statement.values, **values}
+            statement.text, statement.given(values)
         ).fetchone()
         return row
 
     def all(self, statement: Sql, **values: Any) -> list[tuple[Any, ...]]:
         """All rows."""
-        return self.connection.execute(statement.text, {**statement.values, **values}).fetchall()
+        return self.connection.execute(statement.text, statement.given(values)).fetchall()
 
     def bytes(self) -> int:
         """Size of the database in bytes, without the write-ahead log."""

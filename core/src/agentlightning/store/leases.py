@@ -16,6 +16,8 @@ from agentlightning.store import schema
 from agentlightning.store.attempts import Attempts
 from agentlightning.store.base import Conflict
 from agentlightning.store.db import inserting, sql
+from agentlightning.store.ids import growing
+from agentlightning.store.memory import Live
 from agentlightning.store.rollouts import COLUMNS, check, rollout_of
 from agentlightning.types import (
     Attempt,
@@ -25,23 +27,17 @@ from agentlightning.types import (
     Rollout,
     RolloutConfig,
     RolloutStatus,
-    new_id,
 )
 
 _a, _r = schema.attempts, schema.rollouts
 _QUEUE = text(schema.QUEUED)
-_NEXT = sql(select(*COLUMNS).where(_QUEUE).order_by(_r.c.seq).limit(bindparam("n")))
+_queue = select(_r.c.seq).where(_QUEUE).order_by(_r.c.seq).limit(bindparam("n"))
+_LEASE = update(_r).values(status="preparing", attempts=_r.c.attempts + 1)
+_NEXT = sql(_LEASE.where(_r.c.seq.in_(_queue)).returning(_r.c.seq, *COLUMNS))
 _NEXT_OF = sql(
-    select(*COLUMNS)
-    .where(_QUEUE, _r.c.run_id == bindparam("run_id"))
-    .order_by(_r.c.seq)
-    .limit(bindparam("n"))
+    _LEASE.where(_r.c.seq.in_(_queue.where(_r.c.run_id == bindparam("run_id")))).returning(_r.c.seq, *COLUMNS)
 ).using("rollouts", "rollouts_queue_run")
-_LEASE = sql(
-    update(_r)
-    .where(_r.c.rollout_id == bindparam("rollout"))
-    .values(status="preparing", attempts=bindparam("n"))
-)
+_THIS = sql(_LEASE.where(_r.c.rollout_id == bindparam("rollout")))
 _INSERT = inserting(_a)
 
 
@@ -49,12 +45,16 @@ class Leases(Attempts):
     """The queue."""
 
     def _lease(self, rollout: Rollout, worker_id: str | None, now: float) -> AttemptedRollout:
+        """Lease a certain rollout."""
+        self.db.execute(_THIS, rollout=rollout.rollout_id)
         rollout.attempts += 1
         rollout.status = RolloutStatus.PREPARING
-        rollout.end_time = None
-        self.db.execute(_LEASE, rollout=rollout.rollout_id, n=rollout.attempts)
+        return self._begin(rollout, worker_id, now)
+
+    def _begin(self, rollout: Rollout, worker_id: str | None, now: float) -> AttemptedRollout:
+        """The attempt of a rollout that has just been leased."""
         attempt = Attempt(
-            attempt_id=new_id("at"),
+            attempt_id=growing("at"),
             rollout_id=rollout.rollout_id,
             sequence_id=rollout.attempts,
             fence=rollout.attempts,
@@ -78,17 +78,19 @@ class Leases(Attempts):
         )
         if worker_id is not None:
             self._worker_busy(worker_id, rollout.rollout_id, attempt.attempt_id, now)
-        self._watch(rollout.config)
+        number = attempt.sequence_id
+        self.memory.keep(rollout.rollout_id, Live(attempt.attempt_id, number, number, 0, running=False))
+        self._watch(rollout.config, now)
         return AttemptedRollout(rollout=rollout, attempt=attempt)
 
     def _dequeue(self, worker_id: str | None, limit: int, run_id: str | None) -> list[AttemptedRollout]:
         now = self.clock()
-        rows = self._queue(limit, run_id)
+        rows = self._next(limit, run_id)
         if not rows and self._expire(now):
-            rows = self._queue(limit, run_id)
-        return [self._lease(rollout_of(row), worker_id, now) for row in rows]
+            rows = self._next(limit, run_id)
+        return [self._begin(rollout_of(row[1:]), worker_id, now) for row in sorted(rows)]
 
-    def _queue(self, limit: int, run_id: str | None) -> list[tuple[Any, ...]]:
+    def _next(self, limit: int, run_id: str | None) -> list[tuple[Any, ...]]:
         return (
             self.db.all(_NEXT, n=limit) if run_id is None else self.db.all(_NEXT_OF, n=limit, run_id=run_id)
         )
@@ -119,6 +121,8 @@ class Leases(Attempts):
         """Lease up to ``limit`` waiting rollouts; wait up to ``wait`` seconds for the first."""
         if limit < 1:
             raise ValueError(f"limit must be at least 1, not {limit}")
+        if wait <= 0:
+            return await self._take(worker_id, limit, run_id, request_id)
         return await self.writer.on_owner(
             lambda: self._await_work(worker_id, limit, run_id, wait, request_id)
         )
@@ -179,7 +183,7 @@ class Leases(Attempts):
     ) -> AttemptedRollout:
         """Make a rollout and lease it at once, past the queue."""
         rollout = Rollout(
-            rollout_id=new_id("ro"),
+            rollout_id=growing("ro"),
             input=input,
             status=RolloutStatus.PREPARING,
             mode=mode,

@@ -15,7 +15,8 @@ from agentlightning.store import codec, schema
 from agentlightning.store.base import Conflict, NotFound
 from agentlightning.store.core import Core
 from agentlightning.store.db import chunks, inserting, sql
-from agentlightning.types import Mode, Rollout, RolloutConfig, RolloutStatus, new_id
+from agentlightning.store.ids import growing
+from agentlightning.types import Mode, Rollout, RolloutConfig, RolloutStatus
 
 _t = schema.rollouts
 COLUMNS = [c for c in _t.c if c.name not in ("seq", "timeout_seconds", "unresponsive_seconds")]
@@ -169,7 +170,7 @@ class Rollouts(Core):
 
     def _insert(self, given: Rollout, now: float, status: RolloutStatus = RolloutStatus.QUEUING) -> Rollout:
         rollout = Rollout(
-            rollout_id=given.rollout_id or new_id("ro"),
+            rollout_id=given.rollout_id or growing("ro"),
             input=given.input,
             status=status,
             mode=given.mode,
@@ -217,6 +218,7 @@ class Rollouts(Core):
         if config is not None:
             rollout.config = config
             check(rollout)
+            self.memory.due = None
         rollout.metadata = {**rollout.metadata, **(metadata or {})}
         self.db.execute(
             _CONFIGURE,

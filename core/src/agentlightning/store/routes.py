@@ -25,6 +25,8 @@ NULL: Final = "null"
 """``None`` in a query string."""
 JSON: Final = "application/json"
 PACKED: Final = "application/msgpack"
+REQUEST_ID: Final = "Idempotency-Key"
+"""The header with the request id of a batch."""
 
 ROUTES: Final[tuple[tuple[str, str, str], ...]] = (
     ("POST", "/rollouts", "enqueue_rollout"),
@@ -201,3 +203,15 @@ def raised(found: Failure) -> Exception:
                 return ValueError(found.message)
             return kind(found.message)
     return StoreError(f"{found.error}: {found.message}")
+
+
+def outcome(found: Any) -> Outcome:
+    """A result or an error, as it is sent and remembered."""
+    return Outcome(error=failure(found)[0]) if isinstance(found, Exception) else Outcome(result=found)
+
+
+def result(method: str, found: Outcome) -> Any:
+    """The inverse of :func:`outcome`: the error is returned, not raised."""
+    if found.error is not None:
+        return raised(found.error)
+    return msgspec.convert(found.result, BY_NAME[method].answer)

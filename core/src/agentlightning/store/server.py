@@ -2,7 +2,8 @@
 file.
 
 An answer is sent after its write is on file. Errors are ``{"error", "message"}``. ``POST /v1/agl/batch``
-takes a list of calls and does them in order, in one commit; each has its own outcome.
+takes a list of calls and does them in order, as one write under the request id of its header
+``Idempotency-Key``; each has its own outcome.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from agentlightning.store.routes import (
     NULL,
     PACKED,
     PREFIX,
+    REQUEST_ID,
     TABLE,
     Failure,
     Item,
@@ -35,6 +37,7 @@ from agentlightning.store.routes import (
     decode,
     encode,
     failure,
+    outcome,
 )
 from agentlightning.store.sqlite import SQLiteStore
 
@@ -44,7 +47,7 @@ _BODY_LIMIT = 256 << 20
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-def create_app(store: Store, token: str | None = None) -> web.Application:
+def create_app(store: SQLiteStore, token: str | None = None) -> web.Application:
     """The application over a store; with a ``token`` every request but ``/health`` must bear it."""
     app = web.Application(client_max_size=_BODY_LIMIT)
     for route in TABLE:
@@ -102,7 +105,7 @@ def _handler(store: Store, route: Route) -> Handler:
 
 
 def _arguments(parameters: Any) -> dict[str, Any]:
-    return {name: getattr(parameters, name) for name in parameters.__struct_fields__}
+    return msgspec.structs.asdict(parameters)
 
 
 def _without(route: Route) -> type[msgspec.Struct]:
@@ -125,26 +128,31 @@ def _bounded(parameters: dict[str, Any]) -> dict[str, Any]:
     return parameters
 
 
-def _batch_handler(store: Store) -> Handler:
-    async def one(item: Item) -> Outcome:
+def _batch_handler(store: SQLiteStore) -> Handler:
+    def call(item: Item) -> tuple[str, dict[str, Any]] | Exception:
+        """What is asked for, or what is wrong with it."""
+        route = BY_NAME.get(item.method)
+        if route is None:
+            return item.method, {}
         try:
-            route = BY_NAME.get(item.method)
-            if route is None:
-                raise ValueError(f"method: there is no {item.method!r}; one of {', '.join(sorted(BY_NAME))}")
-            parameters = _arguments(msgspec.convert(item.params, route.parameters))
-            return Outcome(result=await getattr(store, route.name)(**_bounded(parameters)))
-        except Exception as error:
-            found, status = failure(error)
-            if status == 500:
-                _log.exception("error in a batch, at %s", item.method)
-            return Outcome(error=found)
+            return item.method, _arguments(msgspec.convert(item.params, route.parameters))
+        except msgspec.ValidationError as error:
+            return error
 
     async def handle(request: web.Request) -> web.Response:
         items = decode(await request.read(), request.content_type, list[Item])
-        # tasks start in order and each write runs before its first await: one turn of the loop, one commit
-        return _answer(request, await asyncio.gather(*(one(item) for item in items)))
+        calls = [call(item) for item in items]
+        good = [c for c in calls if not isinstance(c, Exception)]
+        found = iter(await store.batch(good, request_id=request.headers.get(REQUEST_ID)))
+        return _answer(request, [_told(c if isinstance(c, Exception) else next(found)) for c in calls])
 
     return handle
+
+
+def _told(found: Any) -> Outcome:
+    if isinstance(found, Exception) and failure(found)[1] == 500:
+        _log.error("error in a batch", exc_info=found)
+    return outcome(found)
 
 
 class Served(typing.NamedTuple):

@@ -10,7 +10,9 @@ from typing import Literal
 
 from agentlightning.store.accounts import Accounts
 from agentlightning.store.base import StoreError
+from agentlightning.store.batch import Batches
 from agentlightning.store.db import Database
+from agentlightning.store.memory import Memory
 from agentlightning.store.records import Records
 from agentlightning.store.resources import ResourcesPart
 from agentlightning.store.signals import Signals
@@ -34,7 +36,7 @@ def store_file(place: str | Path | None = None) -> Path | Literal[":memory:"]:
     return path / "store.sqlite" if is_folder else path
 
 
-class SQLiteStore(Records, Workers, Watchdog, ResourcesPart, Accounts):
+class SQLiteStore(Records, Workers, Watchdog, ResourcesPart, Accounts, Batches):
     """All of :class:`~agentlightning.store.base.Store`, in one file that this process owns.
 
     ``path``: file, folder, ``sqlite:///…`` or ``:memory:``; ``None``: ``AGL_STORAGE``, else
@@ -51,7 +53,8 @@ class SQLiteStore(Records, Workers, Watchdog, ResourcesPart, Accounts):
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.db = Database(store_file(path), synchronous)
-        self.writer = Writer(self.db.connection)
+        self.memory = Memory()
+        self.writer = Writer(self.db.connection, self.memory.forget)
         self.signals = Signals()
         self.clock = clock
 

@@ -85,9 +85,9 @@ class Trace(Leases):
             now, start = self.clock(), 0
             for owner, group in groupby(spans, _owner):
                 part = list(group)
-                held = self._writable(*owner, "spans", len(part))
-                self._insert_spans(part, packed[start : start + len(part)], held.arrivals)
-                self._touch(held, now, len(part))
+                live = self._live(*owner, "spans", len(part))
+                self._insert_spans(part, packed[start : start + len(part)], live.arrivals)
+                self._touch(owner[0], live, now, len(part))
                 start += len(part)
             return list(spans)
 
@@ -142,17 +142,21 @@ class Trace(Leases):
                 raise Conflict(f"attempt {attempt_id} cannot go from {attempt.status} back to preparing")
             if spans:
                 self._insert_spans(spans, packed, held.arrivals)
-            if spans or target in (None, AttemptStatus.RUNNING):
-                self._touch(held, now, len(spans))
+            alive = bool(spans) or target in (None, AttemptStatus.RUNNING)
+            if alive and attempt.status is AttemptStatus.UNRESPONSIVE:
+                self._revive(held)
+            elif alive:
                 attempt.status = AttemptStatus.RUNNING
             attempt.worker_id = worker_id or attempt.worker_id
             attempt.metadata = {**attempt.metadata, **(metadata or {})}
             attempt.last_heartbeat_time = now
             if target in ENDS:
-                self._finish(held, target, now, reason)
+                self._finish(held, target, now, reason, len(spans))
             else:
                 attempt.reason = reason or attempt.reason
-                self._save(attempt)
+                self._save(attempt, len(spans))
+                if alive and held.rollout_status != "running":
+                    self._run(rollout_id)
             return attempt
 
         return await self._write("update_attempt", work, request_id, Attempt)
@@ -168,9 +172,9 @@ class Trace(Leases):
             fresh = [(c, blob) for c, blob in zip(calls, packed, strict=True) if not self._known(c, blob)]
             for owner, group in groupby(fresh, lambda pair: _owner(pair[0])):
                 part = list(group)
-                held = self._writable(*owner, "calls", len(part), fence)
-                self._insert_calls(part, held.arrivals)
-                self._touch(held, now, len(part))
+                live = self._live(*owner, "calls", len(part), fence)
+                self._insert_calls(part, live.arrivals)
+                self._touch(owner[0], live, now, len(part))
 
         await self._write("add_calls", work, request_id)
 

@@ -23,12 +23,13 @@ from agentlightning.store.routes import (
     NULL,
     PACKED,
     PREFIX,
+    REQUEST_ID,
     Failure,
     Outcome,
-    Route,
     decode,
     encode,
     raised,
+    result,
 )
 
 _log = logging.getLogger(__name__)
@@ -92,10 +93,18 @@ class Transport:
         wait = float(parameters.get("wait") or parameters.get("timeout") or 0.0)
         return await self._send(route.verb, path, rest, route.answer, wait)
 
-    async def _send(self, verb: str, path: str, parameters: Any, answer: Any, wait: float = 0.0) -> Any:
+    async def _send(
+        self,
+        verb: str,
+        path: str,
+        parameters: Any,
+        answer: Any,
+        wait: float = 0.0,
+        headers: dict[str, str] | None = None,
+    ) -> Any:
         query: dict[str, str] | None = None
         body: bytes | None = None
-        headers: dict[str, str] = {}
+        headers = headers or {}
         if verb == "GET":
             query = {k: NULL if v is None else str(v) for k, v in parameters.items()}
         else:
@@ -134,13 +143,12 @@ class Transport:
         """
         items: list[dict[str, Any]] = []
         for method, params in calls:
-            route = BY_NAME.get(method)
-            if route is None:
+            if method not in BY_NAME:
                 raise ValueError(f"there is no store method {method!r}")
-            given = {"request_id": request_id(), **params} if route.mutates else params
-            items.append({"method": method, "params": given})
-        outcomes = await self._send("POST", f"{PREFIX}/batch", items, list[Outcome])
-        return [_outcome(BY_NAME[item["method"]], found) for item, found in zip(items, outcomes, strict=True)]
+            items.append({"method": method, "params": params})
+        headers = {REQUEST_ID: request_id()}
+        outcomes = await self._send("POST", f"{PREFIX}/batch", items, list[Outcome], headers=headers)
+        return [result(item["method"], found) for item, found in zip(items, outcomes, strict=True)]
 
 
 def _result(status: int, content: bytes, content_type: str, answer: Any) -> Any:
@@ -153,9 +161,3 @@ def _result(status: int, content: bytes, content_type: str, answer: Any) -> Any:
         raise StoreError(
             f"no store of ours answers there: HTTP {status}, {content_type}: {start!r}"
         ) from None
-
-
-def _outcome(route: Route, found: Outcome) -> Any:
-    if found.error is not None:
-        return raised(found.error)
-    return msgspec.convert(found.result, route.answer)

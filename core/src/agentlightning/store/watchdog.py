@@ -26,9 +26,10 @@ class Watchdog(Attempts):
     _timer_loop: asyncio.AbstractEventLoop | None = None
     _expiring: asyncio.Task[None] | None = None
 
-    def _watch(self, config: RolloutConfig) -> None:
+    def _watch(self, config: RolloutConfig, now: float) -> None:
         limits = [s for s in (config.unresponsive_seconds, config.timeout_seconds) if s is not None]
         if limits:
+            self.memory.due_by(now + min(limits))
             self._arm(min(limits))
 
     def _watch_waiting(self) -> None:

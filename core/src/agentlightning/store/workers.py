@@ -97,7 +97,7 @@ class Workers(Attempts):
         if row is None:
             return False
         try:
-            self._touch(self._writable(row[0], attempt_id, "heartbeat"), now)
+            self._touch(row[0], self._live(row[0], attempt_id, "heartbeat"), now)
         except Refused:  # the answer tells the worker; nothing was lost, so nothing is counted
             return False
         return True

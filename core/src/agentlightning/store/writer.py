@@ -17,8 +17,8 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
-from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar, cast
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Literal, TypeVar, cast
 
 from agentlightning.store.base import StoreError
 
@@ -34,11 +34,22 @@ class _Entry:
         self.work, self.result, self.future = work, result, future
 
 
-class Writer:
-    """Runs work against the connection, on the loop that owns it."""
+class HalfWay(Exception):
+    """A part of :meth:`Writer.together` failed after it had changed something."""
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
+
+class Writer:
+    """Runs work against the connection, on the loop that owns it.
+
+    ``undone`` is called whenever work is taken back.
+    """
+
+    _parts: Literal["plain", "careful"] | None = None
+    """Set within :meth:`together`: how its parts are written."""
+
+    def __init__(self, connection: sqlite3.Connection, undone: Callable[[], None]) -> None:
         self._connection = connection
+        self._undone = undone
         self._execute = connection.execute
         self._pid = os.getpid()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -49,6 +60,8 @@ class Writer:
 
     async def write(self, work: Callable[[], T]) -> T:
         """Run ``work`` in this turn's transaction; return its result once that is on file."""
+        if self._parts is not None:
+            return self._part(work)
         if self._elsewhere():
             return await self.on_owner(lambda: self.write(work))
         if self._commit_handle is None:
@@ -68,6 +81,8 @@ class Writer:
 
     async def read(self, work: Callable[[], T]) -> T:
         """Run a query. What it saw of an open transaction is on file before it is returned."""
+        if self._parts is not None:
+            return work()
         if self._elsewhere():
             return await self.on_owner(lambda: self.read(work))
         try:
@@ -75,6 +90,53 @@ class Writer:
         except sqlite3.Error as error:
             raise StoreError(f"the store could not be read: {error}") from error
         return result if self._commit_handle is None else await self._durable(work, result)
+
+    def together(self, makers: Sequence[Callable[[], Coroutine[Any, Any, Any]]], careful: bool) -> list[Any]:
+        """Within one write: run coroutines in order; a result or an error each, all in the one commit.
+
+        None of them may wait. If one fails half way, all are taken back by :class:`HalfWay`, to be run again
+        ``careful``: each in a savepoint, which is too dear for the usual case.
+        """
+        self._parts = "careful" if careful else "plain"
+        try:
+            return [self._finish(make()) for make in makers]
+        finally:
+            self._parts = None
+
+    @staticmethod
+    def _finish(coroutine: Coroutine[Any, Any, Any]) -> Any:
+        try:
+            coroutine.send(None)
+        except StopIteration as done:
+            return done.value
+        except HalfWay:
+            raise
+        except Exception as error:
+            return error
+        coroutine.close()
+        raise RuntimeError("a part of a batch waited")
+
+    def _part(self, work: Callable[[], T]) -> T:
+        careful = self._parts == "careful"
+        if careful:
+            self._execute("SAVEPOINT part")
+        before = self._connection.total_changes
+        try:
+            return work()
+        except Exception as error:
+            if not self._connection.in_transaction:
+                raise HalfWay(str(error)) from error
+            if careful:
+                self._execute("ROLLBACK TO part")
+                self._undone()
+            elif self._connection.total_changes != before:
+                raise HalfWay(str(error)) from error
+            if isinstance(error, sqlite3.Error):
+                raise StoreError(f"the write failed and nothing of it was stored: {error}") from error
+            raise
+        finally:
+            if careful and self._connection.in_transaction:
+                self._execute("RELEASE part")
 
     async def on_owner(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Await a coroutine on the loop that owns the connection."""
@@ -109,6 +171,7 @@ class Writer:
             self._turn.clear()
         if self._connection.in_transaction:
             self._execute("ROLLBACK")
+        self._undone()
         self._loop = loop
 
     def _begin(self) -> None:
@@ -124,6 +187,7 @@ class Writer:
         turn, self._turn = self._turn, []
         try:
             self._execute("ROLLBACK")
+            self._undone()
             self._execute("BEGIN IMMEDIATE")
             for entry in turn:
                 self._execute("SAVEPOINT w")
@@ -131,6 +195,7 @@ class Writer:
                     entry.result = entry.work()
                 except Exception as error:
                     self._execute("ROLLBACK TO w")
+                    self._undone()
                     if not entry.future.done():
                         entry.future.set_exception(error)
                 else:
@@ -160,6 +225,7 @@ class Writer:
             self._commit_handle = None
         if self._connection.in_transaction:
             self._execute("ROLLBACK")
+        self._undone()
         turn, self._turn = self._turn, []
         for entry in turn:
             if not entry.future.done():

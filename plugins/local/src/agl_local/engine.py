@@ -227,11 +227,11 @@ class Engine:
             return self._closed is None
 
     def _has_work(self) -> bool:
-        if any(s.group.over for s in self._running) or any(s.group.over for s in self._waiting):
-            return True
         if self._running and self._paused != "hold":
             return True
-        return bool(self._orders) or bool(self._waiting and self._paused is None)
+        if self._orders or (self._waiting and self._paused is None):
+            return True
+        return any(s.group.over for s in self._running) or any(s.group.over for s in self._waiting)
 
     def _turn(self) -> None:
         """Sweep the cancelled, carry out orders, admit, and one decode step."""
@@ -299,11 +299,13 @@ class Engine:
         sample.versions.append(self.version)
         self.stats.generated_tokens += 1
         ended = token in self.eos_ids and not sample.sampling.ignore_eos
+        if not (ended or sample.watched or sample.adjusted) and len(sample.tokens) < sample.limit:
+            return
         text = sample.text.push(token) if sample.watched and not ended else ""
         reason = self._reason(sample, ended)
         if reason is not None:
             if not sample.watched:
-                text = "".join(map(sample.text.push, sample.tokens[: -1 if ended else None]))
+                text = sample.text.push_all(sample.tokens[: -1 if ended else None])
             text += sample.text.finish()
             if sample.text.stopped_by is not None:
                 reason = "stop"

@@ -11,12 +11,14 @@ queries 2305.13245.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .attend import attend, causal, decode
 from .config import ForeignConfig, ModelConfig
 from .kv import KVCache, StepPlan
 
@@ -118,6 +120,34 @@ def rotate(x: Tensor, rope: Rope) -> Tensor:
     return x * rope[0] + turned * rope[1]
 
 
+def signed(sin: Tensor) -> Tensor:
+    """The sines [..., D] with the signs that ``rotate`` gives to the turned halves: for ``rotate_``."""
+    half = sin.shape[-1] // 2
+    return torch.cat((-sin[..., :half], sin[..., half:]), dim=-1)
+
+
+def rotate_(x: Tensor, rope: Rope) -> None:
+    """``rotate`` in place: ``x`` [N, heads, D], cos and ``signed`` sin [N, 1, D]."""
+    half = x.shape[-1] // 2
+    turned = torch.cat((x[..., half:], x[..., :half]), dim=-1)
+    x.mul_(rope[0]).addcmul_(turned, rope[1])
+
+
+@dataclass
+class Tail:
+    """Where a prefill's outputs are wanted: ``rows`` [B] of its tokens, each read as a decode step would."""
+
+    rows: Tensor
+    plan: StepPlan
+
+    @classmethod
+    def of(cls, cache: KVCache, slots: Tensor, positions: Tensor, last: Tensor) -> Tail:
+        """Of column ``last`` [B] of each row."""
+        batch, queries = positions.shape
+        rows = torch.arange(batch, device=last.device) * queries + last
+        return cls(rows, cache.plan(slots, positions.flatten()[rows][:, None]))
+
+
 class Attention(nn.Module):
     """Grouped-query attention; q, k and v are one matrix product in ``step`` (see ``pack``)."""
 
@@ -134,74 +164,55 @@ class Attention(nn.Module):
         self.k_norm: RMSNorm | None = RMSNorm(dim, config.rms_eps) if config.qk_norm else None
         self.packed: tuple[Tensor, Tensor | None] | None = None
 
-    def pack(self) -> None:
+    def join(self) -> tuple[Tensor, Tensor | None]:
+        """Weight and bias of q, k and v, one below the other."""
         parts = (self.q_proj, self.k_proj, self.v_proj)
         bias = None if parts[0].bias is None else torch.cat([p.bias for p in parts])
-        self.packed = (torch.cat([p.weight for p in parts]), bias)
+        return torch.cat([p.weight for p in parts]), bias
 
-    def project(self, x: Tensor, rope: Rope, packed: bool) -> tuple[Tensor, Tensor, Tensor]:
+    def project(self, x: Tensor, rope: Rope) -> tuple[Tensor, Tensor, Tensor]:
         """q [B, T, heads, D] and k, v [B, T, kv_heads, D], normed and rotated."""
         batch, length = x.shape[:2]
-        if packed and self.packed is not None:
-            joint = F.linear(x, *self.packed).view(batch, length, -1, self.head_dim)
-            if self.q_norm is None:
-                turned = rotate(joint[:, :, : -self.kv_heads], rope)
-                return turned[:, :, : self.heads], turned[:, :, self.heads :], joint[:, :, -self.kv_heads :]
-            q, k, v = torch.split(joint, [self.heads, self.kv_heads, self.kv_heads], dim=2)
-        else:
-            q = self.q_proj(x).view(batch, length, self.heads, self.head_dim)
-            k = self.k_proj(x).view(batch, length, self.kv_heads, self.head_dim)
-            v = self.v_proj(x).view(batch, length, self.kv_heads, self.head_dim)
+        q = self.q_proj(x).view(batch, length, self.heads, self.head_dim)
+        k = self.k_proj(x).view(batch, length, self.kv_heads, self.head_dim)
+        v = self.v_proj(x).view(batch, length, self.kv_heads, self.head_dim)
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
         return rotate(q, rope), rotate(k, rope), v
 
     def forward(self, x: Tensor, rope: Rope) -> Tensor:
-        return self._output(self._causal(*self.project(x, rope, packed=False)))
+        return self._output(causal(*self.project(x, rope)))
 
     def step(self, x: Tensor, rope: Rope, cache: KVCache, plan: StepPlan) -> Tensor:
-        q, k, v = self.project(x, rope, packed=True)
-        cache.write(self.layer, plan, k, v)
-        if plan.fresh:
-            return self._output(self._causal(q, k, v))
-        keys, values = cache.read(self.layer, plan)
-        if plan.index is not None:
-            spread = q.new_zeros(plan.hi - plan.lo, *q.shape[1:])
-            spread[plan.index] = q
-            q = spread
-        out = self._decode(q, keys, values, plan) if q.shape[1] == 1 else self._extend(q, keys, values, plan)
-        if plan.index is not None:
-            out = out[plan.index]
-        return self._output(out)
+        """Tokens [B * Q, H] over the cache, where their keys and values go."""
+        joint = self._heads(x, rope, 0)
+        cache.write(self.layer, plan, joint[:, self.heads :])
+        return self._output(
+            attend(joint[:, : self.heads], joint[:, self.heads :], self.layer, cache, plan)
+        )
+
+    def step_last(self, x: Tensor, rope: Rope, cache: KVCache, plan: StepPlan, tail: Tail) -> Tensor:
+        """As ``step``, for the outputs [B, H] of ``tail`` only: of the others only keys and values matter."""
+        cache.write(self.layer, plan, self._heads(x, rope, self.heads))
+        q = self._heads(x[tail.rows], (rope[0][tail.rows], rope[1][tail.rows]), 0, self.heads)
+        return self._output(decode(q, self.layer, cache, tail.plan))
+
+    def _heads(self, x: Tensor, rope: Rope, first: int, stop: int | None = None) -> Tensor:
+        """Heads ``first:stop`` of q, k and v in this order, [N, heads, D], normed and rotated in place."""
+        weight, bias = self.packed or self.join()
+        at = slice(first * self.head_dim, stop and stop * self.head_dim)
+        joint = F.linear(x, weight[at], None if bias is None else bias[at]).unflatten(1, (-1, self.head_dim))
+        turning = joint if stop else joint[:, : -self.kv_heads]
+        if self.q_norm is not None and self.k_norm is not None:
+            queries, keys = turning[:, : self.heads - first], turning[:, self.heads - first :]
+            queries.copy_(self.q_norm(queries))
+            keys.copy_(self.k_norm(keys))
+        rotate_(turning, rope)
+        return joint
 
     def _output(self, x: Tensor) -> Tensor:
         out: Tensor = self.o_proj(x)
         return out
-
-    def _causal(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Attention of [B, T, heads, D] over itself; [B, T, heads * D]."""
-        q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
-        grouped = self.heads != self.kv_heads
-        out = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=grouped)
-        return out.transpose(1, 2).reshape(out.shape[0], out.shape[2], -1)
-
-    def _decode(self, q: Tensor, keys: Tensor, values: Tensor, plan: StepPlan) -> Tensor:
-        """One query a row: plain products, which beat the fused kernel at this shape."""
-        groups = self.heads // self.kv_heads
-        q = q.reshape(q.shape[0], self.kv_heads, groups, self.head_dim) * self.head_dim**-0.5
-        scores = torch.matmul(q, keys.transpose(-1, -2))
-        if plan.bias is not None:
-            scores.add_(plan.bias)
-        weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(values.dtype)
-        return torch.matmul(weights, values).reshape(q.shape[0], 1, -1)
-
-    def _extend(self, q: Tensor, keys: Tensor, values: Tensor, plan: StepPlan) -> Tensor:
-        """Several queries a row over what its slot holds, themselves included."""
-        grouped = self.heads != self.kv_heads
-        out = F.scaled_dot_product_attention(
-            q.transpose(1, 2), keys, values, attn_mask=plan.bias, enable_gqa=grouped
-        )
-        return out.transpose(1, 2).reshape(q.shape[0], q.shape[1], -1)
 
 
 class MLP(nn.Module):
@@ -239,8 +250,15 @@ class Layer(nn.Module):
         out: Tensor = x + self.mlp(self.post_attention_layernorm(x))
         return out
 
-    def step(self, x: Tensor, rope: Rope, cache: KVCache, plan: StepPlan) -> Tensor:
-        x = x + self.self_attn.step(self.input_layernorm(x), rope, cache, plan)
+    def step(
+        self, x: Tensor, rope: Rope, cache: KVCache, plan: StepPlan, tail: Tail | None = None
+    ) -> Tensor:
+        """Hidden states of all tokens [B * Q, H], or of those of ``tail`` [B, H]."""
+        normed = self.input_layernorm(x)
+        if tail is None:
+            x = x + self.self_attn.step(normed, rope, cache, plan)
+        else:
+            x = x[tail.rows] + self.self_attn.step_last(normed, rope, cache, plan, tail)
         out: Tensor = x + self.mlp(self.post_attention_layernorm(x), packed=True)
         return out
 
@@ -289,17 +307,22 @@ class CausalLM(LanguageModel):
         self, ids: Tensor, positions: Tensor, cache: Any, slots: Tensor, last: Tensor | None = None
     ) -> Tensor:
         plan = cache.plan(slots, positions)
-        x = self.model.embed_tokens(ids)
-        rope = self._rope(positions.clamp(min=0), x.dtype)
-        for layer in self.model.layers:
+        tail = None if last is None else Tail.of(cache, slots, positions, last)
+        x = self.model.embed_tokens(ids.flatten())
+        at = positions.flatten().clamp(min=0)
+        cos, sin = cache.rope
+        rope = (cos[at], sin[at])
+        final = len(self.model.layers) - 1
+        for i, layer in enumerate(self.model.layers):
             assert isinstance(layer, Layer)
-            x = layer.step(x, rope, cache, plan)
-        if last is not None:
-            x = x[torch.arange(x.shape[0], device=x.device), last]
-        return self.logits(self.model.norm(x))
+            x = layer.step(x, rope, cache, plan, tail if i == final else None)
+        logits = self.logits(self.model.norm(x))
+        return logits if tail is not None else logits.unflatten(0, plan.shape)
 
     def new_cache(self, slots: int, max_len: int) -> KVCache:
-        return KVCache(self.config, slots, max_len, self.device, self.dtype)
+        positions = torch.arange(max_len, device=self.device)
+        cos, sin = self._rope(positions[:, None], self.dtype)
+        return KVCache(self.config, slots, max_len, (cos[:, 0], signed(sin[:, 0])))
 
     @torch.no_grad()
     def pack(self) -> None:
@@ -308,7 +331,7 @@ class CausalLM(LanguageModel):
         """
         for layer in self.model.layers:
             assert isinstance(layer, Layer)
-            layer.self_attn.pack()
+            layer.self_attn.packed = layer.self_attn.join()
             layer.mlp.pack()
 
     def _rope(self, positions: Tensor, dtype: torch.dtype) -> Rope:

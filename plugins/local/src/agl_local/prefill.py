@@ -23,7 +23,7 @@ _WORTH_WAITING = 32
 # A shorter common prefix costs more, by mixing plain prompts with continued ones, than it saves.
 _WORTH_REUSING = 8
 # Tokens of one row, and of all rows, in one forward: bounds memory; padding is at most half of it.
-_CHUNK, _BATCH = 512, 4096
+_CHUNK, _BATCH = 512, 2048
 
 
 @dataclass

@@ -71,7 +71,7 @@ def _layer(
 
 
 def _heads(attention: Attention, x: Tensor, rope: Rope) -> tuple[Tensor, Tensor, Tensor]:
-    q, k, v = (part.transpose(1, 2) for part in attention.project(x, rope, packed=False))
+    q, k, v = (part.transpose(1, 2) for part in attention.project(x, rope))
     return q, k, v
 
 

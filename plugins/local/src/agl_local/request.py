@@ -124,6 +124,9 @@ class Sample:
         self.watched = group.request.on_token is not None or bool(self.sampling.stop)
         s = self.sampling
         self.adjusted = bool(s.penalised or s.logit_bias or s.guided_choice or s.min_tokens)
+        # The usual case, for which sampling has a short way: all of the distribution, and nothing else of it.
+        self.plain = not self.adjusted and s.temperature == 1 and s.top_p == 1 and s.top_k <= 0
+        self.plain = self.plain and not s.top_logprobs
         self.text = text
         self.pieces: list[str] = []
         self.tokens: list[int] = []

@@ -26,6 +26,18 @@ class Drawn:
 def sample_batch(logits: Tensor, samples: Sequence[Sample], eos_ids: Sequence[int]) -> Drawn:
     """Draw the next token of each of ``samples`` from ``logits`` [B, V]."""
     rows = logits.float()
+    if all([s.plain for s in samples]):
+        logprobs = torch.log_softmax(rows, dim=-1)
+        tokens = _draw(logprobs, samples)
+    else:
+        logprobs = torch.log_softmax(_prepare(rows, samples, eos_ids), dim=-1)
+        tokens = _choose(logprobs, samples)
+    chosen = logprobs.gather(1, tokens[:, None])[:, 0]
+    return Drawn(tokens.tolist(), chosen.tolist(), _alternatives(logprobs, samples))
+
+
+def _prepare(rows: Tensor, samples: Sequence[Sample], eos_ids: Sequence[int]) -> Tensor:
+    """All that comes before the distribution: penalties, masks, temperature."""
     if any(s.adjusted for s in samples):
         rows = rows.clone()
         for row, s in zip(rows, samples, strict=True):
@@ -33,10 +45,7 @@ def sample_batch(logits: Tensor, samples: Sequence[Sample], eos_ids: Sequence[in
                 penalise(row, s.sampling, s.prompt, s.tokens)
                 constrain(row, s.sampling, s.tokens, eos_ids)
     temperatures = torch.tensor([s.sampling.temperature or 1.0 for s in samples], device=rows.device)
-    logprobs = torch.log_softmax(rows / temperatures[:, None], dim=-1)
-    tokens = _choose(logprobs, samples)
-    chosen = logprobs.gather(1, tokens[:, None])[:, 0]
-    return Drawn(tokens.tolist(), chosen.tolist(), _alternatives(logprobs, samples))
+    return rows / temperatures[:, None]
 
 
 def _choose(logprobs: Tensor, samples: Sequence[Sample]) -> Tensor:
@@ -51,14 +60,18 @@ def _choose(logprobs: Tensor, samples: Sequence[Sample]) -> Tensor:
                 for row, s in zip(logprobs, samples, strict=True)
             ]
         )
-    wide = torch.float32 if logprobs.device.type == "mps" else torch.float64
-    numbers = [uniform(s.key, len(s.tokens)) for s in samples]
-    tokens = draw(cut, torch.tensor(numbers, dtype=wide, device=logprobs.device))
-    # Rows of NaN have no answer; the caller sees their log probability. Keep the index in range.
-    tokens = tokens.clamp(max=logprobs.shape[1] - 1)
+    tokens = _draw(cut, samples)
     if any(greedy):
         tokens = torch.where(torch.tensor(greedy, device=tokens.device), logprobs.argmax(dim=-1), tokens)
     return tokens
+
+
+def _draw(logprobs: Tensor, samples: Sequence[Sample]) -> Tensor:
+    wide = torch.float32 if logprobs.device.type == "mps" else torch.float64
+    numbers = [uniform(s.key, len(s.tokens)) for s in samples]
+    tokens = draw(logprobs, torch.tensor(numbers, dtype=wide, device=logprobs.device))
+    # Rows of NaN have no answer; the caller sees their log probability. Keep the index in range.
+    return tokens.clamp(max=logprobs.shape[1] - 1)
 
 
 def _alternatives(logprobs: Tensor, samples: Sequence[Sample]) -> list[TopLogprobs]:
