@@ -50,7 +50,7 @@ def hooks() -> str:
             "",
             "## Moments: after the fact, off the hot path; an error is counted and logged, never fatal",
             "",
-            "The trackers are the built-in listeners: terminal, files, plot, and `events`, which writes each moment.",
+            "The trackers listen to them: terminal, files, plot, and `events`, which writes each moment.",
             "",
             "| hook | contract |",
             "|---|---|",

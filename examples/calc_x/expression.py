@@ -10,7 +10,9 @@ evaluation takes microseconds whatever the text.
 from __future__ import annotations
 
 import math
+import operator
 import re
+from collections.abc import Callable
 from fractions import Fraction
 
 Number = Fraction | float
@@ -93,21 +95,21 @@ class _Parser:
         value = self._product(depth)
         while self.token in ("+", "-"):
             if self._take() == "+":
-                value = _bounded(value + self._product(depth))
+                value = _apply(operator.add, value, self._product(depth))
             else:
-                value = _bounded(value - self._product(depth))
+                value = _apply(operator.sub, value, self._product(depth))
         return value
 
     def _product(self, depth: int) -> Number:
         value = self._signed(depth)
         while self.token in ("*", "/"):
             if self._take() == "*":
-                value = _bounded(value * self._signed(depth))
+                value = _apply(operator.mul, value, self._signed(depth))
                 continue
             divisor = self._signed(depth)
             if divisor == 0:
                 raise ExpressionError("division by zero")
-            value = _bounded(value / divisor)
+            value = _apply(operator.truediv, value, divisor)
         return value
 
     def _signed(self, depth: int) -> Number:
@@ -125,7 +127,7 @@ class _Parser:
         value = self._atom(depth)
         while self.token == "%":
             self._take()
-            value = _bounded(value / 100)
+            value = _apply(operator.truediv, value, Fraction(100))
         return value
 
     def _atom(self, depth: int) -> Number:
@@ -182,6 +184,14 @@ def _power(base: Number, exponent: Number) -> Number:
         raise ExpressionError("fractional power of a negative number")
     try:
         return _bounded(to_float(base) ** to_float(exponent))
+    except OverflowError:
+        raise ExpressionError("the number is too large") from None
+
+
+def _apply(operation: Callable[[Number, Number], Number], a: Number, b: Number) -> Number:
+    """The operation, bounded. A fraction beyond the floats that meets a float is too large."""
+    try:
+        return _bounded(operation(a, b))
     except OverflowError:
         raise ExpressionError("the number is too large") from None
 

@@ -27,6 +27,7 @@ from calc_x.headroom import chance, oracle
 POLICY = Path(__file__).parents[2] / "examples" / "calc_x" / "policy"
 
 
+THREAD = {"threads": 1, "engine": "thread", "max_len": 512}
 MOMENTS = {
     name
     for name, hook in vars(hookspecs).items()
@@ -73,6 +74,12 @@ def trainer(folder: Path, watch: Watch, **options: Any) -> Trainer:
     return Trainer(**{**defaults, **options})
 
 
+def evaluation_calls(folder: Path) -> int:
+    lines = (folder / "evaluations.jsonl").read_text().splitlines()
+    assert len(lines) == 6  # before and after, greedy and sampled; oracle; random
+    return sum(int(json.loads(line)["metrics"]["calls_made"]) for line in lines)
+
+
 async def test_train_two_steps(tmp_path: Path) -> None:
     watch = Watch()
     summary = await trainer(tmp_path, watch, headroom={"oracle": oracle, "random": chance}).afit(
@@ -88,7 +95,7 @@ async def test_train_two_steps(tmp_path: Path) -> None:
     assert [len(b.ledgers) for b in watch.batches] == [12, 12]
     assert all(ledger.sums and ledger.made == ledger.recorded for b in watch.batches for ledger in b.ledgers)
     assert [r.rows_digest for r in watch.reports] == [rows_digest(in_order(b.rows)) for b in watch.batches]
-    assert watch.calls == totals["calls"] + sum(2 * n for n in (6, 6, 6, 6))  # and 4 evaluations of 6 tasks
+    assert watch.calls == totals["calls"] + evaluation_calls(folder)
     # versions move with the steps: rows of step n were sampled by version n
     assert [
         {v for row in b.rows for v, m in zip(row.versions, row.mask, strict=True) if m} for b in watch.batches
@@ -103,9 +110,42 @@ async def test_train_two_steps(tmp_path: Path) -> None:
     await store.close()
 
 
+async def test_evaluations_between_steps_and_under_one_name_are_made_anew(tmp_path: Path) -> None:
+    one = trainer(
+        tmp_path, Watch(), steps=3, batch_size=1, evaluate_every=1, options=THREAD, trackers=["files"]
+    )
+    train, held_out = load("generated:train", limit=8), load("generated:heldout", limit=2)
+    summary = await one.afit(solve, train, held_out)
+    lines = (tmp_path / summary["run_id"] / "evaluations.jsonl").read_text().splitlines()
+    names = [json.loads(line)["name"] for line in lines]
+    assert names == ["before", "before-sampled", "step-1", "step-2", "after", "after-sampled"]
+    async with one.session(solve) as context:
+        first = await context.evaluate(held_out, name="again")
+        second = await context.evaluate(held_out, name="again")
+        assert first.rewards == second.rewards
+        assert len(await context.store.query_rollouts(run_id=context.run_id)) == 4
+
+
+async def test_a_failure_can_be_given_a_reward(tmp_path: Path) -> None:
+    async def shaky(task: Mapping[str, Any], llm: LLM) -> float:
+        reward = await solve(task, llm)
+        if reward:
+            raise RuntimeError("broken after all")
+        return reward
+
+    watch = Watch()
+    one = trainer(tmp_path, watch, steps=1, options=THREAD, failure={"agent-raised": 1.0})
+    await one.afit(shaky, load("generated:train", limit=50))
+    [batch] = watch.batches
+    assert batch.metrics["reward_count"] == 12 and batch.metrics["rollouts_failed"] > 0
+    assert not any(ledger.out.get("failed-rollout") for ledger in batch.ledgers)
+    with pytest.raises(ValueError, match="unknown kind 'agent-exploded'"):
+        await trainer(tmp_path, Watch(), failure={"agent-exploded": 0.0}).afit(shaky, [1])
+
+
 async def test_every_moment_is_heard(tmp_path: Path) -> None:
     """The tracker ``events`` listens to all moment hooks: each must come, in order, for every rollout."""
-    options = {"threads": 1, "engine": "thread", "max_len": 512, "save_every": 1}
+    options = {**THREAD, "save_every": 1}
     one = trainer(tmp_path, Watch(), steps=1, batch_size=2, options=options, trackers=["events"])
     summary = await one.afit(solve, load("generated:train", limit=8), load("generated:heldout", limit=2))
     lines = (tmp_path / summary["run_id"] / "events.jsonl").read_text().splitlines()
@@ -113,7 +153,7 @@ async def test_every_moment_is_heard(tmp_path: Path) -> None:
     kinds = [event["event"] for event in events]
     assert {f"agl_{kind}" for kind in kinds} == MOMENTS
     assert kinds[0] == "run_started" and kinds[-1] == "run_finished"
-    assert kinds.count("rollout_finished") == kinds.count("reward_emitted") == 8 + 2 + 2
+    assert kinds.count("rollout_finished") == kinds.count("reward_emitted") == 8 + 4 * 2
     rollout = next(e["rollout_id"] for e in events if e["event"] == "rollout_finished")
     mine = [e["event"] for e in events if e.get("rollout_id") == rollout]
     assert mine[0] == "rollout_started" and mine[-2:] == ["reward_emitted", "rollout_finished"]

@@ -52,6 +52,8 @@ class TrainingSection(_Section):
     recipe: dict[str, Any] = {}
     """Overrides of the recipe's fields."""
     evaluate_every: int = Field(default=0, ge=0)
+    failure: dict[str, float | None] = {}
+    """Kind of failure → reward, e.g. ``{timeout: 0.0}``; kinds not named are left out of training."""
 
 
 class DataSection(_Section):

@@ -63,6 +63,7 @@ class Trainer:
         headroom: dict[str, Callable[..., Any]] | None = None,
         headroom_tasks: int = 100,
         evaluate_every: int = 0,
+        failure: dict[str, float | None] | None = None,
         seed: int = 1,
         folder: str | Path = "runs",
         store: Any = None,
@@ -84,6 +85,7 @@ class Trainer:
         self.headroom = headroom or {}
         self.headroom_tasks = headroom_tasks
         self.evaluate_every = evaluate_every
+        self.failure = failure
         self.seed = seed
         self.folder = Path(folder)
         self.store = store
@@ -132,6 +134,7 @@ class Trainer:
             batch_size=self.batch_size,
             evaluate_every=self.evaluate_every,
             headroom_tasks=self.headroom_tasks,
+            failure=self.failure,
         )
 
     @property

@@ -7,7 +7,7 @@ import math
 import pytest
 from core.credit.builders import make_record, one_call
 
-from agentlightning.credit.baselines import Credited, advantages, group_key
+from agentlightning.credit.baselines import Credited, advantages, group_key, std
 from agentlightning.types import Recipe, Rollout
 
 # Two groups: g holds 0, 1, 5 (mean 2, sample std sqrt(7)); h holds 2, 4 (mean 3, sample std sqrt(2)).
@@ -149,3 +149,7 @@ def test_scaling_does_not_depend_on_the_unit_of_reward():
 def test_a_baseline_that_forgets_a_value_is_named(answer):
     with pytest.raises(ValueError, match="baseline 'mine'"):
         advantages(credited()[:3], Recipe(name="t", baseline="mine"), {"mine": lambda groups, recipe: answer})
+
+
+def test_a_huge_reward_is_a_huge_deviation_not_an_overflow() -> None:
+    assert std([1e200, 0.0]) == pytest.approx(1e200 / 2**0.5)

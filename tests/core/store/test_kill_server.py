@@ -45,9 +45,15 @@ async def test_nothing_is_lost_and_nothing_is_doubled(tmp_path: Path) -> None:
             lease = await client.dequeue_rollout(name, run_id=name)
             assert lease is not None and lease.rollout.input == [name, i]
             await client.add_calls([call(lease)], fence=1)
-            await client.count("made", "call")
             ids = lease.rollout.rollout_id, lease.attempt.attempt_id
-            await client.update_attempt(*ids, AttemptStatus.SUCCEEDED, spans=[reward(lease, float(i))])
+            last = [reward(lease, float(i))]
+            if i % 2:
+                await client.count("made", "call")
+                await client.update_attempt(*ids, AttemptStatus.SUCCEEDED, spans=last)
+            else:
+                end = {"rollout_id": ids[0], "attempt_id": ids[1], "status": "succeeded", "spans": last}
+                made = ("count", {"kind": "made", "reason": "call"})
+                assert not isinstance((await client.batch([made, ("update_attempt", end)]))[1], Exception)
             finished.append(ids[0])
             if kill_at and len(finished) >= kill_at[0]:
                 kill_at.pop(0)

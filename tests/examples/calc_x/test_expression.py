@@ -7,7 +7,9 @@ from fractions import Fraction
 import pytest
 from hypothesis import given, strategies as st
 
+from calc_x.calculator import calculate_text
 from calc_x.expression import MAX_LENGTH, ExpressionError, evaluate, render, to_float
+from calc_x.grading import grade
 
 VALUES = {
     "1+2*3": 7,
@@ -94,6 +96,15 @@ def test_render_is_short_and_exact_for_whole_numbers() -> None:
     assert render(evaluate("6/4")) == "1.5"
     assert render(evaluate("4**0.5")) == "2"
     assert render(evaluate("1793815*1793815*60")) == str(1793815 * 1793815 * 60)
+
+
+@pytest.mark.parametrize("operation", ["+", "-", "*", "/"])
+def test_a_fraction_beyond_floats_that_meets_a_float_is_an_error(operation: str) -> None:
+    text = f"10^200*10^200{operation}2^0.5"
+    with pytest.raises(ExpressionError, match="too large"):
+        evaluate(text)
+    assert calculate_text(text).startswith("error")
+    assert grade(f"### ANSWER: {text} ###", "5") == 0.0
 
 
 def test_a_number_beyond_floats_is_an_error() -> None:

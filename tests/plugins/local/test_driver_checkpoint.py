@@ -171,3 +171,12 @@ def test_export_deletes_nothing_of_others(tmp_path: Path) -> None:
         export_policy(tiny_policy(), tmp_path)
     with pytest.raises(FileExistsError, match="is a file"):
         export_policy(tiny_policy(), tmp_path / "thesis.tex")
+
+
+def test_settings_given_on_resume_win_over_those_of_the_checkpoint() -> None:
+    policy = tiny_policy()
+    state = updater_of(policy).state_dict()
+    other = Updater(policy.model, RECIPE, lr=5e-4, weight_decay=0.5, betas=(0.5, 0.6))
+    other.load_state_dict(state)
+    group = other.optimizer.param_groups[0]
+    assert (group["lr"], group["weight_decay"], group["betas"]) == (5e-4, 0.5, (0.5, 0.6))

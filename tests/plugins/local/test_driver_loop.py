@@ -99,6 +99,24 @@ async def started(policy: Path, **options: Any) -> tuple[LocalDriver, LLM]:
     return driver, await driver.start()
 
 
+async def test_a_half_precision_engine_does_not_round_the_steps_away(tmp_path: Path) -> None:
+    """The trainer's weights are float32: a step smaller than a half-precision ulp is still made, and kept."""
+    policy = saved_policy(tmp_path / "policy")
+    driver, llm = await started(policy, dtype="bfloat16", lr=1e-7)
+    try:
+        assert driver._loaded().model.dtype == torch.float32
+        before = {n: p.detach().clone() for n, p in driver._loaded().model.named_parameters()}
+        job = FakeJob(driver, llm, tmp_path, steps=2)
+        await driver.run(job)
+        changed = [
+            (p != before[n]).float().mean().item() for n, p in driver._loaded().model.named_parameters()
+        ]
+        assert sum(changed) / len(changed) > 0.5
+        assert all(r.metrics["logprob_gap_max"] > 0 for r in job.reports)
+    finally:
+        await driver.close()
+
+
 @pytest.mark.parametrize("engine", ["thread", "process"])
 async def test_learns_and_says_so(tmp_path: Path, engine: str) -> None:
     driver, llm = await started(saved_policy(tmp_path / "policy"), engine=engine)

@@ -26,6 +26,7 @@ def always(monkeypatch):
         return sharing.arrange(cut, *rest)
 
     monkeypatch.setattr(sharing, "_EXTRA_COST", -(10**9))
+    monkeypatch.setattr(sharing, "_STACK_COST", 0)
     monkeypatch.setattr(kv, "arrange", arrange)
     return cuts
 
@@ -66,7 +67,7 @@ def test_the_cut_is_where_reading_costs_least():
     # Columns that a row still writes are not shared; a little is not worth the trouble.
     found = lineage.best(range(64), 6 * BLOCK - 1, 11 * BLOCK)
     assert found is not None and found[0] == 5 * BLOCK
-    assert lineage.best(range(64), 11 * BLOCK, BLOCK) is None
+    assert lineage.best(range(64), 2 * BLOCK, 2 * BLOCK) is None
     assert lineage.best([0, 8, 16], 11 * BLOCK, 11 * BLOCK) is None
 
 
@@ -89,6 +90,33 @@ def test_shared_columns_give_the_full_forward(arch, slots, always):
         got = policy.model.step(ids[:, at : at + 1], torch.full((4, 1), at), cache, where)[:, 0]
         assert torch.allclose(got, want[:, at], atol=TOLERANCE, rtol=0)
     assert always and set(always) == {64}
+
+
+@pytest.mark.parametrize("how", ["prefill", "copy"])
+@torch.no_grad()
+def test_a_slot_that_gets_another_conversation_is_read_anew(how, policy, always):
+    ids = torch.randint(3, policy.config.vocab_size, (5, 100))
+    ids[1:3, :70] = ids[0, :70]
+    # The fifth conversation takes the place of the fourth: with columns of its own, or copied ones.
+    ids[4, :70] = ids[0, :70] if how == "copy" else ids[4, :70]
+    want = policy.model(ids)
+    model, cache = policy.model, policy.model.new_cache(slots=4, max_len=128)
+    places, where = torch.arange(80).repeat(2, 1), torch.arange(4)
+
+    def decode(rows, at):
+        return model.step(ids[rows, at][:, None], torch.full((4, 1), at), cache, where)[:, 0]
+
+    model.step(ids[[0, 3], :70], places[:, :70], cache, where[[0, 3]])
+    cache.copy_prefix(0, [1, 2], 70)
+    model.step(ids[:4, 70:80], torch.arange(70, 80).repeat(4, 1), cache, where)
+    assert torch.allclose(decode([0, 1, 2, 3], 80), want[:4, 80], atol=TOLERANCE, rtol=0)
+    if how == "copy":
+        cache.copy_prefix(0, [3], 70)
+    first = 70 if how == "copy" else 0
+    model.step(ids[4:, first:81], torch.arange(first, 81)[None], cache, where[3:])
+    rows = [0, 1, 2, 4]
+    assert torch.allclose(decode(rows, 81), want[rows, 81], atol=TOLERANCE, rtol=0)
+    assert always == [64, 64]
 
 
 def test_conversations_that_branch_and_slots_that_are_used_again(always):

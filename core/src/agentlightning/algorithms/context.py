@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -49,6 +50,8 @@ class Context:
     """The runner in the background; if it dies, the run must not wait for its rollouts."""
     say: Callable[[str], None] = print
     """Where a line for the person at the terminal goes."""
+    evaluated: Counter[str] = field(default_factory=Counter)
+    """Evaluation name → how often it was made: each one rolls out anew."""
     resources: dict[str, str] = field(default_factory=dict)
     """Policy name → id of the resources that point agents at it."""
 
@@ -64,10 +67,12 @@ class Context:
         self, tasks: Dataset, *, name: str, policy: str | None = None, greedy: bool = True
     ) -> Evaluation:
         """Run every task once with ``policy`` (default: the trained one) and tell the trackers."""
+        self.evaluated[name] += 1
         evaluation = await evaluate(
             self.store,
             tasks,
             name=name,
+            batch=f"eval/{name}/{self.evaluated[name]}",
             run_id=self.run_id,
             seed=self.seed,
             resources_id=self.resources[policy or self.policy],

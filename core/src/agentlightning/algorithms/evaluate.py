@@ -24,18 +24,21 @@ class NothingRewarded(UsageError):
     """
 
 
-def interval(rewards: Sequence[float]) -> tuple[float, float]:
-    """95 % interval of the mean: Wilson's score interval for 0/1 rewards, else the normal one (n ≥ 2)."""
+def interval(rewards: Sequence[float]) -> tuple[float, float] | None:
+    """95 % interval of the mean: Wilson's score interval for 0/1 rewards, else the normal one.
+
+    ``None`` where nothing can be estimated: no reward, or a single graded one.
+    """
     n = len(rewards)
     if n == 0:
-        return (math.nan, math.nan)
+        return None
     mean = math.fsum(rewards) / n
     if all(r in (0.0, 1.0) for r in rewards):
         centre = (mean + Z95**2 / (2 * n)) / (1 + Z95**2 / n)
         half = Z95 * math.sqrt(mean * (1 - mean) / n + Z95**2 / (4 * n * n)) / (1 + Z95**2 / n)
         return (max(0.0, centre - half), min(1.0, centre + half))
     if n == 1:
-        return (-math.inf, math.inf)
+        return None
     variance = math.fsum((r - mean) ** 2 for r in rewards) / (n - 1)
     half = Z95 * math.sqrt(variance / n)
     return (mean - half, mean + half)
@@ -46,13 +49,14 @@ async def evaluate(
     tasks: Sequence[Any],
     *,
     name: str,
+    batch: str,
     run_id: str,
     seed: int,
     resources_id: str | None,
     greedy: bool = True,
     timeout: float | None = None,
 ) -> Evaluation:
-    """Run every task once and average the rewards.
+    """Run every task once and average the rewards. ``batch`` names the rollouts; once in a run.
 
     A rollout that failed or emitted no reward counts as 0 *here*, because an agent that breaks has solved
     nothing;
@@ -65,7 +69,7 @@ async def evaluate(
         tasks,
         1,
         run_id=run_id,
-        name=name,
+        name=batch,
         seed=seed,
         mode="val",
         resources_id=resources_id,

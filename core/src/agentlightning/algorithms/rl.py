@@ -17,6 +17,7 @@ from agentlightning.algorithms.batching import group_rollouts, task_batches
 from agentlightning.algorithms.context import Context
 from agentlightning.algorithms.evaluate import NothingRewarded, reasons
 from agentlightning.credit.assign import assign
+from agentlightning.credit.failure import Failure, check_failure
 from agentlightning.types import Batch, Evaluation, Recipe, Record, RolloutConfig, StepReport, UsageError
 
 
@@ -70,6 +71,7 @@ class RL:
         batch_size: int = 8,
         evaluate_every: int = 0,
         headroom_tasks: int = 100,
+        failure: Failure | None = None,
     ) -> None:
         if steps < 0 or batch_size < 1:
             raise ValueError(
@@ -80,6 +82,8 @@ class RL:
         self.batch_size = batch_size
         self.evaluate_every = evaluate_every
         self.headroom_tasks = headroom_tasks
+        self.failure = failure or {}
+        check_failure(self.failure)
 
     async def run(self, context: Context) -> dict[str, Any]:
         """Evaluate, train, evaluate. The summary holds both evaluations and how long training took."""
@@ -87,24 +91,34 @@ class RL:
             raise ValueError("RL needs a driver; name one with backend.driver")
         job = RLJob(context, self)
         before = await job.measure("before")
+        sampled_before = await job.measure("before-sampled", greedy=False)
         await job.show_headroom(before)
         began = time.perf_counter()
         await context.driver.run(job)
         seconds = time.perf_counter() - began
         after = await job.measure("after")
+        sampled_after = await job.measure("after-sampled", greedy=False)
         return {
             "recipe": self.recipe.model_dump(),
             "steps": self.steps,
-            "reward_before": before.reward if before else None,
-            "ci_before": list(before.ci) if before else None,
-            "reward_after": after.reward if after else None,
-            "ci_after": list(after.ci) if after else None,
+            **_scores("before", before),
+            **_scores("after", after),
+            "sampled_before": sampled_before and sampled_before.reward,
+            "sampled_after": sampled_after and sampled_after.reward,
             "eval_tasks": before.n if before else 0,
             "eval_failed": [before.failed, after.failed] if before and after else None,
             "train_seconds": round(seconds, 3),
             "headroom": job.headroom,
             "totals": job.totals,
         }
+
+
+def _scores(when: str, evaluation: Evaluation | None) -> dict[str, Any]:
+    """Reward and interval of an evaluation, under the summary's names."""
+    return {
+        f"reward_{when}": evaluation.reward if evaluation else None,
+        f"ci_{when}": list(evaluation.ci) if evaluation and evaluation.ci else None,
+    }
 
 
 class RLJob:
@@ -138,7 +152,7 @@ class RLJob:
             next(self._batches),
             self.recipe.group_size,
             run_id=self.run_id,
-            name=f"step-{step}",
+            name=f"train/{step}",
             seed=self.seed,
             mode="train",
             resources_id=self.context.resources[self.policy],
@@ -155,6 +169,7 @@ class RLJob:
             version=driver.version if driver else None,
             rules={name: spec.rule for name, spec in self.context.plugins.credit_rules.items()},
             baselines={name: spec.baseline for name, spec in self.context.plugins.baselines.items()},
+            failure=self.rl.failure,
         )
         self.context.plugins.moment("agl_rows_built", step=step, batch=batch)
         self._refuse_barren(step, batch, records)
@@ -191,11 +206,11 @@ class RLJob:
         return await self.measure(f"step-{step + 1}")
 
     async def measure(
-        self, name: str, policy: str | None = None, limit: int | None = None
+        self, name: str, policy: str | None = None, limit: int | None = None, greedy: bool = True
     ) -> Evaluation | None:
-        """Greedy evaluation on the validation tasks; ``None`` without any."""
+        """Evaluation on the validation tasks; ``None`` without any."""
         tasks = self.context.val[:limit] if limit else self.context.val
-        return await self.context.evaluate(tasks, name=name, policy=policy) if tasks else None
+        return await self.context.evaluate(tasks, name=name, policy=policy, greedy=greedy) if tasks else None
 
     async def show_headroom(self, before: Evaluation | None) -> None:
         """Say what there is to learn: present policy, scripted oracle, random. Under 15 points: little."""

@@ -38,7 +38,7 @@ async def _evaluate(trainer: Any, agent: Any, tasks: list[Any], greedy: bool) ->
         context.plugins.moment("agl_run_finished", summary={"evaluation": evaluation.model_dump()})
     return {
         "reward": evaluation.reward,
-        "ci": list(evaluation.ci),
+        "ci": evaluation.ci and list(evaluation.ci),
         "n": evaluation.n,
         "failed": evaluation.failed,
         "greedy": greedy,

@@ -127,7 +127,8 @@ def std(values: Sequence[float]) -> float:
     if len(values) < 2:
         return math.nan
     centre = mean(values)
-    return math.sqrt(math.fsum((value - centre) ** 2 for value in values) / (len(values) - 1))
+    # hypot scales before it squares, so that a huge reward is a huge deviation and no overflow
+    return math.hypot(*(value - centre for value in values)) / math.sqrt(len(values) - 1)
 
 
 class _Spread(NamedTuple):

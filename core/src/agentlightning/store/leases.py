@@ -31,13 +31,18 @@ from agentlightning.types import (
 
 _a, _r = schema.attempts, schema.rollouts
 _QUEUE = text(schema.QUEUED)
-_queue = select(_r.c.seq).where(_QUEUE).order_by(_r.c.seq).limit(bindparam("n"))
-_LEASE = update(_r).values(status="preparing", attempts=_r.c.attempts + 1)
-_NEXT = sql(_LEASE.where(_r.c.seq.in_(_queue)).returning(_r.c.seq, *COLUMNS))
+_NEXT = sql(select(*COLUMNS).where(_QUEUE).order_by(_r.c.seq).limit(bindparam("n")))
 _NEXT_OF = sql(
-    _LEASE.where(_r.c.seq.in_(_queue.where(_r.c.run_id == bindparam("run_id")))).returning(_r.c.seq, *COLUMNS)
+    select(*COLUMNS)
+    .where(_QUEUE, _r.c.run_id == bindparam("run_id"))
+    .order_by(_r.c.seq)
+    .limit(bindparam("n"))
 ).using("rollouts", "rollouts_queue_run")
-_THIS = sql(_LEASE.where(_r.c.rollout_id == bindparam("rollout")))
+_LEASE = sql(
+    update(_r)
+    .where(_r.c.rollout_id == bindparam("rollout"))
+    .values(status="preparing", attempts=bindparam("n"))
+)
 _INSERT = inserting(_a)
 
 
@@ -45,14 +50,10 @@ class Leases(Attempts):
     """The queue."""
 
     def _lease(self, rollout: Rollout, worker_id: str | None, now: float) -> AttemptedRollout:
-        """Lease a certain rollout."""
-        self.db.execute(_THIS, rollout=rollout.rollout_id)
         rollout.attempts += 1
         rollout.status = RolloutStatus.PREPARING
-        return self._begin(rollout, worker_id, now)
-
-    def _begin(self, rollout: Rollout, worker_id: str | None, now: float) -> AttemptedRollout:
-        """The attempt of a rollout that has just been leased."""
+        rollout.end_time = None
+        self.db.execute(_LEASE, rollout=rollout.rollout_id, n=rollout.attempts)
         attempt = Attempt(
             attempt_id=growing("at"),
             rollout_id=rollout.rollout_id,
@@ -85,12 +86,12 @@ class Leases(Attempts):
 
     def _dequeue(self, worker_id: str | None, limit: int, run_id: str | None) -> list[AttemptedRollout]:
         now = self.clock()
-        rows = self._next(limit, run_id)
+        rows = self._queue(limit, run_id)
         if not rows and self._expire(now):
-            rows = self._next(limit, run_id)
-        return [self._begin(rollout_of(row[1:]), worker_id, now) for row in sorted(rows)]
+            rows = self._queue(limit, run_id)
+        return [self._lease(rollout_of(row), worker_id, now) for row in rows]
 
-    def _next(self, limit: int, run_id: str | None) -> list[tuple[Any, ...]]:
+    def _queue(self, limit: int, run_id: str | None) -> list[tuple[Any, ...]]:
         return (
             self.db.all(_NEXT, n=limit) if run_id is None else self.db.all(_NEXT_OF, n=limit, run_id=run_id)
         )

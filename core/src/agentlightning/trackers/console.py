@@ -79,19 +79,17 @@ class ConsoleTracker:
 
     def evaluated(self, evaluation: Evaluation) -> None:
         self._evaluations[evaluation.name] = evaluation
-        low, high = evaluation.ci
         self.console.print(
-            f"[bold]evaluated[/] {evaluation.name:8} reward {evaluation.reward:.3f}  "
-            f"95 % [{low:.3f}, {high:.3f}]  "
-            f"n={evaluation.n}  failed={evaluation.failed}  {evaluation.seconds:.1f} s",
+            f"[bold]evaluated[/] {evaluation.name:15} reward {evaluation.reward:.3f}  "
+            f"95 % {evaluation.interval_text()}  n={evaluation.n}  failed={evaluation.failed}  "
+            f"{evaluation.seconds:.1f} s",
             highlight=False,
         )
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         self._stop_live()
-        before, after = self._evaluations.get("before"), self._evaluations.get("after")
-        if before and after:
-            self.console.print(_before_after(before, after))
+        if {"before", "after"} <= self._evaluations.keys():
+            self.console.print(_before_after(self._evaluations))
         if len(self.rewards) > 1:
             lines = curve(smooth(self.rewards, 5))
             lines.append("      └" + "─" * 60)
@@ -150,12 +148,17 @@ class ConsoleTracker:
         )
 
 
-def _before_after(before: Evaluation, after: Evaluation) -> Table:
-    table = Table(title="held-out tasks, greedy", title_justify="left")
+def _before_after(evaluations: Mapping[str, Evaluation]) -> Table:
+    table = Table(title="held-out tasks", title_justify="left")
     for column in ("", "tasks", "reward", "95 % interval", "failed"):
         table.add_column(column, justify="left" if not column else "right")
-    for name, e in (("before", before), ("after", after)):
-        table.add_row(name, str(e.n), f"{e.reward:.3f}", f"{e.ci[0]:.3f} – {e.ci[1]:.3f}", str(e.failed))
-    if before.reward > 0:
-        table.add_row("gain", "", f"× {after.reward / before.reward:.2f}", "", "", style="bold green")
+    for how, suffix in (("greedy", ""), ("sampled", "-sampled")):
+        pair = [(when, evaluations.get(when + suffix)) for when in ("before", "after")]
+        for when, e in pair:
+            if e is not None:
+                table.add_row(f"{when}, {how}", str(e.n), f"{e.reward:.3f}", e.interval_text(), str(e.failed))
+        before, after = pair[0][1], pair[1][1]
+        if before and after and before.reward > 0:
+            table.add_row("gain", "", f"× {after.reward / before.reward:.2f}", "", "", style="bold green")
+            table.add_section()
     return table

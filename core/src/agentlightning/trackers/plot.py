@@ -65,9 +65,10 @@ class PlotTracker:
         if self.evaluations:
             xs = [x for x, _ in self.evaluations]
             ys = [e.reward for _, e in self.evaluations]
+            around = [e.ci or (e.reward, e.reward) for _, e in self.evaluations]
             bars = [
-                [e.reward - e.ci[0] for _, e in self.evaluations],
-                [e.ci[1] - e.reward for _, e in self.evaluations],
+                [y - low for y, (low, _) in zip(ys, around, strict=True)],
+                [high - y for y, (_, high) in zip(ys, around, strict=True)],
             ]
             axes.errorbar(
                 xs,

@@ -107,7 +107,8 @@ class Evaluation(Model):
     name: str
     n: int
     reward: float
-    ci: tuple[float, float]
+    ci: tuple[float, float] | None = None
+    """95 % interval; ``None`` where it cannot be estimated."""
     failed: int = 0
     """Rollouts without a reward; they count as 0 here because an agent that breaks solves nothing, and are
     shown.
@@ -115,3 +116,7 @@ class Evaluation(Model):
     rewards: list[float] = []
     seconds: float = 0.0
     metrics: dict[str, float] = {}
+
+    def interval_text(self) -> str:
+        """The interval for a person."""
+        return "–" if self.ci is None else f"{self.ci[0]:.3f} – {self.ci[1]:.3f}"

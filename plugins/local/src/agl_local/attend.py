@@ -21,10 +21,10 @@ def attend(q: Tensor, kv: Tensor, layer: int, cache: KVCache, plan: StepPlan) ->
     """
     if plan.shape[1] == 1:
         return decode(q, layer, cache, plan)
-    q = q.unflatten(0, plan.shape)
+    q = q.reshape(*plan.shape, *q.shape[1:])
     if not plan.fresh:
         return extend(q, *cache.read(layer, plan), plan).flatten(0, 1)
-    k, v = kv.unflatten(0, plan.shape).chunk(2, dim=2)
+    k, v = kv.reshape(*plan.shape, *kv.shape[1:]).chunk(2, dim=2)
     return causal(q, k, v).flatten(0, 1)
 
 

@@ -142,10 +142,13 @@ class LocalDriver:
             torch.use_deterministic_algorithms(True)
         torch.set_num_threads(o.threads)
         device = pick_device(o.device)
-        self._policy = load_policy(self.path, device, o.dtype)
+        # The trainer's weights are float32 whatever the engine's are: a step of 1e-6 would vanish in
+        # bfloat16.
+        self._policy = load_policy(self.path, device, "float32")
         engine: Serving
         if o.engine == "thread":
-            engine = EngineThread(self._policy, name=self.name, slots=o.slots, max_len=o.max_len)
+            served = self._policy if o.dtype == "float32" else load_policy(self.path, device, o.dtype)
+            engine = EngineThread(served, name=self.name, slots=o.slots, max_len=o.max_len)
         else:
             threads = o.threads if o.engine_threads is None else o.engine_threads
             engine = EngineProcess(
@@ -192,7 +195,7 @@ class LocalDriver:
             self._reference = (
                 copy.deepcopy(policy.model)
                 if other is None
-                else load_policy(other, policy.model.device, self.options.dtype).model
+                else load_policy(other, policy.model.device, "float32").model
             )
         return self._reference
 

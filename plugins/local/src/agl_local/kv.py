@@ -52,9 +52,7 @@ class StepPlan:
 class KVCache:
     """Preallocated keys and values for ``slots`` conversations of at most ``max_len`` tokens."""
 
-    def __init__(
-        self, config: ModelConfig, slots: int, max_len: int, rope: tuple[Tensor, Tensor]
-    ) -> None:
+    def __init__(self, config: ModelConfig, slots: int, max_len: int, rope: tuple[Tensor, Tensor]) -> None:
         """``rope``: cos and sin of every position, [max_len, 1, head_dim]; device and type are theirs."""
         self.slots = slots
         self.max_len = max_len

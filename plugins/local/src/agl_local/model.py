@@ -187,9 +187,7 @@ class Attention(nn.Module):
         """Tokens [B * Q, H] over the cache, where their keys and values go."""
         joint = self._heads(x, rope, 0)
         cache.write(self.layer, plan, joint[:, self.heads :])
-        return self._output(
-            attend(joint[:, : self.heads], joint[:, self.heads :], self.layer, cache, plan)
-        )
+        return self._output(attend(joint[:, : self.heads], joint[:, self.heads :], self.layer, cache, plan))
 
     def step_last(self, x: Tensor, rope: Rope, cache: KVCache, plan: StepPlan, tail: Tail) -> Tensor:
         """As ``step``, for the outputs [B, H] of ``tail`` only: of the others only keys and values matter."""
@@ -201,7 +199,8 @@ class Attention(nn.Module):
         """Heads ``first:stop`` of q, k and v in this order, [N, heads, D], normed and rotated in place."""
         weight, bias = self.packed or self.join()
         at = slice(first * self.head_dim, stop and stop * self.head_dim)
-        joint = F.linear(x, weight[at], None if bias is None else bias[at]).unflatten(1, (-1, self.head_dim))
+        joint = F.linear(x, weight[at], None if bias is None else bias[at])
+        joint = joint.view(x.shape[0], -1, self.head_dim)
         turning = joint if stop else joint[:, : -self.kv_heads]
         if self.q_norm is not None and self.k_norm is not None:
             queries, keys = turning[:, : self.heads - first], turning[:, self.heads - first :]
@@ -250,9 +249,7 @@ class Layer(nn.Module):
         out: Tensor = x + self.mlp(self.post_attention_layernorm(x))
         return out
 
-    def step(
-        self, x: Tensor, rope: Rope, cache: KVCache, plan: StepPlan, tail: Tail | None = None
-    ) -> Tensor:
+    def step(self, x: Tensor, rope: Rope, cache: KVCache, plan: StepPlan, tail: Tail | None = None) -> Tensor:
         """Hidden states of all tokens [B * Q, H], or of those of ``tail`` [B, H]."""
         normed = self.input_layernorm(x)
         if tail is None:
@@ -317,7 +314,7 @@ class CausalLM(LanguageModel):
             assert isinstance(layer, Layer)
             x = layer.step(x, rope, cache, plan, tail if i == final else None)
         logits = self.logits(self.model.norm(x))
-        return logits if tail is not None else logits.unflatten(0, plan.shape)
+        return logits if tail is not None else logits.view(*plan.shape, -1)
 
     def new_cache(self, slots: int, max_len: int) -> KVCache:
         positions = torch.arange(max_len, device=self.device)

@@ -34,6 +34,9 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     device: str = "cpu"
     """``cpu``, ``cuda``, ``cuda:1``, ``mps``, or ``auto`` (the first of cuda, mps, cpu that is there)."""
     dtype: str = "float32"
+    """Precision of the engine. The trainer's weights and optimizer are float32, rounded when they are sent;
+    below float32 the engine's logprobs differ from the trainer's by more than 1e-4, as each step reports.
+    """
     threads: int = msgspec.field(default_factory=lambda: min(2, os.cpu_count() or 1))
     """CPU threads of the update."""
     engine: Literal["process", "thread"] = "process"

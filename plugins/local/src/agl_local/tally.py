@@ -37,6 +37,11 @@ class Tally:
         ones = torch.ones_like(approx)
         self.sums.append(torch.stack([ones, loss.clipped.to(ones.dtype), approx, kl, entropy]).sum(dim=1))
 
+    def add_still(self, logprobs: Tensor) -> None:
+        """Tokens without a gradient: unclipped, at ratio 1, and part of the entropy like any other."""
+        ones, none = torch.ones_like(logprobs), torch.zeros_like(logprobs)
+        self.sums.append(torch.stack([ones, none, none, none, -logprobs]).sum(dim=1))
+
     def measure(self, tokens: Tokens, logprobs: Tensor) -> None:
         """Compare logprobs of the weights before the first step with the stored ones, each row once."""
         if tokens.row_ids[0] in self.measured:

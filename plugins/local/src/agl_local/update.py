@@ -118,8 +118,11 @@ class Updater:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue where ``state_dict`` was taken."""
+        """Continue where ``state_dict`` was taken; learning rate, decay and betas are those given here."""
+        given = [{k: v for k, v in g.items() if k != "params"} for g in self.optimizer.param_groups]
         self.optimizer.load_state_dict(state["optimizer"])
+        for group, mine in zip(self.optimizer.param_groups, given, strict=True):
+            group.update(mine)
         self.steps = int(state["steps"])
         self.skipped = int(state["skipped"])
         self._shuffle.set_state(state["shuffle"])
@@ -191,9 +194,12 @@ class Updater:
         else:
             return {}
         known: dict[str, Tensor] = {}
+        still = {row.row_id for row in wanted if not self._live(row)}
         for tokens in self._micro(wanted):
             logprobs = score_tokens(self.model, tokens)
             stats.measure(tokens, logprobs)
+            of_still = torch.tensor([row_id in still for row_id in tokens.row_ids])
+            stats.add_still(logprobs[of_still.to(logprobs.device)[tokens.packed.rows]])
             counts = tokens.packed.rows.bincount(minlength=len(tokens.row_ids)).tolist()
             known.update(zip(tokens.row_ids, torch.split(logprobs, counts), strict=True))
         return known if anchored else {}
