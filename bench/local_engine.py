@@ -63,9 +63,9 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5)
     args = parser.parse_args()
-    torch.set_num_threads(args.threads)
+    torch.set_num_threads(1)
     turns = PROMPTS * SAMPLES
-    with Engine(tiny_policy(), slots=64, max_len=512) as engine:
+    with Engine(tiny_policy(), slots=64, max_len=512, threads=args.threads) as engine:
         one_round(engine, 0, grouped=True)
         single = [one_round(engine, 2 * i + 1, grouped=False) for i in range(args.rounds)]
         grouped = [one_round(engine, 2 * i + 2, grouped=True) for i in range(args.rounds)]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 import pickle
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Generator
 from dataclasses import dataclass
 
 import pytest
@@ -147,3 +148,171 @@ def test_class_without_entry_is_refused() -> None:
         @agent
         class Nothing:
             pass
+
+
+def test_lit_agent_decides_per_mode_what_it_calls() -> None:
+    class Mixed(LitAgent[int]):
+        async def training_rollout_async(self, task: int, resources: dict, rollout: Rollout) -> float:
+            return 1.0
+
+        def validation_rollout(self, task: int, resources: dict, rollout: Rollout) -> float:
+            return 2.0
+
+    mixed = Mixed()
+    assert (mixed.is_async_in("train"), mixed.is_async_in("val"), mixed.is_async) == (True, False, True)
+    assert inspect.iscoroutinefunction(mixed.entry("train"))
+    assert asyncio.run(mixed.entry("train")(0, {}, ROLLOUT)) == 1.0
+    assert mixed.entry("val")(0, {}, ROLLOUT) == 2.0
+
+    class Sync(Mixed):
+        def training_rollout(self, task: int, resources: dict, rollout: Rollout) -> float:
+            return 3.0
+
+    assert not Sync().is_async and Sync().entry("train")(0, {}, ROLLOUT) == 3.0
+
+
+def test_async_def_rollout_is_async() -> None:
+    class Mine(LitAgent[int]):
+        async def rollout(self, task: int, resources: dict, rollout: Rollout) -> float:  # type: ignore[override]
+            return 1.0
+
+    mine = Mine()
+    assert mine.is_async and mine.is_async_in("train") and mine.is_async_in("val")
+    assert asyncio.run(mine.entry("val")(0, {}, ROLLOUT)) == 1.0
+
+
+def test_class_that_needs_arguments_is_refused_with_what_to_do() -> None:
+    class Solver:
+        def __init__(self, size: int) -> None: ...
+
+        def run(self, task: int) -> float:
+            return 1.0
+
+    with pytest.raises(AgentError, match=r"Solver cannot be made without arguments \(.*'size'\)"):
+        as_agent(Solver)
+
+
+def test_marked_static_and_class_methods_keep_their_kind() -> None:
+    @agent(methods=["make", "solve"])
+    class Tools:
+        @staticmethod
+        def solve(x: int) -> tuple[int, dict[str, str]]:
+            return x, current_tags()
+
+        @classmethod
+        def make(cls) -> tuple[type, dict[str, str]]:
+            return cls, current_tags()
+
+    assert isinstance(inspect.getattr_static(Tools, "solve"), staticmethod)
+    assert Tools.solve(1) == Tools().solve(1) == (1, {"agent": "Tools"})
+    assert Tools.make() == Tools().make() == (Tools, {"agent": "Tools"})
+
+    @agent(name="sub", methods=["make", "solve"])
+    class Sub(Tools):
+        pass
+
+    assert Sub.solve(1) == (1, {"agent": "sub"}) and Sub.make() == (Sub, {"agent": "sub"})
+    assert Tools.solve(1) == (1, {"agent": "Tools"}) and Tools.make() == (Tools, {"agent": "Tools"})
+
+
+def test_marked_sync_generators_tag_only_their_own_code() -> None:
+    seen: list[dict[str, str]] = []
+
+    @agent(methods=["stream"])
+    class Streamer:
+        def stream(self, n: int) -> Generator[dict[str, str], str, str]:
+            try:
+                for _ in range(n):
+                    try:
+                        answer = yield current_tags()
+                        seen.append({"answer": answer})
+                    except KeyError:
+                        seen.append({"thrown": "in"})
+                return "done"
+            finally:
+                seen.append(current_tags())
+
+    assert inspect.isgeneratorfunction(Streamer.stream)
+    source = Streamer().stream(3)
+    assert next(source) == {"agent": "Streamer"} and current_tags() == {}
+    assert source.send("x") == {"agent": "Streamer"} and current_tags() == {}
+    assert source.throw(KeyError()) == {"agent": "Streamer"} and current_tags() == {}
+    with pytest.raises(StopIteration) as end:
+        source.send("y")
+    assert end.value.value == "done"
+    assert seen == [{"answer": "x"}, {"thrown": "in"}, {"answer": "y"}, {"agent": "Streamer"}]
+
+
+async def test_marked_async_generators_pass_on_what_is_sent_and_thrown() -> None:
+    @agent(methods=["stream"])
+    class Streamer:
+        async def stream(self) -> AsyncGenerator[object, object]:
+            answer = yield "first"
+            try:
+                yield answer
+            except KeyError:
+                yield current_tags()
+
+    source = Streamer().stream()
+    assert await anext(source) == "first"
+    assert await source.asend(5) == 5
+    assert await source.athrow(KeyError()) == {"agent": "Streamer"} and current_tags() == {}
+    await source.aclose()
+
+
+async def test_an_object_has_the_name_of_its_nearest_marked_class() -> None:
+    @agent
+    class Base:
+        def run(self) -> dict[str, str]:
+            return current_tags()
+
+        async def arun(self) -> dict[str, str]:
+            return current_tags()
+
+    @agent
+    class Critic(Base):
+        def run(self) -> dict[str, str]:
+            return super().run()
+
+    @agent(name="child")
+    class Inherits(Base):
+        pass
+
+    class Asks(Base):
+        def run(self) -> dict[str, str]:
+            with_me = super().run()
+            return {"other": Critic().run()["agent"], **with_me}
+
+    assert Critic().run() == {"agent": "Critic"} == await Critic().arun()
+    assert Inherits().run() == {"agent": "child"}
+    assert Base().run() == {"agent": "Base"} == await Base().arun()
+    assert Asks().run() == {"agent": "Base", "other": "Critic"}
+
+
+def test_a_wrapper_of_somebody_else_survives_a_second_mark() -> None:
+    @agent(methods=["solve"])
+    class Base:
+        @staticmethod
+        def solve() -> dict[str, str]:
+            return current_tags()
+
+    inner = Base.solve
+
+    @functools.wraps(inner)
+    def counted() -> dict[str, str]:
+        return {"counted": "1", **inner()}
+
+    Base.solve = staticmethod(counted)  # type: ignore[method-assign]
+    agent(name="again", methods=["solve"])(Base)
+    assert Base.solve()["counted"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("methods", "match"), [(["nope"], "has no method 'nope'"), (["size"], "is of type int, not a method")]
+)
+def test_methods_that_cannot_be_marked_are_refused(methods: list[str], match: str) -> None:
+    class Mine:
+        size = 3
+
+    with pytest.raises(AgentError, match=match):
+        agent(methods=methods)(Mine)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from agentlightning.config import ConfigError, DataSection, load_config, load_data, resolve
+from agentlightning.types import UsageError
 
 GOOD = """
 agent: {target: "json:dumps", name: demo}
@@ -44,6 +45,11 @@ def test_reads_types_and_relative_paths(tmp_path: Path) -> None:
         ("agent: {target: a}", r"run\.yaml: backend: Field required"),
         ("agent: [", r"run\.yaml: not valid YAML"),
         ("- 1", r"must hold sections"),
+        (
+            'agent: {target: a, select: "re:("}\nbackend: {policy: p}',
+            r"run\.yaml: agent\.select: .*'\(' is not a regular expression: ",
+        ),
+        ("agent: {target: a, concurrency: 0}\nbackend: {policy: p}", r"agent\.concurrency: .*or equal to 1"),
     ],
 )
 def test_errors_name_file_and_key(tmp_path: Path, text: str, match: str) -> None:
@@ -54,6 +60,30 @@ def test_errors_name_file_and_key(tmp_path: Path, text: str, match: str) -> None
 def test_missing_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="there is no such file"):
         load_config(tmp_path / "none.yaml")
+
+
+def test_a_folder_or_bytes_instead_of_a_file(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read: Is a directory"):
+        load_config(tmp_path)
+    (tmp_path / "run.yaml").write_bytes(b"agent: \xff\xfe")
+    with pytest.raises(ConfigError, match="not valid YAML"):
+        load_config(tmp_path / "run.yaml")
+
+
+@pytest.mark.parametrize(
+    ("given", "place"),
+    [
+        (None, None),
+        ("runs/all.sqlite", "{folder}/runs/all.sqlite"),
+        ("/data/s.sqlite", "/data/s.sqlite"),
+        ("http://localhost:4747", "http://localhost:4747"),
+        ("sqlite:///s.sqlite", "sqlite:///s.sqlite"),
+        (":memory:", ":memory:"),
+    ],
+)
+def test_the_store_lies_relative_to_the_file(tmp_path: Path, given: str | None, place: str | None) -> None:
+    config = load_config(write(tmp_path, GOOD), {"store": given})
+    assert config.store_place() == (place and place.format(folder=tmp_path.resolve()))
 
 
 def test_override_through_a_value_is_refused(tmp_path: Path) -> None:
@@ -69,6 +99,49 @@ def test_resolve() -> None:
         resolve("no_such_module_xyz:f", "k")
     with pytest.raises(ConfigError, match="has no 'nothing'"):
         resolve("json:nothing", "k")
+
+
+LOADERS = """
+import datetime
+def good(n: int, *, seed=0): return ({"q": i} for i in range(n))
+def raises(): raise KeyError("column 'q'")
+def inner(): return int("x", **{"wrong": 1})
+def nothing(): pass
+def text(): return "abc"
+def dates(): return [{"q": 1}, {"when": datetime.datetime(2020, 1, 1)}]
+table = [1, 2]
+"""
+
+
+def test_data_from_a_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "loaders_of_test_config.py").write_text(LOADERS)
+    (tmp_path / "broken_of_test_config.py").write_text("x = {}\ny = x['gone']\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    config = load_config(write(tmp_path, GOOD))
+
+    def load(target: str, **args: object) -> list[object]:
+        section = DataSection(target=f"loaders_of_test_config:{target}", args=args)
+        return load_data(section, config, "environment.val")
+
+    assert load("good", n=2) == [{"q": 0}, {"q": 1}]
+    with pytest.raises(ConfigError, match=r"environment\.val\.args: missing .*'n'; .*good takes \(n: int, \*"):
+        load("good")
+    with pytest.raises(ConfigError, match=r"environment\.val\.args: got an unexpected .*'m'; .*takes \(n"):
+        load("good", n=1, m=2)
+    with pytest.raises(ConfigError, match=r"val\.target: .*:raises raised KeyError: .*column 'q'.*config\.py:4"):
+        load("raises")
+    with pytest.raises(ConfigError, match=r"val\.target: .*:inner raised TypeError"):
+        load("inner")
+    with pytest.raises(ConfigError, match="returned a NoneType, not a list"):
+        load("nothing")
+    with pytest.raises(ConfigError, match="returned a str, not a list"):
+        load("text")
+    with pytest.raises(ConfigError, match="is a list, not a function"):
+        load("table")
+    with pytest.raises(UsageError, match=r"environment\.val: task 1 is a datetime \(at \.when\)"):
+        load("dates")
+    with pytest.raises(ConfigError, match=r"importing 'broken_of.*' raised KeyError: 'gone' \(.*config\.py:2\)"):
+        resolve("broken_of_test_config:x", "agent.target")
 
 
 def test_data(tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ import pytest
 from agentlightning import hookspecs, plugins
 from agentlightning.hookspecs import hookimpl
 from agentlightning.plugins import PluginError, build, pick
-from agentlightning.specs import RecipeSpec
+from agentlightning.specs import RecipeSpec, StoreSpec
+from agentlightning.store import SQLiteStore, StoreError, open_store
 from agentlightning.types import Evaluation, Recipe
 
 HOOKS = sorted(name for name in vars(hookspecs) if name.startswith("agl_"))
@@ -44,6 +45,27 @@ def test_plugins_add_names() -> None:
     assert (
         pick(build([Extra()], discover=False).recipes, "recipe", "mine").factory(group_size=2).group_size == 2
     )
+
+
+class Shelf:
+    @hookimpl
+    def agl_stores(self) -> list[StoreSpec]:
+        return [StoreSpec("shelf", lambda url: f"the store of {url}")]
+
+
+async def test_a_store_is_opened_by_the_scheme_a_plugin_registers(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_shelf = build([Shelf()], discover=False)
+    assert open_store("shelf://x", plugins=with_shelf) == "the store of shelf://x"
+    monkeypatch.setattr(plugins, "load", lambda: with_shelf)
+    assert open_store("shelf://y") == "the store of shelf://y"
+    with pytest.raises(StoreError, match=r"registered for cup://; .* http://, https://, shelf://, sqlite://"):
+        open_store("cup://user:secret@x")
+    monkeypatch.undo()
+    with pytest.raises(StoreError, match="registered for shelf://"):
+        open_store("shelf://z")
+    store = open_store("sqlite:///:memory:", plugins=with_shelf)
+    assert isinstance(store, SQLiteStore) and store.db.path is None
+    await store.close()
 
 
 def test_unknown_name_lists_the_known() -> None:

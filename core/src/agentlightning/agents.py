@@ -1,17 +1,18 @@
 """What a runner runs: agents as functions, as classes with a seed-style interface, or decorated classes.
 
 ``@agl.rollout`` turns a function ``(task, llm) -> float`` into an agent and leaves it callable.
-``LitAgent`` is the
-class form. ``@agl.agent`` marks an existing agent class of any framework *in place*: its entry methods tag
-the calls made inside them with the agent's name; the class object, its signature and its subclasses stay what
-they are.
+``LitAgent`` is the class form. ``@agl.agent`` marks an existing agent class of any framework *in place*: its
+entry methods tag the calls made inside them with the agent's name; the class object, its signature and its
+subclasses stay what they are.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import AsyncIterator, Callable, Sequence
+import math
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Generic, TypeVar, overload
 
 from agentlightning.capture.context import tagged
@@ -67,18 +68,32 @@ class LitAgent(Generic[Task]):
 
     @property
     def is_async(self) -> bool:
-        """Whether the coroutine form is the one to call."""
-        own = type(self)
-        names = ("rollout_async", "training_rollout_async", "validation_rollout_async")
-        return any(getattr(own, name) is not getattr(LitAgent, name) for name in names)
+        """Whether a task of some mode runs on the event loop; ask :meth:`is_async_in` about one mode."""
+        return self.is_async_in("train") or self.is_async_in("val")
+
+    def is_async_in(self, mode: str) -> bool:
+        """Whether :meth:`entry` of ``mode`` is awaited on the event loop; else it runs in a thread."""
+        return self._entry_name(mode).endswith("_async") or inspect.iscoroutinefunction(self.entry(mode))
 
     def entry(self, mode: str) -> Callable[[Task, dict[str, Resource], Rollout], Any]:
-        """The method that runs a task in ``mode``."""
-        name = "training_rollout" if mode == "train" else "validation_rollout"
-        method: Callable[[Task, dict[str, Resource], Rollout], Any] = getattr(
-            self, name + ("_async" if self.is_async else "")
-        )
+        """The method that runs a task in ``mode``: of those the class overrides, the mode's own before
+        ``rollout``, the nearest class's before an ancestor's, and the coroutine form before the other.
+        """
+        method: Callable[[Task, dict[str, Resource], Rollout], Any] = getattr(self, self._entry_name(mode))
         return method
+
+    def _entry_name(self, mode: str) -> str:
+        for name in ("training_rollout" if mode == "train" else "validation_rollout", "rollout"):
+            form = min((name + "_async", name), key=lambda form: _depth(type(self), form))
+            if _depth(type(self), form) < math.inf:
+                return form
+        return "rollout"
+
+
+def _depth(cls: type, name: str) -> float:
+    """How many classes lie before the one that overrides LitAgent's method; infinite if none does."""
+    own = cls.__mro__[: cls.__mro__.index(LitAgent)]
+    return next((depth for depth, base in enumerate(own) if name in vars(base)), math.inf)
 
 
 class FunctionAgent(LitAgent[Any]):
@@ -96,9 +111,8 @@ class FunctionAgent(LitAgent[Any]):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.function(*args, **kwargs)
 
-    @property
-    def is_async(self) -> bool:
-        return inspect.iscoroutinefunction(self.function)
+    def _entry_name(self, mode: str) -> str:
+        return "rollout_async" if inspect.iscoroutinefunction(self.function) else "rollout"
 
     def rollout(self, task: Any, resources: dict[str, Resource], rollout: Rollout) -> Result:
         result: Result = self.function(task, **self._arguments(resources, rollout))
@@ -154,7 +168,7 @@ def as_agent(target: Any) -> LitAgent[Any]:
     ``run``.
     """
     if isinstance(target, type):
-        target = target()
+        target = _instance(target)
     if isinstance(target, LitAgent):
         return target
     if inspect.isroutine(target) or isinstance(target, functools.partial):
@@ -168,10 +182,27 @@ def as_agent(target: Any) -> LitAgent[Any]:
     )
 
 
+def _instance(cls: type) -> Any:
+    try:
+        inspect.signature(cls).bind()
+    except TypeError as error:
+        raise AgentError(
+            f"{cls.__name__} cannot be made without arguments ({error}); give an object of it, e.g. "
+            f"agent = {cls.__name__}(…)"
+        ) from None
+    except ValueError:  # a class written in C may have no signature to look at
+        pass
+    return cls()
+
+
 # ------------------------------------------------------------------------------------------ @agl.agent
 
 _DEFAULT_ENTRY = ("run", "arun", "invoke", "ainvoke", "__call__")
+_MARKS = "__agl_marks__"
+"""Attribute of a marked class: its own entry methods → name."""
 C = TypeVar("C", bound=type)
+Tagging = Callable[[tuple[Any, ...]], AbstractContextManager[None]]
+"""Tags what runs within, given the positional arguments of the call."""
 
 
 @overload
@@ -181,20 +212,23 @@ def agent(*, name: str | None = None, methods: Sequence[str] | None = None) -> C
 def agent(cls: C | None = None, /, *, name: str | None = None, methods: Sequence[str] | None = None) -> Any:
     """Mark an existing agent class, in place: calls inside its entry methods carry the tag ``agent=name``.
 
-    ``methods`` defaults to what the class's framework adapter says, else the first of ``run, arun, invoke,
-    ainvoke,
-    __call__`` that the class itself defines. Sync, async and async-generator methods keep their kind.
+    ``methods`` defaults to what the class's framework adapter says, else those of ``run, arun, invoke,
+    ainvoke, __call__`` that the class defines, else those it inherits. Sync, async, generator, static and
+    class methods keep their kind. An object has one name: that of the nearest marked class, also in entry
+    methods it inherits or reaches through ``super()``.
     """
 
     def mark(target: C) -> C:
         entries = list(methods) if methods else _entry_methods(target)
         if not entries:
             raise AgentError(
-                f"{target.__name__} defines none of {', '.join(_DEFAULT_ENTRY)} and no adapter knows it; "
+                f"{target.__name__} has none of {', '.join(_DEFAULT_ENTRY)} and no adapter knows it; "
                 "give methods=[…]"
             )
+        called = name or target.__name__
         for entry in entries:
-            setattr(target, entry, _tagging(getattr(target, entry), name or target.__name__))
+            setattr(target, entry, _marked(target, entry, called))
+        setattr(target, _MARKS, {**vars(target).get(_MARKS, {}), **dict.fromkeys(entries, called)})
         return target
 
     return mark if cls is None else mark(cls)
@@ -207,39 +241,117 @@ def _entry_methods(cls: type) -> list[str]:
         found = list(spec.entry_methods(cls)) if spec.entry_methods else []
         if found:
             return found
-    return [m for m in _DEFAULT_ENTRY if m in vars(cls)]
+    own = [m for m in _DEFAULT_ENTRY if m in vars(cls)]
+    return own or [m for m in _DEFAULT_ENTRY if any(m in vars(base) for base in cls.__mro__)]
 
 
-def _tagging(method: Callable[..., Any], name: str) -> Callable[..., Any]:
+def _marked(cls: type, entry: str, name: str) -> Any:
+    """The method that replaces ``entry``: of the same kind, tagging what runs in it."""
+    try:
+        found = inspect.getattr_static(cls, entry)
+    except AttributeError:
+        raise AgentError(f"{cls.__name__} has no method {entry!r}") from None
+
+    def named(args: tuple[Any, ...]) -> AbstractContextManager[None]:
+        return tagged(agent=_name(args[0], entry, name) if args else name)
+
+    if isinstance(found, staticmethod):  # it is given no object, so the name is the mark's own
+        return staticmethod(_tagging(_unmarked(found.__func__), lambda args: tagged(agent=name)))
+    if isinstance(found, classmethod):
+        return classmethod(_tagging(found.__func__, named))
+    if not callable(found):
+        raise AgentError(f"{cls.__name__}.{entry} is of type {type(found).__name__}, not a method")
+    return _tagging(found, named)
+
+
+def _unmarked(function: Callable[..., Any]) -> Callable[..., Any]:
+    """What is under our wrapper, if ``function`` is one; wrappers of others copy the attribute and stay."""
+    wrapper, method = getattr(function, "__agl_unmarked__", (None, function))
+    return method if wrapper is function else function
+
+
+def _name(owner: Any, entry: str, default: str) -> str:
+    """The name of an object, or of a class, when it runs ``entry``: what its nearest marked class says."""
+    for base in (owner if isinstance(owner, type) else type(owner)).__mro__:
+        marks: dict[str, str] | None = vars(base).get(_MARKS)
+        if marks:
+            return marks.get(entry) or next(iter(marks.values()))
+    return default
+
+
+def _tagging(method: Callable[..., Any], tag: Tagging) -> Callable[..., Any]:
+    wrapper: Any
     if inspect.isasyncgenfunction(method):
+        wrapper = _async_generator(method, tag)
+    elif inspect.isgeneratorfunction(method):
+        wrapper = _generator(method, tag)
+    elif inspect.iscoroutinefunction(method):
 
-        @functools.wraps(method)
-        async def stream(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
-            source = method(*args, **kwargs)
-            try:
-                while True:  # the tag is set only while the agent itself runs, never across a yield
-                    with tagged(agent=name):
-                        try:
-                            item = await anext(source)
-                        except StopAsyncIteration:
-                            return
-                    yield item
-            finally:
-                await source.aclose()
-
-        return stream
-    if inspect.iscoroutinefunction(method):
-
-        @functools.wraps(method)
         async def coroutine(*args: Any, **kwargs: Any) -> Any:
-            with tagged(agent=name):
+            with tag(args):
                 return await method(*args, **kwargs)
 
-        return coroutine
+        wrapper = coroutine
+    else:
 
-    @functools.wraps(method)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        with tagged(agent=name):
-            return method(*args, **kwargs)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with tag(args):
+                return method(*args, **kwargs)
 
-    return call
+        wrapper = call
+    functools.update_wrapper(wrapper, method)
+    wrapper.__agl_unmarked__ = (wrapper, method)
+    made: Callable[..., Any] = wrapper
+    return made
+
+
+def _async_generator(
+    method: Callable[..., AsyncGenerator[Any, Any]], tag: Tagging
+) -> Callable[..., AsyncGenerator[Any, Any]]:
+    """``method`` tagged while its own code runs, never across a yield."""
+
+    async def stream(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
+        source = method(*args, **kwargs)
+        advance = source.__anext__()
+        try:
+            while True:
+                with tag(args):
+                    try:
+                        item = await advance
+                    except StopAsyncIteration:
+                        return
+                try:
+                    advance = source.asend((yield item))
+                except Exception as error:  # thrown in by the caller
+                    advance = source.athrow(error)
+        finally:
+            with tag(args):
+                await source.aclose()
+
+    return stream
+
+
+def _generator(
+    method: Callable[..., Generator[Any, Any, Any]], tag: Tagging
+) -> Callable[..., Generator[Any, Any, Any]]:
+    """``method`` tagged while its own code runs, never across a yield."""
+
+    def stream(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
+        source = method(*args, **kwargs)
+        advance = functools.partial(next, source)
+        try:
+            while True:
+                with tag(args):
+                    try:
+                        item = advance()
+                    except StopIteration as end:
+                        return end.value
+                try:
+                    advance = functools.partial(source.send, (yield item))
+                except Exception as error:  # thrown in by the caller
+                    advance = functools.partial(source.throw, error)
+        finally:
+            with tag(args):
+                source.close()
+
+    return stream

@@ -53,7 +53,7 @@ def agl_stores() -> list[StoreSpec]:
     def embedded(url: str) -> Any:
         from agentlightning.store.sqlite import SQLiteStore
 
-        return SQLiteStore(url.removeprefix("sqlite:///"))
+        return SQLiteStore(url)
 
     def remote(url: str) -> Any:
         from agentlightning.store.client import StoreClient

@@ -1,20 +1,24 @@
 """The YAML file of a run, typed. An error names the file, the key and what is allowed.
 
 Paths are relative to the file. ``target`` values are ``module:object``; ``pythonpath`` folders are put in
-front of
-``sys.path``, so that an example runs from a checkout.
+front of ``sys.path``, so that an example runs from a checkout.
 """
 
 from __future__ import annotations
 
 import importlib
+import inspect
+import re
 import sys
+import traceback
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from agentlightning.algorithms.batching import check_tasks
 from agentlightning.types import UsageError
 
 
@@ -38,6 +42,16 @@ class AgentSection(_Section):
     timeout_seconds: float | None = Field(default=60.0, gt=0)
     select: str | list[str] | None = None
     """Agents whose calls are trained: a name, names, or ``re:pattern``; none: all."""
+
+    @field_validator("select")
+    @classmethod
+    def _compiles(cls, select: str | list[str] | None) -> str | list[str] | None:
+        if isinstance(select, str) and select.startswith("re:"):
+            try:
+                re.compile(select[3:])
+            except re.error as error:
+                raise ValueError(f"{select[3:]!r} is not a regular expression: {error}") from None
+        return select
 
 
 class TrainingSection(_Section):
@@ -94,7 +108,7 @@ class RunConfig(_Section):
     backend: BackendSection
     output: str = "runs"
     store: str | None = None
-    """Store URL; none: a SQLite file in the run's folder."""
+    """File, folder or URL of the store; none: a SQLite file in the run's folder."""
     pythonpath: list[str] = []
     trackers: list[str] | None = None
     note: str | None = None
@@ -105,6 +119,12 @@ class RunConfig(_Section):
         """``value`` relative to the file's folder."""
         return (self.folder / Path(value).expanduser()).resolve()
 
+    def store_place(self) -> str | None:
+        """What ``open_store`` is given: a path made absolute, a URL and ``:memory:`` as they are."""
+        if self.store is None or "://" in self.store or self.store == ":memory:":
+            return self.store
+        return str(self.path(self.store))
+
 
 def load_config(file: str | Path, overrides: dict[str, Any] | None = None) -> RunConfig:
     """Read ``file``. ``overrides`` maps dotted keys (``training.seed``) to values and wins."""
@@ -113,7 +133,9 @@ def load_config(file: str | Path, overrides: dict[str, Any] | None = None) -> Ru
         data = yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ConfigError(f"{path}: there is no such file") from None
-    except yaml.YAMLError as error:
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: not valid YAML: {error}") from None
     if not isinstance(data, dict):
         raise ConfigError(
@@ -156,6 +178,8 @@ def resolve(target: str, key: str) -> Any:
         raise ConfigError(
             f"{key}: cannot import {module!r}: {error}; add its folder to pythonpath, or install it"
         ) from error
+    except Exception as error:
+        raise ConfigError(f"{key}: importing {module!r} raised {_told(error)}") from error
     for part in name.split("."):
         try:
             found = getattr(found, part)
@@ -165,18 +189,49 @@ def resolve(target: str, key: str) -> Any:
 
 
 def load_data(section: DataSection | None, config: RunConfig, key: str) -> list[Any]:
-    """The tasks of a data section; an empty list for none."""
+    """The tasks of a data section, each plain JSON; an empty list for none."""
     if section is None:
         return []
     if (section.file is None) == (section.target is None):
         raise ConfigError(f"{key}: give either file or target")
     if section.target is not None:
-        tasks = list(resolve(section.target, f"{key}.target")(**section.args))
+        tasks = _call(resolve(section.target, f"{key}.target"), section.target, section.args, key)
     else:
         tasks = _read_jsonl(config.path(section.file or ""), key)
     if not tasks:
         raise ConfigError(f"{key}: the dataset is empty")
-    return tasks[: section.limit] if section.limit else tasks
+    tasks = tasks[: section.limit] if section.limit else tasks
+    check_tasks(tasks, key)
+    return tasks
+
+
+def _call(loader: Callable[..., Any], target: str, args: dict[str, Any], key: str) -> list[Any]:
+    """The tasks that ``loader(**args)`` returns; its own errors are told with the target that raised them."""
+    if not callable(loader):
+        kind = type(loader).__name__
+        raise ConfigError(f"{key}.target: {target} is a {kind}, not a function that returns tasks")
+    try:
+        signature = inspect.signature(loader)
+        signature.bind(**args)
+    except TypeError as error:
+        raise ConfigError(f"{key}.args: {error}; {target} takes {signature}") from None
+    except ValueError:  # written in C, without a signature to look at
+        pass
+    try:
+        found = loader(**args)
+        if isinstance(found, Iterable) and not isinstance(found, str | bytes | dict):
+            return list(found)
+    except Exception as error:
+        raise ConfigError(f"{key}.target: {target} raised {_told(error)}") from error
+    raise ConfigError(f"{key}.target: {target} returned a {type(found).__name__}, not a list of tasks")
+
+
+def _told(error: Exception) -> str:
+    """An error of the user's code in one line: kind, message, and the place it came from."""
+    frames = traceback.extract_tb(error.__traceback__)
+    ours = [f for f in frames if f.filename != __file__ and not f.filename.startswith("<frozen ")]
+    where = f" ({ours[-1].filename}:{ours[-1].lineno})" if ours else ""
+    return f"{type(error).__name__}: {error}{where}"
 
 
 def _read_jsonl(path: Path, key: str) -> list[Any]:
@@ -187,6 +242,8 @@ def _read_jsonl(path: Path, key: str) -> list[Any]:
         lines = path.read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
         raise ConfigError(f"{key}.file: there is no file {path}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{key}.file: {path} cannot be read: {error}") from None
     for number, line in enumerate(lines, 1):
         if line.strip():
             try:

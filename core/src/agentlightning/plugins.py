@@ -92,6 +92,17 @@ class Plugins:
         if os.environ.get("AGL_TRACE_HOOKS") == "1":
             print(f"agl hook {hook}({', '.join(kwargs)})", file=sys.stderr)
 
+    def listening(self, listeners: Iterable[object]) -> Plugins:
+        """These plugins and ``listeners``, with moments of their own: what one run tells, no other hears."""
+        manager = pluggy.PluginManager("agentlightning")
+        manager.add_hookspecs(hookspecs)
+        for name, plugin in self.manager.list_name_plugin():
+            if plugin is not None:
+                manager.register(plugin, name)
+        for listener in listeners:
+            manager.register(listener)
+        return Plugins(manager, self.broken)
+
     def listens(self, hook: str) -> bool:
         """Whether any plugin implements the hook; lets hot paths skip building its arguments."""
         return bool(getattr(self.manager.hook, hook).get_hookimpls())

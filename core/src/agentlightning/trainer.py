@@ -18,21 +18,24 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from agentlightning import capture
 from agentlightning.agents import as_agent
+from agentlightning.algorithms.batching import check_tasks
 from agentlightning.algorithms.context import Algorithm, Context
-from agentlightning.algorithms.rl import RL, refuse_ignored
+from agentlightning.algorithms.rl import refuse_ignored
+from agentlightning.capture.sessions import capturing
 from agentlightning.gateway import Gateway, SamplingPolicy, Upstream
 from agentlightning.keys import Keys
 from agentlightning.plugins import Plugins, load as load_plugins, pick
 from agentlightning.runner import Runner
 from agentlightning.specs import Driver
-from agentlightning.store import open_store
+from agentlightning.store import Store, open_store
 from agentlightning.trackers import Relay
-from agentlightning.types import Recipe
+from agentlightning.types import Call, Recipe, UsageError
 
 POLICY = "policy"
 """Name under which agents ask the gateway for the trained policy."""
+PATIENCE = 30.0
+"""Seconds that rollouts still running at a run's good end have to finish."""
 
 
 class Trainer:
@@ -66,7 +69,7 @@ class Trainer:
         failure: dict[str, float | None] | None = None,
         seed: int = 1,
         folder: str | Path = "runs",
-        store: Any = None,
+        store: Store | str | Path | None = None,
         trackers: Sequence[str] | None = None,
         plugins: Plugins | None = None,
         name: str = "agent",
@@ -123,26 +126,33 @@ class Trainer:
         return summary
 
     def _algorithm(self) -> Algorithm:
+        """The algorithm object: given, registered under the name, or RL with the recipe."""
         if not isinstance(self.algorithm, str | Recipe):
             return self.algorithm
+        if isinstance(self.algorithm, str) and self.algorithm not in self.plugins.recipes:
+            known = {**self.plugins.recipes, **self.plugins.algorithms}
+            made: Algorithm = pick(known, "recipe or algorithm", self.algorithm).factory()
+            return made
         recipe = self.recipe
         spec = pick(self.plugins.drivers, "driver", self.driver)
         refuse_ignored(recipe, self.driver, spec.honours)
-        return RL(
-            recipe,
+        rl: Algorithm = self.plugins.algorithms["rl"].factory(
+            recipe=recipe,
             steps=self.steps,
             batch_size=self.batch_size,
             evaluate_every=self.evaluate_every,
             headroom_tasks=self.headroom_tasks,
             failure=self.failure,
         )
+        return rl
 
     @property
     def recipe(self) -> Recipe:
         """The recipe that is trained with (the default one for algorithms that bring their own loop)."""
         if isinstance(self.algorithm, Recipe):
             return self.algorithm
-        name = self.algorithm if isinstance(self.algorithm, str) else "grpo"
+        given = self.algorithm if isinstance(self.algorithm, str) else "grpo"
+        name = "grpo" if given in self.plugins.algorithms else given
         return pick(self.plugins.recipes, "recipe", name).factory()
 
     # ------------------------------------------------------------------------------------------ opening
@@ -150,39 +160,35 @@ class Trainer:
     async def session(
         self, agent: Any, train: Sequence[Any] = (), val: Sequence[Any] = (), *, serve_policy: bool = True
     ) -> AsyncIterator[Context]:
-        """Everything a run needs, open: store, gateway, engine, runner. Closed in reverse, whatever
-        happens.
-        """
-        run_id = time.strftime("%Y%m%d-%H%M%S") + f"-{self.name}-s{self.seed}"
-        folder = _fresh(self.folder / run_id)
+        """All that a run needs, open: store, gateway, engine, runner. Closed in reverse, whatever happens."""
+        check_tasks(train, "training tasks")
+        check_tasks(val, "held-out tasks")
+        folder = _fresh(self.folder / (time.strftime("%Y%m%d-%H%M%S") + f"-{self.name}-s{self.seed}"))
         async with AsyncExitStack() as stack:
-            self._track(folder, stack)
-            store = self.store if self.store is not None else open_store(str(folder / "store.sqlite"))
-            if self.store is None:
-                stack.push_async_callback(store.close)
-            gateway = Gateway(store, Keys.from_env(), select=self.select, on_call=self._on_call)
+            stack.push(_say_where(folder))
+            plugins = self._listeners(folder, stack)
+            store = await self._store(folder, stack)
+            gateway = Gateway(store, Keys.from_env(), select=self.select, on_call=_call_recorded(plugins))
             stack.push_async_callback(gateway.stop)
             await gateway.start()
-            for spec in self._instrument():
-                stack.callback(spec.uninstrument)
+            stack.enter_context(capturing(self._instrumentors()))
             driver = await self._serve(gateway, stack) if serve_policy else None
             await self._serve_scripted(gateway, stack, val)
             runner = Runner(
                 agent,
                 store,
                 gate=gateway,
-                plugins=self.plugins,
+                plugins=plugins,
                 run_id=folder.name,
                 concurrency=self.n_runners,
                 timeout=self.timeout,
             )
-            serving = _background(runner, stack)
             context = Context(
                 run_id=folder.name,
                 folder=folder,
                 store=store,
                 gateway=gateway,
-                plugins=self.plugins,
+                plugins=plugins,
                 seed=self.seed,
                 train=train,
                 val=val,
@@ -190,23 +196,31 @@ class Trainer:
                 driver=driver,
                 headroom=self.headroom,
                 timeout=self.timeout,
-                runner=serving,
+                runner=_background(runner, stack),
                 say=_say,
             )
             await context.publish()
             await self._announce(context, agent)
             yield context
 
-    def _track(self, folder: Path, stack: AsyncExitStack) -> None:
-        """Let the run's trackers hear its moments; a tracker may listen to hooks of its own too."""
+    def _listeners(self, folder: Path, stack: AsyncExitStack) -> Plugins:
+        """The plugins with this run's trackers among them; a tracker may listen to hooks of its own too."""
         trackers = [pick(self.plugins.trackers, "tracker", n).factory(folder) for n in self._tracker_names()]
-        for listener in (Relay(trackers), *trackers):
-            self.plugins.manager.register(listener)
-            stack.callback(self.plugins.manager.unregister, listener)
+        relay = Relay(trackers)
+        stack.callback(relay.close)
+        return self.plugins.listening([relay, *trackers])
+
+    async def _store(self, folder: Path, stack: AsyncExitStack) -> Store:
+        """The store that was given, opened if it is a place, else a file in the run's folder."""
+        if self.store is not None and not isinstance(self.store, str | Path):
+            return self.store
+        store = open_store(str(folder / "store.sqlite") if self.store is None else self.store)
+        stack.push_async_callback(store.close)
+        return store
 
     async def _serve(self, gateway: Gateway, stack: AsyncExitStack) -> Driver:
         if self.policy is None:
-            raise ValueError(
+            raise UsageError(
                 "no policy: give the folder of a model in Hugging Face layout, e.g. "
                 "policy='examples/calc_x/policy'"
             )
@@ -244,22 +258,12 @@ class Trainer:
             stack.push_async_callback(server.stop)
             gateway.add_route(Upstream(policy=name, url=server.url, model=name, trainable=False))
 
-    def _instrument(self) -> list[Any]:
-        """Activate capture, the adapters asked for by name, and those whose framework is imported."""
-        capture.install()
-        active = []
+    def _instrumentors(self) -> list[Any]:
+        """Of the adapters asked for by name, and of those whose framework is imported."""
         for name in self.adapters:
             pick(self.plugins.adapters, "adapter", name)
-        for spec in self.plugins.adapters.values():
-            if spec.name in self.adapters or spec.framework in sys.modules:
-                instrumentor = spec.instrumentor()
-                instrumentor.instrument()
-                active.append(instrumentor)
-        return active
-
-    def _on_call(self, call: Any) -> None:
-        if self.plugins.listens("agl_call_recorded"):
-            self.plugins.moment("agl_call_recorded", call=call)
+        wanted = self.plugins.adapters.values()
+        return [s.instrumentor() for s in wanted if s.name in self.adapters or s.framework in sys.modules]
 
     def _tracker_names(self) -> list[str]:
         if self.trackers is not None:
@@ -308,19 +312,43 @@ def _fresh(folder: Path) -> Path:
         except FileExistsError:
             n += 1
             candidate = folder.with_name(f"{folder.name}-{n}")
+        except OSError as error:
+            raise UsageError(
+                f"cannot make the run's folder {candidate}: {error}; choose another `output`"
+            ) from None
 
 
 def _background(runner: Runner, stack: AsyncExitStack) -> asyncio.Task[None]:
-    """Serve the queue in the background until the session closes."""
+    """Serve the queue in the background until the session closes; after an error, without much patience."""
     stop = asyncio.Event()
     task = asyncio.create_task(runner.serve(stop))
 
-    async def finish() -> None:
+    async def finish(kind: type[BaseException] | None, error: BaseException | None, _: Any) -> None:
+        runner.drain = PATIENCE if kind is None else 2.0
         stop.set()
-        await task
+        results = await asyncio.gather(task, return_exceptions=True)
+        if kind is None and isinstance(results[0], Exception):
+            raise results[0]
 
-    stack.push_async_callback(finish)
+    stack.push_async_exit(finish)
     return task
+
+
+def _call_recorded(plugins: Plugins) -> Callable[[Call], None] | None:
+    """The moment hook, if any plugin listens: the gateway's hot path then builds nothing for nobody."""
+    if not plugins.listens("agl_call_recorded"):
+        return None
+    return lambda call: plugins.moment("agl_call_recorded", call=call)
+
+
+def _say_where(folder: Path) -> Callable[..., None]:
+    """On the way out of a run that did not finish: where its files lie."""
+
+    def leaving(kind: type[BaseException] | None, error: BaseException | None, _: Any) -> None:
+        if kind is not None:
+            _say(f"The run did not finish. What there is of it: {folder}")
+
+    return leaving
 
 
 def _say(line: str) -> None:

@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
+import datetime
+import decimal
+import enum
+import uuid
 from itertools import islice
+from typing import Any
 
+import msgspec
 import pytest
+from hypothesis import given, strategies as st
 
-from agentlightning.algorithms.batching import group_rollouts, stable_seed, task_batches, task_id
+from agentlightning.algorithms.batching import (
+    DatasetError,
+    check_tasks,
+    group_rollouts,
+    stable_seed,
+    task_batches,
+    task_id,
+)
+from agentlightning.store import SQLiteStore
+from agentlightning.types import UsageError
 
 
 def test_batches_are_reproducible_and_leave_nothing_out() -> None:
@@ -25,8 +42,8 @@ def test_batch_larger_than_the_dataset_repeats_tasks() -> None:
 
 
 def test_empty_dataset_is_refused() -> None:
-    with pytest.raises(ValueError, match="empty"):
-        next(task_batches([], 1, seed=0))
+    with pytest.raises(DatasetError, match="empty"):
+        task_batches([], 1, seed=0)
 
 
 def test_task_ids() -> None:
@@ -49,3 +66,71 @@ def test_groups_share_a_task_and_differ_in_seed() -> None:
 def test_stable_seed_is_stable() -> None:
     assert stable_seed(1, "a") == stable_seed(1, "a") != stable_seed("1a")
     assert 0 <= stable_seed("x") < 2**63
+
+
+@dataclasses.dataclass
+class Point:
+    q: int
+
+
+class Colour(enum.IntEnum):
+    RED = 1
+
+
+CIRCLE: list[Any] = []
+CIRCLE.append(CIRCLE)
+
+
+@pytest.mark.parametrize(
+    ("task", "message"),
+    [
+        ({"when": datetime.datetime(2020, 1, 1)}, r"task 1 is a datetime \(at \.when\); give plain JSON"),
+        (Point(1), r"task 1 is a Point; give plain JSON values \(dict, list, str, numbers, bool, None\)"),
+        ({"a": [0, (1, 2)]}, r"is a tuple \(at \.a\[1\]\)"),
+        ([{1, 2}], r"is a set \(at \[0\]\)"),
+        (decimal.Decimal("1.5"), "is a Decimal"),
+        (uuid.UUID(int=1), "is an? UUID"),
+        ({"c": Colour.RED}, r"is a Colour \(at \.c\)"),
+        (b"x", "is a bytes"),
+        ({"x": object()}, r"is an object \(at \.x\)"),
+        ({"m": {1: 2}}, r"has the key 1, an int \(at \.m\)"),
+        (float("nan"), "is the float nan"),
+        (2**64, "more than 64 bits"),
+        ("\ud800", "surrogate"),
+        (CIRCLE, "contains itself"),
+    ],
+)
+def test_tasks_that_an_agent_would_get_as_something_else_are_refused(task: Any, message: str) -> None:
+    with pytest.raises(UsageError, match="environment.val: task 1 .*") as refused:
+        check_tasks([{"ok": True}, task], "environment.val")
+    assert refused.match(message)
+
+
+PLAIN_TASKS = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(PLAIN_TASKS)
+def test_what_the_check_passes_survives_json_and_gets_an_id(task: Any) -> None:
+    check_tasks([task], "train")
+    assert msgspec.json.decode(msgspec.json.encode(task)) == task
+    assert task_id(task)
+
+
+async def test_plain_tasks_reach_the_agent_as_they_are() -> None:
+    tasks: list[Any] = [{"a": [1, 2.5, None, True, "é"]}, "text", 2**64 - 1, -(2**63), []]
+    check_tasks(tasks, "train")
+    store = SQLiteStore(":memory:")
+    for task in tasks:
+        await store.enqueue_rollout(task)
+        lease = await store.dequeue_rollout("w")
+        assert lease is not None and lease.rollout.input == task
+        assert type(lease.rollout.input) is type(task)
+    await store.close()

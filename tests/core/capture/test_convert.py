@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import math
 
+import numpy as np
 import pytest
 from contract.recording import Recording
 from opentelemetry import trace
@@ -11,7 +12,8 @@ from opentelemetry.trace import Link, SpanContext, Status, StatusCode, TraceFlag
 
 from agentlightning.capture import COUNTS
 from agentlightning.capture.convert import convert, jsonable
-from agentlightning.types import Reward
+from agentlightning.keys import Keys
+from agentlightning.types import LLM, AttemptStatus, Reward
 
 
 @pytest.fixture(autouse=True)
@@ -58,3 +60,18 @@ def test_every_part_of_a_span_arrives() -> None:
     assert 1e9 < done.start_time <= done.end_time < 1e10  # seconds since 1970
     assert done.resource["telemetry.sdk.language"] == "python"
     json.dumps(done.model_dump())
+
+
+def test_keys_are_masked_wherever_they_stand() -> None:
+    key = Keys(b"0123456789abcdef").mint("ro-1", "at-1")
+    llm = LLM(endpoint="http://127.0.0.1:1/v1", model="m", api_key="sk-real")
+    text = json.dumps(jsonable({"llm": llm, "header": f"Bearer {key}", "api_key": "sk-real"}))
+    assert "sk-real" not in text and key not in text and "Bearer agl-***" in text
+
+
+def test_subclasses_of_numbers_and_text_become_plain() -> None:
+    class Name(str): ...
+
+    values = [jsonable(v) for v in (np.float64(1.5), np.int64(2), np.array(3.0), AttemptStatus.FAILED,
+    Name("n"))]
+    assert [type(v) for v in values] == [float, int, float, str, str]

@@ -216,7 +216,7 @@ async def test_engine_too_slow(world, engine, store):
         await asyncio.Event().wait()
 
     engine.answer = answer
-    world.gateway._forwarder._limits = Limits(total=0.05)
+    world.gateway._forwarder._session._timeout = __import__("aiohttp").ClientTimeout(total=0.05)
     got = await world.post()
     assert got.status == 504 and store.calls[0].error.startswith("engine-timeout")
 

@@ -154,8 +154,18 @@ async def test_seeds_are_reproducible_and_distinct(run):
     assert run.store.calls[0].sampling["seed"] == a[0]
 
 
-async def test_the_agents_own_seed_stays(run):
-    await run.post({"seed": 99})
+async def test_a_pinned_seed_is_overruled_in_training_and_noted(run):
+    """Else the samples of a group would all be the same, and nothing could be learned from them."""
+    for name, seed in (("a", 1), ("b", 2)):
+        await run.post({"seed": 99}, key=run.open(name, seed=seed))
+    sent = [body["seed"] for body in run.engine.bodies]
+    assert len({*sent, 99}) == 3
+    assert [call.asked["seed"] for call in run.store.calls] == [99, 99]
+    assert not any(call.masked for call in run.store.calls)
+
+
+async def test_a_pinned_seed_stays_outside_of_training(run):
+    await run.post({"seed": 99}, key=run.open("v", mode="val", seed=1))
     assert run.engine.bodies[0]["seed"] == 99 and run.store.calls[0].sampling["seed"] == 99
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import math
 
+import numpy as np
 import pytest
+import torch
 
-from agentlightning.runner.outcome import failed, settle
+from agentlightning.runner.outcome import Outcome, cancelled, failed, overdue, settle
 from agentlightning.types import AttemptStatus, Span
 
 SPAN = Span(rollout_id="r", attempt_id="a", name="x")
@@ -35,25 +37,27 @@ def test_returned(result: object, status: AttemptStatus, reward: float | None, r
 
 
 @pytest.mark.parametrize(
-    ("error", "timeout", "status", "reason"),
+    ("error", "reason"),
     [
-        (ValueError("no such tool"), 5.0, AttemptStatus.FAILED, "agent-raised: ValueError: no such tool"),
-        (KeyError(), None, AttemptStatus.FAILED, "agent-raised: KeyError: no message"),
-        (TimeoutError(), 5.0, AttemptStatus.TIMEOUT, "timeout: the attempt took longer than 5 s"),
-        (
-            TimeoutError("the agent's own"),
-            None,
-            AttemptStatus.FAILED,
-            "agent-raised: TimeoutError: the agent's own",
-        ),
-        (
-            asyncio.CancelledError(),
-            None,
-            AttemptStatus.FAILED,
-            "cancelled: the attempt was stopped from outside",
-        ),
+        (ValueError("no such tool"), "agent-raised: ValueError: no such tool"),
+        (KeyError(), "agent-raised: KeyError: no message"),
+        (TimeoutError("the agent's own"), "agent-raised: TimeoutError: the agent's own"),
+        (SystemExit(0), "agent-raised: SystemExit: 0"),
+        (asyncio.CancelledError(), "agent-raised: CancelledError: no message"),
     ],
 )
-def test_raised(error: BaseException, timeout: float | None, status: AttemptStatus, reason: str) -> None:
-    outcome = failed(error, timeout)
-    assert (outcome.status, outcome.reason, outcome.reward) == (status, reason, None)
+def test_raised(error: BaseException, reason: str) -> None:
+    outcome = failed(error)
+    assert (outcome.status, outcome.reason, outcome.reward) == (AttemptStatus.FAILED, reason, None)
+
+
+def test_ended_from_outside() -> None:
+    assert overdue(5.0) == Outcome(AttemptStatus.TIMEOUT, "timeout: the attempt took longer than 5 s")
+    assert cancelled() == Outcome(AttemptStatus.FAILED, "cancelled: the attempt was stopped from outside")
+
+
+def test_scalars_of_array_libraries_are_numbers() -> None:
+    for value in (np.float32(0.5), np.float64(0.5), np.array(0.5), torch.tensor(0.5)):
+        assert settle(value) == Outcome(AttemptStatus.SUCCEEDED, reward=0.5)
+    assert settle(np.bool_(True)).reward == 1.0 and settle(np.int64(3)).reward == 3.0
+    assert (settle(np.array([0.5])).reason or "").startswith("bad-reward: the agent returned ndarray")

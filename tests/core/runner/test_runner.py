@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from agentlightning import emit_reward
+from agentlightning import emit_annotation, emit_reward
+from agentlightning.agents import LitAgent
 from agentlightning.capture.context import current_attempt
 from agentlightning.gateway import AttemptInfo
 from agentlightning.hookspecs import hookimpl
 from agentlightning.plugins import build
 from agentlightning.runner import Runner
-from agentlightning.store import SQLiteStore, Store
-from agentlightning.types import LLM, Rollout, RolloutConfig, RolloutStatus
+from agentlightning.store import SQLiteStore, Store, StoreClient, server
+from agentlightning.types import LLM, Rollout, RolloutConfig, RolloutStatus, Span, UsageError
 
 
 class Gate:
@@ -260,3 +264,136 @@ async def test_dequeue_is_limited_by_concurrency(store: Store) -> None:
     async with serving(agent, store, concurrency=3):
         await finish(store, list(range(12)))
     assert most == 3
+
+
+@pytest.mark.parametrize("kind", ["async", "sync"])
+async def test_an_agent_that_exits_ends_its_attempt_only(store: Store, kind: str) -> None:
+    async def agent_async(task: int) -> float:
+        sys.exit(0)
+
+    def agent_sync(task: int) -> float:
+        sys.exit(0)
+
+    async with serving(agent_async if kind == "async" else agent_sync, store):
+        done = await finish(store, [1, 2])
+    assert [await reason(store, r) for r in done] == ["agent-raised: SystemExit: 0"] * 2
+
+
+async def test_the_limit_holds_for_an_agent_that_swallows_cancellation(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from agentlightning.runner import runner as module
+
+    monkeypatch.setattr(module, "GRACE", 0.02)
+    release = asyncio.Event()
+
+    async def agent(task: int) -> float:
+        while not release.is_set():
+            try:
+                await release.wait()
+            except asyncio.CancelledError:
+                continue
+        return 1.0
+
+    async with serving(agent, store, timeout=0.05) as runner:
+        [rollout] = await finish(store, [1])
+        release.set()
+    assert await reason(store, rollout) == "timeout: the attempt took longer than 0.05 s"
+    assert runner.ended["abandoned"] == 1
+    [record] = await store.records([rollout.rollout_id])
+    assert record.rewards == []
+
+
+async def test_the_agents_own_timeout_is_its_own(store: Store) -> None:
+    async def agent(task: int) -> float:
+        await asyncio.wait_for(asyncio.Event().wait(), 0.01)
+        return 1.0
+
+    async with serving(agent, store, timeout=30):
+        [rollout] = await finish(store, [1])
+    assert (await reason(store, rollout)).startswith("agent-raised: TimeoutError")
+
+
+async def test_spans_that_cannot_be_stored_fail_their_attempt_not_the_runner(store: Store) -> None:
+    async def agent(task: int) -> Any:
+        return [Span(rollout_id="another", attempt_id="another", name="n")] if task else 1.0
+
+    async with serving(agent, store):
+        bad, good = await finish(store, [1, 0])
+    assert (await reason(store, bad)).startswith("bad-spans: ")
+    assert good.status == RolloutStatus.SUCCEEDED
+
+
+async def test_values_of_array_libraries_can_be_emitted(store: Store) -> None:
+    async def agent(task: int) -> None:
+        emit_annotation({"x": np.float64(1.5), "y": np.int64(2), "z": np.array(3.0)})
+        emit_reward(1.0, attributes={"score": np.float32(0.5)})
+
+    async with serving(agent, store):
+        [rollout] = await finish(store, [1])
+    assert rollout.status == RolloutStatus.SUCCEEDED
+
+
+async def test_an_error_at_the_end_takes_no_reward_away(store: Store, caplog: pytest.LogCaptureFixture) ->
+None:
+    class Agent(LitAgent[int]):
+        async def rollout_async(self, task: int, resources: Any, rollout: Rollout) -> float:
+            return 1.0
+
+        def on_rollout_end(self, task: int, rollout: Rollout, result: Any, error: Any) -> None:
+            raise ValueError("cannot clean up")
+
+    async with serving(Agent(), store):
+        [rollout] = await finish(store, [1])
+    [record] = await store.records([rollout.rollout_id])
+    assert [r.value for r in record.rewards] == [1.0] and "on_rollout_end" in caplog.text
+
+
+@pytest.mark.parametrize("place", ["in process", "over HTTP"])
+@pytest.mark.parametrize("how", ["stop", "cancel"])
+async def test_no_lease_is_lost_when_serving_ends(tmp_path: Path, place: str, how: str) -> None:
+    served = await server.start(tmp_path / "s.sqlite", "127.0.0.1", 0)
+    other = served.store if place == "in process" else StoreClient(served.url)
+    try:
+        ids: list[str] = []
+        for i in range(20):
+            stop = asyncio.Event()
+            runner = asyncio.create_task(Runner(lambda task: 1.0, other, concurrency=2).serve(stop))
+            await asyncio.sleep(0.002 * (i % 4))
+            ids += [(await served.store.enqueue_rollout(i)).rollout_id]
+            if how == "stop":
+                stop.set()
+            else:
+                runner.cancel()
+            await asyncio.wait({runner})
+        left = [r for r in await served.store.query_rollouts(rollout_ids=ids) if not r.status.final]
+        assert {r.status for r in left} <= {RolloutStatus.QUEUING}  # nothing leased to nobody
+    finally:
+        if isinstance(other, StoreClient):
+            await other.close()
+        await served.close()
+
+
+async def test_serving_that_ends_stops_late_rollouts_after_a_while(store: Store) -> None:
+    started = asyncio.Event()
+
+    async def agent(task: int) -> float:
+        started.set()
+        await asyncio.Event().wait()
+        return 1.0
+
+    rollout = await store.enqueue_rollout(1)
+    async with serving(agent, store, drain=0.02):
+        await started.wait()
+    assert await reason(store, rollout) == "cancelled: the attempt was stopped from outside"
+
+
+async def test_no_place_is_an_error(store: Store) -> None:
+    with pytest.raises(UsageError, match="concurrency is 0"):
+        Runner(lambda task: 1.0, store, concurrency=0)
+
+
+async def reason(store: Store, rollout: Rollout) -> str:
+    attempt = await store.get_latest_attempt(rollout.rollout_id)
+    assert attempt is not None
+    return attempt.reason or ""

@@ -1,19 +1,74 @@
 """From tasks to rollouts: which tasks a step gets, and the identifiers and seeds of its rollouts.
 
 Everything is a function of (run seed, step, position): the same run asks the same questions in the same
-order.
+order. A task is plain JSON, so that an agent gets exactly what the dataset holds, wherever it runs.
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
 import random
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
 
-from agentlightning.types import Mode, Rollout, RolloutConfig
+from agentlightning.types import Mode, Rollout, RolloutConfig, UsageError
+
+PLAIN = "give plain JSON values (dict, list, str, numbers, bool, None)"
+
+
+class DatasetError(UsageError, ValueError):
+    """Tasks that cannot be rolled out, with dataset and position."""
+
+
+def check_tasks(tasks: Sequence[Any], name: str) -> None:
+    """Raise :class:`DatasetError` unless every task is plain JSON; ``name`` is the dataset's, for the error.
+
+    Positions count from 0. Anything else (a dataclass, tuple, set, datetime, …) would reach the agent as
+    another type than the dataset holds.
+    """
+    for position, task in enumerate(tasks):
+        try:
+            _check(task, f"{name}: task {position}", "")
+        except RecursionError:
+            raise DatasetError(
+                f"{name}: task {position} contains itself, or is nested too deeply; {PLAIN}"
+            ) from None
+
+
+def _check(value: Any, task: str, path: str) -> None:
+    kind = type(value)  # exact types: an IntEnum is an int, and comes back as another one
+    if kind is str:
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise _not_plain(task, "holds half of a surrogate pair", path) from None
+    elif kind is dict:
+        for key, inner in value.items():
+            if type(key) is not str:
+                raise _not_plain(task, f"has the key {key!r}, {_a(type(key))}", path)
+            _check(inner, task, f"{path}.{key}")
+    elif kind is list:
+        for index, inner in enumerate(value):
+            _check(inner, task, f"{path}[{index}]")
+    elif kind is int:
+        if not -(2**63) <= value < 2**64:
+            raise _not_plain(task, "is an int of more than 64 bits", path)
+    elif kind is float:
+        if not math.isfinite(value):
+            raise _not_plain(task, f"is the float {value}", path)
+    elif value is not None and kind is not bool:
+        raise _not_plain(task, f"is {_a(kind)}", path)
+
+
+def _a(kind: type) -> str:
+    return f"{'an' if kind.__name__[0] in 'aeiouAEIOU' else 'a'} {kind.__name__}"
+
+
+def _not_plain(task: str, what: str, path: str) -> DatasetError:
+    return DatasetError(f"{task} {what}{f' (at {path})' if path else ''}; {PLAIN}")
 
 
 def stable_seed(*parts: object) -> int:
@@ -36,7 +91,11 @@ def task_batches(tasks: Sequence[Any], size: int, seed: int) -> Iterator[list[An
     epoch's end.
     """
     if not tasks:
-        raise ValueError("the training dataset is empty")
+        raise DatasetError("the training dataset is empty; training needs at least one task")
+    return _endless(tasks, size, seed)
+
+
+def _endless(tasks: Sequence[Any], size: int, seed: int) -> Iterator[list[Any]]:
     pending: list[Any] = []
     epoch = 0
     while True:

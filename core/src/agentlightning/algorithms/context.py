@@ -68,16 +68,18 @@ class Context:
     ) -> Evaluation:
         """Run every task once with ``policy`` (default: the trained one) and tell the trackers."""
         self.evaluated[name] += 1
-        evaluation = await evaluate(
-            self.store,
-            tasks,
-            name=name,
-            batch=f"eval/{name}/{self.evaluated[name]}",
-            run_id=self.run_id,
-            seed=self.seed,
-            resources_id=self.resources[policy or self.policy],
-            greedy=greedy,
-            timeout=self.timeout,
+        evaluation = await self.guard(
+            evaluate(
+                self.store,
+                tasks,
+                name=name,
+                batch=f"eval/{name}/{self.evaluated[name]}",
+                run_id=self.run_id,
+                seed=self.seed,
+                resources_id=self.resources[policy or self.policy],
+                greedy=greedy,
+                timeout=self.timeout,
+            )
         )
         self.plugins.moment("agl_evaluated", evaluation=evaluation)
         return evaluation

@@ -10,6 +10,8 @@ bottom is the path from a task to the rows of a step.
 from __future__ import annotations
 
 import time
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +60,32 @@ TOTALS = {
 
 BARREN_STEPS = 3
 """Steps in a row without a rewarded rollout after which a run ends with an error."""
+
+
+FLAT = frozenset({"zero-spread", "group-of-one"})
+"""Reasons for leaving calls out that say nothing against the run: there was just nothing to prefer."""
+
+
+class NothingTrained(UsageError):
+    """Rollouts are rewarded, but none of their calls can be trained: a wrong ``select``, or no calls."""
+
+
+def _only_flat(batch: Batch) -> bool:
+    """Whether all calls were left out because their groups were flat."""
+    out = {reason for ledger in batch.ledgers for reason in ledger.out}
+    return bool(out) and out <= FLAT
+
+
+def _why(records: Sequence[Record], batch: Batch) -> str:
+    """Why no call was trained, and whom the calls came from."""
+    reasons_out: Counter[str] = Counter()
+    for ledger in batch.ledgers:
+        reasons_out.update(ledger.out)
+    if not reasons_out:
+        return "the agent made no model call; is it using the endpoint it is given?"
+    agents = sorted({call.tags.get("agent", "without a name") for record in records for call in record.calls})
+    listed = ", ".join(f"{n} × {reason}" for reason, n in reasons_out.most_common(3))
+    return f"{listed}; calls came from {', '.join(agents)} (see `select`)"
 
 
 class RL:
@@ -177,12 +205,18 @@ class RLJob:
 
     def _refuse_barren(self, step: int, batch: Batch, records: list[Record]) -> None:
         """End a run that has stopped learning because nothing comes back: a dead engine, a broken agent."""
-        self._barren = 0 if batch.metrics.get("reward_count") else self._barren + 1
-        if self._barren >= BARREN_STEPS:
-            raise NothingRewarded(
-                f"steps {step - BARREN_STEPS + 2} to {step + 1}: not one rollout got a reward; "
-                f"in the last of them: {reasons(records)}"
+        learnable = batch.metrics.get("calls_trained") or _only_flat(batch)
+        self._barren = 0 if batch.metrics.get("reward_count") and learnable else self._barren + 1
+        if self._barren < BARREN_STEPS:
+            return
+        if batch.metrics.get("reward_count"):
+            raise NothingTrained(
+                f"{BARREN_STEPS} steps in a row trained not one call: {_why(records, batch)}"
             )
+        raise NothingRewarded(
+            f"steps {step - BARREN_STEPS + 2} to {step + 1}: not one rollout got a reward; "
+            f"in the last of them: {reasons(records)}"
+        )
 
     async def report(self, report: StepReport) -> None:
         """Make the step known: store, totals, moment hook (trackers listen there)."""

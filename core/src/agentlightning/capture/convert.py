@@ -6,6 +6,7 @@ Invariant: a value that has no JSON form becomes text and is counted; no attribu
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,21 +15,35 @@ from opentelemetry.trace import StatusCode
 
 from agentlightning.capture.context import AttemptContext
 from agentlightning.capture.counts import COUNTS
+from agentlightning.keys import PREFIX
 from agentlightning.types import Span
 
+_SECRET = frozenset({"api_key", "authorization", "Authorization"})
+_ATTEMPT_KEY = re.compile(re.escape(PREFIX) + r"[A-Za-z0-9_-]{40,}")
 _STATUS: dict[StatusCode, Any] = {StatusCode.UNSET: "unset", StatusCode.OK: "ok", StatusCode.ERROR: "error"}
 
 
 def jsonable(value: Any) -> Any:
-    """``value`` with tuples as lists, keys as text, and whatever JSON cannot say as text (counted)."""
-    if value is None or isinstance(value, str | bool | int):
+    """``value`` with tuples as lists, keys as text, and whatever JSON cannot say as text (counted).
+
+    Subclasses of text and numbers (enums, numpy's float64) become plain ones, scalars of array libraries
+    the number
+    they hold. Keys are masked: an ``api_key`` field, and an attempt's key anywhere in a text.
+    """
+    if value is None or isinstance(value, bool):
         return value
+    if isinstance(value, str):
+        return _ATTEMPT_KEY.sub("agl-***", str.__str__(value))
+    if isinstance(value, int):
+        return int(value)
     if isinstance(value, float):
-        return value if math.isfinite(value) else _as_text(value)
+        return float(value) if math.isfinite(value) else _as_text(value)
     if isinstance(value, Mapping):
-        return {str(key): jsonable(inner) for key, inner in value.items()}
+        return {str(k): "***" if str(k) in _SECRET and v else jsonable(v) for k, v in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
         return [jsonable(inner) for inner in value]
+    if callable(item := getattr(value, "item", None)) and getattr(value, "shape", None) == ():
+        return jsonable(item())
     if callable(dump := getattr(value, "model_dump", None)):
         return jsonable(dump())
     return _as_text(value)
@@ -36,7 +51,7 @@ def jsonable(value: Any) -> Any:
 
 def _as_text(value: Any) -> str:
     COUNTS.add("convert-stringified")
-    return str(value)
+    return _ATTEMPT_KEY.sub("agl-***", str(value))
 
 
 def convert(span: ReadableSpan, context: AttemptContext) -> Span:

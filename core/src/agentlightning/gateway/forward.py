@@ -5,14 +5,14 @@ Only a short list of headers goes on; the agent's key and the suite's own header
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 
+import aiohttp
 import msgspec
 
-from agentlightning.gateway.connection import Connection, Origin, Pool
 from agentlightning.gateway.errors import EngineUnreachable
-from agentlightning.gateway.http1 import BadHttp, Head
 from agentlightning.gateway.route import Upstream
 
 PASSED_ON = ("traceparent", "tracestate", "x-request-id", "openai-organization", "openai-project")
@@ -29,72 +29,29 @@ class Limits(msgspec.Struct, kw_only=True, frozen=True):
     answer_bytes: int = 64 * 2**20
 
 
-_FAILURES = (BadHttp, OSError)
-
-
 class Exchanging:
-    """A request to an engine, as an ``async with`` block around its answer, head read."""
+    """A request to an engine, as an ``async with`` block around its answer."""
 
-    __slots__ = ("_connection", "_limits", "_origin", "_policy", "_pool", "_request", "head")
+    __slots__ = ("_policy", "_request")
 
-    head: Head
-
-    def __init__(self, pool: Pool, limits: Limits, route: Upstream, origin: Origin, request: bytes) -> None:
-        self._pool = pool
-        self._limits = limits
-        self._policy = route.policy
-        self._origin = origin
+    def __init__(self, request: AbstractAsyncContextManager[aiohttp.ClientResponse], policy: str) -> None:
         self._request = request
-        self._connection: Connection | None = None
+        self._policy = policy
 
-    async def __aenter__(self) -> Exchanging:
+    async def __aenter__(self) -> aiohttp.ClientResponse:
         try:
-            self._connection = await self._pool.take(self._origin)
-            self.head = await self._connection.ask(self._request, self._limits.total)
-        except BaseException as error:
-            self._end()
-            if isinstance(error, _FAILURES):
-                raise self._failure(error) from None
-            raise
-        return self
+            return await self._request.__aenter__()
+        except (aiohttp.ClientError, OSError) as error:
+            raise self._failure(error) from None
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._end()
-
-    def _end(self) -> None:
-        if self._connection is not None:
-            self._pool.give_back(self._connection, self._origin)
-            self._connection = None
-
-    async def parts(self) -> AsyncIterator[bytes]:
-        """The body as it arrives."""
-        assert self._connection is not None
-        try:
-            while data := await self._connection.read():
-                yield data
-        except _FAILURES as error:
+        await self._request.__aexit__(kind, error, trace)
+        if isinstance(error, (aiohttp.ClientError, OSError)):
             raise self._failure(error) from None
 
-    async def read(self) -> bytes:
-        """The whole body, within the limit."""
-        limit, got = self._limits.answer_bytes, 0
-        too_large = (self.head.length or 0) > limit
-        parts: list[bytes] = []
-        if not too_large:
-            async for part in self.parts():
-                parts.append(part)
-                got += len(part)
-                if too_large := got > limit:
-                    break
-        if too_large:
-            raise EngineUnreachable(
-                502, "answer-too-large", f"the engine's answer is longer than {limit} bytes"
-            )
-        return parts[0] if len(parts) == 1 else b"".join(parts)
-
-    def _failure(self, error: Exception) -> EngineUnreachable:
+    def _failure(self, error: BaseException) -> EngineUnreachable:
         if isinstance(error, TimeoutError):
             return EngineUnreachable(
                 504, "engine-timeout", f"the engine of policy {self._policy!r} did not answer in time"
@@ -108,28 +65,54 @@ class Forwarder:
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._pool: Pool | None = None
+        self._session: aiohttp.ClientSession | None = None
 
     async def start(self) -> None:
         """Open the pool."""
-        self._pool = Pool(self._limits.connect)
+        timeout = aiohttp.ClientTimeout(
+            total=self._limits.total, connect=None, sock_connect=self._limits.connect, sock_read=None
+        )
+        self._session = aiohttp.ClientSession(
+            # below the idle time (5 s and up) after which engines hang up: no request meets a closing line
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=4.0),
+            timeout=timeout,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            skip_auto_headers=("User-Agent", "Accept-Encoding"),
+            auto_decompress=True,
+        )
 
     async def stop(self) -> None:
         """Close the pool."""
-        if self._pool is not None:
-            self._pool.close()
-            self._pool = None
+        if self._session:
+            await self._session.close()
+            self._session = None
 
     def post(self, route: Upstream, api: str, body: bytes, headers: Mapping[str, str]) -> Exchanging:
         """Ask an engine; the block gets its answer, head read. Failures become :class:`EngineUnreachable`."""
-        if self._pool is None:
+        if self._session is None:
             raise RuntimeError("the gateway is not started: await start()")
-        endpoint = route.endpoints[api]
-        lines = [endpoint.head, f"Content-Length: {len(body)}"]
+        send = {"Content-Type": "application/json"}
         for name in PASSED_ON:
             if (value := headers.get(name)) is not None:
-                lines.append(f"{name}: {value}")
+                send[name] = value
         if route.api_key:
-            lines.append(f"Authorization: Bearer {route.api_key}")
-        head = "\r\n".join(lines).encode("utf-8", "surrogateescape")
-        return Exchanging(self._pool, self._limits, route, endpoint.origin, head + b"\r\n\r\n" + body)
+            send["Authorization"] = f"Bearer {route.api_key}"
+        request = self._session.post(route.endpoints[api], data=body, headers=send, allow_redirects=False)
+        return Exchanging(request, route.policy)
+
+    async def read(self, response: aiohttp.ClientResponse) -> bytes:
+        """The whole body, within the limit."""
+        limit = self._limits.answer_bytes
+        too_large = EngineUnreachable(
+            502, "answer-too-large", f"the engine's answer is longer than {limit} bytes"
+        )
+        if response.content_length is not None:
+            if response.content_length > limit:
+                raise too_large
+            return await response.read()
+        raw = bytearray()
+        async for part in response.content.iter_any():
+            raw += part
+            if len(raw) > limit:
+                raise too_large
+        return bytes(raw)

@@ -177,12 +177,12 @@ class Handler:
         """Status, headers to pass back and body of the engine's whole answer."""
         sent = msgspec.json.encode(exchange.sent)
         async with self.forwarder.post(exchange.route, exchange.api, sent, request.headers) as response:
-            raw, head = await response.read(), response.head
-            headers = {"Content-Type": head.headers.get("content-type", "application/json")}
+            raw = await self.forwarder.read(response)
+            headers = {"Content-Type": response.headers.get("Content-Type", "application/json")}
             for name in PASSED_BACK:
-                if (value := head.headers.get(name)) is not None:
+                if (value := response.headers.get(name)) is not None:
                     headers[name] = value
-            return head.status, headers, raw
+            return response.status, headers, raw
 
     # --------------------------------------------------------------------------------------------- record
     async def commit(self, exchange: Exchange, calls: list[Call]) -> None:

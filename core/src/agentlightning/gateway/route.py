@@ -10,26 +10,11 @@ from urllib.parse import urlsplit
 
 from yarl import URL
 
-from agentlightning.gateway.connection import Origin
 from agentlightning.gateway.errors import Refused
-from agentlightning.types import Tags
+from agentlightning.types import Tags, UsageError
 
 Select = str | list[str] | Callable[[Tags], bool] | None
 """Calls to train: all (``None``), an agent's name, several, ``"re:…"`` over the name, a predicate of tags."""
-
-
-class Endpoint:
-    """Where requests of one API go: the origin to connect to, and the lines that begin each request."""
-
-    __slots__ = ("head", "origin")
-
-    def __init__(self, url: URL) -> None:
-        assert url.raw_host is not None and url.port is not None
-        self.origin: Origin = (url.scheme, url.raw_host, url.port)
-        self.head = (
-            f"POST {url.raw_path} HTTP/1.1\r\nHost: {url.raw_authority}\r\n"
-            "Content-Type: application/json\r\nAccept: */*\r\nAccept-Encoding: identity"
-        )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -51,7 +36,7 @@ class Upstream:
     """A prompt longer than the model's context: ``error`` passes the engine's refusal on and records it."""
     inexact: set[bool] = field(default_factory=set, init=False)
     """Kinds of stream (with tools: True) seen to lose token ids; from then on asked whole and replayed."""
-    endpoints: dict[str, Endpoint] = field(default_factory=dict, init=False, repr=False)
+    endpoints: dict[str, URL] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         parts = urlsplit(self.url)
@@ -63,13 +48,8 @@ class Upstream:
             raise ValueError(
                 f"route {self.policy!r}: the url carries credentials or a query; pass the key as api_key"
             )
-        if self.api_key and not self.api_key.isprintable():
-            raise ValueError(f"route {self.policy!r}: the api_key has characters that no header can carry")
         base = self.url.rstrip("/")
-        self.endpoints = {
-            "chat": Endpoint(URL(f"{base}/chat/completions")),
-            "completions": Endpoint(URL(f"{base}/completions")),
-        }
+        self.endpoints = {"chat": URL(f"{base}/chat/completions"), "completions": URL(f"{base}/completions")}
 
     def passes_through(self, tools: bool) -> bool:
         """Whether a stream may be passed on as it arrives (else it is asked for whole, and replayed)."""
@@ -106,7 +86,7 @@ class Routes:
         return list(self._by_policy)
 
     def choose(self, model: str, header: str | None, agent_policy: str | None) -> Upstream:
-        """By requested model, else the wire layer's header, else the agent's policy, else the default."""
+        """By requested model, the wire layer's header, the agent's policy, the default, the one that is trained."""
         if route := self._by_policy.get(model):
             return route
         if wanted := header or agent_policy:
@@ -115,6 +95,9 @@ class Routes:
             raise Refused(404, "no-route", f"no policy {wanted!r} is served here; policies: {self.names()}")
         if route := self._by_policy.get("default"):
             return route
+        trained = [route for route in self._by_policy.values() if route.trainable]
+        if len(trained) == 1:  # a model name from the agent's old life means the policy that is trained
+            return trained[0]
         if len(self._by_policy) == 1:
             return next(iter(self._by_policy.values()))
         raise Refused(
@@ -122,6 +105,10 @@ class Routes:
             "no-route",
             f"no policy is called {model!r} and there is no default; policies: {self.names()}",
         )
+
+
+class BadSelect(UsageError, ValueError):
+    """A ``select`` that selects nothing because it cannot be read."""
 
 
 def selector(select: Select) -> Callable[[Tags], bool]:
@@ -134,7 +121,7 @@ def selector(select: Select) -> Callable[[Tags], bool]:
         try:
             pattern = re.compile(select[3:])
         except re.error as error:
-            raise ValueError(f"select: {select[3:]!r} is not a regular expression: {error}") from None
+            raise BadSelect(f"select: {select[3:]!r} is not a regular expression: {error}") from None
         return lambda tags: pattern.fullmatch(tags.get("agent", "")) is not None
     names = frozenset([select] if isinstance(select, str) else select)
     return lambda tags: tags.get("agent", "") in names

@@ -82,7 +82,8 @@ def settle(
     """Set the sampling of ``body`` (in place) and say what was done.
 
     ``policy``: the run's values, ``None`` to keep the agent's. ``greedy``: temperature 0. ``seed``: used
-    unless the agent gave its own.
+    unless the agent gave its own; under a run's values it is used in any case, because an agent that pins its
+    seed would make all samples of a group the same, and nothing could be learned from them.
     """
     asked: dict[str, Any] = {}
     forced: dict[str, Any] = policy.values() if policy else {"temperature": 0.0} if greedy else {}
@@ -90,7 +91,9 @@ def settle(
         if (wish := body.get(name)) is not None and wish != value:
             asked[name] = wish
         body[name] = value
-    if seed is not None and body.get("seed") is None:
+    if seed is not None and (policy or body.get("seed") is None):
+        if (pinned := body.get("seed")) is not None and pinned != seed:
+            asked["seed"] = pinned
         body["seed"] = seed
     shaping = _shaping(body) if policy else {}
     used = {name: body[name] for name in _NAMES if body.get(name) is not None}

@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+import aiohttp
 import msgspec
 from aiohttp import web
 
 from agentlightning.gateway.answer import parse_answer, parse_chunk, parse_error
 from agentlightning.gateway.errors import AgentGone, BadAnswer, EngineUnreachable, Refused, error_body
-from agentlightning.gateway.forward import Exchanging
 from agentlightning.gateway.record import Exchange, answer_calls, exact, refusal_call, stopped_calls
 from agentlightning.gateway.replay import KEEP_ALIVE, event, replay
 from agentlightning.gateway.stream import DONE, Assembler, Events, payload
@@ -96,11 +96,10 @@ class Streamer:
             async with handler.forwarder.post(
                 exchange.route, exchange.api, body, request.headers
             ) as response:
-                head = response.head
-                if head.status != 200 or head.content_type != "text/event-stream":
-                    headers = {"Content-Type": head.headers.get("content-type", "application/json")}
-                    raw = await response.read()
-                    return await self._whole(request, exchange, None, head.status, headers, raw)
+                if response.status != 200 or response.content_type != "text/event-stream":
+                    head = {"Content-Type": response.headers.get("Content-Type", "application/json")}
+                    raw = await handler.forwarder.read(response)
+                    return await self._whole(request, exchange, None, response.status, head, raw)
                 out = await self._open(request, exchange)
                 relay = await self._relay(out, exchange, response)
             return await self._close(out, exchange, relay)
@@ -117,10 +116,12 @@ class Streamer:
         except Refused as refused:
             return await self._refused(out, exchange, refused)
 
-    async def _relay(self, out: web.StreamResponse, exchange: Exchange, response: Exchanging) -> Relay:
+    async def _relay(
+        self, out: web.StreamResponse, exchange: Exchange, response: aiohttp.ClientResponse
+    ) -> Relay:
         """Pass events on until the engine is done."""
         relay = Relay(exchange)
-        async for data in response.parts():
+        async for data in response.content.iter_any():
             if ready := relay.feed(data):
                 await _write(out, ready)
         relay.end()

@@ -5,7 +5,6 @@ Failed is not zero: an attempt that raised, ran out of time or returned nonsense
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,33 +26,43 @@ class Outcome:
 
 def settle(result: Any) -> Outcome:
     """What a returned value means. A number is the final reward; ``None`` says that rewards were emitted."""
+    result = _unwrapped(result)
     if result is None:
         return Outcome(AttemptStatus.SUCCEEDED)
     if isinstance(result, Real):
         value = float(result)
         if math.isfinite(value):
             return Outcome(AttemptStatus.SUCCEEDED, reward=value)
-        return Outcome(
-            AttemptStatus.FAILED, f"bad-reward: the agent returned {value}, which is not a finite number"
-        )
-    if (
-        isinstance(result, Sequence)
-        and not isinstance(result, str | bytes)
-        and all(isinstance(s, Span) for s in result)
-    ):
+        return _bad(f"{value}, which is not a finite number")
+    listed = isinstance(result, Sequence) and not isinstance(result, str | bytes)
+    if listed and all(isinstance(span, Span) for span in result):
         return Outcome(AttemptStatus.SUCCEEDED, spans=result)
-    return Outcome(
-        AttemptStatus.FAILED,
-        f"bad-reward: the agent returned {type(result).__name__}; "
-        "return a number, None (after emit_reward), or spans",
-    )
+    return _bad(f"{type(result).__name__}; return a number, None (after emit_reward), or spans")
 
 
-def failed(error: BaseException, timeout: float | None) -> Outcome:
-    """What a raised error means."""
-    if isinstance(error, TimeoutError) and timeout is not None:
-        return Outcome(AttemptStatus.TIMEOUT, f"timeout: the attempt took longer than {timeout:g} s")
-    if isinstance(error, asyncio.CancelledError):
-        return Outcome(AttemptStatus.FAILED, "cancelled: the attempt was stopped from outside")
+def _unwrapped(result: Any) -> Any:
+    """The Python number in a scalar of an array library (numpy, torch)."""
+    item = getattr(result, "item", None)
+    if callable(item) and getattr(result, "shape", None) == ():
+        return item()
+    return result
+
+
+def _bad(what: str) -> Outcome:
+    return Outcome(AttemptStatus.FAILED, f"bad-reward: the agent returned {what}")
+
+
+def failed(error: BaseException) -> Outcome:
+    """What the agent raised, its own timeouts included."""
     text = str(error).strip() or "no message"
     return Outcome(AttemptStatus.FAILED, f"agent-raised: {type(error).__name__}: {text[:2000]}")
+
+
+def overdue(timeout: float | None) -> Outcome:
+    """The attempt's limit has passed."""
+    return Outcome(AttemptStatus.TIMEOUT, f"timeout: the attempt took longer than {timeout:g} s")
+
+
+def cancelled() -> Outcome:
+    """The runner was told to stop it: its lease went to another, or serving ended."""
+    return Outcome(AttemptStatus.FAILED, "cancelled: the attempt was stopped from outside")

@@ -1,18 +1,18 @@
 """The runner: leases rollouts, runs the agent under an attempt's identity, and settles what became of it.
 
-Async agents run as tasks of one loop, sync agents in a pool of threads; ``concurrency`` bounds both. An
+Async agents run as tasks of one loop, sync agents in a thread each; ``concurrency`` bounds both. An
 attempt has
-a wall-clock limit. When it ends, its key is revoked first, then spans and status are written in one
-transaction:
-whoever reads a finished attempt reads all of it.
+a wall-clock limit, whatever its agent makes of being cancelled. When it ends, its key is revoked first, then
+spans and status are written in one transaction: whoever reads a finished attempt reads all of it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -26,7 +26,7 @@ from agentlightning.capture.emitters import emit_reward
 from agentlightning.capture.rewards import reward_of
 from agentlightning.gateway import AttemptInfo
 from agentlightning.plugins import Plugins
-from agentlightning.runner.outcome import Outcome, failed, settle
+from agentlightning.runner.outcome import Outcome, cancelled, failed, overdue, settle
 from agentlightning.runner.threads import in_thread
 from agentlightning.semconv import ROLLOUT_SPAN
 from agentlightning.store.base import AttemptEnded, Store
@@ -34,13 +34,21 @@ from agentlightning.types import (
     LLM,
     Attempt,
     AttemptedRollout,
+    AttemptStatus,
     Resource,
     Rollout,
     Span,
+    UsageError,
     new_id,
 )
 
 log = logging.getLogger(__name__)
+POLL = 0.25
+"""Seconds a request for work waits. Work that arrives is handed over at once; the bound is for stopping,
+because a request is never abandoned: what it leased would be lost.
+"""
+GRACE = 1.0
+"""Seconds an agent has to unwind when it is cancelled."""
 
 
 class Gate(Protocol):
@@ -55,8 +63,10 @@ class Gate(Protocol):
 class Runner:
     """Runs ``agent`` on rollouts of ``store``.
 
-    ``gate``: the gateway; without one the agent calls its endpoints directly and only the wire layer records.
-    ``timeout``: seconds for rollouts whose own configuration names none.
+    ``gate``: the gateway; without one the agent calls its endpoints directly and only the wire layer
+    records. ``timeout``: seconds for rollouts whose own configuration names none. ``drain``: seconds that
+    running attempts have to end once serving stops (``None``: as long as they take); then they are stopped
+    and settled so.
     """
 
     def __init__(
@@ -72,7 +82,10 @@ class Runner:
         timeout: float | None = None,
         policies: dict[str, str] | None = None,
         heartbeat: float = 5.0,
+        drain: float | None = None,
     ) -> None:
+        if concurrency < 1:
+            raise UsageError(f"concurrency is {concurrency}: at least one rollout must run at a time")
         self.agent: LitAgent[Any] = as_agent(agent)
         self.store = store
         self.gate = gate
@@ -83,40 +96,51 @@ class Runner:
         self.timeout = timeout
         self.policies = policies or {}
         self.heartbeat = heartbeat
+        self.drain = drain
         self.ended: Counter[str] = Counter()
-        """Attempt status → attempts this runner has settled."""
+        """Attempt status → attempts this runner has settled; ``fenced``: ends that were refused;
+        ``abandoned``: agents that went on after their attempt had ended.
+        """
         self._running: dict[str, asyncio.Task[None]] = {}
-        self._broken: asyncio.Future[None] | None = None
-        """Fails when an attempt could not be settled (the store is gone, say): then serving ends with it."""
+        self._working: set[str] = set()
+        """Attempts whose agent is at work: the ones to keep alive by heartbeats."""
+        self._broken: BaseException | None = None
+        """Why an attempt could not be settled (the store is gone, say): then serving ends with it."""
 
     # ------------------------------------------------------------------------------------------ serving
     async def serve(self, stop: asyncio.Event | None = None) -> None:
-        """Run rollouts until ``stop`` is set or the task is cancelled; what runs then is finished first.
+        """Run rollouts until ``stop`` is set or the task is cancelled; what runs then has ``drain`` seconds.
 
         Raises what keeps attempts from being settled: a runner that cannot write must not look alive.
         """
-        self._broken = asyncio.get_running_loop().create_future()
         beat = asyncio.create_task(self._beat())
         slots = asyncio.Semaphore(self.concurrency)
         try:
-            while not (stop and stop.is_set()):
-                await slots.acquire()
-                free = 1
-                while free < self.concurrency and not slots.locked():
-                    await slots.acquire()
-                    free += 1
-                leases = await self._lease(free, stop)
-                for lease in leases:
-                    self._begin(lease, slots)
-                for _ in range(free - len(leases)):
+            while not (stop and stop.is_set()) and self._broken is None:
+                free = await _take_all(slots, self.concurrency)
+                leases = await self._lease(free, slots)
+                for _ in range(free - leases):
                     slots.release()
         finally:
             beat.cancel()
-            if self._running:
-                await asyncio.gather(*self._running.values(), return_exceptions=True)
-        if self._broken.done():  # an attempt that ran when we were stopped
-            self._broken.result()
-        self._broken.cancel()
+            await self._drain()
+        if self._broken is not None:
+            raise self._broken
+
+    async def _lease(self, limit: int, slots: asyncio.Semaphore) -> int:
+        """Ask for work and begin it; also when cancelled meanwhile, so that nothing leased is lost."""
+        request = asyncio.create_task(
+            self.store.dequeue_many_rollouts(self.worker_id, limit, run_id=self.run_id, wait=POLL)
+        )
+        try:
+            leases = await asyncio.shield(request)
+        except asyncio.CancelledError:
+            for lease in await request:
+                self._begin(lease, slots)
+            raise
+        for lease in leases:
+            self._begin(lease, slots)
+        return len(leases)
 
     def _begin(self, lease: AttemptedRollout, slots: asyncio.Semaphore) -> None:
         """Run a lease in the background; its slot is free again when it has ended."""
@@ -127,49 +151,35 @@ class Runner:
         def ended(done: asyncio.Task[None]) -> None:
             self._running.pop(attempt_id, None)
             slots.release()
-            error = None if done.cancelled() else done.exception()
-            if error is not None and self._broken is not None and not self._broken.done():
-                self._broken.set_exception(error)
+            if not done.cancelled() and done.exception() is not None:
+                self._broken = self._broken or done.exception()
 
         task.add_done_callback(ended)
 
-    async def _lease(self, limit: int, stop: asyncio.Event | None) -> list[AttemptedRollout]:
-        """Wait for work, at most until ``stop``."""
-        request = asyncio.create_task(
-            self.store.dequeue_many_rollouts(self.worker_id, limit, run_id=self.run_id, wait=20.0)
-        )
-        assert self._broken is not None
-        ends: set[asyncio.Future[Any]] = {self._broken}
-        if stop:
-            ends.add(asyncio.create_task(stop.wait()))
-        await asyncio.wait({request, *ends}, return_when=asyncio.FIRST_COMPLETED)
-        for end in ends - {self._broken}:
-            end.cancel()
-        if request.done():
-            return request.result()
-        request.cancel()
-        await asyncio.wait({request})
-        if self._broken.done():
-            self._broken.result()  # raises
-        return request.result() if not request.cancelled() else []
+    async def _drain(self) -> None:
+        """Let running attempts end; after ``drain`` seconds stop them."""
+        if self._running and self.drain is not None:
+            _, late = await asyncio.wait(self._running.values(), timeout=self.drain)
+            if late:
+                log.warning("stopping %d rollouts that are still running", len(late))
+            for task in late:
+                task.cancel()
+        while self._running:
+            await asyncio.wait(self._running.values())
+            await asyncio.sleep(0)  # the callbacks that take them out
 
     async def _beat(self) -> None:
         """Tell the store we live; stop attempts whose lease went to another."""
         while True:
             await asyncio.sleep(self.heartbeat)
             try:
-                lost = await self.store.heartbeat(self.worker_id, list(self._running))
+                lost = await self.store.heartbeat(self.worker_id, sorted(self._working))
             except Exception:
-                log.exception(
-                    "runner %s: heartbeat failed; the next one is in %g s", self.worker_id, self.heartbeat
-                )
+                log.exception("runner %s: heartbeat failed; again in %g s", self.worker_id, self.heartbeat)
                 continue
-            for attempt_id in lost:
-                if task := self._running.get(attempt_id):
-                    log.warning(
-                        "runner %s: attempt %s was given to another; stopping it", self.worker_id, attempt_id
-                    )
-                    task.cancel()
+            for attempt_id in set(lost) & self._working:
+                log.warning("attempt %s was given to another worker; stopping it here", attempt_id)
+                self._running[attempt_id].cancel()
 
     async def step(self, task: Any, resources_id: str | None = None, **fields: Any) -> Rollout:
         """Run one task now, without the queue, and return its finished rollout."""
@@ -181,65 +191,105 @@ class Runner:
 
     # ----------------------------------------------------------------------------------------- one attempt
     async def _attempt(self, lease: AttemptedRollout) -> None:
-        rollout, attempt = lease.rollout, lease.attempt
+        attempt_id = lease.attempt.attempt_id
         spans: list[Span] = []
         if self.plugins:
-            self.plugins.moment("agl_rollout_started", rollout=rollout, attempt=attempt)
+            self.plugins.moment("agl_rollout_started", rollout=lease.rollout, attempt=lease.attempt)
+        self._working.add(attempt_id)
         try:
             outcome = await self._run(lease, spans)
-        except asyncio.CancelledError as error:
-            outcome = failed(error, None)
-        capture.end_attempt(attempt.attempt_id)
+        except asyncio.CancelledError:
+            outcome = cancelled()
+        finally:
+            self._working.discard(attempt_id)
+        capture.end_attempt(attempt_id)
         if self.gate:
-            await self.gate.close_attempt(attempt.attempt_id)
-        spans.extend(outcome.spans)
+            await self.gate.close_attempt(attempt_id)
+        attempt = await self._settle(lease, outcome, [*spans, *outcome.spans])
+        await self._tell(lease.rollout, attempt, spans)
+
+    async def _settle(self, lease: AttemptedRollout, outcome: Outcome, spans: list[Span]) -> Attempt:
+        """Write the end of an attempt. Spans that cannot be stored fail their attempt, not the runner."""
+        ids = (lease.rollout.rollout_id, lease.attempt.attempt_id)
         try:
             attempt = await self.store.update_attempt(
-                rollout.rollout_id, attempt.attempt_id, outcome.status, reason=outcome.reason, spans=spans
+                *ids, outcome.status, reason=outcome.reason, spans=spans
             )
-            self.ended[outcome.status] += 1
         except AttemptEnded as error:
             self.ended["fenced"] += 1
-            log.warning("attempt %s: its end was refused: %s", attempt.attempt_id, error)
-        self._tell(rollout, attempt, spans)
+            log.warning("attempt %s: its end was refused: %s", ids[1], error)
+            return lease.attempt
+        except (TypeError, ValueError) as error:
+            reason = f"bad-spans: the attempt's spans could not be stored: {error}"
+            attempt = await self.store.update_attempt(*ids, AttemptStatus.FAILED, reason=reason)
+        self.ended[attempt.status] += 1
+        return attempt
 
-    def _tell(self, rollout: Rollout, attempt: Attempt, spans: list[Span]) -> None:
+    async def _tell(self, rollout: Rollout, attempt: Attempt, spans: list[Span]) -> None:
         """Moments of an attempt's end."""
         if not self.plugins:
             return
         if self.plugins.listens("agl_reward_emitted"):
+            ids = {"rollout_id": rollout.rollout_id, "attempt_id": attempt.attempt_id}
             for reward in filter(None, map(reward_of, spans)):
-                ids = {"rollout_id": rollout.rollout_id, "attempt_id": attempt.attempt_id}
                 self.plugins.moment("agl_reward_emitted", reward=reward, **ids)
-        self.plugins.moment("agl_rollout_finished", rollout=rollout, attempt=attempt)
+        if self.plugins.listens("agl_rollout_finished"):
+            rollout = await self.store.get_rollout_by_id(rollout.rollout_id)
+            self.plugins.moment("agl_rollout_finished", rollout=rollout, attempt=attempt)
 
     async def _run(self, lease: AttemptedRollout, spans: list[Span]) -> Outcome:
-        rollout = lease.rollout
-        timeout = rollout.config.timeout_seconds or self.timeout
-        result: Any = None
-        error: BaseException | None = None
+        """Run the agent within its limit. One that will not be cancelled is left behind, counted."""
         try:
             context = await self._context(lease, spans)
-            with attempt_context(context), _rollout_span(rollout):
+        except Exception as error:
+            return failed(error)
+        timeout = lease.rollout.config.timeout_seconds or self.timeout
+        work = asyncio.create_task(self._work(lease.rollout, context))
+        try:
+            await asyncio.wait({work}, timeout=timeout)
+            if work.done():
+                return work.result() if not work.cancelled() else failed(asyncio.CancelledError())
+            return overdue(timeout)
+        finally:
+            if not work.done():
+                work.cancel()
+                await asyncio.wait({work}, timeout=GRACE)
+            if not work.done():
+                self.ended["abandoned"] += 1
+                log.warning("attempt %s ended, but its agent ignores being cancelled", context.attempt_id)
+
+    async def _work(self, rollout: Rollout, context: AttemptContext) -> Outcome:
+        """The agent under its identity. What it raises is its outcome; ``sys.exit()`` ends only the
+        attempt.
+        """
+        result: Any = None
+        error: BaseException | None = None
+        with attempt_context(context), _rollout_span(rollout):
+            try:
                 self.agent.on_rollout_start(rollout.input, rollout)
-                try:
-                    async with asyncio.timeout(timeout):
-                        result = await self._call(rollout, context.resources)
-                except Exception as raised:
-                    error = raised
-                    raise
-                finally:
-                    self.agent.on_rollout_end(rollout.input, rollout, result, error)
+                result = await self._call(rollout, context.resources)
                 outcome = settle(result)
                 if outcome.reward is not None:
                     emit_reward(outcome.reward)
-                return outcome
-        except Exception as raised:
-            return failed(raised, timeout)
+            except (Exception, SystemExit) as raised:
+                error, outcome = raised, failed(raised)
+            except asyncio.CancelledError as raised:
+                error = raised
+                raise
+            finally:
+                self._close(rollout, result, error)
+        return outcome
+
+    def _close(self, rollout: Rollout, result: Any, error: BaseException | None) -> None:
+        """The agent's own ``on_rollout_end``; an error in it is logged and changes nothing."""
+        try:
+            self.agent.on_rollout_end(rollout.input, rollout, result, error)
+        except Exception:
+            log.exception("on_rollout_end of rollout %s failed", rollout.rollout_id)
 
     async def _call(self, rollout: Rollout, resources: dict[str, Resource]) -> Any:
-        entry = self.agent.entry(rollout.mode)
-        if self.agent.is_async:
+        entry: Callable[..., Any] = self.agent.entry(rollout.mode)
+        if inspect.iscoroutinefunction(entry):
             return await entry(rollout.input, resources, rollout)
         return await in_thread(entry, rollout.input, resources, rollout)
 
@@ -283,6 +333,16 @@ class Runner:
             return (await self.store.get_resources_by_id(resources_id)).resources
         latest = await self.store.get_latest_resources()
         return latest.resources if latest else {}
+
+
+async def _take_all(slots: asyncio.Semaphore, limit: int) -> int:
+    """Wait for one free slot, then take every slot that is free."""
+    await slots.acquire()
+    taken = 1
+    while taken < limit and not slots.locked():
+        await slots.acquire()
+        taken += 1
+    return taken
 
 
 @contextmanager

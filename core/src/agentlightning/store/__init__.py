@@ -6,12 +6,14 @@
 from __future__ import annotations
 
 import importlib
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agentlightning.store.base import AttemptEnded, Conflict, NotFound, Store, StoreError
 
 if TYPE_CHECKING:
+    from agentlightning.plugins import Plugins
     from agentlightning.store.client import StoreClient
     from agentlightning.store.sqlite import SQLiteStore
 
@@ -35,22 +37,27 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-def open_store(place: str | Path | None = None) -> Store:
-    """The store at a place: a file, a folder, ``sqlite:///…``, ``:memory:`` or ``http(s)://…``.
+def open_store(place: str | Path | None = None, *, plugins: Plugins | None = None) -> Store:
+    """The store at a place: a file, a folder, ``:memory:``, or a URL of a scheme that a plugin registers
+    (``sqlite:///…`` and ``http(s)://…`` are built in).
 
-    ``None``: ``AGL_STORAGE``, else ``~/.agent-lightning/store.sqlite``.
+    ``None``: ``AGL_STORAGE``, else ``~/.agent-lightning/store.sqlite``. ``plugins``: where schemes are looked
+    up; default: the process's own.
     """
-    import os
-
     text = str(place if place is not None else os.environ.get("AGL_STORAGE") or "")
-    if text.startswith(("http://", "https://")):
-        from agentlightning.store.client import StoreClient
+    scheme, is_url, _ = text.partition("://")
+    if not is_url:
+        from agentlightning.store.sqlite import SQLiteStore
 
-        return StoreClient(text)
-    if "://" in text and not text.startswith("sqlite://"):
+        return SQLiteStore(text or None)
+    if plugins is None:
+        from agentlightning.plugins import load
+
+        plugins = load()
+    if scheme not in plugins.stores:
+        known = ", ".join(f"{name}://" for name in sorted(plugins.stores))
         raise StoreError(
-            f"cannot open a store at {text!r}: give a file, a folder, sqlite:///path, :memory:, or http://host:port"
+            f"no store is registered for {scheme}://; give a file, a folder, :memory:, or a URL of {known}"
         )
-    from agentlightning.store.sqlite import SQLiteStore
-
-    return SQLiteStore(text or None)
+    store: Store = plugins.stores[scheme].factory(text)
+    return store

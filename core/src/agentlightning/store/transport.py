@@ -139,7 +139,8 @@ class Transport:
     async def batch(self, calls: Sequence[BatchCall | tuple[str, dict[str, Any]]]) -> list[Any]:
         """Several calls in one request and one commit, done in order.
 
-        A result each; an error is returned in its place, not raised, for the others stand.
+        A result each; an error is returned in its place, not raised, for the others stand. Nothing waits:
+        ``wait`` and ``timeout`` are to be left out or 0.
         """
         items: list[dict[str, Any]] = []
         for method, params in calls:

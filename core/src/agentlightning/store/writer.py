@@ -81,15 +81,15 @@ class Writer:
 
     async def read(self, work: Callable[[], T]) -> T:
         """Run a query. What it saw of an open transaction is on file before it is returned."""
-        if self._parts is not None:
-            return work()
-        if self._elsewhere():
+        if self._parts is None and self._elsewhere():
             return await self.on_owner(lambda: self.read(work))
         try:
             result = work()
         except sqlite3.Error as error:
             raise StoreError(f"the store could not be read: {error}") from error
-        return result if self._commit_handle is None else await self._durable(work, result)
+        if self._parts is not None or self._commit_handle is None:
+            return result
+        return await self._durable(work, result)
 
     def together(self, makers: Sequence[Callable[[], Coroutine[Any, Any, Any]]], careful: bool) -> list[Any]:
         """Within one write: run coroutines in order; a result or an error each, all in the one commit.
@@ -99,12 +99,12 @@ class Writer:
         """
         self._parts = "careful" if careful else "plain"
         try:
-            return [self._finish(make()) for make in makers]
+            return [self._drive(make()) for make in makers]
         finally:
             self._parts = None
 
     @staticmethod
-    def _finish(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    def _drive(coroutine: Coroutine[Any, Any, Any]) -> Any:
         try:
             coroutine.send(None)
         except StopIteration as done:
@@ -117,6 +117,7 @@ class Writer:
         raise RuntimeError("a part of a batch waited")
 
     def _part(self, work: Callable[[], T]) -> T:
+        """A write of a part: at once, to be committed with the whole."""
         careful = self._parts == "careful"
         if careful:
             self._execute("SAVEPOINT part")

@@ -33,6 +33,10 @@ class Relay:
                 if self.errors[name] <= 3:
                     log.exception("tracker %s failed; the run goes on", name)
 
+    def close(self) -> None:
+        """The run is over, also when it failed: trackers with a ``close`` let go of what they hold."""
+        self._tell(lambda tracker: getattr(tracker, "close", lambda: None)())
+
     @hookimpl
     def agl_run_started(self, run: dict[str, Any]) -> None:
         self._tell(lambda t: t.start(run))

@@ -113,6 +113,10 @@ class ConsoleTracker:
             )
         self.console.print(f"Files: {self.folder}", highlight=False)
 
+    def close(self) -> None:
+        """Give the terminal back, also in the middle of a run."""
+        self._stop_live()
+
     def _stop_live(self) -> None:
         if self._live:
             self._live.stop()

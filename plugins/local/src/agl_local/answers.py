@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import hashlib
 import time
-import uuid
 from collections.abc import Callable
 from typing import Any
 
 from .protocol import Call
 from .request import Completion, TokenEvent, TopLogprobs, pack_ids
+from .sampling import random_bits
 from .textstream import TextStream
 from .tokenizer import ChatTokenizer
 from .tools import HermesStream, ToolCall, parse_hermes
@@ -29,7 +29,7 @@ class Answer:
         self.tokenizer = tokenizer
         kind = "chat.completion" if call.chat else "text_completion"
         self.head: dict[str, Any] = {
-            "id": ("chatcmpl-" if call.chat else "cmpl-") + uuid.uuid4().hex,
+            "id": ("chatcmpl-" if call.chat else "cmpl-") + f"{random_bits(128):032x}",
             "object": kind,
             "created": int(time.time()),
             "model": call.model,

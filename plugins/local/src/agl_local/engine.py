@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import copy
 import math
-import secrets
 import threading
 from collections import deque
 from collections.abc import Mapping
@@ -24,10 +23,11 @@ from torch import Tensor
 
 from .orders import Order, PauseMode, pause_mode
 from .policy import Policy, load_state, parse_state
+from .pool import start_thread
 from .prefill import prefill
 from .request import Completion, EngineError, FinishReason, Group, PromptTooLong, Request, Sample, TokenEvent
 from .sampler import Drawn, sample_batch
-from .sampling import allowed_next
+from .sampling import allowed_next, random_bits
 from .slots import SlotTable
 from .stats import Stats
 from .textstream import TextStream
@@ -39,7 +39,7 @@ __all__ = ["Completion", "Engine", "EngineError", "PauseMode", "PromptTooLong", 
 
 class Engine:
     """Serves one policy. ``slots`` conversations are held and run at a time, of at most ``max_len`` tokens
-    each.
+    each. ``threads``: cores for torch in the engine's thread (None: as torch is set; see ``pool``).
     """
 
     def __init__(
@@ -50,6 +50,7 @@ class Engine:
         max_len: int | None = None,
         name: str = "policy",
         version: int = 0,
+        threads: int | None = None,
     ) -> None:
         if slots < 1:
             raise ValueError(f"slots must be at least 1, got {slots}")
@@ -71,8 +72,7 @@ class Engine:
         self._paused: PauseMode | None = None
         self._closed: str | None = None
         self._wake = threading.Condition()
-        self._thread = threading.Thread(target=self._main, name=f"engine-{name}", daemon=True)
-        self._thread.start()
+        self._thread = start_thread(self._main, f"engine-{name}", threads)
 
     # ---- for everybody
 
@@ -84,7 +84,7 @@ class Engine:
         self._check(request)
         future: Future[list[Completion]] = Future()
         seed = request.sampling.seed
-        group = Group(request, secrets.randbits(63) if seed is None else seed, future)
+        group = Group(request, random_bits(63) if seed is None else seed, future)
         limit = min(request.sampling.max_tokens, self.max_len - len(request.prompt))
         texts = (TextStream(self.tokenizer, request.sampling.stop) for _ in range(request.n))
         samples = [Sample(group, i, limit, text) for i, text in enumerate(texts)]
@@ -244,7 +244,8 @@ class Engine:
                 admitting = self._take_waiting()
                 for samples, logits in prefill(self._model, self._table, admitting, self.stats):
                     self._running.extend(samples)
-                    self._emit(samples, logits)
+                    if logits is not None:
+                        self._emit(samples, logits)
             if self._running and self._paused != "hold":
                 self._decode()
         except Exception as error:
@@ -269,10 +270,11 @@ class Engine:
         if not samples:
             return
         device = self._model.device
-        ids = torch.tensor([[s.tokens[-1]] for s in samples], device=device)
+        ids = torch.tensor([[s.tokens[-1] if s.tokens else s.prompt[-1]] for s in samples], device=device)
         positions = torch.tensor([[len(s.prompt) + len(s.tokens) - 1] for s in samples], device=device)
         slots = torch.tensor([s.slot for s in samples], device=device)
         logits = self._model.step(ids, positions, self._table.cache, slots)[:, 0]
+        self._table.filled(samples)
         self.stats.steps += 1
         self._emit(samples, logits)
 

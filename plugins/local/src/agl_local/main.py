@@ -57,13 +57,14 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     token = sys.stdin.readline().strip() if args.child else os.environ.get(TOKEN_VARIABLE)
-    if args.threads is not None:
-        torch.set_num_threads(args.threads)
+    threads = args.threads or torch.get_num_threads()
+    # The engines compute in threads of their own, which alone are to use several cores.
+    torch.set_num_threads(1)
     engines: dict[str, Engine] = {}
     for name, path in zip(args.name, args.policy, strict=True):
         policy = load_policy(path, args.device, args.dtype)
         engines[name] = Engine(
-            policy, slots=args.slots, max_len=args.max_len, name=name, version=args.version
+            policy, slots=args.slots, max_len=args.max_len, name=name, version=args.version, threads=threads
         )
     try:
         asyncio.run(_serve(engines, args, token or None))

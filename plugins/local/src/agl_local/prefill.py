@@ -2,7 +2,7 @@
 once.
 
 Invariant: whichever wave or batch a prompt falls into, its slot ends up with the keys and values of its
-tokens.
+tokens; but for the last token where that is all that is left to compute: a decode step does that.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from .stats import Stats
 _WORTH_WAITING = 32
 # A shorter common prefix costs more, by mixing plain prompts with continued ones, than it saves.
 _WORTH_REUSING = 8
-# Tokens of one row, and of all rows, in one forward: bounds memory; padding is at most half of it.
-_CHUNK, _BATCH = 512, 2048
+# Tokens of one row, and of all rows, in one forward: what a core's cache holds; padding is at most half
+# of it.
+_CHUNK, _BATCH = 512, 1024
 
 
 @dataclass
@@ -37,17 +38,21 @@ class _Row:
 
 def prefill(
     model: LanguageModel, table: SlotTable, samples: Sequence[Sample], stats: Stats
-) -> Iterator[tuple[list[Sample], Tensor]]:
-    """Admit ``samples`` to slots, compute their prompts; yields samples and next-token logits [B, V]."""
+) -> Iterator[tuple[list[Sample], Tensor | None]]:
+    """Admit ``samples`` to slots, compute their prompts; yields samples and next-token logits [B, V], or None
+    for samples whose last token is left to a decode step.
+    """
     left = list(samples)
     while left:
         wave, left = _next_wave(table, left, stats)
         table.flush()
-        for rows in _batches(wave):
+        ready = [row.sample for row in wave if len(row.ids) == 1]
+        if ready:
+            yield ready, None
+        for rows in _batches([row for row in wave if len(row.ids) > 1]):
             logits = _run(model, table, rows, stats)
             done = [row.sample for row in rows]
-            for sample in done:
-                table.filled(sample)
+            table.filled(done)
             yield done, logits
 
 

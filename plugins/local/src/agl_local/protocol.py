@@ -7,14 +7,13 @@ never ignored. ``max_tokens`` beyond the room that the prompt leaves is cut to i
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from .engine import Engine
 from .request import PromptTooLong
-from .sampling import Sampling
+from .sampling import Sampling, random_bits
 from .template import TemplateError
 
 T = TypeVar("T")
@@ -142,7 +141,7 @@ def _call(
         model=engine.name,
         prompts=prompts,
         sampling=sampling,
-        seed=secrets.randbits(63) if seed is None else seed,
+        seed=random_bits(63) if seed is None else seed,
         n=1 if n is None else n,
         stream=bool(field(body, "stream", bool)),
         include_usage=bool(options.get("include_usage")),

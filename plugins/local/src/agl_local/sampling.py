@@ -18,6 +18,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from random import Random
 
 import torch
 from torch import Tensor
@@ -84,6 +85,15 @@ def splitmix64(x: int) -> int:
     x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _MASK
     return x ^ (x >> 31)
+
+
+# Seeded by the system once: asking it for every request would give the interpreter lock away each time.
+_random = Random()
+
+
+def random_bits(count: int) -> int:
+    """For seeds and ids: they must differ, not be secret."""
+    return _random.getrandbits(count)
 
 
 def stream_key(seed: int, sample: int) -> int:

@@ -8,6 +8,7 @@ present weights, are in the cache.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .model import SlotCache
@@ -79,9 +80,11 @@ class SlotTable:
             self.cache.copy_prefix(source, targets, length)
         self._copies.clear()
 
-    def filled(self, sample: Sample) -> None:
-        """The prefill of ``sample`` has run: its tokens are in the cache, for others to take too."""
-        self.slots[sample.slot].tokens = sample.packed
+    def filled(self, samples: Sequence[Sample]) -> None:
+        """All tokens that ``samples`` came with are in the cache now, for others to take too."""
+        for sample in samples:
+            slot = self.slots[sample.slot]
+            slot.tokens = slot.tokens or sample.packed
 
     def release(self, sample: Sample, valid: bool = True) -> None:
         """The sample is over; what it computed stays (all but the last token, which was never fed)."""
