@@ -8,12 +8,14 @@ The last line is one JSON object: one entry per seed, and whether every seed dou
 from __future__ import annotations
 
 import json
-import os
-import platform
 import subprocess
 import sys
 import time
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from record import machine
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = "examples/calc_x/cpu.yaml"
@@ -37,16 +39,13 @@ def train(seed: int) -> dict[str, object]:
 def main() -> int:
     """Run the seeds and write the result."""
     seeds = [int(s) for s in sys.argv[1:]] or [1, 2, 3]
+    before = machine()
     runs = [train(seed) for seed in seeds]
     result = {
         "runs": runs,
         "doubled": all(r["reward_after"] >= 2 * r["reward_before"] for r in runs),  # type: ignore[operator]
         "intervals_apart": all(r["ci_before"][1] < r["ci_after"][0] for r in runs),  # type: ignore[index]
-        "machine": {
-            "cpus": os.cpu_count(),
-            "processor": platform.processor() or platform.machine(),
-            "python": platform.python_version(),
-        },
+        "machine": before,
     }
     target = ROOT / "bench" / "results" / "calc_x_seeds.json"
     target.parent.mkdir(exist_ok=True)
