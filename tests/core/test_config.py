@@ -124,11 +124,15 @@ def test_data_from_a_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         return load_data(section, config, "environment.val")
 
     assert load("good", n=2) == [{"q": 0}, {"q": 1}]
-    with pytest.raises(ConfigError, match=r"environment\.val\.args: missing .*'n'; .*good takes \(n: int, \*"):
+    with pytest.raises(
+        ConfigError, match=r"environment\.val\.args: missing .*'n'; .*good takes \(n: int, \*"
+    ):
         load("good")
     with pytest.raises(ConfigError, match=r"environment\.val\.args: got an unexpected .*'m'; .*takes \(n"):
         load("good", n=1, m=2)
-    with pytest.raises(ConfigError, match=r"val\.target: .*:raises raised KeyError: .*column 'q'.*config\.py:4"):
+    with pytest.raises(
+        ConfigError, match=r"val\.target: .*:raises raised KeyError: .*column 'q'.*config\.py:4"
+    ):
         load("raises")
     with pytest.raises(ConfigError, match=r"val\.target: .*:inner raised TypeError"):
         load("inner")
@@ -140,7 +144,9 @@ def test_data_from_a_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         load("table")
     with pytest.raises(UsageError, match=r"environment\.val: task 1 is a datetime \(at \.when\)"):
         load("dates")
-    with pytest.raises(ConfigError, match=r"importing 'broken_of.*' raised KeyError: 'gone' \(.*config\.py:2\)"):
+    with pytest.raises(
+        ConfigError, match=r"importing 'broken_of.*' raised KeyError: 'gone' \(.*config\.py:2\)"
+    ):
         resolve("broken_of_test_config:x", "agent.target")
 
 

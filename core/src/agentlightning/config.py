@@ -11,7 +11,7 @@ import inspect
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -205,7 +205,7 @@ def load_data(section: DataSection | None, config: RunConfig, key: str) -> list[
     return tasks
 
 
-def _call(loader: Callable[..., Any], target: str, args: dict[str, Any], key: str) -> list[Any]:
+def _call(loader: Any, target: str, args: dict[str, Any], key: str) -> list[Any]:
     """The tasks that ``loader(**args)`` returns; its own errors are told with the target that raised them."""
     if not callable(loader):
         kind = type(loader).__name__

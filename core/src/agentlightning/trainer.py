@@ -130,7 +130,7 @@ class Trainer:
         if not isinstance(self.algorithm, str | Recipe):
             return self.algorithm
         if isinstance(self.algorithm, str) and self.algorithm not in self.plugins.recipes:
-            known = {**self.plugins.recipes, **self.plugins.algorithms}
+            known: dict[str, Any] = {**self.plugins.recipes, **self.plugins.algorithms}
             made: Algorithm = pick(known, "recipe or algorithm", self.algorithm).factory()
             return made
         recipe = self.recipe
@@ -214,7 +214,8 @@ class Trainer:
         """The store that was given, opened if it is a place, else a file in the run's folder."""
         if self.store is not None and not isinstance(self.store, str | Path):
             return self.store
-        store = open_store(str(folder / "store.sqlite") if self.store is None else self.store)
+        place = folder / "store.sqlite" if self.store is None else self.store
+        store = open_store(place, plugins=self.plugins)
         stack.push_async_callback(store.close)
         return store
 

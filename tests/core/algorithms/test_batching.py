@@ -101,7 +101,7 @@ CIRCLE.append(CIRCLE)
     ],
 )
 def test_tasks_that_an_agent_would_get_as_something_else_are_refused(task: Any, message: str) -> None:
-    with pytest.raises(UsageError, match="environment.val: task 1 .*") as refused:
+    with pytest.raises(UsageError, match=r"environment\.val: task 1 ") as refused:
         check_tasks([{"ok": True}, task], "environment.val")
     assert refused.match(message)
 

@@ -72,6 +72,7 @@ def test_keys_are_masked_wherever_they_stand() -> None:
 def test_subclasses_of_numbers_and_text_become_plain() -> None:
     class Name(str): ...
 
-    values = [jsonable(v) for v in (np.float64(1.5), np.int64(2), np.array(3.0), AttemptStatus.FAILED,
-    Name("n"))]
+    values = [
+        jsonable(v) for v in (np.float64(1.5), np.int64(2), np.array(3.0), AttemptStatus.FAILED, Name("n"))
+    ]
     assert [type(v) for v in values] == [float, int, float, str, str]

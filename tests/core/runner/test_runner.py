@@ -334,8 +334,9 @@ async def test_values_of_array_libraries_can_be_emitted(store: Store) -> None:
     assert rollout.status == RolloutStatus.SUCCEEDED
 
 
-async def test_an_error_at_the_end_takes_no_reward_away(store: Store, caplog: pytest.LogCaptureFixture) ->
-None:
+async def test_an_error_at_the_end_takes_no_reward_away(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
     class Agent(LitAgent[int]):
         async def rollout_async(self, task: int, resources: Any, rollout: Rollout) -> float:
             return 1.0

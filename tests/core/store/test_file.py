@@ -179,7 +179,7 @@ def test_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert store.db.path == Path.home() / ".agent-lightning" / "store.sqlite"
     asyncio.run(store.close())
     assert isinstance(open_store("http://localhost:1"), StoreClient)
-    with pytest.raises(StoreError, match=r"redis://x.*http://host:port"):
+    with pytest.raises(StoreError, match=r"registered for redis://.*http://, https://, sqlite://"):
         open_store("redis://x")
     with pytest.raises(ValueError, match="NORMAL or FULL"):
         SQLiteStore(tmp_path / "x.sqlite", synchronous="OFF")  # type: ignore[arg-type]

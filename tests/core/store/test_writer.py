@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -134,25 +135,28 @@ def test_what_a_stopped_loop_did_not_commit_is_undone(tmp_path: Path) -> None:
     asyncio.run(store.close())
 
 
+FORKING = """
+import asyncio, os, sys
+from agentlightning.store import SQLiteStore, StoreError
+store = SQLiteStore(sys.argv[1])
+if os.fork() == 0:
+    try:
+        asyncio.run(store.enqueue_rollout(1))
+        print("no error", flush=True)
+    except StoreError as error:
+        print(error, flush=True)
+    os._exit(0)
+os.wait()
+asyncio.run(store.close())
+"""
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_process_is_told_to_become_a_client(tmp_path: Path) -> None:
-    store = SQLiteStore(tmp_path / "s.sqlite")
-    assert threading.active_count() == 1
-    out, into = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            asyncio.run(store.enqueue_rollout(1))
-            message = "no error"
-        except StoreError as error:
-            message = str(error)
-        os.write(into, message.encode())
-        os._exit(0)
-    os.close(into)
-    with os.fdopen(out) as answer:
-        assert "StoreClient" in answer.read()
-    os.waitpid(child, 0)
-    asyncio.run(store.close())
+    """In an interpreter of its own: a fork of this one would take other tests' threads along."""
+    command = [sys.executable, "-c", FORKING, str(tmp_path / "s.sqlite")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert "StoreClient" in done.stdout
 
 
 async def test_a_closed_store_says_so(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,8 @@ import pytest
 import torch
 from plugins.local.driver_fixtures import saved_policy, tiny_tokenizer
 
-from agentlightning.types import LLM, Batch, Evaluation, Recipe, Row, Segment, StepReport
+from agentlightning.types import LLM, Batch, Evaluation, Recipe, Row, Segment, StepReport, UsageError
+from agl_local import driver as driver_module
 from agl_local.checkpoint import latest
 from agl_local.driver import LocalDriver
 from agl_local.honours import HONOURS, LOSSES, refuse
@@ -20,6 +22,7 @@ from agl_local.loss import SURROGATES
 from agl_local.options import Options, read_options
 from agl_local.plugin import agl_drivers
 from agl_local.policy import fingerprint, load_policy
+from agl_local.process import EngineProcess
 
 RECIPE = Recipe(name="test", group_size=16)
 PROMPT = tiny_tokenizer().encode("say a or b: ")
@@ -234,9 +237,93 @@ async def test_rows_of_another_policy_are_refused(tmp_path: Path) -> None:
 
 async def test_a_policy_that_is_not_there_is_named_and_close_still_works(tmp_path: Path) -> None:
     driver = LocalDriver(tmp_path / "nowhere", "tiny", RECIPE)
-    with pytest.raises(FileNotFoundError, match="nowhere"):
+    with pytest.raises(FileNotFoundError, match="nowhere: there is no such folder") as caught:
         await driver.start()
+    assert isinstance(caught.value, UsageError)
     await driver.close()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "match"),
+    [
+        (lambda p: (p / "config.json").unlink(), r"config\.json: a model folder needs this file"),
+        (lambda p: (p / "config.json").write_text("{"), r"config\.json: not valid JSON"),
+        (lambda p: (p / "config.json").write_text("{}"), "model_type"),
+        (lambda p: (p / "tokenizer.json").unlink(), r"tokenizer\.json: a model folder needs this file"),
+        (lambda p: (p / "tokenizer.json").write_text("{}"), r"tokenizer\.json: not a tokenizer"),
+        (lambda p: (p / "model.safetensors").unlink(), "no such weights file"),
+        (lambda p: (p / "model.safetensors").write_bytes(b"12345678"), "not safetensors"),
+    ],
+)
+async def test_a_policy_folder_that_cannot_be_used_is_said_as_a_mistake_to_mend(
+    tmp_path: Path, spoil: Any, match: str
+) -> None:
+    policy = saved_policy(tmp_path / "policy")
+    spoil(policy)
+    driver = LocalDriver(policy, "tiny", RECIPE, options={"threads": 1})
+    try:
+        with pytest.raises(UsageError, match=match) as caught:
+            await driver.start()
+        assert str(policy) in str(caught.value)
+    finally:
+        await driver.close()
+
+
+async def test_a_start_cancelled_while_the_policy_loads_starts_no_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loading, go_on = threading.Event(), threading.Event()
+    processes: list[object] = []
+    real = driver_module.load_policy
+
+    def slow(*args: Any, **kwargs: Any) -> Any:
+        loading.set()
+        go_on.wait(60)
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(driver_module, "load_policy", slow)
+    monkeypatch.setattr(EngineProcess, "start", lambda self: processes.append(self))
+    driver = LocalDriver(saved_policy(tmp_path / "policy"), "tiny", RECIPE, options={"threads": 1})
+    start = asyncio.create_task(driver.start())
+    assert await asyncio.to_thread(loading.wait, 60)
+    start.cancel()
+    await asyncio.wait([start])
+    close = asyncio.create_task(driver.close())
+    while not driver._closed:
+        await asyncio.sleep(0)
+    go_on.set()
+    await close
+    assert start.cancelled() and not processes
+    await driver.close()
+
+
+async def test_a_start_cancelled_while_the_engine_starts_leaves_no_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    greeting = threading.Event()
+    processes: list[Any] = []
+    real = EngineProcess._greet
+
+    def greet(self: EngineProcess, deadline: float) -> None:
+        processes.append(self._process)
+        greeting.set()
+        real(self, deadline)
+
+    monkeypatch.setattr(EngineProcess, "_greet", greet)
+    driver = LocalDriver(saved_policy(tmp_path / "policy"), "tiny", RECIPE, options={"threads": 1})
+    start = asyncio.create_task(driver.start())
+    assert await asyncio.to_thread(greeting.wait, 60)
+    start.cancel()
+    await asyncio.wait([start])
+    await driver.close()
+    assert [process.poll() is not None for process in processes] == [True]
+
+
+async def test_a_driver_that_is_closed_does_not_start(tmp_path: Path) -> None:
+    driver = LocalDriver(tmp_path, "tiny", RECIPE)
+    await driver.close()
+    with pytest.raises(RuntimeError):
+        await driver.start()
 
 
 @pytest.mark.parametrize(
@@ -254,6 +341,8 @@ def test_what_would_be_ignored_is_refused(fields: dict[str, Any], match: str) ->
     with pytest.raises(ValueError, match=match):
         refuse(Recipe(name="r", **fields))
     refuse(Recipe(name="r"))
+    with pytest.raises(UsageError, match=match):
+        LocalDriver("policy", "tiny", Recipe(name="r", **fields))
 
 
 def test_honours_names_real_fields_and_losses_that_exist() -> None:
@@ -278,8 +367,9 @@ def test_honours_names_real_fields_and_losses_that_exist() -> None:
     ],
 )
 def test_options_are_checked(given: dict[str, Any], match: str) -> None:
-    with pytest.raises(ValueError, match=match):
+    with pytest.raises(ValueError, match=match) as caught:
         read_options(given)
+    assert isinstance(caught.value, UsageError)
     assert read_options(None) == Options()
 
 

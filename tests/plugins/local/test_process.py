@@ -71,6 +71,15 @@ def test_start_update_and_close(policy_dir):
         child.version()
 
 
+def test_a_closed_child_ends_by_itself_with_status_0_and_hears_no_terminal(policy_dir):
+    child = EngineProcess(policy_dir, **OPTIONS)
+    child.start()
+    process = child._process
+    assert os.getpgid(child.pid) != os.getpgid(0)  # Ctrl-C goes to the foreground group
+    child.close(timeout=60)
+    assert process.returncode == 0
+
+
 def test_a_child_that_cannot_start_says_why(tmp_path):
     with pytest.raises(
         EngineError, match=r"ended with status 1(.|\n)*config\.json: a model folder needs this file"

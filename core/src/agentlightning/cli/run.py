@@ -1,6 +1,4 @@
-"""What ``train`` and ``eval`` share: from a configuration to a trainer, and the machine-readable last
-line.
-"""
+"""What ``train`` and ``eval`` share: from a configuration to a trainer, and the last line, for machines."""
 
 from __future__ import annotations
 
@@ -10,6 +8,7 @@ from typing import Any
 
 from agentlightning.agents import LitAgent, as_agent
 from agentlightning.config import ConfigError, RunConfig, load_config, load_data, resolve
+from agentlightning.credit.failure import check_failure
 from agentlightning.plugins import load as load_plugins, pick
 from agentlightning.trainer import Trainer
 from agentlightning.types import Recipe
@@ -24,7 +23,10 @@ def read(config: Path, sets: list[str] | None, **direct: Any) -> RunConfig:
         key, sep, value = item.partition("=")
         if not sep:
             raise ConfigError(f"--set {item!r}: write key=value, e.g. --set training.steps=10")
-        overrides[key] = yaml.safe_load(value)
+        try:
+            overrides[key] = yaml.safe_load(value)
+        except yaml.YAMLError as error:
+            raise ConfigError(f"--set {item!r}: the value is not valid YAML: {error}") from None
     overrides.update({key.replace("__", "."): value for key, value in direct.items() if value is not None})
     return load_config(config, overrides)
 
@@ -38,6 +40,7 @@ def trainer_from(config: RunConfig) -> tuple[Trainer, LitAgent[Any], list[Any], 
         recipe: Recipe = pick(plugins.recipes, "recipe", training.algorithm).factory(**training.recipe)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"training.recipe: {error}") from None
+    _check(config)
     trainer = Trainer(
         recipe,
         policy=config.path(config.backend.policy),
@@ -58,6 +61,7 @@ def trainer_from(config: RunConfig) -> tuple[Trainer, LitAgent[Any], list[Any], 
         failure=training.failure,
         seed=training.seed,
         folder=config.path(config.output),
+        store=config.store_place(),
         trackers=config.trackers,
         plugins=plugins,
         name=config.agent.name,
@@ -66,6 +70,20 @@ def trainer_from(config: RunConfig) -> tuple[Trainer, LitAgent[Any], list[Any], 
     train = load_data(environment.train, config, "environment.train")
     val = load_data(environment.val, config, "environment.val")
     return trainer, agent, train, val
+
+
+def _check(config: RunConfig) -> None:
+    """What would otherwise be found out only after the policy was loaded and evaluated."""
+    training = config.training
+    if training.steps and config.environment.train is None:
+        raise ConfigError(
+            f"environment.train: training.steps is {training.steps}, and there are no tasks to train on; "
+            "give file or target, or set training.steps to 0"
+        )
+    try:
+        check_failure(training.failure)
+    except ValueError as error:
+        raise ConfigError(f"training.{error}") from None
 
 
 def last_line(result: dict[str, Any]) -> None:

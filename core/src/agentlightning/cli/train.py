@@ -34,6 +34,8 @@ def register(app: typer.Typer) -> None:
             "ci_after",
             "train_seconds",
             "seed",
+            "sampled_before",
+            "sampled_after",
             "total_seconds",
             "run_id",
         )

@@ -86,7 +86,7 @@ class Routes:
         return list(self._by_policy)
 
     def choose(self, model: str, header: str | None, agent_policy: str | None) -> Upstream:
-        """By requested model, the wire layer's header, the agent's policy, the default, the one that is trained."""
+        """By requested model, wire layer's header, agent's policy, default route, else the trained one."""
         if route := self._by_policy.get(model):
             return route
         if wanted := header or agent_policy:

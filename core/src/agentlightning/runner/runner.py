@@ -289,9 +289,10 @@ class Runner:
 
     async def _call(self, rollout: Rollout, resources: dict[str, Resource]) -> Any:
         entry: Callable[..., Any] = self.agent.entry(rollout.mode)
-        if inspect.iscoroutinefunction(entry):
+        if self.agent.is_async_in(rollout.mode):
             return await entry(rollout.input, resources, rollout)
-        return await in_thread(entry, rollout.input, resources, rollout)
+        result = await in_thread(entry, rollout.input, resources, rollout)
+        return await result if inspect.isawaitable(result) else result
 
     async def _context(self, lease: AttemptedRollout, spans: list[Span]) -> AttemptContext:
         rollout, attempt = lease.rollout, lease.attempt

@@ -22,7 +22,7 @@ import torch
 
 from agentlightning.credit.digest import rows_digest
 from agentlightning.specs import Job
-from agentlightning.types import LLM, Batch, Recipe, Row, StepReport
+from agentlightning.types import LLM, Batch, Recipe, Row, StepReport, UsageError
 
 from .batch import in_order
 from .checkpoint import load_checkpoint, read_checkpoint, save_checkpoint
@@ -39,6 +39,10 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
+class Refused(UsageError, ValueError):
+    """A recipe or a policy that this driver cannot work with, and why."""
+
+
 class Serving(Protocol):
     """What the driver asks of an engine, wherever it runs."""
 
@@ -53,7 +57,7 @@ class LocalDriver:
     """Runs ``recipe`` on the model folder ``policy``, served under ``name``. ``options``: see
     ``options.Options``.
 
-    Raises ValueError for a recipe it would not carry out as written, or an unknown option.
+    Raises Refused for a recipe it would not carry out as written, OptionError for an unknown option.
     """
 
     honours = HONOURS
@@ -67,7 +71,7 @@ class LocalDriver:
         seed: int = 0,
         options: Mapping[str, Any] | None = None,
     ) -> None:
-        refuse(recipe)
+        _check(recipe)
         self.path = Path(policy)
         self.name = name
         self.recipe = recipe
@@ -77,13 +81,15 @@ class LocalDriver:
         self._policy: Policy | None = None
         self._reference: LanguageModel | None = None
         self._engine: Serving | None = None
-        self._algorithms_before = False
+        self._closed = False
+        self._algorithms_before: bool | None = None
+        """Torch's setting before we changed it."""
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="local-driver")
 
     async def start(self) -> LLM:
-        """Load the policy and serve it as version 0."""
+        """Load the policy and serve it as version 0. Raises UsageError for a folder that cannot be used."""
         await self._call(self._open)
-        assert self._engine is not None
+        assert self._engine is not None  # else _open has raised
         return LLM(endpoint=f"{self._engine.address}/v1", model=self.name)
 
     @property
@@ -121,15 +127,17 @@ class LocalDriver:
         return await self._call(export_policy, self._loaded(), folder)
 
     async def close(self) -> None:
-        """Stop the engine. Idempotent."""
-        engine, self._engine = self._engine, None
-        if engine is not None:
-            await asyncio.to_thread(engine.close)
-            torch.use_deterministic_algorithms(self._algorithms_before)
+        """Stop the engine, also one that the worker is still starting. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._engine is not None:  # it ends what the worker may be waiting for: a start, new weights
+            await asyncio.to_thread(self._engine.close)
+        last = self._worker.submit(self._shut)
         self._worker.shutdown(wait=False)
+        await asyncio.shield(asyncio.wrap_future(last))
 
-    # ------------------------------------------------------------------------------------ all in the worker
-    # thread
+    # ----------------------------------------------------------------------------- all in the worker thread
     async def _call(self, function: Callable[..., T], *args: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._worker, function, *args)
 
@@ -137,17 +145,18 @@ class LocalDriver:
         if self._engine is not None:
             raise RuntimeError(f"the driver of policy {self.name!r} has been started already")
         o = self.options
-        self._algorithms_before = torch.are_deterministic_algorithms_enabled()
+        self._still_open()
         if o.deterministic:
+            self._algorithms_before = torch.are_deterministic_algorithms_enabled()
             torch.use_deterministic_algorithms(True)
         torch.set_num_threads(o.threads)
         device = pick_device(o.device)
         # The trainer's weights are float32 whatever the engine's are: a step of 1e-6 would vanish in
         # bfloat16.
-        self._policy = load_policy(self.path, device, "float32")
+        self._policy = _load(self.path, device, "float32")
         engine: Serving
         if o.engine == "thread":
-            served = self._policy if o.dtype == "float32" else load_policy(self.path, device, o.dtype)
+            served = self._policy if o.dtype == "float32" else _load(self.path, device, o.dtype)
             engine = EngineThread(served, name=self.name, slots=o.slots, max_len=o.max_len)
         else:
             threads = o.threads if o.engine_threads is None else o.engine_threads
@@ -161,7 +170,22 @@ class LocalDriver:
                 dtype=o.dtype,
             )
         self._engine = engine
+        self._still_open()
         engine.start()
+        self._still_open()
+
+    def _still_open(self) -> None:
+        """Nobody waits for an engine whose driver was closed while the policy was loaded."""
+        if self._closed:
+            raise RuntimeError(f"the driver of policy {self.name!r} has been closed")
+
+    def _shut(self) -> None:
+        """The worker's last job: whatever it started before is there now, and ends here."""
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            engine.close()
+        if self._algorithms_before is not None:
+            torch.use_deterministic_algorithms(self._algorithms_before)
 
     def _updater(self) -> Updater:
         policy, o = self._loaded(), self.options
@@ -195,7 +219,7 @@ class LocalDriver:
             self._reference = (
                 copy.deepcopy(policy.model)
                 if other is None
-                else load_policy(other, policy.model.device, "float32").model
+                else _load(Path(other), policy.model.device, "float32").model
             )
         return self._reference
 
@@ -258,3 +282,21 @@ class LocalDriver:
         if self._policy is None:
             raise RuntimeError(f"the driver of policy {self.name!r} has not been started")
         return self._policy
+
+
+def _check(recipe: Recipe) -> None:
+    try:
+        refuse(recipe)
+    except ValueError as error:
+        raise Refused(str(error)) from None
+
+
+def _load(path: Path, device: str | torch.device, dtype: str) -> Policy:
+    """``load_policy``, whose complaints about the folder are ones that a person can mend."""
+    try:
+        return load_policy(path, device, dtype)
+    except UsageError:
+        raise
+    except (ValueError, OSError) as error:
+        where = "" if str(path) in str(error) else f"{path}: "
+        raise Refused(f"{where}{error}") from error

@@ -85,8 +85,10 @@ async def _serve(engines: dict[str, Engine], args: argparse.Namespace, token: st
         threading.Thread(target=_watch_parent, args=(end, os.getppid()), daemon=True).start()
     print(json.dumps({"address": address}), flush=True)
     await stop.wait()
-    # A handler may hang on a stuck client: the process must end all the same.
-    threading.Timer(5.0, os._exit, (1,)).start() if args.child else None
+    if args.child:  # a handler may hang on a stuck client: the process must end all the same
+        enough = threading.Timer(5.0, os._exit, (1,))
+        enough.daemon = True  # it must not be what the process waits for
+        enough.start()
     await runner.cleanup()
 
 

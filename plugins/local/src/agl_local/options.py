@@ -11,7 +11,13 @@ from typing import Any, Literal
 
 import msgspec
 
+from agentlightning.types import UsageError
+
 from .policy import DTYPES
+
+
+class OptionError(UsageError, ValueError):
+    """An option of the driver that it does not have, or a value that cannot be used."""
 
 
 class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -76,22 +82,22 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 
 def read_options(given: Mapping[str, Any] | None) -> Options:
-    """``given`` as Options. Raises ValueError that names the option, and the nearest valid one."""
+    """``given`` as Options. Raises OptionError that names the option, and the nearest valid one."""
     values = dict(given or {})
     names = [field.name for field in msgspec.structs.fields(Options)]
     for name in values:
         if name not in names:
             near = difflib.get_close_matches(name, names, n=1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
-            raise ValueError(f"the local driver has no option {name!r}.{hint} Valid: {', '.join(names)}")
+            raise OptionError(f"the local driver has no option {name!r}.{hint} Valid: {', '.join(names)}")
     try:
         return msgspec.convert(values, Options)
     except msgspec.ValidationError as error:
-        raise ValueError(f"options of the local driver: {error}") from error
+        raise OptionError(f"options of the local driver: {error}") from error
 
 
 def pick_device(name: str) -> str:
-    """``auto`` resolved; other names as they are. Raises ValueError for a device that is not there."""
+    """``auto`` resolved; other names as they are. Raises OptionError for a device that is not there."""
     import torch
 
     if name == "auto":
@@ -101,5 +107,5 @@ def pick_device(name: str) -> str:
     try:
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError) as error:
-        raise ValueError(f"device {name!r} cannot be used: {error}") from error
+        raise OptionError(f"device {name!r} cannot be used: {error}") from error
     return name

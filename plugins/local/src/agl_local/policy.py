@@ -14,8 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load as _load_bytes, load_file, save as _save_bytes, save_file
 from torch import Tensor, nn
+
+from agentlightning.types import UsageError
 
 from .config import ConfigError, ForeignConfig, ModelConfig, UnsupportedModel
 from .model import CausalLM, LanguageModel
@@ -25,8 +28,12 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 State = Mapping[str, Tensor]
 
 
-class StateError(ValueError):
+class StateError(UsageError, ValueError):
     """Weights that do not fit the network: which names are missing, unknown or of another shape."""
+
+
+class MissingFile(UsageError, FileNotFoundError):
+    """A policy folder that is not there, or lacks a file it needs."""
 
 
 @dataclass
@@ -62,14 +69,17 @@ def load_policy(
     """Read a model folder (config.json, safetensors, tokenizer.json …).
 
     Families without an own forward go through transformers (``hf.TransformersLM``, slower) unless
-    ``fallback`` is False. Raises FileNotFoundError, ConfigError or StateError, each naming the file and the
-    key.
+    ``fallback`` is False. Raises MissingFile, ConfigError or StateError, each naming the file and the key.
     """
     path = Path(path)
     if dtype not in DTYPES:
         raise ValueError(f"dtype {dtype!r} is not one of {sorted(DTYPES)}")
+    if not path.is_dir():
+        raise MissingFile(
+            f"{path}: there is no such folder; a policy is a model folder in Hugging Face layout"
+        )
     raw = _read_json(path / "config.json")
-    tokenizer = ChatTokenizer.load(path)
+    tokenizer = _read_tokenizer(path)
     try:
         config = ModelConfig.from_hf(raw)
     except UnsupportedModel as why:
@@ -176,14 +186,28 @@ def _read_weights(path: Path) -> dict[str, Tensor]:
     tensors: dict[str, Tensor] = {}
     for file in files:
         if not file.exists():
-            raise FileNotFoundError(f"{file}: no such weights file (only safetensors are read)")
-        tensors.update(load_file(file))
+            raise MissingFile(f"{file}: no such weights file (only safetensors are read)")
+        try:
+            tensors.update(load_file(file))
+        except SafetensorError as error:
+            raise StateError(f"{file}: not safetensors: {error}") from error
     return tensors
+
+
+def _read_tokenizer(path: Path) -> ChatTokenizer:
+    try:
+        return ChatTokenizer.load(path)
+    except FileNotFoundError as error:
+        raise MissingFile(str(error)) from None
+    except (OSError, ValueError):
+        raise
+    except Exception as error:  # the Rust side raises Exception itself for a file it cannot read
+        raise ConfigError(f"{path / 'tokenizer.json'}: not a tokenizer: {error}") from error
 
 
 def _read_json(path: Path) -> dict[str, Any]:
     if not path.exists():
-        raise FileNotFoundError(f"{path}: a model folder needs this file")
+        raise MissingFile(f"{path}: a model folder needs this file")
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:

@@ -54,7 +54,11 @@ class EngineProcess:
             raise EngineError("this engine process has been started already")
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the child
         self._process = subprocess.Popen(
-            self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._stderr
+            self._command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._stderr,
+            process_group=0,  # Ctrl-C in the terminal is for us: we end the child when its calls are done
         )
         try:
             self._greet(time.monotonic() + self.timeout)

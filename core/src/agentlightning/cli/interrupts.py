@@ -1,0 +1,54 @@
+"""Ctrl-C and SIGTERM: one way to end a command early, in which everything it opened is closed.
+
+While a loop runs, asyncio's handler of SIGINT cancels the main task, whose context managers then close what
+they hold; raising an exception wherever the program happens to be would break other tasks instead. SIGTERM
+therefore goes through that same handler.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+
+@contextmanager
+def sigterm_like_ctrl_c() -> Iterator[threading.Event]:
+    """Within the block SIGTERM does what Ctrl-C does, and sets the event that is yielded."""
+    terminated = threading.Event()
+
+    def terminate(number: int, frame: FrameType | None) -> None:
+        terminated.set()
+        handler = signal.getsignal(signal.SIGINT)
+        if not callable(handler):
+            raise KeyboardInterrupt
+        handler(signal.SIGINT, frame)
+
+    if threading.current_thread() is not threading.main_thread():  # only the main thread may set handlers
+        yield terminated
+        return
+    before = signal.signal(signal.SIGTERM, terminate)
+    try:
+        with _handled_though_ignored():
+            yield terminated
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def _handled_though_ignored() -> Iterator[None]:
+    """A shell's background job ignores SIGINT, and then asyncio sets no handler that SIGTERM could use: give
+    it Python's own, and keep the signal itself blocked.
+    """
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN or not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
