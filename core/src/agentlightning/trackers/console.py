@@ -84,6 +84,7 @@ class ConsoleTracker:
             f"95 % {evaluation.interval_text()}  n={evaluation.n}  failed={evaluation.failed}  "
             f"{evaluation.seconds:.1f} s",
             highlight=False,
+            soft_wrap=True,
         )
 
     def finish(self, summary: Mapping[str, Any]) -> None:
@@ -111,7 +112,7 @@ class ConsoleTracker:
                 f"{totals['logprob_gap_max']:.1e}",
                 highlight=False,
             )
-        self.console.print(f"Files: {self.folder}", highlight=False)
+        self.console.print(f"Files: {self.folder}", highlight=False, soft_wrap=True)
 
     def close(self) -> None:
         """Give the terminal back, also in the middle of a run."""
