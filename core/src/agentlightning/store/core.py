@@ -25,6 +25,7 @@ _PRUNE_EVERY = 1024
 _r, _c = schema.requests.c, schema.counts.c
 _FIND = sql(select(_r.method, _r.answer).where(_r.request_id == bindparam("request_id")))
 _REMEMBER = inserting(schema.requests)
+_FORGET = sql(delete(schema.requests).where(_r.request_id == bindparam("request_id")))
 _fresh = select(_r.seq).where(_r.time >= bindparam("before")).order_by(_r.seq).limit(1).scalar_subquery()
 _PRUNE = sql(delete(schema.requests).where(_r.seq < _fresh))
 _one = insert(schema.counts)
@@ -101,6 +102,10 @@ class Core:
         self._remembered += 1
         blob = codec.pack(answer, small=4096)  # short-lived: seldom worth compressing
         self.db.execute(_REMEMBER, request_id=request_id, method=method, time=now, answer=blob)
+
+    def _forget(self, request_id: str) -> None:
+        """An answer that was undone: the request, sent again, is a new one."""
+        self.db.execute(_FORGET, request_id=request_id)
 
     def _count_refusal(self, r: Refused, request_id: str | None) -> None:
         """Once, however often the refused request is sent again."""

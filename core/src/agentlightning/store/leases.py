@@ -157,11 +157,13 @@ class Leases(Attempts):
         try:
             return await self._write("dequeue", work, request_id, list[AttemptedRollout], keep=bool)
         except asyncio.CancelledError:
-            if leases and request_id is None:  # nobody will ever know of this lease: hand it on
-                await self.writer.write(lambda: self._give_back(leases))
+            if leases:  # the one who asked is gone and knows nothing of this lease: hand it on
+                await self.writer.write(lambda: self._give_back(leases, request_id))
             raise
 
-    def _give_back(self, leases: Sequence[AttemptedRollout]) -> None:
+    def _give_back(self, leases: Sequence[AttemptedRollout], request_id: str | None) -> None:
+        if request_id is not None:
+            self._forget(request_id)
         for lease in leases:
             held = self._held(lease.rollout.rollout_id, lease.attempt.attempt_id)
             if held is not None and held.attempt.status is AttemptStatus.PREPARING:
