@@ -1,0 +1,61 @@
+"""The README's figures are those that the committed results hold."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+
+
+def result(name: str) -> Any:
+    kept = json.loads((ROOT / "bench" / "results" / f"{name}.json").read_text())
+    return kept.get("result", kept)
+
+
+def stands(*texts: str) -> None:
+    for text in texts:
+        assert text in README, f"README.md does not say {text!r}, which bench/results does"
+
+
+def test_seeds() -> None:
+    runs = result("calc_x_seeds")["runs"]
+    assert [r["seed"] for r in runs] == [1, 2, 3]
+    for r in runs:
+        assert r["reward_after"] >= 2 * r["reward_before"] and r["ci_before"][1] < r["ci_after"][0]
+        stands(f"| {r['seed']} | {r['reward_before']:.3f} ", f"**{r['reward_after']:.3f}**")
+        stands(f"{r['sampled_before']:.3f} → {r['sampled_after']:.3f} | {r['train_seconds']:.0f} s")
+
+
+def test_real_data() -> None:
+    r = result("real_data")
+    assert r["calls_made"] == r["calls_exact"] and r["oracle_reward"] >= 0.98
+    stands(f"{r['calls_exact']} of {r['calls_made']} calls exact")
+    stands(f"rewards {r['oracle_reward']:.2f} and {r['tiny_reward']:.2f}")
+
+
+def test_core() -> None:
+    r = result("import")
+    stands(f"{r['import_seconds']:.3f} s beyond", f"{r['packages']} packages, {r['installed_mb']} MB")
+    stands(f"{r['with_bytecode_mb']} MB with the bytecode")
+
+
+def test_gateway() -> None:
+    r = result("gateway")
+    stands(" / ".join(f"{r[c]['cpu_ms']:.2f}" for c in ("c1", "c16", "c64")) + " ms at 1 / 16 / 64")
+    stands(" / ".join(f"{r[c]['rps']:,}" for c in ("c1", "c16", "c64")))
+    stands(f"{r['sse_200_chunks_c32']['cpu_ms']:.1f} ms CPU")
+
+
+def test_store() -> None:
+    r = result("store")
+    stands(f"{r['calls_bytes']:,}", f"{r['spans_per_s']:,} / {r['leases_per_s']:,}")
+    stands(f"{r['cycles_per_s_http_4req']:,} / {r['cycles_per_s_http_batch']:,}")
+
+
+def test_local() -> None:
+    engine, update = result("local_engine"), result("local_update")
+    stands(f"{engine['turns_per_second']:,.0f}")
+    stands(f"{update['seconds']:.2f} s, {update['times_faster']:.2f} × faster")
