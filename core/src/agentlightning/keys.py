@@ -1,10 +1,8 @@
 """Attempt-scoped keys: what an agent's ``OPENAI_API_KEY`` is while it runs.
 
-A key is an HMAC-SHA256 over (run, rollout, attempt, fence, expiry), so it is checked without a database
-read. It
-allows its bearer to call models and to emit for its own attempt, nothing else. When the attempt ends the
-key is
-revoked: a zombie's later use is refused (HTTP 409) and counted.
+A key is an HMAC-SHA256 over (run, rollout, attempt, fence, expiry), so it is checked without a database read.
+It allows its bearer to call models and to emit for its own attempt, nothing else. When the attempt ends the
+key is revoked: a zombie's later use is refused (HTTP 409) and counted.
 
 Invariant: a key that verifies was minted by the holder of ``secret`` for exactly the claims it carries.
 """

@@ -7,8 +7,7 @@ those entry
 points (empty: none); ``AGL_TRACE_HOOKS=1`` prints each call.
 
 Invariant: a name means one thing. Two plugins that register the same name are an error that names both; a
-plugin
-that cannot be imported is named, with its error, and the rest goes on.
+plugin that cannot be imported is named, with its error, and the rest goes on.
 """
 
 from __future__ import annotations

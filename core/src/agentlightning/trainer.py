@@ -1,8 +1,7 @@
 """The trainer: opens what a run needs, hands it to the algorithm, closes everything.
 
 One process holds store, gateway and runner on one event loop; the driver's engine is a process of its own.
-The
-order of :meth:`Trainer._run` is the flow: store → gateway → driver's engine → runner → algorithm.
+The order of :meth:`Trainer.session` is the flow: store → gateway → driver's engine → runner → algorithm.
 """
 
 from __future__ import annotations

@@ -59,8 +59,7 @@ async def evaluate(
     """Run every task once and average the rewards. ``batch`` names the rollouts; once in a run.
 
     A rollout that failed or emitted no reward counts as 0 *here*, because an agent that breaks has solved
-    nothing;
-    how many did is in ``failed``. (In training such a rollout is left out instead.)
+    nothing; how many did is in ``failed``. (In training such a rollout is left out instead.)
     """
     if not tasks:
         raise UsageError(f"evaluation {name!r}: there are no tasks")

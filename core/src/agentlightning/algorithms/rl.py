@@ -1,10 +1,8 @@
 """Policy-gradient RL: evaluate, let a driver run the recipe, evaluate again.
 
-The algorithm owns what every driver shares: which tasks a step rolls out, how their records become
-credited rows,
-and when the policy is evaluated. The driver owns the loop and the gradient. Reading :meth:`RLJob.collect`
-top to
-bottom is the path from a task to the rows of a step.
+The algorithm owns what every driver shares: which tasks a step rolls out, how their records become credited
+rows, and when the policy is evaluated. The driver owns the loop and the gradient. Reading
+:meth:`RLJob.collect` top to bottom is the path from a task to the rows of a step.
 """
 
 from __future__ import annotations
@@ -172,8 +170,7 @@ class RLJob:
         """Roll out this step's tasks and credit them.
 
         Tasks become groups of rollouts in the store; runners lease them; the gateway records their calls;
-        when all
-        are finished, credit turns calls and rewards into rows.
+        when all are finished, credit turns calls and rewards into rows.
         """
         assert self._batches is not None
         rollouts = group_rollouts(

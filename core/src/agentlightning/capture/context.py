@@ -1,8 +1,7 @@
 """Who is running here: the attempt that the current thread or task works for.
 
 The runner enters an :class:`AttemptContext`; emitters, the wire layer and the span processor read it. It
-travels
-in a ``contextvars.ContextVar``, so it follows tasks, ``asyncio.gather`` and ``asyncio.to_thread``.
+travels in a ``contextvars.ContextVar``, so it follows tasks, ``asyncio.gather`` and ``asyncio.to_thread``.
 
 Capture knows no store: finished spans go to ``sink``, a callable that the runner provides.
 """

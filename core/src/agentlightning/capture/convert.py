@@ -26,9 +26,8 @@ _STATUS: dict[StatusCode, Any] = {StatusCode.UNSET: "unset", StatusCode.OK: "ok"
 def jsonable(value: Any) -> Any:
     """``value`` with tuples as lists, keys as text, and whatever JSON cannot say as text (counted).
 
-    Subclasses of text and numbers (enums, numpy's float64) become plain ones, scalars of array libraries
-    the number
-    they hold. Keys are masked: an ``api_key`` field, and an attempt's key anywhere in a text.
+    Subclasses of text and numbers (enums, numpy's float64) become plain ones, scalars of array libraries the
+    number they hold. Keys are masked: an ``api_key`` field, and an attempt's key anywhere in a text.
     """
     if value is None or isinstance(value, bool):
         return value

@@ -1,8 +1,7 @@
 """Capture for as long as somebody needs it: sessions of one process share what is switched on.
 
-The first session that needs an instrumentor switches it on, the last one switches it off; what was on
-before any
-session (the user's own ``instrument()``) stays on.
+The first session that needs an instrumentor switches it on, the last one switches it off; what was on before
+any session (the user's own ``instrument()``) stays on.
 """
 
 from __future__ import annotations

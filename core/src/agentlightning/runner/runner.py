@@ -1,9 +1,8 @@
 """The runner: leases rollouts, runs the agent under an attempt's identity, and settles what became of it.
 
-Async agents run as tasks of one loop, sync agents in a thread each; ``concurrency`` bounds both. An
-attempt has
-a wall-clock limit, whatever its agent makes of being cancelled. When it ends, its key is revoked first, then
-spans and status are written in one transaction: whoever reads a finished attempt reads all of it.
+Async agents run as tasks of one loop, sync agents in a thread each; ``concurrency`` bounds both. An attempt
+has a wall-clock limit, whatever its agent makes of being cancelled. When it ends, its key is revoked first,
+then spans and status are written in one transaction: whoever reads a finished attempt reads all of it.
 """
 
 from __future__ import annotations

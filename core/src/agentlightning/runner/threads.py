@@ -1,8 +1,7 @@
 """Synchronous agents run in a thread each.
 
 A thread cannot be killed, so one that outlives its attempt is left alone: it is a daemon, so a hung agent
-neither
-takes a place from the next rollout nor keeps the process from ending.
+neither takes a place from the next rollout nor keeps the process from ending.
 """
 
 from __future__ import annotations

@@ -3,9 +3,8 @@
 Method names are those of the seed project; the calls, records and steps are ours. The SQLite store, its HTTP
 client and any plugin's store pass one contract suite.
 
-Invariants: *acknowledged ⇒ survives kill -9*; a write with the same ``request_id`` is done once and
-answered the
-same; a write for an attempt that has ended or was fenced raises :class:`AttemptEnded` and is counted.
+Invariants: *acknowledged ⇒ survives kill -9*; a write with the same ``request_id`` is done once and answered
+the same; a write for an attempt that has ended or was fenced raises :class:`AttemptEnded` and is counted.
 """
 
 from __future__ import annotations

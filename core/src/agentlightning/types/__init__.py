@@ -1,13 +1,11 @@
 """The words of the house as types: what flows between store, gateway, runner, credit and driver.
 
-Every type is a :class:`msgspec.Struct`: cheap to make, cheap to send as JSON or MessagePack, and checked
-when it
-is decoded. One word stands for one idea (see ``docs/architecture.md``); nothing here knows where it is
+Every type is a :class:`msgspec.Struct`: cheap to make, cheap to send as JSON or MessagePack, and checked when
+it is decoded. One word stands for one idea (see ``docs/architecture.md``); nothing here knows where it is
 stored.
 
 Invariant: *missing is not zero*. A reward that was never emitted is ``None`` everywhere; a rollout that
-failed
-has no reward at all.
+failed has no reward at all.
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ from .sharing import Sharing
 
 
 def attend(q: Tensor, kv: Tensor, layer: int, cache: KVCache, plan: StepPlan) -> Tensor:
-    """``q`` [B * Q, heads, D] over the cache, or if the plan is fresh over the step's own ``kv``
-    [B * Q, 2 * kv_heads, D]; gives [B * Q, heads * D].
+    """``q`` [B * Q, heads, D] over the cache, or if the plan is fresh over the step's own ``kv`` [B * Q, 2 *
+    kv_heads, D]; gives [B * Q, heads * D].
     """
     if plan.shape[1] == 1:
         return decode(q, layer, cache, plan)

@@ -127,8 +127,7 @@ class Updater:
         self.skipped = int(state["skipped"])
         self._shuffle.set_state(state["shuffle"])
 
-    # ------------------------------------------------------------------------------------------ one optimizer
-    # step
+    # ------------------------------------------------------------------------------------ one optimizer step
     def _step(
         self, share: Sequence[Row], rows: Sequence[Row], proximal: Mapping[str, Tensor], stats: Tally
     ) -> None:
@@ -176,8 +175,7 @@ class Updater:
         order = torch.randperm(len(rows), generator=self._shuffle).tolist()
         return [[rows[i] for i in order[k::count]] for k in range(count)]
 
-    # ------------------------------------------------------------------------------------------------------
-    # scoring
+    # ---------------------------------------------------------------------------------------------- scoring
     def _prescore(self, rows: Sequence[Row], stats: Tally) -> dict[str, Tensor]:
         """Log probabilities before the first step, by row id: for the gap, and as ``proximal`` of several
         steps.
