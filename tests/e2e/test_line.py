@@ -90,7 +90,7 @@ async def test_train_two_steps(tmp_path: Path) -> None:
     totals = summary["totals"]
     assert totals["rollouts"] == 24 and totals["calls"] == totals["calls_exact"] >= 24
     assert 0 < totals["logprob_gap_max"] <= 1e-4
-    assert summary["headroom"]["oracle"] == 1.0 and summary["refused"] == {}
+    assert summary["headroom"]["oracle"] == 1.0 and summary["accounts"] == {}
     # the ledger of every rollout sums, and the driver trained exactly the rows that credit built
     assert [len(b.ledgers) for b in watch.batches] == [12, 12]
     assert all(ledger.sums and ledger.made == ledger.recorded for b in watch.batches for ledger in b.ledgers)

@@ -116,7 +116,7 @@ class Trainer:
                 "seed": self.seed,
                 **result,
                 "total_seconds": round(time.perf_counter() - began, 3),
-                "refused": (await context.store.counts()).get("refused", {}),
+                "accounts": await context.accounts(),
             }
             if context.driver is not None and self.steps:
                 summary["policy"] = str(await context.driver.export(context.folder / "policy"))
@@ -128,7 +128,7 @@ class Trainer:
         """The algorithm object: given, registered under the name, or RL with the recipe."""
         if not isinstance(self.algorithm, str | Recipe):
             return self.algorithm
-        if isinstance(self.algorithm, str) and self.algorithm not in self.plugins.recipes:
+        if isinstance(self.algorithm, str) and self.algorithm not in {*self.plugins.recipes, "rl"}:
             known: dict[str, Any] = {**self.plugins.recipes, **self.plugins.algorithms}
             made: Algorithm = pick(known, "recipe or algorithm", self.algorithm).factory()
             return made
@@ -196,6 +196,7 @@ class Trainer:
                 headroom=self.headroom,
                 timeout=self.timeout,
                 runner=_background(runner, stack),
+                ended=runner.ended,
                 say=_say,
             )
             await context.publish()

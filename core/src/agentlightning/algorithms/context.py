@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from agentlightning.algorithms.evaluate import evaluate
+from agentlightning.capture import COUNTS
 from agentlightning.gateway import Gateway
 from agentlightning.plugins import Plugins
 from agentlightning.specs import Driver
 from agentlightning.store.base import Store
-from agentlightning.types import LLM, Evaluation
+from agentlightning.types import LLM, AttemptStatus, Evaluation
 
 Task = Any
 T = TypeVar("T")
@@ -48,6 +49,10 @@ class Context:
     """Seconds for one attempt."""
     runner: asyncio.Task[None] | None = None
     """The runner in the background; if it dies, the run must not wait for its rollouts."""
+    ended: Counter[str] = field(default_factory=Counter)
+    """How the runner's attempts ended."""
+    counted: dict[str, int] = field(default_factory=COUNTS.snapshot)
+    """What capture had counted in this process before the run."""
     say: Callable[[str], None] = print
     """Where a line for the person at the terminal goes."""
     evaluated: Counter[str] = field(default_factory=Counter)
@@ -83,6 +88,18 @@ class Context:
         )
         self.plugins.moment("agl_evaluated", evaluation=evaluation)
         return evaluation
+
+    async def accounts(self) -> dict[str, dict[str, int]]:
+        """What was refused, left out, abandoned or failed beside the rollouts, by who counted it."""
+        gateway = self.gateway.metrics
+        found = {
+            "refused": (await self.store.counts()).get("refused", {}),
+            "runner": {k: n for k, n in self.ended.items() if k not in set(AttemptStatus)},
+            "capture": {k: n - self.counted.get(k, 0) for k, n in COUNTS.snapshot().items()},
+            "gateway": {"lost-records": gateway.lost_records, "uncounted-refusals": gateway.uncounted},
+            "hooks": dict(self.plugins.errors),
+        }
+        return {who: kept for who, n in found.items() if (kept := {k: v for k, v in n.items() if v})}
 
     async def guard(self, work: Coroutine[Any, Any, T]) -> T:
         """Await ``work``; if the runner dies meanwhile, stop it and raise the runner's error instead of

@@ -36,7 +36,11 @@ def register(app: typer.Typer) -> None:
             "seed",
             "sampled_before",
             "sampled_after",
+            "calls",
+            "calls_exact",
+            "logprob_gap_max",
             "total_seconds",
             "run_id",
         )
-        last_line({key: summary.get(key) for key in keys})
+        found = {**summary.get("totals", {}), **summary}
+        last_line({key: found.get(key) for key in keys})

@@ -7,13 +7,12 @@ Invariants: an answer is sent after its record is durable; what is recorded is w
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Callable
 
 import msgspec
 from aiohttp import web
 
-from agentlightning.gateway import collector
+from agentlightning import collector
 from agentlightning.gateway.attempts import AttemptInfo, Attempts
 from agentlightning.gateway.errors import error_response
 from agentlightning.gateway.forward import Forwarder, Limits
@@ -23,6 +22,7 @@ from agentlightning.gateway.metrics import Metrics
 from agentlightning.gateway.route import Routes, Select, Upstream
 from agentlightning.gateway.sampling import SamplingPolicy
 from agentlightning.keys import Keys
+from agentlightning.loopback import is_loopback
 from agentlightning.store.base import Store
 from agentlightning.types import Call
 
@@ -140,7 +140,7 @@ class Gateway:
         """
         if self._runner is not None:
             raise RuntimeError(f"the gateway is started already, at {self._url}")
-        if not allow_remote and not _is_loopback(host):
+        if not allow_remote and not is_loopback(host):
             raise ValueError(
                 f"host {host!r} can be reached from other machines; use 127.0.0.1, or allow_remote=True "
                 "behind a firewall or a TLS proxy"
@@ -226,15 +226,6 @@ class Gateway:
 
 def _json(value: object) -> web.Response:
     return web.Response(body=msgspec.json.encode(value), content_type="application/json")
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 async def _unknown(request: web.Request) -> web.Response:

@@ -98,7 +98,8 @@ class Runner:
         self.drain = drain
         self.ended: Counter[str] = Counter()
         """Attempt status → attempts this runner has settled; ``fenced``: ends that were refused;
-        ``abandoned``: agents that went on after their attempt had ended.
+        ``abandoned``: agents that went on after their attempt had ended; ``heartbeat-failed``,
+        ``end-hook-failed``: as they say.
         """
         self._running: dict[str, asyncio.Task[None]] = {}
         self._working: set[str] = set()
@@ -174,6 +175,7 @@ class Runner:
             try:
                 lost = await self.store.heartbeat(self.worker_id, sorted(self._working))
             except Exception:
+                self.ended["heartbeat-failed"] += 1
                 log.exception("runner %s: heartbeat failed; again in %g s", self.worker_id, self.heartbeat)
                 continue
             for attempt_id in set(lost) & self._working:
@@ -284,6 +286,7 @@ class Runner:
         try:
             self.agent.on_rollout_end(rollout.input, rollout, result, error)
         except Exception:
+            self.ended["end-hook-failed"] += 1
             log.exception("on_rollout_end of rollout %s failed", rollout.rollout_id)
 
     async def _call(self, rollout: Rollout, resources: dict[str, Resource]) -> Any:

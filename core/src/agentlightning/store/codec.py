@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from agentlightning.types import Call, Rollout, RolloutConfig, Span
+from agentlightning.types import Call, Rollout, RolloutConfig, Span, tokens
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -91,12 +91,7 @@ def pack_config(config: RolloutConfig) -> bytes | None:
 
 def pack_ids(ids: Sequence[int] | None) -> bytes | None:
     """Token ids as little-endian int32."""
-    if ids is None:
-        return None
-    try:
-        return _little(array("i", ids))
-    except (OverflowError, TypeError) as error:
-        raise ValueError(f"token ids must be integers that fit int32: {error}") from None
+    return None if ids is None else tokens.pack(ids)
 
 
 def pack_floats(values: Sequence[float] | None) -> bytes | None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import hmac
-import ipaddress
 import logging
 import typing
 from collections.abc import Awaitable, Callable
@@ -21,6 +20,8 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
+from agentlightning import collector
+from agentlightning.loopback import is_loopback
 from agentlightning.store import schema
 from agentlightning.store.base import Store, StoreError
 from agentlightning.store.routes import (
@@ -177,7 +178,7 @@ async def start(
     token: str | None = None,
 ) -> Served:
     """Open the store (or take an open one) and serve it; ``port=0`` takes a free one."""
-    if token is None and not _loopback(host):
+    if token is None and not is_loopback(host):
         raise StoreError(
             f"refusing to serve the store on {host} without a token: anybody there could write to it"
         )
@@ -221,24 +222,14 @@ async def serve(
         except (NotImplementedError, RuntimeError):  # Windows, or not the main thread: cancellation ends it
             break
     served = await start(path, host, port, token)
-    before = gc.get_threshold()
     gc.collect()
-    gc.freeze()  # what is loaded by now stays: with rarer collections, a sixth less CPU per request
-    gc.set_threshold(20_000, *before[1:])
+    gc.freeze()  # what is loaded by now stays; with rarer collections, a sixth less CPU per request
+    collector.relax()
     try:
         if ready is not None:
             ready(served.url)
         await stop.wait()
     finally:
-        gc.set_threshold(*before)
+        collector.restore()
         gc.unfreeze()
         await served.close()
-
-
-def _loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

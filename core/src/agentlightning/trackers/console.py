@@ -112,6 +112,9 @@ class ConsoleTracker:
                 f"{totals['logprob_gap_max']:.1e}",
                 highlight=False,
             )
+        for who, counts in summary.get("accounts", {}).items():
+            listed = ", ".join(f"{n} × {reason}" for reason, n in counts.items())
+            self.console.print(f"[yellow]counted[/] {who}: {listed}", highlight=False, soft_wrap=True)
         self.console.print(f"Files: {self.folder}", highlight=False, soft_wrap=True)
 
     def close(self) -> None:

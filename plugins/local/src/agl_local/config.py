@@ -6,9 +6,13 @@ Invariant: a configuration that this package would compute differently from tran
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
+
+from agentlightning.types import UsageError
 
 Arch = Literal["qwen2", "qwen3", "llama"]
 
@@ -21,6 +25,10 @@ _CLASSES: dict[str, str] = {
 
 class ConfigError(ValueError):
     """A config.json lacks a key or holds a value that cannot be used; the text names both."""
+
+
+class MissingFile(UsageError, FileNotFoundError):
+    """A policy folder that is not there, or lacks a file it needs."""
 
 
 class UnsupportedModel(ConfigError):
@@ -190,3 +198,18 @@ def _refuse_unsupported(config: Mapping[str, Any], arch: str) -> None:
         refuse("mlp_bias", "only without bias")
     if config.get("quantization_config"):
         refuse("quantization_config", "only unquantised weights")
+
+
+def read_json(path: Path, *, optional: bool = False) -> dict[str, Any]:
+    """The object in a file of a model folder; of an ``optional`` one that is not there, the empty one."""
+    if not path.exists():
+        if optional:
+            return {}
+        raise MissingFile(f"{path}: a model folder needs this file")
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ConfigError(f"{path}: not valid JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise ConfigError(f"{path}: expected a JSON object")
+    return content

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from agentlightning.types import UsageError
 
-from .config import ConfigError, ForeignConfig, ModelConfig, UnsupportedModel
+from .config import ConfigError, ForeignConfig, MissingFile, ModelConfig, UnsupportedModel, read_json
 from .model import CausalLM, LanguageModel
 from .tokenizer import ChatTokenizer
 
@@ -30,10 +30,6 @@ State = Mapping[str, Tensor]
 
 class StateError(UsageError, ValueError):
     """Weights that do not fit the network: which names are missing, unknown or of another shape."""
-
-
-class MissingFile(UsageError, FileNotFoundError):
-    """A policy folder that is not there, or lacks a file it needs."""
 
 
 @dataclass
@@ -78,7 +74,7 @@ def load_policy(
         raise MissingFile(
             f"{path}: there is no such folder; a policy is a model folder in Hugging Face layout"
         )
-    raw = _read_json(path / "config.json")
+    raw = read_json(path / "config.json")
     tokenizer = _read_tokenizer(path)
     try:
         config = ModelConfig.from_hf(raw)
@@ -177,7 +173,7 @@ def fingerprint(model: nn.Module) -> str:
 def _read_weights(path: Path) -> dict[str, Tensor]:
     index = path / "model.safetensors.index.json"
     if index.exists():
-        names = sorted(set(_read_json(index)["weight_map"].values()))
+        names = sorted(set(read_json(index)["weight_map"].values()))
         files = [path / name for name in names]
         if any(file.parent != path for file in files):
             raise ConfigError(f"{index}: names files outside its own folder")
@@ -203,18 +199,6 @@ def _read_tokenizer(path: Path) -> ChatTokenizer:
         raise
     except Exception as error:  # the Rust side raises Exception itself for a file it cannot read
         raise ConfigError(f"{path / 'tokenizer.json'}: not a tokenizer: {error}") from error
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    if not path.exists():
-        raise MissingFile(f"{path}: a model folder needs this file")
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ConfigError(f"{path}: not valid JSON: {error}") from error
-    if not isinstance(content, dict):
-        raise ConfigError(f"{path}: expected a JSON object")
-    return content
 
 
 def _write_json(path: Path, content: Mapping[str, Any]) -> None:

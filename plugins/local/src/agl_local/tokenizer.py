@@ -16,7 +16,7 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer
 from tokenizers.decoders import ByteLevel
 
-from .config import ConfigError, as_ids
+from .config import ConfigError, as_ids, read_json
 from .template import ChatTemplate, Message, TemplateError
 
 _TOKEN_NAMES = ("bos_token", "eos_token", "pad_token", "unk_token")
@@ -52,10 +52,10 @@ class ChatTokenizer:
         file = path / "tokenizer.json"
         if not file.exists():
             raise FileNotFoundError(f"{file}: a model folder needs this file (the fast tokenizer's form)")
-        config = _optional_json(path / "tokenizer_config.json")
+        config = read_json(path / "tokenizer_config.json", optional=True)
         eos: list[int] = []
         for name in ("generation_config.json", "config.json"):
-            eos.extend(as_ids(_optional_json(path / name).get("eos_token_id")))
+            eos.extend(as_ids(read_json(path / name, optional=True).get("eos_token_id")))
         template = _find_template(path, config)
         return cls(Tokenizer.from_file(str(file)), chat_template=template, eos_ids=eos, config=config)
 
@@ -180,15 +180,3 @@ def _find_template(path: Path, config: Mapping[str, Any]) -> str | None:
             raise ConfigError(f"{path}: chat_template has {sorted(named)}, but none called 'default'")
         template = named["default"]
     return template
-
-
-def _optional_json(path: Path) -> dict[str, Any]:
-    if not path.exists():
-        return {}
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ConfigError(f"{path}: not valid JSON: {error}") from error
-    if not isinstance(content, dict):
-        raise ConfigError(f"{path}: expected a JSON object")
-    return content

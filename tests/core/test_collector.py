@@ -4,8 +4,10 @@ import gc
 
 import pytest
 
-from agentlightning.gateway import Gateway, collector
+from agentlightning import collector
+from agentlightning.gateway import Gateway
 from agentlightning.keys import Keys
+from agentlightning.store import SQLiteStore
 
 
 @pytest.fixture(autouse=True)
@@ -15,7 +17,8 @@ def as_it_was():
     gc.set_threshold(*before)
 
 
-async def test_while_a_gateway_serves(store):
+async def test_while_a_gateway_serves():
+    store = SQLiteStore(":memory:")
     gc.set_threshold(700, 11, 12)
     first, second = Gateway(store, Keys()), Gateway(store, Keys())
     await first.start()
@@ -24,6 +27,7 @@ async def test_while_a_gateway_serves(store):
     await first.stop()
     assert gc.get_threshold() == (collector.YOUNG, 11, 12)
     await second.stop()
+    await store.close()
     assert gc.get_threshold() == (700, 11, 12)
 
 

@@ -1,9 +1,9 @@
-"""Python's garbage collector while a gateway serves.
+"""Python's garbage collector while a server of this process serves.
 
 Each call under way holds some hundred objects that the collector tracks. Many calls at once outlive its young
 generations, and the whole process is looked through again and again: a tenth of a call's CPU at 64 at once,
-and pauses. Almost nothing of a call is cyclic. So the young generation is made larger while any gateway of
-the process is started, and made as it was when the last one stops.
+and pauses. Almost nothing of a call is cyclic. So the young generation is made larger while any gateway or
+store server of the process is started, and made as it was when the last one stops.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _before: tuple[int, int, int] = gc.get_threshold()
 
 
 def relax() -> None:
-    """A gateway starts. Larger settings, and a collector that is off, stay as they are."""
+    """A server starts. Larger settings, and a collector that is off, stay as they are."""
     global _started, _before
     _started += 1
     if _started == 1:
@@ -27,7 +27,7 @@ def relax() -> None:
 
 
 def restore() -> None:
-    """A gateway stopped."""
+    """A server stopped."""
     global _started
     _started -= 1
     if not _started and gc.get_threshold() == (YOUNG, *_before[1:]):  # else somebody else set it meanwhile

@@ -1,0 +1,98 @@
+"""Trackers: what a person sees and finds, and that none of them can stop a run."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from agentlightning.trackers import Relay
+from agentlightning.trackers.console import ConsoleTracker
+from agentlightning.trackers.files import FilesTracker
+from agentlightning.trackers.plot import PlotTracker
+from agentlightning.types import Evaluation, StepReport
+
+RUN = {"run_id": "run-1", "steps": 3, "about": {"agent": "calc"}, "note": "A tiny policy, made from nothing."}
+SUMMARY = {
+    "totals": {"calls": 6.0, "calls_exact": 6.0, "tokens_trained": 30.0, "logprob_gap_max": 2e-6},
+    "accounts": {"runner": {"abandoned": 2}},
+}
+
+
+def tell(relay: Relay) -> None:
+    relay.agl_run_started(RUN)
+    relay.agl_evaluated(Evaluation(name="before", n=4, reward=0.25, ci=(0.1, 0.5)))
+    for step in range(3):
+        metrics = {"reward_mean": 0.3 + 0.2 * step, "tokens": 100.0, "rows": 2.0}
+        report = StepReport(run_id="run-1", step=step, policy="p", policy_version=step + 1, metrics=metrics)
+        relay.agl_policy_updated(report)
+    relay.agl_evaluated(Evaluation(name="after", n=4, reward=0.75, ci=None))
+    relay.agl_run_finished(SUMMARY)
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_the_terminal_shows_progress_comparison_and_what_was_counted(tmp_path: Path, terminal: bool) -> None:
+    out = io.StringIO()
+    tracker = ConsoleTracker(
+        tmp_path, Console(file=out, force_terminal=terminal, width=100, color_system=None)
+    )
+    tell(Relay([tracker]))
+    text = out.getvalue()
+    for part in ("A tiny policy, made from nothing.", "3/3", "before, greedy", "0.100 – 0.500", "× 3.00"):
+        assert part in text
+    assert "6 calls, 6 captured exactly" in text and "2.0e-06" in text and "runner: 2 × abandoned" in text
+    assert "\x1b[?25h" in text or not terminal  # the cursor is given back
+
+
+def test_a_run_that_breaks_off_gives_the_terminal_back(tmp_path: Path) -> None:
+    out = io.StringIO()
+    tracker = ConsoleTracker(tmp_path, Console(file=out, force_terminal=True, width=100))
+    relay = Relay([tracker])
+    relay.agl_run_started(RUN)
+    relay.agl_policy_updated(StepReport(run_id="run-1", step=0, policy="p", policy_version=1))
+    assert out.getvalue().count("\x1b[?25l") == 1
+    relay.close()
+    assert out.getvalue().count("\x1b[?25h") == 1
+
+
+def test_files_hold_every_step_and_valid_json(tmp_path: Path) -> None:
+    tell(Relay([FilesTracker(tmp_path)]))
+    steps = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [s["step"] for s in steps] == [0, 1, 2]
+    names = [json.loads(line)["name"] for line in (tmp_path / "evaluations.jsonl").read_text().splitlines()]
+    assert names == ["before", "after"]
+    assert json.loads((tmp_path / "summary.json").read_text()) == SUMMARY
+    assert json.loads((tmp_path / "run.json").read_text()) == RUN
+
+
+def test_the_plot_is_a_picture(tmp_path: Path) -> None:
+    tell(Relay([PlotTracker(tmp_path)]))
+    assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_without_matplotlib_the_plot_says_how_to_get_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    tell(Relay([PlotTracker(tmp_path)]))
+    assert "pip install 'agl-core[plot]'" in caplog.text and not (tmp_path / "curve.png").exists()
+
+
+def test_a_broken_tracker_is_counted_and_the_others_hear(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Broken:
+        def __getattr__(self, name: str) -> Any:
+            raise OSError("the service is gone")
+
+    relay = Relay([Broken(), FilesTracker(tmp_path)])
+    with caplog.at_level(logging.ERROR):
+        tell(relay)
+    assert relay.errors == {"Broken": 7} and caplog.text.count("the run goes on") == 3
+    assert (tmp_path / "summary.json").exists()
