@@ -29,6 +29,14 @@ def test_seeds() -> None:
         stands(f"{r['sampled_before']:.3f} → {r['sampled_after']:.3f} | {r['train_seconds']:.0f} s")
 
 
+def test_calls_of_the_seeds() -> None:
+    runs = result("calc_x_seeds")["runs"]
+    calls, exact = sum(r["calls"] for r in runs), sum(r["calls_exact"] for r in runs)
+    gap = max(r["logprob_gap_max"] for r in runs)
+    assert calls == exact and gap <= 1e-4
+    stands(f"{exact:,.0f} of {calls:,.0f}; largest gap of a recomputed logprob {gap:.1e}")
+
+
 def test_real_data() -> None:
     r = result("real_data")
     assert r["calls_made"] == r["calls_exact"] and r["oracle_reward"] >= 0.98
