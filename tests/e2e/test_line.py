@@ -19,7 +19,6 @@ from agentlightning.hookspecs import hookimpl
 from agentlightning.plugins import build
 from agentlightning.store import open_store
 from agentlightning.types import Batch, StepReport
-from agl_local.batch import in_order
 from calc_x.agent import solve
 from calc_x.datasets import load
 from calc_x.headroom import chance, oracle

@@ -13,7 +13,7 @@ from hypothesis import given, settings, strategies as st
 
 from agentlightning.credit import assign, rows_digest, trace_token
 from agentlightning.recipes import GRPO
-from agentlightning.types import Ledger, Recipe, Reward, RolloutStatus, Row
+from agentlightning.types import Attempt, Ledger, Recipe, Reward, RolloutStatus, Row
 
 PLAIN = Recipe(name="t")
 
@@ -223,7 +223,7 @@ def test_figures_without_data_are_absent_not_zero():
     assert "reward_mean" not in assign([make_record()], PLAIN).metrics
 
 
-def test_rows_come_by_group_sample_and_first_call():
+def test_rows_come_by_group_and_sample_and_are_numbered_by_what_they_hold():
     records = [
         make_record(
             f"r{9 - i}", [one_call(f"r{9 - i}", sequence=j) for j in (1, 0)], group=g, sample=s, reward=1.0
@@ -231,7 +231,20 @@ def test_rows_come_by_group_sample_and_first_call():
         for i, (g, s) in enumerate([("b", 0), ("a", 1), ("a", 0)])
     ]
     ids = [row.row_id for row in assign(records, PLAIN).rows]
-    assert ids == [f"{r}/{r}-c{j}" for r in ("r7", "r8", "r9") for j in (0, 1)]
+    assert ids == [f"{r}/{j}" for r in ("r7", "r8", "r9") for j in (0, 1)]
+
+
+def test_rows_do_not_depend_on_the_order_in_which_calls_arrived_nor_on_the_attempt():
+    def digest(attempt, order):
+        calls = [
+            make_call(f"{attempt}-{n}", [1, token], [token, 9], n, "r", attempt_id=f"r-{attempt}")
+            for n, token in enumerate(order)
+        ]
+        record = make_record("r", calls, reward=1.0)
+        record.attempt = Attempt(attempt_id=f"r-{attempt}", rollout_id="r")
+        return rows_digest(assign([record], PLAIN).rows)
+
+    assert digest("at-1", (4, 5, 6)) == digest("at-2", (6, 4, 5))
 
 
 def test_rules_and_baselines_of_plugins():

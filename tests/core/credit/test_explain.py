@@ -23,7 +23,7 @@ def test_a_token_in_full():
         "call_id": "b",
         "rollout_id": "r0",
         "policy": "default",
-        "row_id": "r0/a",
+        "row_id": "r0/0",
         "position": 4,
         "token_id": 5,
         "logprob": -0.51,

@@ -35,7 +35,7 @@ def test_a_row_in_full():
         ("r0b", 3, 5, 0.5, True),
     ]
     assert (first.row_id, first.rollout_id, first.policy, first.temperature) == (
-        "r0/r0a",
+        "r0/0",
         "r0",
         "default",
         1.0,

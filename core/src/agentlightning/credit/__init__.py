@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from agentlightning.credit.assign import assign
 from agentlightning.credit.baselines import BASELINES, Baseline, Groups
-from agentlightning.credit.digest import rows_digest
+from agentlightning.credit.digest import in_order, rows_digest
 from agentlightning.credit.explain import trace_token
 from agentlightning.credit.failure import KINDS as FAILURES, Failure
 from agentlightning.credit.forest import Forest, Path, grow
 from agentlightning.credit.rewards import Rewards, resolve
 from agentlightning.credit.rules import RULES, CreditRule
+from agentlightning.credit.seals import seal
 from agentlightning.credit.verdicts import Verdict, verdict
 from agentlightning.types.tokens import tokens_digest
 
@@ -31,8 +32,10 @@ __all__ = [
     "Verdict",
     "assign",
     "grow",
+    "in_order",
     "resolve",
     "rows_digest",
+    "seal",
     "tokens_digest",
     "trace_token",
     "verdict",

@@ -174,4 +174,15 @@ def _rows(account: _Account, groups: Advantages, recipe: Recipe, version: int | 
             trained.append(call)
     forest: Forest = grow(trained, merge=recipe.merge, temperature=recipe.temperature)
     close_ledger(account.ledger, account.out, forest)
-    return [build_row(path, account.record.rollout, groups.calls, recipe, version) for path in forest.paths]
+    rows = [build_row(path, account.record.rollout, groups.calls, recipe, version) for path in forest.paths]
+    return _named(rows)
+
+
+def _named(rows: list[Row]) -> list[Row]:
+    """The rows of one rollout, numbered by what they hold: neither an attempt's name nor the order in which
+    parallel calls arrived is part of a row's identity.
+    """
+    rows.sort(key=lambda row: (row.policy, row.token_ids, row.logprobs))
+    for number, row in enumerate(rows):
+        row.row_id = f"{row.rollout_id}/{number}"
+    return rows

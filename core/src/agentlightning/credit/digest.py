@@ -1,12 +1,12 @@
 """One digest for the rows of a step: equal digests mean equal training input, bit for bit.
 
 The encoding is canonical: fields in a fixed order, every list and text preceded by its length, integers as
-little-endian int64, reals as little-endian float64, metadata as JSON with sorted keys.
+little-endian int64, reals as little-endian float64. What only names an attempt (call ids) or explains
+(metadata) is left out: a rollout that was run again, token for token the same, has the same digest.
 """
 
 from __future__ import annotations
 
-import json
 import struct
 from collections.abc import Iterable, Sequence
 from hashlib import sha256
@@ -15,7 +15,7 @@ from agentlightning.types import Row
 
 
 def rows_digest(rows: Sequence[Row]) -> str:
-    """sha256 (hex) over all fields of all rows, in order."""
+    """sha256 (hex) over all that is trained of all rows, in order."""
     state = sha256(struct.pack("<q", len(rows)))
     for row in rows:
         for part in _parts(row):
@@ -23,35 +23,45 @@ def rows_digest(rows: Sequence[Row]) -> str:
     return state.hexdigest()
 
 
+def in_order(rows: Sequence[Row]) -> list[Row]:
+    """``rows`` sorted by what they hold, so that float sums do not depend on the order in which rollouts
+    finished.
+    """
+    return sorted(
+        rows, key=lambda row: (len(row.token_ids), row.token_ids, row.advantages, row.weights, row.row_id)
+    )
+
+
 def _parts(row: Row) -> Iterable[bytes]:
-    yield _text(row.row_id)
-    yield _text(row.rollout_id)
-    yield _text(row.policy)
-    yield _ints(row.token_ids)
-    yield _ints(row.mask)
-    yield _reals(row.advantages)
-    yield _reals(row.logprobs)
-    yield _reals(row.weights)
-    yield _ints(row.versions)
+    yield text_bytes(row.row_id)
+    yield text_bytes(row.rollout_id)
+    yield text_bytes(row.policy)
+    yield int_bytes(row.token_ids)
+    yield int_bytes(row.mask)
+    yield real_bytes(row.advantages)
+    yield real_bytes(row.logprobs)
+    yield real_bytes(row.weights)
+    yield int_bytes(row.versions)
     yield struct.pack("<q", len(row.segments))
     for segment in row.segments:
-        yield _text(segment.call_id)
         yield struct.pack("<qqd?", segment.start, segment.end, segment.advantage, segment.trained)
     yield struct.pack("<dq", row.temperature, len(row.allowed))
     for start, sequences in sorted(row.allowed.items()):
         yield struct.pack("<qq", start, len(sequences))
-        yield from map(_ints, sequences)
-    yield _text(json.dumps(row.metadata, sort_keys=True, ensure_ascii=True))
+        yield from map(int_bytes, sequences)
 
 
-def _text(text: str) -> bytes:
+def text_bytes(text: str) -> bytes:
+    """UTF-8, its length before it."""
     encoded = text.encode()
     return struct.pack("<q", len(encoded)) + encoded
 
 
-def _ints(values: Sequence[int]) -> bytes:
+def int_bytes(values: Sequence[int]) -> bytes:
+    """int64, their number before them."""
     return struct.pack(f"<q{len(values)}q", len(values), *values)
 
 
-def _reals(values: Sequence[float]) -> bytes:
+def real_bytes(values: Sequence[float]) -> bytes:
+    """float64, their number before them."""
     return struct.pack(f"<q{len(values)}d", len(values), *values)

@@ -24,13 +24,13 @@ def build_row(
     recipe: Recipe,
     version: int | None = None,
 ) -> Row:
-    """One row, its weights still 0 (they depend on the whole batch). ``version``: the one about to be
-    trained."""
+    """One row, its weights still 0 (they depend on the whole batch), its id the rollout's until the rows of the
+    rollout are numbered. ``version``: the one about to be trained."""
     end = path.own[-1]
     token_ids = [*(end.prompt_ids or ()), *(end.response_ids or ())]
     n = len(token_ids)
     row = Row(
-        row_id=f"{rollout.rollout_id}/{path.own[0].call_id}",
+        row_id=rollout.rollout_id,
         rollout_id=rollout.rollout_id,
         policy=end.policy,
         token_ids=token_ids,

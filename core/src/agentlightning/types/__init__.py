@@ -14,7 +14,7 @@ from agentlightning.types.base import Mode, Model, Tags, UsageError, merge_tags,
 from agentlightning.types.recipe import Normalise, Recipe
 from agentlightning.types.record import Call, Record, Reward, Span, Triplet
 from agentlightning.types.resources import LLM, JsonResource, PromptTemplate, Resource, Resources
-from agentlightning.types.training import Batch, Evaluation, Ledger, Row, Segment, StepReport
+from agentlightning.types.training import Batch, Evaluation, Ledger, Row, Seal, Segment, StepReport
 from agentlightning.types.work import (
     Attempt,
     AttemptedRollout,
@@ -48,6 +48,7 @@ __all__ = [
     "RolloutConfig",
     "RolloutStatus",
     "Row",
+    "Seal",
     "Segment",
     "Span",
     "StepReport",

@@ -86,6 +86,36 @@ class Batch(Model):
     """``reward_mean``, ``reward_count``, ``groups``, ``groups_zero_spread``, ``groups_of_one``, …"""
 
 
+class Seal(Model):
+    """What a step trained of one rollout, as hashes: ``agl verify`` recomputes it from the store.
+
+    Each digest is 32 hex digits of blake2b over a canonical encoding (:mod:`agentlightning.credit.seals`).
+    """
+
+    run_id: str
+    step: int
+    rollout_id: str
+    policy: str = "policy"
+    attempt_id: str | None = None
+    version: int | None = None
+    """Policy version that the rows were built for."""
+    status: str = ""
+    """The rollout's, when it was credited."""
+    reward: float | None = None
+    """The final reward that credit saw."""
+    calls: int = 0
+    calls_digest: str = ""
+    """Of every recorded call: ids, logprobs, version, tags, masks, fate."""
+    rewards_digest: str = ""
+    rows: int = 0
+    tokens_digest: str = ""
+    """Of the rows' ids, masks, behaviour logprobs and versions."""
+    advantages_digest: str = ""
+    weights_digest: str = ""
+    ledger: dict[str, int] = {}
+    """``made``, ``trained``, and the reasons of the rest."""
+
+
 class StepReport(Model):
     """What one training step did: goes to trackers, hooks, ``metrics.jsonl`` and the store."""
 
@@ -97,8 +127,11 @@ class StepReport(Model):
     seconds: dict[str, float] = {}
     """Phase → wall seconds: ``rollout, credit, update, sync``."""
     rows_digest: str | None = None
-    """sha256 over the rows, in order."""
+    """sha256 over the rows, in canonical order."""
     params_digest: str | None = None
+    """sha256 over the parameters after the step."""
+    version: int | None = None
+    """Policy version that the rows were built for; ``policy_version`` is the one after the step."""
 
 
 class Evaluation(Model):

@@ -48,6 +48,8 @@ class RolloutConfig(Model):
     max_attempts: int = 1
     retry_condition: list[AttemptStatus] = []
     """Ends of an attempt that lead to another one, while ``max_attempts`` allows."""
+    retry_on: list[str] = []
+    """Kinds of failure (:mod:`agentlightning.types.failure`) that do so too."""
 
 
 class Rollout(Model):

@@ -104,15 +104,6 @@ def worth_sharing(rows: Sequence[Row]) -> bool:
     return saved_by_sharing([row.token_ids for row in rows], [trained_positions(row) for row in rows]) > 0.1
 
 
-def in_order(rows: Sequence[Row]) -> list[Row]:
-    """``rows`` sorted by what they hold, so that float sums do not depend on the order in which rollouts
-    finished.
-    """
-    return sorted(
-        rows, key=lambda row: (len(row.token_ids), row.token_ids, row.advantages, row.weights, row.row_id)
-    )
-
-
 def has_gradient(row: Row) -> bool:
     """False when every trained token has advantage 0 (or weight 0): its policy gradient is exactly zero."""
     return any(a and w for a, w in zip(row.advantages, row.weights, strict=True))

@@ -20,11 +20,10 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 
-from agentlightning.credit.digest import rows_digest
+from agentlightning.credit.digest import in_order, rows_digest
 from agentlightning.specs import Job
 from agentlightning.types import LLM, Batch, Recipe, Row, StepReport, UsageError
 
-from .batch import in_order
 from .checkpoint import load_checkpoint, read_checkpoint, save_checkpoint
 from .export import export_policy
 from .honours import HONOURS, refuse

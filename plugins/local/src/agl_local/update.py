@@ -18,9 +18,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from agentlightning.credit.digest import in_order
 from agentlightning.types import Recipe, Row
 
-from .batch import RowError, Tokens, check_row, has_gradient, in_order, micro_rows, tokens_of, worth_sharing
+from .batch import RowError, Tokens, check_row, has_gradient, micro_rows, tokens_of, worth_sharing
 from .logprobs import token_logprobs
 from .loss import Terms, policy_loss
 from .model import CausalLM, LanguageModel

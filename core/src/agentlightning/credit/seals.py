@@ -1,0 +1,90 @@
+"""Seals: what a step trained of each rollout, as hashes logged at training time.
+
+A seal is small and says enough to find out later, from the store alone, whether anything that a step was trained on
+has changed, and what: the calls, the rewards, or, with both the same, the code that turned them into rows.
+:func:`seal` makes the seals of a batch; ``agl verify`` makes them again and compares.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterable, Sequence
+from hashlib import blake2b
+
+from agentlightning.credit.digest import in_order, int_bytes, real_bytes, text_bytes
+from agentlightning.credit.rewards import resolve
+from agentlightning.types import Batch, Call, Record, Reward, Row, Seal
+
+
+def seal(
+    batch: Batch, records: Sequence[Record], *, run_id: str, step: int, policy: str, version: int | None
+) -> list[Seal]:
+    """One seal for each record of the step, rows or not, in the order of the records."""
+    rows: dict[str, list[Row]] = {}
+    for row in in_order(batch.rows):
+        rows.setdefault(row.rollout_id, []).append(row)
+    ledgers = {ledger.rollout_id: ledger for ledger in batch.ledgers}
+    out: list[Seal] = []
+    for record in records:
+        rollout_id = record.rollout.rollout_id
+        mine = rows.get(rollout_id, [])
+        ledger = ledgers[rollout_id]
+        out.append(
+            Seal(
+                run_id=run_id,
+                step=step,
+                rollout_id=rollout_id,
+                policy=policy,
+                attempt_id=record.attempt.attempt_id if record.attempt else None,
+                version=version,
+                status=str(record.rollout.status),
+                reward=resolve(record).final,
+                calls=len(record.calls),
+                calls_digest=_digest(part for call in record.calls for part in _call(call)),
+                rewards_digest=_digest(part for reward in record.rewards for part in _reward(reward)),
+                rows=len(mine),
+                tokens_digest=_digest(part for row in mine for part in _tokens(row)),
+                advantages_digest=_digest(real_bytes(row.advantages) for row in mine),
+                weights_digest=_digest(real_bytes(row.weights) for row in mine),
+                ledger={"made": ledger.made, "trained": ledger.trained, **ledger.out},
+            )
+        )
+    return out
+
+
+def _digest(parts: Iterable[bytes]) -> str:
+    state = blake2b(digest_size=16)
+    for part in parts:
+        state.update(part)
+    return state.hexdigest()
+
+
+def _call(call: Call) -> Iterable[bytes]:
+    """What credit reads of a call. Texts are not trained on: the ids are."""
+    yield text_bytes(call.call_id)
+    yield struct.pack("<qqq", call.sequence, call.choice, call.retry)
+    for ids in (call.prompt_ids, call.response_ids):
+        yield b"-" if ids is None else int_bytes(ids)
+    yield b"-" if call.logprobs is None else real_bytes(call.logprobs)
+    rest = [
+        call.policy, call.policy_version, call.selected, call.masked, call.status, call.span_id, call.trace_id,
+        call.sampling, call.allowed, call.tags, call.prompt_tokens, call.completion_tokens,
+    ]  # fmt: skip
+    yield text_bytes(json.dumps(rest, sort_keys=True))
+
+
+def _reward(reward: Reward) -> Iterable[bytes]:
+    yield struct.pack("<d", reward.value)
+    rest = [reward.name, reward.call_id, reward.span_id, reward.agent, reward.final, reward.attributes]
+    yield text_bytes(json.dumps(rest, sort_keys=True, default=str))
+
+
+def _tokens(row: Row) -> Iterable[bytes]:
+    yield text_bytes(row.policy)
+    yield int_bytes(row.token_ids)
+    yield int_bytes(row.mask)
+    yield real_bytes(row.logprobs)
+    yield int_bytes(row.versions)
+    yield struct.pack("<d", row.temperature)
+    yield text_bytes(json.dumps(sorted(row.allowed.items())))

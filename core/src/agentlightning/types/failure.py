@@ -1,0 +1,117 @@
+"""The failure table: what becomes of a rollout that failed. Failed is not zero.
+
+One table, used everywhere: the runner names the kind of a failure (the first word of its ``reason``), the store
+tries again what the table says to try again, credit leaves the rest out of training or gives it the table's
+reward, and the command line reads it from ``training.failure``.
+
+Invariant: every failed rollout has exactly one kind, and by default none of them becomes a number.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+import msgspec
+
+from agentlightning.types.base import Dumps
+from agentlightning.types.work import RolloutConfig
+
+KINDS: Mapping[str, str] = MappingProxyType(
+    {
+        "agent-raised": "the agent's code raised an exception",
+        "no-call": "the agent made no model call",
+        "no-reward": "it succeeded, but no finite reward of any kind was emitted",
+        "bad-reward": "the agent returned NaN, infinity, or something that is no reward",
+        "timeout": "the attempt took longer than allowed",
+        "unresponsive": "the worker fell silent",
+        "cancelled": "somebody cancelled it",
+        "straggler": "its group had enough others",
+        "model-4xx": "the engine refused a call",
+        "model-5xx": "the engine failed, or could not be reached",
+        "over-length": "a prompt was longer than the policy takes",
+        "bad-record": "what the attempt handed in could not be stored",
+        "failed": "it failed for any other reason",
+    }
+)
+"""Kinds of failure. A ``reason`` that starts with ``<kind>`` or ``<kind>:`` names its kind."""
+
+
+class Action(Dumps, msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """What a kind of failure leads to: first ``retry``, then ``reward``, else it is left out."""
+
+    retry: bool = False
+    """Another attempt, while the rollout's ``max_attempts`` allows."""
+    reward: float | None = None
+    """Train on it as if the rollout had ended with this final reward; ``None``: leave it out."""
+
+
+FailureTable = Mapping[str, Action]
+"""Kind → action. A kind that is absent is left out of training."""
+
+DEFAULT: FailureTable = MappingProxyType(
+    {kind: Action(retry=True) for kind in ("unresponsive", "model-5xx", "cancelled", "bad-record")}
+)
+"""What is nobody's fault in the agent is tried again; then, like everything else, left out."""
+ATTEMPTS = 3
+"""Attempts of a rollout whose failures are all of kinds that are tried again."""
+
+
+def kind_of(reason: str | None) -> str | None:
+    """The kind that a reason names; ``None`` if it names none."""
+    named = (reason or "").split(":", 1)[0].strip()
+    return named if named in KINDS else None
+
+
+def read_table(given: Mapping[str, Any] | None) -> dict[str, Action]:
+    """``DEFAULT`` overridden by ``given``: kind → a number (that reward), ``"retry"``, ``"leave-out"`` or
+    ``None``, or ``{retry: …, reward: …}``. ``ValueError`` names the kind and what is allowed.
+    """
+    table = dict(DEFAULT)
+    for kind, value in (given or {}).items():
+        if kind not in KINDS:
+            raise ValueError(f"failure: unknown kind {kind!r}; use one of {', '.join(KINDS)}")
+        table[kind] = _action(kind, value)
+    return table
+
+
+def _action(kind: str, value: Any) -> Action:
+    if value is None or value == "leave-out":
+        return Action()
+    if value == "retry":
+        return Action(retry=True)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        value = {"reward": float(value)}
+    try:
+        action = msgspec.convert(value, Action)
+    except msgspec.ValidationError as error:
+        raise ValueError(
+            f"failure[{kind!r}] = {value!r}: give a reward, 'retry', 'leave-out', or "
+            f"{{retry: true, reward: …}} ({error})"
+        ) from None
+    if action.reward is not None and not math.isfinite(action.reward):
+        raise ValueError(
+            f"failure[{kind!r}] = {action.reward}: must be a finite reward, or None (leave out)"
+        )
+    return action
+
+
+def rollout_config(
+    table: FailureTable,
+    *,
+    timeout: float | None = None,
+    unresponsive: float | None = 30.0,
+    attempts: int = ATTEMPTS,
+) -> RolloutConfig:
+    """How rollouts are tried under ``table``. ``timeout``: seconds of an attempt; ``unresponsive``: seconds of
+    silence after which a worker is taken for dead; ``attempts``: at most, the first included.
+    """
+    kinds = sorted(kind for kind, action in table.items() if action.retry)
+    return RolloutConfig(
+        timeout_seconds=timeout,
+        unresponsive_seconds=unresponsive,
+        max_attempts=attempts if kinds else 1,
+        retry_on=kinds,
+    )
