@@ -1,9 +1,9 @@
 """Agent turns per second of the local engine: 8 prompts of 300 tokens, 8 samples each, 20 new tokens, tiny
 policy.
 
-Run ``python bench/local_engine.py [--threads 2] [--rounds 5]``; prints one JSON object. Each round has new
-prompts, so only the samples of a group share a prefix. ``turns_per_second`` is the median round; nothing
-goes over HTTP.
+Run ``python bench/local_engine.py [--threads 2] [--rounds 5] [--deterministic]``; prints one JSON object.
+Each round has new prompts, so only the samples of a group share a prefix. ``turns_per_second`` is the median
+round; nothing goes over HTTP.
 """
 
 from __future__ import annotations
@@ -62,10 +62,12 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--deterministic", action="store_true")
     args = parser.parse_args()
     torch.set_num_threads(1)
     turns = PROMPTS * SAMPLES
-    with Engine(tiny_policy(), slots=64, max_len=512, threads=args.threads) as engine:
+    options = {"threads": args.threads, "deterministic": args.deterministic}
+    with Engine(tiny_policy(), slots=64, max_len=512, **options) as engine:
         one_round(engine, 0, grouped=True)
         single = [one_round(engine, 2 * i + 1, grouped=False) for i in range(args.rounds)]
         grouped = [one_round(engine, 2 * i + 2, grouped=True) for i in range(args.rounds)]
@@ -76,7 +78,7 @@ def main() -> None:
                 "turns_per_second_best": round(turns / min(single), 1),
                 "turns_per_second_n8": round(turns / statistics.median(grouped), 1),
                 "new_tokens_per_second": round(turns * NEW_TOKENS / statistics.median(single)),
-                "threads": args.threads,
+                **options,
                 "rounds": args.rounds,
             }
         )

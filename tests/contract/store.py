@@ -10,6 +10,10 @@ import math
 from typing import Any
 
 import pytest
+from contract.input import InputContract
+from contract.paging import PagingContract
+from contract.requeue import RequeueContract
+from contract.storing import Clock, call, reward, span
 
 from agentlightning import semconv
 from agentlightning.store.base import AttemptEnded, Conflict, NotFound, Store
@@ -17,56 +21,17 @@ from agentlightning.types import (
     LLM,
     AttemptedRollout,
     AttemptStatus,
-    Call,
     JsonResource,
     PromptTemplate,
     Rollout,
     RolloutConfig,
     RolloutStatus,
-    Span,
+    Seal,
     StepReport,
-    new_id,
 )
 
 
-class Clock:
-    """A clock that moves when told."""
-
-    def __init__(self) -> None:
-        self.now = 1_000_000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def span(lease: AttemptedRollout, name: str = "tool", **fields: Any) -> Span:
-    """A span of a lease."""
-    return Span(rollout_id=lease.rollout.rollout_id, attempt_id=lease.attempt.attempt_id, name=name, **fields)
-
-
-def reward(lease: AttemptedRollout, value: Any, **attributes: Any) -> Span:
-    """A reward span."""
-    return span(lease, semconv.REWARD_SPAN, attributes={semconv.REWARD_VALUE: value, **attributes})
-
-
-def call(lease: AttemptedRollout, sequence: int = 0, **fields: Any) -> Call:
-    """A model call with ids."""
-    values: dict[str, Any] = {
-        "call_id": new_id("ca"),
-        "sequence": sequence,
-        "prompt_ids": [1, 2, 3 + sequence],
-        "response_ids": [4, 5],
-        "logprobs": [-0.5, -1.25],
-        "request": {"messages": [{"role": "user", "content": "2+2?"}]},
-        "response": {"message": {"role": "assistant", "content": "4"}},
-        "tags": {"agent": "solver"},
-        "finish_reason": "stop",
-        **fields,
-    }
-    return Call(rollout_id=lease.rollout.rollout_id, attempt_id=lease.attempt.attempt_id, **values)
-
-
-class StoreContract:
+class StoreContract(RequeueContract, PagingContract, InputContract):
     """Behaviour that all stores share."""
 
     async def lease(self, store: Store, **fields: Any) -> AttemptedRollout:
@@ -498,6 +463,34 @@ class StoreContract:
             report = StepReport(run_id="r", step=0, policy="p", policy_version=1, metrics={"loss": loss})
             await store.add_step(report)
         assert await store.query_steps("r") == [report]
+
+    async def test_a_step_run_again_replaces_its_seals(self, store: Store) -> None:
+        def seal(step: int, rollout: int, policy: str = "p", **fields: Any) -> Seal:
+            return Seal(run_id="r", step=step, rollout_id=f"ro-{rollout}", policy=policy, **fields)
+
+        def report(step: int, policy: str = "p") -> StepReport:
+            return StepReport(run_id="r", step=step, policy=policy, policy_version=step)
+
+        await store.add_step(report(1), [seal(1, 5), seal(1, 4)])
+        await store.add_step(report(0), [seal(0, 9), seal(0, 2, reward=0.5)])
+        await store.add_step(report(0, "q"), [seal(0, 9, "q")])
+        for _ in range(2):
+            await store.add_step(report(0), [seal(0, 1), seal(0, 2, reward=1.0)], request_id="again")
+        found = [(s.step, s.policy, s.rollout_id) for s in await store.query_seals("r")]
+        assert found == [
+            *((0, "q", "ro-9"), (0, "p", "ro-1"), (0, "p", "ro-2")),
+            *((1, "p", "ro-5"), (1, "p", "ro-4")),
+        ]
+        assert await store.query_seals("r", 0, "ro-2") == [seal(0, 2, reward=1.0)]
+        assert await store.query_seals("r", rollout_id="ro-9") == [seal(0, 9, "q")]
+        assert await store.query_seals("other") == [] == await store.query_seals("r", 7)
+        await store.add_step(report(1))
+        assert await store.query_seals("r", 1) == []
+        with pytest.raises(ValueError, match="seal of ro-1 is of run r, step 0"):
+            await store.add_step(report(1), [seal(0, 1)])
+        with pytest.raises(ValueError, match="twice"):
+            await store.add_step(report(1), [seal(1, 1), seal(1, 1)])
+        assert await store.query_seals("r", 1) == []
 
     async def test_counts_add_up(self, store: Store) -> None:
         await store.count("dropped", "stale", rollout_id="ro-1", n=2)

@@ -14,7 +14,7 @@ import pytest
 
 from agentlightning import GRPO, LLM, Trainer, hookspecs
 from agentlightning.algorithms.evaluate import NothingRewarded
-from agentlightning.credit.digest import rows_digest
+from agentlightning.credit.digest import in_order, rows_digest
 from agentlightning.hookspecs import hookimpl
 from agentlightning.plugins import build
 from agentlightning.store import open_store

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from agentlightning.hookspecs import hookimpl as hookimpl, hookspec as hookspec
     from agentlightning.plugins import PluginError as PluginError, Plugins as Plugins
     from agentlightning.recipes import GRPO as GRPO, RLOO as RLOO
+    from agentlightning.runner.lit import LitAgentRunner as LitAgentRunner
     from agentlightning.store import SQLiteStore, StoreClient, open_store as open_store
     from agentlightning.trainer import Trainer as Trainer
     from agentlightning.types import (
@@ -83,6 +84,7 @@ _PUBLIC = {
     "hookspecs": "hookimpl hookspec",
     "plugins": "PluginError Plugins",
     "recipes": "GRPO RLOO",
+    "runner.lit": "LitAgentRunner",
     "store": "LightningStore=SQLiteStore LightningStoreClient=StoreClient open_store",
     "trainer": "Trainer",
     "types": """

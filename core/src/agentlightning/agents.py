@@ -11,17 +11,18 @@ from __future__ import annotations
 import functools
 import inspect
 import math
+import sys
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Generic, TypeVar, overload
 
 from agentlightning.capture.context import tagged
-from agentlightning.types import LLM, PromptTemplate, Resource, Rollout, Span, UsageError
+from agentlightning.types import LLM, PromptTemplate, Resource, Rollout, Span, Triplet, UsageError
 
 Task = TypeVar("Task")
-Result = float | int | bool | None | Sequence[Span]
+Result = float | int | bool | None | Sequence[Span | Triplet]
 """A number is the final reward; ``None``: rewards were emitted, or are missing; spans are added to the
-attempt.
+attempt; triplets are what is trained of it (``docs/rollouts.md``).
 """
 
 
@@ -111,6 +112,13 @@ class FunctionAgent(LitAgent[Any]):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.function(*args, **kwargs)
 
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        """As pickle: by name where a decorator put it in its function's place, else function and name."""
+        place: Any = sys.modules.get(getattr(self, "__module__", ""))
+        for part in getattr(self, "__qualname__", "").split("."):
+            place = getattr(place, part, None)
+        return self.__qualname__ if place is self else (_named_agent, (self.function, self.name))
+
     def _entry_name(self, mode: str) -> str:
         return "rollout_async" if inspect.iscoroutinefunction(self.function) else "rollout"
 
@@ -134,6 +142,10 @@ class FunctionAgent(LitAgent[Any]):
             if value is not None:
                 given[name] = value
         return given
+
+
+def _named_agent(function: Callable[..., Any], name: str) -> FunctionAgent:
+    return FunctionAgent(function, name=name)
 
 
 def _parameters(function: Callable[..., Any]) -> dict[str, bool]:

@@ -5,6 +5,7 @@ Every factory imports lazily: loading this module costs nothing.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -51,16 +52,17 @@ def agl_algorithms() -> list[AlgorithmSpec]:
 @hookimpl
 def agl_stores() -> list[StoreSpec]:
     def embedded(url: str) -> Any:
-        from agentlightning.store.sqlite import SQLiteStore
+        from agentlightning.store.local import open_file
 
-        return SQLiteStore(url)
+        return open_file(url)
 
     def remote(url: str) -> Any:
         from agentlightning.store.client import StoreClient
 
-        return StoreClient(url)
+        return StoreClient(url, os.environ.get("AGL_TOKEN"))
 
-    return [StoreSpec("sqlite", embedded), StoreSpec("http", remote), StoreSpec("https", remote)]
+    schemes = {"sqlite": embedded, "http": remote, "https": remote, "unix": remote}
+    return [StoreSpec(scheme, factory) for scheme, factory in schemes.items()]
 
 
 @hookimpl
@@ -121,5 +123,11 @@ def agl_commands() -> list[CommandSpec]:
         CommandSpec("train", command("train"), "train an agent"),
         CommandSpec("eval", command("evaluate"), "score an agent on tasks"),
         CommandSpec("store", command("store"), "serve a store"),
+        CommandSpec("runner", command("runner"), "run an agent on a store's rollouts"),
+        CommandSpec("doctor", command("doctor"), "look a run over before it costs anything"),
+        CommandSpec("runs", command("runs"), "list runs"),
+        CommandSpec("trace", command("trace"), "show what an attempt did"),
+        CommandSpec("explain", command("explain"), "explain a rollout, a call or a token"),
+        CommandSpec("verify", command("verify"), "compare a store with what was trained from it"),
         CommandSpec("plugins", command("plugins"), "list plugins and their hooks"),
     ]

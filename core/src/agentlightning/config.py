@@ -13,13 +13,14 @@ import sys
 import traceback
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from agentlightning.algorithms.batching import check_tasks
 from agentlightning.types import UsageError
+from agentlightning.types.failure import ATTEMPTS
 
 
 class ConfigError(UsageError, ValueError):
@@ -38,8 +39,16 @@ class AgentSection(_Section):
     name: str = "agent"
     type: str | None = None
     """Framework adapter to activate by name; adapters of imported frameworks are active anyway."""
-    concurrency: int = Field(default=16, ge=1)
+    concurrency: int = Field(default=16, ge=0)
+    """Rollouts at a time; 0: none here, runners of their own (`agl runner`) lease them."""
+    isolation: Literal["inline", "process"] = "inline"
+    """Where the agent runs: in this process, or each attempt in a process that can be killed."""
     timeout_seconds: float | None = Field(default=60.0, gt=0)
+    """Wall time of one attempt."""
+    unresponsive_seconds: float | None = Field(default=30.0, gt=0)
+    """Silence of its runner after which an attempt is given to another."""
+    max_attempts: int = Field(default=ATTEMPTS, ge=1)
+    """Attempts of a rollout whose failures are all of kinds that `training.failure` tries again."""
     select: str | list[str] | None = None
     """Agents whose calls are trained: a name, names, or ``re:pattern``; none: all."""
 
@@ -66,8 +75,10 @@ class TrainingSection(_Section):
     recipe: dict[str, Any] = {}
     """Overrides of the recipe's fields."""
     evaluate_every: int = Field(default=0, ge=0)
-    failure: dict[str, float | None] = {}
-    """Kind of failure → reward, e.g. ``{timeout: 0.0}``; kinds not named are left out of training."""
+    failure: dict[str, Any] = {}
+    """The failure table, e.g. ``{timeout: 0.0, agent-raised: retry}`` (``docs/failures.md``)."""
+    quorum: dict[str, Any] | None = None
+    """When a step goes on without its slowest rollouts: ``{k: 6, deadline: 30, hedge: 0}``; none: never."""
 
 
 class DataSection(_Section):

@@ -74,6 +74,13 @@ def agl_run_started(run: dict[str, Any]) -> None:
 
 
 @hookspec
+def agl_run_resumed(run: dict[str, Any], reports: list[StepReport], evaluations: list[Evaluation]) -> None:
+    """A run goes on. ``reports`` and ``evaluations``: what stands of its earlier life; what comes after
+    replaces the rest.
+    """
+
+
+@hookspec
 def agl_rollout_started(rollout: Rollout, attempt: Attempt) -> None:
     """A runner begins an attempt."""
 

@@ -66,6 +66,10 @@ REWARD_CALL: Final = "agl.reward.call_id"
 REWARD_SPAN_ID: Final = "agl.reward.span_id"
 REWARD_AGENT: Final = "agl.reward.agent"
 REWARD_FINAL: Final = "agl.reward.final"
+SUPPLIED: Final = "agl.supplied"
+"""On a reward that came with an agent-supplied transition; in an attempt's metadata, the ids of the calls that
+its agent's own record names: the others are replaced.
+"""
 
 # HTTP headers between wire layer and gateway; the gateway strips them before the engine sees the request
 HEADER_TAGS: Final = "x-agl-tags"

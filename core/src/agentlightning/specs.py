@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from agentlightning.types import LLM, Batch, Evaluation, Recipe, Record, StepReport, Tags
+from agentlightning.types import LLM, Batch, Evaluation, Recipe, Record, Row, StepReport, Tags
 
 CreditRule = Callable[[Record, Recipe], dict[str, float | None]]
 
@@ -35,6 +35,9 @@ class Job(Protocol):
     async def evaluate(self, step: int) -> Evaluation | None:
         """Evaluate the present policy if the schedule asks for it after this step."""
 
+    def state(self) -> dict[str, Any]:
+        """What the algorithm wants kept in a checkpoint, as JSON."""
+
     async def saved(self, folder: Path, step: int) -> None:
         """Tell hooks that a checkpoint of ``step`` finished steps lies complete in ``folder``."""
 
@@ -46,6 +49,12 @@ class Driver(Protocol):
 
     async def start(self) -> LLM:
         """Serve the policy; the returned endpoint is the engine the gateway calls."""
+
+    async def resume(self, folder: Path) -> tuple[int, dict[str, Any]]:
+        """After ``start``: go on from the last complete checkpoint in the run's ``folder``.
+
+        The number of steps it has finished, and the job's ``state`` then; ``(0, {})`` if there is none.
+        """
 
     @property
     def version(self) -> int:
@@ -62,12 +71,31 @@ class Driver(Protocol):
 
 
 class Tracker(Protocol):
-    """Receives what a run reports. Errors are counted, never fatal."""
+    """Receives what a run reports. Errors are counted, never fatal.
+
+    When a run goes on, a tracker with a method ``resumed(run, reports, evaluations)`` is told what stands of
+    its earlier life; others are told ``start`` again.
+    """
 
     def start(self, run: Mapping[str, Any]) -> None: ...
     def step(self, report: StepReport) -> None: ...
     def evaluated(self, evaluation: Evaluation) -> None: ...
     def finish(self, summary: Mapping[str, Any]) -> None: ...
+
+
+class Inspector(Protocol):
+    """A policy folder at rest, as ``agl explain`` and ``agl verify`` ask it."""
+
+    def decode(self, ids: Sequence[int]) -> list[str]:
+        """The text of each token by itself; a part of a character has the replacement character."""
+
+    def logprobs(self, row: Row) -> list[float]:
+        """The logprob of every token of the row under the folder's weights, at the row's temperature and
+        guided choices; 0 outside the mask.
+        """
+
+    def digest(self) -> str:
+        """sha256 of the parameters, as in ``StepReport.params_digest``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +141,12 @@ class DriverSpec:
     factory: Callable[..., Driver]
     honours: frozenset[str] = frozenset()
     about: str = ""
+    inspect: Callable[[Path], Inspector] | None = None
+    """Opens a policy folder that this driver wrote, for ``agl explain`` and ``agl verify``."""
+    facts: Callable[[Mapping[str, Any]], dict[str, str]] | None = None
+    """With these options, what it would compute with on this machine (device, threads, versions), for
+    ``agl doctor``; UsageError for what is not there.
+    """
 
 
 @dataclass(frozen=True, slots=True)

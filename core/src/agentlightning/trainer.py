@@ -11,25 +11,27 @@ import json
 import platform
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from agentlightning.agents import as_agent
 from agentlightning.algorithms.batching import check_tasks
 from agentlightning.algorithms.context import Algorithm, Context
+from agentlightning.algorithms.quorum import read_quorum
 from agentlightning.algorithms.rl import refuse_ignored
 from agentlightning.capture.sessions import capturing
 from agentlightning.gateway import Gateway, SamplingPolicy, Upstream
 from agentlightning.keys import Keys
 from agentlightning.plugins import Plugins, load as load_plugins, pick
 from agentlightning.runner import Runner
+from agentlightning.runs import data_digest, open_run, put_on_record, versions
 from agentlightning.specs import Driver
 from agentlightning.store import Store, open_store
 from agentlightning.trackers import Relay
 from agentlightning.types import Call, Recipe, UsageError
+from agentlightning.types.failure import ATTEMPTS, read_table, rollout_config
 
 POLICY = "policy"
 """Name under which agents ask the gateway for the trained policy."""
@@ -59,15 +61,21 @@ class Trainer:
         steps: int = 40,
         batch_size: int = 8,
         n_runners: int = 16,
+        isolation: str = "inline",
         timeout: float | None = 60.0,
+        unresponsive: float | None = 30.0,
+        max_attempts: int = ATTEMPTS,
         select: str | list[str] | None = None,
         adapters: Sequence[str] = (),
         headroom: dict[str, Callable[..., Any]] | None = None,
         headroom_tasks: int = 100,
         evaluate_every: int = 0,
-        failure: dict[str, float | None] | None = None,
+        failure: Mapping[str, Any] | None = None,
+        quorum: Mapping[str, Any] | None = None,
         seed: int = 1,
         folder: str | Path = "runs",
+        run: str | None = None,
+        resume: bool = False,
         store: Store | str | Path | None = None,
         trackers: Sequence[str] | None = None,
         plugins: Plugins | None = None,
@@ -81,15 +89,23 @@ class Trainer:
         self.steps = steps
         self.batch_size = batch_size
         self.n_runners = n_runners
+        self.isolation = isolation
         self.timeout = timeout
+        self.unresponsive = unresponsive
+        self.max_attempts = max_attempts
         self.select = select
         self.adapters = tuple(adapters)
         self.headroom = headroom or {}
         self.headroom_tasks = headroom_tasks
         self.evaluate_every = evaluate_every
-        self.failure = failure
+        self.failure = read_table(failure)
+        self.quorum = read_quorum(quorum)
+        if self.quorum is not None and self.options.get("deterministic"):
+            raise UsageError("quorum: who comes first depends on timing, which deterministic mode excludes")
         self.seed = seed
         self.folder = Path(folder)
+        self.run = run
+        self.resume = resume
         self.store = store
         self.trackers = trackers
         self.plugins = plugins or load_plugins()
@@ -142,6 +158,7 @@ class Trainer:
             evaluate_every=self.evaluate_every,
             headroom_tasks=self.headroom_tasks,
             failure=self.failure,
+            quorum=self.quorum,
         )
         return rl
 
@@ -162,9 +179,12 @@ class Trainer:
         """All that a run needs, open: store, gateway, engine, runner. Closed in reverse, whatever happens."""
         check_tasks(train, "training tasks")
         check_tasks(val, "held-out tasks")
-        folder = _fresh(self.folder / (time.strftime("%Y%m%d-%H%M%S") + f"-{self.name}-s{self.seed}"))
         async with AsyncExitStack() as stack:
-            stack.push(_say_where(folder))
+            run = open_run(self.folder, self.name, self.seed, run=self.run, resume=self.resume)
+            stack.callback(run.close)
+            folder = run.folder
+            if self.trackers != []:  # a probe that leaves nothing behind has no place to tell of
+                stack.push(_say_where(folder))
             plugins = self._listeners(folder, stack)
             store = await self._store(folder, stack)
             gateway = Gateway(store, Keys.from_env(), select=self.select, on_call=_call_recorded(plugins))
@@ -173,17 +193,8 @@ class Trainer:
             stack.enter_context(capturing(self._instrumentors()))
             driver = await self._serve(gateway, stack) if serve_policy else None
             await self._serve_scripted(gateway, stack, val)
-            runner = Runner(
-                agent,
-                store,
-                gate=gateway,
-                plugins=plugins,
-                run_id=folder.name,
-                concurrency=self.n_runners,
-                timeout=self.timeout,
-            )
             context = Context(
-                run_id=folder.name,
+                run_id=run.run_id,
                 folder=folder,
                 store=store,
                 gateway=gateway,
@@ -194,14 +205,33 @@ class Trainer:
                 policy=POLICY,
                 driver=driver,
                 headroom=self.headroom,
-                timeout=self.timeout,
-                runner=_background(runner, stack),
-                ended=runner.ended,
+                config=rollout_config(
+                    self.failure,
+                    timeout=self.timeout,
+                    unresponsive=self.unresponsive,
+                    attempts=self.max_attempts,
+                ),
                 say=_say,
             )
-            await context.publish()
-            await self._announce(context, agent)
+            await put_on_record(context, self._info(context, agent), resumed=run.resumed)
+            self._start_runner(context, agent, stack)
             yield context
+
+    def _start_runner(self, context: Context, agent: Any, stack: AsyncExitStack) -> None:
+        """Run the agent here, unless runners of their own do (``n_runners=0``)."""
+        if not self.n_runners:
+            return
+        runner = Runner(
+            agent,
+            context.store,
+            gate=context.gateway,
+            plugins=context.plugins,
+            run_id=context.run_id,
+            concurrency=self.n_runners,
+            timeout=self.timeout,
+        )
+        context.ended = runner.ended
+        context.runner = _background(runner, stack)
 
     def _listeners(self, folder: Path, stack: AsyncExitStack) -> Plugins:
         """The plugins with this run's trackers among them; a tracker may listen to hooks of its own too."""
@@ -271,52 +301,32 @@ class Trainer:
             return list(self.trackers)
         return [name for name, spec in self.plugins.trackers.items() if spec.default]
 
-    async def _announce(self, context: Context, agent: Any) -> None:
-        run = {
+    def _info(self, context: Context, agent: Any) -> dict[str, Any]:
+        """What there is to know of a run: what it is for a reader, and all that decides on its rows."""
+        recipe = self.recipe
+        return {
             "run_id": context.run_id,
             "steps": self.steps,
+            "batch_size": self.batch_size,
             "seed": self.seed,
             "about": {
                 "agent": f"{self.name} · {getattr(as_agent(agent), 'name', type(agent).__name__)}",
-                "recipe": json.dumps({"name": self.recipe.name, **self.recipe.uses()}),
+                "recipe": json.dumps({"name": recipe.name, **recipe.uses()}),
                 "policy": str(self.policy),
                 "driver": self.driver,
                 "gateway": context.gateway.url,
                 "tasks": f"{len(context.train)} to train on, {len(context.val)} held out",
             },
+            "recipe": recipe.model_dump(),
+            "failure": {kind: action.model_dump() for kind, action in self.failure.items()},
+            "data": {"train": data_digest(context.train), "val": data_digest(context.val)},
+            "policy": str(self.policy),
+            "driver": self.driver,
             "note": self.note,
             "options": self.options,
             "python": platform.python_version(),
-            "versions": _versions(("agl-core", "agl-local", "agl-autogen", "torch", "openai")),
+            "versions": versions(("agl-core", "agl-local", "agl-autogen", "torch", "openai")),
         }
-        await context.store.add_run(context.run_id, run)
-        context.plugins.moment("agl_run_started", run=run)
-
-
-def _versions(names: Sequence[str]) -> dict[str, str]:
-    found = {}
-    for name in names:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
-
-
-def _fresh(folder: Path) -> Path:
-    """Make ``folder``; if it exists already, the next free ``folder-2``, …"""
-    candidate, n = folder, 1
-    while True:
-        try:
-            candidate.mkdir(parents=True)
-            return candidate.resolve()
-        except FileExistsError:
-            n += 1
-            candidate = folder.with_name(f"{folder.name}-{n}")
-        except OSError as error:
-            raise UsageError(
-                f"cannot make the run's folder {candidate}: {error}; choose another `output`"
-            ) from None
 
 
 def _background(runner: Runner, stack: AsyncExitStack) -> asyncio.Task[None]:
@@ -348,6 +358,7 @@ def _say_where(folder: Path) -> Callable[..., None]:
     def leaving(kind: type[BaseException] | None, error: BaseException | None, _: Any) -> None:
         if kind is not None:
             _say(f"The run did not finish. What there is of it: {folder}")
+            _say(f"To go on with it: --run {folder.name} --resume")
 
     return leaving
 

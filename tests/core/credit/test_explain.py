@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
+from pathlib import Path
+
+import msgspec
 import pytest
-from core.credit.builders import make_call, make_record, one_call
+from core.credit.builders import PATIENT, make_call, make_record, one_call, worlds
+from hypothesis import given, strategies as st
 
 from agentlightning.credit import assign, trace_token
+from agentlightning.credit.explain import BREAKS, REASONS, links, place_of, share, standings
 from agentlightning.recipes import GRPO
+from agentlightning.types import Record
+
+GUIDE = Path(__file__).parents[3] / "docs" / "credit.md"
 
 
 def batch():
@@ -50,3 +60,68 @@ def test_what_is_not_there_is_named():
         trace_token(batch(), "z", 0)
     with pytest.raises(IndexError, match="2 response tokens"):
         trace_token(batch(), "b", 2)
+
+
+@PATIENT
+@given(worlds(), st.sampled_from(["rollout", "call", "token", "constant"]))
+def test_every_call_is_in_a_row_or_has_a_reason(records: list[Record], normalise):
+    recipe = msgspec.structs.replace(GRPO(), normalise=normalise, constant=3.0, baseline="none", scale="none")
+    out: dict[str, str] = {}
+    batch = assign(records, recipe, out=out)
+    for record in records:
+        for call in record.calls:
+            found = place_of(batch.rows, call.call_id)
+            assert (found is None) == (call.call_id in out)
+            if found is None:
+                continue
+            row, segment = found
+            of = share(batch.rows, recipe, row, segment)
+            divisor = {
+                "rollout": of.rollouts * of.own,
+                "call": of.calls * of.call,
+                "token": of.tokens,
+                "constant": of.rollouts * 3.0,
+            }[normalise]
+            assert row.weights[segment.start] == 1.0 / divisor
+            assert record.rollout.rollout_id in standings(
+                batch.rows, row.metadata["calls"][call.call_id]["group"]
+            )
+
+
+@PATIENT
+@given(worlds(clean=True), st.booleans())
+def test_links_tell_what_the_ledger_counts(records: list[Record], merge: bool):
+    recipe = msgspec.structs.replace(GRPO(), merge=merge)
+    batch = assign(records, recipe)
+    ledgers = {ledger.rollout_id: ledger for ledger in batch.ledgers}
+    for record in records:
+        found = links(record.calls, recipe)
+        assert found.keys() == {call.call_id for call in record.calls}
+        counted = Counter(link.reason for link in found.values() if link.reason)
+        assert counted == ledgers[record.rollout.rollout_id].breaks and counted.keys() <= BREAKS.keys()
+        assert all(link.text() for link in found.values())
+
+
+def test_a_branch_and_a_break_name_the_earlier_call():
+    ask = [{"role": "user", "content": "2 + 3"}]
+    told = [*ask, {"role": "assistant", "content": "5"}, {"role": "user", "content": "sure?"}]
+    calls = [
+        make_call("a", [1], [2], 0, request={"messages": ask}, response={"content": "5"}),
+        make_call("b", [1, 2, 3], [4], 1),
+        make_call("c", [1, 2, 6], [7], 2),
+        make_call("d", [1, 9, 3], [4], 3, request={"messages": told}),
+    ]
+    found = links(calls, GRPO())
+    assert [(n, link.kind, link.earlier, link.reason) for n, link in found.items()] == [
+        ("a", "start", None, ""),
+        ("b", "extends", "a", ""),
+        ("c", "branch", "a", "branch"),
+        ("d", "break", "a", "retokenised"),
+    ]
+    assert found["d"].text().startswith("did not merge with a (retokenised): the earlier answer stands")
+
+
+def test_every_reason_of_the_guide_has_a_sentence():
+    paragraph = GUIDE.read_text().partition("## The ledger")[2].partition("`verdicts` counts")[0]
+    reasons = set(re.findall(r"`([a-z-]+)`", paragraph)) - {"select"}
+    assert len(reasons) > 15 and reasons <= REASONS.keys()

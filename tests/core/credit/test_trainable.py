@@ -26,6 +26,7 @@ def reasons(*calls, staleness=0, version=None, wire: list[Span] | None = None):
         ({"selected": False}, "not-selected"),
         ({"masked": "off-policy-sampling"}, "off-policy-sampling"),
         ({"masked": "over-length"}, "over-length"),
+        ({"status": "error", "masked": "over-length"}, "over-length"),
         ({"prompt_ids": None}, "no-ids"),
         ({"response_ids": None}, "no-ids"),
         ({"response_ids": [], "logprobs": [], "completion_tokens": 0}, "empty-response"),

@@ -108,6 +108,35 @@ async def test_errors_have_the_sdks_types(world, client):
         await client.with_options(api_key="sk-1").chat.completions.create(model="m", messages=MESSAGES)
 
 
+@pytest.mark.parametrize("stream_ids", [True, False])
+async def test_reasoning_apart(world, client, stream_ids):
+    world.gateway.add_route(
+        Upstream(url=world.engine.url, model="tiny", reasoning="split", stream_ids=stream_ids)
+    )
+    world.engine.options = {"text": "<think> hm </think> yes"}
+    answer = await client.chat.completions.create(model="m", messages=MESSAGES)
+    message = answer.choices[0].message
+    assert (message.content, message.model_extra["reasoning_content"]) == ("yes", "hm")
+    assert answer.choices[0].model_extra["token_ids"] == tokens_of("<think> hm </think> yes")[0]
+    stream = await client.chat.completions.create(model="m", messages=MESSAGES, stream=True)
+    deltas = [c.choices[0].delta async for c in stream]
+    assert "".join(d.content or "" for d in deltas) == "yes"
+    assert "".join((d.model_extra or {}).get("reasoning_content") or "" for d in deltas) == "hm"
+
+
+async def test_too_long_a_prompt_is_a_bad_request(world, client):
+    async def refuse(request, body):
+        from aiohttp import web
+
+        message = "This model's maximum context length is 10 tokens. However, you requested 12."
+        return web.json_response({"object": "error", "message": message, "code": 400}, status=400)
+
+    world.engine.answer = refuse
+    with pytest.raises(openai.BadRequestError) as caught:
+        await client.chat.completions.create(model="m", messages=MESSAGES)
+    assert caught.value.code == "context_length_exceeded" and len(world.engine.bodies) == 1
+
+
 async def test_a_broken_stream_raises(world, client):
     async def broken(request, body):
         return await world.engine.stream(

@@ -320,7 +320,7 @@ async def test_spans_that_cannot_be_stored_fail_their_attempt_not_the_runner(sto
 
     async with serving(agent, store):
         bad, good = await finish(store, [1, 0])
-    assert (await reason(store, bad)).startswith("bad-spans: ")
+    assert (await reason(store, bad)).startswith("bad-record: ")
     assert good.status == RolloutStatus.SUCCEEDED
 
 

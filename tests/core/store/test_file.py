@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from agentlightning.store import SQLiteStore, StoreClient, StoreError, open_store, schema
+from agentlightning.store import LocalStore, SQLiteStore, StoreClient, StoreError, open_store, schema
 
 WRITER = """
 import asyncio, sys
@@ -148,18 +148,15 @@ def test_migrations_run_once_and_in_order_or_not_at_all() -> None:
         c.execute("ALTER TABLE workers ADD COLUMN port INTEGER")
         raise RuntimeError("half way")
 
+    first, then = schema.MIGRATIONS, schema.SCHEMA_VERSION + 1
     with pytest.raises(RuntimeError, match="half way"):
-        schema.prepare(connection, [second, broken])
-    assert schema.version_of(connection) == 1
+        schema.prepare(connection, [*first, second, broken])
+    assert schema.version_of(connection) == schema.SCHEMA_VERSION
     assert "host" not in [row[1] for row in connection.execute("PRAGMA table_info(workers)")]
-    schema.prepare(connection, [second])
-    schema.prepare(connection, [second])
-    assert schema.version_of(connection) == 2
+    schema.prepare(connection, [*first, second])
+    schema.prepare(connection, [*first, second])
+    assert schema.version_of(connection) == then
     connection.close()
-
-
-def test_the_version_counts_the_migrations() -> None:
-    assert len(schema.MIGRATIONS) + 1 == schema.SCHEMA_VERSION
 
 
 def test_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,14 +169,15 @@ def test_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     }
     for place, path in expected.items():
         store = open_store(place)
-        assert isinstance(store, SQLiteStore) and store.db.path == path and path.exists()
+        assert isinstance(store, LocalStore) and store.path == path and path.exists()
+        assert store.owned is not None and store.owned.db.path == path
         asyncio.run(store.close())
     monkeypatch.delenv("AGL_STORAGE")
     store = SQLiteStore()
     assert store.db.path == Path.home() / ".agent-lightning" / "store.sqlite"
     asyncio.run(store.close())
     assert isinstance(open_store("http://localhost:1"), StoreClient)
-    with pytest.raises(StoreError, match=r"registered for redis://.*http://, https://, sqlite://"):
+    with pytest.raises(StoreError, match=r"registered for redis://.*http://, https://, sqlite://, unix://"):
         open_store("redis://x")
     with pytest.raises(ValueError, match="NORMAL or FULL"):
         SQLiteStore(tmp_path / "x.sqlite", synchronous="OFF")  # type: ignore[arg-type]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import os
 import signal
 import socket
@@ -16,7 +17,7 @@ import pytest
 from aiohttp import web
 from contract.store import call, reward, span
 
-from agentlightning.store import AttemptEnded, SQLiteStore, Store, StoreClient, StoreError
+from agentlightning.store import AttemptEnded, SQLiteStore, Store, StoreClient, StoreError, open_store
 from agentlightning.store.routes import BY_NAME, TABLE
 from agentlightning.store.server import Served, create_app, start
 from agentlightning.types import AttemptStatus
@@ -42,7 +43,8 @@ async def answer(response: Any) -> tuple[int, Any]:
 
 def test_every_method_has_a_route_and_every_route_a_method() -> None:
     methods = {n for n, m in vars(Store).items() if not n.startswith("_") and callable(m)} - {"close"}
-    assert methods == set(BY_NAME) and len(TABLE) == len(BY_NAME)
+    routed = methods - {"add_otel_span"}  # the client sends an OpenTelemetry span as one of ours
+    assert routed == set(BY_NAME) and len(TABLE) == len(BY_NAME)
     for name in methods:
         assert callable(getattr(SQLiteStore, name)) and callable(getattr(StoreClient, name))
 
@@ -77,6 +79,9 @@ async def test_errors_say_what_and_where(http: aiohttp.ClientSession) -> None:
         http.post("/v1/agl/rollouts", data=b"{", headers={"Content-Type": "application/json"})
     )
     assert status == 400
+    packed = {"data": gzip.compress(b"{}"), "headers": {"Content-Encoding": "gzip"}}
+    status, error = await answer(http.post("/v1/agl/rollouts", **packed))
+    assert status == 415 and "not compressed" in error["message"]
     status, error = await answer(http.get("/v1/agl/rollouts/ro-x/spans?limit=many"))
     assert status == 422 and "$.limit" in error["message"]
     status, error = await answer(http.post("/v1/agl/queue/dequeue/many", json={"limit": 0}))
@@ -99,7 +104,7 @@ async def test_a_bug_of_ours_is_a_500_without_its_text(
     assert status == 500 and "secret" not in error["message"] and "secret" in caplog.text
 
 
-async def test_a_token_is_asked_for(sqlite: SQLiteStore) -> None:
+async def test_a_token_is_asked_for(sqlite: SQLiteStore, monkeypatch: pytest.MonkeyPatch) -> None:
     served = await start(sqlite, port=0, token="s3cret")
     try:
         for token in (None, "wrong"):
@@ -107,9 +112,10 @@ async def test_a_token_is_asked_for(sqlite: SQLiteStore) -> None:
             with pytest.raises(StoreError, match="Unauthorized"):
                 await client.statistics()
             await client.close()
-        client = StoreClient(served.url, "s3cret")
-        assert (await client.enqueue_rollout(1)).input == 1
-        await client.close()
+        monkeypatch.setenv("AGL_TOKEN", "s3cret")
+        for client in (StoreClient(served.url, "s3cret"), open_store(served.url)):
+            assert (await client.enqueue_rollout(1)).input == 1
+            await client.close()
         async with aiohttp.ClientSession() as session, session.get(f"{served.url}/v1/agl/health") as health:
             assert health.status == 200
     finally:

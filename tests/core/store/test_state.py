@@ -1,184 +1,332 @@
-"""A store against a model of it: whatever order things happen in, states and refusals agree."""
+"""Three stores side by side: one in a file, one asked over HTTP, and the model.
+
+Whatever order things happen in, states, fences, refusals and counts agree; a request sent again changes
+nothing; a crash loses what nobody was told of, and nothing else.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from dataclasses import dataclass, field
+import itertools
+import tempfile
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine
+from pathlib import Path
 from typing import Any
 
-from contract.store import Clock, span
+from contract.store import Clock
+from core.store.model import SILENCE, Lease, Model
 from hypothesis import settings, strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from agentlightning.store.base import AttemptEnded, Conflict
+from agentlightning.store.base import AttemptEnded, Conflict, Store
+from agentlightning.store.client import StoreClient
+from agentlightning.store.server import Served, start
 from agentlightning.store.sqlite import SQLiteStore
-from agentlightning.types import AttemptedRollout, AttemptStatus, RolloutConfig, RolloutStatus
+from agentlightning.types import AttemptedRollout, AttemptStatus, Call, RolloutConfig, RolloutStatus, Span
 
-SILENCE = 30.0
-ENDS = [AttemptStatus.SUCCEEDED, AttemptStatus.FAILED, AttemptStatus.TIMEOUT, AttemptStatus.UNRESPONSIVE]
+ENDS = ["succeeded", "failed", "timeout", "unresponsive"]
+KINDS = ["failed", "timeout", "unresponsive", "model-5xx"]
+MOST = 3
+"""Rollouts of one example: few, so that much happens to each."""
+INDEX = st.integers(0, 31)
+Ask = Callable[["Side", str | None], Awaitable[Any]]
 
 
-@dataclass
-class Model:
-    """What a rollout should look like."""
+class Side:
+    """One real store: in a file, and asked directly or over HTTP."""
 
-    order: int
-    retries: bool
-    status: str = "queuing"
-    attempts: int = 0
-    alive: bool = False
-    heard: float = 0.0
-    spans: dict[int, int] = field(default_factory=dict)
+    def __init__(self, path: Path, clock: Clock, over_http: bool) -> None:
+        self.path, self.clock, self.over_http = path, clock, over_http
+        self.attempts: dict[Lease, str] = {}
+        self.leases: dict[str, Lease] = {}
 
-    def end(self, status: AttemptStatus) -> None:
-        self.alive = False
-        if status is AttemptStatus.SUCCEEDED:
-            self.status = "succeeded"
-        else:
-            self.status = "requeuing" if self.retries and self.attempts < 2 else "failed"
+    async def open(self) -> None:
+        self.owner = SQLiteStore(self.path, clock=self.clock)
+        self.store: Store = self.owner
+        self.served: Served | None = None
+        if self.over_http:
+            self.served = await start(self.owner, port=0)
+            self.store = StoreClient(self.served.url)
+
+    async def close(self) -> None:
+        if self.served is not None:
+            await self.store.close()
+            await self.served.close()
+        await self.owner.close()
+
+    async def crash(self) -> None:
+        """End in the middle of a write, which is not acknowledged."""
+        lost = asyncio.ensure_future(self.owner.enqueue_rollout("lost", rollout_id="ro-lost"))
+        await asyncio.sleep(0)
+        assert self.owner.db.connection.in_transaction and not lost.done()
+        self.owner.db.connection.rollback()
+        lost.cancel()
+        await asyncio.wait([lost])
+        await self.close()
+        await self.open()
+
+    def named(self, lease: AttemptedRollout) -> Lease:
+        found = lease.rollout.rollout_id, lease.attempt.sequence_id
+        assert lease.attempt.fence == lease.rollout.attempts == found[1]
+        assert lease.rollout.status is RolloutStatus.PREPARING
+        self.attempts[found] = lease.attempt.attempt_id
+        self.leases[lease.attempt.attempt_id] = found
+        return found
+
+    async def seen(self) -> Any:
+        """All that can be seen of it, without the ids of its attempts."""
+        shown: dict[str, Any] = {}
+        for rollout in await self.store.query_rollouts():
+            attempts = await self.store.query_attempts(rollout.rollout_id)
+            spans = await self.store.query_spans(rollout.rollout_id, None)
+            calls = await self.store.query_calls(rollout.rollout_id, None)
+            of_calls = Counter(self.leases[c.attempt_id][1] for c in calls)
+            of_spans = Counter(self.leases[s.attempt_id][1] for s in spans)
+            assert (rollout.end_time is not None) == rollout.status.final
+            for attempt in attempts:
+                assert (attempt.end_time is None) == (attempt.status.value in ("preparing", "running"))
+            shown[rollout.rollout_id] = (
+                *(rollout.status.value, rollout.attempts, [a.status.value for a in attempts]),
+                *(of_spans - of_calls, of_calls),
+            )
+        return shown, (await self.store.counts()).get("refused", {})
+
+
+def outcome(work: Callable[[], Any]) -> Any:
+    """What came of it: a value, or the type of the error."""
+    try:
+        return work()
+    except (AttemptEnded, Conflict) as error:
+        return type(error)
+
+
+def any_rollout(machine: StoreMachine) -> bool:
+    return bool(machine.model.rollouts)
+
+
+def any_lease(machine: StoreMachine) -> bool:
+    return bool(machine.leases)
 
 
 class StoreMachine(RuleBasedStateMachine):
-    """Rules are the store's methods; the model is twenty lines."""
-
-    leases: Bundle[AttemptedRollout] = Bundle("leases")
-    rollouts: Bundle[str] = Bundle("rollouts")
+    """Rules are the store's methods, each run on all three, and then (``twice``) sent again."""
 
     def __init__(self) -> None:
         super().__init__()
+        self.folder = tempfile.TemporaryDirectory()
         self.loop = asyncio.new_event_loop()
         self.clock = Clock()
-        self.store = SQLiteStore(":memory:", clock=self.clock)
-        self.model: dict[str, Model] = {}
-        self.revivable: set[str] = set()
-        self.refused = 0
+        paths = Path(self.folder.name)
+        self.sides = [Side(paths / f"{n}.sqlite", self.clock, over_http=n == 1) for n in range(2)]
+        self.model = Model(self.clock)
+        self.numbers = itertools.count()
+        self.past: list[tuple[Ask, str, Any]] = []
+        self.leases: list[Lease] = []
+        for side in self.sides:
+            self.do(side.open())
 
     def teardown(self) -> None:
-        self.do(self.store.close())
+        for side in self.sides:
+            self.do(side.close())
         self.loop.close()
+        self.folder.cleanup()
 
     def do(self, work: Coroutine[Any, Any, Any]) -> Any:
         return self.loop.run_until_complete(work)
 
-    @rule(target=rollouts, retries=st.booleans())
-    def enqueue(self, retries: bool) -> str:
-        config = RolloutConfig(
-            unresponsive_seconds=SILENCE,
-            max_attempts=2 if retries else 1,
-            retry_condition=[s for s in ENDS if s is not AttemptStatus.SUCCEEDED],
-        )
-        made = self.do(self.store.enqueue_rollout(len(self.model), config=config))
-        self.model[made.rollout_id] = Model(len(self.model), retries)
-        return str(made.rollout_id)
+    def pick(self, index: int) -> Lease:
+        """A lease: as often a current one as any that ever was."""
+        current = [(i, len(r.attempts)) for i, r in self.model.rollouts.items() if r.attempts]
+        some = current if index % 2 else self.leases
+        return some[index // 2 % len(some)]
 
-    @rule(target=leases)
-    def dequeue(self) -> Any:
-        lease = self.do(self.store.dequeue_rollout("w"))
-        queued = [r for r, m in self.model.items() if m.status in ("queuing", "requeuing")]
-        if not queued:
-            self.expire()
-            queued = [r for r, m in self.model.items() if m.status in ("queuing", "requeuing")]
-        if not queued:
-            assert lease is None
-            return self.enqueue_and_start()
-        first = min(queued, key=lambda r: self.model[r].order)
-        assert lease is not None and lease.rollout.rollout_id == first
-        self.leased(first)
-        return lease
+    def rollout(self, index: int) -> str:
+        """Any rollout."""
+        return list(self.model.rollouts)[index % len(self.model.rollouts)]
 
-    def enqueue_and_start(self) -> AttemptedRollout:
-        lease: AttemptedRollout = self.do(self.store.start_attempt(self.enqueue(False)))
-        self.leased(lease.rollout.rollout_id)
-        return lease
+    def all(self, ask: Ask, expected: Callable[[], Any], twice: bool = False) -> Any:
+        """Ask both stores, and the model once; they agree."""
+        request_id = f"q{next(self.numbers)}"
+        answer = outcome(expected)
+        for side in self.sides:
+            for _ in range(1 + twice):
+                assert outcome(lambda: self.do(run(ask, side, request_id))) == answer  # noqa: B023
+        if not isinstance(answer, type) and answer != []:
+            self.past.append((ask, request_id, answer))
+        return answer
 
-    def leased(self, rollout_id: str) -> None:
-        model = self.model[rollout_id]
-        model.status, model.alive, model.heard = "preparing", True, self.clock.now
-        model.attempts += 1
-        self.revivable.discard(rollout_id)
+    @rule(data=st.data())
+    def send_again(self, data: st.DataObject) -> None:
+        """However late, a request that was answered is answered the same and not done again."""
+        if self.past:
+            ask, request_id, answer = data.draw(st.sampled_from(self.past))
+            for side in self.sides:
+                assert self.do(run(ask, side, request_id)) == answer
 
-    def writes(self, lease: AttemptedRollout) -> bool:
-        model = self.model[lease.rollout.rollout_id]
-        latest = lease.attempt.sequence_id == model.attempts
-        return latest and (model.alive or lease.rollout.rollout_id in self.revivable)
+    @precondition(lambda self: len(self.model.rollouts) < MOST)
+    @rule(
+        most=st.integers(1, 3),
+        retry_on=st.sets(st.sampled_from(KINDS)),
+        twice=st.booleans(),
+    )
+    def enqueue(self, most: int, retry_on: set[str], twice: bool) -> None:
+        rollout_id = f"ro-{next(self.numbers)}"
+        self.put(rollout_id, 0, most, sorted(retry_on), twice)
 
-    def live(self, lease: AttemptedRollout) -> Model:
-        model = self.model[lease.rollout.rollout_id]
-        self.revivable.discard(lease.rollout.rollout_id)
-        model.status, model.alive, model.heard = "running", True, self.clock.now
-        return model
+    @precondition(any_rollout)
+    @rule(rollout=INDEX, content=st.integers(0, 1))
+    def enqueue_what_is_known(self, rollout: int, content: int) -> None:
+        self.put(self.rollout(rollout), content, 1, [], False)
 
-    @rule(lease=leases)
-    def heartbeat(self, lease: AttemptedRollout) -> None:
-        lost = self.do(self.store.heartbeat("w", [lease.attempt.attempt_id]))
-        assert lost == ([] if self.writes(lease) else [lease.attempt.attempt_id])
-        if not lost:
-            self.live(lease)
+    def put(self, rollout_id: str, content: int, most: int, retry_on: list[str], twice: bool) -> None:
+        config = RolloutConfig(unresponsive_seconds=SILENCE, max_attempts=most, retry_on=retry_on)
 
-    @rule(lease=leases)
-    def add_span(self, lease: AttemptedRollout) -> None:
-        try:
-            stored = self.do(self.store.add_span(span(lease)))
-        except AttemptEnded:
-            assert not self.writes(lease)
-            self.refused += 1
-            return
-        assert self.writes(lease)
-        number = lease.attempt.sequence_id
-        model = self.live(lease)
-        model.spans[number] = model.spans.get(number, 0) + 1
-        assert stored.sequence_id == model.spans[number]
+        async def ask(side: Side, request_id: str | None) -> str:
+            made = await side.store.enqueue_rollout(
+                content, config=config, rollout_id=rollout_id, request_id=request_id
+            )
+            return made.status.value
 
-    @rule(lease=leases, status=st.sampled_from(ENDS))
-    def finish(self, lease: AttemptedRollout, status: AttemptStatus) -> None:
-        ids = lease.rollout.rollout_id, lease.attempt.attempt_id
-        try:
-            self.do(self.store.update_attempt(*ids, status))
-        except AttemptEnded:
-            assert not self.writes(lease)
-            self.refused += 1
-            return
-        assert self.writes(lease)
-        model = self.model[ids[0]]
-        self.revivable.discard(ids[0])
-        model.end(status)
-        if status is AttemptStatus.UNRESPONSIVE and model.status == "requeuing":
-            self.revivable.add(ids[0])
+        self.all(ask, lambda: self.model.enqueue(rollout_id, content, most, retry_on), twice)
 
-    @rule(rollout_id=rollouts, status=st.sampled_from([RolloutStatus.CANCELLED, RolloutStatus.REQUEUING]))
-    def order(self, rollout_id: str, status: RolloutStatus) -> None:
-        model = self.model[rollout_id]
-        if model.status == status:
-            return
-        try:
-            self.do(self.store.update_rollout(rollout_id, status))
-        except Conflict:
-            assert model.status in ("succeeded", "failed", "cancelled")
-            return
-        model.status, model.alive = str(status), False
-        if status is RolloutStatus.CANCELLED:
-            self.revivable.discard(rollout_id)
+    @rule(limit=st.integers(1, 2), twice=st.booleans())
+    def dequeue(self, limit: int, twice: bool) -> None:
+        async def ask(side: Side, request_id: str | None) -> list[Lease]:
+            found = await side.store.dequeue_many_rollouts("w", limit, request_id=request_id)
+            return [side.named(lease) for lease in found]
+
+        self.leases += self.all(ask, lambda: self.model.dequeue(limit), twice)
+
+    @precondition(any_rollout)
+    @rule(rollout=INDEX, twice=st.booleans())
+    def start_attempt(self, rollout: int, twice: bool) -> None:
+        rollout_id = self.rollout(rollout)
+
+        async def ask(side: Side, request_id: str | None) -> Lease:
+            return side.named(await side.store.start_attempt(rollout_id, request_id=request_id))
+
+        found = self.all(ask, lambda: self.model.start(rollout_id), twice)
+        if not isinstance(found, type):
+            self.leases.append(found)
+
+    @precondition(any_lease)
+    @rule(indices=st.lists(INDEX, min_size=1, max_size=3))
+    def heartbeat(self, indices: list[int]) -> None:
+        held = list(dict.fromkeys(self.pick(i) for i in indices))
+
+        async def ask(side: Side, request_id: str | None) -> list[Lease]:
+            ids = [side.attempts[lease] for lease in held]
+            return [side.leases[i] for i in await side.store.heartbeat("w", ids, request_id=request_id)]
+
+        self.all(ask, lambda: self.model.heartbeat(held))
+
+    @precondition(any_lease)
+    @rule(index=INDEX, n=st.integers(1, 3), twice=st.booleans())
+    def add_spans(self, index: int, n: int, twice: bool) -> None:
+        lease = self.pick(index)
+
+        async def ask(side: Side, request_id: str | None) -> int:
+            spans = [a_span(side, lease) for _ in range(n)]
+            return (await side.store.add_many_spans(spans, request_id=request_id))[-1].sequence_id
+
+        self.all(ask, lambda: self.model.add_spans(lease, n), twice)
+
+    @precondition(any_lease)
+    @rule(index=INDEX, n=st.integers(1, 2), fence=st.sampled_from([None, 0, -1]), twice=st.booleans())
+    def add_calls(self, index: int, n: int, fence: int | None, twice: bool) -> None:
+        lease = self.pick(index)
+        given = None if fence is None else lease[1] + fence
+        ids = [f"ca-{next(self.numbers)}" for _ in range(n)]
+
+        async def ask(side: Side, request_id: str | None) -> None:
+            calls = [
+                Call(call_id=i, rollout_id=lease[0], attempt_id=side.attempts[lease], prompt_ids=[1])
+                for i in ids
+            ]
+            await side.store.add_calls(calls, fence=given, request_id=request_id)
+
+        self.all(ask, lambda: self.model.add_calls(lease, n, given), twice)
+
+    @precondition(any_lease)
+    @rule(
+        index=INDEX,
+        status=st.sampled_from([*ENDS, "running", "preparing"]),
+        reason=st.sampled_from([None, "model-5xx: 503", "ValueError"]),
+        spans=st.integers(0, 1),
+        twice=st.booleans(),
+    )
+    def update_attempt(self, index: int, status: str, reason: str | None, spans: int, twice: bool) -> None:
+        lease = self.pick(index)
+
+        async def ask(side: Side, request_id: str | None) -> str:
+            found = await side.store.update_attempt(
+                *(lease[0], side.attempts[lease], AttemptStatus(status)),
+                reason=reason,
+                spans=[a_span(side, lease) for _ in range(spans)],
+                request_id=request_id,
+            )
+            return found.status.value
+
+        self.all(ask, lambda: self.model.update(lease, status, reason, spans), twice)
+
+    @precondition(any_rollout)
+    @rule(
+        rollout=INDEX,
+        status=st.sampled_from(["cancelled", "requeuing", "queuing", "failed", "succeeded"]),
+        twice=st.booleans(),
+    )
+    def update_rollout(self, rollout: int, status: str, twice: bool) -> None:
+        rollout_id = self.rollout(rollout)
+
+        async def ask(side: Side, request_id: str | None) -> str:
+            found = await side.store.update_rollout(rollout_id, RolloutStatus(status), request_id=request_id)
+            return found.status.value
+
+        self.all(ask, lambda: self.model.order(rollout_id, status), twice)
+
+    @precondition(any_rollout)
+    @rule(indices=st.lists(INDEX, min_size=1, max_size=2), twice=st.booleans())
+    def requeue(self, indices: list[int], twice: bool) -> None:
+        ids = list(dict.fromkeys(self.rollout(i) for i in indices))
+
+        async def ask(side: Side, request_id: str | None) -> list[str]:
+            found = await side.store.requeue_rollouts(ids, reason="resumed", request_id=request_id)
+            return [r.status.value for r in found]
+
+        self.all(ask, lambda: self.model.requeue(ids), twice)
 
     @rule(seconds=st.sampled_from([1.0, 20.0, 40.0]))
     def time_passes(self, seconds: float) -> None:
         self.clock.now += seconds
-        self.do(self.store.expire())
-        self.expire()
+        late = self.model.expire()
+        for side in self.sides:
+            assert self.do(side.owner.expire()) == late
 
-    def expire(self) -> None:
-        for rollout_id, model in self.model.items():
-            if model.alive and model.heard + SILENCE <= self.clock.now:
-                model.end(AttemptStatus.UNRESPONSIVE)
-                if model.status == "requeuing":
-                    self.revivable.add(rollout_id)
+    @rule(seconds=st.sampled_from([0.0, 20.0, 1000.0]))
+    def crash(self, seconds: float) -> None:
+        self.clock.now += seconds
+        self.model.reopen()
+        for side in self.sides:
+            self.do(side.crash())
 
     @invariant()
-    def the_store_agrees(self) -> None:
-        found = {r.rollout_id: (r.status.value, r.attempts) for r in self.do(self.store.query_rollouts())}
-        assert found == {r: (m.status, m.attempts) for r, m in self.model.items()}
-        assert sum(self.do(self.store.counts()).get("refused", {}).values()) == self.refused
+    def they_agree(self) -> None:
+        expected = {
+            i: (r.status, len(r.attempts), r.attempts, +r.spans, +r.calls)
+            for i, r in self.model.rollouts.items()
+        }
+        for side in self.sides:
+            assert self.do(side.seen()) == (expected, dict(self.model.refused))
 
 
-StoreMachine.TestCase.settings = settings(max_examples=25, stateful_step_count=25, deadline=None)
+def a_span(side: Side, lease: Lease) -> Span:
+    return Span(rollout_id=lease[0], attempt_id=side.attempts[lease], name="tool")
+
+
+async def run(ask: Ask, side: Side, request_id: str | None) -> Any:
+    return await ask(side, request_id)
+
+
+StoreMachine.TestCase.settings = settings(max_examples=25, stateful_step_count=30, deadline=None)
 TestStoreMachine = StoreMachine.TestCase

@@ -9,13 +9,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+import msgspec
+
 from agentlightning.algorithms.evaluate import evaluate
 from agentlightning.capture import COUNTS
 from agentlightning.gateway import Gateway
+from agentlightning.keys import CONTEXT_KEY
 from agentlightning.plugins import Plugins
 from agentlightning.specs import Driver
 from agentlightning.store.base import Store
-from agentlightning.types import LLM, AttemptStatus, Evaluation
+from agentlightning.types import LLM, AttemptStatus, Evaluation, Resource, RolloutConfig
 
 Task = Any
 T = TypeVar("T")
@@ -45,8 +48,14 @@ class Context:
     driver: Driver | None = None
     headroom: dict[str, Callable[..., Any]] = field(default_factory=dict)
     """Scripted policies (``oracle``, ``random``) that bound what there is to learn."""
-    timeout: float | None = None
-    """Seconds for one attempt."""
+    config: RolloutConfig = field(default_factory=RolloutConfig)
+    """How rollouts are tried."""
+    first_step: int = 0
+    """Steps that an earlier life of the run has finished."""
+    progress: dict[str, Any] = field(default_factory=dict)
+    """What the algorithm had kept in the checkpoint of ``first_step``."""
+    known: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Batch → an evaluation that was made, and the version it was made of."""
     runner: asyncio.Task[None] | None = None
     """The runner in the background; if it dies, the run must not wait for its rollouts."""
     ended: Counter[str] = field(default_factory=Counter)
@@ -65,27 +74,40 @@ class Context:
         check.
         """
         for name in (self.policy, *self.headroom):
-            llm = LLM(endpoint=self.gateway.url, model=name)
-            self.resources[name] = (await self.store.add_resources({"llm": llm})).resources_id
+            bundle: dict[str, Resource | str | dict[str, Any]] = {
+                "llm": LLM(endpoint=self.gateway.url, model=name, api_key=CONTEXT_KEY)
+            }
+            if name in self.resources:  # the gateway of the run's earlier life is gone
+                await self.store.update_resources(self.resources[name], bundle)
+            else:
+                self.resources[name] = (await self.store.add_resources(bundle)).resources_id
 
     async def evaluate(
         self, tasks: Dataset, *, name: str, policy: str | None = None, greedy: bool = True
     ) -> Evaluation:
-        """Run every task once with ``policy`` (default: the trained one) and tell the trackers."""
+        """Run every task once with ``policy`` (default: the trained one) and tell the trackers. One that an
+        earlier life of the run has made of the same version is not made again.
+        """
         self.evaluated[name] += 1
+        batch = f"eval/{name}/{self.evaluated[name]}"
+        version = self.driver.version if self.driver else 0
+        if (known := self.known.get(batch)) and _stands(known, name, policy, version):
+            return msgspec.convert(known["evaluation"], Evaluation)
         evaluation = await self.guard(
             evaluate(
                 self.store,
                 tasks,
                 name=name,
-                batch=f"eval/{name}/{self.evaluated[name]}",
+                batch=batch,
                 run_id=self.run_id,
                 seed=self.seed,
                 resources_id=self.resources[policy or self.policy],
                 greedy=greedy,
-                timeout=self.timeout,
+                config=self.config,
             )
         )
+        self.known[batch] = {"version": version, "evaluation": evaluation.model_dump()}
+        await self.store.update_run(self.run_id, {"evaluations": self.known})
         self.plugins.moment("agl_evaluated", evaluation=evaluation)
         return evaluation
 
@@ -116,3 +138,8 @@ class Context:
             return main.result()
         finally:
             main.cancel()
+
+
+def _stands(known: dict[str, Any], name: str, policy: str | None, version: int) -> bool:
+    """Whether an evaluation of an earlier life still speaks of what is asked for."""
+    return known["version"] == version or policy is not None or name.startswith("before")

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from agentlightning.algorithms.batching import group_rollouts
+from agentlightning.algorithms.work import begin
+from agentlightning.credit.failure import failure_of
 from agentlightning.credit.ledger import open_ledger
 from agentlightning.credit.rewards import resolve
 from agentlightning.credit.verdicts import verdicts
@@ -54,9 +56,10 @@ async def evaluate(
     seed: int,
     resources_id: str | None,
     greedy: bool = True,
-    timeout: float | None = None,
+    config: RolloutConfig | None = None,
 ) -> Evaluation:
-    """Run every task once and average the rewards. ``batch`` names the rollouts; once in a run.
+    """Run every task once and average the rewards. ``batch`` names the rollouts; once in a run. ``config``:
+    how each is tried.
 
     A rollout that failed or emitted no reward counts as 0 *here*, because an agent that breaks has solved
     nothing; how many did is in ``failed``. (In training such a rollout is left out instead.)
@@ -72,11 +75,10 @@ async def evaluate(
         seed=seed,
         mode="val",
         resources_id=resources_id,
-        config=RolloutConfig(timeout_seconds=timeout),
+        config=config,
         metadata={"greedy": greedy, "evaluation": name},
     )
-    await store.enqueue_many_rollouts(rollouts)
-    ids = [r.rollout_id for r in rollouts]
+    ids = await begin(store, rollouts)
     await store.wait_for_rollouts(ids)
     records = await store.records(ids)
     evaluation = summarise(name, records, time.perf_counter() - began)
@@ -96,6 +98,8 @@ def reasons(records: Sequence[Record]) -> str:
             found[
                 (attempt.reason if attempt else None) or record.rollout.reason or record.rollout.status
             ] += 1
+        elif record.rollout.mode == "train" and failure_of(record) == "no-call":
+            found["the agent got no answer of the model"] += 1
         elif resolve(record).final is None:
             found["the agent returned and emitted no reward"] += 1
     return "; ".join(f"{n} × {reason[:300]}" for reason, n in found.most_common(3))

@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from agentlightning.algorithms.batching import group_rollouts, task_batches
 from agentlightning.algorithms.context import Context
 from agentlightning.algorithms.evaluate import NothingRewarded, reasons
+from agentlightning.algorithms.quorum import Quorum, gather
+from agentlightning.algorithms.work import begin
 from agentlightning.credit.assign import assign
-from agentlightning.credit.failure import Failure, check_failure
-from agentlightning.types import Batch, Evaluation, Recipe, Record, RolloutConfig, StepReport, UsageError
+from agentlightning.credit.seals import seal
+from agentlightning.types import Batch, Evaluation, Recipe, Record, Seal, StepReport, UsageError
+from agentlightning.types.failure import read_table
 
 
 class RecipeRefused(UsageError, ValueError):
@@ -97,8 +100,11 @@ class RL:
         batch_size: int = 8,
         evaluate_every: int = 0,
         headroom_tasks: int = 100,
-        failure: Failure | None = None,
+        failure: Mapping[str, Any] | None = None,
+        quorum: Quorum | None = None,
     ) -> None:
+        if quorum is not None:
+            quorum.size(recipe.group_size + quorum.hedge)
         if steps < 0 or batch_size < 1:
             raise ValueError(
                 f"steps={steps} and batch_size={batch_size}: need steps >= 0 and batch_size >= 1"
@@ -108,8 +114,8 @@ class RL:
         self.batch_size = batch_size
         self.evaluate_every = evaluate_every
         self.headroom_tasks = headroom_tasks
-        self.failure = failure or {}
-        check_failure(self.failure)
+        self.failure = read_table(failure)
+        self.quorum = quorum
 
     async def run(self, context: Context) -> dict[str, Any]:
         """Evaluate, train, evaluate. The summary holds both evaluations and how long training took."""
@@ -157,13 +163,33 @@ class RLJob:
         self.recipe = rl.recipe
         self.policy = context.policy
         self.steps = rl.steps
-        self.first_step = 0
+        self.first_step = context.first_step
         self.seed = context.seed
         self.folder: Path = context.folder
         self.headroom: dict[str, float] = {}
         self.totals: dict[str, float] = {**dict.fromkeys(TOTALS, 0.0), "logprob_gap_max": 0.0}
         self._barren = 0
+        self._seals: list[Seal] = []
+        """Of the step under way."""
+        self._version: int | None = None
+        """Policy version that its rows were built for."""
         self._batches = task_batches(context.train, rl.batch_size, context.seed) if rl.steps else None
+        self._restore(context.progress)
+
+    # ----------------------------------------------------------------------------- what a checkpoint keeps
+    def state(self) -> dict[str, Any]:
+        """What goes into a checkpoint beside the driver's own: JSON. The order of the data is a function of
+        seed and step; built-in rules and baselines keep nothing from step to step.
+        """
+        return {"totals": self.totals, "barren": self._barren}
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        """The inverse of :meth:`state`; the data go on behind the batches of the finished steps."""
+        self.totals.update(state.get("totals", {}))
+        self._barren = state.get("barren", 0)
+        if self._batches is not None:
+            for _ in range(self.first_step):
+                next(self._batches)
 
     # ------------------------------------------------------------------------------ task → rows (one step)
     async def collect(self, step: int) -> Batch:
@@ -173,29 +199,35 @@ class RLJob:
         when all are finished, credit turns calls and rewards into rows.
         """
         assert self._batches is not None
+        quorum = self.rl.quorum
+        size = self.recipe.group_size + (quorum.hedge if quorum else 0)
         rollouts = group_rollouts(
             next(self._batches),
-            self.recipe.group_size,
+            size,
             run_id=self.run_id,
             name=f"train/{step}",
             seed=self.seed,
             mode="train",
             resources_id=self.context.resources[self.policy],
-            config=RolloutConfig(timeout_seconds=self.context.timeout),
+            config=self.context.config,
         )
-        ids = [r.rollout_id for r in rollouts]
-        await self.context.store.enqueue_many_rollouts(rollouts)
-        await self.context.store.wait_for_rollouts(ids)
+        ids = await begin(self.context.store, rollouts)
+        groups = [rollouts[i : i + size] for i in range(0, len(rollouts), size)]
+        gathered = await gather(self.context.store, groups, quorum, failure=self.rl.failure)
         records = await self.context.store.records(ids)
         driver = self.context.driver
+        version = self._version = driver.version if driver else None
         batch = assign(
             records,
             self.recipe,
-            version=driver.version if driver else None,
+            version=version,
             rules={name: spec.rule for name, spec in self.context.plugins.credit_rules.items()},
             baselines={name: spec.baseline for name, spec in self.context.plugins.baselines.items()},
             failure=self.rl.failure,
         )
+        if quorum:
+            batch.metrics.update(gathered.metrics())
+        self._seals = seal(batch, records, run_id=self.run_id, step=step, policy=self.policy, version=version)
         self.context.plugins.moment("agl_rows_built", step=step, batch=batch)
         self._refuse_barren(step, batch, records)
         return batch
@@ -206,7 +238,8 @@ class RLJob:
         self._barren = 0 if batch.metrics.get("reward_count") and learnable else self._barren + 1
         if self._barren < BARREN_STEPS:
             return
-        if batch.metrics.get("reward_count"):
+        idle = batch.metrics.get("failed/no-call") == len(records)
+        if batch.metrics.get("reward_count") or idle:
             raise NothingTrained(
                 f"{BARREN_STEPS} steps in a row trained not one call: {_why(records, batch)}"
             )
@@ -216,8 +249,11 @@ class RLJob:
         )
 
     async def report(self, report: StepReport) -> None:
-        """Make the step known: store, totals, moment hook (trackers listen there)."""
-        await self.context.store.add_step(report)
+        """Make the step known: store (with the seals of what it trained), totals, moment hook (trackers
+        listen there).
+        """
+        report.version = self._version
+        await self.context.store.add_step(report, self._seals)
         for total, metric in TOTALS.items():
             self.totals[total] += report.metrics.get(metric, 0.0)
         gap = report.metrics.get("logprob_gap_max", 0.0)

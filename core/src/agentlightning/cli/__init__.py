@@ -14,8 +14,8 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from agentlightning import plugins
 from agentlightning.cli.interrupts import sigterm_like_ctrl_c
+from agentlightning.plugins import load as load_plugins  # `plugins` is a command's module here
 from agentlightning.types import UsageError
 
 
@@ -41,7 +41,7 @@ def app() -> typer.Typer:
         add_completion=False,
         pretty_exceptions_enable=False,
     )
-    for spec in plugins.load().commands.values():
+    for spec in load_plugins().commands.values():
         spec.register(root)
     return root
 

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from agentlightning.agents import LitAgent, as_agent
+from agentlightning.algorithms.quorum import read_quorum
 from agentlightning.config import ConfigError, RunConfig, load_config, load_data, resolve
-from agentlightning.credit.failure import check_failure
 from agentlightning.plugins import load as load_plugins, pick
 from agentlightning.trainer import Trainer
 from agentlightning.types import Recipe
+from agentlightning.types.failure import read_table
 
 
 def read(config: Path, sets: list[str] | None, **direct: Any) -> RunConfig:
@@ -31,7 +32,9 @@ def read(config: Path, sets: list[str] | None, **direct: Any) -> RunConfig:
     return load_config(config, overrides)
 
 
-def trainer_from(config: RunConfig) -> tuple[Trainer, LitAgent[Any], list[Any], list[Any]]:
+def trainer_from(
+    config: RunConfig, *, run: str | None = None, resume: bool = False
+) -> tuple[Trainer, LitAgent[Any], list[Any], list[Any]]:
     """Trainer, agent, training tasks and held-out tasks of a configuration."""
     plugins = load_plugins()
     agent = as_agent(resolve(config.agent.target, "agent.target"))
@@ -49,7 +52,10 @@ def trainer_from(config: RunConfig) -> tuple[Trainer, LitAgent[Any], list[Any], 
         steps=training.steps,
         batch_size=training.batch_size,
         n_runners=config.agent.concurrency,
+        isolation=config.agent.isolation,
         timeout=config.agent.timeout_seconds,
+        unresponsive=config.agent.unresponsive_seconds,
+        max_attempts=config.agent.max_attempts,
         select=config.agent.select,
         adapters=[config.agent.type] if config.agent.type else [],
         headroom={
@@ -59,8 +65,11 @@ def trainer_from(config: RunConfig) -> tuple[Trainer, LitAgent[Any], list[Any], 
         headroom_tasks=environment.headroom_tasks,
         evaluate_every=training.evaluate_every,
         failure=training.failure,
+        quorum=training.quorum,
         seed=training.seed,
         folder=config.path(config.output),
+        run=run,
+        resume=resume,
         store=config.store_place(),
         trackers=config.trackers,
         plugins=plugins,
@@ -81,7 +90,8 @@ def _check(config: RunConfig) -> None:
             "give file or target, or set training.steps to 0"
         )
     try:
-        check_failure(training.failure)
+        read_table(training.failure)
+        read_quorum(training.quorum)
     except ValueError as error:
         raise ConfigError(f"training.{error}") from None
 

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from agentlightning.store.sqlite import SQLiteStore
+
+_DAY = 86_400.0
 
 
 def register(app: typer.Typer) -> None:
@@ -20,15 +25,50 @@ def register(app: typer.Typer) -> None:
             str, typer.Option(help="Address to listen on. Anything but loopback needs AGL_TOKEN.")
         ] = "127.0.0.1",
         port: Annotated[int, typer.Option(help="Port; 0 picks one.")] = 4747,
+        keep_days: Annotated[
+            float | None, typer.Option(min=0.0, help="Delete finished runs that are older than so many days.")
+        ] = None,
+        keep_runs: Annotated[
+            int | None, typer.Option(min=0, help="Delete finished runs but the newest so many.")
+        ] = None,
     ) -> None:
-        """Serve a durable store until SIGTERM or Ctrl-C. Clients: agl.LightningStoreClient("http://localhost:4747")."""
-        from agentlightning.store import server
+        """Serve a durable store until SIGTERM or Ctrl-C.
 
-        token = os.environ.get("AGL_TOKEN")
+        Clients: agl.LightningStoreClient("http://localhost:4747").
 
-        async def main() -> None:
-            await server.serve(
-                path, host=host, port=port, token=token, ready=lambda url: typer.echo(f"agl store on {url}")
-            )
+        With --keep-days or --keep-runs finished runs are deleted at the start and every hour; with both, those
+        that neither keeps.
+        """
+        asyncio.run(_serve(path, host, port, keep_days, keep_runs))
 
-        asyncio.run(main())
+
+async def _serve(
+    path: str | None, host: str, port: int, keep_days: float | None, keep_runs: int | None
+) -> None:
+    from agentlightning.store import server
+    from agentlightning.store.sqlite import SQLiteStore
+
+    store = SQLiteStore(path)
+    pruning: list[asyncio.Task[None]] = []
+
+    def ready(url: str) -> None:
+        typer.echo(f"agl store on {url}")
+        if keep_days is not None or keep_runs is not None:
+            pruning.append(asyncio.ensure_future(_prune(store, keep_days, keep_runs)))
+
+    try:
+        await server.serve(store, host=host, port=port, token=os.environ.get("AGL_TOKEN"), ready=ready)
+    finally:
+        for task in pruning:
+            task.cancel()
+        await store.close()
+
+
+async def _prune(store: SQLiteStore, keep_days: float | None, keep_runs: int | None) -> None:
+    from agentlightning.store.retention import keep_pruned
+
+    def told(gone: dict[str, int]) -> None:
+        typer.echo(", ".join(f"{n} {name}" for name, n in gone.items() if n and name != "kept") + " deleted")
+
+    older_than = None if keep_days is None else keep_days * _DAY
+    await keep_pruned(store, older_than=older_than, keep_runs=keep_runs, told=told)

@@ -14,6 +14,12 @@ def register(app: typer.Typer) -> None:
         config: Annotated[Path, typer.Option("--config", "-c", help="The run's YAML file.")],
         seed: Annotated[int | None, typer.Option(help="Instead of training.seed.")] = None,
         steps: Annotated[int | None, typer.Option(help="Instead of training.steps.")] = None,
+        run: Annotated[
+            str | None, typer.Option("--run", help="Id of the run, which is the name of its folder.")
+        ] = None,
+        resume: Annotated[
+            bool, typer.Option("--resume", help="Go on with --run, or the latest run of this agent and seed.")
+        ] = False,
         sets: Annotated[
             list[str] | None, typer.Option("--set", help="key=value, e.g. training.batch_size=4.")
         ] = None,
@@ -24,7 +30,7 @@ def register(app: typer.Typer) -> None:
         from agentlightning.cli.run import last_line, read, trainer_from
 
         trainer, agent, train_tasks, val_tasks = trainer_from(
-            read(config, sets, training__seed=seed, training__steps=steps)
+            read(config, sets, training__seed=seed, training__steps=steps), run=run, resume=resume
         )
         summary = trainer.fit(agent, train_tasks, val_tasks)
         keys = (

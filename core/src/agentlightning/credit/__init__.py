@@ -10,7 +10,7 @@ from agentlightning.credit.assign import assign
 from agentlightning.credit.baselines import BASELINES, Baseline, Groups
 from agentlightning.credit.digest import in_order, rows_digest
 from agentlightning.credit.explain import trace_token
-from agentlightning.credit.failure import KINDS as FAILURES, Failure
+from agentlightning.credit.failure import failure_of
 from agentlightning.credit.forest import Forest, Path, grow
 from agentlightning.credit.rewards import Rewards, resolve
 from agentlightning.credit.rules import RULES, CreditRule
@@ -20,17 +20,16 @@ from agentlightning.types.tokens import tokens_digest
 
 __all__ = [
     "BASELINES",
-    "FAILURES",
     "RULES",
     "Baseline",
     "CreditRule",
-    "Failure",
     "Forest",
     "Groups",
     "Path",
     "Rewards",
     "Verdict",
     "assign",
+    "failure_of",
     "grow",
     "in_order",
     "resolve",

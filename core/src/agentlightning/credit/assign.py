@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import get_args
 
 from agentlightning.credit.baselines import BASELINES, Advantages, Baseline, Credited, advantages
-from agentlightning.credit.failure import Failure, check_failure, failure_of, with_reward
+from agentlightning.credit.failure import failure_of, with_reward
 from agentlightning.credit.forest import Forest, grow
 from agentlightning.credit.ledger import close_ledger, open_ledger
 from agentlightning.credit.metrics import batch_metrics
@@ -26,6 +26,7 @@ from agentlightning.credit.trainable import live_record, untrainable
 from agentlightning.credit.verdicts import verdicts
 from agentlightning.credit.weights import set_weights
 from agentlightning.types import Batch, Call, Ledger, Normalise, Recipe, Record, Row
+from agentlightning.types.failure import FailureTable
 
 
 @dataclass(slots=True)
@@ -49,18 +50,19 @@ def assign(
     version: int | None = None,
     rules: Mapping[str, CreditRule] | None = None,
     baselines: Mapping[str, Baseline] | None = None,
-    failure: Failure | None = None,
+    failure: FailureTable | None = None,
+    out: dict[str, str] | None = None,
 ) -> Batch:
     """The batch of one step.
 
     ``version``: the policy version about to be trained, against which staleness is judged. ``rules`` and
-    ``baselines``: what plugins add to (or put over) the built-ins. ``failure``: kind of failure → reward (see
-    :mod:`agentlightning.credit.failure`); what it does not name is left out. ``ValueError`` for a recipe this
-    cannot honour, records that occur twice, and rules that answer nonsense.
+    ``baselines``: what plugins add to (or put over) the built-ins. ``failure``: the failure table (see
+    :mod:`agentlightning.types.failure`); what it gives no reward is left out. ``out``: filled with call id →
+    why the call is not trained, for ``explain``. ``ValueError`` for a recipe this cannot honour, records that
+    occur twice, and rules that answer nonsense.
     """
     all_rules, all_baselines = {**RULES, **(rules or {})}, {**BASELINES, **(baselines or {})}
     check_recipe(recipe, all_rules, all_baselines)
-    check_failure(failure or {})
     accounts = [_open(record, recipe, version, failure or {}) for record in _in_order(records)]
     for account in accounts:
         _credit(account, recipe, all_rules[recipe.credit])
@@ -69,6 +71,8 @@ def assign(
     for account in accounts:
         rows += _rows(account, groups, recipe, version)
     set_weights(rows, recipe)
+    if out is not None:
+        out.update((call_id, reason) for account in accounts for call_id, reason in account.out.items())
     ledgers = [account.ledger for account in accounts]
     metrics = batch_metrics(
         rewards=[resolve(a.record) for a in accounts if a.counts],
@@ -76,6 +80,7 @@ def assign(
         ledgers=ledgers,
         groups=groups,
         rows=rows,
+        earlier=[attempt for a in accounts for attempt in a.record.earlier],
     )
     return Batch(rows=rows, ledgers=ledgers, metrics=metrics)
 
@@ -122,18 +127,20 @@ def _order(record: Record) -> tuple[str, int, str]:
     return rollout.group_id or rollout.task_id or "", rollout.sample, rollout.rollout_id
 
 
-def _open(record: Record, recipe: Recipe, version: int | None, failure: Failure) -> _Account:
+def _open(record: Record, recipe: Recipe, version: int | None, failure: FailureTable) -> _Account:
     """Open the ledger; take out what cannot be trained whatever the reward. A failed rollout is out as a
     whole."""
     judged = verdicts(record)
     kind = failure_of(record)
     account = _Account(record, open_ledger(record, judged), kind)
-    value = failure.get(kind) if kind is not None else None
+    action = failure.get(kind) if kind is not None else None
+    value = action.reward if action is not None else None
     if kind is not None and value is None:
         account.counts = False
-        reason = "no-reward" if kind == "no-reward" else "failed-rollout"
-        account.out = dict.fromkeys((call.call_id for call in record.calls), reason)
-        return account
+        if kind != "no-call":  # whose calls, if any, have reasons of their own
+            reason = "no-reward" if kind == "no-reward" else "failed-rollout"
+            account.out = dict.fromkeys((call.call_id for call in record.calls), reason)
+            return account
     if value is not None:
         account.record = with_reward(record, value)
     account.out = untrainable(record, judged, staleness=recipe.staleness, version=version)

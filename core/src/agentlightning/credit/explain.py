@@ -1,11 +1,171 @@
-"""Explain one trained token: from the reward to its share of the loss."""
+"""Explain what credit did: one token from the reward to its share of the loss, and why calls merged or not.
+
+Everything here reads a finished batch and the records it came from; nothing decides.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
-from agentlightning.types import Batch, Row
+from agentlightning.credit.baselines import mean
+from agentlightning.credit.breaks import Continuations, classify
+from agentlightning.credit.forest import grow
+from agentlightning.credit.trainable import call_order
+from agentlightning.types import Batch, Call, Recipe, Row, Segment
+
+REASONS: Mapping[str, str] = MappingProxyType(
+    {
+        "failed-rollout": "its rollout failed, and the failure table leaves such a rollout out of training",
+        "no-reward": "there is no finite reward for it: missing is not zero",
+        "other-attempt": "it belongs to an attempt that was given up for another one",
+        "replaced-by-agent": "the agent handed in transitions of its own, and this call is not among them",
+        "superseded": "the SDK sent the request again: the agent never went on from this answer",
+        "error": "the engine did not answer it",
+        "cancelled": "the agent hung up before the answer was complete",
+        "not-selected": "the run's `select` did not choose it for training",
+        "off-policy-sampling": "it was sampled from another distribution than is trained (greedy, forced, …)",
+        "over-length": "its prompt was longer than the policy takes",
+        "no-ids": "the engine gave no token ids for it",
+        "empty-response": "the answer has no token",
+        "mismatch": "gateway and wire layer contradict each other about it",
+        "no-logprobs": "the engine gave no logprobs for it",
+        "bad-logprobs": "one of its logprobs is not finite",
+        "stale": "it was sampled by a policy version older than the recipe's `staleness` allows",
+        "zero-spread": "all of its group have the same value: there is nothing to prefer (drop_zero_spread)",
+        "group-of-one": "its group has one value: there is nothing to compare it with (drop_zero_spread)",
+        "not-last": "the rule `last` trains the last request only",
+        "not-recorded": "the wire layer saw it, the gateway did not: it was made past the gateway",
+    }
+)
+"""Ledger reason → why such a call is not trained."""
+
+BREAKS: Mapping[str, str] = MappingProxyType(
+    {
+        "think-stripped": "the earlier answer's reasoning is gone from this prompt",
+        "template": "the chat template renders what stands before the answer otherwise now",
+        "retokenised": "the earlier answer stands in this prompt with other token ids",
+        "edited": "the agent changed the earlier answer before sending it back",
+        "truncated": "earlier messages were dropped from this prompt",
+        "temperature": "it continues the earlier call, but was sampled at another temperature",
+        "branch": "another call went on from there first: this row repeats what stands before as context",
+    }
+)
+"""Reason of a break → what happened to the prompt."""
+
+
+class Link(NamedTuple):
+    """How a trained call stands to the earlier ones of its rollout."""
+
+    kind: str
+    """``extends`` (same row), ``branch`` (its own row, from a shared beginning), ``break`` (its messages go
+    on from an earlier call, its ids do not), ``start``."""
+    earlier: str | None
+    """The call it extends, branches from, or was parted from."""
+    reason: str
+    """Of a branch or break, a key of ``BREAKS``."""
+
+    def text(self) -> str:
+        """One sentence."""
+        if self.kind == "extends":
+            return f"extends {self.earlier}: its prompt begins with that call's prompt and answer, id for id"
+        if self.kind == "start":
+            return "begins a row: no earlier call of its rollout and policy is the beginning of its prompt"
+        verb = "branches from" if self.kind == "branch" else "did not merge with"
+        return f"{verb} {self.earlier} ({self.reason}): {BREAKS.get(self.reason, self.reason)}"
+
+
+def links(calls: Iterable[Call], recipe: Recipe) -> dict[str, Link]:
+    """Call id → how it merged or why it did not, for the trained calls of one rollout."""
+    ordered = sorted(calls, key=call_order)
+    if not recipe.merge:
+        return {call.call_id: Link("start", None, "") for call in ordered}
+    out: dict[str, Link] = {}
+    above: dict[str, str] = {}
+    for path in grow(ordered, temperature=recipe.temperature).paths:
+        line = [*path.shared, *path.own]
+        above.update((later.call_id, earlier.call_id) for earlier, later in pairwise(line))
+        for call in path.own:
+            out[call.call_id] = Link("extends", above.get(call.call_id), "")
+        first = path.own[0].call_id
+        out[first] = Link(
+            "branch" if path.shared else "start", above.get(first), "branch" if path.shared else ""
+        )
+    for later, earlier, reason in _parted(ordered, above):
+        out[later] = Link("break", earlier, reason)
+    return out
+
+
+def _parted(ordered: Sequence[Call], above: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+    """(call, the earlier call its messages continue, why its ids do not)."""
+    seen: dict[str, Continuations] = {}
+    for call in ordered:
+        known = seen.setdefault(call.policy, Continuations())
+        match = known.find(call)
+        if match is not None and match[0].call_id not in _ancestors(call.call_id, above):
+            yield call.call_id, match[0].call_id, classify(match[0], call, match[1])
+        known.add(call)
+
+
+def _ancestors(call_id: str, above: Mapping[str, str]) -> set[str]:
+    found: set[str] = set()
+    while call_id in above:
+        call_id = above[call_id]
+        found.add(call_id)
+    return found
+
+
+def standings(rows: Sequence[Row], group: Sequence[str]) -> dict[str, float]:
+    """Rollout id → the value by which it stands in ``group``: the mean credit of its calls there."""
+    credits: dict[str, list[float]] = {}
+    for row in rows:
+        for account in row.metadata.get("calls", {}).values():
+            if list(account["group"]) == list(group):
+                credits.setdefault(row.rollout_id, []).append(account["credit"])
+    return {rollout: mean(values) for rollout, values in credits.items()}
+
+
+class Share(NamedTuple):
+    """Where the weight of a token comes from."""
+
+    formula: str
+    """With the numbers in it, e.g. ``1 / (64 rollouts × 13 tokens of its rollout)``."""
+    rollouts: int
+    calls: int
+    tokens: int
+    """Trained, of the step and the policy."""
+    own: int
+    """Trained tokens of its rollout."""
+    call: int
+    """Tokens of its call."""
+
+
+def share(rows: Sequence[Row], recipe: Recipe, row: Row, segment: Segment) -> Share:
+    """How the weight of the tokens of ``segment`` came about (see :mod:`.weights`)."""
+    mine = [other for other in rows if other.policy == row.policy]
+    rollouts = len({other.rollout_id for other in mine})
+    calls = sum(s.trained for other in mine for s in other.segments)
+    tokens = sum(other.trained_tokens for other in mine)
+    own = sum(other.trained_tokens for other in mine if other.rollout_id == row.rollout_id)
+    length = segment.end - segment.start
+    formula = {
+        "rollout": f"1 / ({rollouts} rollouts × {own} tokens of its rollout)",
+        "call": f"1 / ({calls} calls × {length} tokens of its call)",
+        "token": f"1 / {tokens} tokens",
+        "constant": f"1 / ({rollouts} rollouts × constant {recipe.constant:g})",
+    }[recipe.normalise]
+    return Share(formula, rollouts, calls, tokens, own, length)
+
+
+def place_of(rows: Sequence[Row], call_id: str) -> tuple[Row, Segment] | None:
+    """The row that trains a call, and where in it; ``None`` if none does."""
+    for row in rows:
+        for segment in row.segments:
+            if segment.call_id == call_id and segment.trained:
+                return row, segment
+    return None
 
 
 def trace_token(batch: Batch | Sequence[Row], call_id: str, index: int) -> dict[str, Any]:
@@ -15,18 +175,14 @@ def trace_token(batch: Batch | Sequence[Row], call_id: str, index: int) -> dict[
     is the factor of the token's log-probability gradient at ratio 1. ``KeyError`` if no row trains the call
     (its ledger says why), ``IndexError`` if it has no such token.
     """
-    rows = batch.rows if isinstance(batch, Batch) else batch
-    for row in rows:
-        for segment in row.segments:
-            if segment.call_id == call_id and segment.trained:
-                return _trace(row, segment.start, segment.end, call_id, index)
-    raise KeyError(f"no row trains call {call_id!r}; the ledger of its rollout has the reason")
-
-
-def _trace(row: Row, start: int, end: int, call_id: str, index: int) -> dict[str, Any]:
-    if not 0 <= index < end - start:
-        raise IndexError(f"call {call_id!r} has {end - start} response tokens; there is no token {index}")
-    at = start + index
+    found = place_of(batch.rows if isinstance(batch, Batch) else batch, call_id)
+    if found is None:
+        raise KeyError(f"no row trains call {call_id!r}; the ledger of its rollout has the reason")
+    row, segment = found
+    if not 0 <= index < segment.end - segment.start:
+        n = segment.end - segment.start
+        raise IndexError(f"call {call_id!r} has {n} response tokens; there is no token {index}")
+    at = segment.start + index
     account: dict[str, Any] = row.metadata.get("calls", {}).get(call_id, {})
     return {
         "call_id": call_id,

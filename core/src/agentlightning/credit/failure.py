@@ -1,67 +1,51 @@
-"""What a failed rollout means for training. Failed is not zero.
+"""What a failed rollout means for training, by the failure table (:mod:`agentlightning.types.failure`).
 
-By default every kind is *left out*: no row, no part in any baseline, counted. A table can give a kind a
-reward instead, e.g. ``{"timeout": -1.0}``; then the rollout is credited as if it had ended with that final
-reward, and nothing else it emitted counts. (Trying again is the runner's part and has happened before credit
-sees a record.)
+By default every kind is *left out*: no row, no part in any baseline, counted. Where the table gives a kind a
+reward, the rollout is credited as if it had ended with that final reward, and nothing else it emitted counts.
+Trying again is the store's part and has happened before credit sees a record.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-
 import msgspec
 
 from agentlightning.credit.rewards import resolve
-from agentlightning.types import AttemptStatus, Record, Reward, RolloutStatus
-
-KINDS: dict[str, str] = {
-    "agent-raised": "the agent's code raised an exception",
-    "no-call": "the agent made no model call",
-    "no-reward": "it succeeded, but no finite reward of any kind was emitted",
-    "timeout": "the attempt took longer than allowed",
-    "unresponsive": "the worker fell silent",
-    "cancelled": "somebody cancelled it",
-    "model-4xx": "the engine refused a call",
-    "model-5xx": "the engine failed",
-    "over-length": "a prompt was longer than the policy takes",
-    "failed": "it failed for any other reason",
-}
-"""Kinds of failure. A rollout's ``reason`` that starts with ``<kind>`` or ``<kind>:`` names its kind."""
-
-Failure = Mapping[str, float | None]
-"""Kind → reward; ``None`` or absent: leave out."""
-
-
-def check_failure(table: Failure) -> None:
-    """``ValueError`` for an unknown kind or a reward that is no finite number."""
-    for kind, value in table.items():
-        if kind not in KINDS:
-            raise ValueError(f"failure: unknown kind {kind!r}; use one of {', '.join(KINDS)}")
-        if value is not None and not math.isfinite(value):
-            raise ValueError(f"failure[{kind!r}] = {value}: must be a finite reward, or None (leave out)")
+from agentlightning.credit.trainable import DEAD, superseded_calls
+from agentlightning.credit.verdicts import unrecorded
+from agentlightning.types import Record, Reward, RolloutStatus
+from agentlightning.types.failure import SET_ASIDE, kind_of_end
 
 
 def failure_of(record: Record) -> str | None:
-    """The kind of failure of a record; ``None`` if it succeeded with a reward to learn from."""
+    """The kind of failure of a record; ``None`` if it succeeded with a reward to learn from.
+
+    Under the over-length policy ``drop``, one prompt that was too long fails its rollout, whatever the agent
+    made of it. An agent that returned without one answer of the model is ``no-call``, whatever its reward:
+    the policy had no part in it. A call past the gateway is a call.
+    """
     rollout, attempt = record.rollout, record.attempt
-    if rollout.status == RolloutStatus.SUCCEEDED:
-        rewards = resolve(record)
-        values = [rewards.final, *rewards.calls.values(), *rewards.agents.values()]
-        return "no-reward" if all(value is None for value in values) else None
-    named = (rollout.reason or "").split(":", 1)[0].strip()
-    if named in KINDS:
-        return named
-    if rollout.status == RolloutStatus.CANCELLED:
-        return "cancelled"
-    if attempt is not None and attempt.status == AttemptStatus.TIMEOUT:
-        return "timeout"
-    if attempt is not None and attempt.status == AttemptStatus.UNRESPONSIVE:
-        return "unresponsive"
-    return "failed" if record.calls else "no-call"
+    if rollout.status != RolloutStatus.SUCCEEDED:
+        cancelled = rollout.status == RolloutStatus.CANCELLED
+        ended = rollout.status if attempt is None or cancelled else attempt.status
+        return kind_of_end(ended, rollout.reason)
+    if SET_ASIDE in rollout.metadata:
+        return kind_of_end("failed", str(rollout.metadata[SET_ASIDE]))
+    if any(call.edited.get("over_length") == "drop" for call in record.calls):
+        return "over-length"
+    if not _answered(record):
+        return "no-call"
+    rewards = resolve(record)
+    values = [rewards.final, *rewards.calls.values(), *rewards.agents.values()]
+    return "no-reward" if all(value is None for value in values) else None
 
 
 def with_reward(record: Record, value: float) -> Record:
     """The record as if its rollout had ended with this final reward and nothing else."""
     return msgspec.structs.replace(record, rewards=[Reward(value=value)])
+
+
+def _answered(record: Record) -> bool:
+    """Whether the agent got an answer of the model."""
+    superseded = superseded_calls(record)
+    live = (c for c in record.calls if c.status not in DEAD and c.call_id not in superseded)
+    return any(True for _ in live) or bool(unrecorded(record))

@@ -17,15 +17,18 @@ from agentlightning.types import Ledger, Record
 def open_ledger(record: Record, verdicts: Mapping[str, Verdict]) -> Ledger:
     """Count what was made and recorded, before anything is decided.
 
-    A wire span without a record is a call that was made past the gateway: out, ``not-recorded``.
+    A wire span without a record is a call that was made past the gateway: out, ``not-recorded``. Calls of
+    attempts that were given up for another are out, ``other-attempt``.
     """
     lost = len(unrecorded(record))
+    earlier = sum(attempt.calls for attempt in record.earlier)
+    recorded = len(record.calls) + earlier
     return Ledger(
         rollout_id=record.rollout.rollout_id,
-        made=len(record.calls) + lost,
-        recorded=len(record.calls),
+        made=recorded + lost,
+        recorded=recorded,
         with_ids=sum(call.has_ids for call in record.calls),
-        out={"not-recorded": lost} if lost else {},
+        out={reason: n for reason, n in (("not-recorded", lost), ("other-attempt", earlier)) if n},
         verdicts=dict(Counter(v.kind for v in verdicts.values())),
     )
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from agentlightning.credit.baselines import Advantages, mean, std
 from agentlightning.credit.rewards import Rewards
-from agentlightning.types import Ledger, Row
+from agentlightning.types import AttemptStatus, EarlierAttempt, Ledger, Row
+from agentlightning.types.failure import kind_of_end
 
 
 def batch_metrics(
@@ -16,22 +17,32 @@ def batch_metrics(
     ledgers: Sequence[Ledger],
     groups: Advantages,
     rows: Sequence[Row],
+    earlier: Sequence[EarlierAttempt] = (),
 ) -> dict[str, float]:
     """All metrics of a step's credit.
 
-    ``rewards``: of the rollouts that count. ``failures``: kind of each rollout that failed. ``reward_std`` is
-    the sample standard deviation over rollouts.
+    ``rewards``: of the rollouts that count. ``failures``: kind of each rollout that failed. ``earlier``:
+    attempts after which there was another, counted as ``retried/<kind>``. ``reward_std`` is the sample
+    standard deviation over rollouts.
     """
+    retried = Counter(_end(attempt) for attempt in earlier)
     out: dict[str, float] = {
         "rollouts": len(ledgers),
         "rollouts_failed": sum(kind != "no-reward" for kind in failures),
         "rollouts_no_reward": sum(kind == "no-reward" for kind in failures),
         **{f"failed/{kind}": n for kind, n in sorted(Counter(failures).items())},
+        **{f"retried/{kind}": n for kind, n in sorted(retried.items())},
         "groups": groups.groups,
         "groups_zero_spread": groups.groups_zero_spread,
         "groups_of_one": groups.groups_of_one,
     }
     return {**out, **_rewards(rewards), **_calls(ledgers), **_rows(rows)}
+
+
+def _end(attempt: EarlierAttempt) -> str:
+    """The kind of an attempt's failure. One that had succeeded was rolled out again by a run that went on."""
+    succeeded = attempt.status == AttemptStatus.SUCCEEDED
+    return str(attempt.status) if succeeded else kind_of_end(attempt.status, attempt.reason)
 
 
 def _rewards(rewards: Sequence[Rewards]) -> dict[str, float]:
@@ -51,17 +62,17 @@ def _calls(ledgers: Sequence[Ledger]) -> dict[str, float]:
     lost = sum((Counter(ledger.out) for ledger in ledgers), Counter[str]())
     breaks = sum((Counter(ledger.breaks) for ledger in ledgers), Counter[str]())
     kinds = sum((Counter(ledger.verdicts) for ledger in ledgers), Counter[str]())
-    recorded = sum(ledger.recorded for ledger in ledgers)
+    judged = sum(kinds.values())
     out: dict[str, float] = {
         "calls": sum(ledger.made for ledger in ledgers),
-        "calls_recorded": recorded,
+        "calls_recorded": sum(ledger.recorded for ledger in ledgers),
         "calls_trained": sum(ledger.trained for ledger in ledgers),
         "merged": sum(ledger.merged for ledger in ledgers),
         **{f"out/{reason}": n for reason, n in sorted(lost.items())},
         **{f"breaks/{reason}": n for reason, n in sorted(breaks.items())},
         **{f"verdicts/{kind}": n for kind, n in sorted(kinds.items())},
     }
-    return {**out, "exact": kinds["exact"] / recorded} if recorded else out
+    return {**out, "exact": kinds["exact"] / judged} if judged else out
 
 
 def _rows(rows: Sequence[Row]) -> dict[str, float]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from agentlightning.types import Call, Record, Reward
@@ -89,13 +89,24 @@ def defect(value: object) -> str:
     return "inf" if math.isinf(value) else ""
 
 
+def chosen(emitted: Sequence[Reward]) -> Reward:
+    """The one that counts of the rewards of one target, in order of time (at least one)."""
+    return next((r for r in reversed(emitted) if r.name == PRIMARY), emitted[-1])
+
+
+def final_rewards(record: Record) -> list[Reward]:
+    """The rewards of the whole rollout, in order of time."""
+    whole = (r for r in record.rewards if r.final and r.call_id is r.span_id is r.agent is None)
+    return sorted(whole, key=lambda r: r.time)
+
+
 def _choose(emitted: list[Reward]) -> tuple[float | None, str]:
     """The reward that counts, or ``None`` and why. The last word counts even if it is NaN."""
     if not emitted:
         return None, "none"
-    chosen = next((r for r in reversed(emitted) if r.name == PRIMARY), emitted[-1])
-    reason = defect(chosen.value)
-    return (None, reason) if reason else (float(chosen.value), "")
+    value = chosen(emitted).value
+    reason = defect(value)
+    return (None, reason) if reason else (float(value), "")
 
 
 def _calls_of_spans(calls: Iterable[Call]) -> dict[str, list[str]]:

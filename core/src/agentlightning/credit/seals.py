@@ -1,8 +1,8 @@
 """Seals: what a step trained of each rollout, as hashes logged at training time.
 
-A seal is small and says enough to find out later, from the store alone, whether anything that a step was trained on
-has changed, and what: the calls, the rewards, or, with both the same, the code that turned them into rows.
-:func:`seal` makes the seals of a batch; ``agl verify`` makes them again and compares.
+A seal is small and says enough to find out later, from the store alone, whether anything that a step was
+trained on has changed, and what: the calls, the rewards, or, with both the same, the code that turned them
+into rows. :func:`seal` makes the seals of a batch; ``agl verify`` makes them again and compares.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from hashlib import blake2b
 
 from agentlightning.credit.digest import in_order, int_bytes, real_bytes, text_bytes
 from agentlightning.credit.rewards import resolve
+from agentlightning.semconv import SUPPLIED
 from agentlightning.types import Batch, Call, Record, Reward, Row, Seal
 
 
@@ -41,7 +42,7 @@ def seal(
                 status=str(record.rollout.status),
                 reward=resolve(record).final,
                 calls=len(record.calls),
-                calls_digest=_digest(part for call in record.calls for part in _call(call)),
+                calls_digest=_digest(_calls(record)),
                 rewards_digest=_digest(part for reward in record.rewards for part in _reward(reward)),
                 rows=len(mine),
                 tokens_digest=_digest(part for row in mine for part in _tokens(row)),
@@ -60,6 +61,15 @@ def _digest(parts: Iterable[bytes]) -> str:
     return state.hexdigest()
 
 
+def _calls(record: Record) -> Iterable[bytes]:
+    """The rollout's place among the others, what its agent said of its own record, and every call."""
+    place = [record.rollout.group_id, record.rollout.task_id, record.rollout.sample]
+    supplied = record.attempt.metadata.get(SUPPLIED) if record.attempt else None
+    yield text_bytes(json.dumps([place, supplied], sort_keys=True, default=str))
+    for call in record.calls:
+        yield from _call(call)
+
+
 def _call(call: Call) -> Iterable[bytes]:
     """What credit reads of a call. Texts are not trained on: the ids are."""
     yield text_bytes(call.call_id)
@@ -68,8 +78,8 @@ def _call(call: Call) -> Iterable[bytes]:
         yield b"-" if ids is None else int_bytes(ids)
     yield b"-" if call.logprobs is None else real_bytes(call.logprobs)
     rest = [
-        call.policy, call.policy_version, call.selected, call.masked, call.status, call.span_id, call.trace_id,
-        call.sampling, call.allowed, call.tags, call.prompt_tokens, call.completion_tokens,
+        call.policy, call.policy_version, call.selected, call.masked, call.status,
+        call.span_id, call.trace_id, call.sampling, call.allowed, call.tags, call.prompt_tokens, call.completion_tokens,
     ]  # fmt: skip
     yield text_bytes(json.dumps(rest, sort_keys=True))
 

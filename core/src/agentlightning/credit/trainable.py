@@ -1,8 +1,8 @@
 """Which recorded calls may be trained, before any reward is looked at.
 
 Every call gets one reason or none; the first that applies, in the order of :func:`untrainable`, is the one
-the ledger shows. ``superseded``, ``error`` and ``cancelled`` calls are not *live*: the agent never went on
-from their answer, so no rule sees them.
+the ledger shows. ``superseded``, ``error``, ``over-length`` and ``cancelled`` calls are not *live*: the agent
+never went on from their answer, so no rule sees them.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ from collections.abc import Mapping
 
 import msgspec
 
+from agentlightning import semconv
 from agentlightning.credit.verdicts import Verdict
 from agentlightning.types import Call, Record
 
-DEAD = frozenset({"other-attempt", "superseded", "error", "cancelled"})
+OVER_LENGTH = "over-length"
+DEAD = frozenset({"other-attempt", "superseded", "error", "cancelled", OVER_LENGTH, "replaced-by-agent"})
 """Reasons after which a call was never part of what the agent did."""
 
 
@@ -71,7 +73,9 @@ def _reason(call: Call, record: Record, verdict: Verdict, superseded: set[str]) 
     if call.call_id in superseded:
         return "superseded"
     if call.status != "ok":
-        return call.status
+        return OVER_LENGTH if call.masked == OVER_LENGTH else call.status
+    if record.attempt and call.call_id not in record.attempt.metadata.get(semconv.SUPPLIED, [call.call_id]):
+        return "replaced-by-agent"
     if not call.selected:
         return "not-selected"
     if call.masked:

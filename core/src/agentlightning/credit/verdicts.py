@@ -15,7 +15,7 @@ from agentlightning import semconv
 from agentlightning.types import Call, Record, Span
 from agentlightning.types.tokens import tokens_digest
 
-Kind = Literal["exact", "gateway-only", "wire-only", "mismatch", "no-ids"]
+Kind = Literal["exact", "gateway-only", "wire-only", "mismatch", "no-ids", "supplied"]
 
 
 class Verdict(NamedTuple):
@@ -31,6 +31,8 @@ def verdict(call: Call, wire_spans: Iterable[Span], choices: Sequence[Call] = ()
     ``wire_spans`` may hold spans of other calls. ``choices``: all choices of the same request, because with
     ``n > 1`` the engine's ``completion_tokens`` is their sum; empty means that this call is the only one.
     """
+    if call.api == "supplied":
+        return Verdict("supplied", "the agent handed it in; no engine was asked")
     spans = [span for span in wire_spans if answers(span, call)]
     digests = {str(digest) for span in spans if (digest := span.attributes.get(semconv.TOKENS_DIGEST))}
     if call.prompt_ids is None or call.response_ids is None:

@@ -12,6 +12,8 @@ import msgspec
 
 from agentlightning.gateway.errors import BadAnswer
 
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What decoding raises for bytes that are no JSON, not of the shape, or nested without end."""
 TokenId = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 
 
@@ -70,6 +72,8 @@ class Answer(msgspec.Struct):
     """Engines of ours say which version of the policy they sampled from."""
     sampling: dict[str, Any] | None = None
     """Engines of ours may say which sampling values they used."""
+    guided_choice_ids: list[list[TokenId]] | None = None
+    """Guided choice: the allowed answers as token ids; the logprobs are of the distribution over them."""
 
 
 class Chunk(Answer):
@@ -87,7 +91,7 @@ def parse_answer(raw: bytes, api: str) -> Answer:
     """The answer in ``raw``, or :class:`BadAnswer` saying what is wrong with it."""
     try:
         answer = _answers.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise BadAnswer(f"the engine's answer is not a completion ({len(raw)} bytes): {error}") from None
     if not answer.choices:
         raise BadAnswer("the engine's answer has no choices")
@@ -106,7 +110,7 @@ def parse_chunk(raw: bytes) -> Chunk:
     """One event of a stream, or :class:`BadAnswer`."""
     try:
         return _chunks.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise BadAnswer(f"an event of the engine's stream is not a completion chunk: {error}") from None
 
 
@@ -131,7 +135,7 @@ def parse_error(status: int, raw: bytes) -> ErrorInfo:
     """Message and code of an error answer, whatever its shape."""
     try:
         body: Any = msgspec.json.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNREADABLE:
         return ErrorInfo(raw[:500].decode("utf-8", "replace") or "(empty answer)", f"http-{status}")
     inner = body.get("error", body) if isinstance(body, dict) else body
     if isinstance(inner, dict):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import msgspec
 
@@ -16,7 +16,7 @@ from agentlightning.gateway.route import Select, selector
 from agentlightning.gateway.sampling import derive_seed
 from agentlightning.keys import Claims, KeyRefused, Keys
 from agentlightning.store.base import NotFound, Store
-from agentlightning.types import AttemptStatus, Mode, Tags
+from agentlightning.types import AttemptStatus, Mode, Tags, merge_tags
 
 LIVE = (AttemptStatus.PREPARING, AttemptStatus.RUNNING, AttemptStatus.UNRESPONSIVE)
 
@@ -49,7 +49,7 @@ def lane_of(tags: Tags) -> str:
 class OpenAttempt:
     """An attempt's counters and calls under way."""
 
-    __slots__ = ("closing", "info", "lanes", "latest", "selects", "sequence", "tasks", "writes")
+    __slots__ = ("closing", "cuts", "info", "lanes", "latest", "selects", "sequence", "tasks", "writes")
 
     def __init__(self, info: AttemptInfo, selects: Callable[[Tags], bool], sequence: int = 0) -> None:
         self.info = info
@@ -58,7 +58,9 @@ class OpenAttempt:
         self.lanes: dict[str, int] = {}
         """Seeds given out by lane."""
         self.latest: dict[str, tuple[str | None, int]] = {}
-        """Caller span and index of each lane's latest seed."""
+        """Source and index of each lane's latest seed."""
+        self.cuts: dict[bytes, int] = {}
+        """How many blocks were dropped of a chat that was too long, by what it begins with."""
         self.tasks: set[asyncio.Task[object]] = set()
         """Handlers of its calls."""
         self.writes: set[asyncio.Future[None]] = set()
@@ -70,19 +72,20 @@ class OpenAttempt:
         self.sequence += 1
         return self.sequence - 1
 
-    def next_seed(self, lane: str, span_id: str | None = None, retry: int = 0) -> int | None:
+    def next_seed(self, lane: str, source: str | None = None, retry: int = 0) -> int | None:
         """Seed of the lane's next request; a retry gets the seed of the request it repeats.
 
-        So neither the order in which parallel agents happen to call nor a failure on the way changes a seed.
+        ``source``: what a request and its retries have in common, the caller's span or else the very body. So
+        neither the order in which parallel agents happen to call nor a failure on the way changes a seed.
         """
         if self.info.seed is None:
             return None
         before = self.latest.get(lane)
-        if retry and span_id and before and before[0] == span_id:
+        if retry and source and before and before[0] == source:
             return derive_seed(self.info.seed, lane, before[1])
         index = self.lanes.get(lane, 0)
         self.lanes[lane] = index + 1
-        self.latest[lane] = span_id, index
+        self.latest[lane] = source, index
         return derive_seed(self.info.seed, lane, index)
 
 
@@ -130,6 +133,19 @@ class Attempts:
         self._open.pop(attempt_id, None)
         self._found.pop(attempt_id, None)
 
+    def lost(self, attempt_id: str) -> None:
+        """The store says that the attempt has ended: revoke the key, stop its other calls, forget it.
+
+        One that was opened here is forgotten by :meth:`close`, which its runner will call.
+        """
+        self._keys.revoke(attempt_id)
+        attempt = self._open.get(attempt_id) or self._found.pop(attempt_id, None)
+        if attempt is None or attempt.closing:
+            return
+        attempt.closing = True
+        for task in attempt.tasks - {asyncio.current_task()}:
+            task.cancel()
+
     async def stop(self) -> None:
         """Stop the calls of every attempt and wait for their records; keys stay as they are."""
         attempts = [*self._open.values(), *self._found.values()]
@@ -169,6 +185,8 @@ class Attempts:
             mode=rollout.mode,
             seed=rollout.seed,
             greedy=bool(rollout.metadata.get("greedy", False)),
+            policies=_texts(rollout.metadata.get("policies")),
+            tags=_texts(rollout.metadata.get("tags")),
         )
         found = OpenAttempt(info, self._selects, 1 + max((c.sequence for c in calls), default=-1))
         for call in calls:
@@ -185,6 +203,11 @@ class Attempts:
                 return
             if not self._found[attempt_id].tasks:
                 del self._found[attempt_id]
+
+
+def _texts(value: object) -> dict[str, str]:
+    """Names and values of a rollout's metadata; anything else there is none of the gateway's."""
+    return merge_tags(value) if isinstance(value, Mapping) else {}
 
 
 async def _stop(attempt: OpenAttempt) -> None:

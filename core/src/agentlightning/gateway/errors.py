@@ -11,6 +11,8 @@ from aiohttp import web
 
 SDK_NO_RETRY = {"x-should-retry": "false"}
 """The openai SDK retries 409 and 5xx by itself unless the server says otherwise."""
+TOO_LONG = "context_length_exceeded"
+"""OpenAI's code for a prompt that does not fit; frameworks look for it."""
 _KINDS = {401: "authentication_error", 404: "not_found_error", 409: "conflict_error"}
 
 
@@ -60,7 +62,7 @@ def error_body(status: int, code: str, message: str) -> bytes:
 
 def error_response(status: int, code: str, message: str, *, retry: bool = True) -> web.Response:
     """An error answer; ``retry=False`` tells the SDK that trying again cannot help."""
-    headers = None if retry else SDK_NO_RETRY
+    headers = ({"Retry-After": "1"} if status == 503 else None) if retry else SDK_NO_RETRY
     return web.Response(
         body=error_body(status, code, message),
         status=status,

@@ -67,6 +67,11 @@ class Forwarder:
         self._limits = limits
         self._session: aiohttp.ClientSession | None = None
 
+    @property
+    def answer_bytes(self) -> int:
+        """Bytes of an answer, whole or streamed, at most."""
+        return self._limits.answer_bytes
+
     async def start(self) -> None:
         """Open the pool."""
         timeout = aiohttp.ClientTimeout(
@@ -109,7 +114,8 @@ class Forwarder:
         if response.content_length is not None:
             if response.content_length > limit:
                 raise too_large
-            return await response.read()
+            if "Content-Encoding" not in response.headers:  # a short body may unfold to a long one
+                return await response.read()
         raw = bytearray()
         async for part in response.content.iter_any():
             raw += part

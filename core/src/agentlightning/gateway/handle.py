@@ -1,8 +1,8 @@
 """One model call, from the agent's request to its answer.
 
-Read top to bottom: admit → hold → ask the engine → record → answer. Invariant: an agent sees the end of an
-answer only after ``store.add_calls`` returned; an admitted call leaves exactly one set of records, however it
-ended.
+Read top to bottom: admit → hold → fit → ask the engine → record → answer. Invariant: an agent sees the end of
+an answer only after ``store.add_calls`` returned; an admitted call leaves exactly one set of records, however
+it ended.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from agentlightning.gateway.answer import parse_answer, parse_error
+from agentlightning.gateway.answer import UNREADABLE, ErrorInfo, parse_answer, parse_error
 from agentlightning.gateway.attempts import Attempts, OpenAttempt, lane_of
 from agentlightning.gateway.errors import (
+    TOO_LONG,
     AgentGone,
     BadAnswer,
     EngineUnreachable,
@@ -29,8 +30,18 @@ from agentlightning.gateway.forward import PASSED_BACK, Forwarder
 from agentlightning.gateway.gate import Gate
 from agentlightning.gateway.identity import Caller, identify
 from agentlightning.gateway.metrics import Metrics
-from agentlightning.gateway.record import Api, Exchange, answer_calls, error_call, refusal_call, stopped_calls
-from agentlightning.gateway.route import Routes, Upstream
+from agentlightning.gateway.overlength import OverLength
+from agentlightning.gateway.record import (
+    Api,
+    Exchange,
+    answer_calls,
+    error_call,
+    over_length_call,
+    refusal_call,
+    said,
+    stopped_calls,
+)
+from agentlightning.gateway.route import Routes
 from agentlightning.gateway.sampling import SamplingPolicy, settle
 from agentlightning.gateway.streams import Streamer
 from agentlightning.keys import Keys
@@ -65,6 +76,7 @@ class Handler:
         self.gate = gate
         self.metrics = metrics
         self.on_call = on_call
+        self.over_length = OverLength(forwarder, metrics)
         self.sampling: dict[str, SamplingPolicy] = {}
         self.streamer = Streamer(self, keep_alive)
 
@@ -73,9 +85,11 @@ class Handler:
         caller: Caller | None = None
         try:
             caller = identify(request.headers, self.keys)
-            body = await self._body(request)
-            attempt = await self.attempts.get(caller.claims)
-            return await self._admitted(request, api, caller, body, attempt)
+            raw = await self._read(request)
+            body = _decoded(raw)
+            attempt = await self._attempt(caller)
+            exchange = self._exchange(api, caller, body, attempt, caller.span_id or str(hash(raw)))
+            return await self._admitted(request, exchange)
         except Refused as refused:
             claims = caller.claims if caller else None
             refused.rollout_id = refused.rollout_id or (claims.rollout_id if claims else None)
@@ -88,31 +102,31 @@ class Handler:
             )
 
     # ---------------------------------------------------------------------------------------------- admit
-    async def _body(self, request: web.Request) -> dict[str, Any]:
+    async def _read(self, request: web.Request) -> bytes:
         try:
-            raw = await request.read()
+            return await request.read()
         except web.HTTPRequestEntityTooLarge as error:
             raise Refused(413, "body-too-large", f"the request's body is too large: {error.text}") from None
-        try:
-            return _bodies.decode(raw)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise Refused(400, "bad-body", f"the request's body is not a JSON object: {error}") from None
 
-    async def _admitted(
-        self, request: web.Request, api: Api, caller: Caller, body: dict[str, Any], attempt: OpenAttempt
-    ) -> web.StreamResponse:
+    async def _attempt(self, caller: Caller) -> OpenAttempt:
+        try:
+            return await self.attempts.get(caller.claims)
+        except Refused:
+            raise
+        except Exception:
+            log.exception("attempt %s: the store could not be asked about it", caller.claims.attempt_id)
+            raise _store_failed("the store could not be asked about this key's attempt") from None
+
+    async def _admitted(self, request: web.Request, exchange: Exchange) -> web.StreamResponse:
         """Run the call as one of its attempt's tasks, so that closing the attempt can stop it."""
-        exchange = self._exchange(api, caller, body, attempt)
+        attempt = exchange.attempt
         task = asyncio.current_task()
         assert task is not None
         attempt.tasks.add(task)
         try:
             await self.gate.wait()
             with self.gate.within():
-                exchange.version = exchange.route.serving()
-                if exchange.streams:
-                    return await self.streamer.serve(request, exchange)
-                return await self._whole(request, exchange)
+                return await self._forwarded(request, exchange)
         except (asyncio.CancelledError, AgentGone) as gone:
             return await self._stopped(exchange, gone)
         except Refused:
@@ -126,8 +140,31 @@ class Handler:
         finally:
             attempt.tasks.discard(task)
 
-    def _exchange(self, api: Api, caller: Caller, body: dict[str, Any], attempt: OpenAttempt) -> Exchange:
-        """Decide route, selection and sampling. No await: the sequence is the order of arrival."""
+    async def _forwarded(self, request: web.Request, exchange: Exchange) -> web.StreamResponse:
+        """Ask the engine, with a prompt that fits it."""
+        route = exchange.route = self.routes.latest(
+            exchange.route
+        )  # it may have moved while the call was held
+        exchange.sent["model"] = route.model
+        exchange.version = route.serving()
+        try:
+            too_long = await self.over_length.fit(exchange)
+        except EngineUnreachable as error:
+            return await self.unreachable(exchange, error)
+        if too_long is not None:
+            await self.commit(exchange, [over_length_call(exchange, f"over-length: {too_long}")])
+            return error_response(400, TOO_LONG, too_long, retry=False)
+        if exchange.streams:
+            return await self.streamer.serve(request, exchange)
+        return await self._whole(request, exchange)
+
+    def _exchange(
+        self, api: Api, caller: Caller, body: dict[str, Any], attempt: OpenAttempt, source: str
+    ) -> Exchange:
+        """Decide route, selection and sampling. No await: the sequence is the order of arrival.
+
+        ``source``: what a request shares with its retries: the caller's span, else its body.
+        """
         info = attempt.info
         tags = merge_tags(info.tags, caller.tags) if info.tags else caller.tags
         route = self.routes.choose(
@@ -140,7 +177,7 @@ class Handler:
             sent,
             policy=self.sampling.get(route.policy) if training else None,
             greedy=info.greedy and selected and not training,
-            seed=attempt.next_seed(lane_of(tags), caller.span_id, caller.retry) if selected else None,
+            seed=attempt.next_seed(lane_of(tags), source, caller.retry) if selected else None,
         )
         if route.trainable:
             ask_for_tokens(sent, api)
@@ -171,7 +208,7 @@ class Handler:
         except BadAnswer as error:
             return await self.bad_answer(exchange, error)
         await self.commit(exchange, calls)
-        return web.Response(body=raw, headers=headers)
+        return web.Response(body=said(exchange, raw), headers=headers)
 
     async def ask(self, request: web.Request, exchange: Exchange) -> tuple[int, dict[str, str], bytes]:
         """Status, headers to pass back and body of the engine's whole answer."""
@@ -199,14 +236,12 @@ class Handler:
             raise
         except AttemptEnded as error:
             self.metrics.lost_records += len(calls)
+            self.attempts.lost(exchange.caller.claims.attempt_id)
             raise Refused(409, "attempt-ended", str(error)) from None
         except Exception:
             self._lost(calls)
-            raise Refused(
-                503,
-                "store-failed",
-                "the record of this call could not be stored, so its answer is withheld",
-                retry=True,
+            raise _store_failed(
+                "the record of this call could not be stored, so its answer is withheld"
             ) from None
         self._recorded(calls)
 
@@ -260,9 +295,19 @@ class Handler:
         """The engine answered an error status: recorded, and passed on as it is."""
         if status < 400:
             return await self.bad_answer(exchange, BadAnswer(f"the engine answered HTTP {status}"))
-        raw = without_secret(raw, exchange.route)
-        await self.commit(exchange, [refusal_call(exchange, status, parse_error(status, raw))])
+        raw = exchange.route.redact(raw)
+        info = await self.refusal(exchange, status, raw)
+        if info.over_length:  # engines say it in many ways, the SDK and frameworks know one
+            return error_response(400, TOO_LONG, info.message, retry=False)
         return web.Response(body=raw, status=status, headers=headers)
+
+    async def refusal(self, exchange: Exchange, status: int, raw: bytes) -> ErrorInfo:
+        """Record that the engine answered an error status."""
+        info = parse_error(status, raw)
+        await self.commit(exchange, [refusal_call(exchange, status, info)])
+        if info.over_length:
+            exchange.route.wary = True
+        return info
 
     async def _stopped(self, exchange: Exchange, gone: BaseException) -> web.StreamResponse:
         """The agent hung up, or its attempt was closed: record what there is."""
@@ -272,6 +317,8 @@ class Handler:
             try:
                 await self.commit(exchange, stopped_calls(exchange, "cancelled", reason))
             except Refused as refused:
+                if closing and not exchange.answered:
+                    raise refused from None  # it is counted where it is answered
                 await self.count_refused(refused, exchange.caller)
         if closing and not exchange.answered:
             claims = exchange.caller.claims
@@ -299,6 +346,17 @@ class Handler:
             log.exception("the store did not take the count of a refused request (%s)", refused.reason)
 
 
+def _decoded(raw: bytes) -> dict[str, Any]:
+    try:
+        return _bodies.decode(raw)
+    except UNREADABLE as error:
+        raise Refused(400, "bad-body", f"the request's body is not a JSON object: {error}") from None
+
+
+def _store_failed(message: str) -> Refused:
+    return Refused(503, "store-failed", message, retry=True)
+
+
 def ask_for_tokens(sent: dict[str, Any], api: Api) -> None:
     """Have the engine return token ids and the logprob of each."""
     sent["return_token_ids"] = True
@@ -306,8 +364,3 @@ def ask_for_tokens(sent: dict[str, Any], api: Api) -> None:
         sent["logprobs"] = True
     elif not isinstance(sent.get("logprobs"), int) or sent["logprobs"] is False:
         sent["logprobs"] = 1  # not 0: some engines take that for "none"
-
-
-def without_secret(raw: bytes, route: Upstream) -> bytes:
-    """``raw`` without the route's key, should the engine quote it."""
-    return raw.replace(route.api_key.encode(), b"***") if route.api_key else raw

@@ -7,6 +7,11 @@ from collections.abc import Sequence
 
 from agentlightning.types import Call
 
+OVER_LENGTH = "over-length"
+"""``Call.masked`` of a prompt that was too long."""
+POLICY = "over_length"
+"""Key of ``Call.edited``: which policy was applied to it."""
+
 
 class Metrics:
     """Plain counters since the start. ``recorded`` counts only what the store acknowledged."""
@@ -20,6 +25,11 @@ class Metrics:
         """Reason → requests refused."""
         self.streams: Counter[str] = Counter()
         """``passed`` or ``replayed`` → streamed answers."""
+        self.over_length: Counter[str] = Counter()
+        """``refused``, ``dropped`` (and refused), ``truncated``, ``unchecked`` → calls; ``messages`` →
+        messages that truncation left out."""
+        self.split = 0
+        """Records whose reasoning was split off."""
         self.lost_records = 0
         """Records the store did not take; their answers were withheld."""
         self.hook_errors = 0
@@ -32,6 +42,13 @@ class Metrics:
             self.calls[call.status] += 1
             if call.masked:
                 self.masked[call.masked] += 1
+            if "reasoning" in call.edited:
+                self.split += 1
+            if call.masked == OVER_LENGTH:
+                self.over_length["dropped" if call.edited.get(POLICY) == "drop" else "refused"] += 1
+            elif POLICY in call.edited and call.choice == 0:
+                self.over_length["truncated"] += 1
+                self.over_length["messages"] += sum(b - a for a, b in call.edited["dropped"])
 
     def as_dict(self) -> dict[str, object]:
         """For JSON."""
@@ -40,6 +57,8 @@ class Metrics:
             "masked": dict(self.masked),
             "refused": dict(self.refused),
             "streams": dict(self.streams),
+            "over_length": dict(self.over_length),
+            "split": self.split,
             "lost_records": self.lost_records,
             "hook_errors": self.hook_errors,
             "uncounted": self.uncounted,

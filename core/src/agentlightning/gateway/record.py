@@ -13,7 +13,10 @@ import msgspec
 
 from agentlightning.gateway.answer import Answer, Choice, ErrorInfo
 from agentlightning.gateway.attempts import OpenAttempt
+from agentlightning.gateway.guided import holds
 from agentlightning.gateway.identity import Caller
+from agentlightning.gateway.metrics import OVER_LENGTH, POLICY
+from agentlightning.gateway.reasoning import split_answer, split_message
 from agentlightning.gateway.route import Upstream
 from agentlightning.gateway.sampling import OFF_POLICY, Settings, check_echo
 from agentlightning.gateway.stream import Assembler
@@ -36,6 +39,8 @@ class Exchange(msgspec.Struct, kw_only=True):
     tags: Tags
     selected: bool
     settings: Settings
+    edited: dict[str, Any] = {}
+    """What the over-length policy and the reasoning split changed (``Call.edited``)."""
     sequence: int
     start: float
     version: int | None = None
@@ -93,6 +98,7 @@ class Exchange(msgspec.Struct, kw_only=True):
             request=self.body,
             sampling=self.settings.used,
             asked=self.settings.asked,
+            edited=self.edited,
             start_time=self.start,
             end_time=time.time(),
             **fields,
@@ -100,12 +106,14 @@ class Exchange(msgspec.Struct, kw_only=True):
 
 
 def answer_calls(exchange: Exchange, answer: Answer, **fields: Any) -> list[Call]:
-    """The calls of a whole (or wholly assembled) answer."""
+    """The calls of a whole (or wholly assembled) answer; its messages are split if the policy says so."""
+    allowed = _allowed(exchange, answer)
     if answer.sampling and exchange.selected:
         exchange.settings = check_echo(exchange.settings, answer.sampling)
     fields.setdefault(
         "policy_version", exchange.version if answer.policy_version is None else answer.policy_version
     )
+    _split(exchange, answer)
     counts = _counts(exchange, answer)
     calls = []
     for choice, (prompt_count, completion_count) in zip(answer.choices, counts, strict=True):
@@ -117,6 +125,7 @@ def answer_calls(exchange: Exchange, answer: Answer, **fields: Any) -> list[Call
                 prompt_ids=_prompt(answer, choice),
                 response_ids=choice.token_ids,
                 logprobs=choice.logprobs.values() if choice.logprobs else None,
+                allowed=allowed,
                 finish_reason=choice.finish_reason,
                 prompt_tokens=prompt_count,
                 completion_tokens=completion_count,
@@ -126,6 +135,13 @@ def answer_calls(exchange: Exchange, answer: Answer, **fields: Any) -> list[Call
     return calls
 
 
+def said(exchange: Exchange, raw: bytes) -> bytes:
+    """The engine's whole answer ``raw`` as the agent gets it, once its calls are made."""
+    if "reasoning" not in exchange.edited:
+        return raw
+    return split_answer(raw, exchange.route.reasoning == "split-opened")
+
+
 def stopped_calls(exchange: Exchange, status: Literal["error", "cancelled"], error: str) -> list[Call]:
     """The records of a call that ended early, with what had arrived of its stream."""
     if exchange.assembler is None or exchange.assembler.empty:
@@ -133,18 +149,22 @@ def stopped_calls(exchange: Exchange, status: Literal["error", "cancelled"], err
     return answer_calls(exchange, exchange.assembler.answer(), status=status, error=error[:2000])
 
 
-def error_call(exchange: Exchange, error: str, masked: str | None = None) -> Call:
+def error_call(exchange: Exchange, error: str) -> Call:
     """The record of a call that the engine did not answer."""
-    return exchange.call(status="error", error=error[:2000], masked=masked)
+    return exchange.call(status="error", error=error[:2000], masked=None)
+
+
+def over_length_call(exchange: Exchange, error: str) -> Call:
+    """The record of a call whose prompt was refused as too long, by the engine or before it."""
+    refused = "drop" if exchange.route.over_length == "drop" else "error"
+    exchange.edited = {POLICY: refused}
+    return exchange.call(status="error", error=error[:2000], masked=OVER_LENGTH)
 
 
 def refusal_call(exchange: Exchange, status: int, info: ErrorInfo) -> Call:
     """The record of a call that the engine answered with an error status."""
-    return error_call(
-        exchange,
-        f"HTTP {status} {info.code}: {info.message}",
-        masked="over-length" if info.over_length else None,
-    )
+    error = f"HTTP {status} {info.code}: {info.message}"
+    return over_length_call(exchange, error) if info.over_length else error_call(exchange, error)
 
 
 def exact(calls: list[Call]) -> bool:
@@ -157,6 +177,25 @@ def exact(calls: list[Call]) -> bool:
         and c.completion_tokens in (None, len(c.response_ids))
         for c in calls
     )
+
+
+def _split(exchange: Exchange, answer: Answer) -> None:
+    """Move reasoning out of the messages' content."""
+    if exchange.api != "chat" or exchange.route.reasoning == "keep":
+        return
+    opened = exchange.route.reasoning == "split-opened"
+    if any([split_message(choice.message, opened) for choice in answer.choices if choice.message]):
+        exchange.edited["reasoning"] = "split"
+
+
+def _allowed(exchange: Exchange, answer: Answer) -> list[list[int]] | None:
+    """The ids of a guided choice, if the engine says them and every response is among them."""
+    allowed = answer.guided_choice_ids
+    if not allowed or not all(holds(allowed, choice.token_ids) for choice in answer.choices):
+        return None
+    if exchange.settings.guided:
+        exchange.settings = msgspec.structs.replace(exchange.settings, off_policy=False, guided=False)
+    return allowed
 
 
 def _prompt(answer: Answer, choice: Choice) -> list[int] | None:

@@ -5,16 +5,20 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 from urllib.parse import urlsplit
 
 from yarl import URL
 
 from agentlightning.gateway.errors import Refused
+from agentlightning.gateway.reasoning import Reasoning
 from agentlightning.types import Tags, UsageError
 
 Select = str | list[str] | Callable[[Tags], bool] | None
 """Calls to train: all (``None``), an agent's name, several, ``"re:…"`` over the name, a predicate of tags."""
+
+
+OverLengthPolicy = Literal["error", "drop", "truncate"]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -32,8 +36,23 @@ class Upstream:
     trainable: bool = True
     version: Callable[[], int | None] | None = None
     stream_ids: bool | None = None
-    over_length: Literal["error"] = "error"
-    """A prompt longer than the model's context: ``error`` passes the engine's refusal on and records it."""
+    over_length: OverLengthPolicy = "error"
+    """What becomes of a prompt that leaves no room for an answer. ``error``: the agent gets 400
+    ``context_length_exceeded``. ``drop``: so it does, and its rollout is left out of training.
+    ``truncate``: the oldest chatter is dropped until it fits."""
+    reserve: int = 0
+    """Tokens of the context that an answer must find free, at least. 0: one, by the engine's own check."""
+    max_len: int | None = None
+    """Tokens of prompt and answer together, where it should be less than the engine's ``max_model_len``."""
+    reasoning: Reasoning = "keep"
+    """``split``: ``<think>…</think>`` goes from the content of chat answers to ``reasoning_content``.
+    ``split-opened``: so it does, and the chat template has written the first ``<think>`` itself."""
+    window: int | None = field(default=None, init=False)
+    """Tokens of prompt and answer together, as far as known."""
+    counts: bool | None = field(default=None, init=False)
+    """Whether the engine counts tokens (``POST /tokenize``); ``None``: not known yet."""
+    wary: bool = field(default=False, init=False)
+    """A prompt that should have fitted by its bytes did not: from then on every prompt is counted."""
     inexact: set[bool] = field(default_factory=set, init=False)
     """Kinds of stream (with tools: True) seen to lose token ids; from then on asked whole and replayed."""
     endpoints: dict[str, URL] = field(default_factory=dict, init=False, repr=False)
@@ -48,14 +67,41 @@ class Upstream:
             raise ValueError(
                 f"route {self.policy!r}: the url carries credentials or a query; pass the key as api_key"
             )
+        self._check_policies()
+        self.window = self.max_len
         base = self.url.rstrip("/")
-        self.endpoints = {"chat": URL(f"{base}/chat/completions"), "completions": URL(f"{base}/completions")}
+        self.endpoints = {
+            "chat": URL(f"{base}/chat/completions"),
+            "completions": URL(f"{base}/completions"),
+            "tokenize": URL(f"{base.removesuffix('/v1')}/tokenize"),
+        }
+
+    def _check_policies(self) -> None:
+        for name, kind in (("over_length", OverLengthPolicy), ("reasoning", Reasoning)):
+            if (value := getattr(self, name)) not in get_args(kind):
+                raise ValueError(
+                    f"route {self.policy!r}: {name} is {value!r}; use one of {', '.join(get_args(kind))}"
+                )
+        if self.reserve < 0 or (self.max_len is not None and self.max_len <= self.reserve):
+            raise ValueError(
+                f"route {self.policy!r}: reserve is {self.reserve}, max_len is {self.max_len}; reserve "
+                "must be 0 or more tokens, and less than max_len"
+            )
+
+    def learn_window(self, engine: int | None) -> None:
+        """Take note of the engine's ``max_model_len``; ``max_len`` may only lower it."""
+        if engine is not None:
+            self.window = engine if self.max_len is None else min(engine, self.max_len)
 
     def passes_through(self, tools: bool) -> bool:
         """Whether a stream may be passed on as it arrives (else it is asked for whole, and replayed)."""
         if not self.trainable:
             return True
         return self.stream_ids if self.stream_ids is not None else tools not in self.inexact
+
+    def redact(self, raw: bytes) -> bytes:
+        """``raw`` without the route's key, should the engine quote it."""
+        return raw.replace(self.api_key.encode(), b"***") if self.api_key else raw
 
     def serving(self) -> int | None:
         """Version of the policy served now."""
@@ -74,6 +120,10 @@ class Routes:
     def add(self, upstream: Upstream) -> None:
         """Add a route, or put another engine behind a policy."""
         self._by_policy[upstream.policy] = upstream
+
+    def latest(self, upstream: Upstream) -> Upstream:
+        """The engine that serves a policy now, for a call that was routed before it waited."""
+        return self._by_policy.get(upstream.policy, upstream)
 
     def remove(self, policy: str) -> None:
         """Forget a route; calls under way finish."""

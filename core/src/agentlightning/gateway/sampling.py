@@ -14,6 +14,8 @@ from typing import Any
 
 import msgspec
 
+from agentlightning.gateway.guided import names_choices
+
 OFF_POLICY = "off-policy-sampling"
 """Reason of a call that was sampled otherwise than the run says."""
 
@@ -74,6 +76,8 @@ class Settings(msgspec.Struct):
     asked: dict[str, Any] = {}
     """What the agent asked for, where it differs or shapes the distribution."""
     off_policy: bool = False
+    guided: bool = False
+    """Off policy only because the request names its allowed answers: trainable once these are known."""
 
 
 def settle(
@@ -97,7 +101,7 @@ def settle(
         body["seed"] = seed
     shaping = _shaping(body) if policy else {}
     used = {name: body[name] for name in _NAMES if body.get(name) is not None}
-    return Settings(used, asked | shaping, bool(shaping))
+    return Settings(used, asked | shaping, bool(shaping), names_choices(shaping))
 
 
 def _shaping(body: dict[str, Any]) -> dict[str, Any]:
@@ -119,7 +123,7 @@ def check_echo(settings: Settings, echo: dict[str, Any]) -> Settings:
     differs = {k: v for k, v in echo.items() if k in settings.used and k != "seed" and v != settings.used[k]}
     if not differs:
         return settings
-    return Settings(settings.used | differs, settings.asked, True)
+    return msgspec.structs.replace(settings, used=settings.used | differs, off_policy=True, guided=False)
 
 
 def derive_seed(root: int, lane: str, index: int) -> int:

@@ -173,11 +173,14 @@ class Assembler:
     def add(self, chunk: Chunk) -> None:
         """Take the next chunk."""
         head = self._head
-        for name in ("id", "created", "model", "usage", "policy_version", "sampling"):
+        for name in ("id", "created", "model", "usage", "policy_version", "sampling", "guided_choice_ids"):
             if (value := getattr(chunk, name)) is not None:
                 setattr(head, name, value)
         if chunk.prompt_token_ids is not None and head.prompt_token_ids is None:
             head.prompt_token_ids = chunk.prompt_token_ids
+        several = len(chunk.choices) > 1
+        if several and len({piece.index for piece in chunk.choices}) != len(chunk.choices):
+            raise BadAnswer("two choices of a chunk of the engine's stream have the same index")
         for piece in chunk.choices:
             growing = self._choices.get(piece.index)
             if growing is None:

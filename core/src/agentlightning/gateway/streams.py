@@ -14,9 +14,17 @@ import msgspec
 from aiohttp import web
 
 from agentlightning.gateway.answer import parse_answer, parse_chunk, parse_error
-from agentlightning.gateway.errors import AgentGone, BadAnswer, EngineUnreachable, Refused, error_body
-from agentlightning.gateway.record import Exchange, answer_calls, exact, refusal_call, stopped_calls
-from agentlightning.gateway.replay import KEEP_ALIVE, event, replay
+from agentlightning.gateway.errors import (
+    TOO_LONG,
+    AgentGone,
+    BadAnswer,
+    EngineUnreachable,
+    Refused,
+    error_body,
+)
+from agentlightning.gateway.reasoning import StreamSplit
+from agentlightning.gateway.record import Exchange, answer_calls, exact, said, stopped_calls
+from agentlightning.gateway.replay import KEEP_ALIVE, event as sse, replay
 from agentlightning.gateway.stream import DONE, Assembler, Events, payload
 
 if TYPE_CHECKING:
@@ -34,26 +42,37 @@ class _EngineError(Exception):
 
 
 class Relay:
-    """Sorts a stream's events: what may leave now, what is held until the record is committed."""
+    """Sorts a stream's events: what may leave now, what is held until the record is committed.
 
-    def __init__(self, exchange: Exchange) -> None:
+    ``limit``: bytes of a stream beyond which it counts as broken.
+    """
+
+    def __init__(self, exchange: Exchange, limit: int) -> None:
         self._exchange = exchange
         self._events = Events()
+        self._left = limit
+        self._limit = limit
+        splits = exchange.api == "chat" and exchange.route.reasoning != "keep"
+        self._split = StreamSplit(exchange.route.reasoning == "split-opened") if splits else None
         self.assembler = exchange.assembler = Assembler(exchange.api, exchange.choices)
         self.held: list[bytes] = []
         self.done = False
 
     def feed(self, data: bytes) -> bytes:
         """The events of ``data`` that may leave now."""
-        return b"".join([e for e in self._events.feed(data) if self._leaves(e)])
+        self._left -= len(data)
+        if self._left < 0:
+            raise BadAnswer(f"the engine's stream is longer than {self._limit} bytes")
+        return b"".join([e for event in self._events.feed(data) if (e := self._leaves(event)) is not None])
 
     def end(self) -> None:
         """The engine closed its stream."""
-        self.held += [e for e in self._events.end() if self._leaves(e)]
+        self.held += [e for event in self._events.end() if (e := self._leaves(event)) is not None]
         if self.assembler.empty or not (self.done or self.assembler.finished):
             raise BadAnswer("the engine's stream ended before its answer was complete")
 
-    def _leaves(self, event: bytes) -> bool:
+    def _leaves(self, event: bytes) -> bytes | None:
+        """The event as it may leave now; ``None``: it is held, or not for the agent."""
         data = payload(event)
         if data == DONE:
             self.done = True
@@ -63,11 +82,13 @@ class Relay:
                 raise _EngineError(event, parse_error(200, data).message)
             self.assembler.add(chunk)
             if not chunk.choices and chunk.usage is not None and not self._exchange.wants_usage:
-                return False  # asked for by the gateway, not by the agent
+                return None  # asked for by the gateway, not by the agent
+            if self._split is not None and chunk.choices and (spoken := self._split.chunk(data)) is not data:
+                event = sse(spoken)
         if self.done or self.assembler.finished:
             self.held.append(event)
-            return False
-        return True
+            return None
+        return event
 
 
 class Streamer:
@@ -120,7 +141,7 @@ class Streamer:
         self, out: web.StreamResponse, exchange: Exchange, response: aiohttp.ClientResponse
     ) -> Relay:
         """Pass events on until the engine is done."""
-        relay = Relay(exchange)
+        relay = Relay(exchange, self._handler.forwarder.answer_bytes)
         async for data in response.content.iter_any():
             if ready := relay.feed(data):
                 await _write(out, ready)
@@ -177,9 +198,9 @@ class Streamer:
         if status != 200:
             if out is None:
                 return await handler.engine_refused(exchange, status, headers, raw)
-            info = parse_error(status, raw)
-            await handler.commit(exchange, [refusal_call(exchange, status, info)])
-            return await self._say(out, error_body(status, info.code, info.message))
+            info = await handler.refusal(exchange, status, exchange.route.redact(raw))
+            code = TOO_LONG if info.over_length else info.code
+            return await self._say(out, error_body(status, code, info.message))
         try:
             calls = answer_calls(exchange, parse_answer(raw, exchange.api))
         except BadAnswer as error:
@@ -189,7 +210,7 @@ class Streamer:
         await handler.commit(exchange, calls)
         handler.metrics.streams["replayed"] += 1
         out = out or await self._open(request, exchange)
-        await _write(out, b"".join(replay(raw, exchange.api, exchange.wants_usage)))
+        await _write(out, b"".join(replay(said(exchange, raw), exchange.api, exchange.wants_usage)))
         return out
 
     # --------------------------------------------------------------------------------------------- pieces
@@ -225,7 +246,7 @@ class Streamer:
         return await self._say(out, error_body(refused.status, refused.reason, str(refused)))
 
     async def _say(self, out: web.StreamResponse, error: bytes) -> web.StreamResponse:
-        await _write(out, event(error))
+        await _write(out, sse(error))
         return out
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
+from agentlightning.runner.gates import CannotRun, Gate, RemoteGate, gate_from_env
 from agentlightning.runner.outcome import Outcome, settle
 from agentlightning.runner.runner import Runner
 
-__all__ = ["Outcome", "Runner", "settle"]
+__all__ = ["CannotRun", "Gate", "Outcome", "RemoteGate", "Runner", "gate_from_env", "settle"]

@@ -1,36 +1,38 @@
-"""The runner: leases rollouts, runs the agent under an attempt's identity, and settles what became of it.
+"""The runner: leases rollouts, runs the user's agent under an attempt's identity, and settles what became of
+it.
 
-Async agents run as tasks of one loop, sync agents in a thread each; ``concurrency`` bounds both. An attempt
-has a wall-clock limit, whatever its agent makes of being cancelled. When it ends, its key is revoked first,
-then spans and status are written in one transaction: whoever reads a finished attempt reads all of it.
+``isolation="inline"``: async agents are tasks of this loop, sync agents have a thread each. ``"process"``:
+each attempt runs in a warm worker process, which is killed when its time is up. ``concurrency`` bounds both.
+An attempt has a wall-clock limit, whatever its agent makes of being cancelled. When it ends, its key is
+revoked first, then spans and status are written in one transaction: whoever reads a finished attempt reads
+all of it.
 """
 
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any, Protocol
-
-import msgspec
-from opentelemetry import trace
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, Literal, Protocol, get_args
 
 from agentlightning import capture
 from agentlightning.agents import LitAgent, as_agent
-from agentlightning.capture.context import AttemptContext, attempt_context
-from agentlightning.capture.emitters import emit_reward
+from agentlightning.capture.context import AttemptContext
 from agentlightning.capture.rewards import reward_of
 from agentlightning.gateway import AttemptInfo
 from agentlightning.plugins import Plugins
-from agentlightning.runner.outcome import Outcome, cancelled, failed, overdue, settle
-from agentlightning.runner.threads import in_thread
-from agentlightning.semconv import ROLLOUT_SPAN
+from agentlightning.runner.frames import Job
+from agentlightning.runner.gates import CannotRun, Gate as Gate, admit
+from agentlightning.runner.heart import Heart
+from agentlightning.runner.inside import Ended, execute
+from agentlightning.runner.outcome import Outcome, cancelled, classify, failed, overdue
+from agentlightning.runner.pool import Child, Pool
+from agentlightning.runner.supplied import BadRecord
+from agentlightning.runner.transitions import take
 from agentlightning.store.base import AttemptEnded, Store
 from agentlightning.types import (
-    LLM,
     Attempt,
     AttemptedRollout,
     AttemptStatus,
@@ -48,24 +50,23 @@ because a request is never abandoned: what it leased would be lost.
 """
 GRACE = 1.0
 """Seconds an agent has to unwind when it is cancelled."""
+Isolation = Literal["inline", "process"]
 
 
-class Gate(Protocol):
-    """What the runner needs of the gateway."""
+class Stop(Protocol):
+    """An event of asyncio or threading."""
 
-    @property
-    def url(self) -> str: ...
-    def open_attempt(self, info: AttemptInfo) -> str: ...
-    async def close_attempt(self, attempt_id: str) -> None: ...
+    def is_set(self) -> bool: ...
 
 
 class Runner:
     """Runs ``agent`` on rollouts of ``store``.
 
-    ``gate``: the gateway; without one the agent calls its endpoints directly and only the wire layer
-    records. ``timeout``: seconds for rollouts whose own configuration names none. ``drain``: seconds that
-    running attempts have to end once serving stops (``None``: as long as they take); then they are stopped
-    and settled so.
+    ``gate``: the gateway, or a :class:`RemoteGate` to one elsewhere; without one the agent calls its
+    endpoints directly and only the wire layer records. ``timeout``: seconds for rollouts whose own
+    configuration names none. ``heartbeat``: at most so many seconds between signs of life. ``drain``: seconds
+    that running attempts have to end once serving stops (``None``: as long as they take); then they are
+    stopped and settled so. ``adapters``: those that worker processes activate by name.
     """
 
     def __init__(
@@ -82,9 +83,13 @@ class Runner:
         policies: dict[str, str] | None = None,
         heartbeat: float = 5.0,
         drain: float | None = None,
+        isolation: Isolation = "inline",
+        adapters: Sequence[str] = (),
     ) -> None:
         if concurrency < 1:
             raise UsageError(f"concurrency is {concurrency}: at least one rollout must run at a time")
+        if isolation not in get_args(Isolation):
+            raise UsageError(f"isolation is {isolation!r}; use {' or '.join(get_args(Isolation))}")
         self.agent: LitAgent[Any] = as_agent(agent)
         self.store = store
         self.gate = gate
@@ -94,40 +99,77 @@ class Runner:
         self.concurrency = concurrency
         self.timeout = timeout
         self.policies = policies or {}
-        self.heartbeat = heartbeat
         self.drain = drain
         self.ended: Counter[str] = Counter()
         """Attempt status → attempts this runner has settled; ``fenced``: ends that were refused;
-        ``abandoned``: agents that went on after their attempt had ended; ``heartbeat-failed``,
-        ``end-hook-failed``: as they say.
+        ``abandoned``: agents that went on after their attempt had ended; ``killed`` and ``died``: worker
+        processes; ``lease-lost``, ``supplied-refused``, ``heartbeat-failed``, ``end-hook-failed``: as they
+        say.
         """
+        self._heart = Heart(store, self.worker_id, heartbeat, self._stop_attempt, self.ended)
+        self._pool: Pool | None = None
+        if isolation == "process":
+            self._pool = Pool(self.agent, size=concurrency, adapters=adapters, counts=self.ended)
         self._running: dict[str, asyncio.Task[None]] = {}
-        self._working: set[str] = set()
-        """Attempts whose agent is at work: the ones to keep alive by heartbeats."""
+        self._agents: dict[str, asyncio.Task[Ended]] = {}
+        """Agents at work, by attempt: what can be stopped. That an attempt is settled, nothing stops."""
+        self._freed = asyncio.Event()
+        self._stopped = False
         self._broken: BaseException | None = None
-        """Why an attempt could not be settled (the store is gone, say): then serving ends with it."""
+        """Why no attempt can be run or settled here (the store is gone, say): then serving ends with it."""
+
+    @property
+    def running(self) -> int:
+        """Attempts under way."""
+        return len(self._running)
 
     # ------------------------------------------------------------------------------------------ serving
-    async def serve(self, stop: asyncio.Event | None = None) -> None:
-        """Run rollouts until ``stop`` is set or the task is cancelled; what runs then has ``drain`` seconds.
+    async def serve(self, stop: Stop | None = None, *, limit: int | None = None) -> None:
+        """Run rollouts until ``stop`` is set, ``limit`` of them were begun, or the task is cancelled; what
+        runs then has ``drain`` seconds.
 
         Raises what keeps attempts from being settled: a runner that cannot write must not look alive.
         """
-        beat = asyncio.create_task(self._beat())
-        slots = asyncio.Semaphore(self.concurrency)
+        self._stopped = False
+        if self._pool is not None:
+            await self._pool.start()
+        beat = asyncio.create_task(self._heart.beat())
+        left = limit
         try:
-            while not (stop and stop.is_set()) and self._broken is None:
-                free = await _take_all(slots, self.concurrency)
-                leases = await self._lease(free, slots)
-                for _ in range(free - leases):
-                    slots.release()
+            while not (stop and stop.is_set()) and self._broken is None and left != 0:
+                free = self.concurrency - len(self._running)
+                if not free:
+                    await self._a_place()
+                    continue
+                leases = await self._lease(min(free, left or free))
+                left = None if left is None else left - leases
         finally:
-            beat.cancel()
-            await self._drain()
+            try:
+                await self._drain()
+            finally:
+                beat.cancel()
+                await self.close()
         if self._broken is not None:
             raise self._broken
 
-    async def _lease(self, limit: int, slots: asyncio.Semaphore) -> int:
+    async def close(self) -> None:
+        """End the worker processes, if there are any."""
+        if self._pool is not None:
+            await self._pool.close()
+
+    def stop_all(self) -> None:
+        """Stop what runs, at once; each attempt is settled as cancelled."""
+        self._stopped = True
+        for agent in self._agents.values():
+            agent.cancel()
+
+    async def _a_place(self) -> None:
+        """Wait until an attempt has ended, but not so long that a stop would go unnoticed."""
+        self._freed.clear()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._freed.wait(), POLL)
+
+    async def _lease(self, limit: int) -> int:
         """Ask for work and begin it; also when cancelled meanwhile, so that nothing leased is lost."""
         request = asyncio.create_task(
             self.store.dequeue_many_rollouts(self.worker_id, limit, run_id=self.run_id, wait=POLL)
@@ -136,21 +178,21 @@ class Runner:
             leases = await asyncio.shield(request)
         except asyncio.CancelledError:
             for lease in await request:
-                self._begin(lease, slots)
+                self._begin(lease)
             raise
         for lease in leases:
-            self._begin(lease, slots)
+            self._begin(lease)
         return len(leases)
 
-    def _begin(self, lease: AttemptedRollout, slots: asyncio.Semaphore) -> None:
-        """Run a lease in the background; its slot is free again when it has ended."""
+    def _begin(self, lease: AttemptedRollout) -> None:
+        """Run a lease in the background; its place is free again when it has ended."""
         attempt_id = lease.attempt.attempt_id
         task = asyncio.create_task(self._attempt(lease))
         self._running[attempt_id] = task
 
         def ended(done: asyncio.Task[None]) -> None:
             self._running.pop(attempt_id, None)
-            slots.release()
+            self._freed.set()
             if not done.cancelled() and done.exception() is not None:
                 self._broken = self._broken or done.exception()
 
@@ -162,69 +204,101 @@ class Runner:
             _, late = await asyncio.wait(self._running.values(), timeout=self.drain)
             if late:
                 log.warning("stopping %d rollouts that are still running", len(late))
-            for task in late:
-                task.cancel()
+                self.stop_all()
         while self._running:
             await asyncio.wait(self._running.values())
             await asyncio.sleep(0)  # the callbacks that take them out
 
-    async def _beat(self) -> None:
-        """Tell the store we live; stop attempts whose lease went to another."""
-        while True:
-            await asyncio.sleep(self.heartbeat)
-            try:
-                lost = await self.store.heartbeat(self.worker_id, sorted(self._working))
-            except Exception:
-                self.ended["heartbeat-failed"] += 1
-                log.exception("runner %s: heartbeat failed; again in %g s", self.worker_id, self.heartbeat)
-                continue
-            for attempt_id in set(lost) & self._working:
-                log.warning("attempt %s was given to another worker; stopping it here", attempt_id)
-                self._running[attempt_id].cancel()
+    def _stop_attempt(self, attempt_id: str) -> None:
+        """Stop the agent of an attempt whose lease has gone."""
+        if attempt_id in self._agents:
+            self._agents[attempt_id].cancel()
 
     async def step(self, task: Any, resources_id: str | None = None, **fields: Any) -> Rollout:
-        """Run one task now, without the queue, and return its finished rollout."""
+        """Run one task now, without the queue, and return its finished rollout. With worker processes,
+        :meth:`close` ends them when the last step is done.
+        """
         lease = await self.store.start_rollout(
             task, resources_id=resources_id, worker_id=self.worker_id, **fields
         )
-        await self._attempt(lease)
+        beat = asyncio.create_task(self._heart.beat())
+        try:
+            await self._attempt(lease)
+        finally:
+            beat.cancel()
         return await self.store.get_rollout_by_id(lease.rollout.rollout_id)
 
     # ----------------------------------------------------------------------------------------- one attempt
     async def _attempt(self, lease: AttemptedRollout) -> None:
         attempt_id = lease.attempt.attempt_id
         spans: list[Span] = []
+        impossible: CannotRun | None = None
         if self.plugins:
             self.plugins.moment("agl_rollout_started", rollout=lease.rollout, attempt=lease.attempt)
-        self._working.add(attempt_id)
+        self._heart.add(attempt_id, lease.rollout.config.unresponsive_seconds)
+        work = self._agents[attempt_id] = asyncio.create_task(self._run(lease, spans))
+        if self._stopped:
+            work.cancel()
         try:
-            outcome = await self._run(lease, spans)
+            ended = await work
         except asyncio.CancelledError:
-            outcome = cancelled()
+            ended = Ended(cancelled())
+        except CannotRun as error:
+            impossible, ended = error, Ended(Outcome(AttemptStatus.FAILED, f"cancelled: {error}"))
         finally:
-            self._working.discard(attempt_id)
+            self._heart.discard(attempt_id)
+            del self._agents[attempt_id]
         capture.end_attempt(attempt_id)
         if self.gate:
             await self.gate.close_attempt(attempt_id)
-        attempt = await self._settle(lease, outcome, [*spans, *outcome.spans])
+        attempt = await self._settle(lease, ended, spans)
         await self._tell(lease.rollout, attempt, spans)
+        if impossible is not None:
+            raise impossible
 
-    async def _settle(self, lease: AttemptedRollout, outcome: Outcome, spans: list[Span]) -> Attempt:
-        """Write the end of an attempt. Spans that cannot be stored fail their attempt, not the runner."""
+    async def _settle(self, lease: AttemptedRollout, ended: Ended, spans: list[Span]) -> Attempt:
+        """Write the end of an attempt. What cannot be stored fails its attempt, not the runner."""
         ids = (lease.rollout.rollout_id, lease.attempt.attempt_id)
         try:
-            attempt = await self.store.update_attempt(
-                *ids, outcome.status, reason=outcome.reason, spans=spans
-            )
+            outcome, metadata = await self._record(lease, ended, spans)
+            try:
+                attempt = await self.store.update_attempt(
+                    *ids, outcome.status, reason=outcome.reason, spans=spans, metadata=metadata
+                )
+            except (TypeError, ValueError) as error:
+                reason = f"bad-record: what the attempt recorded could not be stored: {error}"
+                attempt = await self.store.update_attempt(*ids, AttemptStatus.FAILED, reason=reason)
         except AttemptEnded as error:
             self.ended["fenced"] += 1
             log.warning("attempt %s: its end was refused: %s", ids[1], error)
             return lease.attempt
-        except (TypeError, ValueError) as error:
-            reason = f"bad-spans: the attempt's spans could not be stored: {error}"
-            attempt = await self.store.update_attempt(*ids, AttemptStatus.FAILED, reason=reason)
         self.ended[attempt.status] += 1
         return attempt
+
+    async def _record(
+        self, lease: AttemptedRollout, ended: Ended, spans: list[Span]
+    ) -> tuple[Outcome, dict[str, Any] | None]:
+        """What the attempt's record says: the agent's own transitions taken in, and the kind of a failure."""
+        metadata = None
+        if ended.triplets and ended.outcome.status is AttemptStatus.SUCCEEDED:
+            try:
+                resources = await self._bundle(lease.rollout.resources_id)
+                taken = await take(
+                    self.store, lease, ended.triplets, policies=self.policies, resources=resources
+                )
+            except BadRecord as bad:
+                return await self._refuse(lease, bad), None
+            metadata = taken.metadata
+            spans += taken.rewards
+        spans += ended.outcome.spans
+        return await classify(self.store, lease, ended.outcome, gated=self.gate is not None), metadata
+
+    async def _refuse(self, lease: AttemptedRollout, bad: BadRecord) -> Outcome:
+        """The agent's record contradicts what was recorded: it is refused, and counted."""
+        self.ended["supplied-refused"] += 1
+        rollout_id, attempt_id = lease.rollout.rollout_id, lease.attempt.attempt_id
+        await self.store.count("refused", "supplied-conflict", rollout_id=rollout_id, attempt_id=attempt_id)
+        return Outcome(AttemptStatus.FAILED, bad.reason)
 
     async def _tell(self, rollout: Rollout, attempt: Attempt, spans: list[Span]) -> None:
         """Moments of an attempt's end."""
@@ -238,96 +312,69 @@ class Runner:
             rollout = await self.store.get_rollout_by_id(rollout.rollout_id)
             self.plugins.moment("agl_rollout_finished", rollout=rollout, attempt=attempt)
 
-    async def _run(self, lease: AttemptedRollout, spans: list[Span]) -> Outcome:
+    async def _run(self, lease: AttemptedRollout, spans: list[Span]) -> Ended:
         """Run the agent within its limit. One that will not be cancelled is left behind, counted."""
         try:
-            context = await self._context(lease, spans)
+            job = await self._job(lease)
+        except CannotRun:
+            raise
         except Exception as error:
-            return failed(error)
+            return Ended(failed(error))
+        child = await self._pool.take() if self._pool else None  # the clock starts when it can run
         timeout = lease.rollout.config.timeout_seconds or self.timeout
-        work = asyncio.create_task(self._work(lease.rollout, context))
+        work = asyncio.create_task(self._work(job, child, spans))
         try:
             await asyncio.wait({work}, timeout=timeout)
             if work.done():
-                return work.result() if not work.cancelled() else failed(asyncio.CancelledError())
-            return overdue(timeout)
+                return work.result() if not work.cancelled() else Ended(failed(asyncio.CancelledError()))
+            return Ended(overdue(timeout))
         finally:
             if not work.done():
                 work.cancel()
                 await asyncio.wait({work}, timeout=GRACE)
             if not work.done():
                 self.ended["abandoned"] += 1
-                log.warning("attempt %s ended, but its agent ignores being cancelled", context.attempt_id)
+                log.warning("attempt %s ended, but its agent ignores being cancelled", job.attempt_id)
+            if self._pool is not None and child is not None:
+                self._pool.give(child)
 
-    async def _work(self, rollout: Rollout, context: AttemptContext) -> Outcome:
-        """The agent under its identity. What it raises is its outcome; ``sys.exit()`` ends only the
-        attempt.
-        """
-        result: Any = None
-        error: BaseException | None = None
-        with attempt_context(context), _rollout_span(rollout):
-            try:
-                self.agent.on_rollout_start(rollout.input, rollout)
-                result = await self._call(rollout, context.resources)
-                outcome = settle(result)
-                if outcome.reward is not None:
-                    emit_reward(outcome.reward)
-            except (Exception, SystemExit) as raised:
-                error, outcome = raised, failed(raised)
-            except asyncio.CancelledError as raised:
-                error = raised
-                raise
-            finally:
-                self._close(rollout, result, error)
-        return outcome
+    async def _work(self, job: Job, child: Child | None, spans: list[Span]) -> Ended:
+        """The agent's run: in a worker process if there is one, else here."""
+        if self._pool is not None and child is not None:
+            return await self._pool.run(child, job, spans.append)
+        context = AttemptContext(
+            rollout_id=job.rollout.rollout_id,
+            attempt_id=job.attempt_id,
+            sink=spans.append,
+            key=job.key,
+            gateway=job.gateway,
+            policies=job.policies,
+            resources=job.resources,
+            task=job.rollout.input,
+        )
+        return await execute(self.agent, job.rollout, context, self.ended)
 
-    def _close(self, rollout: Rollout, result: Any, error: BaseException | None) -> None:
-        """The agent's own ``on_rollout_end``; an error in it is logged and changes nothing."""
-        try:
-            self.agent.on_rollout_end(rollout.input, rollout, result, error)
-        except Exception:
-            self.ended["end-hook-failed"] += 1
-            log.exception("on_rollout_end of rollout %s failed", rollout.rollout_id)
-
-    async def _call(self, rollout: Rollout, resources: dict[str, Resource]) -> Any:
-        entry: Callable[..., Any] = self.agent.entry(rollout.mode)
-        if self.agent.is_async_in(rollout.mode):
-            return await entry(rollout.input, resources, rollout)
-        result = await in_thread(entry, rollout.input, resources, rollout)
-        return await result if inspect.isawaitable(result) else result
-
-    async def _context(self, lease: AttemptedRollout, spans: list[Span]) -> AttemptContext:
+    async def _job(self, lease: AttemptedRollout) -> Job:
+        """What the agent is given: resources with the attempt's key in them."""
         rollout, attempt = lease.rollout, lease.attempt
-        resources = dict(await self._bundle(rollout.resources_id))
-        key = None
-        if self.gate:
-            key = self.gate.open_attempt(
-                AttemptInfo(
-                    rollout_id=rollout.rollout_id,
-                    attempt_id=attempt.attempt_id,
-                    run_id=rollout.run_id or "",
-                    fence=attempt.fence,
-                    mode=rollout.mode,
-                    seed=rollout.seed,
-                    greedy=bool(rollout.metadata.get("greedy", False)),
-                    policies=self.policies,
-                )
-            )
-            resources = {
-                name: msgspec.structs.replace(r, api_key=key)
-                if isinstance(r, LLM) and r.endpoint == self.gate.url
-                else r
-                for name, r in resources.items()
-            }
-        return AttemptContext(
+        info = AttemptInfo(
             rollout_id=rollout.rollout_id,
             attempt_id=attempt.attempt_id,
-            sink=spans.append,
+            run_id=rollout.run_id or "",
+            fence=attempt.fence,
+            mode=rollout.mode,
+            seed=rollout.seed,
+            greedy=bool(rollout.metadata.get("greedy", False)),
+            policies=self.policies,
+        )
+        resources, key, gateway = admit(await self._bundle(rollout.resources_id), self.gate, info)
+        return Job(
+            rollout=rollout,
+            attempt_id=attempt.attempt_id,
             key=key,
-            gateway=self.gate.url if self.gate else None,
+            gateway=gateway,
             policies=self.policies,
             resources=resources,
-            task=rollout.input,
         )
 
     async def _bundle(self, resources_id: str | None) -> dict[str, Resource]:
@@ -336,24 +383,3 @@ class Runner:
             return (await self.store.get_resources_by_id(resources_id)).resources
         latest = await self.store.get_latest_resources()
         return latest.resources if latest else {}
-
-
-async def _take_all(slots: asyncio.Semaphore, limit: int) -> int:
-    """Wait for one free slot, then take every slot that is free."""
-    await slots.acquire()
-    taken = 1
-    while taken < limit and not slots.locked():
-        await slots.acquire()
-        taken += 1
-    return taken
-
-
-@contextmanager
-def _rollout_span(rollout: Rollout) -> Iterator[None]:
-    """One span around the agent's run, so that the spans of its framework hang on one tree."""
-    if not capture.installed():
-        yield
-        return
-    tracer = trace.get_tracer("agentlightning.runner")
-    with tracer.start_as_current_span(ROLLOUT_SPAN, attributes={"agl.task_id": rollout.task_id or ""}):
-        yield

@@ -15,13 +15,19 @@ from agentlightning.store.base import AttemptEnded, Conflict, NotFound, Store, S
 if TYPE_CHECKING:
     from agentlightning.plugins import Plugins
     from agentlightning.store.client import StoreClient
+    from agentlightning.store.local import LocalStore
     from agentlightning.store.sqlite import SQLiteStore
 
-_LAZY = {"SQLiteStore": "agentlightning.store.sqlite", "StoreClient": "agentlightning.store.client"}
+_LAZY = {
+    "LocalStore": "agentlightning.store.local",
+    "SQLiteStore": "agentlightning.store.sqlite",
+    "StoreClient": "agentlightning.store.client",
+}
 
 __all__ = [
     "AttemptEnded",
     "Conflict",
+    "LocalStore",
     "NotFound",
     "SQLiteStore",
     "Store",
@@ -39,7 +45,12 @@ def __getattr__(name: str) -> Any:
 
 def open_store(place: str | Path | None = None, *, plugins: Plugins | None = None) -> Store:
     """The store at a place: a file, a folder, ``:memory:``, or a URL of a scheme that a plugin registers
-    (``sqlite:///…`` and ``http(s)://…`` are built in).
+    (``sqlite:///…``, ``http(s)://…`` and ``unix://…`` are built in).
+
+    A file may be open in several processes of this machine: one owns it, the others are its clients over a
+    local socket, and one of them takes over when the owner closes it or dies (:class:`.LocalStore`).
+
+    The token of an HTTP store is taken from ``AGL_TOKEN``.
 
     ``None``: ``AGL_STORAGE``, else ``~/.agent-lightning/store.sqlite``. ``plugins``: where schemes are looked
     up; default: the process's own.
@@ -47,9 +58,9 @@ def open_store(place: str | Path | None = None, *, plugins: Plugins | None = Non
     text = str(place if place is not None else os.environ.get("AGL_STORAGE") or "")
     scheme, is_url, _ = text.partition("://")
     if not is_url:
-        from agentlightning.store.sqlite import SQLiteStore
+        from agentlightning.store.local import open_file
 
-        return SQLiteStore(text or None)
+        return open_file(text or None)
     if plugins is None:
         from agentlightning.plugins import load
 

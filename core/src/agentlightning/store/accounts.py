@@ -1,6 +1,6 @@
-"""Accounts: runs and their steps, counts of what went wrong, statistics of the whole store.
+"""Accounts: runs, and counts of what went wrong.
 
-Invariant: a count only grows; the report of a step run again (after a crash) replaces the earlier one.
+Invariant: a count only grows.
 """
 
 from __future__ import annotations
@@ -8,56 +8,29 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
-from sqlalchemy import bindparam, func, select, update
-from sqlalchemy.dialects.sqlite import insert
+from sqlalchemy import bindparam, func, select, tuple_, update
 
 from agentlightning.store import codec, schema
 from agentlightning.store.base import Conflict, NotFound
 from agentlightning.store.core import Core
 from agentlightning.store.db import inserting, sql
-from agentlightning.types import StepReport
+from agentlightning.store.pages import check_limit
 
-_r, _s, _n = schema.runs, schema.steps, schema.counts
+_r, _n = schema.runs, schema.counts
 _ADD_RUN = inserting(_r)
 _GET_RUN = sql(select(_r.c.info).where(_r.c.run_id == bindparam("run_id")))
 _SET_RUN = sql(update(_r).where(_r.c.run_id == bindparam("run")), "info", "update_time")
-_RUNS = sql(
-    select(_r.c.run_id, _r.c.create_time, _r.c.update_time, _r.c.info)
-    .order_by(_r.c.create_time.desc(), _r.c.run_id.desc())
-    .limit(bindparam("n"))
+_RUNS = select(_r.c.run_id, _r.c.create_time, _r.c.update_time, _r.c.info).order_by(
+    _r.c.create_time.desc(), _r.c.run_id.desc()
 )
-_step = insert(_s)
-_ADD_STEP = sql(
-    _step.on_conflict_do_update(
-        index_elements=["run_id", "step", "policy"],
-        set_={"report": _step.excluded.report, "time": _step.excluded.time},
-    )
-)
-_STEPS = sql(select(_s.c.report).where(_s.c.run_id == bindparam("run_id")).order_by(_s.c.step, _s.c.policy))
+_PLACE = sql(select(_r.c.create_time).where(_r.c.run_id == bindparam("run_id")))
 _SUMS = select(_n.c.kind, _n.c.reason, func.sum(_n.c.n)).group_by(_n.c.kind, _n.c.reason)
 _COUNTS = sql(_SUMS)
 _COUNTS_OF = sql(_SUMS.where(_n.c.rollout_id == bindparam("rollout_id")))
-_BY_STATUS = {
-    name: sql(select(table.c.status, func.count()).group_by(table.c.status))
-    for name, table in (
-        ("rollouts", schema.rollouts),
-        ("attempts", schema.attempts),
-        ("workers", schema.workers),
-    )
-}
-_TOTALS = {
-    name: sql(select(func.count()).select_from(table))
-    for name, table in (
-        ("calls", schema.calls),
-        ("spans", schema.spans),
-        ("resources", schema.resources),
-        ("runs", _r),
-    )
-}
 
 
 class Accounts(Core):
-    """Runs, steps, counts."""
+    """Runs, counts."""
 
     async def add_run(self, run_id: str, info: dict[str, Any], *, request_id: str | None = None) -> None:
         """Register a run. The same id with the same info is done already."""
@@ -84,9 +57,22 @@ class Accounts(Core):
 
         await self._write("update_run", work, request_id)
 
-    async def query_runs(self, limit: int = 100) -> list[dict[str, Any]]:
-        """Runs, newest first: their info with ``run_id``, ``create_time`` and ``update_time``."""
-        rows = await self.writer.read(lambda: self.db.all(_RUNS, n=limit))
+    async def query_runs(self, limit: int = 100, *, after: str | None = None) -> list[dict[str, Any]]:
+        """Runs, newest first: their info with ``run_id``, ``create_time`` and ``update_time``. ``after``: the
+        last id of the page before.
+        """
+        check_limit(limit)
+
+        def work() -> list[tuple[Any, ...]]:
+            if after is None:
+                return self.db.all(sql(_RUNS.limit(limit)))
+            place = self.db.one(_PLACE, run_id=after)
+            if place is None:
+                raise NotFound(f"after: no run {after}")
+            older = tuple_(_r.c.create_time, _r.c.run_id) < tuple_(place[0], after)
+            return self.db.all(sql(_RUNS.where(older).limit(limit)))
+
+        rows = await self.writer.read(work)
         return [
             {
                 **codec.unpack(info, dict[str, Any]),
@@ -96,26 +82,6 @@ class Accounts(Core):
             }
             for run_id, created, updated, info in rows
         ]
-
-    async def add_step(self, report: StepReport, *, request_id: str | None = None) -> None:
-        """Store the report of a step."""
-
-        def work() -> None:
-            self.db.execute(
-                _ADD_STEP,
-                run_id=report.run_id,
-                step=report.step,
-                policy=report.policy,
-                time=self.clock(),
-                report=codec.pack(report),
-            )
-
-        await self._write("add_step", work, request_id)
-
-    async def query_steps(self, run_id: str) -> list[StepReport]:
-        """The reports of a run, by step."""
-        rows = await self.writer.read(lambda: self.db.all(_STEPS, run_id=run_id))
-        return [codec.unpack(row[0], StepReport) for row in rows]
 
     async def count(
         self,
@@ -144,17 +110,3 @@ class Accounts(Core):
         for kind, reason, n in await self.writer.read(work):
             out[kind][reason] = n
         return dict(out)
-
-    async def statistics(self) -> dict[str, Any]:
-        """Numbers of everything: rollouts, attempts and workers by status, totals, size of the file."""
-
-        def work() -> dict[str, Any]:
-            found: dict[str, Any] = {name: dict(self.db.all(query)) for name, query in _BY_STATUS.items()}
-            for name, query in _TOTALS.items():
-                row = self.db.one(query)
-                found[name] = 0 if row is None else row[0]
-            found["bytes"] = self.db.bytes()
-            found["schema_version"] = schema.SCHEMA_VERSION
-            return found
-
-        return await self.writer.read(work)

@@ -13,15 +13,17 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import and_, bindparam, func, literal_column, or_, select, text, update
+from sqlalchemy import and_, bindparam, case, func, literal_column, or_, select, text, update
 
 from agentlightning.store import codec, schema
 from agentlightning.store.base import Conflict, NotFound
 from agentlightning.store.core import Refused
 from agentlightning.store.db import sql
 from agentlightning.store.memory import Live
+from agentlightning.store.pages import check_limit
 from agentlightning.store.rollouts import Rollouts
 from agentlightning.types import Attempt, AttemptStatus, Rollout, RolloutConfig, RolloutStatus
+from agentlightning.types.failure import kind_of
 
 GRACE = 10.0
 """Seconds the runner has to report a timeout itself before the store does."""
@@ -42,6 +44,7 @@ _HOLDING = sql(
         _r.c.attempts,
         _r.c.run_id,
         _r.c.config,
+        _r.c.forgiven,
     )
     .join(_r, _r.c.rollout_id == _a.c.rollout_id)
     .where(_a.c.rollout_id == bindparam("rollout_id"), _a.c.attempt_id == bindparam("attempt_id"))
@@ -61,14 +64,25 @@ _WRITE = sql(
     update(_a).where(_AT).values(arrivals=_a.c.arrivals + bindparam("n")),
     *("arrivals", "status", "worker_id", "end_time", "last_heartbeat_time", "reason", "metadata"),
 )
-_silent = func.coalesce(_a.c.last_heartbeat_time, _a.c.start_time) + _r.c.unresponsive_seconds
+_opened: Any = bindparam("opened")
+_now: Any = bindparam("now")
+
+
+def _since(time: Any) -> Any:
+    """A time of this opening of the file, as it is; any other (the clock may have been set meanwhile) counts
+    as the moment of opening, so that whoever lives on has time to say so.
+    """
+    return case((time.between(_opened, _now), time), else_=_opened)
+
+
+_silent = _since(func.coalesce(_a.c.last_heartbeat_time, _a.c.start_time)) + _r.c.unresponsive_seconds
 _NEVER = 1e18
-_late = _a.c.start_time + _r.c.timeout_seconds + literal_column(str(GRACE))
+_late = _since(_a.c.start_time) + _r.c.timeout_seconds + literal_column(str(GRACE))
 _ALIVE = and_(text("attempts." + schema.HELD), _a.c.status != literal_column("'unresponsive'"))
 _OVERDUE = sql(
-    select(_a.c.rollout_id, _a.c.attempt_id, (_silent <= bindparam("now")).label("silent"))
+    select(_a.c.rollout_id, _a.c.attempt_id, (_silent <= _now).label("silent"))
     .join(_r, _r.c.rollout_id == _a.c.rollout_id)
-    .where(_ALIVE, or_(_silent <= bindparam("now"), _late <= bindparam("now")))
+    .where(_ALIVE, or_(_silent <= _now, _late <= _now))
 )
 _NEXT_DUE = sql(
     select(func.min(func.min(func.coalesce(_silent, _NEVER), func.coalesce(_late, _NEVER))))
@@ -96,6 +110,15 @@ def attempt_of(row: Sequence[Any]) -> Attempt:
     )
 
 
+def reason_of(status: AttemptStatus, reason: str | None) -> str:
+    """Why a rollout failed, by the kind of its failure: silence and timeouts are kinds of their own, and a
+    failure that names none is ``failed``.
+    """
+    if status is not AttemptStatus.FAILED:
+        return reason if reason and kind_of(reason) == status else f"{status}: {reason}" if reason else status
+    return reason or status
+
+
 class Held(NamedTuple):
     """An attempt, with what decides whether it may write and what becomes of its rollout."""
 
@@ -105,10 +128,23 @@ class Held(NamedTuple):
     latest: int
     run_id: str | None
     config: RolloutConfig
+    forgiven: int
+    """Attempts up to this number count no longer and may no longer write."""
+
+    def again(self, status: AttemptStatus, reason: str) -> bool:
+        """Whether an attempt that ends so is followed by another."""
+        kind = kind_of(reason) or AttemptStatus.FAILED
+        wanted = status in self.config.retry_condition or kind in self.config.retry_on
+        return wanted and self.latest - self.forgiven < self.config.max_attempts
 
 
 class Attempts(Rollouts):
     """Executions of rollouts. ``_watch…`` and ``_worker_*`` come from other parts."""
+
+    opened: float
+    """When this process opened the file, by ``clock``. Nobody is overdue before his own limit has passed from
+    here: a worker may well have lived while the store was down.
+    """
 
     def _watch(self, config: RolloutConfig, now: float) -> None:
         """An attempt under these limits begins: see to it that it is expired in time."""
@@ -151,7 +187,7 @@ class Attempts(Rollouts):
             raise Conflict(f"rollout {rollout.rollout_id} cannot go from {rollout.status} to {status}")
         if not running:
             end = AttemptStatus.SUCCEEDED if status is RolloutStatus.SUCCEEDED else AttemptStatus.FAILED
-            self._end_latest(rollout.rollout_id, end, now, reason or f"rollout set to {status}")
+            self._end_latest(rollout.rollout_id, end, now, reason or f"{status}: the rollout was set to it")
         self._move(rollout.rollout_id, rollout.run_id, status, now, reason)
         rollout.status, rollout.end_time = status, now if status.final else None
         rollout.reason = rollout.reason if reason is None else reason
@@ -168,7 +204,7 @@ class Attempts(Rollouts):
         if row is None:
             return None
         config = RolloutConfig() if row[15] is None else codec.unpack(row[15], RolloutConfig)
-        return Held(attempt_of(row), row[11], row[12], row[13], row[14], config)
+        return Held(attempt_of(row), row[11], row[12], row[13], row[14], config, row[16])
 
     def _writable(
         self, rollout_id: str, attempt_id: str, what: str, n: int = 1, fence: int | None = None
@@ -178,9 +214,12 @@ class Attempts(Rollouts):
         if held is None:
             raise NotFound(f"rollout {rollout_id} has no attempt {attempt_id}")
         a = held.attempt
-        fenced = a.sequence_id != held.latest or (fence is not None and fence != a.fence)
+        requeued = a.sequence_id <= held.forgiven
+        fenced = requeued or a.sequence_id != held.latest or (fence is not None and fence != a.fence)
         revivable = a.status is AttemptStatus.UNRESPONSIVE and held.rollout_status == "requeuing"
-        if fenced:
+        if requeued and a.sequence_id == held.latest:
+            why, say = "fenced", "its rollout was put back into the queue"
+        elif fenced:
             why, say = "fenced", f"its lease went to a later attempt (fence {held.latest})"
         elif a.status in ENDS and not revivable:
             why, say = (
@@ -258,27 +297,28 @@ class Attempts(Rollouts):
     ) -> None:
         """End an attempt and decide what becomes of its rollout."""
         self._close(held.attempt, status, now, reason, arrivals)
-        rollout_id, config = held.attempt.rollout_id, held.config
+        rollout_id, why = held.attempt.rollout_id, reason_of(status, reason)
         if status is AttemptStatus.SUCCEEDED:
             self._move(rollout_id, held.run_id, RolloutStatus.SUCCEEDED, now)
-        elif status in config.retry_condition and held.latest < config.max_attempts:
+        elif held.again(status, why):
             self._move(rollout_id, held.run_id, RolloutStatus.REQUEUING, now)
         else:
-            self._move(rollout_id, held.run_id, RolloutStatus.FAILED, now, reason or str(status))
+            self._move(rollout_id, held.run_id, RolloutStatus.FAILED, now, why)
 
     def _expire(self, now: float) -> int:
         if self.memory.due is not None and now < self.memory.due:
             return 0
-        overdue = self.db.all(_OVERDUE, now=now)
+        overdue = self.db.all(_OVERDUE, now=now, opened=self.opened)
         for rollout_id, attempt_id, silent in overdue:
             held = self._held(rollout_id, attempt_id)
             assert held is not None
             if silent:
-                self._finish(
-                    held, AttemptStatus.UNRESPONSIVE, now, "no sign of life within unresponsive_seconds"
-                )
+                limit = held.config.unresponsive_seconds
+                why = f"unresponsive: no sign of life within unresponsive_seconds ({limit:g} s)"
+                self._finish(held, AttemptStatus.UNRESPONSIVE, now, why)
             else:
-                self._finish(held, AttemptStatus.TIMEOUT, now, "longer than timeout_seconds")
+                why = f"timeout: longer than timeout_seconds ({held.config.timeout_seconds:g} s)"
+                self._finish(held, AttemptStatus.TIMEOUT, now, why)
         self.memory.due = self._earliest()
         return len(overdue)
 
@@ -290,19 +330,28 @@ class Attempts(Rollouts):
 
     def _earliest(self) -> float:
         """When the next live attempt will be overdue, if it gives no sign of life."""
-        row = self.db.one(_NEXT_DUE)
+        row = self.db.one(_NEXT_DUE, now=self.clock(), opened=self.opened)
         return math.inf if row is None or row[0] is None or row[0] >= _NEVER else float(row[0])
 
     async def expire(self, now: float | None = None) -> int:
         """End attempts that are overdue at ``now``; how many. The store itself calls it in time."""
         return await self._write("expire", lambda: self._expire(self.clock() if now is None else now))
 
-    async def query_attempts(self, rollout_id: str) -> list[Attempt]:
-        """All attempts of a rollout, first to last."""
+    async def query_attempts(
+        self, rollout_id: str, *, limit: int | None = None, after: str | None = None
+    ) -> list[Attempt]:
+        """Attempts of a rollout, first to last. ``after``: the last attempt id of the page before."""
+        check_limit(limit)
 
         def work() -> list[Attempt]:
             self._rollout(rollout_id)
-            return [attempt_of(row) for row in self.db.all(_ALL_OF, rollout_id=rollout_id)]
+            found = [attempt_of(row) for row in self.db.all(_ALL_OF, rollout_id=rollout_id)]
+            if after is not None:
+                places = [i for i, a in enumerate(found) if a.attempt_id == after]
+                if not places:
+                    raise NotFound(f"after: rollout {rollout_id} has no attempt {after}")
+                found = found[places[0] + 1 :]
+            return found[:limit]
 
         return await self.writer.read(work)
 

@@ -10,7 +10,7 @@ the same; a write for an attempt that has ended or was fenced raises :class:`Att
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict
 
 from agentlightning.types import (
     Attempt,
@@ -24,11 +24,15 @@ from agentlightning.types import (
     Rollout,
     RolloutConfig,
     RolloutStatus,
+    Seal,
     Span,
     StepReport,
     UsageError,
     Worker,
 )
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import ReadableSpan
 
 
 class StoreError(UsageError):
@@ -49,10 +53,28 @@ class AttemptEnded(Conflict):
     """
 
 
+class Capabilities(TypedDict):
+    """What a store can do, before one relies on it."""
+
+    durable: bool
+    """What was acknowledged survives the end of the process."""
+    async_safe: bool
+    """Concurrent tasks of one loop may use it."""
+    thread_safe: bool
+    """Several threads and loops may use it."""
+    zero_copy: bool
+    """A copy of the object in another process is the same store: only an address is copied."""
+    otlp_traces: bool
+    """Spans may be sent to it as OTLP/HTTP, at ``/v1/traces``."""
+
+
 class Store(Protocol):
     """What a store does. All methods are coroutines; implementations are safe for concurrent tasks of one
     loop.
     """
+
+    @property
+    def capabilities(self) -> Capabilities: ...
 
     # -- work
     async def enqueue_rollout(
@@ -130,6 +152,9 @@ class Store(Protocol):
         metadata: dict[str, Any] | None = None,
         request_id: str | None = None,
     ) -> Rollout: ...
+    async def requeue_rollouts(
+        self, rollout_ids: Sequence[str], *, reason: str, request_id: str | None = None
+    ) -> list[Rollout]: ...
     async def wait_for_rollouts(
         self, rollout_ids: Sequence[str], timeout: float | None = None
     ) -> list[Rollout]: ...
@@ -144,26 +169,61 @@ class Store(Protocol):
         run_id: str | None = None,
         group_id: str | None = None,
         mode: Mode | None = None,
+        task_id: str | None = None,
+        sort_order: Literal["asc", "desc"] = "asc",
         limit: int = 1000,
         after: str | None = None,
     ) -> list[Rollout]: ...
-    async def query_attempts(self, rollout_id: str) -> list[Attempt]: ...
+    async def query_attempts(
+        self, rollout_id: str, *, limit: int | None = None, after: str | None = None
+    ) -> list[Attempt]: ...
     async def get_latest_attempt(self, rollout_id: str) -> Attempt | None: ...
     async def records(self, rollout_ids: Sequence[str]) -> list[Record]: ...
 
     # -- what attempts did
     async def add_span(self, span: Span, *, request_id: str | None = None) -> Span: ...
-    async def add_many_spans(self, spans: Sequence[Span], *, request_id: str | None = None) -> list[Span]: ...
+    async def add_many_spans(
+        self, spans: Sequence[Span], *, numbered: bool = False, request_id: str | None = None
+    ) -> list[Span]: ...
+    async def add_otel_span(
+        self,
+        rollout_id: str,
+        attempt_id: str,
+        readable_span: ReadableSpan,
+        sequence_id: int | None = None,
+        *,
+        request_id: str | None = None,
+    ) -> Span: ...
+    async def get_next_span_sequence_id(
+        self, rollout_id: str, attempt_id: str, *, request_id: str | None = None
+    ) -> int: ...
+    async def get_many_span_sequence_ids(
+        self, attempts: Sequence[tuple[str, str]], *, request_id: str | None = None
+    ) -> list[int]: ...
     async def query_spans(
         self,
         rollout_id: str,
         attempt_id: str | None = "latest",
         *,
+        trace_id: str | None = None,
+        span_id: str | None = None,
+        parent_id: str | None = None,
         name: str | None = None,
+        name_contains: str | None = None,
+        sort_by: Literal["sequence_id", "start_time", "end_time", "name"] = "sequence_id",
+        sort_order: Literal["asc", "desc"] = "asc",
         limit: int = 10_000,
+        after: str | None = None,
     ) -> list[Span]: ...
     async def add_calls(self, calls: Sequence[Call], *, fence: int | None = None) -> None: ...
-    async def query_calls(self, rollout_id: str, attempt_id: str | None = "latest") -> list[Call]: ...
+    async def query_calls(
+        self,
+        rollout_id: str,
+        attempt_id: str | None = "latest",
+        *,
+        limit: int | None = None,
+        after: str | None = None,
+    ) -> list[Call]: ...
 
     # -- resources
     async def add_resources(
@@ -178,14 +238,36 @@ class Store(Protocol):
     ) -> Resources: ...
     async def get_latest_resources(self) -> Resources | None: ...
     async def get_resources_by_id(self, resources_id: str) -> Resources: ...
-    async def query_resources(self, limit: int = 100) -> list[Resources]: ...
+    async def query_resources(self, limit: int = 100, *, after: str | None = None) -> list[Resources]: ...
 
     # -- runs and accounts
     async def add_run(self, run_id: str, info: dict[str, Any]) -> None: ...
     async def update_run(self, run_id: str, info: dict[str, Any]) -> None: ...
-    async def query_runs(self, limit: int = 100) -> list[dict[str, Any]]: ...
-    async def add_step(self, report: StepReport) -> None: ...
-    async def query_steps(self, run_id: str) -> list[StepReport]: ...
+    async def query_runs(self, limit: int = 100, *, after: str | None = None) -> list[dict[str, Any]]: ...
+    async def delete_run(self, run_id: str, *, request_id: str | None = None) -> dict[str, int]: ...
+    async def prune(
+        self,
+        *,
+        older_than: float | None = None,
+        keep_runs: int | None = None,
+        run_id: str | None = None,
+        request_id: str | None = None,
+    ) -> dict[str, int]: ...
+    async def add_step(
+        self, report: StepReport, seals: Sequence[Seal] = (), *, request_id: str | None = None
+    ) -> None: ...
+    async def query_steps(
+        self, run_id: str, *, limit: int | None = None, after: str | None = None
+    ) -> list[StepReport]: ...
+    async def query_seals(
+        self,
+        run_id: str,
+        step: int | None = None,
+        rollout_id: str | None = None,
+        *,
+        limit: int | None = None,
+        after: str | None = None,
+    ) -> list[Seal]: ...
     async def count(
         self,
         kind: str,
@@ -202,6 +284,8 @@ class Store(Protocol):
         self, worker_id: str, status: str | None = None, stats: dict[str, Any] | None = None
     ) -> Worker: ...
     async def get_worker_by_id(self, worker_id: str) -> Worker: ...
-    async def query_workers(self) -> list[Worker]: ...
-    async def statistics(self) -> dict[str, Any]: ...
+    async def query_workers(
+        self, *, status: str | None = None, limit: int | None = None, after: str | None = None
+    ) -> list[Worker]: ...
+    async def statistics(self, run_id: str | None = None) -> dict[str, Any]: ...
     async def close(self) -> None: ...

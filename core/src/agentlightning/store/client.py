@@ -6,28 +6,24 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, cast
 
-from agentlightning.store.render import as_call_span
+from agentlightning.store.pages import SortOrder
+from agentlightning.store.remote import Remote
 from agentlightning.store.routes import LONGEST_WAIT
-from agentlightning.store.transport import Transport, request_id as new_request_id
+from agentlightning.store.transport import request_id as new_request_id
 from agentlightning.types import (
     Attempt,
     AttemptedRollout,
     AttemptStatus,
-    Call,
     Mode,
     Record,
-    Resource,
-    Resources,
     Rollout,
     RolloutConfig,
     RolloutStatus,
     Span,
-    StepReport,
-    Worker,
 )
 
 
-class StoreClient(Transport):
+class StoreClient(Remote):
     """All of :class:`~agentlightning.store.base.Store`, served by ``agl store`` at ``url``.
 
     ``patience``: seconds to keep trying while the server cannot be reached.
@@ -215,6 +211,16 @@ class StoreClient(Transport):
             ),
         )
 
+    async def requeue_rollouts(
+        self, rollout_ids: Sequence[str], *, reason: str, request_id: str | None = None
+    ) -> list[Rollout]:
+        return cast(
+            "list[Rollout]",
+            await self._call(
+                "requeue_rollouts", rollout_ids=rollout_ids, reason=reason, request_id=request_id
+            ),
+        )
+
     async def wait_for_rollouts(
         self, rollout_ids: Sequence[str], timeout: float | None = None
     ) -> list[Rollout]:
@@ -239,6 +245,8 @@ class StoreClient(Transport):
         run_id: str | None = None,
         group_id: str | None = None,
         mode: Mode | None = None,
+        task_id: str | None = None,
+        sort_order: SortOrder = "asc",
         limit: int = 1000,
         after: str | None = None,
     ) -> list[Rollout]:
@@ -251,139 +259,23 @@ class StoreClient(Transport):
                 run_id=run_id,
                 group_id=group_id,
                 mode=mode,
+                task_id=task_id,
+                sort_order=sort_order,
                 limit=limit,
                 after=after,
             ),
         )
 
-    async def query_attempts(self, rollout_id: str) -> list[Attempt]:
-        return cast("list[Attempt]", await self._call("query_attempts", rollout_id=rollout_id))
+    async def query_attempts(
+        self, rollout_id: str, *, limit: int | None = None, after: str | None = None
+    ) -> list[Attempt]:
+        return cast(
+            "list[Attempt]",
+            await self._call("query_attempts", rollout_id=rollout_id, limit=limit, after=after),
+        )
 
     async def get_latest_attempt(self, rollout_id: str) -> Attempt | None:
         return cast("Attempt | None", await self._call("get_latest_attempt", rollout_id=rollout_id))
 
     async def records(self, rollout_ids: Sequence[str]) -> list[Record]:
         return cast("list[Record]", await self._call("records", rollout_ids=rollout_ids))
-
-    # -- what attempts did
-    async def add_span(self, span: Span, *, request_id: str | None = None) -> Span:
-        return cast(Span, await self._call("add_span", span=span, request_id=request_id))
-
-    async def add_many_spans(self, spans: Sequence[Span], *, request_id: str | None = None) -> list[Span]:
-        return cast("list[Span]", await self._call("add_many_spans", spans=spans, request_id=request_id))
-
-    async def query_spans(
-        self,
-        rollout_id: str,
-        attempt_id: str | None = "latest",
-        *,
-        name: str | None = None,
-        limit: int = 10_000,
-    ) -> list[Span]:
-        found: list[Span] = await self._call(
-            "query_spans", rollout_id=rollout_id, attempt_id=attempt_id, name=name, limit=limit
-        )
-        return [as_call_span(s) for s in found]
-
-    async def add_calls(
-        self, calls: Sequence[Call], *, fence: int | None = None, request_id: str | None = None
-    ) -> None:
-        await self._call("add_calls", calls=calls, fence=fence, request_id=request_id)
-
-    async def query_calls(self, rollout_id: str, attempt_id: str | None = "latest") -> list[Call]:
-        return cast(
-            "list[Call]", await self._call("query_calls", rollout_id=rollout_id, attempt_id=attempt_id)
-        )
-
-    # -- resources
-    async def add_resources(
-        self, resources: dict[str, Resource | str | dict[str, Any]], *, request_id: str | None = None
-    ) -> Resources:
-        return cast(Resources, await self._call("add_resources", resources=resources, request_id=request_id))
-
-    async def update_resources(
-        self,
-        resources_id: str,
-        resources: dict[str, Resource | str | dict[str, Any]],
-        *,
-        request_id: str | None = None,
-    ) -> Resources:
-        return cast(
-            Resources,
-            await self._call(
-                "update_resources", resources_id=resources_id, resources=resources, request_id=request_id
-            ),
-        )
-
-    async def get_latest_resources(self) -> Resources | None:
-        return cast("Resources | None", await self._call("get_latest_resources"))
-
-    async def get_resources_by_id(self, resources_id: str) -> Resources:
-        return cast(Resources, await self._call("get_resources_by_id", resources_id=resources_id))
-
-    async def query_resources(self, limit: int = 100) -> list[Resources]:
-        return cast("list[Resources]", await self._call("query_resources", limit=limit))
-
-    # -- runs and accounts
-    async def add_run(self, run_id: str, info: dict[str, Any], *, request_id: str | None = None) -> None:
-        await self._call("add_run", run_id=run_id, info=info, request_id=request_id)
-
-    async def update_run(self, run_id: str, info: dict[str, Any], *, request_id: str | None = None) -> None:
-        await self._call("update_run", run_id=run_id, info=info, request_id=request_id)
-
-    async def query_runs(self, limit: int = 100) -> list[dict[str, Any]]:
-        return cast("list[dict[str, Any]]", await self._call("query_runs", limit=limit))
-
-    async def add_step(self, report: StepReport, *, request_id: str | None = None) -> None:
-        await self._call("add_step", report=report, request_id=request_id)
-
-    async def query_steps(self, run_id: str) -> list[StepReport]:
-        return cast("list[StepReport]", await self._call("query_steps", run_id=run_id))
-
-    async def count(
-        self,
-        kind: str,
-        reason: str,
-        *,
-        rollout_id: str | None = None,
-        attempt_id: str | None = None,
-        n: int = 1,
-        request_id: str | None = None,
-    ) -> None:
-        await self._call(
-            "count",
-            kind=kind,
-            reason=reason,
-            rollout_id=rollout_id,
-            attempt_id=attempt_id,
-            n=n,
-            request_id=request_id,
-        )
-
-    async def counts(self, rollout_id: str | None = None) -> dict[str, dict[str, int]]:
-        return cast("dict[str, dict[str, int]]", await self._call("counts", rollout_id=rollout_id))
-
-    # -- workers
-    async def update_worker(
-        self,
-        worker_id: str,
-        status: str | None = None,
-        stats: dict[str, Any] | None = None,
-        *,
-        request_id: str | None = None,
-    ) -> Worker:
-        return cast(
-            Worker,
-            await self._call(
-                "update_worker", worker_id=worker_id, status=status, stats=stats, request_id=request_id
-            ),
-        )
-
-    async def get_worker_by_id(self, worker_id: str) -> Worker:
-        return cast(Worker, await self._call("get_worker_by_id", worker_id=worker_id))
-
-    async def query_workers(self) -> list[Worker]:
-        return cast("list[Worker]", await self._call("query_workers"))
-
-    async def statistics(self) -> dict[str, Any]:
-        return cast("dict[str, Any]", await self._call("statistics"))

@@ -149,6 +149,7 @@ class _Call(msgspec.Struct, array_like=True):
     masked: str | None
     start_time: float
     end_time: float
+    edited: dict[str, Any] = {}
 
 
 def pack_call(call: Call) -> bytes:
@@ -178,8 +179,22 @@ def pack_call(call: Call) -> bytes:
             call.masked,
             call.start_time,
             call.end_time,
+            call.edited,
         )
     )
+
+
+def numbers(call: Call, blob: bytes) -> tuple[int | None, int | None, float, int]:
+    """What statistics sum: tokens of the prompt (on the first choice of a request) and of the completion, as
+    the engine counted them or else as ids show; seconds; bytes of the blob.
+    """
+    prompt, completion = call.prompt_tokens, call.completion_tokens
+    if prompt is None and call.prompt_ids is not None:
+        prompt = len(call.prompt_ids)
+    if completion is None and call.response_ids is not None:
+        completion = len(call.response_ids)
+    seconds = max(0.0, call.end_time - call.start_time)
+    return prompt if call.choice == 0 else None, completion, seconds, len(blob)
 
 
 def unpack_call(blob: bytes, **columns: Any) -> Call:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from sqlalchemy import bindparam, delete, select
+from sqlalchemy import bindparam, delete, func, select
 from sqlalchemy.dialects.sqlite import insert
 
 from agentlightning.store import codec, schema
@@ -26,8 +27,8 @@ _r, _c = schema.requests.c, schema.counts.c
 _FIND = sql(select(_r.method, _r.answer).where(_r.request_id == bindparam("request_id")))
 _REMEMBER = inserting(schema.requests)
 _FORGET = sql(delete(schema.requests).where(_r.request_id == bindparam("request_id")))
-_fresh = select(_r.seq).where(_r.time >= bindparam("before")).order_by(_r.seq).limit(1).scalar_subquery()
-_PRUNE = sql(delete(schema.requests).where(_r.seq < _fresh))
+_NEWEST = sql(select(func.max(_r.seq)))
+_PRUNE = sql(delete(schema.requests).where(_r.seq < bindparam("before")))
 _one = insert(schema.counts)
 _COUNT = sql(
     _one.on_conflict_do_update(
@@ -53,6 +54,8 @@ class Core:
     memory: Memory
     clock: Callable[[], float]
     _remembered: int = 0
+    _marks: deque[tuple[float, int]]
+    """(time, newest request then): what an age is measured by, whatever clock wrote the file before."""
 
     async def _write(
         self,
@@ -75,13 +78,9 @@ class Core:
         def once() -> T:
             if request_id is None:
                 return work()
-            found = self.db.one(_FIND, request_id=request_id)
+            found = self._answered(method, request_id)
             if found is not None:
-                if found[0] != method:
-                    raise Conflict(
-                        f"request id {request_id} was already used for {found[0]}, not for {method}"
-                    )
-                answer = codec.unpack(found[1], kind)
+                answer = codec.unpack(found, kind)
                 return grow(answer) if grow else answer
             result = work()
             if keep(result):
@@ -95,13 +94,30 @@ class Core:
             await self.writer.write(lambda: self._count_refusal(r, request_id))
             raise AttemptEnded(str(r)) from None
 
+    def _answered(self, method: str, request_id: str | None) -> bytes | None:
+        """The answer that was given to a request; ``None``: none yet."""
+        found = None if request_id is None else self.db.one(_FIND, request_id=request_id)
+        if found is not None and found[0] != method:
+            raise Conflict(f"request id {request_id} was already used for {found[0]}, not for {method}")
+        return None if found is None else bytes(found[1])
+
     def _remember(self, method: str, request_id: str, answer: Any) -> None:
         now = self.clock()
         if self._remembered % _PRUNE_EVERY == 0:
-            self.db.execute(_PRUNE, before=now - REQUEST_SECONDS)
+            self._prune(now)
         self._remembered += 1
         blob = codec.pack(answer, small=4096)  # short-lived: seldom worth compressing
         self.db.execute(_REMEMBER, request_id=request_id, method=method, time=now, answer=blob)
+
+    def _prune(self, now: float) -> None:
+        newest = self.db.one(_NEWEST)
+        old = None
+        while self._marks and self._marks[0][0] <= now - REQUEST_SECONDS:
+            _, old = self._marks.popleft()
+        if old is not None:  # not that one itself: numbers of rows must not start again
+            self.db.execute(_PRUNE, before=old)
+        if newest is not None and newest[0] is not None:
+            self._marks.append((now, newest[0]))
 
     def _forget(self, request_id: str) -> None:
         """An answer that was undone: the request, sent again, is a new one."""

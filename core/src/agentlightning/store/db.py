@@ -134,9 +134,14 @@ class Database:
 
     def bytes(self) -> int:
         """Size of the database in bytes, without the write-ahead log."""
-        (pages,) = self.connection.execute("PRAGMA page_count").fetchone()
-        (size,) = self.connection.execute("PRAGMA page_size").fetchone()
-        return int(pages * size)
+        return self._pragma("page_count") * self._pragma("page_size")
+
+    def free_bytes(self) -> int:
+        """How much of it holds nothing and is used before the file grows."""
+        return self._pragma("freelist_count") * self._pragma("page_size")
+
+    def _pragma(self, name: str) -> int:
+        return int(self.connection.execute(f"PRAGMA {name}").fetchone()[0])
 
     def close(self) -> None:
         """Close the file and let go of the lock. The last close folds the write-ahead log into the file."""

@@ -168,9 +168,8 @@ class Leases(Attempts):
             held = self._held(lease.rollout.rollout_id, lease.attempt.attempt_id)
             if held is not None and held.attempt.status is AttemptStatus.PREPARING:
                 now = self.clock()
-                self._close(
-                    held.attempt, AttemptStatus.UNRESPONSIVE, now, "the worker left before it had the lease"
-                )
+                why = "unresponsive: the worker left before it had the lease"
+                self._close(held.attempt, AttemptStatus.UNRESPONSIVE, now, why)
                 self._move(lease.rollout.rollout_id, lease.rollout.run_id, RolloutStatus.REQUEUING, now)
 
     async def start_rollout(
@@ -212,7 +211,8 @@ class Leases(Attempts):
             rollout, now = self._rollout(rollout_id), self.clock()
             if rollout.status.final:
                 raise Conflict(f"rollout {rollout_id} has {rollout.status}: no further attempt")
-            self._end_latest(rollout_id, AttemptStatus.UNRESPONSIVE, now, "taken over by a later attempt")
+            why = "unresponsive: taken over by a later attempt"
+            self._end_latest(rollout_id, AttemptStatus.UNRESPONSIVE, now, why)
             return self._lease(rollout, worker_id, now)
 
         return await self._write("start_attempt", work, request_id, AttemptedRollout)

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Select, and_, or_, select
+from sqlalchemy import Select, and_, func, or_, select
 
 from agentlightning import semconv
 from agentlightning.store import schema
@@ -20,10 +20,16 @@ from agentlightning.store.base import NotFound
 from agentlightning.store.db import chunks, sql
 from agentlightning.store.rollouts import COLUMNS, rollout_of
 from agentlightning.store.trace import CALL_COLUMNS, SPAN_COLUMNS, Trace, call_of, span_of
-from agentlightning.types import Attempt, Call, Record, Reward, Rollout, Span
+from agentlightning.types import Attempt, AttemptStatus, Call, EarlierAttempt, Record, Reward, Rollout, Span
 
 _r, _a, _s, _c = schema.rollouts, schema.attempts, schema.spans, schema.calls
 _LATEST = and_(_a.c.rollout_id == _r.c.rollout_id, _a.c.sequence_id == _r.c.attempts)
+_MADE = select(func.count()).where(_c.c.rollout_id == _a.c.rollout_id, _c.c.attempt_id == _a.c.attempt_id)
+_EARLIER = (
+    select(_a.c.rollout_id, _a.c.attempt_id, _a.c.status, _a.c.reason, _MADE.scalar_subquery())
+    .join(_r, and_(_a.c.rollout_id == _r.c.rollout_id, _a.c.sequence_id < _r.c.attempts))
+    .order_by(_a.c.rollout_id, _a.c.sequence_id)
+)
 _WANTED = or_(_s.c.name == semconv.REWARD_SPAN, _s.c.wire == 1)
 
 
@@ -31,7 +37,9 @@ class Records(Trace):
     """Finished rollouts, as credit reads them."""
 
     async def records(self, rollout_ids: Sequence[str]) -> list[Record]:
-        """Calls, rewards and wire spans of each rollout's latest attempt, in the order asked for."""
+        """Calls, rewards and wire spans of each rollout's latest attempt, and how the attempts before went;
+        in the order asked for.
+        """
         return await self.writer.read(
             lambda: [r for part in chunks(rollout_ids) for r in self._records(part)]
         )
@@ -57,6 +65,7 @@ class Records(Trace):
                 rewards[span.rollout_id].append(reward_of(span))
             else:
                 wire[span.rollout_id].append(span)
+        earlier = self._earlier([i for i in ids if rollouts[i].attempts > 1])
         return [
             Record(
                 rollout=rollouts[i],
@@ -64,9 +73,23 @@ class Records(Trace):
                 calls=sorted(calls[i], key=lambda c: (c.sequence, c.choice)),
                 rewards=rewards[i],
                 wire=wire[i],
+                earlier=earlier[i],
             )
             for i in ids
         ]
+
+    def _earlier(self, ids: Sequence[str]) -> defaultdict[str, list[EarlierAttempt]]:
+        """The attempts before the latest, first to last, each with the number of its calls."""
+        found: defaultdict[str, list[EarlierAttempt]] = defaultdict(list)
+        if ids:
+            for row in self.db.all(sql(_EARLIER.where(_r.c.rollout_id.in_(ids)))):
+                rollout_id, attempt_id, status, reason, calls = row
+                found[rollout_id].append(
+                    EarlierAttempt(
+                        attempt_id=attempt_id, status=AttemptStatus(status), reason=reason, calls=calls
+                    )
+                )
+        return found
 
     def _of_latest(self, ids: Sequence[str], columns: Sequence[Any], table: Any) -> Any:
         query: Select[Any] = (

@@ -9,12 +9,13 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 import msgspec
-from sqlalchemy import bindparam, func, select
+from sqlalchemy import and_, bindparam, func, select
 
 from agentlightning.store import codec, schema
 from agentlightning.store.base import NotFound
 from agentlightning.store.core import Core
 from agentlightning.store.db import inserting, sql
+from agentlightning.store.pages import check_limit
 from agentlightning.types import LLM, JsonResource, PromptTemplate, Resource, Resources, new_id
 
 _t = schema.resources
@@ -28,8 +29,18 @@ _GET = sql(
     .order_by(_t.c.version.desc())
     .limit(1)
 )
-_newest = select(func.max(_t.c.seq)).group_by(_t.c.resources_id)
-_QUERY = sql(select(*_COLUMNS).where(_t.c.seq.in_(_newest)).order_by(_t.c.seq.desc()).limit(bindparam("n")))
+_id = _t.c.resources_id
+_bundles = (
+    select(_id, func.min(_t.c.seq).label("first"), func.max(_t.c.version).label("newest"))
+    .group_by(_id)
+    .subquery()
+)
+_QUERY = (
+    select(*_COLUMNS)
+    .join(_bundles, and_(_id == _bundles.c.resources_id, _t.c.version == _bundles.c.newest))
+    .order_by(_bundles.c.first.desc())
+)
+_PLACE = sql(select(func.min(_t.c.seq)).where(_id == bindparam("resources_id")))
 
 
 def resource(name: str, value: Resource | str | dict[str, Any]) -> Resource:
@@ -103,9 +114,21 @@ class ResourcesPart(Core):
             raise NotFound(f"no resources {resources_id}")
         return _resources_of(row)
 
-    async def query_resources(self, limit: int = 100) -> list[Resources]:
-        """The newest version of each bundle, latest first."""
-        return [_resources_of(row) for row in await self.writer.read(lambda: self.db.all(_QUERY, n=limit))]
+    async def query_resources(self, limit: int = 100, *, after: str | None = None) -> list[Resources]:
+        """The newest version of each bundle; the bundle added last comes first. ``after``: the last id of the
+        page before.
+        """
+        check_limit(limit)
+
+        def work() -> list[tuple[Any, ...]]:
+            if after is None:
+                return self.db.all(sql(_QUERY.limit(limit)))
+            place = self.db.one(_PLACE, resources_id=after)
+            if place is None or place[0] is None:
+                raise NotFound(f"after: no resources {after}")
+            return self.db.all(sql(_QUERY.where(_bundles.c.first < place[0]).limit(limit)))
+
+        return [_resources_of(row) for row in await self.writer.read(work)]
 
 
 def _resources_of(row: Sequence[Any]) -> Resources:

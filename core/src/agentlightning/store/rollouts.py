@@ -1,25 +1,29 @@
 """Rollouts: made, queried, moved and awaited. Their execution under leases is in :mod:`.leases`.
 
-Invariants: a final rollout never moves again; a rollout id names one content.
+Invariants: a final rollout never moves again, unless somebody requeues it (:mod:`.requeue`); a rollout id
+names one content.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Sequence
 from typing import Any, cast
 
-from sqlalchemy import bindparam, func, select, update
+from sqlalchemy import bindparam, func, select, text, update
 
 from agentlightning.store import codec, schema
 from agentlightning.store.base import Conflict, NotFound
 from agentlightning.store.core import Core
 from agentlightning.store.db import chunks, inserting, sql
 from agentlightning.store.ids import growing
+from agentlightning.store.pages import SortOrder, check_limit, check_order
 from agentlightning.types import Mode, Rollout, RolloutConfig, RolloutStatus
 
 _t = schema.rollouts
-COLUMNS = [c for c in _t.c if c.name not in ("seq", "timeout_seconds", "unresponsive_seconds")]
+_OURS = ("seq", "timeout_seconds", "unresponsive_seconds", "forgiven")
+COLUMNS = [c for c in _t.c if c.name not in _OURS]
 _INSERT = inserting(_t)
 _GET = sql(select(*COLUMNS).where(_t.c.rollout_id == bindparam("rollout_id")))
 _SEQ = sql(select(_t.c.seq).where(_t.c.rollout_id == bindparam("rollout_id")))
@@ -90,6 +94,7 @@ def row_of(rollout: Rollout) -> dict[str, Any]:
         "input": codec.pack_input(r),
         "config": codec.pack_config(r.config),
         "metadata": codec.pack_optional(r.metadata),
+        "forgiven": 0,
     }
 
 
@@ -241,27 +246,34 @@ class Rollouts(Core):
         run_id: str | None = None,
         group_id: str | None = None,
         mode: Mode | None = None,
+        task_id: str | None = None,
+        sort_order: SortOrder = "asc",
         limit: int = 1000,
         after: str | None = None,
     ) -> list[Rollout]:
-        """Rollouts in order of arrival, filtered; ``after`` is the last id of the page before."""
-        query = select(*COLUMNS).order_by(_t.c.seq)
-        for column, value in ((_t.c.run_id, run_id), (_t.c.group_id, group_id), (_t.c.mode, mode)):
+        """Rollouts in order of arrival (``desc``: latest first), filtered; ``after`` is the last id of the
+        page before.
+        """
+        check_limit(limit)
+        check_order(sort_order)
+        back = sort_order == "desc"
+        query = select(*COLUMNS).order_by(_t.c.seq.desc() if back else _t.c.seq).limit(limit)
+        for name, value in (("run_id", run_id), ("group_id", group_id), ("mode", mode), ("task_id", task_id)):
             if value is not None:
-                query = query.where(column == value)
+                query = query.where(_t.c[name] == value)
         if status is not None:
             query = query.where(_t.c.status.in_([RolloutStatus(s).value for s in status]))
+        ids = None if rollout_ids is None else json.dumps(list(rollout_ids))
+        if ids is not None:
+            query = query.where(text("rollout_id IN (SELECT value FROM json_each(:ids))"))
 
         def work() -> list[Rollout]:
-            found = query if after is None else query.where(_t.c.seq > self._place(after))
-            if rollout_ids is None:
-                return [rollout_of(row) for row in self.db.all(sql(found.limit(limit)))]
-            rows = [
-                r
-                for ids in chunks(rollout_ids)
-                for r in self.db.all(sql(found.where(_t.c.rollout_id.in_(ids))))
-            ]
-            return [rollout_of(row) for row in rows[:limit]]
+            found = query
+            if after is not None:
+                place = self._place(after)
+                found = query.where(_t.c.seq < place if back else _t.c.seq > place)
+            rows = self.db.all(sql(found)) if ids is None else self.db.all(sql(found), ids=ids)
+            return [rollout_of(row) for row in rows]
 
         return await self.writer.read(work)
 

@@ -1,4 +1,4 @@
-"""The tables, in SQLAlchemy Core, and how an older file becomes a newer one.
+"""The tables, in SQLAlchemy Core; how an older file becomes a newer one is in :mod:`.migrations`.
 
 Columns hold what is searched, joined or counted; everything else of a record is one packed blob (see
 :mod:`agentlightning.store.codec`). Text ids are the public ones; ``seq`` is the order of arrival.
@@ -9,7 +9,7 @@ Invariant: a file whose version is newer than this code is refused, never guesse
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Sequence
 
 from sqlalchemy import (
     Column,
@@ -27,8 +27,9 @@ from sqlalchemy.dialects.sqlite import dialect as sqlite_dialect
 from sqlalchemy.schema import CreateIndex, CreateTable
 
 from agentlightning.store.base import StoreError
+from agentlightning.store.migrations import MIGRATIONS, Migration
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = len(MIGRATIONS) + 1
 
 QUEUED = "status IN ('queuing', 'requeuing')"
 """The queue. Written the same way in the partial index and in its queries, so that SQLite uses the index."""
@@ -64,6 +65,19 @@ steps = Table(
     PrimaryKeyConstraint("run_id", "step", "policy"),
 )
 
+seals = Table(
+    "seals",
+    metadata,
+    Column("seq", Integer, primary_key=True),
+    Column("run_id", Text, nullable=False),
+    Column("step", Integer, nullable=False),
+    Column("policy", Text, nullable=False),
+    Column("rollout_id", Text, nullable=False),
+    Column("seal", LargeBinary, nullable=False),
+    Index("seals_step", "run_id", "step", "policy", "rollout_id", unique=True),
+    Index("seals_rollout", "rollout_id"),
+)
+
 resources = Table(
     "resources",
     metadata,
@@ -97,6 +111,8 @@ rollouts = Table(
     Column("input", LargeBinary, nullable=False),
     Column("config", LargeBinary),
     Column("metadata", LargeBinary),
+    # attempts up to this number count no longer against max_attempts, and may no longer write
+    Column("forgiven", Integer, nullable=False, server_default="0"),
     Index("rollouts_id", "rollout_id", unique=True),
     Index("rollouts_run", "run_id", sqlite_where=text("run_id IS NOT NULL")),
     Index("rollouts_group", "group_id", sqlite_where=text("group_id IS NOT NULL")),
@@ -153,8 +169,17 @@ calls = Table(
     Column("policy_version", Integer),
     Column("status", Text, nullable=False),
     Column("data", LargeBinary, nullable=False),
+    Column("prompt_tokens", Integer),  # of the request: on its first choice
+    Column("completion_tokens", Integer),
+    Column("seconds", Float),
+    Column("size", Integer),  # bytes of data
     Index("calls_id", "call_id", unique=True),
-    Index("calls_attempt", "rollout_id", "attempt_id", "sequence"),
+    # statistics read this index alone
+    Index(
+        "calls_attempt",
+        *("rollout_id", "attempt_id", "sequence"),
+        *("prompt_tokens", "completion_tokens", "seconds", "size"),
+    ),
 )
 
 workers = Table(
@@ -191,10 +216,6 @@ requests = Table(
     Index("requests_id", "request_id", unique=True),
 )
 
-Migration = Callable[[sqlite3.Connection], None]
-MIGRATIONS: list[Migration] = []
-"""``MIGRATIONS[i]`` takes a file from version ``i + 1`` to ``i + 2``, inside one transaction."""
-
 
 def version_of(connection: sqlite3.Connection) -> int | None:
     """The schema version of a file; ``None``: an empty file."""
@@ -220,10 +241,9 @@ def create(connection: sqlite3.Connection) -> None:
     connection.execute("INSERT INTO meta (key, value) VALUES ('schema_version', ?)", (str(SCHEMA_VERSION),))
 
 
-def prepare(connection: sqlite3.Connection, migrations: list[Migration] | None = None) -> None:
+def prepare(connection: sqlite3.Connection, migrations: Sequence[Migration] = MIGRATIONS) -> None:
     """Bring a file to this version, or refuse it: create, migrate, or raise :class:`StoreError`."""
-    todo = MIGRATIONS if migrations is None else migrations
-    target = len(todo) + 1
+    target = len(migrations) + 1
     connection.execute("BEGIN IMMEDIATE")
     try:
         version = version_of(connection)
@@ -236,7 +256,7 @@ def prepare(connection: sqlite3.Connection, migrations: list[Migration] | None =
             )
         else:
             for step in range(version, target):
-                todo[step - 1](connection)
+                migrations[step - 1](connection)
                 connection.execute("UPDATE meta SET value = ? WHERE key = 'schema_version'", (str(step + 1),))
     except BaseException:
         connection.execute("ROLLBACK")

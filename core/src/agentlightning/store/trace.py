@@ -18,7 +18,6 @@ from agentlightning.store.attempts import ENDS
 from agentlightning.store.base import Conflict
 from agentlightning.store.db import inserting, sql
 from agentlightning.store.leases import Leases
-from agentlightning.store.render import render
 from agentlightning.types import Attempt, AttemptStatus, Call, Span
 
 _s, _c = schema.spans, schema.calls
@@ -37,13 +36,17 @@ CALL_COLUMNS = (
     _c.c.data,
     _c.c.arrival,
 )
+_NUMBERS = ("prompt_tokens", "completion_tokens", "seconds", "size")
 _KNOWN = sql(select(*CALL_COLUMNS).where(_c.c.call_id == bindparam("call_id")))
-_CALLS = select(*CALL_COLUMNS).where(_c.c.rollout_id == bindparam("rollout_id")).order_by(_c.c.seq)
-_CALLS_ALL = sql(_CALLS)
-_CALLS_OF = sql(_CALLS.where(_c.c.attempt_id == bindparam("attempt_id")))
-_SPANS = select(*SPAN_COLUMNS).where(_s.c.rollout_id == bindparam("rollout_id")).order_by(_s.c.seq)
-_SPANS_ALL = sql(_SPANS)
-_SPANS_OF = sql(_SPANS.where(_s.c.attempt_id == bindparam("attempt_id")))
+_TAKEN = sql(
+    select(_s.c.seq)
+    .where(
+        _s.c.rollout_id == bindparam("rollout_id"),
+        _s.c.attempt_id == bindparam("attempt_id"),
+        _s.c.sequence == bindparam("number"),
+    )
+    .limit(1)
+)
 
 
 def span_of(row: Sequence[Any]) -> Span:
@@ -77,8 +80,13 @@ class Trace(Leases):
         """Store one span; returned with its ``sequence_id``."""
         return (await self.add_many_spans([span], request_id=request_id))[0]
 
-    async def add_many_spans(self, spans: Sequence[Span], *, request_id: str | None = None) -> list[Span]:
-        """Store spans, of one or several attempts, all or none; returned with their ``sequence_id``."""
+    async def add_many_spans(
+        self, spans: Sequence[Span], *, numbered: bool = False, request_id: str | None = None
+    ) -> list[Span]:
+        """Store spans, of one or several attempts, all or none; returned with their ``sequence_id``.
+
+        ``numbered``: they bear numbers that ``get_next_span_sequence_id`` gave out, and keep them.
+        """
         packed = [codec.pack_span(s) for s in spans]
 
         def work() -> list[Span]:
@@ -86,8 +94,12 @@ class Trace(Leases):
             for owner, group in groupby(spans, _owner):
                 part = list(group)
                 live = self._live(*owner, "spans", len(part))
-                self._insert_spans(part, packed[start : start + len(part)], live.arrivals)
-                self._touch(owner[0], live, now, len(part))
+                if numbered:
+                    self._check_numbers(part, live.arrivals)
+                else:
+                    _number(part, range(live.arrivals + 1, live.arrivals + 1 + len(part)))
+                self._insert_spans(part, packed[start : start + len(part)])
+                self._touch(owner[0], live, now, 0 if numbered else len(part))
                 start += len(part)
             return list(spans)
 
@@ -100,8 +112,20 @@ class Trace(Leases):
             grow=lambda numbers: _number(spans, numbers),
         )
 
-    def _insert_spans(self, spans: Sequence[Span], packed: Sequence[bytes], arrivals: int) -> None:
-        _number(spans, range(arrivals + 1, arrivals + 1 + len(spans)))
+    def _check_numbers(self, spans: Sequence[Span], arrivals: int) -> None:
+        numbers = [s.sequence_id for s in spans]
+        for span, number in zip(spans, numbers, strict=True):
+            if not 1 <= number <= arrivals:
+                raise ValueError(
+                    f"span {span.name!r} bears the number {number}, which was not given out in its attempt: "
+                    "get_next_span_sequence_id gives one"
+                )
+            rollout_id, attempt_id = _owner(span)
+            taken = self.db.one(_TAKEN, rollout_id=rollout_id, attempt_id=attempt_id, number=number)
+            if taken or numbers.count(number) > 1:
+                raise Conflict(f"attempt {attempt_id} has a span with the number {number}")
+
+    def _insert_spans(self, spans: Sequence[Span], packed: Sequence[bytes]) -> None:
         self.db.many(
             _INSERT_SPAN,
             (
@@ -141,7 +165,8 @@ class Trace(Leases):
             if target is AttemptStatus.PREPARING and attempt.status is not target:
                 raise Conflict(f"attempt {attempt_id} cannot go from {attempt.status} back to preparing")
             if spans:
-                self._insert_spans(spans, packed, held.arrivals)
+                _number(spans, range(held.arrivals + 1, held.arrivals + 1 + len(spans)))
+                self._insert_spans(spans, packed)
             alive = bool(spans) or target in (None, AttemptStatus.RUNNING)
             if alive and attempt.status is AttemptStatus.UNRESPONSIVE:
                 self._revive(held)
@@ -212,59 +237,11 @@ class Trace(Leases):
                     "policy_version": c.policy_version,
                     "status": c.status,
                     "data": blob,
+                    **dict(zip(_NUMBERS, codec.numbers(c, blob), strict=True)),
                 }
                 for i, (c, blob) in enumerate(calls)
             ),
         )
-
-    async def query_calls(self, rollout_id: str, attempt_id: str | None = "latest") -> list[Call]:
-        """The calls of an attempt (``latest``, an id, or ``None`` for all), by request and choice."""
-
-        def work() -> list[Call]:
-            found = [call_of(row) for row in self._call_rows(rollout_id, attempt_id)]
-            return sorted(found, key=lambda c: (c.sequence, c.choice)) if attempt_id is not None else found
-
-        return await self.writer.read(work)
-
-    async def query_spans(
-        self,
-        rollout_id: str,
-        attempt_id: str | None = "latest",
-        *,
-        name: str | None = None,
-        limit: int = 10_000,
-    ) -> list[Span]:
-        """Spans of an attempt in order of arrival, model calls among them (see :mod:`.render`)."""
-
-        def work() -> list[Span]:
-            of = self._attempt_id(rollout_id, attempt_id)
-            if of == "":
-                return []
-            rows = (
-                self.db.all(_SPANS_ALL, rollout_id=rollout_id)
-                if of is None
-                else self.db.all(_SPANS_OF, rollout_id=rollout_id, attempt_id=of)
-            )
-            calls = [(call_of(row), row[9]) for row in self._call_rows(rollout_id, of)]
-            spans = render([span_of(row) for row in rows], calls)
-            return [s for s in spans if name is None or s.name == name][:limit]
-
-        return await self.writer.read(work)
-
-    def _attempt_id(self, rollout_id: str, attempt_id: str | None) -> str | None:
-        """``latest`` resolved; ``""`` where there is no attempt yet."""
-        if attempt_id != "latest":
-            if attempt_id is None:
-                self._rollout(rollout_id)
-            return attempt_id
-        latest = self._latest(rollout_id)
-        return "" if latest is None else latest.attempt_id
-
-    def _call_rows(self, rollout_id: str, attempt_id: str | None) -> Iterable[tuple[Any, ...]]:
-        of = self._attempt_id(rollout_id, attempt_id)
-        if of is None:
-            return self.db.all(_CALLS_ALL, rollout_id=rollout_id)
-        return self.db.all(_CALLS_OF, rollout_id=rollout_id, attempt_id=of) if of else []
 
 
 def _require_owner(spans: Sequence[Span], rollout_id: str, attempt_id: str) -> None:

@@ -1,13 +1,16 @@
 """Requests to a store server: sent again with the same request id until they are answered.
 
 Every change bears a request id, so a change whose answer was lost is not done twice. A client may come before
-its server: it waits, says so once, and gives up after ``patience`` seconds.
+its server, or outlive one that is started again: it waits, says so once, and gives up after ``patience``
+seconds.
 """
 
 from __future__ import annotations
 
 import asyncio
+import io
 import logging
+import os
 import secrets
 import time
 from collections.abc import Sequence
@@ -17,6 +20,7 @@ from urllib.parse import quote
 import aiohttp
 import msgspec
 
+from agentlightning.store.address import HAS_UNIX
 from agentlightning.store.base import StoreError
 from agentlightning.store.routes import (
     BY_NAME,
@@ -37,6 +41,16 @@ _SLACK = 30.0
 """Seconds beyond its own wait that a request may take."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
 _BROKEN = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, TimeoutError, ConnectionError)
+_PROXY_DOWN = (502, 503, 504)
+"""What a proxy answers while the store behind it is down; an answer of the store itself is never one of these
+without our error in it.
+"""
+PATIENCE = 60.0
+"""Seconds; ``AGL_STORE_PATIENCE`` changes it."""
+BODY_LIMIT = 256 << 20
+"""Bytes of one request."""
+_LARGE = 1 << 20
+"""Bytes of a body that is sent piece by piece, so that others have their turn."""
 
 
 def request_id() -> str:
@@ -51,29 +65,60 @@ class BatchCall(NamedTuple):
     params: dict[str, Any]
 
 
-class Transport:
-    """A connection to the store at ``url``.
+class Request(NamedTuple):
+    """One request, as it is sent until it is answered."""
 
-    ``patience``: seconds to keep trying while the server cannot be reached.
+    verb: str
+    path: str
+    query: dict[str, str] | None
+    body: bytes | None
+    headers: dict[str, str]
+    seconds: float
+    answer: Any
+
+
+class Transport:
+    """A connection to the store at ``url``: ``http(s)://…``, or ``unix://<path of a socket>``.
+
+    ``patience``: seconds to keep trying while the server cannot be reached; default: ``AGL_STORE_PATIENCE``,
+    else 60.
     """
 
-    def __init__(self, url: str, token: str | None = None, *, patience: float = 60.0) -> None:
-        if not url.startswith(("http://", "https://")):
-            raise StoreError(f"the URL of a store begins with http:// or https://, not {url!r}")
-        self.url = url.rstrip("/").removesuffix(PREFIX)
-        self.patience = patience
-        self._headers = {"Accept": PACKED} | ({"Authorization": f"Bearer {token}"} if token else {})
+    _longest_pause = _LONGEST_PAUSE
+    _quiet = 0.0
+    """Seconds an outage may last before it is worth a warning."""
+
+    def __init__(self, url: str, token: str | None = None, *, patience: float | None = None) -> None:
+        self.patience = _patience() if patience is None else patience
         self._session: aiohttp.ClientSession | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._warned = False
+        self._aim(url, token)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.url!r})"
+
+    def _aim(self, url: str, token: str | None) -> None:
+        """Speak to the server at ``url`` from the next connection on."""
+        scheme, _, rest = url.partition("://")
+        if scheme not in ("http", "https", "unix"):
+            raise StoreError(f"the URL of a store begins with http://, https:// or unix://, not {url!r}")
+        if scheme == "unix" and not (HAS_UNIX and rest):
+            raise StoreError(f"{url!r} names no socket that can be used here; give an http:// URL")
+        self.url = url.rstrip("/").removesuffix(PREFIX)
+        self._socket = rest if scheme == "unix" else None
+        self._base = "http://store" if scheme == "unix" else self.url
+        self._headers = {"Accept": PACKED} | ({"Authorization": f"Bearer {token}"} if token else {})
 
     def _open(self) -> aiohttp.ClientSession:
         loop = asyncio.get_running_loop()
         if self._session is None or self._session.closed or self._loop is not loop:
             self._loop = loop
-            connector = aiohttp.TCPConnector(limit=0)
+            connector = (
+                aiohttp.TCPConnector(limit=0)
+                if self._socket is None
+                else aiohttp.UnixConnector(path=self._socket, limit=0)
+            )
             self._session = aiohttp.ClientSession(
                 connector=connector, headers=self._headers, auto_decompress=False
             )
@@ -109,34 +154,65 @@ class Transport:
             query = {k: NULL if v is None else str(v) for k, v in parameters.items()}
         else:
             body, headers["Content-Type"] = encode(parameters, packed=True)
-        timeout = aiohttp.ClientTimeout(total=wait + _SLACK)
+            if len(body) > BODY_LIMIT:
+                raise StoreError(
+                    f"the request has {len(body) >> 20} MiB, the store takes {BODY_LIMIT >> 20}: send less"
+                )
+        return await self._until_answered(Request(verb, path, query, body, headers, wait + _SLACK, answer))
+
+    async def _until_answered(self, request: Request) -> Any:
         loop = asyncio.get_running_loop()
-        since, pause = loop.time(), _FIRST_PAUSE
+        since, pause = None, _FIRST_PAUSE
         while True:
             try:
-                async with self._open().request(
-                    verb, self.url + path, params=query, data=body, headers=headers, timeout=timeout
-                ) as response:
-                    content = await response.read()
-                    return _result(response.status, content, response.content_type, answer)
+                answer = await self._once(request)
             except _BROKEN as error:
-                waited = loop.time() - since
-                if waited > self.patience + wait:
-                    raise StoreError(
-                        f"no store answers at {self.url} ({type(error).__name__}: {error}); gave up after "
-                        f"{waited:.0f} s. Start one with `agl store`"
-                    ) from error
-                if pause == _FIRST_PAUSE:
-                    _log.warning(
-                        "no store answers at %s yet (%s); trying again for %.0f s",
-                        self.url,
-                        error,
-                        self.patience,
-                    )
-                await asyncio.sleep(pause)
-                pause = min(pause * 2, _LONGEST_PAUSE)
+                now = loop.time()
+                since = now if since is None else since
+                await self._broken(error, now - since)
+            else:
+                self._answered()
+                return answer
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, self._longest_pause)
 
-    async def batch(self, calls: Sequence[BatchCall | tuple[str, dict[str, Any]]]) -> list[Any]:
+    async def _once(self, r: Request) -> Any:
+        timeout = aiohttp.ClientTimeout(total=r.seconds)
+        async with self._open().request(
+            r.verb,
+            self._base + r.path,
+            params=r.query,
+            data=io.BytesIO(r.body) if r.body is not None and len(r.body) > _LARGE else r.body,
+            headers=r.headers,
+            timeout=timeout,
+        ) as response:
+            content = await response.read()
+            return _result(response.status, content, response.content_type, r.answer)
+
+    async def _broken(self, error: Exception, seconds: float) -> None:
+        """A try failed, ``seconds`` after the first: warn once, give up when patience has run out."""
+        said = f"{type(error).__name__}: {error}"
+        if seconds > self.patience:
+            raise StoreError(
+                f"no store answers at {self.url} ({said}); gave up after {seconds:.0f} s. {self._advice()}"
+            ) from error
+        if not self._warned and seconds >= self._quiet:
+            self._warned = True
+            _log.warning(
+                "no store answers at %s yet (%s); trying again for %.0f s", self.url, said, self.patience
+            )
+
+    def _advice(self) -> str:
+        return "Start one with `agl store`"
+
+    def _answered(self) -> None:
+        if self._warned:
+            self._warned = False
+            _log.info("the store at %s answers again", self.url)
+
+    async def batch(
+        self, calls: Sequence[BatchCall | tuple[str, dict[str, Any]]], *, request_id: str | None = None
+    ) -> list[Any]:
         """Several calls in one request and one commit, done in order.
 
         A result each; an error is returned in its place, not raised, for the others stand. Nothing waits:
@@ -147,7 +223,7 @@ class Transport:
             if method not in BY_NAME:
                 raise ValueError(f"there is no store method {method!r}")
             items.append({"method": method, "params": params})
-        headers = {REQUEST_ID: request_id()}
+        headers = {REQUEST_ID: request_id or new_request_id()}
         outcomes = await self._send("POST", f"{PREFIX}/batch", items, list[Outcome], headers=headers)
         return [result(item["method"], found) for item, found in zip(items, outcomes, strict=True)]
 
@@ -158,7 +234,24 @@ def _result(status: int, content: bytes, content_type: str, answer: Any) -> Any:
             raise raised(decode(content, content_type, Failure))
         return decode(content, content_type, answer)
     except (msgspec.DecodeError, UnicodeDecodeError):
+        if status in _PROXY_DOWN:
+            raise ConnectionError(f"HTTP {status}, {content_type}: a proxy without its store") from None
         start = content[:200].decode(errors="replace")
         raise StoreError(
             f"no store of ours answers there: HTTP {status}, {content_type}: {start!r}"
         ) from None
+
+
+new_request_id = request_id
+"""The same, where a parameter has its name."""
+
+
+def _patience() -> float:
+    text = os.environ.get("AGL_STORE_PATIENCE")
+    try:
+        seconds = PATIENCE if text is None else float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0.0 <= seconds < float("inf"):
+        raise StoreError(f"AGL_STORE_PATIENCE is {text!r}; give a number of seconds, 0 or more")
+    return seconds

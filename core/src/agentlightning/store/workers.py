@@ -13,6 +13,7 @@ from agentlightning.store.attempts import Attempts
 from agentlightning.store.base import NotFound
 from agentlightning.store.core import Refused
 from agentlightning.store.db import sql
+from agentlightning.store.pages import check_limit
 from agentlightning.types import Worker
 
 _w = schema.workers
@@ -36,7 +37,6 @@ _FREE = sql(
     .values(status="idle", current_rollout_id=None, current_attempt_id=None)
 )
 _QUERY = select(*_w.c).order_by(_w.c.worker_id)
-_ALL = sql(_QUERY)
 _GET = sql(_QUERY.where(_w.c.worker_id == bindparam("worker_id")))
 _a = schema.attempts.c
 _ROLLOUT = sql(select(_a.rollout_id).where(_a.attempt_id == bindparam("attempt_id"), text(schema.HELD)))
@@ -111,8 +111,7 @@ class Workers(Attempts):
         request_id: str | None = None,
     ) -> Worker:
         """Register or update a worker: ``idle``, ``busy`` or ``unknown``."""
-        if status is not None and status not in _STATUSES:
-            raise ValueError(f"status must be one of {', '.join(_STATUSES)}, not {status!r}")
+        _check_status(status)
 
         def work() -> Worker:
             known = self._worker(worker_id)
@@ -135,9 +134,20 @@ class Workers(Attempts):
             raise NotFound(f"no worker {worker_id}")
         return found
 
-    async def query_workers(self) -> list[Worker]:
-        """All workers that ever showed up, by id."""
-        return [_worker_of(row) for row in await self.writer.read(lambda: self.db.all(_ALL))]
+    async def query_workers(
+        self, *, status: str | None = None, limit: int | None = None, after: str | None = None
+    ) -> list[Worker]:
+        """Workers that ever showed up, by id. ``after``: the last id of the page before."""
+        check_limit(limit)
+        _check_status(status)
+        query = _QUERY if status is None else _QUERY.where(_w.c.status == status)
+        query = query.limit(limit) if after is None else query.where(_w.c.worker_id > after).limit(limit)
+        return [_worker_of(row) for row in await self.writer.read(lambda: self.db.all(sql(query)))]
+
+
+def _check_status(status: str | None) -> None:
+    if status is not None and status not in _STATUSES:
+        raise ValueError(f"status must be one of {', '.join(_STATUSES)}, not {status!r}")
 
 
 def _worker_of(row: Sequence[Any]) -> Worker:

@@ -97,6 +97,7 @@ class ScriptedModelServer:
         app.router.add_post("/v1/chat/completions", self._serve)
         app.router.add_post("/v1/completions", self._serve)
         app.router.add_get("/v1/models", self._models)
+        app.router.add_post("/tokenize", self._tokenize)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.2)
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", 0)
@@ -139,6 +140,11 @@ class ScriptedModelServer:
     # --------------------------------------------------------------------------------------- answering
     async def _models(self, request: web.Request) -> web.Response:
         return web.json_response({"object": "list", "data": [{"id": self.model, "object": "model"}]})
+
+    async def _tokenize(self, request: web.Request) -> web.Response:
+        """The number of a prompt's tokens, as vLLM answers."""
+        ids = self._prompt_of(await request.json())
+        return web.json_response({"count": len(ids), "max_model_len": self.max_model_len, "tokens": ids})
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
@@ -183,9 +189,12 @@ class ScriptedModelServer:
         return (replies * wanted)[:wanted] if len(replies) < wanted else replies[:wanted]
 
     def _prompt(self, exchange: Exchange) -> list[int]:
-        if exchange.path.startswith("/chat"):
-            return encode(render(exchange.body["messages"], exchange.body.get("tools")))
-        prompt = exchange.body["prompt"]
+        return self._prompt_of(exchange.body)
+
+    def _prompt_of(self, body: Body) -> list[int]:
+        if "messages" in body:
+            return encode(render(body["messages"], body.get("tools")))
+        prompt = body["prompt"]
         return encode(prompt) if isinstance(prompt, str) else list(prompt)
 
     def _too_long(self, exchange: Exchange) -> str:

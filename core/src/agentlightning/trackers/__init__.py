@@ -42,6 +42,19 @@ class Relay:
         self._tell(lambda t: t.start(run))
 
     @hookimpl
+    def agl_run_resumed(
+        self, run: dict[str, Any], reports: list[StepReport], evaluations: list[Evaluation]
+    ) -> None:
+        def tell(tracker: Tracker) -> None:
+            resumed = getattr(tracker, "resumed", None)
+            if resumed is None:
+                tracker.start(run)
+            else:
+                resumed(run, reports, evaluations)
+
+        self._tell(tell)
+
+    @hookimpl
     def agl_policy_updated(self, report: StepReport) -> None:
         self._tell(lambda t: t.step(report))
 

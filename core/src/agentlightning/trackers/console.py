@@ -5,7 +5,7 @@ curve.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,8 @@ class ConsoleTracker:
         self._steps = 0
         self._tokens = 0.0
         self._began = 0.0
+        self._before = 0
+        """Steps of the run's earlier life."""
         self._progress = Progress(
             TextColumn("[bold]step"),
             MofNCompleteColumn(),
@@ -59,6 +61,18 @@ class ConsoleTracker:
             parts.append(Text(f"\n{note}", style="italic"))
         title = f"Agent Lightning · {run['run_id']}"
         self.console.print(Panel(Group(*parts), title=title, title_align="left", border_style="cyan"))
+
+    def resumed(
+        self, run: Mapping[str, Any], reports: Sequence[StepReport], evaluations: Sequence[Evaluation]
+    ) -> None:
+        """Say where the run goes on; the curve at the end begins where the run began."""
+        self.start(run)
+        self.rewards = [report.metrics.get("reward_mean", float("nan")) for report in reports]
+        self._evaluations = {evaluation.name: evaluation for evaluation in evaluations}
+        self._before = len(reports)
+        self.console.print(
+            f"[bold]resumed[/] after {len(reports)} of {self._steps} steps", highlight=False, soft_wrap=True
+        )
 
     def step(self, report: StepReport) -> None:
         if not self._began:
@@ -131,7 +145,7 @@ class ConsoleTracker:
 
     def _line(self, report: StepReport) -> str:
         done = report.step + 1
-        eta = (time.perf_counter() - self._began) / done * (self._steps - done)
+        eta = (time.perf_counter() - self._began) / (done - self._before) * (self._steps - done)
         return (
             f"step {done:4}/{self._steps}  reward {self.rewards[-1]:.3f}  "
             f"rows {report.metrics.get('rows', 0):.0f}  {self._rate():.0f} tokens/s  ETA {eta:.0f} s"

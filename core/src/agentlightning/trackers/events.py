@@ -30,6 +30,11 @@ class EventsTracker:
     def finish(self, summary: Mapping[str, Any]) -> None:
         self._write("run_finished")
 
+    def resumed(
+        self, run: Mapping[str, Any], reports: list[StepReport], evaluations: list[Evaluation]
+    ) -> None:
+        self._write("run_resumed", run_id=run["run_id"], finished_steps=len(reports))
+
     @hookimpl
     def agl_rollout_started(self, rollout: Rollout, attempt: Attempt) -> None:
         self._write("rollout_started", rollout_id=rollout.rollout_id, attempt_id=attempt.attempt_id)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,14 @@ class FilesTracker:
     def start(self, run: Mapping[str, Any]) -> None:
         self._replace("run.json", run)
 
+    def resumed(
+        self, run: Mapping[str, Any], reports: Sequence[StepReport], evaluations: Sequence[Evaluation]
+    ) -> None:
+        """Lines of steps that are trained again are taken back, and so is a line that was cut off."""
+        self.start(run)
+        self._rewrite("metrics.jsonl", reports)
+        self._rewrite("evaluations.jsonl", evaluations)
+
     def step(self, report: StepReport) -> None:
         self._append("metrics.jsonl", report.model_dump())
 
@@ -32,6 +40,11 @@ class FilesTracker:
     def _append(self, name: str, value: Mapping[str, Any]) -> None:
         with (self.folder / name).open("a", encoding="utf-8") as file:
             file.write(json.dumps(value) + "\n")
+
+    def _rewrite(self, name: str, values: Sequence[StepReport | Evaluation]) -> None:
+        draft = self.folder / (name + ".part")
+        draft.write_text("".join(json.dumps(v.model_dump()) + "\n" for v in values), encoding="utf-8")
+        os.replace(draft, self.folder / name)
 
     def _replace(self, name: str, value: Mapping[str, Any]) -> None:
         draft = self.folder / (name + ".part")

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +28,26 @@ class PlotTracker:
     def start(self, run: Mapping[str, Any]) -> None:
         self.title = str(run.get("about", {}).get("agent", run["run_id"]))
 
+    def resumed(
+        self, run: Mapping[str, Any], reports: Sequence[StepReport], evaluations: Sequence[Evaluation]
+    ) -> None:
+        """The curve begins where the run began."""
+        self.start(run)
+        for report in reports:
+            self.step(report)
+        for evaluation in evaluations:
+            self._mark(evaluation, _step_of(evaluation, len(reports)))
+
     def step(self, report: StepReport) -> None:
         self.steps.append(report.step + 1)
         self.rewards.append(report.metrics.get("reward_mean", float("nan")))
 
     def evaluated(self, evaluation: Evaluation) -> None:
+        self._mark(evaluation, self.steps[-1] if self.steps else 0)
+
+    def _mark(self, evaluation: Evaluation, step: int) -> None:
         if evaluation.name in ("before", "after") or evaluation.name.startswith("step-"):
-            self.evaluations.append((self.steps[-1] if self.steps else 0, evaluation))
+            self.evaluations.append((step, evaluation))
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         if not self.steps:
@@ -89,3 +102,11 @@ class PlotTracker:
         axes.grid(alpha=0.3)
         axes.legend(loc="lower right", frameon=False)
         figure.savefig(self.folder / "curve.png")
+
+
+def _step_of(evaluation: Evaluation, last: int) -> int:
+    """After how many steps an evaluation of the run's earlier life was made: its name says so."""
+    if evaluation.name == "before":
+        return 0
+    number = evaluation.name.removeprefix("step-")
+    return int(number) if number.isdigit() else last

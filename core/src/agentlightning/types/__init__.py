@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from agentlightning.types.base import Mode, Model, Tags, UsageError, merge_tags, new_id
 from agentlightning.types.recipe import Normalise, Recipe
-from agentlightning.types.record import Call, Record, Reward, Span, Triplet
+from agentlightning.types.record import Call, EarlierAttempt, Record, Reward, Span, Triplet
 from agentlightning.types.resources import LLM, JsonResource, PromptTemplate, Resource, Resources
 from agentlightning.types.training import Batch, Evaluation, Ledger, Row, Seal, Segment, StepReport
 from agentlightning.types.work import (
@@ -31,6 +31,7 @@ __all__ = [
     "AttemptedRollout",
     "Batch",
     "Call",
+    "EarlierAttempt",
     "Evaluation",
     "JsonResource",
     "LLM",

@@ -1,8 +1,8 @@
 """The failure table: what becomes of a rollout that failed. Failed is not zero.
 
-One table, used everywhere: the runner names the kind of a failure (the first word of its ``reason``), the store
-tries again what the table says to try again, credit leaves the rest out of training or gives it the table's
-reward, and the command line reads it from ``training.failure``.
+One table, used everywhere: the runner names the kind of a failure (the first word of its ``reason``), the
+store tries again what the table says to try again, credit leaves the rest out of training or gives it the
+table's reward, and the command line reads it from ``training.failure``.
 
 Invariant: every failed rollout has exactly one kind, and by default none of them becomes a number.
 """
@@ -22,7 +22,7 @@ from agentlightning.types.work import RolloutConfig
 KINDS: Mapping[str, str] = MappingProxyType(
     {
         "agent-raised": "the agent's code raised an exception",
-        "no-call": "the agent made no model call",
+        "no-call": "the agent returned without one answer of the model: nothing to train",
         "no-reward": "it succeeded, but no finite reward of any kind was emitted",
         "bad-reward": "the agent returned NaN, infinity, or something that is no reward",
         "timeout": "the attempt took longer than allowed",
@@ -37,6 +37,10 @@ KINDS: Mapping[str, str] = MappingProxyType(
     }
 )
 """Kinds of failure. A ``reason`` that starts with ``<kind>`` or ``<kind>:`` names its kind."""
+
+
+SET_ASIDE = "set_aside"
+"""Key of a rollout's metadata: a reason to leave it out of training although it succeeded, kind first."""
 
 
 class Action(Dumps, msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
@@ -63,6 +67,14 @@ def kind_of(reason: str | None) -> str | None:
     """The kind that a reason names; ``None`` if it names none."""
     named = (reason or "").split(":", 1)[0].strip()
     return named if named in KINDS else None
+
+
+def kind_of_end(status: str, reason: str | None) -> str:
+    """The kind of an attempt or a rollout that did not succeed: what its reason names, else its status."""
+    named = kind_of(reason)
+    if named is not None:
+        return named
+    return str(status) if status in ("timeout", "unresponsive", "cancelled") else "failed"
 
 
 def read_table(given: Mapping[str, Any] | None) -> dict[str, Action]:
@@ -92,9 +104,7 @@ def _action(kind: str, value: Any) -> Action:
             f"{{retry: true, reward: …}} ({error})"
         ) from None
     if action.reward is not None and not math.isfinite(action.reward):
-        raise ValueError(
-            f"failure[{kind!r}] = {action.reward}: must be a finite reward, or None (leave out)"
-        )
+        raise ValueError(f"failure[{kind!r}] = {action.reward}: must be a finite reward, or None (leave out)")
     return action
 
 
@@ -105,8 +115,8 @@ def rollout_config(
     unresponsive: float | None = 30.0,
     attempts: int = ATTEMPTS,
 ) -> RolloutConfig:
-    """How rollouts are tried under ``table``. ``timeout``: seconds of an attempt; ``unresponsive``: seconds of
-    silence after which a worker is taken for dead; ``attempts``: at most, the first included.
+    """How rollouts are tried under ``table``. ``timeout``: seconds of an attempt; ``unresponsive``: seconds
+    of silence after which a worker is taken for dead; ``attempts``: at most, the first included.
     """
     kinds = sorted(kind for kind, action in table.items() if action.retry)
     return RolloutConfig(

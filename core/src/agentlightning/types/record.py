@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from agentlightning.types.base import Model, Tags
-from agentlightning.types.work import Attempt, Rollout
+from agentlightning.types.work import Attempt, AttemptStatus, Rollout
 
 
 class Span(Model):
@@ -45,7 +45,8 @@ class Call(Model):
     sequence: int = 0
     """Order of arrival of the request within the attempt (0, 1, …); shared by the choices of one request."""
     choice: int = 0
-    api: Literal["chat", "completions"] = "chat"
+    api: Literal["chat", "completions", "supplied"] = "chat"
+    """``supplied``: no model call of ours, but a transition that the agent handed in (see ``docs/rollouts.md``)."""
     response_id: str | None = None
     trace_id: str | None = None
     span_id: str | None = None
@@ -71,6 +72,10 @@ class Call(Model):
     """Values that were used, e.g. ``{"temperature": 1.0, "top_p": 1.0, "seed": 7}``."""
     asked: dict[str, Any] = {}
     """Values the agent asked for, where they differ."""
+    edited: dict[str, Any] = {}
+    """What the gateway's policies changed. ``over_length``: ``truncate``, with ``dropped``, the ranges of
+    ``request["messages"]`` that were not sent, and ``tokens``, the prompt's length before and after; or
+    ``error``, ``drop``: refused. ``reasoning``: ``split``."""
     allowed: list[list[int]] | None = None
     """Guided choice: the token sequences that were allowed."""
     finish_reason: str | None = None
@@ -111,6 +116,15 @@ class Reward(Model):
     time: float = 0.0
 
 
+class EarlierAttempt(Model):
+    """An attempt after which there was another: what became of it, and how many calls it had recorded."""
+
+    attempt_id: str
+    status: AttemptStatus
+    reason: str | None = None
+    calls: int = 0
+
+
 class Record(Model):
     """Everything credit needs to know of one finished rollout: its last attempt's calls and rewards."""
 
@@ -120,6 +134,8 @@ class Record(Model):
     rewards: list[Reward] = []
     wire: list[Span] = []
     """The wire layer's call spans, for the fidelity verdict."""
+    earlier: list[EarlierAttempt] = []
+    """The attempts before. Nothing of them is trained; their calls are in the ledger."""
 
 
 class Triplet(Model):

@@ -63,7 +63,7 @@ class Ledger(Model):
     trained: int = 0
     out: dict[str, int] = {}
     """Reason → calls not trained: ``failed-rollout, no-reward, no-ids, not-selected, superseded, error,
-    off-policy-sampling, over-length, mismatch, stale, …``."""
+    off-policy-sampling, over-length, mismatch, stale, other-attempt, …``."""
     breaks: dict[str, int] = {}
     """Reason → merges that did not happen: ``think-stripped, template, retokenised, truncated, branch,
     …``.

@@ -1,9 +1,9 @@
 """Answers of the OpenAI API, whole or in chunks, with vLLM's extras for token ids.
 
 ``return_token_ids`` adds ``prompt_token_ids`` (chat: at the top; completions: in each choice) and
-``token_ids`` to each choice; ``policy_version`` is the oldest version that any token was sampled with
-(``policy_versions`` per choice when they differ). Invariant: the chunks of a stream add up to the
-unstreamed answer of the same seed.
+``token_ids`` to each choice (and, of a guided choice, ``guided_choice_ids`` at the top); ``policy_version``
+is the oldest version that any token was sampled with (``policy_versions`` per choice when they differ).
+Invariant: the chunks of a stream add up to the unstreamed answer of the same seed.
 """
 
 from __future__ import annotations
@@ -55,7 +55,12 @@ class Answer:
         }
         if self.call.token_ids and self.call.chat:
             body["prompt_token_ids"] = self.call.prompts[0]
-        return body
+        return body | self.guided()
+
+    def guided(self) -> dict[str, Any]:
+        """``guided_choice_ids``: the allowed answers as ids; logprobs are of the distribution over these."""
+        choices = self.call.sampling.guided_choice if self.call.token_ids else None
+        return {} if choices is None else {"guided_choice_ids": choices}
 
     def usage(self, completion_tokens: int, reused: int) -> dict[str, Any]:
         prompt_tokens = sum(map(len, self.call.prompts))
@@ -172,7 +177,7 @@ class ChoiceStream:
         chunk = self._chunk(choice)
         if self.call.token_ids:
             (chunk if self.call.chat else choice)["prompt_token_ids"] = self._prompt
-        return chunk
+        return chunk | self.answer.guided()
 
     def chunk(self, events: list[TokenEvent]) -> dict[str, Any]:
         """One chunk for tokens that arrived together."""

@@ -24,7 +24,7 @@ from agentlightning.credit.digest import in_order, rows_digest
 from agentlightning.specs import Job
 from agentlightning.types import LLM, Batch, Recipe, Row, StepReport, UsageError
 
-from .checkpoint import load_checkpoint, read_checkpoint, save_checkpoint
+from .checkpoint import Checkpoint, CheckpointError, latest, load_checkpoint, save_checkpoint
 from .export import export_policy
 from .honours import HONOURS, refuse
 from .model import LanguageModel
@@ -79,6 +79,7 @@ class LocalDriver:
         self._version = 0
         self._policy: Policy | None = None
         self._reference: LanguageModel | None = None
+        self._updates: Updater | None = None
         self._engine: Serving | None = None
         self._closed = False
         self._algorithms_before: bool | None = None
@@ -96,13 +97,19 @@ class LocalDriver:
         """The version that the engine serves now: the number of steps that changed the weights."""
         return self._version
 
-    async def run(self, job: Job) -> None:
-        """Steps ``job.first_step`` to ``job.steps``; a later first step goes on from its checkpoint in
-        ``job.folder``.
+    async def resume(self, folder: Path) -> tuple[int, dict[str, Any]]:
+        """Go on from the last complete checkpoint of the run in ``folder``: weights, optimizer and random
+        states are those of its last finished step, bit for bit. ``(0, {})`` if there is none.
         """
+        checkpoint = await self._call(self._last, folder)
+        if checkpoint is None:
+            return 0, {}
+        await self._call(self._restore, checkpoint)
+        return checkpoint.step, dict(checkpoint.driver.get("job", {}))
+
+    async def run(self, job: Job) -> None:
+        """Steps ``job.first_step`` to ``job.steps``; a first step above 0 is that of :meth:`resume`."""
         updater = await self._call(self._updater)
-        if job.first_step:
-            await self._call(self._resume, updater, job.folder, job.first_step)
         for step in range(job.first_step, job.steps):
             began = time.perf_counter()
             batch = await job.collect(step)
@@ -117,7 +124,7 @@ class LocalDriver:
                 "sync": time.perf_counter() - updated,
             }
             await job.report(await self._call(self._report, job, step, batch, metrics, seconds))
-            if self.options.save_every and (step + 1) % self.options.save_every == 0:
+            if self._due(step + 1, job.steps):
                 await job.saved(await self._call(self._save, updater, job, step + 1), step + 1)
             await job.evaluate(step)
 
@@ -156,9 +163,12 @@ class LocalDriver:
         engine: Serving
         if o.engine == "thread":
             served = self._policy if o.dtype == "float32" else _load(self.path, device, o.dtype)
-            engine = EngineThread(served, name=self.name, slots=o.slots, max_len=o.max_len)
+            engine = EngineThread(
+                served, name=self.name, slots=o.slots, max_len=o.max_len, deterministic=o.deterministic
+            )
         else:
-            threads = o.threads if o.engine_threads is None else o.engine_threads
+            threads = 1 if o.deterministic else o.threads
+            threads = threads if o.engine_threads is None else o.engine_threads
             engine = EngineProcess(
                 self.path,
                 name=self.name,
@@ -167,6 +177,7 @@ class LocalDriver:
                 max_len=o.max_len,
                 device=device,
                 dtype=o.dtype,
+                deterministic=o.deterministic,
             )
         self._engine = engine
         self._still_open()
@@ -186,7 +197,17 @@ class LocalDriver:
         if self._algorithms_before is not None:
             torch.use_deterministic_algorithms(self._algorithms_before)
 
+    def _due(self, finished: int, steps: int) -> bool:
+        """A checkpoint every ``save_every`` steps, and one after the last."""
+        every = self.options.save_every
+        return bool(every) and (finished % every == 0 or finished == steps)
+
     def _updater(self) -> Updater:
+        if self._updates is None:
+            self._updates = self._new_updater()
+        return self._updates
+
+    def _new_updater(self) -> Updater:
         policy, o = self._loaded(), self.options
         torch.manual_seed(self.seed)
         return Updater(
@@ -265,16 +286,30 @@ class LocalDriver:
             version=self._version,
             policy=self._loaded(),
             trainer=updater.state_dict(),
-            driver={"run_id": job.run_id, "seed": self.seed, "recipe": self.recipe.model_dump()},
+            driver={
+                "run_id": job.run_id,
+                "seed": self.seed,
+                "recipe": self.recipe.model_dump(),
+                "job": job.state(),
+            },
             keep=self.options.keep,
         ).folder
 
-    def _resume(self, updater: Updater, folder: Path, step: int) -> None:
-        checkpoint = read_checkpoint(folder / "checkpoints" / f"step-{step:06d}")
+    def _last(self, folder: Path) -> Checkpoint | None:
+        try:
+            return latest(folder / "checkpoints")
+        except CheckpointError as error:
+            raise Refused(str(error)) from None
+
+    def _restore(self, checkpoint: Checkpoint) -> None:
         saved = checkpoint.driver.get("recipe")
         if saved != self.recipe.model_dump():
-            raise ValueError(f"{checkpoint.folder} was trained with another recipe: {saved}")
-        updater.load_state_dict(load_checkpoint(checkpoint, self._loaded()))
+            raise Refused(f"{checkpoint.folder} was trained with another recipe: {saved}")
+        updater = self._updater()  # first: a reference policy is the one that the run started from
+        try:
+            updater.load_state_dict(load_checkpoint(checkpoint, self._loaded()))
+        except ValueError as error:
+            raise Refused(f"{checkpoint.folder} cannot be gone on from: {error}") from None
         self._publish(checkpoint.version)
 
     def _loaded(self) -> Policy:

@@ -2,9 +2,9 @@
 
 One thread runs the network; everybody else talks to it through ``submit``, ``pause``, ``resume`` and
 ``load_weights``. Invariants: a request's tokens and log probabilities depend on its prompt, sampling
-settings, seed and the weights only, not on neighbours, arrival order or what was cached; the engine's
-weights change in ``load_weights`` alone (it owns a copy); every request ends, with an answer or an
-exception, whatever happens in the thread.
+settings, seed and the weights only, not on neighbours, arrival order or what was cached (to float32's
+rounding; bit for bit when ``deterministic``); the engine's weights change in ``load_weights`` alone (it owns
+a copy); every request ends, with an answer or an exception, whatever happens in the thread.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ import torch
 from torch import Tensor
 
 from .orders import Order, PauseMode, pause_mode
+from .passes import Batched, Passes
 from .policy import Policy, load_state, parse_state
 from .pool import start_thread
-from .prefill import prefill
 from .request import Completion, EngineError, FinishReason, Group, PromptTooLong, Request, Sample, TokenEvent
-from .sampler import Drawn, sample_batch
+from .sampler import Drawn
 from .sampling import allowed_next, random_bits
-from .slots import SlotTable
 from .stats import Stats
 from .textstream import TextStream
+from .tiled import Tiled
 
 MAX_SAMPLES = 256
 
@@ -40,6 +40,9 @@ __all__ = ["Completion", "Engine", "EngineError", "PauseMode", "PromptTooLong", 
 class Engine:
     """Serves one policy. ``slots`` conversations are held and run at a time, of at most ``max_len`` tokens
     each. ``threads``: cores for torch in the engine's thread (None: as torch is set; see ``pool``).
+    ``deterministic``: tokens and log probabilities are the same bits whatever else is served (see ``tiled``).
+
+    Raises NotInvariant where that cannot be promised.
     """
 
     def __init__(
@@ -51,6 +54,7 @@ class Engine:
         name: str = "policy",
         version: int = 0,
         threads: int | None = None,
+        deterministic: bool = False,
     ) -> None:
         if slots < 1:
             raise ValueError(f"slots must be at least 1, got {slots}")
@@ -65,14 +69,16 @@ class Engine:
         self._model.zero_grad(set_to_none=True)
         self.state_size = sum(p.numel() * p.element_size() for p in self._model.parameters())
         self._model.pack()
-        self._table = SlotTable(slots, self._model.new_cache(slots, self.max_len))
+        way = Tiled if deterministic else Batched
+        self._passes: Passes = way(self._model, slots, self.max_len, self.stats)
+        self._table = self._passes.table
         self._waiting: deque[Sample] = deque()
         self._running: list[Sample] = []
         self._orders: deque[Order] = deque()
         self._paused: PauseMode | None = None
         self._closed: str | None = None
         self._wake = threading.Condition()
-        self._thread = start_thread(self._main, f"engine-{name}", threads)
+        self._thread = start_thread(self._main, f"engine-{name}", threads, self._passes.check)
 
     # ---- for everybody
 
@@ -242,7 +248,7 @@ class Engine:
         try:
             if not self._orders and self._paused is None:
                 admitting = self._take_waiting()
-                for samples, logits in prefill(self._model, self._table, admitting, self.stats):
+                for samples, logits in self._passes.prefill(admitting):
                     self._running.extend(samples)
                     if logits is not None:
                         self._emit(samples, logits)
@@ -269,17 +275,10 @@ class Engine:
         samples = sorted((s for s in self._running if not s.group.over), key=lambda s: s.slot)
         if not samples:
             return
-        device = self._model.device
-        ids = torch.tensor([[s.tokens[-1] if s.tokens else s.prompt[-1]] for s in samples], device=device)
-        positions = torch.tensor([[len(s.prompt) + len(s.tokens) - 1] for s in samples], device=device)
-        slots = torch.tensor([s.slot for s in samples], device=device)
-        logits = self._model.step(ids, positions, self._table.cache, slots)[:, 0]
-        self._table.filled(samples)
-        self.stats.steps += 1
-        self._emit(samples, logits)
+        self._emit(samples, self._passes.decode(samples))
 
     def _emit(self, samples: list[Sample], logits: Tensor) -> None:
-        drawn = sample_batch(logits, samples, self.eos_ids)
+        drawn = self._passes.draw(logits, samples, self.eos_ids)
         for i, sample in enumerate(samples):
             if sample.group.over:
                 continue

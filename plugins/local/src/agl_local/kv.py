@@ -76,7 +76,7 @@ class KVCache:
         batch, queries = positions.shape
         rows, firsts = slots.tolist(), positions[:, 0].tolist()
         self._note_writes(rows, firsts)
-        plan = StepPlan(slots, (batch, queries), self._places(slots, positions))
+        plan = StepPlan(slots, (batch, queries), self.places(slots[:, None], positions))
         if queries > 1 and not any(firsts):
             plan.fresh = True
             return plan
@@ -93,9 +93,10 @@ class KVCache:
         if self._known is not None and self._known[2] is not None and min(firsts) < self._known[2].cut:
             self._known = None
 
-    def _places(self, slots: Tensor, positions: Tensor) -> Tensor:
+    def places(self, slots: Tensor, positions: Tensor) -> Tensor:
+        """Where ``write`` puts tokens at ``positions`` [B, Q] of ``slots`` [B, 1]; see ``StepPlan``."""
         columns = torch.where(positions < 0, self.max_len, positions)
-        begins = columns + slots[:, None] * (self.kv_heads * (self.max_len + 1))
+        begins = columns + slots * (self.kv_heads * (self.max_len + 1))
         return (begins[..., None] + self._begins).view(-1)
 
     def _choose_view(self, plan: StepPlan, wanted: list[int]) -> None:
@@ -131,10 +132,10 @@ class KVCache:
             return bias.repeat_interleave(self.kv_heads, dim=0)
         return bias[:, None]
 
-    def write(self, layer: int, plan: StepPlan, kv: Tensor) -> None:
-        """Store ``kv`` [B * Q, 2 * kv_heads, head_dim], keys before values."""
+    def write(self, layer: int, written: Tensor, kv: Tensor) -> None:
+        """Store ``kv`` [B * Q, 2 * kv_heads, head_dim], keys before values, at ``places``."""
         rows = self.data[layer].view(-1, kv.shape[-1])
-        rows.index_copy_(0, plan.written, kv.reshape(-1, kv.shape[-1]))
+        rows.index_copy_(0, written, kv.reshape(-1, kv.shape[-1]))
 
     def read(self, layer: int, plan: StepPlan) -> tuple[Tensor, Tensor]:
         """Keys and values [rows, kv_heads, columns, head_dim]; a view unless the plan gathers."""

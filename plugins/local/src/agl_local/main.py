@@ -19,6 +19,8 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from agentlightning.types import UsageError
+
 from .engine import Engine
 from .policy import DTYPES, load_policy
 from .server import create_app, serve
@@ -45,6 +47,11 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--max-len", type=int, default=None, help="tokens of prompt and answer together")
     parser.add_argument("--version", type=int, default=0, help="version of the weights at the start")
     parser.add_argument(
+        "--deterministic",
+        action="store_true",
+        help="the same bits whatever else is served; float32 on a CPU, a few times slower",
+    )
+    parser.add_argument(
         "--child", action="store_true", help="read the admin token from stdin; end when stdin ends"
     )
     args = parser.parse_args(argv)
@@ -61,17 +68,29 @@ def main(argv: Sequence[str] | None = None) -> int:
     # The engines compute in threads of their own, which alone are to use several cores.
     torch.set_num_threads(1)
     engines: dict[str, Engine] = {}
-    for name, path in zip(args.name, args.policy, strict=True):
-        policy = load_policy(path, args.device, args.dtype)
-        engines[name] = Engine(
-            policy, slots=args.slots, max_len=args.max_len, name=name, version=args.version, threads=threads
-        )
     try:
+        for name, path in zip(args.name, args.policy, strict=True):
+            engines[name] = _open(name, path, args, threads)
         asyncio.run(_serve(engines, args, token or None))
+    except UsageError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
     finally:
         for engine in engines.values():
             engine.close()
     return 0
+
+
+def _open(name: str, path: str, args: argparse.Namespace, threads: int) -> Engine:
+    return Engine(
+        load_policy(path, args.device, args.dtype),
+        slots=args.slots,
+        max_len=args.max_len,
+        name=name,
+        version=args.version,
+        threads=threads,
+        deterministic=args.deterministic,
+    )
 
 
 async def _serve(engines: dict[str, Engine], args: argparse.Namespace, token: str | None) -> None:

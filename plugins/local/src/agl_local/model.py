@@ -185,17 +185,17 @@ class Attention(nn.Module):
 
     def step(self, x: Tensor, rope: Rope, cache: KVCache, plan: StepPlan) -> Tensor:
         """Tokens [B * Q, H] over the cache, where their keys and values go."""
-        joint = self._heads(x, rope, 0)
-        cache.write(self.layer, plan, joint[:, self.heads :])
+        joint = self.joint(x, rope)
+        cache.write(self.layer, plan.written, joint[:, self.heads :])
         return self._output(attend(joint[:, : self.heads], joint[:, self.heads :], self.layer, cache, plan))
 
     def step_last(self, x: Tensor, rope: Rope, cache: KVCache, plan: StepPlan, tail: Tail) -> Tensor:
         """As ``step``, for the outputs [B, H] of ``tail`` only: of the others only keys and values matter."""
-        cache.write(self.layer, plan, self._heads(x, rope, self.heads))
-        q = self._heads(x[tail.rows], (rope[0][tail.rows], rope[1][tail.rows]), 0, self.heads)
+        cache.write(self.layer, plan.written, self.joint(x, rope, self.heads))
+        q = self.joint(x[tail.rows], (rope[0][tail.rows], rope[1][tail.rows]), 0, self.heads)
         return self._output(decode(q, self.layer, cache, tail.plan))
 
-    def _heads(self, x: Tensor, rope: Rope, first: int, stop: int | None = None) -> Tensor:
+    def joint(self, x: Tensor, rope: Rope, first: int = 0, stop: int | None = None) -> Tensor:
         """Heads ``first:stop`` of q, k and v in this order, [N, heads, D], normed and rotated in place."""
         weight, bias = self.packed or self.join()
         at = slice(first * self.head_dim, stop and stop * self.head_dim)

@@ -48,19 +48,29 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     engine: Literal["process", "thread"] = "process"
     """Where the policy is served: a child process, or a thread of this one (for tests and debuggers)."""
     engine_threads: int | None = None
-    """CPU threads of the engine process; ``None``: as ``threads``."""
+    """CPU threads of the engine process; ``None``: as ``threads``, or 1 when ``deterministic``, whose small
+    products gain little from a second core and lose much where others want that core too.
+    """
     slots: int = 64
     """Conversations that the engine runs at a time."""
     max_len: int | None = None
     """Tokens of prompt and answer together; ``None``: what the policy allows, at most 2048."""
     reference: str | None = None
     """Model folder of the reference policy of the KL term; ``None``: the policy that the run starts from."""
-    save_every: int = 0
-    """Steps between checkpoints; 0: none."""
+    save_every: int = 10
+    """Steps between checkpoints, of which one follows the last step; 0: none. A run that breaks off goes on
+    from the last one; the steps after it are rolled out and trained anew.
+    """
     keep: int = 2
     """Checkpoints kept."""
     deterministic: bool = False
-    """Fixed algorithms in torch, and a digest of the parameters each step."""
+    """The same rows and parameters, bit for bit, whatever else happens: an answer's tokens and logprobs are a
+    function of prompt, sampling settings, seed and weights (not of concurrency, order, slots or cache), the
+    update of its rows and the state before it; each step reports a digest of the parameters. It holds for one
+    kind of CPU, one build of torch and one number of ``threads`` and ``engine_threads``; requests must bring a
+    seed. Serving is three to four times slower. Only float32 on a CPU, of the Qwen2, Qwen3 and Llama families;
+    else it is refused.
+    """
     digest_every: int = 0
     """Steps between digests of the parameters; 0: none (each step when ``deterministic``)."""
 

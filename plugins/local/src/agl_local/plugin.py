@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from agentlightning.hookspecs import hookimpl
-from agentlightning.specs import Driver, DriverSpec
+from agentlightning.specs import Driver, DriverSpec, Inspector
 from agentlightning.types import Recipe
 
 from .honours import HONOURS
@@ -27,11 +27,30 @@ def make_driver(
     return LocalDriver(policy, name, recipe, seed=seed, options=options)
 
 
+def facts(options: Mapping[str, Any]) -> dict[str, str]:
+    """See ``machine.facts``."""
+    from . import machine
+
+    return machine.facts(options)
+
+
+def make_inspector(policy: Path) -> Inspector:
+    """A ``LocalInspector``; see there."""
+    from .inspect import LocalInspector
+
+    return LocalInspector(policy)
+
+
 @hookimpl
 def agl_drivers() -> list[DriverSpec]:
     """The driver that learns on one machine, a laptop's CPU included."""
     return [
         DriverSpec(
-            "local", make_driver, HONOURS, "embedded engine and trainer in plain torch: CPU, CUDA, MPS"
+            "local",
+            make_driver,
+            HONOURS,
+            "embedded engine and trainer in plain torch: CPU, CUDA, MPS",
+            inspect=make_inspector,
+            facts=facts,
         )
     ]

@@ -10,31 +10,42 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 
 import torch
 
 
-def start_thread(main: Callable[[], None], name: str, threads: int | None) -> threading.Thread:
-    """Start ``main`` in a daemon thread whose torch operations use ``threads`` cores; None: as in others."""
-    if threads is None:
-        thread = threading.Thread(target=main, name=name, daemon=True)
-        thread.start()
-        return thread
-    if threads < 1:
+def start_thread(
+    main: Callable[[], None], name: str, threads: int | None, first: Callable[[], None] = lambda: None
+) -> threading.Thread:
+    """Start ``main`` in a daemon thread whose torch operations use ``threads`` cores; None: as in others.
+
+    ``first`` runs there before: what it raises is raised here, and the thread is over.
+    """
+    if threads is not None and threads < 1:
         raise ValueError(f"threads must be at least 1, got {threads}")
-    ready = threading.Event()
+    ready: Future[None] = Future()
 
     def run() -> None:
-        # A thread that has not been asked yet takes the common number at its first operation.
-        torch.get_num_threads()
-        torch.set_num_threads(threads)
-        ready.set()
+        try:
+            if threads is not None:
+                # A thread that has not been asked yet takes the common number at its first operation.
+                torch.get_num_threads()
+                torch.set_num_threads(threads)
+            first()
+        except BaseException as error:
+            ready.set_exception(error)
+            return
+        ready.set_result(None)
         main()
 
     before = torch.get_num_threads()
     thread = threading.Thread(target=run, name=name, daemon=True)
     thread.start()
-    ready.wait()
-    # Threads to come take the number that was set last, in whichever thread.
-    torch.set_num_threads(before)
+    try:
+        ready.result()
+    finally:
+        if threads is not None:
+            # Threads to come take the number that was set last, in whichever thread.
+            torch.set_num_threads(before)
     return thread

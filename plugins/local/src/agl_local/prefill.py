@@ -28,7 +28,7 @@ _CHUNK, _BATCH = 512, 1024
 
 
 @dataclass
-class _Row:
+class Row:
     """The part ``start:`` of a sample's tokens that is still to be computed."""
 
     sample: Sample
@@ -44,7 +44,7 @@ def prefill(
     """
     left = list(samples)
     while left:
-        wave, left = _next_wave(table, left, stats)
+        wave, left = next_wave(table, left, stats)
         table.flush()
         ready = [row.sample for row in wave if len(row.ids) == 1]
         if ready:
@@ -56,9 +56,9 @@ def prefill(
             yield done, logits
 
 
-def _next_wave(table: SlotTable, samples: list[Sample], stats: Stats) -> tuple[list[_Row], list[Sample]]:
+def next_wave(table: SlotTable, samples: list[Sample], stats: Stats) -> tuple[list[Row], list[Sample]]:
     """Samples to compute now, and those that do better to wait for one of these."""
-    wave: list[_Row] = []
+    wave: list[Row] = []
     later: list[Sample] = []
     for sample in samples:
         source, length = table.best(sample.packed)
@@ -72,7 +72,7 @@ def _next_wave(table: SlotTable, samples: list[Sample], stats: Stats) -> tuple[l
             continue
         start = table.admit(sample, source, length)
         _count(sample, start, stats)
-        wave.append(_Row(sample, start, [*sample.prompt, *sample.tokens][start:]))
+        wave.append(Row(sample, start, [*sample.prompt, *sample.tokens][start:]))
     return wave, later
 
 
@@ -84,12 +84,12 @@ def _count(sample: Sample, start: int, stats: Stats) -> None:
         stats.reused_tokens += start
 
 
-def _batches(wave: list[_Row]) -> Iterator[list[_Row]]:
+def _batches(wave: list[Row]) -> Iterator[list[Row]]:
     """Rows of like length together: in a batch the shortest is at least half the longest.
 
     Fresh prompts come apart from those that continue a prefix: their attention is cheaper.
     """
-    batch: list[_Row] = []
+    batch: list[Row] = []
     for row in sorted(wave, key=lambda r: (r.start > 0, -len(r.ids), r.sample.slot)):
         longest = len(batch[0].ids) if batch else 0
         full = (len(batch) + 1) * min(longest, _CHUNK) > _BATCH
@@ -101,7 +101,7 @@ def _batches(wave: list[_Row]) -> Iterator[list[_Row]]:
         yield sorted(batch, key=lambda r: r.sample.slot)
 
 
-def _run(model: LanguageModel, table: SlotTable, rows: list[_Row], stats: Stats) -> Tensor:
+def _run(model: LanguageModel, table: SlotTable, rows: list[Row], stats: Stats) -> Tensor:
     """Compute all rows in chunks of columns; logits [B, V] of each row's last token."""
     out: list[Tensor | None] = [None] * len(rows)
     longest = max(len(row.ids) for row in rows)
@@ -116,7 +116,7 @@ def _run(model: LanguageModel, table: SlotTable, rows: list[_Row], stats: Stats)
     return torch.stack([row for row in out if row is not None])
 
 
-def _chunk(model: LanguageModel, table: SlotTable, rows: list[_Row], offset: int, width: int) -> Tensor:
+def _chunk(model: LanguageModel, table: SlotTable, rows: list[Row], offset: int, width: int) -> Tensor:
     ids, positions, last = [], [], []
     for row in rows:
         part = row.ids[offset : offset + width]

@@ -30,7 +30,7 @@ class EngineProcess:
     def __init__(
         self, path: str | Path, *, name: str = "policy", threads: int | None = None, slots: int = 64,
         max_len: int | None = None, device: str = "cpu", dtype: str = "float32", version: int = 0,
-        timeout: float = 120.0,
+        timeout: float = 120.0, deterministic: bool = False,
     ) -> None:  # fmt: skip
         self.name = name
         self.address = ""
@@ -42,7 +42,8 @@ class EngineProcess:
                    "--threads": threads, "--max-len": max_len, "--device": device, "--dtype": dtype,
                    "--version": version}  # fmt: skip
         given = [text for key, value in options.items() if value is not None for text in (key, str(value))]
-        self._command = [sys.executable, "-m", "agl_local.server", "--child", *given]
+        flags = ["--child", *(["--deterministic"] if deterministic else [])]
+        self._command = [sys.executable, "-m", "agl_local.server", *flags, *given]
 
     def start(self) -> str:
         """Start the child and wait until it is healthy; returns its address, ``http://127.0.0.1:port``.

@@ -24,7 +24,7 @@ _SAMPLING: dict[str, type[Any]] = {
 }  # fmt: skip
 _COMMON = {
     *_SAMPLING, "model", "n", "stream", "stream_options", "max_tokens", "seed", "stop", "logit_bias",
-    "guided_choice", "return_token_ids", "logprobs",
+    "guided_choice", "structured_outputs", "return_token_ids", "logprobs",
 }  # fmt: skip
 _CHAT = {"messages", "tools", "tool_choice", "max_completion_tokens", "top_logprobs", "chat_template_kwargs"}
 _NO_EFFECT = {
@@ -75,18 +75,11 @@ class Call:
 def parse_chat(body: Mapping[str, Any], engine: Engine) -> Call:
     """A body of /v1/chat/completions. Raises ApiError."""
     _refuse_unknown(body, _COMMON | _CHAT)
-    messages = field(body, "messages", list)
-    if not messages or not all(isinstance(m, dict) and isinstance(m.get("role"), str) for m in messages):
-        raise ApiError(400, "messages must be a list of at least one object with a role", "messages")
     tools = _tools(body)
     choice = body.get("tool_choice") or ("auto" if tools else "none")
     if choice not in ("auto", "none"):
         raise ApiError(400, f"tool_choice {choice!r} is not supported: use 'auto' or 'none'", "tool_choice")
-    variables = field(body, "chat_template_kwargs", dict) or {}
-    try:
-        prompt = engine.tokenizer.apply(messages, tools, **variables)
-    except (TemplateError, TypeError) as error:
-        raise ApiError(400, str(error), "messages") from error
+    prompt = _prompt_of_chat(body, engine, tools)
     limit = field(body, "max_completion_tokens", int)
     limit = field(body, "max_tokens", int) if limit is None else limit
     logprobs = bool(field(body, "logprobs", bool))
@@ -111,6 +104,28 @@ def parse_completion(body: Mapping[str, Any], engine: Engine) -> Call:
     prompts = _prompts(body.get("prompt"), engine)
     limit = 16 if limit is None else limit
     return _call(body, engine, prompts, limit, wanted, top, chat=False, parse_tools=False)
+
+
+def parse_tokenize(body: Mapping[str, Any], engine: Engine) -> list[int]:
+    """The prompt ids of a body of /tokenize (vLLM's form: ``messages``, or a text ``prompt``)."""
+    _refuse_unknown(body, {"model", "messages", "tools", "chat_template_kwargs", "prompt"})
+    if body.get("messages") is None:
+        prompt = field(body, "prompt", str)
+        if prompt is None:
+            raise ApiError(400, "give messages, or a prompt as text", "messages")
+        return engine.tokenizer.encode(prompt)
+    return _prompt_of_chat(body, engine, _tools(body))
+
+
+def _prompt_of_chat(body: Mapping[str, Any], engine: Engine, tools: list[dict[str, Any]] | None) -> list[int]:
+    messages = field(body, "messages", list)
+    if not messages or not all(isinstance(m, dict) and isinstance(m.get("role"), str) for m in messages):
+        raise ApiError(400, "messages must be a list of at least one object with a role", "messages")
+    variables = field(body, "chat_template_kwargs", dict) or {}
+    try:
+        return engine.tokenizer.apply(messages, tools, **variables)
+    except (TemplateError, TypeError) as error:
+        raise ApiError(400, str(error), "messages") from error
 
 
 def _call(
@@ -160,9 +175,8 @@ def _sampling(body: Mapping[str, Any], engine: Engine) -> dict[str, Any]:
     stop = body.get("stop")
     if stop is not None:
         values["stop"] = tuple(_strings([stop] if isinstance(stop, str) else stop, "stop"))
-    choices = body.get("guided_choice")
-    if choices is not None:
-        texts = _strings(choices, "guided_choice")
+    texts = _choices(body)
+    if texts is not None:
         values["guided_choice"] = tuple(tuple(engine.tokenizer.encode(text)) for text in texts)
     bias = field(body, "logit_bias", dict)
     if bias:
@@ -171,6 +185,22 @@ def _sampling(body: Mapping[str, Any], engine: Engine) -> dict[str, Any]:
         except (TypeError, ValueError):
             raise ApiError(400, "logit_bias must map token ids to numbers", "logit_bias") from None
     return values
+
+
+def _choices(body: Mapping[str, Any]) -> list[str] | None:
+    """The allowed answers: ``guided_choice``, or vLLM's ``structured_outputs`` with only a choice."""
+    choices = body.get("guided_choice")
+    outputs = {k: v for k, v in (field(body, "structured_outputs", dict) or {}).items() if v is not None}
+    if set(outputs) - {"choice"}:
+        raise ApiError(
+            400,
+            f"structured_outputs is supported with choice only, got {sorted(outputs)}",
+            "structured_outputs",
+        )
+    if choices is not None and outputs:
+        raise ApiError(400, "give guided_choice or structured_outputs, not both", "structured_outputs")
+    choices = outputs.get("choice", choices)
+    return None if choices is None else _strings(choices, "guided_choice")
 
 
 def field(body: Mapping[str, Any], name: str, kind: type[T]) -> T | None:
@@ -234,4 +264,4 @@ def _check_ids(prompt: Any, vocab_size: int) -> None:
         )
 
 
-__all__ = ["ApiError", "Call", "PromptTooLong", "field", "parse_chat", "parse_completion"]
+__all__ = ["ApiError", "Call", "PromptTooLong", "field", "parse_chat", "parse_completion", "parse_tokenize"]

@@ -1,10 +1,10 @@
 """The OpenAI API over engines, one per policy, routed by the request's ``model``; and ``python -m
 agl_local.server``.
 
-Routes: POST /v1/chat/completions, /v1/completions; GET /v1/models, /health, /metrics; and, for the driver
-only (header ``X-AGL-Admin-Token``): POST /agl/weights, /agl/pause, /agl/resume, GET /agl/version. Without
-an admin token these are closed. Run the app with ``serve``: it makes aiohttp cancel a handler whose client
-has gone, which frees the slot.
+Routes: POST /v1/chat/completions, /v1/completions, /tokenize (a prompt's ids and their number); GET
+/v1/models, /health, /metrics; and, for the driver only (header ``X-AGL-Admin-Token``): POST /agl/weights,
+/agl/pause, /agl/resume, GET /agl/version. Without an admin token these are closed. Run the app with
+``serve``: it makes aiohttp cancel a handler whose client has gone, which frees the slot.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .answers import Answer
 from .engine import Engine
 from .orders import PauseMode, pause_mode
 from .policy import StateError
-from .protocol import ApiError, Call, parse_chat, parse_completion
+from .protocol import ApiError, Call, parse_chat, parse_completion, parse_tokenize
 from .request import Completion, EngineError, PromptTooLong, Request
 from .stream import Mailbox, stream_answer
 
@@ -51,6 +51,7 @@ def create_app(engines: dict[str, Engine], *, admin_token: str | None = None) ->
     app[_MAILBOX] = Mailbox()
     app.router.add_post("/v1/chat/completions", _chat)
     app.router.add_post("/v1/completions", _completions)
+    app.router.add_post("/tokenize", _tokenize)
     app.router.add_get("/v1/models", _models)
     app.router.add_get("/health", _health)
     app.router.add_get("/metrics", _metrics)
@@ -132,6 +133,13 @@ async def _generate(engine: Engine, call: Call) -> list[list[Completion]]:
     finally:
         for future in futures:
             future.cancel()
+
+
+async def _tokenize(request: web.Request) -> web.Response:
+    body = await _body(request)
+    engine = _engine(request, body.get("model"))
+    ids = parse_tokenize(body, engine)
+    return _json({"count": len(ids), "max_model_len": engine.max_len, "tokens": ids})
 
 
 async def _body(request: web.Request) -> dict[str, Any]:

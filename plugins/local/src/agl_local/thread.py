@@ -17,7 +17,10 @@ from .server import create_app, serve
 
 
 class EngineThread:
-    """Serves a copy of ``policy`` on loopback; the interface that the driver needs of ``EngineProcess``."""
+    """Serves a copy of ``policy`` on loopback; the interface that the driver needs of ``EngineProcess``.
+
+    ``deterministic``: see ``engine.Engine``; on one core, so that it does not depend on torch's setting.
+    """
 
     def __init__(
         self,
@@ -27,8 +30,17 @@ class EngineThread:
         slots: int = 64,
         max_len: int | None = None,
         version: int = 0,
+        deterministic: bool = False,
     ) -> None:
-        self.engine = Engine(policy, slots=slots, max_len=max_len, name=name, version=version)
+        self.engine = Engine(
+            policy,
+            slots=slots,
+            max_len=max_len,
+            name=name,
+            version=version,
+            threads=1 if deterministic else None,
+            deterministic=deterministic,
+        )
         self.address = ""
         self._loop = asyncio.new_event_loop()
         self._stop = asyncio.Event()

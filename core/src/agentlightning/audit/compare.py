@@ -1,0 +1,143 @@
+"""What differs between a step as it was sealed and as the store gives it now, root causes first.
+
+A rollout's inputs (status, attempt, rewards, calls) are causes; its rows, advantages and weights follow from
+the inputs of the whole step. Invariant: a rollout whose inputs are equal and whose rows differ is put down to
+the code only if nothing else in the step has changed, because its neighbours have a say in its advantages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from agentlightning.types import Seal
+from agentlightning.types.base import Model
+
+OUTPUTS = ("tokens", "advantages", "weights")
+
+
+class Difference(Model):
+    """One thing that is not what was trained."""
+
+    step: int | None
+    rollout_id: str | None
+    kind: str
+    """``missing, unreadable, status, attempt, reward, rewards, calls, call, version, code, rows, seals,
+    no-seals, step, uncreditable, params``, and ``consequence`` of the others."""
+    then: Any = None
+    now: Any = None
+    text: str = ""
+    """One sentence for a person, with step and rollout."""
+
+
+def differ(step: int, rollout_id: str | None, kind: str, then: Any, now: Any, what: str) -> Difference:
+    """A difference whose text begins with where it is."""
+    where = f"step {step}" + (f", rollout {rollout_id}" if rollout_id else "")
+    return Difference(
+        step=step, rollout_id=rollout_id, kind=kind, then=then, now=now, text=f"{where}: {what}"
+    )
+
+
+def causes(then: Seal, now: Seal) -> Iterator[Difference]:
+    """What of a rollout's inputs has changed since it was sealed."""
+    found = [*_fate(then, now), *_rewards(then, now), *_calls(then, now)]
+    for kind, was, is_, what in found:
+        yield differ(then.step, then.rollout_id, kind, was, is_, what)
+
+
+def outputs(then: Seal, now: Seal) -> list[str]:
+    """Which of a rollout's rows, tokens, advantages, weights and ledger are not what was trained."""
+    names = [name for name in OUTPUTS if getattr(then, f"{name}_digest") != getattr(now, f"{name}_digest")]
+    if then.rows != now.rows:
+        names.insert(0, "rows")
+    return [*names, "ledger"] if then.ledger != now.ledger else names
+
+
+def follow(
+    step: int,
+    changed: Mapping[str, list[str]],
+    groups: Mapping[str, str | None],
+    roots: Sequence[str],
+) -> Difference:
+    """What followed in the rest of the step. ``changed``: rollout → outputs that differ; ``groups``:
+    rollout → group; ``roots``: rollouts whose own inputs changed.
+    """
+    their = {groups.get(rollout) for rollout in roots}
+    near = [r for r, what in changed.items() if r not in roots and "advantages" in what]
+    if near and their and all(groups.get(r) in their for r in near):
+        first = f"advantages of {len(near)} other rollout{_s(near)} of its group"
+    else:
+        first = f"advantages of {len(near)} other rollout{_s(near)}" if near else ""
+    weights = [r for r, what in changed.items() if "weights" in what]
+    second = f"weights of {len(weights)} rollout{_s(weights)}" if weights else ""
+    own = sorted({name for r in roots for name in changed.get(r, ())})
+    third = f"{', '.join(own)} of the rollout{_s(roots)} itself" if own and len(roots) == 1 else ""
+    if own and len(roots) != 1:
+        third = f"{', '.join(own)} of the {len(roots)} rollouts themselves"
+    listed = ", ".join(part for part in (third, first, second) if part)
+    return differ(step, None, "consequence", None, None, f"as a consequence: {listed}")
+
+
+def blame_code(then: Seal, names: Sequence[str], versions: Sequence[tuple[str, str, str]]) -> Difference:
+    """Equal calls and rewards, other rows: what turns the ones into the others has changed."""
+    moved = ", ".join(f"{name} {was} → {now}" for name, was, now in versions)
+    suspects = ["the code or a plugin that makes rows", "the rollout's group"]
+    if "ledger" in names:
+        suspects.append("what the wire layer saw of its calls")
+    what = f"{', '.join(suspects[:-1])} or {suspects[-1]} has changed"
+    still = "the packages recorded at training time have the same versions now"
+    return differ(
+        then.step,
+        then.rollout_id,
+        "code",
+        None,
+        None,
+        f"{', '.join(names)} differ although its calls and rewards are equal: {what} ({moved or still})",
+    )
+
+
+def _fate(then: Seal, now: Seal) -> Iterator[tuple[str, Any, Any, str]]:
+    if then.status != now.status:
+        yield "status", then.status, now.status, _was("status", then.status, now.status)
+    if then.attempt_id != now.attempt_id:
+        what = f"attempt {then.attempt_id} was trained, the store's latest is {now.attempt_id}"
+        yield "attempt", then.attempt_id, now.attempt_id, what
+
+
+def _rewards(then: Seal, now: Seal) -> Iterator[tuple[str, Any, Any, str]]:
+    if then.reward != now.reward:
+        yield "reward", then.reward, now.reward, _was("reward", then.reward, now.reward)
+    elif then.rewards_digest != now.rewards_digest:
+        what = (
+            "its final reward is the same, but another of its rewards (of a call, an agent, or under another "
+            "name) was changed, added or removed after training"
+        )
+        yield "rewards", then.rewards_digest, now.rewards_digest, what
+
+
+def _calls(then: Seal, now: Seal) -> Iterator[tuple[str, Any, Any, str]]:
+    if then.calls != now.calls:
+        what = f"{then.calls} calls were recorded when it was trained, the store has {now.calls}"
+        yield "calls", then.calls, now.calls, what
+    elif then.attempt_id == now.attempt_id and then.calls_digest != now.calls_digest:
+        if then.ledger != now.ledger:
+            field = f"what decides whether it is trained: {_ledger(then)} then, {_ledger(now)} now"
+        elif then.tokens_digest != now.tokens_digest:
+            field = "token ids, logprobs or policy version (its rows hold other ones)"
+        else:
+            field = "tags, sampling, status, usage, or an untrained call (the trained tokens are the same)"
+        what = f"one of its {then.calls} recorded calls was changed after training: {field}"
+        yield "call", then.calls_digest, now.calls_digest, what
+
+
+def _ledger(seal: Seal) -> str:
+    out = ", ".join(f"{n} {reason}" for reason, n in seal.ledger.items() if reason not in ("made", "trained"))
+    return f"{seal.ledger.get('trained', 0)} trained" + (f" ({out})" if out else "")
+
+
+def _was(name: str, then: Any, now: Any) -> str:
+    return f"{name} was {then} when it was trained, the store says {now} (edited after training)"
+
+
+def _s(items: Sequence[Any]) -> str:
+    return "" if len(items) == 1 else "s"

@@ -1,0 +1,340 @@
+"""Explain a rollout, a call or a token: plain JSON, from which the terminal's panels are drawn.
+
+Built from the store and credit alone; text of tokens and their logprob under the present policy come from the
+driver's inspector, where it offers one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from agentlightning import semconv
+from agentlightning.audit.run import CannotRecompute, Run
+from agentlightning.audit.standing import Standing, standing
+from agentlightning.audit.targets import Target
+from agentlightning.credit.baselines import std
+from agentlightning.credit.explain import REASONS, links, place_of, share, standings, trace_token
+from agentlightning.credit.failure import failure_of
+from agentlightning.credit.rewards import chosen, defect, final_rewards, resolve
+from agentlightning.credit.verdicts import verdicts
+from agentlightning.specs import Inspector
+from agentlightning.types import Attempt, Call, Record, Reward, UsageError
+from agentlightning.types.failure import KINDS, read_table
+
+_SAME = (semconv.EVALUATION_NAME, semconv.EVALUATION_SCORE)
+"""Attributes of a reward that say its name and value once more."""
+_TAIL = 4
+"""Messages of a request that are shown."""
+
+
+class NoSuchToken(UsageError, LookupError):
+    """The call has no such token."""
+
+
+async def explain(run: Run, target: Target, policy: Path | None = None) -> dict[str, Any]:
+    """All there is to say about ``target``. ``policy``: a folder to score tokens with, instead of the run's
+    newest.
+    """
+    stand = await standing(run, target.rollout)
+    attempts = await run.store.query_attempts(target.rollout.rollout_id)
+    out = _rollout(run, stand, attempts)
+    if target.call is None:
+        calls = await run.store.query_calls(target.rollout.rollout_id, None)
+        return {"what": "rollout", **out, "calls": _calls(run, stand, calls)}
+    calls = await run.store.query_calls(target.rollout.rollout_id, target.attempt)
+    call = next(c for c in calls if c.call_id == target.call)
+    out |= {"call": _call(run, stand, call), **_credit(run, stand, call.call_id)}
+    if target.token is None:
+        return {"what": "call", **out}
+    return {"what": "token", **out, "token": _token(run, stand, call, target.token, policy)}
+
+
+# --------------------------------------------------------------------------------------------- the rollout
+def _rollout(run: Run, stand: Standing, attempts: Sequence[Attempt]) -> dict[str, Any]:
+    r = stand.record.rollout
+    ledger = None
+    if stand.batch is not None:
+        ledger = next(x for x in stand.batch.ledgers if x.rollout_id == r.rollout_id).model_dump()
+    return {
+        "run": run.run_id,
+        "rollout": {
+            "id": r.rollout_id, "task": r.task_id, "group": r.group_id, "sample": r.sample, "mode": r.mode,
+            "status": str(r.status), "reason": r.reason, "seed": r.seed, "input": r.input,
+        },
+        "step": _step(stand),
+        "attempts": [
+            {"id": a.attempt_id, "status": str(a.status), "reason": a.reason,
+             "seconds": round(a.end_time - a.start_time, 3) if a.end_time else None}
+            for a in attempts
+        ],
+        "failure": _failure(run, stand.record),
+        "rewards": rewards(stand.record),
+        "group": _group(stand),
+        "ledger": ledger,
+        "rows": _rows(stand),
+    }  # fmt: skip
+
+
+def _step(stand: Standing) -> dict[str, Any]:
+    return {
+        "step": stand.sealed.step if stand.sealed else None,
+        "version": stand.version,
+        "as_trained": stand.as_sealed,
+        "note": stand.note,
+    }
+
+
+def _failure(run: Run, record: Record) -> dict[str, Any] | None:
+    """The kind of failure, and what the run's table makes of it."""
+    kind = failure_of(record) if record.rollout.status.final else None
+    if kind is None:
+        return None
+    action = read_table(run.info.get("failure")).get(kind)
+    reward = action.reward if action else None
+    return {"kind": kind, "text": KINDS.get(kind, kind), "reward": reward}
+
+
+def _group(stand: Standing) -> list[dict[str, Any]]:
+    """The rollouts that were sampled together with this one, and how each ended."""
+    mine = stand.record.rollout
+    return [
+        {
+            "rollout": record.rollout.rollout_id,
+            "reward": resolve(record).final,
+            "failure": failure_of(record),
+            "this": record.rollout.rollout_id == mine.rollout_id,
+        }
+        for record in stand.records
+        if mine.group_id is not None and record.rollout.group_id == mine.group_id
+    ]
+
+
+def rewards(record: Record) -> list[dict[str, Any]]:
+    """Every reward that was emitted, what it is attached to, and whether it is the rollout's final one."""
+    finals = final_rewards(record)
+    counted = chosen(finals) if finals else None
+    return [
+        {
+            "value": None if defect(r.value) else r.value,
+            "defect": defect(r.value),
+            "name": r.name,
+            "of": _of(r),
+            "counts": r is counted if r in finals else True,
+            "attributes": {k: v for k, v in r.attributes.items() if k not in _SAME},
+        }
+        for r in sorted(record.rewards, key=lambda r: r.time)
+    ]
+
+
+def _of(reward: Reward) -> str:
+    if reward.call_id is not None:
+        return f"call {reward.call_id}"
+    if reward.span_id is not None:
+        return f"the call of span {reward.span_id}"
+    if reward.agent is not None:
+        return f"agent {reward.agent}"
+    return "the rollout" if reward.final else "nothing"
+
+
+def _rows(stand: Standing) -> list[dict[str, Any]]:
+    rows = stand.batch.rows if stand.batch else []
+    return [
+        {
+            "id": row.row_id,
+            "tokens": len(row.token_ids),
+            "trained": row.trained_tokens,
+            "calls": [s.call_id for s in row.segments if s.trained],
+            "context": [s.call_id for s in row.segments if not s.trained],
+            "staleness": row.metadata.get("staleness"),
+        }
+        for row in rows
+        if row.rollout_id == stand.record.rollout.rollout_id
+    ]
+
+
+def _calls(run: Run, stand: Standing, calls: Sequence[Call]) -> list[dict[str, Any]]:
+    """The table of a rollout's calls: who, how long, and what became of each."""
+    judged = verdicts(stand.record)
+    out = []
+    for call in calls:
+        verdict = judged.get(call.call_id)
+        credit = _credit(run, stand, call.call_id)
+        out.append(
+            {
+                "id": call.call_id,
+                "agent": call.tags.get("agent"),
+                "prompt_tokens": _length(call.prompt_ids),
+                "response_tokens": _length(call.response_ids),
+                "version": call.policy_version,
+                "verdict": verdict.kind if verdict else None,
+                "row": credit["row"] and credit["row"]["id"],
+                "advantage": credit["advantage"] and credit["advantage"]["value"],
+                "left_out": credit["left_out"],
+                "text": _answer(call),
+            }
+        )
+    return out
+
+
+# ------------------------------------------------------------------------------------------------ the call
+def _call(run: Run, stand: Standing, call: Call) -> dict[str, Any]:
+    verdict = verdicts(stand.record).get(call.call_id)
+    return {
+        "id": call.call_id,
+        "attempt": call.attempt_id,
+        "agent": call.tags.get("agent"),
+        "tags": call.tags,
+        "policy": call.policy,
+        "model": call.model,
+        "version": call.policy_version,
+        "status": call.status,
+        "error": call.error,
+        "verdict": verdict and {"kind": verdict.kind, "reason": verdict.reason},
+        "prompt_tokens": _length(call.prompt_ids),
+        "response_tokens": _length(call.response_ids),
+        "finish_reason": call.finish_reason,
+        "milliseconds": round(1000 * (call.end_time - call.start_time), 1),
+        "sampling": call.sampling,
+        "asked": call.asked,
+        "edited": call.edited,
+        "messages": _tail(call),
+        "text": _answer(call),
+    }
+
+
+def _credit(run: Run, stand: Standing, call_id: str) -> dict[str, Any]:
+    """From the reward to the weight of a call, or why there is none."""
+    empty: dict[str, Any] = dict.fromkeys(("credit", "baseline", "advantage", "weight", "row", "merge"))
+    if stand.batch is None or stand.compared is None:
+        return {**empty, "left_out": {"reason": "not-credited", "text": stand.note}}
+    recipe = run.recipe
+    shown = place_of(stand.compared.rows, call_id)
+    if shown is not None:
+        account = shown[0].metadata["calls"][call_id]
+        empty["credit"] = {"rule": recipe.credit, "gamma": recipe.gamma, "value": account["credit"]}
+        empty["baseline"] = _baseline(stand, account, recipe.baseline)
+        empty["advantage"] = {
+            "value": shown[1].advantage, "scale": account["scale"], "scaled_by": recipe.scale,
+            "flat": account["flat"],
+        }  # fmt: skip
+    found = place_of(stand.batch.rows, call_id)
+    if found is None:
+        return {**empty, "left_out": _left_out(stand, call_id)}
+    row, segment = found
+    of = share(stand.batch.rows, recipe, row, segment)
+    trained = {c.call_id for r in stand.batch.rows for c in r.segments if c.trained}
+    link = links([c for c in stand.record.calls if c.call_id in trained], recipe)[call_id]
+    return {
+        **empty,
+        "weight": {"value": row.weights[segment.start], "normalise": recipe.normalise, **of._asdict()},
+        "row": {"id": row.row_id, "start": segment.start, "end": segment.end, "tokens": len(row.token_ids),
+                "staleness": row.metadata.get("staleness")},
+        "merge": {"kind": link.kind, "earlier": link.earlier, "reason": link.reason, "text": link.text()},
+        "left_out": None,
+    }  # fmt: skip
+
+
+def _baseline(stand: Standing, account: dict[str, Any], name: str) -> dict[str, Any]:
+    assert stand.compared is not None
+    members = standings(stand.compared.rows, account["group"])
+    values = list(members.values())
+    return {
+        "name": name,
+        "value": account["baseline"],
+        "group": account["group"],
+        "std": std(values) if len(values) > 1 else None,
+        "members": [
+            {"rollout": rollout, "value": value, "this": rollout == stand.record.rollout.rollout_id}
+            for rollout, value in members.items()
+        ],
+    }
+
+
+def _left_out(stand: Standing, call_id: str) -> dict[str, str]:
+    mine = {call.call_id for call in stand.record.calls}
+    reason = stand.out.get(call_id, "" if call_id in mine else "other-attempt")
+    plain = REASONS.get(reason)
+    if plain is None:
+        plain = "the credit rule passed it over" if reason.startswith("not-") else "the gateway masked it"
+    return {"reason": reason, "text": plain}
+
+
+# ----------------------------------------------------------------------------------------------- the token
+def _token(run: Run, stand: Standing, call: Call, index: int, policy: Path | None) -> dict[str, Any]:
+    ids = call.response_ids or []
+    if not 0 <= index < len(ids):
+        raise NoSuchToken(f"call {call.call_id} has {len(ids)} response tokens; there is no token {index}")
+    looked = _look(run, policy)
+    found = place_of(stand.batch.rows, call.call_id) if stand.batch else None
+    traced = trace_token(stand.batch, call.call_id, index) if stand.batch and found else {}
+    logprob_then = call.logprobs[index] if call.logprobs and index < len(call.logprobs) else None
+    out = {
+        "index": index,
+        "of": len(ids),
+        "id": ids[index],
+        "text": None,
+        "around": None,
+        "position": traced.get("position"),
+        "mask": 1 if traced else 0,
+        "version": call.policy_version,
+        "logprob_then": logprob_then,
+        "logprob_now": None,
+        "now": looked if isinstance(looked, str) else None,
+        "advantage": traced.get("advantage"),
+        "weight": traced.get("weight"),
+        "weight_times_advantage": traced.get("weight_times_advantage"),
+    }
+    if isinstance(looked, str):
+        return out
+    inspector, folder = looked
+    texts = inspector.decode(ids)
+    out |= {"text": texts[index], "around": ["".join(texts[:index]), "".join(texts[index + 1 :])]}
+    if found is None:
+        return {**out, "now": "not scored: the token is in no row"}
+    now = inspector.logprobs(found[0])[found[1].start + index]
+    return {**out, "logprob_now": now, "now": f"under {folder}"}
+
+
+def _look(run: Run, policy: Path | None) -> tuple[Inspector, Path] | str:
+    """An inspector of the newest policy of the run (or of ``policy``), or why there is none."""
+    folders = [policy] if policy is not None else [folder for folder, _ in run.policies()]
+    if not folders:
+        return "not available: the run's folder holds no policy (give --policy FOLDER)"
+    try:
+        return run.inspector(folders[0]), folders[0]
+    except CannotRecompute as error:
+        return f"not available: {error}"
+
+
+# ------------------------------------------------------------------------------------------------- helpers
+def _length(ids: Sequence[int] | None) -> int | None:
+    return None if ids is None else len(ids)
+
+
+def _tail(call: Call) -> list[dict[str, str]]:
+    """The last messages of the request."""
+    found = (call.request or {}).get("messages")
+    if not isinstance(found, list):
+        prompt = (call.request or {}).get("prompt")
+        return [] if prompt is None else [{"role": "prompt", "content": str(prompt)}]
+    return [
+        {"role": str(m.get("role", "")), "content": _speech(m)} for m in found[-_TAIL:] if isinstance(m, dict)
+    ]
+
+
+def _answer(call: Call) -> str:
+    response = call.response or {}
+    message = response.get("message", response)
+    return _speech(message) if isinstance(message, dict) else ""
+
+
+def _speech(message: dict[str, Any]) -> str:
+    """What a message says, and the tools it asks for as ``name(arguments)``."""
+    said = message.get("content") or message.get("text") or ""
+    asked = [
+        tool.get("function") or tool for tool in message.get("tool_calls") or () if isinstance(tool, dict)
+    ]
+    tools = [f"{function.get('name')}({function.get('arguments', '')})" for function in asked]
+    return " ".join([str(said), *tools]).strip()

@@ -1,0 +1,159 @@
+"""Where runs are: from what a person writes (an id, the beginning of one, a folder, a store) to a place.
+
+Runs are looked for in ``runs/`` of the working directory, each in a folder of its own, and in the store that
+``AGL_STORAGE`` names. Invariant: nothing is opened here that does not exist; looking never makes a file.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from agentlightning.types import UsageError
+
+RUNS = Path("runs")
+"""Where ``agl train`` puts runs unless its configuration says otherwise."""
+STORE = "store.sqlite"
+_SHOWN = 8
+
+
+class NoSuchRun(UsageError, LookupError):
+    """Nothing answers to the name; the message says where was looked and what there is."""
+
+
+class Place(NamedTuple):
+    """A store, and which run of it is meant."""
+
+    store: str
+    """What ``open_store`` takes."""
+    folder: Path | None = None
+    """The run's folder, if the store lies in one: checkpoints and the exported policy are there."""
+    run: str | None = None
+    """A run id or its beginning; ``None``: the only one of the store."""
+
+
+def find_run(what: str, store: str | None = None) -> Place:
+    """The place of one run. ``what``: run id or its beginning, run folder, store file or URL; with ``store``
+    it is an id in that store. Raises :class:`NoSuchRun` that lists what there is.
+    """
+    if store is not None:
+        return Place(*_store(store), run=what)
+    if "://" in what:
+        return Place(what)
+    path = Path(what).expanduser()
+    if path.is_file():
+        return Place(str(path), _folder_of(path))
+    if path.is_dir():
+        return _in_folder(path)
+    return _by_name(what)
+
+
+def stores(where: str | None = None) -> list[Place]:
+    """The stores of a runs folder (newest run first), or the one that a file or URL is.
+
+    ``None``: those of ``runs/`` and the one of ``AGL_STORAGE``.
+    """
+    if where is None:
+        kept = os.environ.get("AGL_STORAGE")
+        return [*map(_run_place, run_folders(RUNS)), *([Place(*_store(kept))] if kept else [])]
+    if "://" in where:
+        return [Place(where)]
+    path = Path(where).expanduser()
+    if path.is_file():
+        return [Place(str(path), _folder_of(path))]
+    if not path.is_dir():
+        raise NoSuchRun(f"{where}: there is no such folder, file or store")
+    if (path / STORE).is_file():
+        return [_run_place(path)]
+    return [_run_place(folder) for folder in run_folders(path)]
+
+
+def run_folders(root: Path) -> list[Path]:
+    """Folders of ``root`` that hold a store, newest name first (names begin with the time)."""
+    if not root.is_dir():
+        return []
+    return sorted((p.parent for p in root.glob(f"*/{STORE}")), key=lambda p: p.name, reverse=True)
+
+
+def choose(names: Iterable[str], what: str | None, where: str) -> str:
+    """The name that is ``what``, or the only one that begins with it; :class:`NoSuchRun` otherwise."""
+    known = list(names)
+    if what is None:
+        if len(known) == 1:
+            return known[0]
+        raise NoSuchRun(
+            f"{where} holds {len(known)} runs: name one with --run{_listed(known)}"
+            if known
+            else f"{where} holds no run"
+        )
+    if what in known:
+        return what
+    found = [name for name in known if name.startswith(what)]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise NoSuchRun(f"{what!r} is the beginning of {len(found)} runs in {where}{_listed(found)}")
+    raise NoSuchRun(f"{where} holds no run {what!r}{_listed(known)}")
+
+
+def _by_name(what: str) -> Place:
+    folders = {folder.name: folder for folder in run_folders(RUNS)}
+    kept = os.environ.get("AGL_STORAGE")
+    if kept and not any(name.startswith(what) for name in folders):
+        return Place(*_store(kept), run=what)
+    try:
+        return _run_place(folders[choose(folders, what, f"{RUNS}/")])
+    except NoSuchRun as error:
+        bare = RUNS / what
+        if bare.is_dir():
+            raise _storeless(bare) from None
+        if not folders:
+            raise NoSuchRun(
+                f"there is no run {what!r}: {RUNS.absolute()} holds none; give the run's folder, "
+                "or --store PLACE"
+            ) from None
+        raise NoSuchRun(f"{error}; or give the run's folder, or --store PLACE") from None
+
+
+def _in_folder(path: Path) -> Place:
+    if (path / STORE).is_file():
+        return _run_place(path)
+    inner = [folder.name for folder in run_folders(path)]
+    if inner:
+        raise NoSuchRun(f"{path} holds {len(inner)} runs: name one{_listed([f'{path}/{n}' for n in inner])}")
+    raise _storeless(path)
+
+
+def _storeless(path: Path) -> NoSuchRun:
+    return NoSuchRun(f"{path} holds no {STORE}: give the store of that run with --store PLACE")
+
+
+def _run_place(folder: Path) -> Place:
+    return Place(str(folder / STORE), folder, folder.name)
+
+
+def _store(place: str) -> tuple[str, Path | None]:
+    """A store that was named, which must be there; with its folder if it lies in a run's."""
+    if "://" in place:
+        return place, None
+    path = Path(place).expanduser()
+    file = path / STORE if path.is_dir() else path
+    if not file.is_file():
+        raise NoSuchRun(
+            f"{place}: there is no such store; give a SQLite file, a folder with {STORE}, or a URL"
+        )
+    return str(file), _folder_of(file)
+
+
+def _folder_of(file: Path) -> Path | None:
+    """The folder of a store file, as the run's: the runs of a store elsewhere have none of their own here."""
+    return file.parent if file.name == STORE else None
+
+
+def _listed(names: Sequence[str]) -> str:
+    if not names:
+        return ""
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ": " + ", ".join(names[:_SHOWN]) + more

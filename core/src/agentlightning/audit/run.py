@@ -1,0 +1,159 @@
+"""One run, open for reading: its record, its store, and how its steps were credited.
+
+Invariant: :meth:`Run.credit` is what the run itself did to make rows: the same recipe, failure table, rules
+and baselines, by the code that is installed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from agentlightning.audit.places import Place, choose, find_run
+from agentlightning.credit.assign import assign, check_recipe
+from agentlightning.credit.baselines import BASELINES
+from agentlightning.credit.rules import RULES
+from agentlightning.plugins import Plugins, load
+from agentlightning.specs import Inspector
+from agentlightning.store import Store, open_store
+from agentlightning.types import Batch, Recipe, Record, Rollout, Seal, UsageError
+from agentlightning.types.failure import read_table
+
+MOST = 1_000_000
+"""Rollouts or runs asked for at once: all."""
+
+
+class CannotRecompute(UsageError):
+    """The run's record does not say enough to make its rows again."""
+
+
+@dataclass(slots=True)
+class Run:
+    """A run in an open store."""
+
+    run_id: str
+    info: dict[str, Any]
+    """What the trainer wrote when it began, with ``create_time`` and ``update_time``."""
+    store: Store
+    plugins: Plugins
+    folder: Path | None = None
+
+    @property
+    def recipe(self) -> Recipe:
+        """What it was trained with. Raises :class:`CannotRecompute`."""
+        given = self.info.get("recipe")
+        if not isinstance(given, dict):
+            raise CannotRecompute(
+                f"run {self.run_id}: its record holds no recipe, so its rows cannot be made again "
+                "(it was started by an older version, or by an algorithm without one)"
+            )
+        try:
+            recipe = msgspec.convert(given, Recipe)
+            check_recipe(recipe, self._rules, self._baselines)
+        except ValueError as error:
+            raise CannotRecompute(
+                f"run {self.run_id}: {error}; if a plugin registered it, install that plugin"
+            ) from None
+        return recipe
+
+    @property
+    def _rules(self) -> dict[str, Any]:
+        return {**RULES, **{name: spec.rule for name, spec in self.plugins.credit_rules.items()}}
+
+    @property
+    def _baselines(self) -> dict[str, Any]:
+        return {**BASELINES, **{name: spec.baseline for name, spec in self.plugins.baselines.items()}}
+
+    def credit(
+        self,
+        records: Sequence[Record],
+        version: int | None,
+        recipe: Recipe | None = None,
+        out: dict[str, str] | None = None,
+    ) -> Batch:
+        """The batch of one step, made again. ``out`` is filled with call id → why it is not trained."""
+        return assign(
+            records,
+            recipe or self.recipe,
+            version=version,
+            rules=self._rules,
+            baselines=self._baselines,
+            failure=read_table(self.info.get("failure")),
+            out=out,
+        )
+
+    async def seals(self, step: int | None = None, rollout_id: str | None = None) -> list[Seal]:
+        """What was logged at training time."""
+        return await self.store.query_seals(self.run_id, step, rollout_id)
+
+    async def known(self, rollout_ids: Sequence[str]) -> dict[str, Rollout]:
+        """Those of the rollouts that the store holds."""
+        found = await self.store.query_rollouts(rollout_ids=list(rollout_ids), limit=max(1, len(rollout_ids)))
+        return {rollout.rollout_id: rollout for rollout in found}
+
+    def inspector(self, policy: Path) -> Inspector:
+        """The run's driver's view of a policy folder. Raises :class:`CannotRecompute` if it offers none."""
+        name = str(self.info.get("driver", ""))
+        spec = self.plugins.drivers.get(name)
+        if spec is None:
+            raise CannotRecompute(f"the driver {name!r} is not installed")
+        if spec.inspect is None:
+            raise CannotRecompute(f"the driver {name!r} cannot open a policy at rest")
+        return spec.inspect(policy)
+
+    def policies(self) -> list[tuple[Path, int | None]]:
+        """Policy folders of the run, newest first, with the steps that had been finished (``None``: all)."""
+        if self.folder is None:
+            return []
+        exported = self.folder / "policy"
+        found: list[tuple[Path, int | None]] = [(exported, None)] if exported.is_dir() else []
+        for path in sorted(self.folder.glob("checkpoints/step-*/policy"), reverse=True):
+            if (done := path.parent.name.removeprefix("step-")).isdigit():
+                found.append((path, int(done)))
+        return found
+
+    def versions(self) -> list[tuple[str, str, str]]:
+        """Packages that are not what they were: (name, then, now)."""
+        then: dict[str, str] = self.info.get("versions") or {}
+        return [(name, was, now) for name, was in then.items() if (now := _installed(name)) != was]
+
+
+@asynccontextmanager
+async def opened(place: str, plugins: Plugins | None = None) -> AsyncIterator[Store]:
+    """The store at ``place``, closed at the end."""
+    store = open_store(place, plugins=plugins)
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+@asynccontextmanager
+async def open_run(
+    what: str, store: str | None = None, plugins: Plugins | None = None, run: str | None = None
+) -> AsyncIterator[Run]:
+    """The run that ``what`` names (:func:`.places.find_run`); ``run``: which one, if that is a store."""
+    place = find_run(what, store)
+    async with opened(place.store, plugins) as one:
+        yield await run_in(one, place._replace(run=run) if run else place, plugins)
+
+
+async def run_in(store: Store, place: Place, plugins: Plugins | None = None) -> Run:
+    """The run that ``place`` means, in its open store."""
+    infos = {info["run_id"]: info for info in await store.query_runs(limit=MOST)}
+    run_id = choose(infos, place.run, place.store)
+    folder = place.folder if place.folder and len(infos) == 1 else None
+    return Run(run_id, infos[run_id], store, plugins or load(), folder)
+
+
+def _installed(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "not installed"

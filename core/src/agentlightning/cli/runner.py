@@ -1,0 +1,193 @@
+"""``agl runner``: run an agent on the rollouts of a store, in a process of its own or in several."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from agentlightning.types import Model, UsageError
+
+if TYPE_CHECKING:
+    from agentlightning.runner import Runner
+    from agentlightning.store import Store
+
+
+class Options(Model):
+    """What a worker is told. ``report``: a file descriptor to write its state to, and ``parent`` whose child
+    it is, if it has a supervisor.
+    """
+
+    store: str | None
+    agent: str | None
+    config: str | None
+    concurrency: int | None
+    isolation: str
+    run: str | None
+    adapters: list[str]
+    drain: float
+    patience: float
+    timeout: float | None
+    report: int | None = None
+    parent: int | None = None
+
+    def arguments(self, report: int) -> list[str]:
+        """The command line of a worker of ours that reports to ``report``."""
+        found = ["-c", "from _agl_main import main; main()", "runner", "--report", str(report)]
+        found += ["--parent", str(os.getpid())]
+        for name in (
+            "store",
+            "agent",
+            "config",
+            "concurrency",
+            "isolation",
+            "run",
+            "drain",
+            "patience",
+            "timeout",
+        ):
+            if (value := getattr(self, name)) is not None:
+                found += [f"--{name}", str(value)]
+        return found + [word for name in self.adapters for word in ("--adapter", name)]
+
+
+def register(app: typer.Typer) -> None:
+    @app.command("runner")
+    def runner(
+        store: Annotated[
+            str | None,
+            typer.Option(help="URL or file of the store; default: the configuration's, AGL_STORAGE, ours."),
+        ] = None,
+        agent: Annotated[str | None, typer.Option(help="module:object; instead of agent.target.")] = None,
+        config: Annotated[Path | None, typer.Option("--config", "-c", help="The run's YAML file.")] = None,
+        workers: Annotated[int, typer.Option(min=1, help="Processes; each is kept alive.")] = 1,
+        concurrency: Annotated[
+            int | None,
+            typer.Option(min=1, help="Rollouts at a time, in each; default: agent.concurrency, 16."),
+        ] = None,
+        isolation: Annotated[
+            str, typer.Option(help="inline, or process: an attempt can be killed when its time is up.")
+        ] = "inline",
+        run: Annotated[str | None, typer.Option(help="Only the rollouts of this run.")] = None,
+        adapter: Annotated[list[str] | None, typer.Option(help="Framework adapter to activate.")] = None,
+        drain: Annotated[
+            float, typer.Option(min=0, help="Seconds that running attempts have after SIGTERM.")
+        ] = 30.0,
+        patience: Annotated[
+            float, typer.Option(min=0, help="Seconds to wait for a store that does not answer.")
+        ] = 600.0,
+        timeout: Annotated[
+            float | None, typer.Option(help="Seconds of an attempt, where its rollout names none.")
+        ] = None,
+        report: Annotated[int | None, typer.Option(hidden=True)] = None,
+        parent: Annotated[int | None, typer.Option(hidden=True)] = None,
+    ) -> None:
+        """Run an agent on rollouts until SIGTERM (exit status 0) or Ctrl-C (130). AGL_SECRET: the run's
+        secret, where its gateway is of ours.
+        """
+        options = Options(
+            store=store,
+            agent=agent,
+            config=None if config is None else str(config),
+            concurrency=concurrency,
+            isolation=isolation,
+            run=run,
+            adapters=adapter or [],
+            drain=drain,
+            patience=patience,
+            timeout=timeout,
+            report=report,
+            parent=parent,
+        )
+        code = asyncio.run(_work(options) if workers == 1 else _supervise(options, workers))
+        if code:
+            raise typer.Exit(code)
+
+
+async def _supervise(options: Options, workers: int) -> int:
+    from agentlightning.runner.status import StatusLine
+    from agentlightning.runner.supervisor import Supervisor
+
+    with StatusLine(_told_place(options), workers) as line:
+        supervisor = Supervisor(
+            options.arguments, workers, lambda: line.show(supervisor.state, supervisor.restarts)
+        )
+        return await supervisor.run()
+
+
+async def _work(options: Options) -> int:
+    """One worker, to its end."""
+    from agentlightning.capture.sessions import capturing
+    from agentlightning.plugins import load
+    from agentlightning.runner.adapters import instrumentors
+    from agentlightning.runner.lifeline import die_with_parent
+    from agentlightning.runner.service import serve
+    from agentlightning.runner.status import StatusLine
+
+    if options.parent is not None:
+        die_with_parent(options.parent)
+    plugins = load()
+    store, runner = _open(options, plugins)
+    try:
+        with capturing([] if options.isolation == "process" else instrumentors(plugins, options.adapters)):
+            if options.report is not None:
+                with os.fdopen(options.report, "wb", buffering=0) as report:
+                    return await serve(runner, lambda state: _write(report, state))
+            with StatusLine(_told_place(options), 1) as line:
+                return await serve(runner, lambda state: line.show(state))
+    finally:
+        await store.close()
+
+
+def _write(report: Any, state: Any) -> None:
+    import msgspec
+
+    report.write(msgspec.json.encode(state) + b"\n")
+
+
+def _open(options: Options, plugins: Any) -> tuple[Store, Runner]:
+    """Store and runner as the options and the configuration say; the options win."""
+    from agentlightning.config import load_config, resolve
+    from agentlightning.runner import Runner, gate_from_env
+    from agentlightning.store import StoreClient, open_store
+
+    place, target, timeout = options.store, options.agent, options.timeout
+    concurrency, adapters = options.concurrency, options.adapters
+    if options.config is not None:
+        config = load_config(options.config)
+        place = place or config.store_place()
+        target = target or config.agent.target
+        timeout = timeout or config.agent.timeout_seconds
+        concurrency = concurrency or config.agent.concurrency
+        adapters = adapters or ([config.agent.type] if config.agent.type else [])
+    elif "" not in sys.path and os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    if target is None:
+        raise UsageError("which agent? Give --agent module:object, or --config with agent.target")
+    agent = resolve(target, "--agent" if options.agent else "agent.target")
+    gate = gate_from_env()
+    store = open_store(place, plugins=plugins)
+    if isinstance(store, StoreClient):
+        store.patience = options.patience
+    isolation: Any = options.isolation
+    runner = Runner(
+        agent,
+        store,
+        gate=gate,
+        plugins=plugins,
+        run_id=options.run,
+        concurrency=concurrency or 16,
+        timeout=timeout,
+        drain=options.drain,
+        isolation=isolation,
+        adapters=adapters,
+    )
+    return store, runner
+
+
+def _told_place(options: Options) -> str:
+    return options.store or options.config or os.environ.get("AGL_STORAGE") or "the default store"

@@ -1,0 +1,89 @@
+"""``agl runs``: the list of runs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from agentlightning.audit.listing import Line
+
+_WIDE = 130
+"""Columns of the table where nobody's terminal sets them."""
+_WHOLE = ("when", "steps", "seconds", "status", "recipe", "reward")
+"""Columns that are never broken."""
+_COLOURS = {"finished": "green", "running": "cyan", "broken off": "yellow", "unreadable": "red"}
+
+
+def register(app: typer.Typer) -> None:
+    @app.command("runs")
+    def runs(
+        place: Annotated[
+            str | None,
+            typer.Argument(
+                help="Runs folder, run folder, store file or URL; default: runs/ and AGL_STORAGE."
+            ),
+        ] = None,
+        as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+    ) -> None:
+        """List runs: what was trained with what, how far it came, and what it gained."""
+        from agentlightning.audit.listing import list_runs
+        from agentlightning.audit.places import stores
+
+        lines = asyncio.run(list_runs(stores(place)))
+        if as_json:
+            for line in lines:
+                print(json.dumps(line.model_dump(), ensure_ascii=False))
+            return
+        from rich.console import Console
+
+        console = Console()
+        if not console.is_terminal:
+            console.width = _WIDE
+        if not lines:
+            console.print(f"no runs in {place or 'runs/'}", highlight=False, soft_wrap=True)
+            return
+        console.print(table(lines))
+        for line in lines:
+            if line.reason:
+                console.print(
+                    f"[red]unreadable[/] {line.run}: {line.reason}", highlight=False, soft_wrap=True
+                )
+
+
+def table(lines: list[Line]) -> Table:
+    """The runs, newest first."""
+    from rich.table import Table
+    from rich.text import Text
+
+    out = Table(title="runs", title_justify="left", header_style="bold")
+    for name, right in (("run", False), ("when", False), ("agent", False), ("recipe", False), ("steps", True),
+                        ("reward", True), ("seconds", True), ("status", False)):  # fmt: skip
+        out.add_column(name, justify="right" if right else "left", overflow="fold", no_wrap=name in _WHOLE)
+    for line in lines:
+        out.add_row(
+            line.run,
+            time.strftime("%Y-%m-%d %H:%M", time.localtime(line.when)) if line.when else "–",
+            line.agent or "–",
+            line.recipe or "–",
+            f"{line.steps}/{line.planned}" if line.planned is not None else str(line.steps),
+            _reward(line),
+            f"{line.seconds:.0f}" if line.seconds is not None else "–",
+            Text(line.status, style=_COLOURS.get(line.status, "")),
+        )
+    return out
+
+
+def _reward(line: Line) -> str:
+    """Held out, before → after; else what training last saw."""
+    if line.before is not None and line.after is not None:
+        return f"{line.before:.3f} → {line.after:.3f}"
+    if line.training is not None:
+        return f"{line.training:.3f} (training)"
+    return "–"

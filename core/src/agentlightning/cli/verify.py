@@ -1,0 +1,111 @@
+"""``agl verify``: is the store what was trained?"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from agentlightning.audit.verify import Verification
+
+
+def register(app: typer.Typer) -> None:
+    @app.command("verify")
+    def verify(
+        what: Annotated[
+            str, typer.Argument(metavar="RUN", help="Run id or its beginning, run folder, or store.")
+        ],
+        step: Annotated[int | None, typer.Option(help="Only this step, counted from 0.")] = None,
+        run: Annotated[str | None, typer.Option(help="Which run, if RUN is a store of several.")] = None,
+        store: Annotated[str | None, typer.Option(help="The store of RUN, if it lies elsewhere.")] = None,
+        as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    ) -> None:
+        """Make every row, advantage and weight of a run again from its store, and compare with the training.
+
+        Exit status 1 if anything differs; each difference is named, its root cause first.
+        """
+        from rich.console import Console
+
+        result = asyncio.run(_verify(what, store, run, step, quiet=as_json))
+        if as_json:
+            print(json.dumps(result.model_dump(), ensure_ascii=False), flush=True)
+        else:
+            show(result, Console())
+        if not result.equal:
+            raise typer.Exit(1)
+
+
+async def _verify(
+    what: str, store: str | None, run: str | None, step: int | None, quiet: bool
+) -> Verification:
+    from agentlightning.audit.run import open_run
+    from agentlightning.audit.verify import verify
+
+    async with open_run(what, store, run=run) as opened:
+        with _progress(quiet) as advance:
+            return await verify(opened, step, advance)
+
+
+def _progress(quiet: bool) -> AbstractContextManager[Callable[[int, int], None]]:
+    """A bar on stderr, while a person watches."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if quiet or not console.is_terminal:
+        return nullcontext(lambda done, of: None)
+    return _Bar(console)
+
+
+class _Bar(AbstractContextManager["Callable[[int, int], None]"]):
+    def __init__(self, console: Any) -> None:
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        self._progress = Progress(
+            TextColumn("[bold]step"), MofNCompleteColumn(), BarColumn(bar_width=36), TimeRemainingColumn(),
+            console=console, transient=True,
+        )  # fmt: skip
+        self._task = self._progress.add_task("", total=None)
+
+    def __enter__(self) -> Callable[[int, int], None]:
+        self._progress.start()
+        return lambda done, of: self._progress.update(self._task, completed=done, total=of)
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+
+def show(result: Verification, console: Any) -> None:
+    """The verdict, for a person."""
+    from rich.markup import escape
+
+    counted = (
+        f"{_n(result.steps, 'step')}, {_n(result.rollouts, 'rollout')}, {_n(result.rows, 'row')}, "
+        f"{_n(result.tokens, 'token')}"
+    )
+    if result.equal:
+        console.print(
+            f"[bold green]verified[/]: {counted}: every row, advantage and weight equals what was trained",
+            highlight=False, soft_wrap=True,
+        )  # fmt: skip
+    else:
+        causes = [d for d in result.differences if d.kind != "consequence"]
+        console.print(
+            f"[bold red]different[/]: {_n(len(causes), 'difference')} in {escape(result.run)} ({counted})",
+            highlight=False, soft_wrap=True,
+        )  # fmt: skip
+    for difference in result.differences:
+        follows = difference.kind == "consequence"
+        mark, style = ("  └", "dim") if follows else ("✗", "red")
+        console.print(f"[{style}]{mark}[/] {escape(difference.text)}", highlight=False, soft_wrap=True)
+    if result.params:
+        console.print(f"[dim]{escape(result.params)}[/]", highlight=False, soft_wrap=True)
+
+
+def _n(count: int, word: str) -> str:
+    return f"{count:,} {word}{'' if count == 1 else 's'}"

@@ -1,0 +1,26 @@
+"""The doctor: looks a run over before it costs anything, and says what would make it pointless.
+
+Each check is one small function that returns a :class:`Check`; :func:`examine` runs them in order, each on
+what the ones before it found, and skips those whose ground is gone. The probe is real: the user's agent
+through gateway, engine and store, in a temporary folder that is removed; the policy is only read.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from agentlightning.doctor.check import Check, Report
+
+if TYPE_CHECKING:
+    from agentlightning.doctor.examination import examine
+    from agentlightning.doctor.findings import Case, Findings, Size
+
+_HOMES = {"examine": "examination", "Case": "findings", "Findings": "findings", "Size": "findings"}
+__all__ = ["Case", "Check", "Findings", "Report", "Size", "examine"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -1,0 +1,128 @@
+"""Capture: the calls of the user's agent come back exact, and their rewards arrive."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from agentlightning.algorithms.evaluate import reasons
+from agentlightning.credit.rewards import resolve
+from agentlightning.credit.verdicts import unrecorded, verdicts
+from agentlightning.doctor.check import Check, Notes
+from agentlightning.doctor.findings import Findings
+from agentlightning.doctor.memory import measure
+from agentlightning.doctor.packages import patching
+from agentlightning.doctor.session import probe_tasks, roll
+from agentlightning.doctor.words import counted, plural
+from agentlightning.types import Record, RolloutStatus
+
+PROBES = 4
+"""Rollouts of the one task that is tried first."""
+UNNAMED = "without a name"
+ENDPOINT = (
+    "Give the agent's model client llm.endpoint and llm.api_key, or let it read OPENAI_BASE_URL and "
+    "OPENAI_API_KEY."
+)
+
+
+async def check_capture(findings: Findings) -> Check:
+    """A few rollouts of the user's agent on one task, and what became of their calls."""
+    case = findings.the_case()
+    samples = min(PROBES, findings.samples)
+    findings.probe = await roll(findings, probe_tasks(case, findings.size.tasks)[:1], samples, name="capture")
+    findings.usage.append(measure("first rollouts"))
+    return judge_capture(findings.probe, case.trainer.select)
+
+
+def judge_capture(records: Sequence[Record], select: str | list[str] | None = None) -> Check:
+    """How the calls of these rollouts were captured: pure."""
+    notes = Notes()
+    found = [verdict for record in records for verdict in verdicts(record).values()]
+    kinds = Counter(verdict.kind for verdict in found)
+    past = sum(len(unrecorded(record)) for record in records)
+    agents = Counter(call.tags.get("agent") or UNNAMED for record in records for call in record.calls)
+    _ends(notes, records)
+    _calls(notes, len(found), past)
+    for (kind, reason), n in Counter((v.kind, v.reason) for v in found if v.kind != "exact").items():
+        _inexact(notes, kind, reason, n)
+    if kinds["mismatch"] + kinds["no-ids"] == len(found) > 0:
+        notes.fail("no call can be trained: none has ids that agree", "See the verdicts above.")
+    _selection(notes, records, select, agents)
+    notes.fact(f"calls came from: {counted(agents) or 'nobody'}")
+    rewards = [resolve(record).final for record in records]
+    given = [reward for reward in rewards if reward is not None]
+    notes.fact(f"rewards: {', '.join(f'{reward:g}' for reward in given) or 'none'}")
+    title = f"{kinds['exact']} of {plural(len(found), 'call')} exact, in {plural(len(records), 'rollout')}"
+    return notes.check(
+        "capture",
+        title,
+        verdicts=dict(kinds),
+        past=past,
+        agents=dict(agents),
+        rewards=rewards,
+        calls=len(found),
+    )
+
+
+def _ends(notes: Notes, records: Sequence[Record]) -> None:
+    """How the rollouts ended; a rollout without a reward did not end well either."""
+    failed = [r for r in records if r.rollout.status != RolloutStatus.SUCCEEDED]
+    if failed:
+        say = notes.fail if len(failed) == len(records) else notes.warn
+        say(
+            f"{len(failed)} of {plural(len(records), 'rollout')} failed: {reasons(failed)}",
+            "Mend the agent or its environment; failed rollouts are left out of training.",
+        )
+    mute = [r for r in records if r not in failed and not _rewarded(r)]
+    if mute:
+        say = notes.fail if len(mute) == len(records) else notes.warn
+        say(
+            f"{len(mute)} of {plural(len(records), 'rollout')} returned without a reward",
+            "Return a number from the agent, or call agl.emit_reward(…) in it.",
+        )
+
+
+def _rewarded(record: Record) -> bool:
+    rewards = resolve(record)
+    return any(v is not None for v in (rewards.final, *rewards.calls.values(), *rewards.agents.values()))
+
+
+def _calls(notes: Notes, recorded: int, past: int) -> None:
+    if past:
+        say = notes.warn if recorded else notes.fail
+        say(f"{plural(past, 'call')} went past the gateway: seen, not recorded", ENDPOINT)
+    elif not recorded:
+        notes.fail("the agent made no model call", ENDPOINT)
+
+
+def _inexact(notes: Notes, kind: str, reason: str, n: int) -> None:
+    """One kind of call that is not exact, and where to look."""
+    patchers = patching()
+    also = f" Others wrap the openai SDK in this process: {', '.join(patchers)}." if patchers else ""
+    advice = {
+        "gateway-only": "Trained, but not confirmed: nothing in the agent's process saw the answer. Use the "
+        f"openai SDK in this process, or accept it.{also}",
+        "wire-only": "The gateway's answer had no ids: check that the call went to the trained policy.",
+        "no-ids": "Not trained. Serve the policy with an engine that returns token ids.",
+        "mismatch": f"Not trained: the engine contradicts itself, or something changed the answer.{also}",
+    }
+    notes.warn(f"{plural(n, 'call')} {kind}: {reason}", advice[kind])
+
+
+def _selection(
+    notes: Notes, records: Sequence[Record], select: str | list[str] | None, agents: Counter[str]
+) -> None:
+    """Who is trained, if the run trains only some agents."""
+    if select is None or not agents:
+        return
+    chosen = Counter(
+        call.tags.get("agent") or UNNAMED for record in records for call in record.calls if call.selected
+    )
+    if not chosen:
+        notes.fail(
+            f"`select` ({select}) matches nobody: calls came from {', '.join(sorted(agents))}",
+            "Set agent.select to one of these names, or drop it to train them all.",
+        )
+    else:
+        others = sorted(set(agents) - set(chosen))
+        notes.fact(f"trained: {counted(chosen)}" + (f"; not trained: {', '.join(others)}" if others else ""))

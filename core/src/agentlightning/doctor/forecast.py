@@ -1,0 +1,171 @@
+"""Time, disk and memory of the whole run, from what the probe measured. Every assumption is said."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from agentlightning.doctor.check import Check, Notes
+from agentlightning.doctor.memory import Usage
+from agentlightning.doctor.words import duration, size
+
+LOGPROB_GAP = 1e-4
+"""Largest difference between a stored logprob and the trainer's own that float32 explains."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What the run is going to do."""
+
+    steps: int
+    rollouts: int
+    """Of one step."""
+    held_out: int
+    evaluate_every: int = 0
+    scripted: int = 0
+    """Rollouts of scripted policies (oracle, random)."""
+
+    @property
+    def evaluations(self) -> int:
+        """Rollouts of the held-out tasks: before and after, greedy and sampled each, and on schedule."""
+        between = max(0, (self.steps - 1) // self.evaluate_every) if self.evaluate_every else 0
+        return (4 + between) * self.held_out
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What the probe took."""
+
+    rollouts: int
+    seconds: float
+    """Wall time of all of them."""
+    tokens: float
+    """In the rows that credit made of them."""
+    bytes: int
+    start: float = 0.0
+    update: float | None = None
+    """Seconds of one update on these rows, ``None``: not measured."""
+    sync: float = 0.0
+    """Seconds until the engine served the new weights."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """What the run will take. Seconds and bytes."""
+
+    step_seconds: float
+    rollout_seconds: float
+    """Of a step, collecting its rollouts."""
+    update_seconds: float
+    """Of a step, update and new weights."""
+    evaluation_seconds: float
+    total_seconds: float
+    tokens: float
+    """Of a step's rows."""
+    store_bytes_per_step: float
+    store_bytes: float
+    disk_bytes: float
+    rollouts: int
+    assumptions: list[str] = field(default_factory=list)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For machines."""
+        return asdict(self)
+
+
+def predict(plan: Plan, seen: Measured, *, policy_bytes: int = 0, checkpoints: int = 0) -> Forecast:
+    """Scale what was seen to the plan: pure. ``policy_bytes``: of a policy folder; ``checkpoints``: kept.
+
+    Rollouts are taken to come at the rate of the probe, and an update to cost in proportion to its tokens.
+    """
+    rate = seen.rollouts / seen.seconds
+    share = plan.rollouts / seen.rollouts
+    collecting = plan.rollouts / rate
+    assumptions = [
+        f"{rate:.1f} rollouts/s throughout, as in the probe: longer answers later will slow it down"
+    ]
+    if seen.update is None:
+        update = collecting
+        assumptions.append("no update was measured: it is taken to last as long as the rollouts")
+    else:
+        update = seen.update * share + seen.sync
+        assumptions.append("an update costs in proportion to its tokens")
+    others = plan.evaluations + plan.scripted
+    total = plan.steps * plan.rollouts + others
+    store = seen.bytes / seen.rollouts * total
+    disk = store + policy_bytes * (1 + 3 * checkpoints)
+    if checkpoints:
+        assumptions.append("a checkpoint takes three times the policy (weights and two moments of Adam)")
+    return Forecast(
+        step_seconds=collecting + update,
+        rollout_seconds=collecting,
+        update_seconds=update,
+        evaluation_seconds=others / rate,
+        total_seconds=seen.start + plan.steps * (collecting + update) + others / rate,
+        tokens=seen.tokens * share,
+        store_bytes_per_step=seen.bytes * share,
+        store_bytes=store,
+        disk_bytes=disk,
+        rollouts=total,
+        assumptions=assumptions,
+    )
+
+
+def judge_forecast(
+    forecast: Forecast,
+    *,
+    steps: int,
+    usage: list[Usage],
+    free_disk: int,
+    free_memory: int | None,
+    gap: float | None,
+) -> Check:
+    """Whether the machine can carry it: pure. ``gap``: largest difference of logprobs in an update."""
+    notes = Notes()
+    f = forecast
+    notes.fact(
+        f"a step {duration(f.step_seconds)}: rollouts {duration(f.rollout_seconds)}, "
+        f"update {duration(f.update_seconds)}; {f.tokens:,.0f} tokens in rows"
+    )
+    notes.fact(f"evaluations {duration(f.evaluation_seconds)}; {f.rollouts:,} rollouts in all")
+    notes.fact(
+        f"disk {size(f.disk_bytes)}: store {size(f.store_bytes)}, {size(f.store_bytes_per_step)} a step"
+        f" ({size(free_disk)} free)"
+    )
+    _memory(notes, usage, free_memory)
+    if f.disk_bytes > free_disk:
+        notes.fail(
+            f"the run needs {size(f.disk_bytes)} of disk, {size(free_disk)} are free",
+            "Free some, or set `output` elsewhere; options.save_every and keep decide on checkpoints.",
+        )
+    if gap is not None:
+        notes.fact(f"largest gap between a stored logprob and the trainer's own: {gap:.1e}")
+        if gap > LOGPROB_GAP:
+            notes.warn(
+                f"engine and trainer disagree on logprobs by up to {gap:.1e}",
+                "Expected below float32 (options.dtype); else engine and trainer are not the same model.",
+            )
+    notes.detail += [f"assumed: {line}" for line in f.assumptions]
+    title = f"{duration(f.total_seconds)} for {steps} steps and the evaluations"
+    return notes.check(
+        "forecast", title, **f.as_dict(), logprob_gap_max=gap, memory=[u._asdict() for u in usage]
+    )
+
+
+def _memory(notes: Notes, usage: list[Usage], free: int | None) -> None:
+    """Resident memory now, and its growth since the first rollouts."""
+    if not usage or not usage[-1].trainer:
+        notes.fact("memory in use: this system does not say")
+        return
+    now = usage[-1]
+    began = usage[1] if len(usage) > 2 else usage[0]
+    grown = now.trainer + now.children - began.trainer - began.children
+    trend = f"{'+' if grown >= 0 else '−'}{size(abs(grown))} since {began.moment}"
+    notes.fact(
+        f"memory: trainer {size(now.trainer)}, engine and other children {size(now.children)} ({trend})"
+    )
+    if free is not None and free < 0.1 * (now.trainer + now.children):
+        notes.warn(
+            f"only {size(free)} of memory free beside {size(now.trainer + now.children)} in use",
+            "Lower options.micro_tokens, options.slots or agent.concurrency.",
+        )

@@ -1,0 +1,124 @@
+"""The forecast's measurements: real updates of the probe's rows, and the machine's room."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from agentlightning.doctor.check import Check
+from agentlightning.doctor.environment import available_memory, existing
+from agentlightning.doctor.findings import Findings
+from agentlightning.doctor.forecast import Measured, Plan, judge_forecast, predict
+from agentlightning.doctor.memory import measure
+from agentlightning.doctor.setup import folder_bytes
+from agentlightning.types import Batch, Evaluation, StepReport
+
+SLOW = 30.0
+"""Seconds of an update that is not made twice."""
+
+
+async def check_forecast(findings: Findings) -> Check:
+    """Scale the probe to the run. Without ``--quick`` the driver rehearses updates of the probe's rows, in
+    memory.
+    """
+    trainer, context = findings.the_case().trainer, findings.the_context()
+    assert findings.spent is not None and findings.batch is not None and context.driver is not None
+    job = Rehearsal(findings, findings.batch)
+    if not findings.size.quick:
+        await context.guard(context.driver.run(job))
+        findings.usage.append(measure("updates"))
+    spent, seconds = findings.spent, job.seconds if job.reports else {}
+    seen = Measured(
+        rollouts=spent.rollouts,
+        seconds=spent.seconds,
+        tokens=findings.batch.metrics.get("tokens", 0.0),
+        bytes=spent.bytes,
+        start=findings.start_seconds,
+        update=seconds.get("update"),
+        sync=seconds.get("sync", 0.0),
+    )
+    forecast = predict(
+        plan(findings),
+        seen,
+        policy_bytes=folder_bytes(Path(trainer.policy or "")),
+        checkpoints=int(trainer.options.get("keep", 2)) if trainer.options.get("save_every") else 0,
+    )
+    check = judge_forecast(
+        forecast,
+        steps=trainer.steps,
+        usage=findings.usage,
+        free_disk=shutil.disk_usage(existing(Path(trainer.folder).absolute())).free,
+        free_memory=available_memory(),
+        gap=job.gap if job.reports else None,
+    )
+    findings.forecast = check.data
+    return check
+
+
+def plan(findings: Findings) -> Plan:
+    """What the configured run will roll out."""
+    case = findings.the_case()
+    trainer, held_out = case.trainer, len(case.val)
+    return Plan(
+        steps=trainer.steps,
+        rollouts=trainer.batch_size * trainer.recipe.group_size,
+        held_out=held_out,
+        evaluate_every=trainer.evaluate_every,
+        scripted=len(trainer.headroom) * min(trainer.headroom_tasks, held_out),
+    )
+
+
+class Rehearsal:
+    """A training run of two steps over rows that are there already (:class:`agentlightning.specs.Job`).
+
+    The first step pays for what is done once (libraries, buffers, the optimizer's state); the second is what
+    a step costs. Where the first took long, the second is made with the rows of one rollout only.
+    """
+
+    def __init__(self, findings: Findings, batch: Batch) -> None:
+        context = findings.the_context()
+        self.run_id = context.run_id
+        self.recipe = findings.the_case().trainer.recipe
+        self.policy = context.policy
+        self.steps = 2
+        self.first_step = 0
+        self.seed = context.seed
+        self.folder: Path = findings.scratch / "job"
+        self.batch = batch
+        self.reports: list[StepReport] = []
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Phase → seconds, of the step that says most about later ones."""
+        return self.reports[0 if self._slow() else -1].seconds
+
+    @property
+    def gap(self) -> float | None:
+        """Largest difference between a stored logprob and the trainer's own, before anything was trained."""
+        return self.reports[0].metrics.get("logprob_gap_max")
+
+    async def collect(self, step: int) -> Batch:
+        """The probe's rows."""
+        if not step or not self._slow():
+            return self.batch
+        first = self.batch.rows[0].rollout_id
+        return Batch(rows=[row for row in self.batch.rows if row.rollout_id == first])
+
+    def _slow(self) -> bool:
+        return self.reports[0].seconds.get("update", 0.0) > SLOW
+
+    async def report(self, report: StepReport) -> None:
+        """Keep what the step took."""
+        self.reports.append(report)
+
+    async def evaluate(self, step: int) -> Evaluation | None:
+        """Nothing is evaluated."""
+        return None
+
+    def state(self) -> dict[str, Any]:
+        """Nothing is kept."""
+        return {}
+
+    async def saved(self, folder: Path, step: int) -> None:
+        """A checkpoint goes with the temporary folder."""

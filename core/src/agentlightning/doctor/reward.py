@@ -1,0 +1,213 @@
+"""Rewards: is there a difference to learn from, and how large must a group be to show it?"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from agentlightning.algorithms.evaluate import reasons
+from agentlightning.credit.assign import assign
+from agentlightning.credit.rewards import resolve
+from agentlightning.doctor import variance
+from agentlightning.doctor.check import Check, Notes
+from agentlightning.doctor.findings import Findings, Spent
+from agentlightning.doctor.memory import measure
+from agentlightning.doctor.session import at_once, probe_tasks, roll
+from agentlightning.doctor.variance import Suggestion
+from agentlightning.doctor.words import counted, percent, plural
+from agentlightning.types import Batch, Recipe, Record, RolloutStatus
+
+FEW = 8
+"""Equal rewards of fewer rollouts than this say little."""
+LOW = 0.3
+"""Share of groups with a signal below which most rollouts are wasted."""
+ROOM = 0.15
+"""Distance to the oracle under which a policy has little to learn here."""
+GROUPED = ("group", "rloo")
+"""Baselines that compare the samples of one task: a group without spread teaches nothing."""
+HARMLESS = frozenset({"zero-spread", "group-of-one"})
+
+
+class Judged(NamedTuple):
+    """The check, and the group size it suggests."""
+
+    check: Check
+    suggestion: Suggestion | None
+
+
+async def check_reward(findings: Findings) -> Check:
+    """Roll out k tasks n times each as training would, credit them, and judge the spread."""
+    case, context = findings.the_case(), findings.the_context()
+    tasks, samples = probe_tasks(case, findings.size.tasks), findings.samples
+    before = (await context.store.statistics())["bytes"]
+    began = time.perf_counter()
+    findings.records = await roll(findings, tasks, samples, name="reward")
+    seconds = time.perf_counter() - began
+    grown = (await context.store.statistics())["bytes"] - before
+    n = len(findings.records)
+    findings.spent = Spent(n, seconds, min(n, at_once(findings)), grown)
+    findings.usage.append(measure("reward probe"))
+    findings.batch = credit(findings)
+    if "oracle" in context.headroom:
+        findings.oracle = await roll(findings, tasks, 1, name="oracle", policy="oracle")
+    judged = judge_reward(findings.records, findings.batch, case.trainer.recipe, findings.oracle)
+    if judged.suggestion is not None:
+        findings.suggested_group_size = judged.suggestion.size
+    return judged.check
+
+
+def credit(findings: Findings) -> Batch:
+    """The rows that training would make of the probe."""
+    case, context = findings.the_case(), findings.the_context()
+    return assign(
+        findings.records,
+        case.trainer.recipe,
+        version=context.driver.version if context.driver else None,
+        rules={name: spec.rule for name, spec in context.plugins.credit_rules.items()},
+        baselines={name: spec.baseline for name, spec in context.plugins.baselines.items()},
+        failure=case.trainer.failure,
+    )
+
+
+def judge_reward(
+    records: Sequence[Record], batch: Batch, recipe: Recipe, oracle: Sequence[Record] = ()
+) -> Judged:
+    """What these rollouts say about training with ``recipe``: pure."""
+    notes = Notes()
+    groups = list(rewards_by_task(records).values())
+    given = [reward for group in groups for reward in group]
+    _pointless(notes, records, batch, given)
+    failed = sum(r.rollout.status != RolloutStatus.SUCCEEDED for r in records)
+    if 0 < failed < len(records):
+        notes.warn(
+            f"{failed} of {plural(len(records), 'rollout')} failed: {reasons(records)}",
+            "Mend the agent; failed rollouts are left out, and their groups are smaller.",
+        )
+    suggestion = None
+    if notes.status != "fail" and recipe.baseline in GROUPED:
+        suggestion = _group_size(notes, groups, recipe)
+    mean = sum(given) / len(given) if given else None
+    if given:
+        _headroom(notes, mean or 0.0, oracle)
+    spread = 1.0 - variance.flat_share(groups)
+    title = (
+        f"mean {mean:.3f} over {plural(len(given), 'rollout')} of {plural(len(groups), 'task')}; "
+        f"{percent(spread)} of the groups have a spread"
+        if mean is not None
+        else ""
+    )
+    data = {
+        "reward_mean": mean, "groups": groups, "groups_with_spread": spread, "rollouts": len(records),
+        "failed": failed, "calls_trained": batch.metrics.get("calls_trained", 0.0),
+        "informative": suggestion and suggestion.informative,
+        "informative_now": variance.informative(groups, recipe.group_size) if groups else None,
+    }  # fmt: skip
+    return Judged(notes.check("reward", title, **data), suggestion)
+
+
+def rewards_by_task(records: Sequence[Record]) -> dict[str, list[float]]:
+    """Group → the rewards of its rollouts that have one: the final one, else the mean of narrower ones."""
+    found: dict[str, list[float]] = {}
+    for record in records:
+        group = found.setdefault(record.rollout.group_id or record.rollout.rollout_id, [])
+        if record.rollout.status != RolloutStatus.SUCCEEDED:
+            continue
+        rewards = resolve(record)
+        narrow = [v for v in (*rewards.calls.values(), *rewards.agents.values()) if v is not None]
+        if rewards.final is not None:
+            group.append(rewards.final)
+        elif narrow:
+            group.append(sum(narrow) / len(narrow))
+    return {name: group for name, group in found.items() if group}
+
+
+def _pointless(notes: Notes, records: Sequence[Record], batch: Batch, given: Sequence[float]) -> None:
+    """The ways in which training would be pointless."""
+    if not given:
+        notes.fail(
+            f"training would be pointless: not one of {plural(len(records), 'rollout')} got a reward: "
+            f"{reasons(records)}",
+            "Mend the agent, or emit a reward in it.",
+        )
+        return
+    if not batch.metrics.get("calls_trained") and not _only_flat(batch):
+        out = sum((Counter(ledger.out) for ledger in batch.ledgers), Counter[str]())
+        notes.fail(
+            f"training would be pointless: no call can be trained ({counted(out) or 'no calls'})",
+            "See `capture` above for the reasons, and agent.select for who is trained.",
+        )
+    if len(set(given)) == 1:
+        hopeless, advice = _flat(given[0])
+        if len(given) < FEW:
+            notes.warn(f"all {len(given)} rewards are {given[0]:g}, but they are few", "Probe more --tasks.")
+        else:
+            notes.fail(
+                f"training would be pointless: all {len(given)} rewards are {given[0]:g}{hopeless}", advice
+            )
+
+
+def _only_flat(batch: Batch) -> bool:
+    out = {reason for ledger in batch.ledgers for reason in ledger.out}
+    return bool(out) and out <= HARMLESS
+
+
+def _flat(value: float) -> tuple[str, str]:
+    """What a reward that never varies means, and what to do."""
+    if value > 0:
+        return (
+            ": there is nothing left to learn",
+            "Take harder tasks, or a reward that tells good from better.",
+        )
+    return ": the policy never succeeds", (
+        "Take easier tasks, a better starting policy, or a reward for partial success; check the grading "
+        "with an answer that you know is right."
+    )
+
+
+def _group_size(notes: Notes, groups: Sequence[Sequence[float]], recipe: Recipe) -> Suggestion:
+    """Whether the recipe's groups are large enough to carry a signal, and which size would be."""
+    if recipe.group_size < 2:
+        notes.fail(
+            f"training would be pointless: groups of {recipe.group_size} have no spread",
+            "Set training.recipe.group_size to 4 or more, or baseline: none.",
+        )
+    best = variance.suggest(groups, min(64, max(16, 4 * recipe.group_size)))
+    now = variance.informative(groups, recipe.group_size)
+    sizes = sorted({2, 4, 8, 16, recipe.group_size, best.size})
+    shares = ", ".join(f"{n}: {percent(variance.informative(groups, n))}" for n in sizes)
+    notes.fact(f"groups that carry a signal, expected by size: {shares}")
+    if best.why == "knee":
+        notes.fact(
+            f"twice {best.size} would add less than a fifth: the other tasks are out of reach, or done"
+        )
+    if best.informative < LOW:
+        notes.warn(
+            f"groups of {best.size} would carry a signal for only {percent(best.informative)} of the tasks",
+            "Most tasks are too easy or too hard for this policy: choose tasks nearer to its reach.",
+        )
+    elif recipe.group_size < best.size and now < variance.TARGET:
+        notes.warn(
+            f"groups of {recipe.group_size} carry a signal for {percent(now)} of the tasks",
+            f"Set training.recipe.group_size to {best.size} ({percent(best.informative)}).",
+        )
+    elif 2 * best.size <= recipe.group_size:
+        notes.fact(f"a group size of {best.size} would do ({percent(best.informative)}), and cost less")
+    return best
+
+
+def _headroom(notes: Notes, mean: float, oracle: Sequence[Record]) -> None:
+    """How far the oracle is, on the same tasks."""
+    best = [reward for group in rewards_by_task(oracle).values() for reward in group]
+    if not best:
+        if oracle:
+            notes.warn(f"the oracle got no reward: {reasons(oracle)}", "Mend environment.headroom.oracle.")
+        return
+    ceiling = sum(best) / len(best)
+    notes.fact(f"oracle {ceiling:.3f} on the same tasks: {100 * (ceiling - mean):.0f} points to gain")
+    if ceiling - mean < ROOM:
+        notes.warn(
+            f"only {100 * (ceiling - mean):.0f} points to the oracle",
+            "Take harder tasks: these will teach this policy little.",
+        )

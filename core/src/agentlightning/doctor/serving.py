@@ -1,0 +1,100 @@
+"""Engine and gateway: the policy is served, and a call is on disk before the gateway answers it."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import aiohttp
+
+from agentlightning.doctor.check import Check, Notes, failure
+from agentlightning.doctor.findings import Findings
+from agentlightning.doctor.memory import measure
+from agentlightning.doctor.session import Line, line, probe_tasks, probing
+from agentlightning.doctor.storing import killed_copy
+from agentlightning.doctor.words import duration
+from agentlightning.store.sqlite import SQLiteStore
+
+QUESTION = [{"role": "user", "content": "Count from one to twenty, in words."}]
+TOKENS = 64
+DEAD = (
+    "The driver could not serve the policy; its message says why. What takes memory: options.slots, max_len "
+    "and dtype; `agl doctor` without a configuration shows the device."
+)
+
+
+async def check_engine(findings: Findings) -> Check:
+    """The driver starts, serves and answers a completion; how soon, and how fast."""
+    case = findings.the_case()
+    began = time.perf_counter()
+    trainer = probing(case.trainer, findings.scratch)
+    known = probe_tasks(case, findings.size.tasks)
+    session = trainer.session(case.agent, case.train, known)  # scripted policies answer about these tasks
+    try:
+        context = findings.context = await findings.stack.enter_async_context(session)
+    except Exception as error:
+        check = failure("engine", error)
+        check.advice = [DEAD]
+        return check
+    findings.start_seconds = time.perf_counter() - began
+    findings.usage.append(measure("engine started"))
+    assert context.driver is not None
+    notes = Notes()
+    async with line(context) as calls:
+        await calls.chat(QUESTION, max_tokens=2)  # the first call of all warms up
+        first, total = await calls.stream(QUESTION, max_tokens=TOKENS)
+        recorded = await calls.calls()
+    tokens = len(recorded[-1].response_ids or ())
+    if not tokens:
+        notes.fail(
+            "the engine gives no token ids",
+            "Serve the policy with an engine that does (`agl-local`, or vLLM 0.10.2 or newer): nothing is "
+            "trained without.",
+        )
+    rate = (tokens - 1) / (total - first) if tokens > 1 and total > first else None
+    speed = f", {rate:.0f} tokens/s for one caller" if rate else ""
+    title = (
+        f"{case.trainer.driver} serves version {context.driver.version} after "
+        f"{duration(findings.start_seconds)}; first token in {1000 * first:.0f} ms{speed}"
+    )
+    return notes.check("engine", title, start_seconds=findings.start_seconds, first_token=first, rate=rate)
+
+
+async def check_gateway(findings: Findings) -> Check:
+    """Healthy; refuses keys it did not give; an answered call is in the store's files already."""
+    context = findings.the_context()
+    notes = Notes()
+    parts = urlsplit(context.gateway.url)
+    async with (
+        aiohttp.ClientSession() as http,
+        http.get(f"{parts.scheme}://{parts.netloc}/health") as response,
+    ):
+        health = await response.json()
+    if health.get("status") != "ok":
+        notes.fail(f"the gateway says {health}", "Look at its log; a paused gateway holds every call.")
+    async with line(context) as calls:
+        refused, _ = await calls.ask({"messages": QUESTION}, key="agl-forged")
+        began = time.perf_counter()
+        await calls.chat(QUESTION, max_tokens=4)
+        seconds = time.perf_counter() - began
+        held = await _held(calls, findings.scratch / "killed")
+    if refused != 401:
+        notes.fail(f"a forged key got status {refused}", "Tell us: nobody may call without an attempt's key.")
+    if not held:
+        notes.fail(
+            "an answered call is not in the store's files", "Do not train: calls would be lost by a kill."
+        )
+    title = "a call is on disk before it is answered; a forged key is refused"
+    return notes.check("gateway", title, call_seconds=seconds, durable=held)
+
+
+async def _held(calls: Line, folder: Path) -> bool:
+    """Whether a copy of the files, taken now, has the attempt's calls."""
+    attempt = calls.lease.attempt
+    store = SQLiteStore(killed_copy(calls.context.folder / "store.sqlite", folder))
+    try:
+        found = await store.query_calls(attempt.rollout_id, attempt.attempt_id)
+        return any(call.response_ids for call in found)
+    finally:
+        await store.close()

@@ -1,0 +1,44 @@
+"""Numbers for people: bytes, seconds, shares, lists."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+
+def size(count: float) -> str:
+    """Bytes, e.g. ``3.4 MB`` (powers of 1000)."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(count) < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
+
+
+def duration(seconds: float) -> str:
+    """Seconds, e.g. ``0.42 s``, ``73 s``, ``12 min``, ``3.5 h``, ``2.1 days``."""
+    if seconds < 10:
+        return f"{seconds:.2g} s"
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    if seconds < 7200:
+        return f"{seconds / 60:.0f} min"
+    if seconds < 48 * 3600:
+        return f"{seconds / 3600:.1f} h"
+    return f"{seconds / 86400:.1f} days"
+
+
+def percent(share: float) -> str:
+    """A share, e.g. ``37 %``."""
+    return f"{100 * share:.0f} %"
+
+
+def counted(counts: Mapping[str, float], most: int = 4) -> str:
+    """``3 × template, 1 × branch``, the commonest first."""
+    listed = Counter({k: int(v) for k, v in counts.items()}).most_common(most)
+    return ", ".join(f"{n} × {reason}" for reason, n in listed)
+
+
+def plural(n: int, noun: str) -> str:
+    """``1 call``, ``2 calls``."""
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"

@@ -1,0 +1,152 @@
+"""Reasoning split: ``<think>…</think>`` leaves the text of an answer for ``reasoning_content`` (vLLM's name).
+
+One machine serves whole answers and streams, so that both say the same, wherever chunks cut a tag. Tags do
+not nest: the first ``</think>`` closes a block. Several blocks are joined by a blank line. A block that is
+never closed is reasoning to its end. White space around a block goes. With ``split-opened`` the chat template
+has written the first ``<think>`` into the prompt, and the answer begins inside.
+
+Invariant: a text without a tag passes unchanged; no character is in both parts.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+Reasoning = Literal["keep", "split", "split-opened"]
+OPEN, CLOSE = "<think>", "</think>"
+FIELD = "reasoning_content"
+_GIVEN = ("reasoning_content", "reasoning")
+"""Where an engine that splits by itself puts it."""
+
+
+class Splitter:
+    """One text in pieces → (content, reasoning) in pieces."""
+
+    def __init__(self, opened: bool = False) -> None:
+        self._rest = ""
+        self._inside = opened
+        self._may_repeat = opened
+        """The answer may begin with the tag that the template has written already."""
+        self._held = ""
+        """White space that counts only if more follows in the same part."""
+        self._fresh = True
+        """Nothing but white space in this part so far."""
+        self._spoke = False
+        """Some reasoning has been given out."""
+        self.blocks = int(opened)
+
+    def feed(self, text: str) -> tuple[str, str]:
+        """What ``text`` makes certain."""
+        self._rest += text
+        out: tuple[list[str], list[str]] = ([], [])
+        if self._may_repeat and not self._opening():
+            return "", ""
+        while (at := self._rest.find(tag := CLOSE if self._inside else OPEN)) >= 0:
+            self._give(out, self._rest[:at])
+            self._rest = self._rest[at + len(tag) :]
+            self._turn()
+        keep = next((n for n in range(len(tag) - 1, 0, -1) if self._rest.endswith(tag[:n])), 0)
+        cut = len(self._rest) - keep
+        self._give(out, self._rest[:cut])
+        self._rest = self._rest[cut:]
+        return "".join(out[0]), "".join(out[1])
+
+    def end(self) -> tuple[str, str]:
+        """What was held back in case a tag came."""
+        out: tuple[list[str], list[str]] = ([], [])
+        self._may_repeat = False
+        self._give(out, self._rest)
+        self._rest = ""
+        if not self.blocks:  # a text of white space, and nothing was split
+            out[0].append(self._held)
+        return "".join(out[0]), "".join(out[1])
+
+    def _opening(self) -> bool:
+        """Skip a repeated opening tag; False while it is not certain whether there is one."""
+        start = self._rest.lstrip()
+        if start.startswith(OPEN):
+            self._rest = start[len(OPEN) :]
+        elif OPEN.startswith(start):
+            return False
+        self._may_repeat = False
+        return True
+
+    def _turn(self) -> None:
+        if not self._inside:
+            self.blocks += 1
+        self._inside = not self._inside
+        self._held, self._fresh = "", True
+
+    def _give(self, out: tuple[list[str], list[str]], text: str) -> None:
+        if self._inside or self._fresh:
+            text = self._held + text
+            solid = text.strip()
+            if not solid:
+                self._held = text
+                return
+            tail = text[len(text.rstrip()) :] if self._inside else ""
+            starts = self._fresh and (self._inside or self.blocks)
+            body = text[: len(text) - len(tail)]
+            self._held, text = tail, body.lstrip() if starts else body
+            if self._inside and self._fresh and self._spoke:
+                text = "\n\n" + text
+            self._fresh = False
+            self._spoke = self._spoke or self._inside
+        out[1 if self._inside else 0].append(text)
+
+
+def split_message(message: dict[str, Any], opened: bool) -> bool:
+    """Split an assistant message in place; False where there is nothing to split."""
+    text = message.get("content")
+    if not isinstance(text, str) or any(message.get(name) for name in _GIVEN):
+        return False
+    splitter = Splitter(opened)
+    first, last = splitter.feed(text), splitter.end()
+    if not splitter.blocks:
+        return False
+    content, reasoning = first[0] + last[0], first[1] + last[1]
+    message["content"] = content or (None if message.get("tool_calls") else "")
+    if reasoning:
+        message[FIELD] = reasoning
+    return True
+
+
+def split_answer(raw: bytes, opened: bool) -> bytes:
+    """The body of a whole chat answer (checked before) with every message split."""
+    answer: dict[str, Any] = msgspec.json.decode(raw)
+    for choice in answer["choices"]:
+        split_message(choice["message"], opened)
+    return msgspec.json.encode(answer)
+
+
+class StreamSplit:
+    """Splits the deltas of a stream's chunks."""
+
+    def __init__(self, opened: bool) -> None:
+        self._opened = opened
+        self._splitters: dict[int, Splitter] = {}
+
+    def chunk(self, raw: bytes) -> bytes:
+        """One event's data (checked before) as the agent gets it."""
+        chunk: dict[str, Any] = msgspec.json.decode(raw)
+        changed = [self._choice(choice) for choice in chunk.get("choices") or ()]
+        return msgspec.json.encode(chunk) if any(changed) else raw
+
+    def _choice(self, choice: dict[str, Any]) -> bool:
+        splitter = self._splitters.setdefault(choice.get("index", 0), Splitter(self._opened))
+        delta = choice.get("delta") or {}
+        text = delta.get("content")
+        content, reasoning = splitter.feed(text) if isinstance(text, str) else ("", "")
+        if choice.get("finish_reason") is not None:
+            last = splitter.end()
+            content, reasoning = content + last[0], reasoning + last[1]
+        if content == (text or "") and not reasoning:
+            return False
+        if content or text is not None:
+            delta["content"] = content
+        if reasoning:
+            delta[FIELD] = reasoning
+        choice["delta"] = delta
+        return True

@@ -1,0 +1,107 @@
+"""Which messages of a prompt may go when it is too long, and which never do.
+
+A prompt is cut in blocks: an assistant message with tool calls and the results of these calls are one block,
+so that no result is ever without its call. Pinned are the leading system (or developer) messages, the first
+user message (where an agent's task or its role card stands), the last user message, and the last block. The
+others, the chatter, go oldest first. Messages are never cut into.
+
+Invariant: what is left keeps its order, and every message of it is the agent's own, unchanged.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+Message = Mapping[str, Any]
+SYSTEM = ("system", "developer")
+RESULT = ("tool", "function")
+FRAME = 64
+"""Bytes allowed for the marks a template puts around one message."""
+PREAMBLE = 2_048
+"""Bytes allowed for what a template writes by itself: a default system text, how to call tools."""
+_SPOKEN = ("messages", "prompt")
+_LISTED = ("tools", "functions", "documents", "chat_template_kwargs", "chat_template")
+
+
+def upper_bound(request: Mapping[str, Any]) -> int:
+    """Tokens that the prompt of ``request`` surely does not exceed, without a tokenizer.
+
+    A token stands for at least one byte of the rendered text. That text is the messages' JSON (roles, marks
+    and quotes of JSON outweigh a template's) with room for frames and preamble; tools count twice, because
+    templates indent them.
+    """
+    spoken = sum(len(msgspec.json.encode(request[name])) for name in _SPOKEN if request.get(name))
+    listed = sum(len(msgspec.json.encode(request[name])) for name in _LISTED if request.get(name))
+    messages = request.get("messages")
+    frames = FRAME * len(messages) if isinstance(messages, list) else 0
+    return spoken + 2 * listed + frames + PREAMBLE
+
+
+def blocks(messages: Sequence[Message]) -> list[tuple[int, int]]:
+    """``[start, end)`` of each block, in order; a tool's result is in the block of its call."""
+    found: list[tuple[int, int]] = []
+    calls: dict[str, int] = {}
+    for i, message in enumerate(messages):
+        start = i
+        if message.get("role") in RESULT and i:
+            start = calls.get(str(message.get("tool_call_id")), i - 1)
+        while found and found[-1][1] > start:
+            start = min(start, found.pop()[0])
+        found.append((start, i + 1))
+        for call in message.get("tool_calls") or ():
+            if isinstance(call, Mapping) and call.get("id"):
+                calls[str(call["id"])] = i
+    return found
+
+
+class Window:
+    """A conversation whose chatter can be dropped, oldest first, block by block."""
+
+    def __init__(self, messages: Sequence[Message]) -> None:
+        self.messages = messages
+        pinned = _pinned(messages)
+        every = blocks(messages)
+        self._chatter = [b for b in every[:-1] if pinned.isdisjoint(range(*b))]
+        sizes = [len(msgspec.json.encode(messages[slice(*b)])) for b in self._chatter]
+        self.bytes = [0]
+        """Bytes of JSON that dropping 0, 1, 2, … blocks saves."""
+        for size in sizes:
+            self.bytes.append(self.bytes[-1] + size)
+
+    def __len__(self) -> int:
+        """How many blocks may go."""
+        return len(self._chatter)
+
+    @property
+    def origin(self) -> bytes:
+        """What this chat begins with, up to its first chatter: by this a later turn of it is known."""
+        end = self._chatter[0][1] if self._chatter else 0
+        return hashlib.blake2b(msgspec.json.encode(self.messages[:end]), digest_size=16).digest()
+
+    def without(self, n: int) -> list[Message]:
+        """The messages without the ``n`` oldest blocks of chatter."""
+        gone = {i for b in self._chatter[:n] for i in range(*b)}
+        return [m for i, m in enumerate(self.messages) if i not in gone]
+
+    def dropped(self, n: int) -> list[list[int]]:
+        """Ranges ``[start, end)`` of the messages that are gone then, joined where they touch."""
+        out: list[list[int]] = []
+        for start, end in self._chatter[:n]:
+            if out and out[-1][1] == start:
+                out[-1][1] = end
+            else:
+                out.append([start, end])
+        return out
+
+
+def _pinned(messages: Sequence[Message]) -> set[int]:
+    """Indices of the system run, of the first and of the last user message."""
+    head = 0
+    while head < len(messages) and messages[head].get("role") in SYSTEM:
+        head += 1
+    users = [i for i, m in enumerate(messages) if m.get("role") == "user"]
+    return {*range(head), *users[:1], *users[-1:]}

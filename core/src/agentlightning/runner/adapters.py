@@ -1,0 +1,18 @@
+"""The framework adapters that capture in a process needs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from agentlightning.plugins import Plugins, pick
+
+
+def instrumentors(plugins: Plugins, names: Sequence[str] = ()) -> list[Any]:
+    """Of the adapters asked for by name, and of those whose framework this process has imported."""
+    for name in names:
+        pick(plugins.adapters, "adapter", name)
+    return [
+        s.instrumentor() for s in plugins.adapters.values() if s.name in names or s.framework in sys.modules
+    ]

@@ -1,0 +1,70 @@
+"""What runner and worker process say to each other: length-prefixed MessagePack over a socket pair."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import msgspec
+
+from agentlightning.runner.inside import Ended
+from agentlightning.types import Resource, Rollout, Span
+
+HEAD = struct.Struct("!I")
+LARGEST = 1 << 30
+"""Bytes of a frame: more is not from a worker of ours."""
+
+
+class Setup(msgspec.Struct, tag=True):
+    """To the worker, first: the agent and how to import it."""
+
+    agent: bytes
+    prepared: dict[str, Any]
+    adapters: list[str]
+    parent: int
+    """Process id of the runner."""
+
+
+class Job(msgspec.Struct, tag=True, kw_only=True):
+    """To the worker: run this attempt."""
+
+    rollout: Rollout
+    attempt_id: str
+    key: str | None = None
+    gateway: str | None = None
+    policies: dict[str, str] = {}
+    resources: dict[str, Resource] = {}
+
+
+class Ready(msgspec.Struct, tag=True):
+    """From the worker: it can run the agent, or why not."""
+
+    error: str | None = None
+
+
+class Finished(msgspec.Struct, tag=True):
+    """From the worker: a span of the attempt has ended."""
+
+    attempt_id: str
+    span: Span
+
+
+class Done(msgspec.Struct, tag=True):
+    """From the worker: the agent has ended. ``counts`` and ``capture``: counted since the last one."""
+
+    attempt_id: str
+    ended: Ended
+    counts: dict[str, int]
+    capture: dict[str, int]
+
+
+ToWorker = Setup | Job
+FromWorker = Ready | Finished | Done
+to_worker = msgspec.msgpack.Decoder(ToWorker)
+from_worker = msgspec.msgpack.Decoder(FromWorker)
+
+
+def packed(frame: ToWorker | FromWorker) -> bytes:
+    """A frame with its length before it."""
+    body = msgspec.msgpack.encode(frame)
+    return HEAD.pack(len(body)) + body

@@ -1,0 +1,81 @@
+"""Signs of life of a runner: which attempts it works on, and which of them it has lost.
+
+A worker that is silent for a rollout's ``unresponsive_seconds`` is taken for dead, so signs are given at
+least four times as often as the shortest of them asks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable
+
+from agentlightning.store.base import Store
+
+log = logging.getLogger(__name__)
+PER_SILENCE = 4
+"""Signs of life within ``unresponsive_seconds``."""
+
+
+class Heart:
+    """Beats for ``worker_id`` every ``interval`` seconds, or oftener where an attempt asks for it. ``lost``
+    is told each attempt whose lease has gone; ``counts`` takes ``heartbeat-failed`` and ``lease-lost``.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        worker_id: str,
+        interval: float,
+        lost: Callable[[str], None],
+        counts: Counter[str],
+    ) -> None:
+        self._store = store
+        self._worker_id = worker_id
+        self._longest = interval
+        self._lost = lost
+        self._counts = counts
+        self._intervals: dict[str, float] = {}
+        self._sooner = asyncio.Event()
+        self._waiting = interval
+
+    def add(self, attempt_id: str, unresponsive: float | None) -> None:
+        """Keep an attempt alive. ``unresponsive``: the seconds of silence that its rollout allows."""
+        wanted = self._longest if unresponsive is None else unresponsive / PER_SILENCE
+        self._intervals[attempt_id] = wanted
+        if wanted < self._waiting:
+            self._sooner.set()
+
+    def discard(self, attempt_id: str) -> None:
+        """The attempt has no agent at work any more."""
+        self._intervals.pop(attempt_id, None)
+
+    @property
+    def interval(self) -> float:
+        """Seconds until the next sign of life."""
+        return min([self._longest, *self._intervals.values()])
+
+    async def beat(self) -> None:
+        """Give signs of life until cancelled."""
+        while True:
+            self._waiting = self.interval
+            self._sooner.clear()
+            try:
+                await asyncio.wait_for(self._sooner.wait(), self._waiting)
+            except TimeoutError:
+                pass
+            await self._once()
+
+    async def _once(self) -> None:
+        try:
+            lost = await self._store.heartbeat(self._worker_id, sorted(self._intervals))
+        except Exception:
+            self._counts["heartbeat-failed"] += 1
+            log.exception("runner %s: heartbeat failed; again in %g s", self._worker_id, self.interval)
+            return
+        for attempt_id in lost:
+            if self._intervals.pop(attempt_id, None) is not None:
+                self._counts["lease-lost"] += 1
+                log.warning("attempt %s has ended, or went to another worker; stopping it", attempt_id)
+                self._lost(attempt_id)

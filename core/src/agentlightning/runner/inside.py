@@ -1,0 +1,102 @@
+"""The agent under its attempt's identity: the same code in the runner's process and in a worker process.
+
+What an agent raises is its outcome; ``sys.exit()`` ends only the attempt.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from opentelemetry import trace
+
+from agentlightning import capture
+from agentlightning.agents import LitAgent
+from agentlightning.capture.context import AttemptContext, attempt_context
+from agentlightning.capture.emitters import emit_reward
+from agentlightning.runner.outcome import Outcome, failed, settle
+from agentlightning.runner.supplied import BadRecord, read_supplied
+from agentlightning.runner.threads import in_thread
+from agentlightning.semconv import ROLLOUT_SPAN
+from agentlightning.types import AttemptStatus, Resource, Rollout, Triplet
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Ended:
+    """How an agent's run ended, and the transitions it handed in."""
+
+    outcome: Outcome
+    triplets: list[Triplet] = field(default_factory=list)
+
+
+async def execute(
+    agent: LitAgent[Any], rollout: Rollout, context: AttemptContext, counts: Counter[str]
+) -> Ended:
+    """Run the agent on the rollout. ``counts``: where an ``on_rollout_end`` that fails is counted."""
+    result: Any = None
+    error: BaseException | None = None
+    with attempt_context(context), _rollout_span(rollout):
+        try:
+            agent.on_rollout_start(rollout.input, rollout)
+            result = await _call(agent, rollout, context.resources)
+            ended = understand(result, context)
+            if ended.outcome.reward is not None:
+                emit_reward(ended.outcome.reward)
+        except (Exception, SystemExit) as raised:
+            error, ended = raised, Ended(failed(raised))
+        except asyncio.CancelledError as raised:
+            error = raised
+            raise
+        finally:
+            _close(agent, rollout, result, error, counts)
+    return ended
+
+
+def understand(result: Any, context: AttemptContext) -> Ended:
+    """What a returned value means: a number, nothing, or the agent's own record."""
+    try:
+        supplied = read_supplied(result, context.rollout_id, context.attempt_id)
+    except BadRecord as bad:
+        return Ended(Outcome(AttemptStatus.FAILED, bad.reason))
+    if supplied is None:
+        return Ended(settle(result))
+    triplets, spans = supplied
+    return Ended(settle(spans), triplets)
+
+
+async def _call(agent: LitAgent[Any], rollout: Rollout, resources: dict[str, Resource]) -> Any:
+    entry: Callable[..., Any] = agent.entry(rollout.mode)
+    if agent.is_async_in(rollout.mode):
+        return await entry(rollout.input, resources, rollout)
+    result = await in_thread(entry, rollout.input, resources, rollout)
+    return await result if inspect.isawaitable(result) else result
+
+
+def _close(
+    agent: LitAgent[Any], rollout: Rollout, result: Any, error: BaseException | None, counts: Counter[str]
+) -> None:
+    """The agent's own ``on_rollout_end``; an error in it is logged and changes nothing."""
+    try:
+        agent.on_rollout_end(rollout.input, rollout, result, error)
+    except Exception:
+        counts["end-hook-failed"] += 1
+        log.exception("on_rollout_end of rollout %s failed", rollout.rollout_id)
+
+
+@contextmanager
+def _rollout_span(rollout: Rollout) -> Iterator[None]:
+    """One span around the agent's run, so that the spans of its framework hang on one tree."""
+    if not capture.installed():
+        yield
+        return
+    tracer = trace.get_tracer("agentlightning.runner")
+    with tracer.start_as_current_span(ROLLOUT_SPAN, attributes={"agl.task_id": rollout.task_id or ""}):
+        yield

@@ -1,0 +1,142 @@
+"""Several runner processes under one: each is started again when it ends unasked, more slowly each time.
+
+Invariant: a worker ends with its supervisor, and an error that another start would meet again ends all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from agentlightning.runner.lifeline import how_it_died
+from agentlightning.runner.service import State, Told
+
+log = logging.getLogger(__name__)
+FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
+"""Seconds before a worker is started again: doubled each time."""
+STEADY = 60.0
+"""Seconds of life after which a worker's earlier deaths are forgotten."""
+HOPELESS = 2
+"""Exit status of an error that a person has to mend."""
+LAST = 5.0
+"""Seconds a worker has once it was told twice."""
+Start = Callable[[int], Sequence[str]]
+
+
+class Supervisor:
+    """Runs ``workers`` processes of ``command(report)``, which write their :class:`State` as JSON lines to
+    the file descriptor ``report``. ``changed`` is called when one was told.
+    """
+
+    def __init__(self, command: Start, workers: int, changed: Callable[[], None]) -> None:
+        self._command = command
+        self._workers = workers
+        self._changed = changed
+        self._before: Counter[str] = Counter()
+        """Of processes that have ended."""
+        self._states: dict[int, State] = {}
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._told = Told()
+        self._failed = 0
+        self.restarts = 0
+
+    @property
+    def state(self) -> State:
+        """All workers together."""
+        ended = Counter(self._before)
+        for state in self._states.values():
+            ended.update(state.ended)
+        return State(dict(ended), sum(state.running for state in self._states.values()))
+
+    async def run(self) -> int:
+        """Until told to stop, or until it is hopeless; the exit status."""
+        self._told.hear()
+        slots = [asyncio.create_task(self._keep(slot)) for slot in range(self._workers)]
+        passing = [asyncio.create_task(self._pass_on())]
+        try:
+            await asyncio.gather(*slots)
+        finally:
+            for task in (*slots, *passing):
+                task.cancel()
+            for process in self._processes.values():
+                process.kill()
+        return self._failed or self._told.code
+
+    async def _pass_on(self) -> None:
+        """Signals go to the workers, which are in a session of their own."""
+        await self._told.stop.wait()
+        self._signal(signal.SIGINT if self._told.code else signal.SIGTERM)
+        await self._told.at_once.wait()
+        self._signal(signal.SIGTERM)
+        await asyncio.sleep(LAST)
+        self._signal(signal.SIGKILL)
+
+    def _signal(self, number: signal.Signals) -> None:
+        for process in self._processes.values():
+            process.send_signal(number)
+
+    async def _keep(self, slot: int) -> None:
+        """Keep one worker alive."""
+        deaths = 0
+        while not self._told.stop.is_set():
+            began = time.monotonic()
+            code = await self._one(slot)
+            if self._told.stop.is_set():
+                self._failed = self._failed or (code if code not in (0, self._told.code) else 0)
+                return
+            if code == HOPELESS:
+                self._failed = HOPELESS
+                self._told.stop.set()
+                return
+            deaths = 1 if time.monotonic() - began > STEADY else deaths + 1
+            pause = min(FIRST_PAUSE * 2 ** (deaths - 1), LONGEST_PAUSE)
+            self.restarts += 1
+            log.warning("worker %d %s; starting it again in %g s", slot, how_it_died(code), pause)
+            try:
+                await asyncio.wait_for(self._told.stop.wait(), pause)
+            except TimeoutError:
+                continue
+
+    async def _one(self, slot: int) -> int:
+        """Run one process to its end."""
+        loop = asyncio.get_running_loop()
+        readable, writable = os.pipe()
+        try:
+            process = subprocess.Popen(
+                [sys.executable, *self._command(writable)],
+                stdin=subprocess.DEVNULL,
+                pass_fds=[writable],
+                start_new_session=True,
+            )
+        finally:
+            os.close(writable)
+        self._processes[slot] = process
+        if self._told.stop.is_set():
+            process.send_signal(signal.SIGTERM)
+        reader = asyncio.StreamReader()
+        transport, _ = await loop.connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(readable, "rb")
+        )
+        reading = asyncio.create_task(self._read(slot, reader))
+        try:
+            return await asyncio.to_thread(process.wait)
+        finally:
+            await asyncio.wait({reading}, timeout=1.0)
+            reading.cancel()
+            transport.close()
+            del self._processes[slot]
+            self._before.update(self._states.pop(slot, State()).ended)
+
+    async def _read(self, slot: int, reader: asyncio.StreamReader) -> None:
+        while line := await reader.readline():
+            self._states[slot] = msgspec.json.decode(line, type=State)
+            self._changed()

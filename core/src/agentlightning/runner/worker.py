@@ -1,0 +1,170 @@
+"""A worker process: runs the agent on one attempt after another, for a runner that may kill it at any time.
+
+Spans go to the runner as they end, so that nothing is lost with the process. Standard output is the agent's
+own; frames have a socket to themselves. Invariants: it ends with its runner; nothing that the agent forks can
+write into the socket; it knows no secret of the run but the keys of its attempts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+import threading
+import traceback
+from collections import Counter
+from typing import Any
+
+from agentlightning import capture
+from agentlightning.agents import LitAgent
+from agentlightning.capture.context import AttemptContext
+from agentlightning.capture.counts import COUNTS
+from agentlightning.capture.sessions import capturing
+from agentlightning.plugins import load
+from agentlightning.runner.adapters import instrumentors
+from agentlightning.runner.frames import (
+    HEAD,
+    Done,
+    Finished,
+    FromWorker,
+    Job,
+    Ready,
+    Setup,
+    packed,
+    to_worker,
+)
+from agentlightning.runner.inside import Ended, execute
+from agentlightning.runner.lifeline import die_with_parent, keep_orphans
+from agentlightning.runner.outcome import failed
+from agentlightning.runner.portable import unpickled
+from agentlightning.types import Span
+
+
+class Channel:
+    """The socket to the runner. Sending is safe from any thread; a forked process has no channel."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket = connection
+        self._lock = threading.Lock()
+        self._pid = os.getpid()
+
+    def send(self, frame: FromWorker) -> None:
+        """Hand a frame to the runner."""
+        if os.getpid() != self._pid:
+            raise RuntimeError("a process that the agent forked has no channel: its spans are not recorded")
+        data = packed(frame)
+        with self._lock:
+            self._socket.sendall(data)
+
+    def receive(self) -> Setup | Job | None:
+        """The next frame; ``None``: the runner is gone."""
+        head = self._exactly(HEAD.size)
+        body = self._exactly(HEAD.unpack(head)[0]) if head else None
+        return to_worker.decode(body) if body else None
+
+    def _exactly(self, n: int) -> bytes | None:
+        parts = bytearray()
+        while len(parts) < n:
+            part = self._socket.recv(n - len(parts))
+            if not part:
+                return None
+            parts += part
+        return bytes(parts)
+
+    def forked(self) -> None:
+        """In a process that the agent forked: let go of the socket."""
+        self._socket.close()
+
+    @property
+    def mine(self) -> bool:
+        """This is the process that the channel was opened in."""
+        return os.getpid() == self._pid
+
+
+class Worker:
+    """Runs the jobs that come over ``channel`` with ``agent``."""
+
+    def __init__(self, agent: LitAgent[Any], channel: Channel) -> None:
+        self.agent = agent
+        self.channel = channel
+        self._told: dict[str, int] = {}
+
+    async def serve(self) -> None:
+        """Run jobs until the runner is gone."""
+        loop = asyncio.get_running_loop()
+        jobs: asyncio.Queue[Job] = asyncio.Queue()
+
+        def listen() -> None:
+            while isinstance(job := self.channel.receive(), Job):
+                loop.call_soon_threadsafe(jobs.put_nowait, job)
+            os.killpg(0, signal.SIGKILL)  # the runner is gone: end with all that was started here
+
+        threading.Thread(target=listen, name="agl-listen", daemon=True).start()
+        while True:
+            await self._run(await jobs.get())
+
+    async def _run(self, job: Job) -> None:
+        def sink(span: Span) -> None:
+            self.channel.send(Finished(job.attempt_id, span))
+
+        context = AttemptContext(
+            rollout_id=job.rollout.rollout_id,
+            attempt_id=job.attempt_id,
+            sink=sink,
+            key=job.key,
+            gateway=job.gateway,
+            policies=job.policies,
+            resources=job.resources,
+            task=job.rollout.input,
+        )
+        counts: Counter[str] = Counter()
+        try:
+            ended = await execute(self.agent, job.rollout, context, counts)
+        except BaseException as error:  # whatever it is, it ends this attempt and not the worker
+            ended = Ended(failed(error))
+        if not self.channel.mine:
+            os._exit(0)  # the agent forked, and this is the other one
+        capture.end_attempt(job.attempt_id)
+        self._done(job.attempt_id, ended, counts)
+
+    def _done(self, attempt_id: str, ended: Ended, counts: Counter[str]) -> None:
+        before, self._told = self._told, COUNTS.snapshot()
+        captured = {why: n - before.get(why, 0) for why, n in self._told.items() if n > before.get(why, 0)}
+        try:
+            self.channel.send(Done(attempt_id, ended, dict(counts), captured))
+        except (TypeError, ValueError) as error:  # what has no encoding: a text with half a character, say
+            self.channel.send(Done(attempt_id, Ended(failed(error)), dict(counts), captured))
+
+
+def main(fd: int) -> None:
+    """Serve the runner at the other end of the socket ``fd``."""
+    channel = Channel(socket.socket(fileno=fd))
+    setup = channel.receive()
+    if not isinstance(setup, Setup):
+        raise SystemExit("agl worker: started without a runner")
+    die_with_parent(setup.parent)
+    keep_orphans()
+    os.register_at_fork(after_in_child=channel.forked)
+    try:
+        agent = unpickled(setup.agent, setup.prepared)
+        needed = instrumentors(load(), setup.adapters)
+    except BaseException as error:
+        told = "".join(traceback.format_exception_only(error)).strip()
+        channel.send(Ready(f"{told}{_place(error)}"))
+        raise SystemExit(2) from None
+    with capturing(needed):
+        channel.send(Ready())
+        asyncio.run(Worker(agent, channel).serve())
+
+
+def _place(error: BaseException) -> str:
+    frames = traceback.extract_tb(error.__traceback__)
+    return f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+
+
+if __name__ == "__main__":
+    from agentlightning.runner import worker  # the importable one: this module is replaced as __main__
+
+    worker.main(int(sys.argv[1]))

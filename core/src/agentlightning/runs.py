@@ -1,0 +1,195 @@
+"""Run folders: where a run's files lie, who trains it, and what must be the same when it goes on.
+
+``<output>/<run id>/`` holds the run's store, metrics, checkpoints and summary. Invariants: one process trains
+a run at a time; a folder is never trained into by another run; a run goes on only with the tasks, recipe and
+seed it began with.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from agentlightning.algorithms.context import Context
+from agentlightning.store.base import Store, StoreError
+from agentlightning.store.lock import FileLock
+from agentlightning.types import Evaluation, StepReport, UsageError
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+FIXED = ("recipe", "failure", "seed", "batch_size", "driver", "data")
+"""What a run began with and cannot change when it goes on: rows and order of its steps depend on it."""
+
+
+class RunError(UsageError):
+    """A run that cannot be begun or gone on with, and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run's folder, held by this process. ``resumed``: it was there before."""
+
+    run_id: str
+    folder: Path
+    resumed: bool
+    lock: FileLock
+
+    def close(self) -> None:
+        """Let another process go on with it."""
+        self.lock.release()
+
+
+def open_run(output: Path, name: str, seed: int, *, run: str | None = None, resume: bool = False) -> Run:
+    """The folder of a new run, or with ``resume`` of one to go on with.
+
+    ``run``: its id; none: a new one is named after time, ``name`` and ``seed``, and the latest of ``name``
+    and ``seed`` is gone on with. With ``run`` and ``resume`` a run that is not there begins.
+    """
+    if run is not None and not _NAME.fullmatch(run):
+        raise RunError(
+            f"run {run!r}: use letters, digits, '.', '_' and '-', at most 100, a letter or digit first"
+        )
+    if run is None and resume:
+        folder = _latest(output, f"{name}-s{seed}")
+    elif run is None:
+        folder = _free(output / (time.strftime("%Y%m%d-%H%M%S") + f"-{name}-s{seed}"))
+        return _hold(folder, False)
+    else:
+        folder = output / run
+    there = folder.is_dir() and any(folder.iterdir())
+    if there and not resume:
+        raise RunError(f"{folder} exists: go on with it (--resume), or choose another run id")
+    _make(folder)
+    return _hold(folder, there)
+
+
+def _hold(folder: Path, resumed: bool) -> Run:
+    folder = folder.resolve()
+    try:
+        lock = FileLock(folder / "run")
+    except StoreError as error:
+        raise RunError(f"run {folder.name} is being trained already: {error}") from None
+    return Run(folder.name, folder, resumed, lock)
+
+
+def _latest(output: Path, ending: str) -> Path:
+    """The newest folder of a run whose id was made for ``ending``."""
+    stamped = re.compile(r"\d{8}-\d{6}-" + re.escape(ending) + r"(-\d+)?")
+    found = [p for p in output.glob("*") if stamped.fullmatch(p.name)] if output.is_dir() else []
+    if not found:
+        raise RunError(
+            f"nothing to resume: {output} holds no run of {ending}; name one with --run, or begin one"
+        )
+    return max(found, key=lambda p: (p.name[:15], len(p.name), p.name))
+
+
+def _free(folder: Path) -> Path:
+    """Make ``folder``; if it exists already, the next free ``folder-2``, …"""
+    candidate, n = folder, 1
+    while True:
+        try:
+            candidate.mkdir(parents=True)
+            return candidate
+        except FileExistsError:
+            n += 1
+            candidate = folder.with_name(f"{folder.name}-{n}")
+        except OSError as error:
+            raise _unmakable(candidate, error) from None
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unmakable(folder, error) from None
+
+
+def _unmakable(folder: Path, error: OSError) -> RunError:
+    return RunError(f"cannot make the run's folder {folder}: {error}; choose another `output`")
+
+
+def data_digest(tasks: Sequence[Any]) -> str:
+    """32 hex digits over the tasks in their order."""
+    state = hashlib.blake2b(digest_size=16)
+    for task in tasks:
+        state.update(msgspec.json.encode(task, order="sorted") + b"\n")
+    return state.hexdigest()
+
+
+def check_same(then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """:class:`RunError` if a run would go on with something else than it began with."""
+    for key in FIXED:
+        before, after = msgspec.to_builtins(then.get(key)), msgspec.to_builtins(now.get(key))
+        if before != after:
+            raise RunError(
+                f"run {then.get('run_id')} cannot go on: {key} was {before!r} when it began "
+                f"and is {after!r}; use what it began with, or begin another run"
+            )
+
+
+def versions(names: Sequence[str]) -> dict[str, str]:
+    """Installed versions of the distributions among ``names`` that are there."""
+    found = {}
+    for name in names:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+async def put_on_record(context: Context, info: dict[str, Any], *, resumed: bool) -> None:
+    """Put a run on record, or take up the one on record; then publish where agents find the policy."""
+    known = await find_run(context.store, context.run_id) if resumed else None
+    if known is None:
+        check_known(context.folder)
+        await context.publish()
+        info["resources"] = context.resources
+        await context.store.add_run(context.run_id, info)
+        context.plugins.moment("agl_run_started", run=info)
+        return
+    check_same(known, info)
+    reports, evaluations = await take_up(context, known)
+    await context.publish()
+    lives = [*known.get("resumed", []), {"time": time.time(), "first_step": context.first_step}]
+    again = {**info, "resources": context.resources, "resumed": lives, "summary": None}
+    await context.store.update_run(context.run_id, again)
+    context.plugins.moment("agl_run_resumed", run=info, reports=reports, evaluations=evaluations)
+
+
+async def find_run(store: Store, run_id: str) -> dict[str, Any] | None:
+    """What the store knows of a run."""
+    return next((run for run in await store.query_runs(limit=100_000) if run["run_id"] == run_id), None)
+
+
+def check_known(folder: Path) -> None:
+    """:class:`RunError` for a folder with checkpoints of which the store knows nothing."""
+    if any((folder / "checkpoints").glob("step-*")):
+        raise RunError(
+            f"{folder} holds checkpoints, but its store knows no run {folder.name}: name the store it was "
+            "trained with (`store` in the configuration), or begin another run"
+        )
+
+
+async def take_up(context: Context, known: Mapping[str, Any]) -> tuple[list[StepReport], list[Evaluation]]:
+    """Bring ``context`` to where the run's last checkpoint was taken; the reports and evaluations that stand.
+
+    Without a checkpoint the run begins again at step 0, under its old name. What was reported or evaluated
+    after the checkpoint does not stand: those steps are trained anew.
+    """
+    if context.driver is not None:
+        context.first_step, context.progress = await context.driver.resume(context.folder)
+    served = context.driver.version if context.driver else 0
+    context.resources = dict(known.get("resources", {}))
+    context.known = {
+        batch: entry for batch, entry in known.get("evaluations", {}).items() if entry["version"] <= served
+    }
+    reports = [r for r in await context.store.query_steps(context.run_id) if r.step < context.first_step]
+    return reports, [msgspec.convert(entry["evaluation"], Evaluation) for entry in context.known.values()]

@@ -1,0 +1,167 @@
+"""The store as a web application: ``/v1/agl/…`` (see :mod:`.routes`) and ``/v1/traces`` (see :mod:`.traces`).
+
+An answer is sent after its write is on file. Errors are ``{"error", "message"}``. ``POST /v1/agl/batch``
+takes a list of calls and does them in order, as one write under the request id of its header
+``Idempotency-Key``; each has its own outcome.
+"""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import os
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from agentlightning.keys import Keys
+from agentlightning.store import schema, traces
+from agentlightning.store.base import Store
+from agentlightning.store.routes import (
+    BY_NAME,
+    LONGEST_WAIT,
+    NULL,
+    PACKED,
+    PREFIX,
+    REQUEST_ID,
+    TABLE,
+    Failure,
+    Item,
+    Outcome,
+    Route,
+    decode,
+    encode,
+    failure,
+    outcome,
+)
+from agentlightning.store.sqlite import SQLiteStore
+from agentlightning.store.transport import BODY_LIMIT
+
+_log = logging.getLogger(__name__)
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def create_app(store: SQLiteStore, token: str | None = None) -> web.Application:
+    """The application over a store; with a ``token`` every request but ``/health`` must bear it.
+
+    Spans may also be sent with an attempt's own key, where ``AGL_SECRET`` lets this process check it.
+    """
+    app = web.Application(client_max_size=BODY_LIMIT)
+    for route in TABLE:
+        app.router.add_route(route.verb, route.path, _guarded(_handler(store, route), token))
+    app.router.add_post(f"{PREFIX}/batch", _guarded(_batch_handler(store), token))
+    app.router.add_get(f"{PREFIX}/health", _health)
+    traces.add(app, store, token, Keys.from_env() if os.environ.get("AGL_SECRET") else None)
+    return app
+
+
+def runner(app: web.Application) -> web.AppRunner:
+    """What serves the application. Compressed bodies are unpacked by the route that takes them."""
+    return web.AppRunner(
+        app, access_log=None, handler_cancellation=True, shutdown_timeout=5.0, auto_decompress=False
+    )
+
+
+async def _health(_: web.Request) -> web.Response:
+    return web.json_response({"status": "ok", "schema_version": schema.SCHEMA_VERSION})
+
+
+def _guarded(handler: Handler, token: str | None) -> Handler:
+    expected = None if token is None else f"Bearer {token}".encode()
+
+    async def guarded(request: web.Request) -> web.StreamResponse:
+        if expected is not None:
+            given = request.headers.get("Authorization", "").encode()
+            if not hmac.compare_digest(given, expected):
+                return _answer(request, Failure("Unauthorized", "the bearer token is missing or wrong"), 401)
+        if request.headers.get("Content-Encoding", "identity").lower() != "identity":
+            return _answer(request, Failure("StoreError", "send the body as it is, not compressed"), 415)
+        try:
+            return await handler(request)
+        except web.HTTPRequestEntityTooLarge:
+            said = f"the request has more than {BODY_LIMIT >> 20} MiB: send less at once"
+            return _answer(request, Failure("StoreError", said), 413)
+        except Exception as error:
+            body, status = failure(error)
+            if status == 500:
+                _log.exception("error in %s %s", request.method, request.path)
+            return _answer(request, body, status)
+
+    return guarded
+
+
+def _answer(request: web.Request, value: Any, status: int = 200) -> web.Response:
+    packed = PACKED in request.headers.get("Accept", "")
+    body, content_type = encode(value, packed)
+    return web.Response(body=body, status=status, headers={"Content-Type": content_type})
+
+
+def _handler(store: Store, route: Route) -> Handler:
+    method = getattr(store, route.name)
+    in_body = _without(route)
+
+    async def handle(request: web.Request) -> web.Response:
+        if route.verb == "GET":
+            asked = {name: None if value == NULL else value for name, value in request.query.items()}
+            given: dict[str, Any] = {**asked, **request.match_info}
+            parameters = _arguments(msgspec.convert(given, route.parameters, strict=False))
+        else:
+            body = await request.read()
+            found = decode(body or b"{}", request.content_type if body else "", in_body)
+            parameters = {**_arguments(found), **request.match_info}
+        return _answer(request, await method(**_bounded(parameters)))
+
+    return handle
+
+
+def _arguments(parameters: Any) -> dict[str, Any]:
+    return msgspec.structs.asdict(parameters)
+
+
+def _without(route: Route) -> type[msgspec.Struct]:
+    """The parameters that come in the body: all but those in the path."""
+    fields: list[Any] = []
+    for field in msgspec.structs.fields(route.parameters):
+        if field.name not in route.places:
+            required = field.default is msgspec.NODEFAULT and field.default_factory is msgspec.NODEFAULT
+            fields.append((field.name, field.type, *([] if required else [field.default])))
+    return msgspec.defstruct(route.name, fields, kw_only=True, forbid_unknown_fields=True)
+
+
+def _bounded(parameters: dict[str, Any]) -> dict[str, Any]:
+    """No request is held for longer than ``LONGEST_WAIT``."""
+    if "wait" in parameters:
+        parameters["wait"] = min(parameters["wait"], LONGEST_WAIT)
+    if "timeout" in parameters:
+        timeout = parameters["timeout"]
+        parameters["timeout"] = LONGEST_WAIT if timeout is None else min(timeout, LONGEST_WAIT)
+    return parameters
+
+
+def _batch_handler(store: SQLiteStore) -> Handler:
+    def call(item: Item) -> tuple[str, dict[str, Any]] | Exception:
+        """What is asked for, or what is wrong with it."""
+        route = BY_NAME.get(item.method)
+        if route is None:
+            return item.method, {}
+        try:
+            return item.method, _arguments(msgspec.convert(item.params, route.parameters))
+        except msgspec.ValidationError as error:
+            return error
+
+    async def handle(request: web.Request) -> web.Response:
+        items = decode(await request.read(), request.content_type, list[Item])
+        calls = [call(item) for item in items]
+        good = [c for c in calls if not isinstance(c, Exception)]
+        found = iter(await store.batch(good, request_id=request.headers.get(REQUEST_ID)))
+        return _answer(request, [_told(c if isinstance(c, Exception) else next(found)) for c in calls])
+
+    return handle
+
+
+def _told(found: Any) -> Outcome:
+    if isinstance(found, Exception) and failure(found)[1] == 500:
+        _log.error("error in a batch", exc_info=found)
+    return outcome(found)

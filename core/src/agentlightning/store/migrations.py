@@ -1,0 +1,64 @@
+"""How an older file becomes a newer one: one function a version, in SQL of its own day.
+
+Invariant: a migration names tables and columns by text and never by today's :mod:`.schema`, so that it does
+the same for ever; it runs inside one transaction, whole or not at all.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+
+from agentlightning.store import codec
+
+Migration = Callable[[sqlite3.Connection], None]
+_ROWS = 500
+"""Calls held in memory while their numbers are copied."""
+
+
+def seals_forgiveness_and_numbers(connection: sqlite3.Connection) -> None:
+    """1 → 2: seals of steps, attempts that no longer count, and the numbers of calls as columns."""
+    run = connection.execute
+    run("ALTER TABLE rollouts ADD COLUMN forgiven INTEGER DEFAULT '0' NOT NULL")
+    for column, kind in (
+        ("prompt_tokens", "INTEGER"),
+        ("completion_tokens", "INTEGER"),
+        ("seconds", "FLOAT"),
+        ("size", "INTEGER"),
+    ):
+        run(f"ALTER TABLE calls ADD COLUMN {column} {kind}")
+    for rows in _pages(connection):
+        connection.executemany(
+            "UPDATE calls SET prompt_tokens = ?, completion_tokens = ?, seconds = ?, size = ? WHERE seq = ?",
+            [(*numbers_of(blob, choice), seq) for seq, choice, blob in rows],
+        )
+    run("DROP INDEX calls_attempt")
+    run(
+        "CREATE INDEX calls_attempt ON calls (rollout_id, attempt_id, sequence, prompt_tokens, "
+        "completion_tokens, seconds, size)"
+    )
+    run(
+        "CREATE TABLE seals (seq INTEGER NOT NULL, run_id TEXT NOT NULL, step INTEGER NOT NULL, "
+        "policy TEXT NOT NULL, rollout_id TEXT NOT NULL, seal BLOB NOT NULL, PRIMARY KEY (seq))"
+    )
+    run("CREATE UNIQUE INDEX seals_step ON seals (run_id, step, policy, rollout_id)")
+    run("CREATE INDEX seals_rollout ON seals (rollout_id)")
+
+
+def numbers_of(blob: bytes, choice: int) -> tuple[int | None, int | None, float, int]:
+    """What :func:`.trace.numbers` says of a call, from its blob."""
+    call = codec.unpack_call(blob, call_id="", rollout_id="", attempt_id="", choice=choice)
+    return codec.numbers(call, blob)
+
+
+def _pages(connection: sqlite3.Connection) -> Iterator[list[tuple[int, int, bytes]]]:
+    last = -1
+    while rows := connection.execute(
+        "SELECT seq, choice, data FROM calls WHERE seq > ? ORDER BY seq LIMIT ?", (last, _ROWS)
+    ).fetchall():
+        yield rows
+        last = rows[-1][0]
+
+
+MIGRATIONS: list[Migration] = [seals_forgiveness_and_numbers]
+"""``MIGRATIONS[i]`` takes a file from version ``i + 1`` to ``i + 2``."""

@@ -1,0 +1,64 @@
+"""Long lists page by page: every query takes ``limit`` and ``after``, the cursor of the last item one holds.
+
+Invariant: a cursor names an item by ids that never change, so what arrives while one pages is neither a
+repetition nor a gap in what was there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from types import MappingProxyType
+from typing import Any, Literal, TypeVar
+
+T = TypeVar("T")
+SortBy = Literal["sequence_id", "start_time", "end_time", "name"]
+SortOrder = Literal["asc", "desc"]
+
+CURSORS: Mapping[str, Callable[[Any], str]] = MappingProxyType(
+    {
+        "query_rollouts": lambda rollout: rollout.rollout_id,
+        "query_attempts": lambda attempt: attempt.attempt_id,
+        "query_spans": lambda span: f"{span.attempt_id}/{span.sequence_id}",
+        "query_calls": lambda call: call.call_id,
+        "query_resources": lambda resources: resources.resources_id,
+        "query_runs": lambda run: run["run_id"],
+        "query_steps": lambda report: f"{report.step}/{report.policy}",
+        "query_seals": lambda seal: f"{seal.step}/{seal.policy}/{seal.rollout_id}",
+        "query_workers": lambda worker: worker.worker_id,
+    }
+)
+"""Query → the cursor of one of its items."""
+
+
+async def pages(
+    method: Callable[..., Awaitable[list[T]]], *args: Any, size: int = 500, **filters: Any
+) -> AsyncIterator[list[T]]:
+    """The pages of a query of any store, ``size`` items each but the last; none where there is nothing.
+
+    ``async for page in pages(store.query_rollouts, run_id="r"): …``
+    """
+    name = getattr(method, "__name__", repr(method))
+    if name not in CURSORS:
+        raise ValueError(f"{name} has no pages; one of {', '.join(CURSORS)}")
+    check_limit(size, "size")
+    cursor = CURSORS[name]
+    after: str | None = None
+    while True:
+        page = await method(*args, limit=size, after=after, **filters)
+        if page:
+            yield page
+        if len(page) < size:
+            return
+        after = cursor(page[-1])
+
+
+def check_limit(limit: int | None, name: str = "limit") -> None:
+    """A limit that allows nothing is a mistake, and a negative one would mean "all" to SQLite."""
+    if limit is not None and limit < 1:
+        raise ValueError(f"{name} must be at least 1, not {limit}")
+
+
+def check_order(sort_order: str) -> None:
+    """``asc`` or ``desc``."""
+    if sort_order not in ("asc", "desc"):
+        raise ValueError(f"sort_order must be asc or desc, not {sort_order!r}")

@@ -1,0 +1,81 @@
+"""The owner of a store file lets other processes of its user in: the store's application on a local socket.
+
+A Unix socket (see :mod:`.address`); where there are none, a loopback port that asks for a random token. Where
+it is stands in the lock file, before it answers and until it has stopped.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import socket
+
+from aiohttp import web
+
+from agentlightning.store import address
+from agentlightning.store.app import create_app, runner as runner_of
+from agentlightning.store.base import StoreError
+from agentlightning.store.lock import FileLock
+from agentlightning.store.sqlite import SQLiteStore
+
+_log = logging.getLogger(__name__)
+
+
+class Share:
+    """A store on its local socket, from :func:`share` to :meth:`close`."""
+
+    def __init__(self, runner: web.AppRunner, lock: FileLock, sock: socket.socket | None) -> None:
+        self.runner, self.lock, self.sock = runner, lock, sock
+        self.path = None if sock is None else str(sock.getsockname())
+
+    async def close(self) -> None:
+        """Let nobody in any more and answer what is under way; the store stays open."""
+        self._withdraw()
+        await self.runner.cleanup()
+        if self.sock is not None:
+            self.sock.close()  # where it was never listened on
+
+    def abandon(self) -> None:
+        """Let nobody in any more, where the loop that answered has stopped."""
+        self._withdraw()
+        if self.sock is not None:
+            self.sock.close()
+
+    def _withdraw(self) -> None:
+        """Take the address back; only while the lock is held is the socket's file ours to remove."""
+        if self.lock.held:
+            address.remove(self.path)
+            self.lock.announce(address=None, token=None)
+
+
+async def share(store: SQLiteStore) -> Share | None:
+    """Answer other processes on this loop; ``None`` for a store in memory, which nobody else can open."""
+    lock, path = store.db.lock, store.db.path
+    if lock is None or path is None:
+        return None
+    token = None if address.HAS_UNIX else secrets.token_hex(32)
+    runner = runner_of(create_app(store, token))
+    sock = None
+    try:
+        await runner.setup()
+        if token is None:
+            sock = address.listen(path)
+            lock.announce(address=address.UNIX + sock.getsockname())
+            await web.SockSite(runner, sock).start()
+        else:
+            await web.TCPSite(runner, "127.0.0.1", 0).start()
+            port = runner.addresses[0][1]
+            lock.announce(address=f"http://127.0.0.1:{port}", token=token)
+    except BaseException:
+        await Share(runner, lock, sock).close()
+        raise
+    return Share(runner, lock, sock)
+
+
+async def try_to_share(store: SQLiteStore) -> Share | None:
+    """The same; where no socket can be made this is said, and the store is this process's alone."""
+    try:
+        return await share(store)
+    except (StoreError, OSError) as error:
+        _log.warning("other processes cannot use %r while this one has it open: %s", store, error)
+        return None

@@ -1,0 +1,226 @@
+"""``POST /v1/traces``: spans of any OpenTelemetry exporter over OTLP/HTTP, stored for the attempt they name.
+
+A span names its attempt by the attributes ``agl.rollout_id`` and ``agl.attempt_id``, else its resource does
+(``OTEL_RESOURCE_ATTRIBUTES``), else the attempt's key does that the request bears. A key speaks for its own
+attempt only.
+
+Invariants: each span is stored or refused for itself, refused spans are told to the exporter
+(``partial_success``) and counted, and a span that an exporter sends again is stored once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import zlib
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from functools import partial
+from typing import Any, Final
+
+from aiohttp import web
+
+from agentlightning import semconv
+from agentlightning.keys import PREFIX as KEY, Claims, KeyRefused, Keys
+from agentlightning.store.base import Conflict, NotFound, StoreError
+from agentlightning.store.sqlite import SQLiteStore
+from agentlightning.types import Span
+
+PATH: Final = "/v1/traces"
+LIMIT: Final = 64 << 20
+"""Bytes of one request, after decompression."""
+_SMALL: Final = 64 << 10
+"""Bytes of a body that is decoded on the spot; a larger one is in a thread, for others are waiting."""
+_AT_ONCE: Final = 128
+"""Spans of one commit; between two, others have their turn."""
+_TYPES: Final = ("application/x-protobuf", "application/json")
+_PLAIN: Final = ("", "identity")
+_ENCODINGS: Final = (*_PLAIN, "gzip", "deflate")
+_CODES: Final = {400: 3, 401: 16, 409: 9, 413: 8, 415: 3, 503: 14}
+"""HTTP status → code of ``google.rpc.Status``."""
+
+
+class Refused(Exception):
+    """The request as a whole is refused."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+def add(app: web.Application, store: SQLiteStore, token: str | None, keys: Keys | None) -> None:
+    """Add the route. ``keys``: what checks the keys of attempts; ``None``: they are refused."""
+    # A thread of its own: those of the default pool may all be waiting for this very route.
+    pool = ThreadPoolExecutor(1, "agl-otlp")
+
+    async def handle(request: web.Request) -> web.Response:
+        content_type = request.content_type if request.content_type in _TYPES else _TYPES[1]
+        try:
+            claims = _who(request.headers.get("Authorization", ""), token, keys)
+            return await _ingest(request, store, claims, pool)
+        except Refused as refused:
+            from agentlightning.store import otlp
+
+            body = otlp.status(content_type, _CODES[refused.status], str(refused))
+            headers = {"Retry-After": "1"} if refused.status == 503 else {}
+            return web.Response(body=body, status=refused.status, content_type=content_type, headers=headers)
+
+    async def close(_: web.Application) -> None:
+        pool.shutdown(wait=False)
+
+    app.router.add_post(PATH, handle)
+    app.on_cleanup.append(close)
+
+
+def _who(authorization: str, token: str | None, keys: Keys | None) -> Claims | None:
+    """Whom the request speaks for: one attempt by its key, or any (``None``)."""
+    given = authorization.removeprefix("Bearer ")
+    if token is not None and hmac.compare_digest(given.encode(), token.encode()):
+        return None
+    if given.startswith(KEY):
+        if keys is None:
+            raise Refused(401, "this store cannot check keys of attempts: start it with the run's AGL_SECRET")
+        try:
+            return keys.check(given)
+        except KeyRefused as error:
+            raise Refused(error.status, str(error)) from None
+    if token is not None:
+        raise Refused(401, "the bearer token is missing or wrong")
+    return None
+
+
+async def _ingest(
+    request: web.Request, store: SQLiteStore, claims: Claims | None, pool: Executor
+) -> web.Response:
+    from agentlightning.store import otlp  # protobuf is loaded by those who use it
+
+    content_type = request.content_type
+    if content_type not in _TYPES:
+        raise Refused(415, f"Content-Type {content_type}: send one of {', '.join(_TYPES)}")
+    encoding = request.headers.get("Content-Encoding", "").lower()
+    if encoding not in _ENCODINGS:
+        raise Refused(415, f"Content-Encoding {encoding}: send gzip, deflate, or none")
+    try:
+        body = await _body(request)
+        work = partial(_decoded, body, encoding, content_type)
+        small = len(body) < _SMALL and encoding in _PLAIN
+        found = work() if small else await asyncio.get_running_loop().run_in_executor(pool, work)
+    except otlp.Undecodable as error:
+        raise Refused(400, str(error)) from None
+    good, refused = _sorted(found, claims)
+    refused += await _store(store, good)
+    if refused:
+        await _count(store, refused)
+    n, why = sum(refused.values()), _told(refused)
+    return web.Response(body=otlp.answer(content_type, n, why), content_type=content_type)
+
+
+def _decoded(body: bytes, encoding: str, content_type: str) -> list[Span]:
+    from agentlightning.store import otlp
+
+    body = body if encoding in _PLAIN else _decompressed(body)
+    return list(otlp.spans(otlp.decode(body, content_type)))
+
+
+async def _body(request: web.Request) -> bytes:
+    """The body as it is sent; neither this form nor the decompressed one is ever larger than the limit."""
+    pieces, size = [], 0
+    async for piece in request.content.iter_any():
+        size += len(piece)
+        if size > LIMIT:
+            raise _too_large()
+        pieces.append(piece)
+    return b"".join(pieces)
+
+
+def _decompressed(body: bytes) -> bytes:
+    """gzip (of one member or several) or deflate, to its end."""
+    out = []
+    left = LIMIT
+    try:
+        while body:
+            unpack = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)
+            piece = unpack.decompress(body, left + 1)
+            left -= len(piece)
+            if left < 0:
+                raise _too_large()
+            if not unpack.eof:
+                raise Refused(400, "the compressed body breaks off")
+            out.append(piece)
+            body = unpack.unused_data
+    except zlib.error as error:
+        raise Refused(400, f"the body cannot be decompressed: {error}") from None
+    return b"".join(out)
+
+
+def _too_large() -> Refused:
+    return Refused(413, f"more than {LIMIT >> 20} MiB of spans at once: send smaller batches")
+
+
+Why = Counter[tuple[str, str]]
+"""Spans refused by (reason to count them under, ``""`` if the store has counted; text for a person)."""
+
+
+def _sorted(found: Sequence[Span], claims: Claims | None) -> tuple[list[Span], Why]:
+    """Those that name an attempt they may write to, and why the others do not."""
+    good, refused = [], Why()
+    for span in found:
+        own = {**span.resource, **span.attributes}
+        rollout, attempt = own.get(semconv.ROLLOUT_ID), own.get(semconv.ATTEMPT_ID)
+        if claims is not None:
+            rollout, attempt = rollout or claims.rollout_id, attempt or claims.attempt_id
+        if len(span.trace_id) != 32 or len(span.span_id) != 16:
+            refused["otlp-bad-id", "trace ids have 16 bytes and span ids 8"] += 1
+        elif not (isinstance(rollout, str) and isinstance(attempt, str) and rollout and attempt):
+            say = f"neither span nor resource names {semconv.ROLLOUT_ID} and {semconv.ATTEMPT_ID}"
+            refused["otlp-no-attempt", say] += 1
+        elif claims is not None and (rollout, attempt) != (claims.rollout_id, claims.attempt_id):
+            say = f"the key is that of attempt {claims.attempt_id}, not of {attempt}"
+            refused["otlp-foreign-attempt", say] += 1
+        else:
+            span.rollout_id, span.attempt_id = rollout, attempt
+            good.append(span)
+    return good, refused
+
+
+async def _store(store: SQLiteStore, spans: Sequence[Span]) -> Why:
+    """Store spans, each under a request id of its own; why some could not be stored."""
+    calls = [("add_span", {"span": s, "request_id": _id(s)}) for s in spans]
+    refused = Why()
+    for start in range(0, len(calls), _AT_ONCE):
+        outcomes = await _batch(store, calls[start : start + _AT_ONCE])
+        refused.update(_reason(found) for found in outcomes if isinstance(found, Exception))
+    return refused
+
+
+def _id(s: Span) -> str:
+    return f"otlp:{s.rollout_id}:{s.attempt_id}:{s.trace_id}:{s.span_id}"
+
+
+def _reason(error: Exception) -> tuple[str, str]:
+    if isinstance(error, NotFound):
+        return "otlp-unknown-attempt", str(error)
+    if isinstance(error, Conflict):
+        return "", str(error)
+    if isinstance(error, StoreError):
+        raise Refused(503, str(error))
+    return "otlp-bad-span", str(error)
+
+
+async def _batch(store: SQLiteStore, calls: Sequence[tuple[str, dict[str, Any]]]) -> list[Any]:
+    try:
+        return await store.batch(calls) if calls else []
+    except StoreError as error:
+        raise Refused(503, str(error)) from None
+
+
+async def _count(store: SQLiteStore, refused: Why) -> None:
+    given = [{"kind": "refused", "reason": reason, "n": n} for (reason, _), n in refused.items()]
+    await _batch(store, [("count", one) for one in given if one["reason"]])
+
+
+def _told(refused: Why) -> str:
+    """At most three reasons, the most frequent first."""
+    told = [f"{n}: {say}" for (_, say), n in refused.most_common(3)]
+    return "; ".join(told + ([f"{len(refused) - 3} more reasons"] if len(refused) > 3 else []))

@@ -1,0 +1,69 @@
+"""A policy folder at rest: tokens as text, the logprobs it gives stored rows, the digest of its parameters.
+
+The tokenizer is read at once, the weights when they are first asked for. Invariant: scores and digest are the
+trainer's own (:mod:`.score`, :func:`.policy.fingerprint`), in float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+
+from agentlightning.types import Row, UsageError
+
+from .batch import RowError, check_row, tokens_of
+from .policy import Policy, fingerprint, load_policy
+from .score import compute_dtype, score_tokens
+from .tokenizer import ChatTokenizer
+
+
+class Unfit(UsageError, ValueError):
+    """A folder that holds no policy, or a row that it cannot score."""
+
+
+class LocalInspector:
+    """What ``agl explain`` and ``agl verify`` ask of the model folder ``path``. Raises :class:`Unfit`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self.tokenizer = ChatTokenizer.load(path)
+        except (OSError, ValueError) as error:
+            raise Unfit(f"{path}: not a policy: {error}") from None
+
+    @cached_property
+    def policy(self) -> Policy:
+        """The weights, on the CPU."""
+        try:
+            return load_policy(self.path)
+        except UsageError:
+            raise
+        except (OSError, ValueError) as error:
+            raise Unfit(f"{self.path}: {error}") from None
+
+    def decode(self, ids: Sequence[int]) -> list[str]:
+        """The text of each token by itself; a part of a character has the replacement character."""
+        return [self.tokenizer.decode_token(token)[0] for token in ids]
+
+    def logprobs(self, row: Row) -> list[float]:
+        """The logprob of every trained token of ``row`` at the row's temperature, guided choices masked as
+        they were; 0 outside the mask.
+        """
+        model, eos = self.policy.model, self.tokenizer.eos_ids
+        try:
+            check_row(row, model.config.vocab_size, eos_ids=eos)
+        except RowError as error:
+            raise Unfit(f"{self.path} cannot score this: {error}") from None
+        out = [0.0] * len(row.token_ids)
+        if not row.trained_tokens:
+            return out
+        tokens = tokens_of([row], eos).to(model.device, compute_dtype(model))
+        scores = score_tokens(model, tokens).tolist()
+        for position, value in zip((t for t, on in enumerate(row.mask) if on), scores, strict=True):
+            out[position] = float(value)
+        return out
+
+    def digest(self) -> str:
+        """sha256 of the parameters."""
+        return fingerprint(self.policy.model)

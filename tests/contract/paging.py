@@ -1,0 +1,332 @@
+"""What every store does with long lists, numbers of spans, sums, and what is no longer needed."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from contract.storing import Clock, call, reward, span
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+
+from agentlightning import semconv
+from agentlightning.store.base import AttemptEnded, Conflict, NotFound, Store
+from agentlightning.store.pages import pages
+from agentlightning.types import (
+    AttemptedRollout,
+    AttemptStatus,
+    Rollout,
+    RolloutStatus,
+    Seal,
+    Span,
+    StepReport,
+)
+
+DONE = AttemptStatus.SUCCEEDED
+
+
+async def flat(found: AsyncIterator[list[Any]]) -> list[Any]:
+    """All items of all pages, none of which is empty."""
+    items: list[Any] = []
+    async for page in found:
+        assert page
+        items += page
+    return items
+
+
+async def leased(store: Store, run_id: str | None = None, **fields: Any) -> AttemptedRollout:
+    """A fresh rollout under a lease."""
+    made = await store.enqueue_rollout({"q": 1}, run_id=run_id, **fields)
+    return await store.start_attempt(made.rollout_id, worker_id="w")
+
+
+async def finish(store: Store, lease: AttemptedRollout, status: AttemptStatus = DONE) -> None:
+    """End an attempt."""
+    await store.update_attempt(lease.rollout.rollout_id, lease.attempt.attempt_id, status)
+
+
+class PagingContract:
+    """``limit`` and ``after`` of every query."""
+
+    async def test_rollouts_are_paged_while_more_arrive(self, store: Store) -> None:
+        made = await store.enqueue_many_rollouts([Rollout(rollout_id="", input=i) for i in range(7)])
+        seen: list[Any] = []
+        async for page in pages(store.query_rollouts, size=3, sort_order="desc"):
+            seen += [r.input for r in page]
+            await store.enqueue_rollout("late")
+        assert seen == [6, 5, 4, 3, 2, 1, 0]
+        assert [r.input for r in await flat(pages(store.query_rollouts, size=3))][:7] == list(range(7))
+        ids = [r.rollout_id for r in made]
+        some = await store.query_rollouts(rollout_ids=ids, limit=2, after=ids[3])
+        assert [r.input for r in some] == [4, 5]
+        tasked = await store.enqueue_rollout(1, task_id="t9")
+        assert [r.rollout_id for r in await store.query_rollouts(task_id="t9")] == [tasked.rollout_id]
+        with pytest.raises(ValueError, match="sort_order"):
+            await store.query_rollouts(sort_order="up")  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="limit must be at least 1"):
+            await store.query_rollouts(limit=-1)
+
+    async def test_rollouts_by_many_ids_keep_their_order(self, store: Store) -> None:
+        made = await store.enqueue_many_rollouts([Rollout(rollout_id="", input=i) for i in range(700)])
+        ids = [r.rollout_id for r in reversed(made)]
+        found = await store.query_rollouts(rollout_ids=ids, limit=600)
+        assert [r.input for r in found] == list(range(600))
+
+    async def test_attempts_calls_and_spans_are_paged(self, store: Store) -> None:
+        lease = await leased(store)
+        rollout_id = lease.rollout.rollout_id
+        for _ in range(4):
+            lease = await store.start_attempt(rollout_id)
+        attempts = await store.query_attempts(rollout_id)
+        assert len(attempts) == 5
+        assert await flat(pages(store.query_attempts, rollout_id, size=2)) == attempts
+        await store.add_calls([call(lease, i, choice=c) for i in (2, 0, 1) for c in (1, 0)])
+        await store.add_many_spans([span(lease, f"s{i}", start_time=float(-i)) for i in range(4)])
+        for attempt_id in ("latest", None):
+            calls = await store.query_calls(rollout_id, attempt_id)
+            assert len(calls) == 6
+            assert await flat(pages(store.query_calls, rollout_id, attempt_id, size=2)) == calls
+            spans = await store.query_spans(rollout_id, attempt_id)
+            assert len(spans) == 10
+            assert await flat(pages(store.query_spans, rollout_id, attempt_id, size=3)) == spans
+            by_time = await flat(
+                pages(store.query_spans, rollout_id, attempt_id, size=3, sort_by="start_time", name="s2")
+            )
+            assert [s.name for s in by_time] == ["s2"]
+        for method in (store.query_attempts, store.query_calls, store.query_spans):
+            with pytest.raises(NotFound, match="after"):
+                await method(rollout_id, after="x/1")
+
+    async def test_spans_are_filtered_and_sorted(self, store: Store) -> None:
+        lease = await leased(store)
+        rollout_id = lease.rollout.rollout_id
+        names = ["tool.add", "tool.sub", "think"]
+        await store.add_many_spans(
+            [
+                span(
+                    lease,
+                    n,
+                    trace_id=f"t{i % 2}",
+                    span_id=f"s{i}",
+                    parent_id="p" if i else None,
+                    start_time=9.0 - i,
+                )
+                for i, n in enumerate(names)
+            ]
+        )
+
+        async def found(**given: Any) -> list[str]:
+            return [s.name for s in await store.query_spans(rollout_id, **given)]
+
+        assert await found(name_contains="tool.") == names[:2]
+        assert await found(trace_id="t1") == names[1:2] and await found(span_id="s2") == names[2:]
+        assert await found(parent_id="p", name="think") == ["think"]
+        assert await found(sort_by="start_time") == names[::-1] == await found(sort_order="desc")
+        assert await found(sort_by="name", limit=2) == ["think", "tool.add"]
+        with pytest.raises(ValueError, match="sort_by"):
+            await found(sort_by="size")
+
+    async def test_runs_steps_seals_workers_and_resources_are_paged(self, store: Store, clock: Clock) -> None:
+        for i in range(5):
+            await store.add_run(f"r{i}", {"i": i})
+            clock.now += i % 2
+            report = StepReport(run_id="r0", step=i // 2, policy=f"p/{i % 2}", policy_version=i)
+            seals = [
+                Seal(run_id="r0", step=report.step, policy=report.policy, rollout_id=f"ro-{n}")
+                for n in range(3)
+            ]
+            await store.add_step(report, seals)
+            await store.update_worker(f"w{i}", "idle" if i else "busy")
+            last = await store.add_resources({"n": str(i)})
+        for method, args in (
+            (store.query_runs, ()),
+            (store.query_steps, ("r0",)),
+            (store.query_seals, ("r0",)),
+            (store.query_workers, ()),
+            (store.query_resources, ()),
+        ):
+            everything = await method(*args)
+            assert len(everything) == (15 if method == store.query_seals else 5)
+            assert await flat(pages(method, *args, size=2)) == everything
+            assert await flat(pages(method, *args, size=5)) == everything
+            if method != store.query_workers:  # whose cursor is a place in the alphabet
+                with pytest.raises((NotFound, ValueError), match="after"):
+                    await method(*args, after="no/such/place")
+        with pytest.raises(NotFound, match="after"):
+            await store.query_seals("r0", after="1/p/0/ro-x")
+        assert [w.worker_id for w in await store.query_workers(status="busy")] == ["w0"]
+        with pytest.raises(ValueError, match="status"):
+            await store.query_workers(status="asleep")
+        page = await store.query_resources(2)
+        assert page[0].resources_id == last.resources_id
+        oldest = (await store.query_resources())[-1]
+        await store.update_resources(oldest.resources_id, {"n": "changed"})
+        rest = await store.query_resources(9, after=page[-1].resources_id)
+        assert rest[-1].resources_id == oldest.resources_id and rest[-1].version == 2
+
+    # -- numbers
+
+    async def test_numbers_are_given_once(self, store: Store) -> None:
+        lease, other = await leased(store), await leased(store)
+        ids = lease.rollout.rollout_id, lease.attempt.attempt_id
+        assert await store.get_next_span_sequence_id(*ids) == 1
+        assert (await store.add_span(span(lease))).sequence_id == 2
+        assert [await store.get_next_span_sequence_id(*ids, request_id="n") for _ in range(2)] == [3, 3]
+        pair = other.rollout.rollout_id, other.attempt.attempt_id
+        assert await store.get_many_span_sequence_ids([ids, pair, ids]) == [4, 1, 5]
+        assert (await store.add_span(span(lease, sequence_id=99))).sequence_id == 6
+        kept = await store.add_many_spans([span(lease, "late", sequence_id=3)], numbered=True)
+        assert kept[0].sequence_id == 3
+        assert [s.sequence_id for s in await store.query_spans(ids[0])] == [2, 3, 6]
+        for number, error in ((7, ValueError), (0, ValueError), (2, Conflict), (3, Conflict)):
+            with pytest.raises(error):
+                await store.add_many_spans([span(lease, sequence_id=number)], numbered=True)
+        with pytest.raises(Conflict):
+            await store.add_many_spans(
+                [span(lease, sequence_id=4), span(lease, sequence_id=4)], numbered=True
+            )
+        await finish(store, lease)
+        with pytest.raises(AttemptEnded):
+            await store.get_next_span_sequence_id(*ids)
+        with pytest.raises(NotFound):
+            await store.get_next_span_sequence_id(ids[0], "at-x")
+
+    async def test_opentelemetry_spans_are_taken_as_they_are(self, store: Store) -> None:
+        lease = await leased(store)
+        ids = lease.rollout.rollout_id, lease.attempt.attempt_id
+        number = await store.get_next_span_sequence_id(*ids)
+        with TracerProvider().get_tracer("test").start_as_current_span("work") as live:
+            live.set_attribute("k", ["a", "b"])
+            live.add_event("happened", {"n": 1})
+        assert isinstance(live, ReadableSpan)
+        stored = await store.add_otel_span(*ids, live, number)
+        again = await store.add_otel_span(*ids, live)
+        assert (stored.sequence_id, again.sequence_id) == (number, number + 1)
+        found = (await store.query_spans(ids[0], ids[1], span_id=stored.span_id))[0]
+        assert isinstance(found, Span) and found == stored
+        assert (found.name, found.attributes, found.events[0]["name"]) == (
+            "work",
+            {"k": ["a", "b"]},
+            "happened",
+        )
+        assert found.trace_id == f"{live.get_span_context().trace_id:032x}"
+
+    async def test_a_store_says_what_it_can(self, store: Store) -> None:
+        said = store.capabilities
+        assert said["durable"] and said["async_safe"]
+        assert set(said) == {"durable", "async_safe", "thread_safe", "zero_copy", "otlp_traces"}
+
+    # -- sums
+
+    async def test_statistics_of_a_run(self, store: Store, clock: Clock) -> None:
+        for i in range(10):
+            lease = await leased(store, "r")
+            asked = {"prompt_tokens": 10} if i else {}
+            timed = {"start_time": 5.0, "end_time": 6.0 + i}
+            await store.add_calls([call(lease, **asked, **timed), call(lease, choice=1, **asked, **timed)])
+            await store.add_span(reward(lease, 1.0))
+            clock.now += 2
+            await finish(store, lease, AttemptStatus.FAILED if i == 3 else DONE)
+        await leased(store, "other")
+        found = await store.statistics("r")
+        assert found["rollouts"] == {"succeeded": 9, "failed": 1} == found["attempts"]
+        assert (found["calls"], found["spans"]) == (20, 10)
+        assert found["tokens"] == {"prompt": 93, "completion": 40} and found["call_bytes"] > 20 * 20
+        seconds = {"mean": 5.5, "p50": 5.0, "p90": 9.0, "p99": 10.0, "max": 10.0}
+        assert found["call_seconds"] == seconds
+        assert found["attempt_seconds"] == {k: 2.0 for k in seconds}
+        assert found["work"] == {"w": {"attempts": {"succeeded": 9, "failed": 1}, "busy_seconds": 20.0}}
+        nothing = await store.statistics("nobody")
+        assert (nothing["calls"], nothing["rollouts"], nothing["call_seconds"]) == (0, {}, {})
+        clock.now += 1
+        everything = await store.statistics()
+        assert everything["work"]["w"] == {
+            "attempts": {"succeeded": 9, "failed": 1, "preparing": 1},
+            "busy_seconds": 21.0,
+        }
+        assert everything["tokens"] == found["tokens"] and everything["bytes"] > everything["free_bytes"] >= 0
+
+    # -- retention
+
+    async def fill(self, store: Store, run_id: str, resources_id: str | None = None, n: int = 30) -> None:
+        """A finished run."""
+        await store.add_run(run_id, {})
+        for _ in range(n):
+            lease = await leased(store, run_id, resources_id=resources_id)
+            await store.add_calls([call(lease)])
+            await store.add_span(reward(lease, 1.0))
+            await store.count("dropped", "stale", rollout_id=lease.rollout.rollout_id)
+            await finish(store, lease)
+        seal = Seal(run_id=run_id, step=0, policy="p", rollout_id=lease.rollout.rollout_id)
+        await store.add_step(StepReport(run_id=run_id, step=0, policy="p", policy_version=1), [seal])
+
+    async def test_a_run_is_deleted_with_all_it_made(self, store: Store) -> None:
+        shared, own = await store.add_resources({"p": "shared"}), await store.add_resources({"p": "own"})
+        await store.add_resources({"p": "latest"})
+        await self.fill(store, "keep", shared.resources_id, 2)
+        before = await store.statistics()
+        await self.fill(store, "gone", own.resources_id)
+        await self.fill_one(store, "gone", shared.resources_id)
+        queued = await store.enqueue_rollout(1, run_id="gone")
+        deleted = [await store.delete_run("gone", request_id="d") for _ in range(2)]
+        assert (
+            deleted[0]
+            == deleted[1]
+            == {
+                **{"rollouts": 32, "attempts": 31, "calls": 30, "spans": 30, "counts": 30},
+                **{"seals": 1, "steps": 1, "runs": 1, "resources": 1},
+            }
+        )
+        after = await store.statistics()
+        for name in ("rollouts", "attempts", "calls", "spans", "runs"):
+            assert after[name] == before[name], name
+        assert after["resources"] == 2 and len(await store.query_seals("keep")) == 1
+        assert await store.counts() == {"dropped": {"stale": 2}}
+        with pytest.raises(NotFound):
+            await store.get_rollout_by_id(queued.rollout_id)
+        with pytest.raises(NotFound):
+            await store.get_resources_by_id(own.resources_id)
+        with pytest.raises(NotFound, match="no run gone"):
+            await store.delete_run("gone")
+        await self.fill(store, "gone", None, 1)  # the name is free again
+
+    async def fill_one(self, store: Store, run_id: str, resources_id: str) -> None:
+        """One rollout more, cancelled."""
+        lease = await leased(store, run_id, resources_id=resources_id)
+        await store.update_rollout(lease.rollout.rollout_id, RolloutStatus.CANCELLED)
+
+    async def test_a_run_at_work_is_not_deleted(self, store: Store) -> None:
+        await self.fill(store, "r", None, 1)
+        lease = await leased(store, "r")
+        with pytest.raises(Conflict, match=r"run r is at work: attempt at-.* of worker w is live"):
+            await store.delete_run("r")
+        assert (await store.prune(keep_runs=0))["kept"] == 1
+        await store.add_span(span(lease, semconv.REWARD_SPAN))
+        await finish(store, lease)
+        assert (await store.prune(run_id="r"))["rollouts"] == 2
+
+    async def test_pruning_by_age_and_number(self, store: Store, clock: Clock) -> None:
+        for i in range(4):
+            await self.fill(store, f"r{i}", None, 1)
+            clock.now += 100
+        await store.enqueue_rollout(1, run_id="waits")
+        loose = await leased(store)
+        await finish(store, loose)
+        with pytest.raises(ValueError, match="say what"):
+            await store.prune()
+        with pytest.raises(ValueError, match="run_id alone"):
+            await store.prune(run_id="r1", keep_runs=1)
+        with pytest.raises(ValueError, match="older_than"):
+            await store.prune(older_than=-1.0)
+        assert await store.prune(older_than=1000.0) == {"kept": 0}
+        gone = await store.prune(older_than=250.0, keep_runs=3)
+        assert (gone["runs"], gone["kept"]) == (2, 0)
+        assert [r["run_id"] for r in await store.query_runs()] == ["r3", "r2"]
+        clock.now += 1000
+        assert (await store.prune(older_than=500.0, keep_runs=2, request_id="p"))["rollouts"] == 2
+        assert (await store.prune(keep_runs=0)) == {"kept": 1, **dict.fromkeys(GONE, 0), **ONE_RUN}
+        assert {r.run_id for r in await store.query_rollouts()} == {"waits"}
+
+
+GONE = ("rollouts", "attempts", "calls", "spans", "counts", "seals", "steps", "runs", "resources")
+ONE_RUN = dict.fromkeys(GONE[:-1], 1)

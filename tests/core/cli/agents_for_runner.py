@@ -1,0 +1,37 @@
+"""Agents of the tests of ``agl runner``: importable by its processes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from typing import Any
+
+import openai
+
+from agentlightning import LLM
+
+
+async def solve(task: Any) -> float:
+    if task == "hang":
+        print("hanging", flush=True)
+        await asyncio.Event().wait()
+    if task == "die":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return float(task)
+
+
+async def ask(task: Any, llm: LLM) -> float:
+    async with openai.AsyncOpenAI(base_url=llm.endpoint, api_key=llm.api_key, max_retries=0) as client:
+        said = await client.chat.completions.create(
+            model=llm.model, messages=[{"role": "user", "content": str(task)}]
+        )
+    return float(said.choices[0].message.content == "ok")
+
+
+async def wait_for_file(task: str) -> float:
+    """Say that it runs, then wait until the file is there."""
+    print("waiting", flush=True)
+    while not os.path.exists(task):
+        await asyncio.sleep(0.02)
+    return 1.0

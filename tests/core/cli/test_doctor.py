@@ -1,0 +1,201 @@
+"""``agl doctor`` as a person runs it: the checklist, the JSON, the exit status, and nothing left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from agentlightning import cli
+
+CONFIG = Path(__file__).parents[3] / "examples" / "calc_x" / "cpu.yaml"
+AGL = [sys.executable, "-c", "from _agl_main import main; main()"]
+AGENT = """
+import asyncio, sys
+
+import openai
+
+async def solve(task, llm):
+    client = openai.AsyncOpenAI(base_url=llm.endpoint, api_key=llm.api_key or "-")
+    messages = [{"role": "user", "content": f"Ida has {task} coins. How many are half of them?"}]
+    await client.chat.completions.create(model=llm.model, messages=messages, max_tokens=4)
+    await client.close()
+    return 0.0
+
+async def hang(task, llm):
+    print("hanging", file=sys.stderr, flush=True)
+    await asyncio.Event().wait()
+
+def tasks(start=0, n=40):
+    return list(range(start, start + n))
+"""
+
+
+def environment(folder: Path, **more: str) -> dict[str, str]:
+    """The shell's, with installed plugins, and a temporary folder of the test's own."""
+    scratch = folder / "scratch"
+    scratch.mkdir(exist_ok=True)
+    known = {k: v for k, v in os.environ.items() if k != "AGL_PLUGINS"}
+    return {**known, "TMPDIR": str(scratch), "COLUMNS": "100", **more}
+
+
+def doctor(folder: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        [*AGL, "doctor", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=environment(folder, **more),
+    )
+    left = [p.name for p in (folder / "scratch").iterdir() if not p.name.startswith("torchinductor_")]
+    assert left == [] and not (folder / "runs").exists()
+    return done
+
+
+def run_file(folder: Path, **changes: Any) -> Path:
+    (folder / "agent_of_test_doctor.py").write_text(AGENT)
+    options = {"threads": 1, "engine_threads": 1, "slots": 4, "max_len": 128}
+    config: dict[str, Any] = {
+        "agent": {"target": "agent_of_test_doctor:solve", "concurrency": 4},
+        "training": {"steps": 3, "batch_size": 2, "recipe": {"group_size": 2}},
+        "environment": {
+            "train": {"target": "agent_of_test_doctor:tasks"},
+            "val": {"target": "agent_of_test_doctor:tasks", "args": {"start": 100}},
+        },
+        "backend": {"policy": str(CONFIG.parent / "policy"), "options": options},
+        "output": "runs",
+        "pythonpath": ["."],
+    }
+    for dotted, value in changes.items():
+        section, _, key = dotted.partition("__")
+        config[section][key] = value
+    path = folder / "run.yaml"
+    path.write_text(json.dumps(config))
+    return path
+
+
+def test_without_a_configuration_the_machine_is_checked(tmp_path: Path) -> None:
+    done = doctor(tmp_path)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert [next(line for line in lines if f" {name} " in line)[2] for name in ("plugins", "packages")]
+    assert "This machine is ready" in done.stdout and "configuration" not in done.stdout
+
+
+def test_an_agent_that_never_succeeds_is_refused_with_the_reason(tmp_path: Path) -> None:
+    done = doctor(tmp_path, "-c", str(run_file(tmp_path)), "--quick", "--json")
+    assert done.returncode == 1, done.stderr
+    report = json.loads(done.stdout.splitlines()[-1])
+    checks = {check["name"]: check for check in report["checks"]}
+    assert report["ok"] is False and report["forecast"] == {} and report["suggested_group_size"] is None
+    assert checks["reward"]["title"].startswith("training would be pointless: all 16 rewards are 0")
+    assert checks["capture"]["data"]["verdicts"] == {"exact": 2} and checks["forecast"]["status"] == "skipped"
+    assert "✗ reward" in done.stderr and "Do not train yet: training would be pointless" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.plugins
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"backend__policy": "nowhere"}, "nowhere does not exist"),
+        ({"backend__driver": "verl"}, "no driver is called 'verl'"),
+        ({"agent__target": "agent_of_test_doctor:nobody"}, "has no 'nobody'"),
+        ({"training__stepz": 3}, "training.stepz: Extra inputs are not permitted"),
+        ({"environment__train": {"file": "none.jsonl"}}, "there is no file"),
+        ({"backend__options": {"thread": 1}}, "has no option 'thread'"),
+    ],
+)
+def test_a_run_that_cannot_start_is_refused_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], reason: str
+) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "agent_of_test_doctor", raising=False)
+    done = CliRunner().invoke(cli.app(), ["doctor", "-c", str(run_file(tmp_path, **changes)), "--json"])
+    assert done.exit_code == 1, done.stderr
+    checks = {check["name"]: check for check in json.loads(done.stdout.splitlines()[-1])["checks"]}
+    configuration = checks["configuration"]
+    assert configuration["status"] == "fail" and configuration["advice"]
+    assert reason in "\n".join([configuration["title"], *configuration["detail"]])
+    assert checks["engine"]["title"] == "skipped: because configuration failed"
+    sys.modules.pop("agent_of_test_doctor", None)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [(["--tasks", "0"], "greater than or equal to 1"), (["-c", "none.yaml"], "does not exist")],
+)
+def test_a_wrong_command_line_is_an_error_of_its_own(
+    tmp_path: Path, arguments: list[str], message: str
+) -> None:
+    done = doctor(tmp_path, *arguments)
+    assert done.returncode == 2 and message in done.stderr.replace("\n", " ")
+
+
+def test_a_plugin_that_cannot_be_loaded_is_a_warning(tmp_path: Path) -> None:
+    info = tmp_path / "site" / "agl_cracked-1.5.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: agl-cracked\nVersion: 1.5\n")
+    (info / "entry_points.txt").write_text("[agentlightning]\ncracked = agl_cracked.plugin\n")
+    done = doctor(tmp_path, "--json", PYTHONPATH=str(tmp_path / "site"))
+    assert done.returncode == 0, done.stderr
+    checks = {check["name"]: check for check in json.loads(done.stdout.splitlines()[-1])["checks"]}
+    assert checks["plugins"]["status"] == "warn"
+    title = checks["plugins"]["title"]
+    assert title.startswith("plugin cracked (agl-cracked 1.5) cannot be loaded: ModuleNotFoundError: ")
+
+
+def test_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:
+    config = run_file(tmp_path, agent__target="agent_of_test_doctor:hang")
+    process = subprocess.Popen(
+        [*AGL, "doctor", "-c", str(config)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(tmp_path),
+    )
+    try:
+        assert process.stderr is not None
+        while (line := process.stderr.readline()) and "hanging" not in line:
+            pass
+        assert line, "the agent was never run"
+        process.send_signal(signal.SIGINT)
+        _, rest = process.communicate(timeout=120)
+        assert process.returncode == 130 and "Traceback" not in rest, rest
+    finally:
+        process.kill()
+        process.communicate()
+    left = [p.name for p in (tmp_path / "scratch").iterdir() if not p.name.startswith("torchinductor_")]
+    assert left == [] and not (tmp_path / "runs").exists()
+
+
+def test_the_calculator_is_ready_to_train(tmp_path: Path) -> None:
+    sets = ["--set", f"output={tmp_path / 'runs'}"]
+    done = doctor(tmp_path, "-c", str(CONFIG), "--tasks", "4", "--samples", "4", "--quick", "--json", *sets)
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout.splitlines()[-1])
+    checks = {check["name"]: check for check in report["checks"]}
+    assert all(check["status"] in ("ok", "warn") for check in checks.values())
+    capture = checks["capture"]["data"]
+    assert list(capture["verdicts"]) == ["exact"] and list(capture["agents"]) == ["calc"]
+    assert checks["prefix"]["data"]["breaks"].keys() <= {"template"}
+    assert report["suggested_group_size"] >= 2
+    assert report["forecast"]["rollouts"] == 40 * 64 + 4 * 256 + 2 * 64
+    assert any(line.startswith("oracle 1.000 on the same tasks") for line in checks["reward"]["detail"])
+
+
+@pytest.mark.slow
+def test_the_whole_examination_of_the_calculator(tmp_path: Path) -> None:
+    done = doctor(tmp_path, "-c", str(CONFIG), "--json", "--set", f"output={tmp_path / 'runs'}")
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout.splitlines()[-1])
+    checks = {check["name"]: check for check in report["checks"]}
+    assert checks["reward"]["data"]["rollouts"] == 64 and report["suggested_group_size"] >= 4
+    assert 0 < report["forecast"]["logprob_gap_max"] <= 1e-4 and report["forecast"]["step_seconds"] > 0

@@ -1,0 +1,352 @@
+"""What engines and stores can do wrong, beyond a broken body: a clear error, one counted record, no hang."""
+
+import asyncio
+import gzip
+import json
+
+import pytest
+from aiohttp import web
+
+from agentlightning.credit.assign import assign
+from agentlightning.gateway import Limits, Upstream
+from agentlightning.recipes import GRPO
+from agentlightning.store.base import StoreError
+from agentlightning.types import AttemptStatus, Record, Reward, Rollout, RolloutStatus
+
+from .conftest import PROMPT, chunks, events, tokens_of, whole
+
+STREAM = {"stream": True}
+NEST = b'{"a":' * 50_000 + b"1" + b"}" * 50_000
+DEEP = b'{"choices": [{"message": ' + NEST + b', "delta": ' + NEST + b"}]}"
+
+
+def out(world):
+    """Why the recorded calls are not trained."""
+    rollout = Rollout(rollout_id="ro-1", status=RolloutStatus.SUCCEEDED, group_id="g")
+    record = Record(rollout=rollout, calls=world.store.calls, rewards=[Reward(value=1.0)])
+    (ledger,) = assign([record], GRPO(drop_zero_spread=False)).ledgers
+    assert ledger.sums and ledger.made == len(world.store.calls) > 0
+    return ledger.out
+
+
+def answers(world, make):
+    async def answer(request, body):
+        made = make(body)
+        if isinstance(made, bytes):
+            return web.Response(body=made, content_type="application/json")
+        return web.json_response(made)
+
+    world.engine.answer = answer
+
+
+def edited(change):
+    def make(body):
+        answer = whole(body)
+        change(answer, answer["choices"][0])
+        return answer
+
+    return make
+
+
+READABLE = {
+    "a logprob too few": (lambda a, c: c["logprobs"]["content"].pop(), "mismatch"),
+    "an id too many": (lambda a, c: c.update(token_ids=[*c["token_ids"], 7]), "mismatch"),
+    "usage of another answer": (lambda a, c: a["usage"].update(completion_tokens=9), "mismatch"),
+    "prompt counted otherwise": (lambda a, c: a["usage"].update(prompt_tokens=9), "mismatch"),
+    "no ids": (lambda a, c: c.pop("token_ids"), "no-ids"),
+    "no prompt ids": (lambda a, c: a.pop("prompt_token_ids"), "no-ids"),
+    "no logprobs": (lambda a, c: c.pop("logprobs"), "no-logprobs"),
+    "no tokens": (
+        lambda a, c: (
+            c.update(token_ids=[], logprobs={"content": []}),
+            a["usage"].update(completion_tokens=0),
+        ),
+        "empty-response",
+    ),
+}
+
+
+@pytest.mark.parametrize(("change", "reason"), READABLE.values(), ids=READABLE)
+async def test_an_answer_one_can_read_but_not_train(world, change, reason):
+    answers(world, edited(change))
+    assert (await world.post()).status == 200, "the agent has its text"
+    assert out(world) == {reason: 1}
+
+
+async def test_equal_response_ids_do_not_mix_calls(world):
+    answers(world, lambda body: whole(body, text=body["messages"][0]["content"]))
+    for text in ("one", "two three"):
+        assert (await world.post({"messages": [{"role": "user", "content": text}]})).status == 200
+    assert (
+        len({c.response_id for c in world.store.calls}) == 1
+        and len({c.call_id for c in world.store.calls}) == 2
+    )
+    assert [c.response_ids for c in world.store.calls] == [tokens_of("one")[0], tokens_of("two three")[0]]
+    assert out(world) == {}
+
+
+UNREADABLE = {
+    "nested without end": DEEP,
+    "ids as text": b'{"choices": [{"message": {}, "token_ids": "123"}]}',
+    "ids as floats": b'{"choices": [{"message": {}, "token_ids": [1.5]}]}',
+    "ids as bools": b'{"choices": [{"message": {}, "token_ids": [true]}]}',
+    "logprobs a number": b'{"choices": [{"message": {}, "logprobs": 3}]}',
+    "logprob huge": b'{"choices": [{"message": {}, "logprobs": {"content": [{"logprob": 1e999}]}}]}',
+    "usage a list": b'{"choices": [{"message": {}}], "usage": []}',
+    "guided ids of text": b'{"choices": [{"message": {}}], "guided_choice_ids": [["a"]]}',
+}
+
+
+@pytest.mark.parametrize("raw", UNREADABLE.values(), ids=UNREADABLE)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_answer_nobody_can_read(world, raw, stream):
+    answers(world, lambda body: raw)
+    got = await world.post({"stream": stream})
+    assert got.status == 502 and json.loads(got.raw)["error"]["code"] == "bad-answer"
+    assert world.store.calls[0].error.startswith("bad-answer: ") and out(world) == {"error": 1}
+
+
+@pytest.mark.parametrize("raw", [DEEP, NEST, b'{"messages": ' + b"[" * 100_000])
+async def test_a_body_nested_without_end_is_the_agents_fault(world, raw):
+    got = await world.post(data=raw)
+    assert got.status == 400 and json.loads(got.raw)["error"]["code"] == "bad-body"
+
+
+def piece(**choice):
+    return {"id": "c", "choices": [{"index": 0, "delta": {"content": "a"}, "finish_reason": None} | choice]}
+
+
+STREAMS = {
+    "half an event": b'data: {"choices": [\n\n',
+    "html": b"<html>\n\n",
+    "html as data": b"data: <html>\n\n",
+    "ids as text": b'data: {"choices": [{"delta": {}, "token_ids": ["a"]}]}\n\n',
+    "one index twice": {"choices": [{"index": 0, "delta": {}}, {"index": 0, "delta": {}}]},
+    "a tool call that is none": piece(delta={"tool_calls": [3]}),
+    "delta a text": {"choices": [{"delta": "a"}]},
+    "an array": b"data: [1]\n\n",
+    "nested without end": b"data: " + DEEP + b"\n\n",
+}
+
+
+@pytest.mark.parametrize("item", STREAMS.values(), ids=STREAMS)
+@pytest.mark.parametrize("reasoning", ["keep", "split"])
+async def test_a_stream_nobody_can_read(world, item, reasoning):
+    world.gateway.add_route(
+        Upstream(url=world.engine.url, model="tiny", stream_ids=True, reasoning=reasoning)
+    )
+
+    async def answer(request, body):
+        return await world.engine.stream(request, [chunks(body)[0], item], done=False)
+
+    world.engine.answer = answer
+    got = events((await world.post(STREAM)).raw)
+    assert got[-1]["error"]["code"] == "bad-answer" and "[DONE]" not in got
+    assert out(world) == {"error": 1}
+
+
+async def test_a_stream_of_wrong_lengths_is_a_mismatch(world):
+    world.gateway.add_route(Upstream(url=world.engine.url, model="tiny", stream_ids=True))
+
+    async def answer(request, body):
+        items = chunks(body)
+        del items[2]["choices"][0]["logprobs"]
+        return await world.engine.stream(request, items)
+
+    world.engine.answer = answer
+    assert events((await world.post(STREAM)).raw)[-1] == "[DONE]"
+    assert out(world) == {"mismatch": 1}
+
+
+async def test_an_endless_stream_ends(world):
+    world.gateway.add_route(Upstream(url=world.engine.url, model="tiny", stream_ids=True))
+    world.gateway._forwarder._limits = Limits(answer_bytes=4_000)
+
+    async def answer(request, body):
+        items = [chunks(body)[0], *[piece(token_ids=[1])] * 2_000]
+        return await world.engine.stream(request, items)
+
+    world.engine.answer = answer
+    got = events((await world.post(STREAM)).raw)
+    assert "longer than 4000 bytes" in got[-1]["error"]["message"] and out(world) == {"error": 1}
+
+
+async def test_a_stream_that_falls_silent_meets_the_deadline(world):
+    world.gateway.add_route(Upstream(url=world.engine.url, model="tiny", stream_ids=True))
+    world.gateway._forwarder._session._timeout = __import__("aiohttp").ClientTimeout(total=0.1)
+
+    async def answer(request, body):
+        return await world.engine.stream(request, chunks(body), pause_after=2, gate=asyncio.Event())
+
+    world.engine.answer = answer
+    got = events((await world.post(STREAM)).raw)
+    assert got[-1]["error"]["code"] == "engine-timeout"
+    (call,) = world.store.calls
+    assert call.status == "error" and call.response["content"] == "hello there"
+    assert (await world.metrics())["in_flight"] == 0
+
+
+async def test_a_small_body_that_unfolds_to_a_large_one(world):
+    world.gateway._forwarder._limits = Limits(answer_bytes=10_000)
+
+    async def answer(request, body):
+        raw = gzip.compress(json.dumps(whole(body, text="x " * 500_000)).encode())
+        return web.Response(
+            body=raw, headers={"Content-Encoding": "gzip", "Content-Type": "application/json"}
+        )
+
+    world.engine.answer = answer
+    got = await world.post()
+    assert got.status == 502 and json.loads(got.raw)["error"]["code"] == "answer-too-large"
+    assert out(world) == {"error": 1}
+
+
+async def test_a_burst_of_failures_is_one_record_each(world):
+    async def answer(request, body):
+        return web.Response(status=500, text="CUDA error: engine-secret")  # no JSON
+
+    world.engine.answer = answer
+    got = await asyncio.gather(*(world.post({"stream": bool(i % 2)}) for i in range(40)))
+    assert {g.status for g in got} == {500} and not any(b"engine-secret" in g.raw for g in got)
+    assert out(world) == {"error": 40}
+    assert {c.error for c in world.store.calls} == {"HTTP 500 http-500: CUDA error: ***"}
+
+
+async def test_an_error_nested_without_end(world):
+    async def answer(request, body):
+        return web.Response(status=400, body=NEST, content_type="application/json")
+
+    world.engine.answer = answer
+    assert (await world.post()).status == 400
+    assert world.store.calls[0].error.startswith("HTTP 400 http-400: ")
+
+
+# -------------------------------------------------------------------------------- store, gate and engine
+async def test_while_the_store_is_away_answers_are_withheld_and_the_agent_may_come_back(world, caplog):
+    world.store.fail = StoreError("no connection")
+    got = await world.post()
+    assert got.status == 503 and json.loads(got.raw)["error"]["code"] == "store-failed"
+    assert got.headers["Retry-After"] == "1" and "x-should-retry" not in got.headers
+    world.store.fail = None
+    assert (await world.post()).status == 200
+    assert [c.sequence for c in world.store.calls] == [1]
+    assert (await world.metrics())["lost_records"] == 1
+
+
+async def test_a_store_that_cannot_be_asked_whose_key_it_is(world, caplog):
+    async def away(rollout_id):
+        raise StoreError("no connection")
+
+    known, world.store.get_rollout_by_id = world.store.get_rollout_by_id, away
+    world.store.put("ro-9", "at-9")
+    key = world.keys.mint("ro-9", "at-9")
+    got = await world.post(key=key)
+    assert (got.status, got.headers["Retry-After"]) == (503, "1") and not world.engine.bodies
+    world.store.get_rollout_by_id = known
+    assert (await world.post(key=key)).status == 200, "it is asked again"
+
+
+async def test_a_held_call_follows_an_engine_that_has_moved(world):
+    """The engine was restarted elsewhere while the gate was closed."""
+    await world.gateway.pause()
+    world.gateway.add_route(Upstream(url="http://127.0.0.1:1/v1", model="gone"))
+    held = [asyncio.create_task(world.post({"stream": s})) for s in (False, True)]
+    while (await world.metrics())["holding"] < 2:
+        pass
+    world.gateway.add_route(Upstream(url=world.engine.url, model="new", version=lambda: 7))
+    await world.gateway.resume()
+    assert [(await call).status for call in held] == [200, 200]
+    assert {b["model"] for b in world.engine.bodies} == {"new"}
+    assert {c.policy_version for c in world.store.calls} == {7}
+
+
+async def test_a_route_removed_while_a_call_was_held_is_still_asked(world):
+    await world.gateway.pause()
+    held = asyncio.create_task(world.post())
+    while (await world.metrics())["holding"] < 1:
+        pass
+    world.gateway.remove_route("default")
+    await world.gateway.resume()
+    assert (await held).status == 200
+
+
+async def test_stopping_with_the_gate_closed_does_not_hang(world):
+    await world.gateway.pause()
+    held = [asyncio.create_task(world.post({"stream": s})) for s in (False, True)]
+    while (await world.metrics())["holding"] < 2:
+        pass
+    await asyncio.wait_for(world.gateway.stop(), 10)
+    await asyncio.gather(*held, return_exceptions=True)
+    assert [c.status for c in world.store.calls] == ["cancelled"] * 2
+
+
+async def test_closing_an_attempt_whose_store_is_away_does_not_hang(world, caplog):
+    async def answer(request, body):
+        await asyncio.Event().wait()
+
+    world.engine.answer = answer
+    asking = asyncio.create_task(world.post())
+    await world.engine.arrived.wait()
+    world.store.fail = StoreError("no connection")
+    await asyncio.wait_for(world.gateway.close_attempt("at-1"), 10)
+    assert (await asking).status == 503
+    assert (await world.metrics())["lost_records"] == 1
+
+
+# ------------------------------------------------------------------------------------- attempts elsewhere
+async def test_metadata_of_an_attempt_opened_elsewhere(world):
+    world.gateway.add_route(Upstream(policy="critic", url=world.engine.url, model="critic-model"))
+    metadata = {"policies": {"Anna": "critic"}, "tags": {"side": "wolf", "seat": 5}}
+    world.store.put("ro-9", "at-9", metadata=metadata)
+    key = world.keys.mint("ro-9", "at-9")
+    assert (await world.post(key=key, headers={"x-agl-tags": '{"agent": "Anna"}'})).status == 200
+    (call,) = world.store.calls
+    assert (call.policy, call.tags) == ("critic", {"side": "wolf", "seat": "5", "agent": "Anna"})
+    world.store.put("ro-8", "at-8", metadata={"policies": ["?"], "tags": "?"})
+    assert (await world.post(key=world.keys.mint("ro-8", "at-8"))).status == 200
+
+
+@pytest.mark.parametrize("opened", ["here", "elsewhere"])
+async def test_an_attempt_that_lost_its_lease_is_stopped_as_a_whole(world, opened):
+    """The store refuses the first record: the key dies, calls under way are stopped, refused and counted."""
+    if opened == "elsewhere":
+        world.store.put("ro-1", "at-1")
+        world.gateway._attempts._open.clear()
+    hang = asyncio.Event()
+
+    async def answer(request, body):
+        if body["messages"][0]["content"] == "slow":
+            hang.set()
+            await asyncio.Event().wait()
+        return await world.engine.default(request, body)
+
+    world.engine.answer = answer
+    slow = [
+        asyncio.create_task(world.post({"messages": [{"role": "user", "content": "slow"}], "stream": s}))
+        for s in (False, True)
+    ]
+    while len(world.engine.bodies) < 2:
+        await hang.wait()
+        await world.metrics()
+    world.store.ended("at-1")
+    assert (await world.post()).status == 409
+    assert [(await call).status for call in slow] == [409, 409]
+    asked = len(world.engine.bodies)
+    assert (await world.post()).status == 409 and len(world.engine.bodies) == asked, "the engine is spared"
+    assert world.store.counted["refused", "attempt-ended", "at-1"] == 4
+    metrics = await world.metrics()
+    assert (metrics["lost_records"], metrics["in_flight"]) == (3, 0)
+    assert metrics["attempts"] == (1 if opened == "here" else 0)
+    await world.gateway.close_attempt("at-1")
+    assert (await world.metrics())["attempts"] == 0 and not world.store.calls
+
+
+async def test_an_attempt_that_ended_elsewhere_is_not_read_back(world):
+    world.store.put("ro-9", "at-9")
+    key = world.keys.mint("ro-9", "at-9")
+    assert (await world.post(key=key)).status == 200
+    world.store.attempts["at-9"].status = AttemptStatus.TIMEOUT
+    world.store.ended("at-9")
+    assert [(await world.post(key=key)).status for _ in range(3)] == [409] * 3
+    assert world.store.lookups == 1 and len(world.engine.bodies) == 2
+    assert world.store.calls[0].prompt_ids == PROMPT

@@ -1,0 +1,177 @@
+"""Leases: signs of life as often as rollouts need them, and what happens when a lease is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from core.runner import agents_for_workers as agents
+from core.runner.test_runner import reason, serving
+
+from agentlightning.capture.emitters import emit_reward
+from agentlightning.keys import CONTEXT_KEY, Keys
+from agentlightning.runner import CannotRun, RemoteGate, Runner
+from agentlightning.runner.gates import admit
+from agentlightning.runner.heart import Heart
+from agentlightning.store import AttemptEnded, SQLiteStore, Store
+from agentlightning.types import LLM, PromptTemplate, RolloutConfig, RolloutStatus
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[Store]:
+    opened = SQLiteStore(":memory:")
+    yield opened
+    await opened.close()
+
+
+async def test_signs_of_life_are_as_frequent_as_the_shortest_silence_needs() -> None:
+    beats: asyncio.Queue[list[str]] = asyncio.Queue()
+
+    class Ward:
+        async def heartbeat(self, worker_id: str, attempt_ids: list[str]) -> list[str]:
+            beats.put_nowait(attempt_ids)
+            return ["b"] if "b" in attempt_ids else []
+
+    lost: list[str] = []
+    counts: Counter[str] = Counter()
+    store: Any = Ward()
+    heart = Heart(store, "w", 3600.0, lost.append, counts)
+    task = asyncio.create_task(heart.beat())
+    await asyncio.sleep(0)
+    heart.add("a", None)
+    assert heart.interval == 3600.0
+    heart.add("b", 0.04)
+    assert heart.interval == 0.01
+    assert await asyncio.wait_for(beats.get(), 10) == ["a", "b"]  # it did not wait for the hour to pass
+    assert lost == ["b"] and counts == {"lease-lost": 1} and heart.interval == 3600.0
+    heart.add("c", 0.04)
+    for _ in range(3):
+        assert await asyncio.wait_for(beats.get(), 10) == ["a", "c"]
+    heart.discard("c")
+    assert heart.interval == 3600.0
+    task.cancel()
+
+
+async def test_short_silences_do_not_cost_a_living_attempt(store: Store) -> None:
+    async def agent(task: Any) -> float:
+        await asyncio.sleep(0.6)
+        return 1.0
+
+    config = RolloutConfig(unresponsive_seconds=0.2)
+    rollout = await store.enqueue_rollout(1, config=config)
+    async with serving(agent, store, heartbeat=3600.0):
+        [done] = await store.wait_for_rollouts([rollout.rollout_id], timeout=10)
+    assert done.status == RolloutStatus.SUCCEEDED and done.attempts == 1
+
+
+@pytest.mark.parametrize("isolation", ["inline", "process"])
+async def test_a_lost_lease_stops_the_agent_and_its_late_writes_are_refused(
+    store: Store, isolation: Any
+) -> None:
+    agent = agents.misbehave if isolation == "process" else hang
+    async with serving(agent, store, heartbeat=0.05, isolation=isolation, concurrency=1) as runner:
+        rollout = await store.enqueue_rollout("spin")
+        while not runner.running:
+            await asyncio.sleep(0.01)
+        [first] = await store.query_attempts(rollout.rollout_id)
+        taken = await store.start_attempt(rollout.rollout_id, worker_id="another")
+        while runner.running:
+            await asyncio.sleep(0.01)
+        assert runner.ended["lease-lost"] == 1 and runner.ended["fenced"] == 1
+        assert runner.ended["killed"] == (isolation == "process")
+        await store.update_attempt(rollout.rollout_id, taken.attempt.attempt_id, "succeeded")  # type: ignore[arg-type]
+    with pytest.raises(AttemptEnded):
+        await store.update_attempt(rollout.rollout_id, first.attempt_id, "succeeded")  # type: ignore[arg-type]
+    refused = (await store.counts())["refused"]
+    assert sum(refused.values()) >= 2
+    assert (await store.get_rollout_by_id(rollout.rollout_id)).status == RolloutStatus.SUCCEEDED
+
+
+async def hang(task: Any) -> float:
+    try:
+        await asyncio.Event().wait()
+    finally:
+        emit_reward(1.0)  # while it is being stopped: kept by the runner, refused by the store
+    return 1.0
+
+
+async def test_stopping_all_settles_each_as_cancelled(store: Store) -> None:
+    rollouts = [await store.enqueue_rollout(i) for i in range(3)]
+    async with serving(hang, store) as runner:
+        while runner.running < 3:
+            await asyncio.sleep(0.01)
+        runner.stop_all()
+        await store.wait_for_rollouts([r.rollout_id for r in rollouts], timeout=10)
+    for rollout in rollouts:
+        assert (await reason(store, rollout)).startswith("cancelled")
+
+
+async def test_a_stop_is_noticed_while_every_place_is_taken(store: Store) -> None:
+    rollout = await store.enqueue_rollout(1)
+    async with serving(hang, store, concurrency=1, drain=0.05) as runner:
+        while not runner.running:
+            await asyncio.sleep(0.01)
+    assert (await reason(store, rollout)).startswith("cancelled")
+
+
+# ------------------------------------------------------------------------------------------ keys of gateways
+INFO: Any = None
+
+
+class Book:
+    """A gate that hands out one key."""
+
+    url = "http://127.0.0.1:9/v1"
+
+    def open_attempt(self, info: Any) -> str:
+        return "key"
+
+    async def close_attempt(self, attempt_id: str) -> None:
+        return None
+
+
+def test_keys_go_to_our_gateway_only() -> None:
+    ours = LLM(endpoint="http://127.0.0.1:7/v1", model="m", api_key=CONTEXT_KEY)
+    at_gate = LLM(endpoint=Book.url, model="m")
+    theirs = LLM(endpoint="https://vendor/v1", model="m", api_key="vendor")
+    text = PromptTemplate(template="x")
+    found, key, url = admit({"a": ours, "b": theirs, "c": text}, Book(), INFO)
+    assert (key, url) == ("key", "http://127.0.0.1:7/v1")
+    assert found["a"].api_key == "key" and found["b"] is theirs and found["c"] is text  # type: ignore[union-attr]
+    found, key, url = admit({"a": at_gate}, Book(), INFO)
+    assert found["a"].api_key == "key" and url == Book.url  # type: ignore[union-attr]
+    assert admit({"b": theirs}, None, INFO) == ({"b": theirs}, None, None)
+    with pytest.raises(CannotRun, match="several gateways"):
+        admit({"a": ours, "c": at_gate}, Book(), INFO)
+    with pytest.raises(CannotRun, match="set AGL_SECRET to the same value"):
+        admit({"a": ours}, None, INFO)
+
+
+async def test_a_remote_gates_key_is_one_of_the_run(store: Store) -> None:
+    keys, seen = Keys(b"x" * 16), []
+
+    async def agent(task: Any, llm: LLM) -> float:
+        seen.append(keys.check(llm.api_key or ""))
+        return 1.0
+
+    llm = LLM(endpoint="http://127.0.0.1:7/v1", model="m", api_key=CONTEXT_KEY)
+    await store.add_resources({"llm": llm})
+    rollout = await Runner(agent, store, gate=RemoteGate(Keys(b"x" * 16))).step(1)
+    attempt = await store.get_latest_attempt(rollout.rollout_id)
+    assert attempt is not None and rollout.status == RolloutStatus.SUCCEEDED
+    assert [(c.rollout_id, c.attempt_id) for c in seen] == [(rollout.rollout_id, attempt.attempt_id)]
+
+
+async def test_without_a_gate_for_its_gateway_serving_ends_and_the_rollout_may_be_tried_elsewhere(
+    store: Store,
+) -> None:
+    await store.add_resources({"llm": LLM(endpoint="http://g/v1", model="m", api_key=CONTEXT_KEY)})
+    config = RolloutConfig(max_attempts=2, retry_on=["cancelled"])
+    rollout = await store.enqueue_rollout(1, config=config)
+    with pytest.raises(CannotRun, match="points at the gateway http://g/v1"):
+        await asyncio.wait_for(Runner(hang, store, concurrency=1, drain=0.0).serve(), 10)
+    assert (await store.get_rollout_by_id(rollout.rollout_id)).attempts >= 1
+    assert (await reason(store, rollout)).startswith("cancelled: resource 'llm' points at")

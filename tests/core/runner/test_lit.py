@@ -1,0 +1,66 @@
+"""The runner under the seed's name."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+
+import pytest
+
+import agentlightning as agl
+from agentlightning.store import SQLiteStore, Store
+from agentlightning.types import PromptTemplate, RolloutStatus, UsageError
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[Store]:
+    opened = SQLiteStore(":memory:")
+    yield opened
+    await opened.close()
+
+
+def solve(task: str, prompt_template: PromptTemplate) -> float:
+    return float(len(prompt_template.format(any_input=task)))
+
+
+@pytest.mark.parametrize("tracer", [None, object()])
+async def test_iter_serves_until_told(store: Store, tracer: object) -> None:
+    runner = agl.LitAgentRunner[str](tracer=tracer)
+    update = await store.add_resources({"prompt_template": PromptTemplate(template="<{any_input}>")})
+    event = threading.Event()
+    with runner.run_context(agent=solve, store=store):
+        serving = asyncio.create_task(runner.iter(event=event))
+        rollout = await store.enqueue_rollout(input="abc", resources_id=update.resources_id)
+        [done] = await store.wait_for_rollouts([rollout.rollout_id], timeout=10)
+        event.set()
+        await asyncio.wait_for(serving, 10)
+    assert agl.find_final_reward(await store.query_spans(done.rollout_id)) == 5.0
+
+
+async def test_iter_ends_after_so_many(store: Store) -> None:
+    ids = [(await store.enqueue_rollout(i)).rollout_id for i in range(3)]
+    runner = agl.LitAgentRunner[int](max_rollouts=2)
+    with runner.run_context(agent=lambda task: 1.0, store=store):
+        await asyncio.wait_for(runner.iter(), 10)
+    assert [(await store.get_rollout_by_id(i)).status for i in ids] == ["succeeded", "succeeded", "queuing"]
+
+
+@pytest.mark.parametrize("given", [{"prompt_template": "{any_input}!"}, None])
+async def test_step(store: Store, given: dict[str, str] | None) -> None:
+    update = await store.add_resources({"prompt_template": "{any_input}{any_input}"})
+    runner = agl.LitAgentRunner[str]()
+    with runner.run_context(agent=solve, store=store):
+        if given is not None:
+            rollout = await runner.step("ab", resources=given, mode="val")
+        else:
+            rollout = await runner.step("ab", resources_id=update.resources_id)
+        with pytest.raises(UsageError, match="either resources or resources_id"):
+            await runner.step("ab", resources={}, resources_id="x")
+    assert rollout.status == RolloutStatus.SUCCEEDED and rollout.mode == ("train" if given is None else "val")
+    assert agl.find_final_reward(await store.query_spans(rollout.rollout_id)) == (3.0 if given else 4.0)
+
+
+async def test_outside_its_context_it_has_no_agent() -> None:
+    with pytest.raises(UsageError, match="there is no agent yet"):
+        await agl.LitAgentRunner[str]().iter()

@@ -1,0 +1,254 @@
+"""Worker processes: whatever the agent does to its process, its attempt ends so, and the run goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from core.runner import agents_for_workers as agents
+from core.runner.test_runner import Gate, finish, reason, serving
+
+from agentlightning.agents import LitAgent
+from agentlightning.runner import CannotRun, Runner
+from agentlightning.store import SQLiteStore, Store
+from agentlightning.types import LLM, RolloutConfig, RolloutStatus, UsageError
+
+LIMIT = RolloutConfig(timeout_seconds=0.4)
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[Store]:
+    opened = SQLiteStore(":memory:")
+    yield opened
+    await opened.close()
+
+
+def processes(agent: Any = agents.misbehave, **options: Any) -> dict[str, Any]:
+    return {"agent": agent, "isolation": "process", **options}
+
+
+async def rewards(store: Store, rollout_id: str) -> list[float]:
+    [record] = await store.records([rollout_id])
+    return [r.value for r in record.rewards]
+
+
+async def test_attempts_run_in_few_warm_processes(store: Store) -> None:
+    async with serving(agents.misbehave, store, concurrency=2, isolation="process") as runner:
+        done = await finish(store, ["pid"] * 6 + [0.25])
+    values = [(await rewards(store, r.rollout_id))[0] for r in done]
+    assert len(set(values[:6])) <= 2 and float(os.getpid()) not in values
+    assert values[6] == 0.25 and runner.ended == {"succeeded": 7}
+
+
+@pytest.mark.parametrize("vice", ["hold the gil", "swallow", "spin"])
+async def test_what_cannot_be_cancelled_is_killed_and_the_run_goes_on(store: Store, vice: str) -> None:
+    async with serving(agents.misbehave, store, concurrency=1, isolation="process") as runner:
+        [bad] = await finish(store, [vice], config=LIMIT)
+        [good] = await finish(store, [1])
+    assert await reason(store, bad) == "timeout: the attempt took longer than 0.4 s"
+    assert await rewards(store, bad.rollout_id) == [0.5]  # what had arrived is kept
+    assert good.status == RolloutStatus.SUCCEEDED
+    assert runner.ended == {"timeout": 1, "killed": 1, "succeeded": 1}
+
+
+async def test_a_sync_agent_is_killed_too(store: Store) -> None:
+    async with serving(agents.sync_hang, store, concurrency=1, isolation="process") as runner:
+        await finish(store, ["hang"], config=LIMIT)
+        await finish(store, [1])
+    assert runner.ended == {"timeout": 1, "killed": 1, "succeeded": 1}
+
+
+@pytest.mark.parametrize(
+    ("vice", "why"),
+    [
+        ("segfault", "agent-raised: the worker process died with signal 11 (SIGSEGV)"),
+        ("exit hard", "agent-raised: the worker process exited with status 7"),
+    ],
+)
+async def test_a_process_that_dies_fails_its_attempt(store: Store, vice: str, why: str) -> None:
+    async with serving(agents.misbehave, store, concurrency=1, isolation="process") as runner:
+        bad, good = await finish(store, [vice, 1])
+    assert await reason(store, bad) == why
+    assert await rewards(store, bad.rollout_id) == [0.5]
+    assert good.status == RolloutStatus.SUCCEEDED and runner.ended["died"] == 1
+
+
+@pytest.mark.parametrize(
+    ("vice", "why"),
+    [
+        ("exit", "agent-raised: SystemExit: 3"),
+        ("interrupt", "agent-raised: KeyboardInterrupt: no message"),
+        ("surrogates", "agent-raised: UnicodeEncodeError: "),
+    ],
+)
+async def test_what_is_raised_ends_the_attempt_only(store: Store, vice: str, why: str) -> None:
+    async with serving(agents.misbehave, store, concurrency=1, isolation="process") as runner:
+        bad, good = await finish(store, [vice, 1])
+    assert (await reason(store, bad)).startswith(why)
+    assert good.status == RolloutStatus.SUCCEEDED and not runner.ended["died"]
+
+
+@pytest.mark.parametrize("vice", ["read stdin", "noise", "threads", "fork", "environment"])
+async def test_what_does_no_harm(store: Store, vice: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGL_SECRET", "x" * 32)
+    async with serving(agents.misbehave, store, concurrency=1, isolation="process") as runner:
+        done = await finish(store, [vice, 1])
+    for rollout in done:
+        assert await rewards(store, rollout.rollout_id) == [1.0]
+    assert runner.ended == {"succeeded": 2}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="orphans are adopted by the kernel's subreaper")
+async def test_what_the_agent_started_is_killed_with_it(store: Store) -> None:
+    config = RolloutConfig(timeout_seconds=1.5)
+    async with serving(agents.misbehave, store, concurrency=1, isolation="process"):
+        [rollout] = await finish(store, ["fork and hang"], config=config)
+    [record] = await store.records([rollout.rollout_id])
+    started = [int(r.value) for r in record.rewards if r.name == "child"]
+    assert len(started) == 3  # in its group, in another session, and an orphan that it adopted
+    for pid in started:
+        assert not await alive(pid)
+
+
+async def alive(pid: int) -> bool:
+    """Whether a process is there and no zombie; one that was just killed has a moment to go."""
+    for _ in range(100):
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z":
+                return False
+        except FileNotFoundError:
+            return False
+        await asyncio.sleep(0.02)
+    return True
+
+
+async def test_state_decorators_keys_and_counts_travel(store: Store) -> None:
+    gate = Gate()
+    resources = await store.add_resources({"llm": LLM(endpoint=gate.url, model="policy")})
+    for agent, task, value in [
+        (agents.Configured(3.0), 2.0, 6.0),
+        (agents.decorated, 0.5, 0.5),
+        (agents.key_of, 0, float(len("key-of-at-") + 16)),
+    ]:
+        async with serving(agent, store, concurrency=1, isolation="process", gate=gate) as runner:
+            [rollout] = await finish(store, [task], resources_id=resources.resources_id)
+        [found] = await rewards(store, rollout.rollout_id)
+        assert found == value or agent is agents.key_of
+        assert runner.ended["end-hook-failed"] == isinstance(agent, agents.Configured)
+    assert len(gate.closed) == 3
+
+
+async def test_supplied_transitions_come_back_over_the_pipe(store: Store) -> None:
+    async with serving(agents.misbehave, store, concurrency=1, isolation="process"):
+        [rollout] = await finish(store, ["supply"])
+    [record] = await store.records([rollout.rollout_id])
+    [call] = record.calls
+    assert (call.api, call.prompt_ids, call.response_ids) == ("supplied", [1, 2], [3])
+    assert [(r.value, r.call_id) for r in record.rewards] == [(1.0, call.call_id)]
+
+
+class Locked(LitAgent[Any]):
+    """Holds what no process can be sent."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+
+
+async def test_an_agent_that_cannot_be_sent_is_refused_with_the_way_out(store: Store) -> None:
+    async def local(task: Any) -> float:
+        return 1.0
+
+    for agent in (local, lambda task: 1.0, Locked()):
+        with pytest.raises(CannotRun, match=r"top level of a module.*isolation='inline'"):
+            Runner(agent, store, isolation="process")
+    with pytest.raises(UsageError, match="isolation is 'thread'; use inline or process"):
+        Runner(agents.misbehave, store, isolation="thread")  # type: ignore[arg-type]
+
+
+class Unloadable(LitAgent[Any]):
+    """Pickles, and does not come back."""
+
+    def __reduce__(self) -> Any:
+        return (_refuse, ())
+
+
+def _refuse() -> None:
+    raise RuntimeError("no licence on this machine")
+
+
+async def test_an_agent_that_cannot_be_loaded_ends_serving_before_a_lease(store: Store) -> None:
+    await store.enqueue_rollout(1)
+    with pytest.raises(CannotRun, match=r"could not load the agent: RuntimeError: no licence.*test_process"):
+        await Runner(Unloadable(), store, isolation="process").serve()
+    [waiting] = await store.query_rollouts()
+    assert waiting.status == RolloutStatus.QUEUING
+
+
+async def test_a_step_needs_no_serving(store: Store) -> None:
+    runner = Runner(agents.misbehave, store, isolation="process", concurrency=1)
+    try:
+        for task in (0.5, 1):
+            rollout = await runner.step(task)
+            assert await rewards(store, rollout.rollout_id) == [float(task)]
+    finally:
+        await runner.close()
+
+
+async def test_stopping_kills_and_settles_what_hangs(store: Store) -> None:
+    rollout = await store.enqueue_rollout("hold the gil")
+    async with serving(agents.misbehave, store, isolation="process", concurrency=1, drain=0.0) as runner:
+        while not runner.running:
+            await asyncio.sleep(0.01)
+    assert await reason(store, rollout) == "cancelled: the attempt was stopped from outside"
+    assert runner.running == 0
+
+
+SCRIPT = """
+import asyncio, sys
+from agentlightning.runner import Runner
+from agentlightning.store import SQLiteStore
+from agentlightning import emit_reward
+
+async def agent(task):
+    import os
+    print(os.getpid(), flush=True)
+    await asyncio.Event().wait()
+
+async def main():
+    store = SQLiteStore(":memory:")
+    await store.enqueue_rollout(1)
+    await Runner(agent, store, isolation="process", concurrency=1).serve()
+
+if __name__ == "__main__":
+    asyncio.run(main())
+"""
+
+
+async def test_workers_of_a_script_die_with_it(tmp_path: Path) -> None:
+    """The agent comes from the main script, by its path; the script is killed with SIGKILL."""
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, str(script), stdout=asyncio.subprocess.PIPE
+    )
+    assert process.stdout is not None
+    worker = int(await asyncio.wait_for(process.stdout.readline(), 30))
+    assert worker != process.pid
+    process.kill()
+    await process.wait()
+    assert not await alive(worker)
+
+
+async def test_an_agent_of_a_prompt_is_refused() -> None:
+    code = SCRIPT.replace('if __name__ == "__main__":', "if True:")
+    done = await asyncio.to_thread(
+        subprocess.run, [sys.executable, "-c", code], capture_output=True, text=True, timeout=60
+    )
+    assert "defined in __main__ without a file" in done.stderr

@@ -1,0 +1,90 @@
+"""The failure table: read from what a person wrote, and what it asks of the store."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from agentlightning.types.failure import (
+    DEFAULT,
+    KINDS,
+    Action,
+    kind_of,
+    kind_of_end,
+    read_table,
+    rollout_config,
+)
+
+
+@pytest.mark.parametrize(
+    ("given", "action"),
+    [
+        (None, Action()),
+        ("leave-out", Action()),
+        ("retry", Action(retry=True)),
+        (-1, Action(reward=-1.0)),
+        (0.5, Action(reward=0.5)),
+        ({"retry": True, "reward": 0.0}, Action(retry=True, reward=0.0)),
+        ({"retry": True}, Action(retry=True)),
+        ({}, Action()),
+    ],
+)
+def test_an_action_as_a_person_writes_it(given: Any, action: Action) -> None:
+    assert read_table({"timeout": given}) == {**DEFAULT, "timeout": action}
+
+
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        ({"tiemout": 0.0}, "unknown kind 'tiemout'; use one of agent-raised.*timeout"),
+        ({"timeout": math.nan}, "failure.'timeout'.*finite"),
+        ({"timeout": math.inf}, "failure.'timeout'.*finite"),
+        ({"timeout": True}, "failure.'timeout'. = True: give a reward, 'retry', 'leave-out'"),
+        ({"timeout": "again"}, "failure.'timeout'. = 'again': give a reward"),
+        ({"timeout": {"rewrad": 1.0}}, "failure.'timeout'.*rewrad"),
+        ({"timeout": {"reward": "1"}}, "failure.'timeout'.*give a reward"),
+        ({"timeout": [1.0]}, "failure.'timeout'"),
+    ],
+)
+def test_bad_tables_are_named(table: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        read_table(table)
+
+
+def test_by_default_nothing_becomes_a_number_and_what_is_nobodys_fault_is_tried_again() -> None:
+    assert read_table(None) == dict(DEFAULT)
+    assert all(action == Action(retry=True) for action in DEFAULT.values())
+    config = rollout_config(read_table(None), timeout=5.0)
+    assert (config.timeout_seconds, config.max_attempts) == (5.0, 3)
+    assert config.retry_on == ["bad-record", "cancelled", "model-5xx", "unresponsive"]
+
+
+def test_without_a_kind_to_try_again_there_is_one_attempt() -> None:
+    config = rollout_config(read_table(dict.fromkeys(DEFAULT)), attempts=5)
+    assert (config.max_attempts, config.retry_on) == (1, [])
+
+
+@pytest.mark.parametrize(
+    ("reason", "kind"),
+    [(None, None), ("", None), ("timeout", "timeout"), ("timeout: 5 s", "timeout"), ("timeouts: 5 s", None)],
+)
+def test_a_reason_names_its_kind_by_its_first_word(reason: str | None, kind: str | None) -> None:
+    assert kind_of(reason) == kind
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "kind"),
+    [
+        ("failed", "over-length: 9000 tokens", "over-length"),
+        ("timeout", "longer than timeout_seconds", "timeout"),
+        ("unresponsive", None, "unresponsive"),
+        ("cancelled", "no more", "cancelled"),
+        ("failed", "no more", "failed"),
+        ("running", None, "failed"),
+    ],
+)
+def test_every_end_has_one_kind(status: str, reason: str | None, kind: str) -> None:
+    assert kind_of_end(status, reason) == kind
+    assert kind in KINDS

@@ -1,0 +1,154 @@
+"""A run that breaks off goes on from its last checkpoint, bit for bit; a broken step runs as new attempts."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from e2e.test_line import Watch, trainer
+
+from agentlightning import GRPO
+from agentlightning.hookspecs import hookimpl
+from agentlightning.runs import RunError
+from agentlightning.store import SQLiteStore
+from agentlightning.types import AttemptStatus, Batch
+from agl_local.checkpoint import latest
+from agl_local.policy import fingerprint, load_policy
+from calc_x.agent import solve
+from calc_x.datasets import load
+
+TRAIN, HELD_OUT = load("generated:train", limit=50), load("generated:heldout", limit=4)
+
+
+class Crash(BaseException):
+    """Stands for whatever ends a process: nothing catches it."""
+
+
+class Breaks(Watch):
+    """Ends the run when the rows of step ``at`` are built, before they are trained."""
+
+    def __init__(self, at: int) -> None:
+        super().__init__()
+        self.at = at
+
+    @hookimpl
+    def agl_rows_built(self, step: int, batch: Batch) -> None:
+        self.batches.append(batch)
+        if step == self.at:
+            raise Crash
+
+
+async def life(
+    folder: Path, watch: Watch, *, steps: int = 4, save_every: int = 2, **options: Any
+) -> dict[str, Any]:
+    """One life of the run ``r``; digests of the parameters at each step."""
+    given = {"threads": 1, "engine": "thread", "max_len": 512, "digest_every": 1, "save_every": save_every}
+    made = trainer(folder, watch, steps=steps, batch_size=2, run="r", options=given, **options)
+    return await made.afit(solve, TRAIN, HELD_OUT)
+
+
+async def broken(folder: Path) -> tuple[Breaks, Path]:
+    """A run that finished steps 0 to 2 and broke off in step 3; its checkpoint is that of two steps."""
+    first = Breaks(at=3)
+    with pytest.raises(Crash):
+        await life(folder, first)
+    return first, folder / "r"
+
+
+async def test_a_run_goes_on_from_its_checkpoint_and_repeats_only_what_came_after(tmp_path: Path) -> None:
+    first, folder = await broken(tmp_path)
+    assert [r.step for r in first.reports] == [0, 1, 2]
+    checkpoint = latest(folder / "checkpoints")
+    assert checkpoint is not None and checkpoint.step == 2
+    saved = fingerprint(load_policy(checkpoint.folder / "policy").model)
+    assert saved == first.reports[1].params_digest  # bit for bit the state after the second step
+
+    second = Watch()
+    summary = await life(tmp_path, second, resume=True)
+    assert [r.step for r in second.reports] == [2, 3]  # 0 and 1 are never trained again
+    assert [r.policy_version for r in second.reports] == [3, 4]
+    versions = {v for row in second.batches[0].rows for v, m in zip(row.versions, row.mask, strict=True) if m}
+    assert versions == {2}
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [0, 1, 2, 3]
+    assert [line["params_digest"] for line in lines[:2]] == [r.params_digest for r in first.reports[:2]]
+    evaluations = [
+        json.loads(line)["name"] for line in (folder / "evaluations.jsonl").read_text().splitlines()
+    ]
+    assert evaluations == ["before", "before-sampled", "after", "after-sampled"]
+    assert summary["totals"]["rollouts"] == 4 * 2 * 4  # each step once
+
+
+async def test_the_broken_step_runs_again_as_new_attempts(tmp_path: Path) -> None:
+    await broken(tmp_path)
+    await life(tmp_path, Watch(), resume=True)
+    store = SQLiteStore(tmp_path / "r" / "store.sqlite")
+    made = {step: {s.rollout_id for s in await store.query_seals("r", step)} for step in range(4)}
+    assert [len(ids) for ids in made.values()] == [8, 8, 8, 8]
+    for step, ids in made.items():
+        attempts = [await store.query_attempts(i) for i in sorted(ids)]
+        assert {len(a) for a in attempts} == ({1} if step < 2 else {2})
+        assert all(a[-1].status is AttemptStatus.SUCCEEDED for a in attempts)
+        sealed = {s.rollout_id: s.attempt_id for s in await store.query_seals("r", step)}
+        assert all(sealed[a[-1].rollout_id] == a[-1].attempt_id for a in attempts)
+    (run,) = await store.query_runs()
+    assert [one["first_step"] for one in run["resumed"]] == [2]
+    await store.close()
+
+
+async def test_a_run_without_a_checkpoint_begins_again_under_its_name(tmp_path: Path) -> None:
+    with pytest.raises(Crash):
+        await life(tmp_path, Breaks(at=1))
+    watch = Watch()
+    await life(tmp_path, watch, steps=2, resume=True)
+    assert [r.step for r in watch.reports] == [0, 1]
+
+
+async def test_a_run_that_is_over_can_be_made_longer(tmp_path: Path) -> None:
+    await life(tmp_path, Watch(), steps=1, save_every=1)
+    watch = Watch()
+    summary = await life(tmp_path, watch, steps=2, save_every=1, resume=True)
+    assert [r.step for r in watch.reports] == [1]
+    assert summary["totals"]["rollouts"] == 16
+    names = [
+        json.loads(line)["name"] for line in (tmp_path / "r" / "evaluations.jsonl").read_text().splitlines()
+    ]
+    assert names.count("after") == 2  # that of one step stands, that of two is made
+
+
+async def test_what_a_run_began_with_cannot_change(tmp_path: Path) -> None:
+    await life(tmp_path, Watch(), steps=1, save_every=1)
+    with pytest.raises(RunError, match=r"r exists: go on with it"):
+        await life(tmp_path, Watch(), steps=2)
+    with pytest.raises(RunError, match="seed was 1 when it began and is 2"):
+        await life(tmp_path, Watch(), resume=True, seed=2)
+    with pytest.raises(RunError, match="recipe was"):
+        await life(tmp_path, Watch(), resume=True, algorithm=GRPO(group_size=2))
+    given = trainer(
+        tmp_path, Watch(), run="r", resume=True, batch_size=2, options={"threads": 1, "engine": "thread"}
+    )
+    with pytest.raises(RunError, match="data was"):
+        await given.afit(solve, TRAIN[:20], HELD_OUT)
+    (tmp_path / "r" / "store.sqlite").unlink()
+    with pytest.raises(RunError, match="its store knows no run r"):
+        await life(tmp_path, Watch(), resume=True)
+
+
+async def test_one_process_trains_a_run(tmp_path: Path) -> None:
+    watch = Watch()
+    made = trainer(tmp_path, watch, run="r", options={"threads": 1, "engine": "thread"})
+    async with made.session(solve, TRAIN, ()):
+        with pytest.raises(RunError, match="being trained already"):
+            async with trainer(tmp_path, Watch(), run="r", resume=True).session(solve, TRAIN, ()):
+                raise AssertionError
+
+
+def test_names_of_runs(tmp_path: Path) -> None:
+    for name in ("../x", "", "a b", "/etc"):
+        with pytest.raises(RunError, match="use letters"):
+            asyncio.run(trainer(tmp_path, Watch(), run=name).afit(solve, TRAIN))
+    with pytest.raises(RunError, match="nothing to resume"):
+        asyncio.run(trainer(tmp_path, Watch(), resume=True).afit(solve, TRAIN))
