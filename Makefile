@@ -12,10 +12,10 @@ PIP := $(PY) -m pip install --quiet --disable-pip-version-check -c constraints.t
 PATHS := -e ./core -e ./plugins/local -e "./adapters/autogen[instruments,mcp]"
 MANIFESTS := constraints.txt pyproject.toml $(wildcard core/pyproject.toml plugins/*/pyproject.toml adapters/*/pyproject.toml)
 
-.PHONY: help demo test test-slow lint fix wheels real-data seeds bench clean
+.PHONY: help demo test test-slow drills-core failing lint fix wheels real-data seeds bench clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 demo: .venv/demo ## an agent gets better on this machine: evaluate, train, evaluate; the last line is JSON
 	@.venv/bin/agl train --config examples/calc_x/cpu.yaml
@@ -25,6 +25,12 @@ test: .venv/test ## the test suite, without the slow tests
 
 test-slow: .venv/test ## the tests that take minutes
 	@$(PY) -m pytest -q -m slow
+
+drills-core: .venv/demo ## kill -9 trainer, runner and store at random; the last line is JSON
+	@$(PY) tests/drills/core.py
+
+failing: .venv/demo ## an agent that fails in a fifth of its attempts beside a healthy one; the last line is JSON
+	@$(PY) bench/failing_agent/run.py
 
 lint: .venv/lint ## ruff, mypy --strict, import contracts
 	@$(PY) -m ruff check .

@@ -39,7 +39,7 @@ from agentlightning.types import Attempt, AttemptStatus, Batch, Evaluation, Roll
 
 BENCH = Path(__file__).resolve().parents[1]
 CONFIG = BENCH.parent / "examples" / "calc_x" / "cpu.yaml"
-PATIENCE = 4.0
+PATIENCE = 2.0
 """An attempt's time is up after this many times the longest attempt of the healthy run: short, because every
 step waits for those that hang, and long enough for those that do not.
 """

@@ -49,7 +49,7 @@ def test_reads_types_and_relative_paths(tmp_path: Path) -> None:
             'agent: {target: a, select: "re:("}\nbackend: {policy: p}',
             r"run\.yaml: agent\.select: .*'\(' is not a regular expression: ",
         ),
-        ("agent: {target: a, concurrency: 0}\nbackend: {policy: p}", r"agent\.concurrency: .*or equal to 1"),
+        ("agent: {target: a, concurrency: -1}\nbackend: {policy: p}", r"agent\.concurrency: .*or equal to 0"),
     ],
 )
 def test_errors_name_file_and_key(tmp_path: Path, text: str, match: str) -> None:

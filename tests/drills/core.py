@@ -33,6 +33,9 @@ from typing import Any
 
 from rich.console import Console
 
+from agentlightning.audit.places import Place
+from agentlightning.audit.run import run_in
+from agentlightning.audit.verify import verify
 from agentlightning.store import SQLiteStore, StoreClient
 from agentlightning.types import AttemptStatus, Rollout, Span
 
@@ -165,14 +168,10 @@ async def train(scene: Scene, kills: int, choose: random.Random) -> Witness:
     witness, stop = Witness(scene.url), asyncio.Event()
     writing = asyncio.create_task(witness.run(stop))
     try:
-        while scene.processes["trainer"].poll() is None or kills > scene.kills.total():
-            if scene.processes["trainer"].poll() is not None:
-                raise SystemExit(
-                    f"{scene.name}: the run ended after {scene.kills.total()} of {kills} kills: more steps"
-                )
-            await asyncio.sleep(choose.uniform(0.2, 2.2) if kills > scene.kills.total() else 0.2)
-            revive(scene)
-            if kills > scene.kills.total() and scene.processes["trainer"].poll() is None:
+        while scene.processes["trainer"].poll() is None:
+            await asyncio.sleep(pause(scene, kills, choose))
+            still_serving(scene)
+            if scene.kills.total() < kills and scene.processes["trainer"].poll() is None:
                 strike(scene, choose)
             if writing.done():
                 writing.result()
@@ -180,11 +179,22 @@ async def train(scene: Scene, kills: int, choose: random.Random) -> Witness:
         stop.set()
         await asyncio.gather(writing, return_exceptions=True)
         scene.close()
-    if scene.processes["trainer"].returncode != 0:
+    code = scene.processes["trainer"].returncode
+    if code != 0:
+        raise SystemExit(f"{scene.name}: the trainer ended with {code}; see {scene.folder}/trainer.log")
+    if scene.kills.total() < kills:
         raise SystemExit(
-            f"{scene.name}: the trainer ended with {scene.processes['trainer'].returncode}; see {scene.folder}/trainer.log"
+            f"{scene.name}: over after {scene.kills.total()} of {kills} kills: give more --steps"
         )
     return witness
+
+
+def pause(scene: Scene, kills: int, choose: random.Random) -> float:
+    """Seconds to the next kill: at random, and soon where the kills lag behind the steps."""
+    if scene.kills.total() >= kills:
+        return 0.2
+    behind = scene.kills.total() * scene.steps < kills * (last_step(scene) + 1)
+    return choose.uniform(0.05, 0.6) if behind else choose.uniform(0.3, 3.0)
 
 
 def strike(scene: Scene, choose: random.Random) -> None:
@@ -199,8 +209,8 @@ def strike(scene: Scene, choose: random.Random) -> None:
     )
 
 
-def revive(scene: Scene) -> None:
-    """Store and runner must not end by themselves; a trainer that gives up (not done) is a failure too."""
+def still_serving(scene: Scene) -> None:
+    """Store and runner must not end by themselves."""
     for role in ("store", "runner"):
         code = scene.processes[role].poll()
         if code is not None:
@@ -214,7 +224,7 @@ def last_step(scene: Scene) -> int:
     return file.read_bytes().count(b"\n") if file.exists() else 0
 
 
-async def hashes(scene: Scene, store: SQLiteStore) -> dict[int, str]:
+async def hashes(store: SQLiteStore) -> dict[int, str]:
     """Step → sha256 over its rows and the parameters after it."""
     out = {}
     for report in await store.query_steps(RUN):
@@ -224,23 +234,25 @@ async def hashes(scene: Scene, store: SQLiteStore) -> dict[int, str]:
 
 
 async def account(scene: Scene, witness: Witness) -> dict[str, Any]:
-    """What the store holds afterwards: hashes, what is missing, what is there twice."""
+    """What the store holds afterwards: hashes, what is missing, what is there twice, what does not verify."""
     store = SQLiteStore(scene.place)
     try:
-        found = await hashes(scene, store)
         lost, doubled = await witness.audit(store)
-        seals = await store.query_seals(RUN)
+        seals = await store.query_seals(RUN, limit=100_000)
         doubled += sum(n > 1 for n in Counter(seal.rollout_id for seal in seals).values())
         lost += sum(seal.ledger.get("not-recorded", 0) for seal in seals)
         run = next(r for r in await store.query_runs() if r["run_id"] == RUN)
-        lives = [life["first_step"] for life in run.get("resumed", [])]
-        doubled += sum(later < earlier for earlier, later in pairwise(lives))
+        lives = [0, *(life["first_step"] for life in run.get("resumed", []))]
+        doubled += sum(later < earlier for earlier, later in pairwise(lives))  # a finished step, once more
+        checked = await verify(await run_in(store, Place(str(scene.place), scene.folder / RUN, RUN)))
         return {
-            "hashes": found,
+            "hashes": await hashes(store),
             "lost": lost,
             "doubled": doubled,
-            "lives": len(lives) + 1,
-            "calls": sum(s.calls for s in seals),
+            "unverified": len(checked.differences),
+            "lives": len(lives),
+            "calls": sum(seal.calls for seal in seals),
+            "acknowledged": sum(map(len, witness.acknowledged.values())),
         }
     finally:
         await store.close()
@@ -292,6 +304,8 @@ async def drill(base: Path, kills: int, steps: int, seed: int) -> dict[str, Any]
         "doubled": sum(found["doubled"] for found in [reference, *every]),
         "hash_mismatches": mismatches,
         "steps_compared": len(every) * steps,
+        "unverified": sum(found["unverified"] for found in [reference, *every]),
+        "acknowledged": sum(found["acknowledged"] for found in [reference, *every]),
         "killed": dict(by_role),
         "seed": seed,
         "seconds": [found["seconds"] for found in [reference, *every]],
@@ -309,7 +323,8 @@ def main() -> int:
     try:
         result = asyncio.run(drill(base, arguments.kills, arguments.steps, arguments.seed))
         print(json.dumps(result), flush=True)
-        good = not (result["lost"] or result["doubled"] or result["hash_mismatches"])
+        good = not any(result[name] for name in ("lost", "doubled", "hash_mismatches", "unverified"))
+        arguments.keep = arguments.keep or not good
     except BaseException:
         arguments.keep = True
         raise

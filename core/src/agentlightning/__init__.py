@@ -13,7 +13,10 @@ from typing import TYPE_CHECKING, Any
 from agentlightning._version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from agentlightning import tracer as tracer
     from agentlightning.agents import LitAgent as LitAgent, agent as agent, rollout as rollout
+    from agentlightning.algorithms.algo import Algorithm as Algorithm, algo as algo
+    from agentlightning.algorithms.baseline import FAST as FAST, Baseline as Baseline
     from agentlightning.capture.context import (
         current_attempt as current_attempt,
         current_task as current_task,
@@ -32,11 +35,28 @@ if TYPE_CHECKING:
         find_reward_spans as find_reward_spans,
         get_reward_value as get_reward_value,
     )
+    from agentlightning.capture.tool_call import emit_tool_call as emit_tool_call
+    from agentlightning.converters import (
+        LlmProxyTraceToTriplet as LlmProxyTraceToTriplet,
+        TracerTraceToTriplet as TracerTraceToTriplet,
+        TraceToMessages as TraceToMessages,
+    )
     from agentlightning.hookspecs import hookimpl as hookimpl, hookspec as hookspec
     from agentlightning.plugins import PluginError as PluginError, Plugins as Plugins
     from agentlightning.recipes import GRPO as GRPO, RLOO as RLOO
+    from agentlightning.runner.hooks import Hook as Hook
     from agentlightning.runner.lit import LitAgentRunner as LitAgentRunner
-    from agentlightning.store import SQLiteStore, StoreClient, open_store as open_store
+    from agentlightning.runner.strategy import (
+        ClientServerExecutionStrategy as ClientServerExecutionStrategy,
+        SharedMemoryExecutionStrategy as SharedMemoryExecutionStrategy,
+    )
+    from agentlightning.store import StoreClient, open_store as open_store
+    from agentlightning.store.lightning import LightningStore as LightningStore
+    from agentlightning.tracer.tracers import (
+        AgentOpsTracer as AgentOpsTracer,
+        DummyTracer as DummyTracer,
+        OtelTracer as OtelTracer,
+    )
     from agentlightning.trainer import Trainer as Trainer
     from agentlightning.types import (
         LLM as LLM,
@@ -45,6 +65,7 @@ if TYPE_CHECKING:
         AttemptStatus as AttemptStatus,
         Batch as Batch,
         Call as Call,
+        EarlierAttempt as EarlierAttempt,
         Evaluation as Evaluation,
         JsonResource as JsonResource,
         Ledger as Ledger,
@@ -52,6 +73,7 @@ if TYPE_CHECKING:
         Model as Model,
         Normalise as Normalise,
         PromptTemplate as PromptTemplate,
+        ProxyLLM as ProxyLLM,
         Recipe as Recipe,
         Record as Record,
         Resource as Resource,
@@ -61,6 +83,7 @@ if TYPE_CHECKING:
         RolloutConfig as RolloutConfig,
         RolloutStatus as RolloutStatus,
         Row as Row,
+        Seal as Seal,
         Segment as Segment,
         Span as Span,
         StepReport as StepReport,
@@ -72,25 +95,34 @@ if TYPE_CHECKING:
         new_id as new_id,
     )
 
-    LightningStore = SQLiteStore
     LightningStoreClient = StoreClient
 
-# module → its public names; "public=name" where the public name differs
+# module → its public names; "public=name" where the public name differs; "": modules that are public
 _PUBLIC = {
+    "": "tracer",
+    "algorithms.algo": "Algorithm algo",
+    "algorithms.baseline": "Baseline FAST",
     "agents": "LitAgent agent rollout",
     "capture.context": "current_attempt current_task tagged",
     "capture.emitters": "emit_annotation emit_exception emit_message emit_object emit_reward operation",
     "capture.rewards": "find_final_reward find_reward_spans get_reward_value",
+    "capture.tool_call": "emit_tool_call",
+    "converters": "LlmProxyTraceToTriplet TraceToMessages TracerTraceToTriplet",
     "hookspecs": "hookimpl hookspec",
     "plugins": "PluginError Plugins",
     "recipes": "GRPO RLOO",
+    "runner.hooks": "Hook",
     "runner.lit": "LitAgentRunner",
-    "store": "LightningStore=SQLiteStore LightningStoreClient=StoreClient open_store",
+    "runner.strategy": "ClientServerExecutionStrategy SharedMemoryExecutionStrategy",
+    "store": "LightningStoreClient=StoreClient open_store",
+    "store.lightning": "LightningStore",
+    "tracer.tracers": "AgentOpsTracer DummyTracer OtelTracer",
     "trainer": "Trainer",
     "types": """
-        Attempt AttemptStatus AttemptedRollout Batch Call Evaluation JsonResource LLM Ledger Mode Model
-        Normalise PromptTemplate Recipe Record Resource Resources Reward Rollout RolloutConfig RolloutStatus
-        Row Segment Span StepReport Tags Triplet UsageError Worker merge_tags new_id
+        Attempt AttemptStatus AttemptedRollout Batch Call EarlierAttempt Evaluation JsonResource LLM Ledger
+        Mode Model
+        Normalise PromptTemplate ProxyLLM Recipe Record Resource Resources Reward Rollout RolloutConfig
+        RolloutStatus Row Seal Segment Span StepReport Tags Triplet UsageError Worker merge_tags new_id
     """,
 }
 
@@ -101,7 +133,7 @@ def _homes() -> dict[str, tuple[str, str]]:
     for module, names in _PUBLIC.items():
         for entry in names.split():
             public, _, name = entry.partition("=")
-            homes[public] = (f"{__name__}.{module}", name or public)
+            homes[public] = (f"{__name__}.{module}".rstrip("."), name or public)
     return homes
 
 
@@ -113,7 +145,10 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module, attribute = _HOMES[name]
-    value = getattr(import_module(module), attribute)
+    if module == __name__:
+        value: Any = import_module(f"{module}.{attribute}")
+    else:
+        value = getattr(import_module(module), attribute)
     globals()[name] = value  # the next access finds it without this function
     return value
 

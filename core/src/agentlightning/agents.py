@@ -59,12 +59,20 @@ class LitAgent(Generic[Task]):
     ) -> Result:
         return await self.rollout_async(task, resources, rollout)
 
-    def on_rollout_start(self, task: Task, rollout: Rollout) -> None:
-        """Called before an attempt."""
+    def on_rollout_start(self, task: Task, rollout: Rollout) -> Any:
+        """Called before an attempt. Like the other hooks it may be a coroutine function, and take what it
+        names of ``task, rollout, result, error, spans, agent, runner, tracer``, in any order.
+        """
+
+    def on_trace_start(self, task: Task, rollout: Rollout) -> Any:
+        """Called when the attempt's span has begun."""
+
+    def on_trace_end(self, task: Task, rollout: Rollout, spans: Sequence[Span]) -> Any:
+        """Called when the agent has returned or raised; ``spans``: those that ended here so far."""
 
     def on_rollout_end(
         self, task: Task, rollout: Rollout, result: Result, error: BaseException | None
-    ) -> None:
+    ) -> Any:
         """Called after an attempt, whatever became of it."""
 
     @property

@@ -46,7 +46,15 @@ def agl_algorithms() -> list[AlgorithmSpec]:
 
         return RL(**options)
 
-    return [AlgorithmSpec("rl", rl, "policy-gradient RL: a recipe run by a driver")]
+    def baseline(**options: Any) -> Any:
+        from agentlightning.algorithms.baseline import Baseline
+
+        return Baseline(**options)
+
+    return [
+        AlgorithmSpec("rl", rl, "policy-gradient RL: a recipe run by a driver"),
+        AlgorithmSpec("baseline", baseline, "the agent as it is, run once on each task"),
+    ]
 
 
 @hookimpl

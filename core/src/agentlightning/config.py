@@ -6,14 +6,15 @@ front of ``sys.path``, so that an example runs from a checkout.
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import inspect
 import re
 import sys
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
@@ -71,7 +72,7 @@ class TrainingSection(_Section):
     steps: int = Field(default=40, ge=0)
     batch_size: int = Field(default=8, ge=1)
     """Tasks per step; each is rolled out ``group_size`` times."""
-    seed: int = 1
+    seed: int = Field(default=1, ge=0, lt=2**63)
     recipe: dict[str, Any] = {}
     """Overrides of the recipe's fields."""
     evaluate_every: int = Field(default=0, ge=0)
@@ -108,6 +109,14 @@ class BackendSection(_Section):
     """Folder of the policy to start from, in Hugging Face layout."""
     options: dict[str, Any] = {}
     """The driver's own settings (learning rate, threads, device, …)."""
+    over_length: Literal["error", "drop", "truncate"] = "error"
+    """Prompts that the policy cannot take (`docs/gateway.md`)."""
+    reserve: int = Field(default=0, ge=0)
+    """Tokens of the context that are kept free for the answer."""
+    max_len: int | None = Field(default=None, ge=1)
+    """Tokens of prompt and answer together; none: what the engine says."""
+    reasoning: Literal["keep", "split", "split-opened"] = "keep"
+    """Whether agents see ``<think>…</think>`` in the text, or apart from it."""
 
 
 class RunConfig(_Section):
@@ -158,7 +167,7 @@ def load_config(file: str | Path, overrides: dict[str, Any] | None = None) -> Ru
     try:
         config = RunConfig.model_validate(data)
     except ValidationError as error:
-        lines = [f"{path}: {'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()]
+        lines = [f"{path}: {'.'.join(map(str, e['loc']))}: {e['msg']}{_near(e)}" for e in error.errors()]
         raise ConfigError("\n".join(lines)) from None
     config.folder = path.resolve().parent
     for entry in reversed(config.pythonpath):
@@ -166,6 +175,19 @@ def load_config(file: str | Path, overrides: dict[str, Any] | None = None) -> Ru
         if folder not in sys.path:
             sys.path.insert(0, folder)
     return config
+
+
+def _near(error: Mapping[str, Any]) -> str:
+    """For a key that is not known: the one of its section that looks most like it."""
+    if error["type"] != "extra_forbidden":
+        return ""
+    section: Any = RunConfig
+    for part in error["loc"][:-1]:
+        kind = section.model_fields[part].annotation
+        section = next(k for k in (kind, *get_args(kind)) if isinstance(k, type) and issubclass(k, _Section))
+    known = [name for name in section.model_fields if name != "folder"]  # that is ours to set
+    near = difflib.get_close_matches(str(error["loc"][-1]), known, n=1)
+    return f". Did you mean {near[0]!r}?" if near else f"; known here: {', '.join(known)}"
 
 
 def _assign(data: dict[str, Any], dotted: str, value: Any, path: Path) -> None:

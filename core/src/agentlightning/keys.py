@@ -4,7 +4,8 @@ A key is an HMAC-SHA256 over (run, rollout, attempt, fence, expiry), so it is ch
 It allows its bearer to call models and to emit for its own attempt, nothing else. When the attempt ends the
 key is revoked: a zombie's later use is refused (HTTP 409) and counted.
 
-Invariant: a key that verifies was minted by the holder of ``secret`` for exactly the claims it carries.
+Invariants: a key that verifies was minted by the holder of ``secret`` for exactly the claims it carries; a
+wall clock that is set takes no key from a running attempt, and gives none back to one that has ended.
 """
 
 from __future__ import annotations
@@ -57,7 +58,10 @@ class Keys:
                 f"the key secret has {len(secret)} bytes; give at least 16, e.g. from `openssl rand -hex 32`"
             )
         self._secret = secret or secrets.token_bytes(32)
+        self._offset = time.time() - time.monotonic()
+        """Wall clock less monotonic clock when this process began."""
         self._revoked: dict[str, float] = {}
+        """Attempt → until when (monotonic) it is remembered."""
 
     @classmethod
     def from_env(cls) -> Keys:
@@ -74,10 +78,11 @@ class Keys:
 
     def check(self, key: str, now: float | None = None) -> Claims:
         """The claims of a valid key; :class:`KeyRefused` says why another is not (401 unknown or expired,
-        409 ended).
+        409 ended). Expired is what both the wall clock and the time passed in this process say is over: the
+        wall clock may jump, and a key may come from a process that began before or after the jump.
         """
         claims = self._decode(key)
-        if claims.expires < (time.time() if now is None else now):
+        if claims.expires < (min(time.time(), self._offset + time.monotonic()) if now is None else now):
             raise KeyRefused(
                 401, "expired-key", f"the key of attempt {claims.attempt_id} has expired", claims
             )
@@ -94,7 +99,7 @@ class Keys:
         """Refuse the attempt's key from now on. Forgotten after ``ttl`` seconds, when the key has expired
         anyway.
         """
-        now = time.time()
+        now = time.monotonic()
         self._revoked[attempt_id] = now + ttl
         while self._revoked:
             first, until = next(iter(self._revoked.items()))

@@ -12,6 +12,7 @@ plugin that cannot be imported is named, with its error, and the rest goes on.
 
 from __future__ import annotations
 
+import difflib
 import logging
 import os
 import sys
@@ -112,8 +113,10 @@ def pick(table: dict[str, Spec], kind: str, name: str) -> Spec:
     try:
         return table[name]
     except KeyError:
+        near = difflib.get_close_matches(name, table, n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
         known = ", ".join(sorted(table)) or "none are installed"
-        raise PluginError(f"no {kind} is called {name!r}; known: {known}") from None
+        raise PluginError(f"no {kind} is called {name!r}; known: {known}.{hint}") from None
 
 
 def build(extra: Iterable[object] = (), *, discover: bool = True) -> Plugins:

@@ -19,8 +19,8 @@ from typing import Any
 import msgspec
 
 from agentlightning.algorithms.context import Context
-from agentlightning.store.base import Store, StoreError
-from agentlightning.store.lock import FileLock
+from agentlightning.store.base import Store
+from agentlightning.store.lock import FileLock, Locked
 from agentlightning.types import Evaluation, StepReport, UsageError
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -56,6 +56,10 @@ def open_run(output: Path, name: str, seed: int, *, run: str | None = None, resu
         raise RunError(
             f"run {run!r}: use letters, digits, '.', '_' and '-', at most 100, a letter or digit first"
         )
+    if run is None and not _NAME.fullmatch(name):
+        raise RunError(
+            f"agent.name {name!r}: it names the run's folder; use letters, digits, '.', '_' and '-'"
+        )
     if run is None and resume:
         folder = _latest(output, f"{name}-s{seed}")
     elif run is None:
@@ -74,8 +78,10 @@ def _hold(folder: Path, resumed: bool) -> Run:
     folder = folder.resolve()
     try:
         lock = FileLock(folder / "run")
-    except StoreError as error:
-        raise RunError(f"run {folder.name} is being trained already: {error}") from None
+    except Locked as error:
+        raise RunError(
+            f"run {folder.name} is being trained already, by process {error.owner.pid or 'unknown'}"
+        ) from None
     return Run(folder.name, folder, resumed, lock)
 
 

@@ -37,6 +37,7 @@ TOOL_NAME: Final = "gen_ai.tool.name"
 TOOL_CALL_ID: Final = "gen_ai.tool.call.id"
 TOOL_CALL_ARGUMENTS: Final = "gen_ai.tool.call.arguments"
 TOOL_CALL_RESULT: Final = "gen_ai.tool.call.result"
+TOOL_DEFINITIONS: Final = "gen_ai.tool.definitions"
 EVALUATION_NAME: Final = "gen_ai.evaluation.name"
 EVALUATION_SCORE: Final = "gen_ai.evaluation.score.value"
 EXCEPTION_TYPE: Final = "exception.type"
@@ -67,8 +68,8 @@ REWARD_SPAN_ID: Final = "agl.reward.span_id"
 REWARD_AGENT: Final = "agl.reward.agent"
 REWARD_FINAL: Final = "agl.reward.final"
 SUPPLIED: Final = "agl.supplied"
-"""On a reward that came with an agent-supplied transition; in an attempt's metadata, the ids of the calls that
-its agent's own record names: the others are replaced.
+"""On a reward that came with an agent-supplied transition; in an attempt's metadata, the ids of the calls
+that its agent's own record names: the others are replaced.
 """
 
 # HTTP headers between wire layer and gateway; the gateway strips them before the engine sees the request

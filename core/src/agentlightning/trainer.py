@@ -13,47 +13,67 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from copy import copy
 from pathlib import Path
 from typing import Any
 
 from agentlightning.agents import as_agent
+from agentlightning.algorithms.algo import Bound, as_algorithm
+from agentlightning.algorithms.baseline import Baseline
 from agentlightning.algorithms.batching import check_tasks
-from agentlightning.algorithms.context import Algorithm, Context
+from agentlightning.algorithms.context import Algorithm, Context, Dataset
 from agentlightning.algorithms.quorum import read_quorum
-from agentlightning.algorithms.rl import refuse_ignored
-from agentlightning.capture.sessions import capturing
+from agentlightning.algorithms.rl import refuse_ignored, refuse_unusable
+from agentlightning.capture.sessions import capturing_for
+from agentlightning.converters.selection import selection
 from agentlightning.gateway import Gateway, SamplingPolicy, Upstream
 from agentlightning.keys import Keys
 from agentlightning.plugins import Plugins, load as load_plugins, pick
 from agentlightning.runner import Runner
+from agentlightning.runner.adapters import instrumentors
+from agentlightning.runner.hooks import with_hooks
+from agentlightning.runner.runner import Isolation
+from agentlightning.runner.strategy import Strategy, background, check_tracer, read_strategy
 from agentlightning.runs import data_digest, open_run, put_on_record, versions
 from agentlightning.specs import Driver
 from agentlightning.store import Store, open_store
 from agentlightning.trackers import Relay
-from agentlightning.types import Call, Recipe, UsageError
+from agentlightning.types import Call, Recipe, Resource, UsageError
 from agentlightning.types.failure import ATTEMPTS, read_table, rollout_config
 
+Data = Dataset | None
 POLICY = "policy"
 """Name under which agents ask the gateway for the trained policy."""
-PATIENCE = 30.0
-"""Seconds that rollouts still running at a run's good end have to finish."""
 
 
 class Trainer:
     """Trains an agent.
 
-    ``algorithm``: a :class:`Recipe`, the name of one, or an object with ``async run(context)``.
-    ``policy``: folder of
-    the model to start from. ``driver``: who runs the recipe; ``options`` are its own settings. ``folder``:
-    where runs
-    go; each gets ``<folder>/<run id>`` with its store, metrics, checkpoints and summary. ``headroom``:
-    scripted
-    policies (``oracle``, ``random``), each a factory ``tasks -> script`` for a :class:`ScriptedModelServer`.
+    ``algorithm``: a :class:`Recipe`, the name of one, a function (:func:`agl.algo`), or an object with
+    ``async run(context)``. ``policy``: folder of the model to start from. ``driver``: who runs the recipe;
+    ``options`` are its own settings.
+
+    ``n_runners``: rollouts at a time in this process, 0 for runners elsewhere (``agl runner``);
+    ``isolation``: ``process`` gives each a process that can be killed. ``timeout``, ``unresponsive``
+    (seconds) and ``max_attempts``: how a rollout is tried. ``failure``: the failure table
+    (:mod:`agentlightning.types.failure`). ``quorum``: when a step goes on without its slowest rollouts
+    (:mod:`agentlightning.algorithms.quorum`).
+
+    ``gateway``: policies of the route to the trained policy (``over_length``, ``reserve``, ``max_len``,
+    ``reasoning``). ``headroom``: scripted policies (``oracle``, ``random``), each a factory
+    ``tasks -> script`` for a :class:`ScriptedModelServer`.
+
+    ``folder``: where runs go; each gets ``<folder>/<run id>`` with its store, metrics, checkpoints and
+    summary. ``run``: its id; none: after time, name and seed. ``resume``: go on with ``run``, or with the
+    latest of this name and seed.
+
+    Names of the seed project: ``tracer`` (:mod:`agentlightning.tracer`), ``adapter`` (a converter, for the
+    algorithm), ``strategy`` (:mod:`agentlightning.runner.strategy`), ``initial_resources``, ``hooks``.
     """
 
     def __init__(
         self,
-        algorithm: Recipe | Algorithm | str = "grpo",
+        algorithm: Any = "grpo",
         *,
         policy: str | Path | None = None,
         driver: str = "local",
@@ -61,11 +81,12 @@ class Trainer:
         steps: int = 40,
         batch_size: int = 8,
         n_runners: int = 16,
-        isolation: str = "inline",
+        isolation: Isolation = "inline",
         timeout: float | None = 60.0,
         unresponsive: float | None = 30.0,
         max_attempts: int = ATTEMPTS,
         select: str | list[str] | None = None,
+        gateway: Mapping[str, Any] | None = None,
         adapters: Sequence[str] = (),
         headroom: dict[str, Callable[..., Any]] | None = None,
         headroom_tasks: int = 100,
@@ -81,6 +102,11 @@ class Trainer:
         plugins: Plugins | None = None,
         name: str = "agent",
         note: str | None = None,
+        tracer: Any = None,
+        adapter: Any = None,
+        strategy: str | Mapping[str, Any] | Strategy | None = None,
+        initial_resources: Mapping[str, Resource | str | dict[str, Any]] | None = None,
+        hooks: Sequence[Any] = (),
     ) -> None:
         self.algorithm = algorithm
         self.policy = policy
@@ -94,6 +120,7 @@ class Trainer:
         self.unresponsive = unresponsive
         self.max_attempts = max_attempts
         self.select = select
+        self.gateway = dict(gateway or {})
         self.adapters = tuple(adapters)
         self.headroom = headroom or {}
         self.headroom_tasks = headroom_tasks
@@ -111,20 +138,33 @@ class Trainer:
         self.plugins = plugins or load_plugins()
         self.name = name
         self.note = note
+        self.tracer = tracer
+        self.adapter = adapter
+        self.initial_resources = dict(initial_resources or {})
+        self.hooks = tuple(hooks)
+        if (chosen := read_strategy(strategy)) is not None:
+            self.isolation, self.n_runners = chosen.isolation, chosen.n_runners or n_runners
+        check_tracer(tracer, self.isolation)
 
     # -------------------------------------------------------------------------------------------- doing
-    def fit(
-        self, agent: Any, train_dataset: Sequence[Any], val_dataset: Sequence[Any] = ()
-    ) -> dict[str, Any]:
+    def fit(self, agent: Any, train_dataset: Data = None, val_dataset: Data = None) -> dict[str, Any]:
         """Train ``agent``; returns the run's summary. Blocks: use :meth:`afit` inside a running loop."""
         return asyncio.run(self.afit(agent, train_dataset, val_dataset))
 
-    async def afit(
-        self, agent: Any, train_dataset: Sequence[Any], val_dataset: Sequence[Any] = ()
+    def dev(
+        self, agent: Any, train_dataset: Data = None, val_dataset: Data = None, *, tasks: int = 4
     ) -> dict[str, Any]:
+        """A quick run that trains nothing: what the agent gets on at most ``tasks`` of each dataset."""
+        short = copy(self)  # a shallow one: what was given is shared
+        short.algorithm, short.steps = Baseline(tasks=tasks), 0
+        return short.fit(agent, train_dataset, val_dataset)
+
+    async def afit(self, agent: Any, train_dataset: Data = None, val_dataset: Data = None) -> dict[str, Any]:
         """Coroutine form of :meth:`fit`."""
         algorithm = self._algorithm()
-        async with self.session(agent, train_dataset, val_dataset) as context:
+        serve = self.policy is not None or not isinstance(algorithm, Bound)
+        train, val = (() if given is None else given for given in (train_dataset, val_dataset))
+        async with self.session(agent, train, val, serve_policy=serve) as context:
             began = time.perf_counter()
             result = await context.guard(algorithm.run(context))
             summary = {
@@ -143,14 +183,16 @@ class Trainer:
     def _algorithm(self) -> Algorithm:
         """The algorithm object: given, registered under the name, or RL with the recipe."""
         if not isinstance(self.algorithm, str | Recipe):
-            return self.algorithm
+            own: Algorithm = as_algorithm(self.algorithm, self)
+            return own
         if isinstance(self.algorithm, str) and self.algorithm not in {*self.plugins.recipes, "rl"}:
             known: dict[str, Any] = {**self.plugins.recipes, **self.plugins.algorithms}
-            made: Algorithm = pick(known, "recipe or algorithm", self.algorithm).factory()
+            made: Algorithm = as_algorithm(pick(known, "recipe or algorithm", self.algorithm).factory(), self)
             return made
         recipe = self.recipe
         spec = pick(self.plugins.drivers, "driver", self.driver)
         refuse_ignored(recipe, self.driver, spec.honours)
+        refuse_unusable(recipe, self.plugins)
         rl: Algorithm = self.plugins.algorithms["rl"].factory(
             recipe=recipe,
             steps=self.steps,
@@ -187,10 +229,13 @@ class Trainer:
                 stack.push(_say_where(folder))
             plugins = self._listeners(folder, stack)
             store = await self._store(folder, stack)
-            gateway = Gateway(store, Keys.from_env(), select=self.select, on_call=_call_recorded(plugins))
+            select = self.select
+            if self.adapter is not None and isinstance(self.algorithm, str | Recipe):
+                select = selection(self.adapter, self.select)
+            gateway = Gateway(store, Keys.from_env(), select=select, on_call=_call_recorded(plugins))
             stack.push_async_callback(gateway.stop)
             await gateway.start()
-            stack.enter_context(capturing(self._instrumentors()))
+            stack.enter_context(capturing_for(self.tracer, instrumentors(self.plugins, self.adapters)))
             driver = await self._serve(gateway, stack) if serve_policy else None
             await self._serve_scripted(gateway, stack, val)
             context = Context(
@@ -212,6 +257,8 @@ class Trainer:
                     attempts=self.max_attempts,
                 ),
                 say=_say,
+                initial=self.initial_resources,
+                endpoint=serve_policy,
             )
             await put_on_record(context, self._info(context, agent), resumed=run.resumed)
             self._start_runner(context, agent, stack)
@@ -221,17 +268,22 @@ class Trainer:
         """Run the agent here, unless runners of their own do (``n_runners=0``)."""
         if not self.n_runners:
             return
+        hooked = with_hooks(agent, self.hooks, self.tracer)
         runner = Runner(
-            agent,
+            hooked,
             context.store,
             gate=context.gateway,
             plugins=context.plugins,
             run_id=context.run_id,
             concurrency=self.n_runners,
             timeout=self.timeout,
+            isolation=self.isolation,
+            adapters=self.adapters,
         )
+        if self.hooks:
+            hooked.runner = runner
         context.ended = runner.ended
-        context.runner = _background(runner, stack)
+        context.runner = background(runner, stack)
 
     def _listeners(self, folder: Path, stack: AsyncExitStack) -> Plugins:
         """The plugins with this run's trackers among them; a tracker may listen to hooks of its own too."""
@@ -270,6 +322,7 @@ class Trainer:
                 api_key=llm.api_key,
                 trainable=True,
                 version=lambda: driver.version,
+                **self.gateway,
             )
         )
         gateway.policy_sampling(
@@ -288,13 +341,6 @@ class Trainer:
             await server.start()
             stack.push_async_callback(server.stop)
             gateway.add_route(Upstream(policy=name, url=server.url, model=name, trainable=False))
-
-    def _instrumentors(self) -> list[Any]:
-        """Of the adapters asked for by name, and of those whose framework is imported."""
-        for name in self.adapters:
-            pick(self.plugins.adapters, "adapter", name)
-        wanted = self.plugins.adapters.values()
-        return [s.instrumentor() for s in wanted if s.name in self.adapters or s.framework in sys.modules]
 
     def _tracker_names(self) -> list[str]:
         if self.trackers is not None:
@@ -327,22 +373,6 @@ class Trainer:
             "python": platform.python_version(),
             "versions": versions(("agl-core", "agl-local", "agl-autogen", "torch", "openai")),
         }
-
-
-def _background(runner: Runner, stack: AsyncExitStack) -> asyncio.Task[None]:
-    """Serve the queue in the background until the session closes; after an error, without much patience."""
-    stop = asyncio.Event()
-    task = asyncio.create_task(runner.serve(stop))
-
-    async def finish(kind: type[BaseException] | None, error: BaseException | None, _: Any) -> None:
-        runner.drain = PATIENCE if kind is None else 2.0
-        stop.set()
-        results = await asyncio.gather(task, return_exceptions=True)
-        if kind is None and isinstance(results[0], Exception):
-            raise results[0]
-
-    stack.push_async_exit(finish)
-    return task
 
 
 def _call_recorded(plugins: Plugins) -> Callable[[Call], None] | None:

@@ -13,6 +13,8 @@ import threading
 import time
 from typing import Any
 
+import openai
+
 from agentlightning import LLM, LitAgent, Triplet, current_attempt, emit_reward, rollout
 from agentlightning.types import Resource, Rollout
 
@@ -83,7 +85,7 @@ async def _fork() -> float:
 
 
 async def _fork_and_hang() -> None:
-    """A child in the group, one in a session of its own, and one whose parent is gone; all hold every file."""
+    """A child in the group, one in a session of its own, and one whose parent is gone."""
     sleep = ["sleep", "3600"]
     subprocess.Popen(sleep)
     subprocess.Popen(sleep, start_new_session=True)
@@ -98,6 +100,16 @@ async def _fork_and_hang() -> None:
     for pid, parent, *_ in mine:
         if int(parent) == os.getpid():
             emit_reward(float(pid), name="child")
+    await asyncio.Event().wait()
+
+
+async def _storm() -> None:
+    """Forks that fork, and hold the interpreter of none but themselves."""
+    emit_reward(float(os.getpid()))
+    for _ in range(10):
+        if not os.fork():
+            os.fork()
+            time.sleep(3600)
     await asyncio.Event().wait()
 
 
@@ -133,6 +145,15 @@ def sync_hang(task: Any) -> float:
 @rollout
 async def decorated(task: float) -> float:
     return task
+
+
+async def ask(task: Any, llm: LLM) -> float:
+    async with openai.AsyncOpenAI(base_url=llm.endpoint, api_key=llm.api_key, max_retries=0) as client:
+        said = await client.chat.completions.create(
+            model=llm.model, messages=[{"role": "user", "content": str(task)}]
+        )
+    emit_reward(0.25, call=said)
+    return 1.0
 
 
 async def key_of(task: Any, llm: LLM) -> float:

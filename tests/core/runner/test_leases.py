@@ -57,10 +57,10 @@ async def test_signs_of_life_are_as_frequent_as_the_shortest_silence_needs() -> 
 
 async def test_short_silences_do_not_cost_a_living_attempt(store: Store) -> None:
     async def agent(task: Any) -> float:
-        await asyncio.sleep(0.6)
+        await asyncio.sleep(1.2)
         return 1.0
 
-    config = RolloutConfig(unresponsive_seconds=0.2)
+    config = RolloutConfig(unresponsive_seconds=0.8)
     rollout = await store.enqueue_rollout(1, config=config)
     async with serving(agent, store, heartbeat=3600.0):
         [done] = await store.wait_for_rollouts([rollout.rollout_id], timeout=10)

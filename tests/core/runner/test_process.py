@@ -16,11 +16,16 @@ from core.runner import agents_for_workers as agents
 from core.runner.test_runner import Gate, finish, reason, serving
 
 from agentlightning.agents import LitAgent
+from agentlightning.credit.rewards import resolve
+from agentlightning.credit.verdicts import verdicts
+from agentlightning.gateway import Gateway, Upstream
+from agentlightning.keys import Keys
 from agentlightning.runner import CannotRun, Runner
 from agentlightning.store import SQLiteStore, Store
+from agentlightning.testing import ScriptedModelServer
 from agentlightning.types import LLM, RolloutConfig, RolloutStatus, UsageError
 
-LIMIT = RolloutConfig(timeout_seconds=0.4)
+LIMIT = RolloutConfig(timeout_seconds=0.8)
 
 
 @pytest.fixture
@@ -52,7 +57,7 @@ async def test_what_cannot_be_cancelled_is_killed_and_the_run_goes_on(store: Sto
     async with serving(agents.misbehave, store, concurrency=1, isolation="process") as runner:
         [bad] = await finish(store, [vice], config=LIMIT)
         [good] = await finish(store, [1])
-    assert await reason(store, bad) == "timeout: the attempt took longer than 0.4 s"
+    assert await reason(store, bad) == "timeout: the attempt took longer than 0.8 s"
     assert await rewards(store, bad.rollout_id) == [0.5]  # what had arrived is kept
     assert good.status == RolloutStatus.SUCCEEDED
     assert runner.ended == {"timeout": 1, "killed": 1, "succeeded": 1}
@@ -107,7 +112,7 @@ async def test_what_does_no_harm(store: Store, vice: str, monkeypatch: pytest.Mo
 
 @pytest.mark.skipif(sys.platform != "linux", reason="orphans are adopted by the kernel's subreaper")
 async def test_what_the_agent_started_is_killed_with_it(store: Store) -> None:
-    config = RolloutConfig(timeout_seconds=1.5)
+    config = RolloutConfig(timeout_seconds=2.5)
     async with serving(agents.misbehave, store, concurrency=1, isolation="process"):
         [rollout] = await finish(store, ["fork and hang"], config=config)
     [record] = await store.records([rollout.rollout_id])
@@ -115,6 +120,34 @@ async def test_what_the_agent_started_is_killed_with_it(store: Store) -> None:
     assert len(started) == 3  # in its group, in another session, and an orphan that it adopted
     for pid in started:
         assert not await alive(pid)
+
+
+async def test_a_storm_of_forks_is_killed_to_the_last(store: Store) -> None:
+    async with serving(agents.misbehave, store, concurrency=1, isolation="process"):
+        [rollout] = await finish(store, ["storm"], config=LIMIT)
+    [worker] = await rewards(store, rollout.rollout_id)
+    for _ in range(100):
+        found = subprocess.run(["ps", "-eo", "pgid,stat"], capture_output=True, text=True, check=True).stdout
+        left = [row for row in map(str.split, found.splitlines()[1:]) if float(row[0]) == worker]
+        if all(row[1].startswith("Z") for row in left):
+            return
+        await asyncio.sleep(0.02)
+    raise AssertionError(f"left behind: {left}")
+
+
+async def test_calls_from_a_worker_are_captured_exactly(store: Store) -> None:
+    gateway = Gateway(store, Keys())
+    async with ScriptedModelServer() as engine:
+        gateway.add_route(Upstream(policy="policy", url=engine.url, model=engine.model))
+        await gateway.start()
+        resources = await store.add_resources({"llm": LLM(endpoint=gateway.url, model="policy")})
+        async with serving(agents.ask, store, concurrency=1, isolation="process", gate=gateway):
+            [rollout] = await finish(store, ["hi"], resources_id=resources.resources_id)
+        await gateway.stop()
+    [record] = await store.records([rollout.rollout_id])
+    [call] = record.calls
+    assert verdicts(record)[call.call_id].kind == "exact"
+    assert resolve(record).calls == {call.call_id: 0.25} and resolve(record).final == 1.0
 
 
 async def alive(pid: int) -> bool:

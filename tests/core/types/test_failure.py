@@ -46,6 +46,8 @@ def test_an_action_as_a_person_writes_it(given: Any, action: Action) -> None:
         ({"timeout": {"rewrad": 1.0}}, "failure.'timeout'.*rewrad"),
         ({"timeout": {"reward": "1"}}, "failure.'timeout'.*give a reward"),
         ({"timeout": [1.0]}, "failure.'timeout'"),
+        ({"no-reward": "retry"}, "failure.'no-reward'.: cannot be tried again"),
+        ({"straggler": {"retry": True, "reward": 1.0}}, "failure.'straggler'.: cannot be tried again"),
     ],
 )
 def test_bad_tables_are_named(table: dict[str, Any], words: str) -> None:

@@ -51,6 +51,9 @@ class FakeJob:
         self.empty: set[int] = set()
         self.checkpoints: list[tuple[str, int]] = []
 
+    def state(self) -> dict[str, Any]:
+        return {"rewards": self.rewards}
+
     async def collect(self, step: int) -> Batch:
         self.events.append(f"collect {step}")
         if step in self.empty:
@@ -185,7 +188,9 @@ async def test_resumes_from_a_checkpoint_as_if_nothing_had_happened(tmp_path: Pa
     assert found is not None and found.step == 2
     driver, llm = await started(policy, **options)
     try:
-        rest = FakeJob(driver, llm, tmp_path / "b", steps=4, first=found.step)
+        first, state = await driver.resume(tmp_path / "b")
+        assert first == 2 and state == {"rewards": straight.rewards[:2]} and driver.version == 2
+        rest = FakeJob(driver, llm, tmp_path / "b", steps=4, first=first)
         await driver.run(rest)
         assert rest.rewards == straight.rewards[2:]
         assert [r.params_digest for r in rest.reports] == [r.params_digest for r in straight.reports[2:]]
@@ -210,16 +215,34 @@ async def test_deterministic_mode_gives_the_same_digests_twice(tmp_path: Path) -
     assert not torch.are_deterministic_algorithms_enabled()
 
 
-async def test_resume_without_a_checkpoint_or_of_another_recipe_is_refused(tmp_path: Path) -> None:
+async def test_resume_without_a_checkpoint_is_a_beginning_and_of_another_recipe_refused(
+    tmp_path: Path,
+) -> None:
     policy = saved_policy(tmp_path / "policy")
     driver, llm = await started(policy, save_every=1)
     try:
-        with pytest.raises(ValueError, match="no checkpoint"):
-            await driver.run(FakeJob(driver, llm, tmp_path, steps=4, first=3))
+        assert await driver.resume(tmp_path) == (0, {})
         await driver.run(FakeJob(driver, llm, tmp_path, steps=1))
         driver.recipe = Recipe(name="other")
-        with pytest.raises(ValueError, match="another recipe"):
-            await driver.run(FakeJob(driver, llm, tmp_path, steps=2, first=1))
+        with pytest.raises(UsageError, match="another recipe"):
+            await driver.resume(tmp_path)
+        driver.recipe = RECIPE
+        (tmp_path / "checkpoints" / "step-000001" / "trainer.pt").write_bytes(b"half a file")
+        with pytest.raises(UsageError, match=r"damaged: the content of trainer\.pt"):
+            await driver.resume(tmp_path)
+    finally:
+        await driver.close()
+
+
+async def test_deterministic_mode_goes_on_only_where_it_began(tmp_path: Path) -> None:
+    policy = saved_policy(tmp_path / "policy")
+    driver, llm = await started(policy, deterministic=True, save_every=1)
+    await driver.run(FakeJob(driver, llm, tmp_path, steps=1))
+    await driver.close()
+    driver, _ = await started(policy, deterministic=True, save_every=1, threads=2)
+    try:
+        with pytest.raises(UsageError, match=r"threads was 1 and is 2: .* other last bits"):
+            await driver.resume(tmp_path)
     finally:
         await driver.close()
 

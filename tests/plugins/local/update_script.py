@@ -1,8 +1,8 @@
 """A few updates in a process of its own; prints a digest of the parameters and the metrics of each step.
 
-``python -m plugins.local.update_script FIRST STOP ORDER [FOLDER]``: steps FIRST to STOP with one and with two
-threads; rows of a step come in ORDER (a seed); with FOLDER the state is loaded from there before a first step
-above 0, and saved there at the end.
+``python -m plugins.local.update_script FIRST STOP ORDER [FOLDER]``: steps FIRST to STOP of every run in
+``RUNS``; rows of a step come in ORDER (a seed); with FOLDER the state is loaded from there before a first
+step above 0, and saved there at the end.
 """
 
 from __future__ import annotations
@@ -20,17 +20,16 @@ from agl_local.checkpoint import latest, load_checkpoint, save_checkpoint
 from agl_local.policy import Policy, fingerprint, init_model
 from agl_local.update import Updater
 
-RECIPES = {
-    "one step": Recipe(name="one"),
-    "all of it": Recipe(name="all", epochs=2, minibatches=3, kl=0.1, entropy=0.01, importance_cap=2.0),
-}
+ONE = Recipe(name="one")
+ALL = Recipe(name="all", epochs=2, minibatches=2, kl=0.1, entropy=0.01, importance_cap=2.0)
+RUNS = {"one step": (ONE, 1), "all of it": (ALL, 1), "two threads": (ONE, 2)}
 
 
 def rows_of(policy: Policy, step: int) -> list[Row]:
     """Groups with a common prompt, ties, rows without a gradient, guided and stale ones."""
     rng = random.Random(step)
     rows = []
-    for group in range(4):
+    for group in range(3):
         prompt = [rng.randrange(1, 250) for _ in range(rng.randrange(10, 80))]
         for i in range(6):
             answer = [rng.randrange(1, 250) for _ in range(rng.randrange(3, 20))] if i else [7, 8, 9]
@@ -44,7 +43,7 @@ def rows_of(policy: Policy, step: int) -> list[Row]:
                     [advantage],
                     name=f"{step}-{group}-{i}",
                     version=step - (i == 3),
-                    temperature=0.8 if group == 3 else 1.0,
+                    temperature=0.8 if group == 2 else 1.0,
                     allowed={start: [[7, 8, 9], [7, 10], [11]]} if not i else None,
                     shift=0.01 * i,
                 )
@@ -76,12 +75,10 @@ def run(recipe: Recipe, first: int, stop: int, threads: int, order: int, folder:
 def main(first: str, stop: str, order: str, folder: str = "") -> None:
     torch.use_deterministic_algorithms(True)
     found = {}
-    for threads in (1, 2):
+    for name, (recipe, threads) in RUNS.items():
         torch.set_num_threads(threads)
-        for name, recipe in RECIPES.items():
-            kind = f"{name}, threads {threads}"
-            place = Path(folder) / kind if folder else None
-            found[kind] = run(recipe, int(first), int(stop), threads, int(order), place)
+        place = Path(folder) / name if folder else None
+        found[name] = run(recipe, int(first), int(stop), threads, int(order), place)
     print(json.dumps(found))
 
 

@@ -18,7 +18,7 @@ from agentlightning.keys import CONTEXT_KEY
 from agentlightning.plugins import Plugins
 from agentlightning.specs import Driver
 from agentlightning.store.base import Store
-from agentlightning.types import LLM, AttemptStatus, Evaluation, Resource, RolloutConfig
+from agentlightning.types import LLM, AttemptStatus, Evaluation, Mode, Resource, RolloutConfig
 
 Task = Any
 T = TypeVar("T")
@@ -69,21 +69,34 @@ class Context:
     resources: dict[str, str] = field(default_factory=dict)
     """Policy name → id of the resources that point agents at it."""
 
+    initial: dict[str, Resource | str | dict[str, Any]] = field(default_factory=dict)
+    """What agents are given beside the policy."""
+    endpoint: bool = True
+    """Whether agents are given the policy as ``llm``; not where the user's own algorithm trains none."""
+
     async def publish(self) -> None:
         """Store the endpoints agents are given: the policy, and the scripted policies of the headroom
         check.
         """
         for name in (self.policy, *self.headroom):
-            bundle: dict[str, Resource | str | dict[str, Any]] = {
-                "llm": LLM(endpoint=self.gateway.url, model=name, api_key=CONTEXT_KEY)
-            }
+            bundle = dict(self.initial)
+            if self.endpoint or name != self.policy:
+                bundle["llm"] = LLM(endpoint=self.gateway.url, model=name, api_key=CONTEXT_KEY)
+            if not bundle:
+                continue
             if name in self.resources:  # the gateway of the run's earlier life is gone
                 await self.store.update_resources(self.resources[name], bundle)
             else:
                 self.resources[name] = (await self.store.add_resources(bundle)).resources_id
 
     async def evaluate(
-        self, tasks: Dataset, *, name: str, policy: str | None = None, greedy: bool = True
+        self,
+        tasks: Dataset,
+        *,
+        name: str,
+        policy: str | None = None,
+        greedy: bool = True,
+        mode: Mode = "val",
     ) -> Evaluation:
         """Run every task once with ``policy`` (default: the trained one) and tell the trackers. One that an
         earlier life of the run has made of the same version is not made again.
@@ -101,9 +114,10 @@ class Context:
                 batch=batch,
                 run_id=self.run_id,
                 seed=self.seed,
-                resources_id=self.resources[policy or self.policy],
+                resources_id=self.resources[policy] if policy else self.resources.get(self.policy),
                 greedy=greedy,
                 config=self.config,
+                mode=mode,
             )
         )
         self.known[batch] = {"version": version, "evaluation": evaluation.model_dump()}
@@ -119,6 +133,7 @@ class Context:
             "runner": {k: n for k, n in self.ended.items() if k not in set(AttemptStatus)},
             "capture": {k: n - self.counted.get(k, 0) for k, n in COUNTS.snapshot().items()},
             "gateway": {"lost-records": gateway.lost_records, "uncounted-refusals": gateway.uncounted},
+            "over-length": dict(gateway.over_length),
             "hooks": dict(self.plugins.errors),
         }
         return {who: kept for who, n in found.items() if (kept := {k: v for k, v in n.items() if v})}

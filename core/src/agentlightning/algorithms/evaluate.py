@@ -15,7 +15,7 @@ from agentlightning.credit.ledger import open_ledger
 from agentlightning.credit.rewards import resolve
 from agentlightning.credit.verdicts import verdicts
 from agentlightning.store.base import Store
-from agentlightning.types import Evaluation, Record, RolloutConfig, RolloutStatus, UsageError
+from agentlightning.types import Evaluation, Mode, Record, RolloutConfig, RolloutStatus, UsageError
 
 Z95 = 1.959963984540054
 
@@ -57,6 +57,7 @@ async def evaluate(
     resources_id: str | None,
     greedy: bool = True,
     config: RolloutConfig | None = None,
+    mode: Mode = "val",
 ) -> Evaluation:
     """Run every task once and average the rewards. ``batch`` names the rollouts; once in a run. ``config``:
     how each is tried.
@@ -73,7 +74,7 @@ async def evaluate(
         run_id=run_id,
         name=batch,
         seed=seed,
-        mode="val",
+        mode=mode,
         resources_id=resources_id,
         config=config,
         metadata={"greedy": greedy, "evaluation": name},

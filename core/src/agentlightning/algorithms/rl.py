@@ -18,8 +18,11 @@ from agentlightning.algorithms.context import Context
 from agentlightning.algorithms.evaluate import NothingRewarded, reasons
 from agentlightning.algorithms.quorum import Quorum, gather
 from agentlightning.algorithms.work import begin
-from agentlightning.credit.assign import assign
+from agentlightning.credit.assign import assign, check_recipe
+from agentlightning.credit.baselines import BASELINES
+from agentlightning.credit.rules import RULES
 from agentlightning.credit.seals import seal
+from agentlightning.plugins import Plugins
 from agentlightning.types import Batch, Evaluation, Recipe, Record, Seal, StepReport, UsageError
 from agentlightning.types.failure import read_table
 
@@ -37,6 +40,16 @@ def refuse_ignored(recipe: Recipe, driver: str, honours: frozenset[str]) -> None
             f"driver {driver!r} does not implement {listed} of recipe {recipe.name!r}; use another driver "
             "or drop it"
         )
+
+
+def refuse_unusable(recipe: Recipe, plugins: Plugins) -> None:
+    """Raise if credit cannot work with a value of ``recipe``, before anything is rolled out."""
+    rules = {**RULES, **{name: spec.rule for name, spec in plugins.credit_rules.items()}}
+    baselines = {**BASELINES, **{name: spec.baseline for name, spec in plugins.baselines.items()}}
+    try:
+        check_recipe(recipe, rules, baselines)
+    except ValueError as error:
+        raise RecipeRefused(str(error)) from None
 
 
 CORE_FIELDS = frozenset(

@@ -126,7 +126,7 @@ def _describe(span: Span, judged: Mapping[str, Verdict]) -> tuple[str, str, dict
     a = span.attributes
     operation = a.get(semconv.OPERATION_NAME)
     agent = a.get(semconv.AGENT_NAME)
-    if CALL_ID in a:
+    if CALL_ID in a or a.get(semconv.LAYER) == "wire":
         return "call", str(agent or "model"), _call(a, judged)
     if span.name == semconv.REWARD_SPAN:
         return "reward", str(a.get(semconv.REWARD_NAME, "reward")), _reward(a)
@@ -146,15 +146,15 @@ def _describe(span: Span, judged: Mapping[str, Verdict]) -> tuple[str, str, dict
 
 
 def _call(a: Mapping[str, Any], judged: Mapping[str, Verdict]) -> dict[str, Any]:
-    verdict = judged.get(str(a[CALL_ID]))
+    verdict = judged.get(str(a.get(CALL_ID)))
     tools = [
         f"{a[key]}({a.get(key.removesuffix('name') + 'arguments', '')})"
         for key in a
         if key.startswith("gen_ai.completion.0.tool_calls.") and key.endswith(".name")
     ]
-    said = " ".join([str(a.get("gen_ai.completion.0.content") or ""), *tools]).strip()
+    said = " ".join([str(a.get("gen_ai.completion.0.content") or ""), *tools]).strip() or _heard(a)
     return {
-        "call": a[CALL_ID],
+        "call": a.get(CALL_ID),
         "model": a.get(semconv.REQUEST_MODEL),
         "policy": a.get("agl.policy"),
         "version": a.get("agl.policy_version"),
@@ -165,6 +165,12 @@ def _call(a: Mapping[str, Any], judged: Mapping[str, Verdict]) -> dict[str, Any]
         "masked": a.get("agl.masked"),
         "answer": said or None,
     }
+
+
+def _heard(a: Mapping[str, Any]) -> str:
+    """The answer of a call that no gateway recorded."""
+    parts = [part for m in json.loads(a.get(semconv.OUTPUT_MESSAGES) or "[]") for part in m["parts"]]
+    return " ".join(str(p.get("content") or f"{p.get('name')}({p.get('arguments')})") for p in parts)
 
 
 def _reward(a: Mapping[str, Any]) -> dict[str, Any]:

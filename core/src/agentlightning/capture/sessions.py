@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from threading import Lock
 from typing import Any
 
@@ -28,6 +28,11 @@ def capturing(instrumentors: Sequence[Any]) -> Iterator[None]:
         yield
     finally:
         _end(mine)
+
+
+def capturing_for(tracer: Any, instrumentors: Sequence[Any]) -> AbstractContextManager[None]:
+    """As :func:`capturing`, unless ``tracer`` says that it does not capture."""
+    return capturing(instrumentors) if getattr(tracer, "captures", True) else nullcontext()
 
 
 def _begin(instrumentors: Sequence[Any]) -> list[Any]:

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from agentlightning.agents import LitAgent, as_agent
+from agentlightning.agents import AgentError, LitAgent, as_agent
 from agentlightning.algorithms.quorum import read_quorum
 from agentlightning.config import ConfigError, RunConfig, load_config, load_data, resolve
 from agentlightning.plugins import load as load_plugins, pick
@@ -37,7 +37,10 @@ def trainer_from(
 ) -> tuple[Trainer, LitAgent[Any], list[Any], list[Any]]:
     """Trainer, agent, training tasks and held-out tasks of a configuration."""
     plugins = load_plugins()
-    agent = as_agent(resolve(config.agent.target, "agent.target"))
+    try:
+        agent = as_agent(resolve(config.agent.target, "agent.target"))
+    except AgentError as error:
+        raise ConfigError(f"agent.target: {error}") from None
     training, environment = config.training, config.environment
     try:
         recipe: Recipe = pick(plugins.recipes, "recipe", training.algorithm).factory(**training.recipe)
@@ -57,6 +60,7 @@ def trainer_from(
         unresponsive=config.agent.unresponsive_seconds,
         max_attempts=config.agent.max_attempts,
         select=config.agent.select,
+        gateway=config.backend.model_dump(include={"over_length", "reserve", "max_len", "reasoning"}),
         adapters=[config.agent.type] if config.agent.type else [],
         headroom={
             name: resolve(target, f"environment.headroom.{name}")

@@ -126,7 +126,7 @@ def _call(node: Node) -> list[Any]:
     colour = {"exact": "green", "mismatch": "red"}.get(str(verdict), "yellow")
     parts: list[Any] = [
         (node.name, "bold magenta"),
-        f"  {f.get('policy', '?')}{version}",
+        f"  {f.get('policy') or f.get('model', '?')}{version}",
         (f"  {f.get('tokens_in', '?')} → {f.get('tokens_out', '?')} tokens", ""),
     ]
     if verdict:

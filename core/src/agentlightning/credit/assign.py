@@ -87,6 +87,8 @@ def assign(
 
 def check_recipe(recipe: Recipe, rules: Mapping[str, CreditRule], baselines: Mapping[str, Baseline]) -> None:
     """``ValueError`` that names the field, for values credit cannot honour."""
+    if recipe.group_size < 1:
+        raise ValueError(f"recipe.group_size = {recipe.group_size}: a task needs at least one rollout")
     if recipe.credit not in rules:
         raise ValueError(f"recipe.credit: no rule {recipe.credit!r}; known: {', '.join(sorted(rules))}")
     if recipe.baseline not in baselines:
@@ -102,7 +104,7 @@ def check_recipe(recipe: Recipe, rules: Mapping[str, CreditRule], baselines: Map
         raise ValueError(f"recipe.gamma = {recipe.gamma}: must lie in [0, 1]")
     if recipe.staleness < 0:
         raise ValueError(f"recipe.staleness = {recipe.staleness}: must be 0 or more versions")
-    if recipe.temperature <= 0:
+    if not (math.isfinite(recipe.temperature) and recipe.temperature > 0):
         raise ValueError(f"recipe.temperature = {recipe.temperature}: training needs a temperature above 0")
     if recipe.critic:
         raise ValueError("recipe.critic: credit gives advantages, a critic needs rewards; set critic=False")

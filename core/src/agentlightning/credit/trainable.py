@@ -19,6 +19,8 @@ from agentlightning.types import Call, Record
 OVER_LENGTH = "over-length"
 DEAD = frozenset({"other-attempt", "superseded", "error", "cancelled", OVER_LENGTH, "replaced-by-agent"})
 """Reasons after which a call was never part of what the agent did."""
+ROUNDING = 1e-4
+"""Above 0, where no logprob can be, as far as an engine's arithmetic may put one."""
 
 
 def untrainable(
@@ -88,7 +90,7 @@ def _reason(call: Call, record: Record, verdict: Verdict, superseded: set[str]) 
         return "mismatch"
     if call.logprobs is None:
         return "no-logprobs"
-    if not all(map(math.isfinite, call.logprobs)):
+    if not all(-math.inf < logprob <= ROUNDING for logprob in call.logprobs):
         return "bad-logprobs"
     return "off-policy-sampling" if _greedy(call) else ""
 

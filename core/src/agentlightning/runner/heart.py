@@ -58,6 +58,7 @@ class Heart:
 
     async def beat(self) -> None:
         """Give signs of life until cancelled."""
+        self._sooner = asyncio.Event()  # of this loop
         while True:
             self._waiting = self.interval
             self._sooner.clear()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import logging
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,13 +19,12 @@ from agentlightning import capture
 from agentlightning.agents import LitAgent
 from agentlightning.capture.context import AttemptContext, attempt_context
 from agentlightning.capture.emitters import emit_reward
+from agentlightning.runner.hooks import Moments
 from agentlightning.runner.outcome import Outcome, failed, settle
 from agentlightning.runner.supplied import BadRecord, read_supplied
 from agentlightning.runner.threads import in_thread
 from agentlightning.semconv import ROLLOUT_SPAN
 from agentlightning.types import AttemptStatus, Resource, Rollout, Triplet
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -40,23 +38,24 @@ class Ended:
 async def execute(
     agent: LitAgent[Any], rollout: Rollout, context: AttemptContext, counts: Counter[str]
 ) -> Ended:
-    """Run the agent on the rollout. ``counts``: where an ``on_rollout_end`` that fails is counted."""
+    """Run the agent on the rollout. ``counts``: where an end hook that fails is counted."""
     result: Any = None
     error: BaseException | None = None
-    with attempt_context(context), _rollout_span(rollout):
+    moments = Moments(agent, rollout, context, counts)
+    with attempt_context(moments.context), _rollout_span(rollout):
         try:
-            agent.on_rollout_start(rollout.input, rollout)
+            await moments.start()
             result = await _call(agent, rollout, context.resources)
             ended = understand(result, context)
             if ended.outcome.reward is not None:
                 emit_reward(ended.outcome.reward)
-        except (Exception, SystemExit) as raised:
-            error, ended = raised, Ended(failed(raised))
-        except asyncio.CancelledError as raised:
+        except (asyncio.CancelledError, KeyboardInterrupt) as raised:
             error = raised
             raise
+        except BaseException as raised:  # whatever else it is, it ends this attempt and not the run
+            error, ended = raised, Ended(failed(raised))
         finally:
-            _close(agent, rollout, result, error, counts)
+            await moments.end(result, error)
     return ended
 
 
@@ -78,17 +77,6 @@ async def _call(agent: LitAgent[Any], rollout: Rollout, resources: dict[str, Res
         return await entry(rollout.input, resources, rollout)
     result = await in_thread(entry, rollout.input, resources, rollout)
     return await result if inspect.isawaitable(result) else result
-
-
-def _close(
-    agent: LitAgent[Any], rollout: Rollout, result: Any, error: BaseException | None, counts: Counter[str]
-) -> None:
-    """The agent's own ``on_rollout_end``; an error in it is logged and changes nothing."""
-    try:
-        agent.on_rollout_end(rollout.input, rollout, result, error)
-    except Exception:
-        counts["end-hook-failed"] += 1
-        log.exception("on_rollout_end of rollout %s failed", rollout.rollout_id)
 
 
 @contextmanager

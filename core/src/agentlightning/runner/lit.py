@@ -6,11 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
-from agentlightning.capture.sessions import capturing
+from agentlightning.capture.sessions import capturing_for
 from agentlightning.plugins import load
 from agentlightning.runner.adapters import instrumentors
 from agentlightning.runner.gates import gate_from_env
+from agentlightning.runner.hooks import with_hooks
 from agentlightning.runner.runner import Isolation, Runner, Stop
+from agentlightning.runner.strategy import check_tracer
 from agentlightning.store.base import Store
 from agentlightning.types import Mode, Resource, Rollout, UsageError
 
@@ -24,9 +26,9 @@ class LitAgentRunner(Generic[T]):
         with runner.run_context(agent=solve, store=store):
             await runner.iter()
 
-    ``tracer``: accepted and left alone, of whatever kind: capture needs none. ``concurrency``, ``isolation``
-    and ``adapters`` as for :class:`~agentlightning.runner.Runner`. Where the resources point at a gateway of
-    ours, the keys of attempts are made with ``AGL_SECRET``.
+    ``tracer``: whether to capture (:mod:`agentlightning.tracer`); ``None``: yes. ``concurrency``,
+    ``isolation`` and ``adapters`` as for :class:`~agentlightning.runner.Runner`. Where the resources point at
+    a gateway of ours, the keys of attempts are made with ``AGL_SECRET``.
     """
 
     def __init__(
@@ -40,6 +42,7 @@ class LitAgentRunner(Generic[T]):
         timeout: float | None = None,
     ) -> None:
         self.tracer = tracer
+        check_tracer(tracer, isolation)
         self.max_rollouts = max_rollouts
         self._options: dict[str, Any] = {
             "concurrency": concurrency,
@@ -51,12 +54,13 @@ class LitAgentRunner(Generic[T]):
 
     @contextmanager
     def run_context(
-        self, *, agent: Any, store: Store, worker_id: str | None = None
+        self, *, agent: Any, store: Store, worker_id: str | None = None, hooks: Sequence[Any] = ()
     ) -> Iterator[LitAgentRunner[T]]:
         """Within the block, :meth:`iter` and :meth:`step` run ``agent`` on ``store``, captured."""
         plugins = load()
+        hooked = with_hooks(agent, hooks, self.tracer)
         runner = Runner(
-            agent,
+            hooked,
             store,
             gate=gate_from_env(),
             plugins=plugins,
@@ -64,7 +68,9 @@ class LitAgentRunner(Generic[T]):
             adapters=self._adapters,
             **self._options,
         )
-        with capturing(instrumentors(plugins, self._adapters)):
+        if hooks:
+            hooked.runner = self
+        with capturing_for(self.tracer, instrumentors(plugins, self._adapters)):
             self._runner = runner
             try:
                 yield self

@@ -36,11 +36,14 @@ class Outcome:
 
 def settle(result: Any) -> Outcome:
     """What a returned value means. A number is the final reward; ``None`` says that rewards were emitted."""
-    result = _unwrapped(result)
+    try:
+        result = _unwrapped(result)
+        value = float(result) if isinstance(result, Real) else None
+    except Exception as error:
+        return _bad(f"a {type(result).__name__} that cannot be read as a number: {said(error)}")
     if result is None:
         return Outcome(AttemptStatus.SUCCEEDED)
-    if isinstance(result, Real):
-        value = float(result)
+    if value is not None:
         if math.isfinite(value):
             return Outcome(AttemptStatus.SUCCEEDED, reward=value)
         return _bad(f"{value}, which is not a finite number")
@@ -67,8 +70,16 @@ def failed(error: BaseException) -> Outcome:
     ``over-length``.
     """
     kind = "over-length" if any(map(_too_long, _causes(error))) else RAISED
-    text = str(error).strip() or "no message"
-    return Outcome(AttemptStatus.FAILED, f"{kind}: {type(error).__name__}: {text[:2000]}")
+    return Outcome(AttemptStatus.FAILED, f"{kind}: {type(error).__name__}: {said(error)}")
+
+
+def said(error: BaseException) -> str:
+    """An error's message as text that can be stored; errors of agents may fail at saying even that."""
+    try:
+        text = str(error)[:2000].strip()
+    except Exception as another:
+        text = f"its message cannot be read ({type(another).__name__})"
+    return text.encode(errors="replace").decode() or "no message"
 
 
 def overdue(timeout: float | None) -> Outcome:
@@ -139,4 +150,4 @@ def _too_long(error: BaseException) -> bool:
     status, code = getattr(error, "status_code", None), getattr(error, "code", None)
     if status not in TOO_LONG_STATUS:
         return False
-    return ErrorInfo(str(error), code if isinstance(code, str) else "").over_length
+    return ErrorInfo(said(error), code if isinstance(code, str) else "").over_length

@@ -188,6 +188,8 @@ class Pool:
     def __init__(
         self, agent: LitAgent[Any], *, size: int, adapters: Sequence[str], counts: Counter[str]
     ) -> None:
+        if os.name != "posix":
+            raise CannotRun("isolation='process' needs process groups, which this system lacks; use 'inline'")
         data = pickled(agent)
         self._setup = Setup(data, preparation(data), list(adapters), os.getpid())
         self._slots = asyncio.Semaphore(size)

@@ -130,7 +130,7 @@ class Runner:
 
         Raises what keeps attempts from being settled: a runner that cannot write must not look alive.
         """
-        self._stopped = False
+        self._stopped, self._freed = False, asyncio.Event()
         if self._pool is not None:
             await self._pool.start()
         beat = asyncio.create_task(self._heart.beat())

@@ -12,8 +12,10 @@ import signal
 import subprocess
 import sys
 import time
+from asyncio.subprocess import Process
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import msgspec
 
@@ -44,7 +46,7 @@ class Supervisor:
         self._before: Counter[str] = Counter()
         """Of processes that have ended."""
         self._states: dict[int, State] = {}
-        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._processes: dict[int, Process] = {}
         self._told = Told()
         self._failed = 0
         self.restarts = 0
@@ -67,8 +69,7 @@ class Supervisor:
         finally:
             for task in (*slots, *passing):
                 task.cancel()
-            for process in self._processes.values():
-                process.kill()
+            self._signal(signal.SIGKILL)
         return self._failed or self._told.code
 
     async def _pass_on(self) -> None:
@@ -82,7 +83,8 @@ class Supervisor:
 
     def _signal(self, number: signal.Signals) -> None:
         for process in self._processes.values():
-            process.send_signal(number)
+            with suppress(ProcessLookupError):  # it has ended meanwhile
+                process.send_signal(number)
 
     async def _keep(self, slot: int) -> None:
         """Keep one worker alive."""
@@ -111,8 +113,9 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         readable, writable = os.pipe()
         try:
-            process = subprocess.Popen(
-                [sys.executable, *self._command(writable)],
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                *self._command(writable),
                 stdin=subprocess.DEVNULL,
                 pass_fds=[writable],
                 start_new_session=True,
@@ -128,7 +131,7 @@ class Supervisor:
         )
         reading = asyncio.create_task(self._read(slot, reader))
         try:
-            return await asyncio.to_thread(process.wait)
+            return await process.wait()
         finally:
             await asyncio.wait({reading}, timeout=1.0)
             reading.cancel()

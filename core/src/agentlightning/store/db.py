@@ -78,7 +78,12 @@ class Database:
         self.pid = os.getpid()
         self.lock: FileLock | None = None
         if self.path is not None:
-            self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            try:
+                self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            except OSError as error:
+                raise StoreError(
+                    f"the store's folder cannot be made: {error}; choose another place"
+                ) from None
             self.lock = FileLock(self.path)
             os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))  # resources may hold keys
         try:

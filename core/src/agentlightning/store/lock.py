@@ -69,7 +69,10 @@ class FileLock:
         with _mutex:
             if (ours := _ours(self.path)) is not None:
                 raise Locked(path, ours.owner)
-            file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
+            try:
+                file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
+            except OSError as error:
+                raise StoreError(f"{path} cannot be locked: {error}; choose another place") from None
             if not _take(file):
                 owner = _read(file)
                 os.close(file)

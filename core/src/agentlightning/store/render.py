@@ -130,6 +130,8 @@ def attributes(call: Call) -> dict[str, Any]:
         semconv.AGENT_NAME: call.tags.get("agent"),
     }
     out.update((f"gen_ai.request.{k}", call.sampling[k]) for k in _SAMPLING if k in call.sampling)
+    if tools := (call.request or {}).get("tools"):
+        out[semconv.TOOL_DEFINITIONS] = json.dumps(tools, ensure_ascii=False)
     out.update(_messages("gen_ai.prompt", _prompt(call)))
     out.update(_messages("gen_ai.completion", [_completion(call, response)] if response else []))
     out.update(_tokens(call))

@@ -30,7 +30,8 @@ def label(node: Node) -> str:
     """What a node says of itself, in one line."""
     f, said = node.facts, node.name
     if node.kind == "call":
-        said += f" · {f.get('policy') or f.get('model', '?')} · {f.get('tokens_in', '?')} → {f.get('tokens_out', '?')} tokens"
+        said += f" · {f.get('policy') or f.get('model', '?')}"
+        said += f" · {f.get('tokens_in', '?')} → {f.get('tokens_out', '?')} tokens"
         said += f" · “{f['answer']}”" if "answer" in f else ""
     elif node.kind == "reward":
         said += f" {f.get('value', 'no number')} of {f['of']}"
@@ -77,13 +78,19 @@ def svg(title: str, roots: Sequence[Node]) -> str:
     placed = list(_lines(roots, 0, -1))
     texts = [label(node) for node, _, _ in placed]
     width = max(
-        [len(title) * 9, *(_box(depth)[0] + len(t) * _CHARACTER + 130 for (_, depth, _), t in zip(placed, texts, strict=True))]
+        [
+            len(title) * 9,
+            *(
+                _box(depth)[0] + len(t) * _CHARACTER + 130
+                for (_, depth, _), t in zip(placed, texts, strict=True)
+            ),
+        ]
     )
     height = _TOP + _LINE * len(placed) + 12
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height}" '
         f'viewBox="0 0 {width:.0f} {height}" font-family="ui-monospace, Menlo, monospace" font-size="12">',
-        f'<rect width="100%" height="100%" fill="#ffffff"/>',
+        '<rect width="100%" height="100%" fill="#ffffff"/>',
         f'<text x="{_LEFT}" y="26" font-size="15" font-weight="bold" fill="#0f172a">{_text(title)}</text>',
     ]
     for line, ((node, depth, above), text) in enumerate(zip(placed, texts, strict=True)):
@@ -117,4 +124,6 @@ def _drawn(line: int, node: Node, depth: int, above: int, text: str) -> Iterator
 
 def _text(value: str) -> str:
     """As XML text: escaped, without the characters that XML forbids."""
-    return escape("".join(c for c in value if c >= " " and c not in "\ufffe\uffff" and not "\ud800" <= c <= "\udfff"))
+    return escape(
+        "".join(c for c in value if c >= " " and c not in "\ufffe\uffff" and not "\ud800" <= c <= "\udfff")
+    )

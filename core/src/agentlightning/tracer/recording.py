@@ -48,7 +48,10 @@ class Trace:
 
         The file's path; ``None``, said, where nothing can be written: then the text is all there is.
         """
-        place = Path(path or "") / f"{Path(filename).with_suffix('') if str(filename).endswith('.svg') else filename}.svg"
+        place = (
+            Path(path or "")
+            / f"{Path(filename).with_suffix('') if str(filename).endswith('.svg') else filename}.svg"
+        )
         tree = self.tree
         print_tree(self.name, tree)
         try:
@@ -71,7 +74,7 @@ _last: Trace | None = None
 
 
 def last_trace() -> Trace:
-    """What the block of :func:`trace` recorded that ended last, in this process. UsageError: there was none."""
+    """What the block of :func:`trace` recorded that ended last here. UsageError: there was none."""
     if _last is None:
         raise UsageError('nothing was traced yet: `with agl.tracer.trace("my-agent", task): …` first')
     return _last

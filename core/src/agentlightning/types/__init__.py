@@ -13,7 +13,7 @@ from __future__ import annotations
 from agentlightning.types.base import Mode, Model, Tags, UsageError, merge_tags, new_id
 from agentlightning.types.recipe import Normalise, Recipe
 from agentlightning.types.record import Call, EarlierAttempt, Record, Reward, Span, Triplet
-from agentlightning.types.resources import LLM, JsonResource, PromptTemplate, Resource, Resources
+from agentlightning.types.resources import LLM, JsonResource, PromptTemplate, ProxyLLM, Resource, Resources
 from agentlightning.types.training import Batch, Evaluation, Ledger, Row, Seal, Segment, StepReport
 from agentlightning.types.work import (
     Attempt,
@@ -40,6 +40,7 @@ __all__ = [
     "Model",
     "Normalise",
     "PromptTemplate",
+    "ProxyLLM",
     "Recipe",
     "Record",
     "Resource",

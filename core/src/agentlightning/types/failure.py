@@ -38,7 +38,10 @@ KINDS: Mapping[str, str] = MappingProxyType(
 )
 """Kinds of failure. A ``reason`` that starts with ``<kind>`` or ``<kind>:`` names its kind."""
 
-
+ONCE: Mapping[str, str] = MappingProxyType(
+    {"no-reward": "credit finds it when the rollout has succeeded", "straggler": "its group has gone on"}
+)
+"""Kinds that cannot be tried again, and why."""
 SET_ASIDE = "set_aside"
 """Key of a rollout's metadata: a reason to leave it out of training although it succeeded, kind first."""
 
@@ -93,7 +96,7 @@ def _action(kind: str, value: Any) -> Action:
     if value is None or value == "leave-out":
         return Action()
     if value == "retry":
-        return Action(retry=True)
+        value = {"retry": True}
     if isinstance(value, int | float) and not isinstance(value, bool):
         value = {"reward": float(value)}
     try:
@@ -105,6 +108,10 @@ def _action(kind: str, value: Any) -> Action:
         ) from None
     if action.reward is not None and not math.isfinite(action.reward):
         raise ValueError(f"failure[{kind!r}] = {action.reward}: must be a finite reward, or None (leave out)")
+    if action.retry and kind in ONCE:
+        raise ValueError(
+            f"failure[{kind!r}]: cannot be tried again, {ONCE[kind]}; give a reward or 'leave-out'"
+        )
     return action
 
 

@@ -21,7 +21,13 @@ class LLM(Model, tag="llm", tag_field="resource_type"):
 
     def __repr__(self) -> str:  # a key must not end up in a log
         key = "***" if self.api_key else None
-        return f"LLM(endpoint={self.endpoint!r}, model={self.model!r}, api_key={key})"
+        return f"{type(self).__name__}(endpoint={self.endpoint!r}, model={self.model!r}, api_key={key})"
+
+
+class ProxyLLM(LLM, tag="proxy_llm"):
+    """A gateway of ours as a model endpoint: agents get it with their attempt's key in it."""
+
+    api_key: str | None = "agl-context"
 
 
 class PromptTemplate(Model, tag="prompt_template", tag_field="resource_type"):
@@ -50,7 +56,7 @@ class JsonResource(Model, tag="json", tag_field="resource_type"):
     value: Any = None
 
 
-Resource = LLM | PromptTemplate | JsonResource
+Resource = LLM | ProxyLLM | PromptTemplate | JsonResource
 
 
 class Resources(Model):

@@ -27,6 +27,7 @@ from agentlightning.types import LLM, Batch, Recipe, Row, StepReport, UsageError
 from .checkpoint import Checkpoint, CheckpointError, latest, load_checkpoint, save_checkpoint
 from .export import export_policy
 from .honours import HONOURS, refuse
+from .invariance import network_of
 from .model import LanguageModel
 from .options import Options, pick_device, read_options
 from .policy import Policy, fingerprint, load_policy, state_bytes
@@ -160,6 +161,8 @@ class LocalDriver:
         # The trainer's weights are float32 whatever the engine's are: a step of 1e-6 would vanish in
         # bfloat16.
         self._policy = _load(self.path, device, "float32")
+        if o.deterministic:
+            network_of(self._policy.model)
         engine: Serving
         if o.engine == "thread":
             served = self._policy if o.dtype == "float32" else _load(self.path, device, o.dtype)
@@ -290,10 +293,25 @@ class LocalDriver:
                 "run_id": job.run_id,
                 "seed": self.seed,
                 "recipe": self.recipe.model_dump(),
+                "machine": self._machine(),
                 "job": job.state(),
             },
             keep=self.options.keep,
         ).folder
+
+    def _machine(self) -> dict[str, Any]:
+        """What the last bits of a sum depend on."""
+        return {"torch": torch.__version__, "threads": self.options.threads}
+
+    def _same_machine(self, checkpoint: Checkpoint) -> None:
+        """Deterministic mode promises the bits of a run that was never interrupted, or refuses."""
+        before = checkpoint.driver.get("machine", {})
+        for name, value in self._machine().items() if self.options.deterministic else ():
+            if before.get(name) != value:
+                raise Refused(
+                    f"{checkpoint.folder}: {name} was {before.get(name)} and is {value}: sums get other last "
+                    "bits, which deterministic mode excludes; use the same, or leave deterministic out"
+                )
 
     def _last(self, folder: Path) -> Checkpoint | None:
         try:
@@ -305,6 +323,7 @@ class LocalDriver:
         saved = checkpoint.driver.get("recipe")
         if saved != self.recipe.model_dump():
             raise Refused(f"{checkpoint.folder} was trained with another recipe: {saved}")
+        self._same_machine(checkpoint)
         updater = self._updater()  # first: a reference policy is the one that the run started from
         try:
             updater.load_state_dict(load_checkpoint(checkpoint, self._loaded()))

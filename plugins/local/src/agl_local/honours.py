@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from agentlightning.types import Recipe
 
 HONOURS = frozenset(
@@ -32,6 +34,12 @@ def refuse(recipe: Recipe) -> None:
             f"{where}: top_p = {recipe.top_p}, top_k = {recipe.top_k}: tokens sampled from a part "
             "of the distribution have probabilities that no update computes; use top_p = 1, top_k = -1"
         )
+    for field in ("epochs", "minibatches"):
+        if getattr(recipe, field) < 1:
+            raise ValueError(f"{where}: {field} = {getattr(recipe, field)}: must be at least 1")
+    for field in ("clip_low", "clip_high", "kl", "importance_cap"):
+        if not 0 <= (getattr(recipe, field) or 0) < math.inf:
+            raise ValueError(f"{where}: {field} = {getattr(recipe, field)}: must be finite, and not negative")
     if recipe.loss == "reinforce":
         ignored = [f for f in ("objective", "clip_low", "clip_high", "clip_ratio_c") if f in recipe.uses()]
         if ignored:

@@ -1,0 +1,73 @@
+"""``emit_tool_call``: one request to the model of the current attempt, recorded under tags of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from agentlightning.capture.context import current_attempt, tagged
+from agentlightning.types import LLM, UsageError
+
+
+def emit_tool_call(
+    *,
+    messages: Sequence[Mapping[str, Any]],
+    model: str | None = None,
+    tools: Sequence[Mapping[str, Any]] = (),
+    context: Mapping[str, Any] | None = None,
+    **request: Any,
+) -> Any:
+    """Ask the current attempt's model endpoint and return its answer, the openai SDK's ``ChatCompletion``.
+
+    ``model``: the name to ask for; default: the endpoint's. ``context``: tags that the recorded call gets,
+    e.g. ``{"phase": "search"}``. ``request``: further fields, over the endpoint's ``sampling_parameters``.
+    Where an event loop runs, it returns an awaitable instead, because a request that blocks the loop might
+    wait for itself: ``await agl.emit_tool_call(…)``. UsageError outside an attempt, or without an endpoint.
+    """
+    llm = _endpoint()
+    tags = {str(key): str(value) for key, value in (context or {}).items()}
+    body = {
+        **{k: v for k, v in llm.sampling_parameters.items() if k != "return_token_ids"},
+        **request,
+        "model": model or llm.model,
+        "messages": list(messages),
+        **({"tools": list(tools)} if tools else {}),
+    }
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return _ask(llm, body, tags)
+    return _ask_async(llm, body, tags)
+
+
+def _endpoint() -> LLM:
+    attempt = current_attempt()
+    if attempt is None:
+        raise UsageError(
+            "emit_tool_call() was called outside an attempt, where there is no model to ask: call it inside "
+            "an agent that a runner runs"
+        )
+    try:
+        return attempt.llm
+    except LookupError as error:
+        raise UsageError(f"emit_tool_call(): {error}") from None
+
+
+def _client(llm: LLM) -> dict[str, str]:
+    return {"base_url": llm.endpoint, "api_key": llm.api_key or "none"}
+
+
+def _ask(llm: LLM, body: dict[str, Any], tags: dict[str, str]) -> Any:
+    from openai import OpenAI
+
+    with tagged(**tags), OpenAI(**_client(llm)) as client:  # type: ignore[arg-type]
+        return client.chat.completions.create(**body)
+
+
+async def _ask_async(llm: LLM, body: dict[str, Any], tags: dict[str, str]) -> Any:
+    from openai import AsyncOpenAI
+
+    with tagged(**tags):
+        async with AsyncOpenAI(**_client(llm)) as client:  # type: ignore[arg-type]
+            return await client.chat.completions.create(**body)

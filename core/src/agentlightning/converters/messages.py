@@ -1,0 +1,79 @@
+"""Spans of model calls as OpenAI messages: what the model was told and what it said."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from agentlightning import semconv
+from agentlightning.converters.base import Converter
+from agentlightning.types import Span
+
+Messages = dict[str, Any]
+"""``{"messages": […]}``, and ``"tools"`` where the call offered some."""
+
+
+class TraceToMessages(Converter[list[Messages]]):
+    """One conversation a model call, in order of start: the prompt's messages and the answer."""
+
+    def adapt(self, spans: Sequence[Span], /) -> list[Messages]:
+        """The conversations of one attempt's spans."""
+        calls = [s for s in spans if s.name == semconv.CALL_SPAN]
+        calls.sort(key=lambda s: (s.start_time, s.sequence_id))
+        return [_conversation(call.attributes) for call in calls]
+
+
+def _conversation(a: Mapping[str, Any]) -> Messages:
+    prompt = _flat(a, "gen_ai.prompt") or _asked(a)
+    answer = _flat(a, "gen_ai.completion")[:1] or _answered(a)
+    found: Messages = {"messages": prompt + [_said(message) for message in answer]}
+    if tools := a.get(semconv.TOOL_DEFINITIONS):
+        found["tools"] = json.loads(tools)
+    return found
+
+
+def _flat(a: Mapping[str, Any], prefix: str) -> list[dict[str, Any]]:
+    """Messages of attributes ``<prefix>.<n>.<field>``, tool calls nested."""
+    rows: dict[int, dict[str, Any]] = {}
+    tools: dict[tuple[int, int], dict[str, Any]] = {}
+    for key, value in a.items():
+        if not (found := re.fullmatch(rf"{re.escape(prefix)}\.(\d+)\.(?:tool_calls\.(\d+)\.)?(\w+)", key)):
+            continue
+        n, tool, field = int(found[1]), found[2], found[3]
+        row = rows.setdefault(n, {})
+        if tool is None:
+            row[field] = value
+        else:
+            tools.setdefault((n, int(tool)), {})[field] = value
+    for (n, _), tool_call in sorted(tools.items()):
+        rows[n].setdefault("tool_calls", []).append(_tool(tool_call))
+        rows[n].setdefault("content", None)
+    return [rows[n] for n in sorted(rows)]
+
+
+def _tool(call: Mapping[str, Any]) -> dict[str, Any]:
+    function = {"name": call.get("name", ""), "arguments": call.get("arguments", "")}
+    return {"id": call.get("id", ""), "type": "function", "function": function}
+
+
+def _asked(a: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Of a span that only the wire layer made: what it was told, as it was sent."""
+    given = json.loads(a.get(semconv.INPUT_MESSAGES) or "[]")
+    return given if isinstance(given, list) else [{"role": "user", "content": given}]
+
+
+def _answered(a: Mapping[str, Any]) -> list[dict[str, Any]]:
+    found = []
+    for message in json.loads(a.get(semconv.OUTPUT_MESSAGES) or "[]"):
+        texts = [str(p.get("content", "")) for p in message["parts"] if p["type"] == "text"]
+        calls = [_tool(p) for p in message["parts"] if p["type"] == "tool_call"]
+        said = {"role": message["role"], "content": "".join(texts) if texts else None}
+        found.append({**said, "tool_calls": calls} if calls else said)
+    return found
+
+
+def _said(message: dict[str, Any]) -> dict[str, Any]:
+    """An answer as a message: without what is of the choice and not of the message."""
+    return {key: value for key, value in message.items() if key != "finish_reason"}

@@ -1,0 +1,80 @@
+"""Where a trainer's agents run, under the seed project's names: ``shm`` and ``cs``.
+
+``shm``: in the trainer's process, as tasks and threads. ``cs``: in worker processes, which are killed when an
+attempt's time is up; they reach the store through the trainer, and the model through the gateway, over HTTP.
+Runners on other machines need no strategy: ``n_runners=0`` here, and ``agl runner`` there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from typing import Any, Literal
+
+from agentlightning.runner.runner import Isolation, Runner
+from agentlightning.types import Model, UsageError
+
+PATIENCE = 30.0
+"""Seconds that rollouts still running at a run's good end have to finish."""
+_ISOLATION: dict[str, Isolation] = {"shm": "inline", "cs": "process"}
+
+
+class Strategy(Model):
+    """``n_runners``: rollouts at a time; ``None``: the trainer's."""
+
+    type: Literal["shm", "cs"] = "shm"
+    n_runners: int | None = None
+
+    @property
+    def isolation(self) -> Isolation:
+        """What the runner calls it."""
+        return _ISOLATION[self.type]
+
+
+def SharedMemoryExecutionStrategy(*, n_runners: int | None = None) -> Strategy:
+    """Agents in the trainer's process."""
+    return Strategy(type="shm", n_runners=n_runners)
+
+
+def ClientServerExecutionStrategy(*, n_runners: int | None = None) -> Strategy:
+    """Agents in worker processes."""
+    return Strategy(type="cs", n_runners=n_runners)
+
+
+def background(runner: Runner, stack: AsyncExitStack) -> asyncio.Task[None]:
+    """Serve the queue in the background until the stack closes; after an error, without much patience."""
+    stop = asyncio.Event()
+    task = asyncio.create_task(runner.serve(stop))
+
+    async def finish(kind: type[BaseException] | None, error: BaseException | None, _: Any) -> None:
+        runner.drain = PATIENCE if kind is None else 2.0
+        stop.set()
+        results = await asyncio.gather(task, return_exceptions=True)
+        if kind is None and isinstance(results[0], Exception):
+            raise results[0]
+
+    stack.push_async_exit(finish)
+    return task
+
+
+def check_tracer(tracer: Any, isolation: str) -> None:
+    """UsageError for a tracer that would be ignored: worker processes always capture."""
+    if isolation == "process" and not getattr(tracer, "captures", True):
+        raise UsageError(
+            f"tracer={tracer!r}: agents in worker processes are always captured; run them in this one"
+        )
+
+
+def read_strategy(given: str | Mapping[str, Any] | Strategy | None) -> Strategy | None:
+    """A strategy by name, as a mapping with ``type``, or as an object."""
+    if given is None or isinstance(given, Strategy):
+        return given
+    fields: dict[str, Any] = {"type": given} if isinstance(given, str) else dict(given)
+    unknown = sorted(set(fields) - {"type", "n_runners"})
+    if unknown or fields.get("type") not in _ISOLATION:
+        raise UsageError(
+            f"strategy is {given!r}; use 'shm' (agents in this process) or 'cs' (in worker processes), or a "
+            "mapping of type and n_runners"
+        )
+    return Strategy(**fields)
