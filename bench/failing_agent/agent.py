@@ -26,7 +26,7 @@ WAYS = (
     "over-length",
 )  # fmt: skip
 cancel: asyncio.Queue[str] = asyncio.Queue()
-"""Ids of rollouts that somebody is to cancel in the store."""
+"""Ids of rollouts that somebody is to cancel in the store; a queue of its own for each event loop."""
 
 
 async def solve(task: Mapping[str, Any], llm: LLM, rollout: Rollout) -> float:

@@ -6,7 +6,7 @@ Both are trained for the demo's steps and evaluated on the held-out problems, wh
 failures (``agent.py``) go through the default failure table. The last line is one JSON object: held-out
 rewards, their difference in points, failures by kind, and whether the ledgers account for every call that the
 gateway recorded. Written to ``bench/results/failing_agent.json``; exit status 1 if the difference is above 5
-points, or a call is missing.
+points, a call is missing, or a kind of failure did not occur.
 """
 
 from __future__ import annotations
@@ -46,6 +46,10 @@ step waits for those that hang, and long enough for those that do not.
 SHORTEST = 3.0
 """Seconds, at least."""
 POINTS = 5.0
+KINDS = {
+    "agent-raised", "no-call", "bad-reward", "timeout", "cancelled", "model-4xx", "model-5xx", "over-length",
+}  # fmt: skip
+"""What the ways of failing must come out as."""
 
 
 class Account:
@@ -130,10 +134,13 @@ async def mischief(context: Context) -> AsyncIterator[None]:
         context.gateway.add_route(
             Upstream(policy=failing.BROKEN, model=failing.BROKEN, url=url, trainable=False)
         )
+        failing.cancel = asyncio.Queue()
         canceller = asyncio.create_task(cancel(context))
         try:
             yield
         finally:
+            if canceller.done():
+                canceller.result()  # raises what it died of
             canceller.cancel()
 
 
@@ -179,7 +186,9 @@ def main() -> int:
         }
         (BENCH / "results" / "failing_agent.json").write_text(json.dumps(kept, indent=2) + "\n")
     print(json.dumps(result))
-    return 0 if difference <= POINTS and result["ledger_sums"] else 1
+    if missing := KINDS - result["failures"].keys():
+        print(f"no attempt failed by {', '.join(sorted(missing))}", file=sys.stderr)
+    return 0 if difference <= POINTS and result["ledger_sums"] and not missing else 1
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from contract.storing import Clock, call, reward, span
 
+from agentlightning.semconv import RESAMPLED
 from agentlightning.store.base import AttemptEnded, NotFound, Store
 from agentlightning.types import AttemptedRollout, AttemptStatus, RolloutConfig, RolloutStatus
 from agentlightning.types.failure import kind_of
@@ -54,6 +55,29 @@ class RequeueContract:
         await store.update_attempt(rollout_id, second.attempt.attempt_id, FAILED, reason="no-call: none")
         done = await store.get_rollout_by_id(rollout_id)
         assert (done.status, done.attempts, done.reason) == (RolloutStatus.FAILED, 2, "no-call: none")
+
+    async def test_only_failures_of_its_own_make_an_attempt_sample_anew(self, store: Store) -> None:
+        """What was cut short is repeated; what failed by itself would fail again from the same tokens."""
+        kinds = ["agent-raised", "failed", "timeout", "model-5xx", "cancelled"]
+        lease = await leased(store, RolloutConfig(max_attempts=10, retry_on=kinds))
+        rollout_id = lease.rollout.rollout_id
+        for status, reason, failed in (
+            (FAILED, "model-5xx: 503", 0),
+            (FAILED, "cancelled: the runner was told to end", 0),
+            (FAILED, "agent-raised: ValueError", 1),
+            (FAILED, "model-5xx", 1),
+            (AttemptStatus.TIMEOUT, None, 2),
+            (FAILED, "it names no kind", 3),
+        ):
+            await store.update_attempt(rollout_id, lease.attempt.attempt_id, status, reason=reason)
+            lease = await again(store, rollout_id)
+            assert lease.attempt.metadata.get(RESAMPLED, 0) == failed
+        taken = await store.start_attempt(rollout_id)  # the one before is unresponsive
+        assert taken.attempt.metadata == {RESAMPLED: 3}
+        await store.requeue_rollouts([rollout_id], reason="cancelled: the run went on")
+        lease = await again(store, rollout_id)
+        assert lease.attempt.metadata == {}  # afresh
+        assert [a.metadata.get(RESAMPLED, 0) for a in await store.query_attempts(rollout_id)][-2:] == [3, 0]
 
     @pytest.mark.parametrize("status", [AttemptStatus.TIMEOUT, AttemptStatus.UNRESPONSIVE])
     async def test_silence_and_timeouts_are_kinds(self, store: Store, status: AttemptStatus) -> None:

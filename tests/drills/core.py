@@ -37,11 +37,14 @@ from agentlightning.audit.places import Place
 from agentlightning.audit.run import run_in
 from agentlightning.audit.verify import verify
 from agentlightning.store import SQLiteStore, StoreClient
-from agentlightning.types import AttemptStatus, Rollout, Span
+from agentlightning.types import AttemptStatus, Rollout, Span, StepReport
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 RUN = "drill"
+ROLES = ("store", "runner", "trainer")
+CHECKPOINTED = 2
+"""Reported steps after which there is a checkpoint: that of a step is written before the next one begins."""
 AGL = [str(Path(sys.executable).with_name("agl"))]
 console = Console(stderr=True)
 
@@ -58,6 +61,8 @@ class Scene:
     kills: Counter[str] = field(default_factory=Counter)
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     started: dict[str, float] = field(default_factory=dict)
+    midway: bool = False
+    """A trainer was killed that had a checkpoint behind it."""
 
     @property
     def url(self) -> str:
@@ -95,10 +100,12 @@ class Scene:
     def kill(self, role: str) -> None:
         """SIGKILL to this one process: what it has started must see for itself that it is gone."""
         process = self.processes[role]
-        if process.poll() is None:
-            process.send_signal(signal.SIGKILL)
-            process.wait()
-            self.kills[role] += 1
+        if process.poll() is not None:  # it ended by itself: that is not ours to hide by a new start
+            return
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        self.kills[role] += 1
+        self.midway |= role == "trainer" and last_step(self) >= CHECKPOINTED
         self.start(role)
 
     def close(self) -> None:
@@ -163,7 +170,7 @@ class Witness:
 
 async def train(scene: Scene, kills: int, choose: random.Random) -> Witness:
     """Train to the end; ``kills``: how many kills to spread over it (0: a quiet run)."""
-    for role in ("store", "runner", "trainer"):
+    for role in ROLES:
         scene.start(role)
     witness, stop = Witness(scene.url), asyncio.Event()
     writing = asyncio.create_task(witness.run(stop))
@@ -171,8 +178,8 @@ async def train(scene: Scene, kills: int, choose: random.Random) -> Witness:
         while scene.processes["trainer"].poll() is None:
             await asyncio.sleep(pause(scene, kills, choose))
             still_serving(scene)
-            if scene.kills.total() < kills and scene.processes["trainer"].poll() is None:
-                strike(scene, choose)
+            if not ahead(scene, kills) and scene.processes["trainer"].poll() is None:
+                strike(scene, kills, choose)
             if writing.done():
                 writing.result()
     finally:
@@ -197,11 +204,24 @@ def pause(scene: Scene, kills: int, choose: random.Random) -> float:
     return choose.uniform(0.05, 0.6) if behind else choose.uniform(0.3, 3.0)
 
 
-def strike(scene: Scene, choose: random.Random) -> None:
-    """Kill one of the three. A trainer is let live for a random while, else no run would ever end."""
-    role = choose.choices(["store", "runner", "trainer"], [4, 3, 3])[0]
+def ahead(scene: Scene, kills: int) -> bool:
+    """Kills are spread over the steps: those that would hit nothing but the first wait for their turn."""
+    total = scene.kills.total()
+    return total >= kills or total * scene.steps >= kills * (last_step(scene) + 2)
+
+
+def strike(scene: Scene, kills: int, choose: random.Random) -> None:
+    """Kill one of the three. A trainer is let live for a random while, else no run would ever end. The last
+    kills are for those that were never killed, a trainer with a checkpoint behind it among them.
+    """
+    role = choose.choices(ROLES, [4, 3, 3])[0]
     if role == "trainer" and time.monotonic() - scene.started[role] < choose.uniform(0, 16):
         role = choose.choice(["store", "runner"])
+    spared = [r for r in ROLES if not (scene.midway if r == "trainer" else scene.kills[r])]
+    if len(spared) >= kills - scene.kills.total():
+        role = spared[0]
+        if role == "trainer" and last_step(scene) < CHECKPOINTED:
+            return
     scene.kill(role)
     console.print(
         f"  {scene.name}: kill {scene.kills.total():3}  {role:8} after {last_step(scene)} steps",
@@ -250,12 +270,37 @@ async def account(scene: Scene, witness: Witness) -> dict[str, Any]:
             "lost": lost,
             "doubled": doubled,
             "unverified": len(checked.differences),
+            "hit": sorted(scene.kills),
             "lives": len(lives),
+            "midway": sum(first_step > 0 for first_step in lives),
+            "idle": idle(scene, await store.query_steps(RUN), checked.rollouts, len(seals)),
             "calls": sum(seal.calls for seal in seals),
             "acknowledged": sum(map(len, witness.acknowledged.values())),
         }
     finally:
         await store.close()
+
+
+def idle(scene: Scene, reports: list[StepReport], verified: int, sealed: int) -> list[str]:
+    """What would make equal hashes worthless: steps that trained nothing, rollouts that nobody compared."""
+    found = [f"step {r.step} had no row to train" for r in reports if not r.metrics.get("tokens_trained")]
+    if len({report.params_digest for report in reports}) < 2:
+        found.append("the parameters never changed")
+    if not 0 < sealed == verified:
+        found.append(f"{verified} of {sealed} sealed rollouts were verified")
+    if [report.step for report in reports] != list(range(scene.steps)):
+        found.append(f"{len(reports)} of {scene.steps} steps are on record")
+    return [f"{scene.name}: {what}" for what in found]
+
+
+def untested(struck: list[dict[str, Any]], acknowledged: int) -> list[str]:
+    """What the kills did not reach: then the drill has shown nothing about it."""
+    found = [f"never killed: {role}" for one in struck for role in ROLES if role not in one["hit"]]
+    if not all(one["midway"] for one in struck):
+        found.append("no trainer went on from a checkpoint")
+    if not acknowledged:
+        found.append("the witness wrote nothing")
+    return found
 
 
 def free_port() -> int:
@@ -305,6 +350,11 @@ async def drill(base: Path, kills: int, steps: int, seed: int) -> dict[str, Any]
         "hash_mismatches": mismatches,
         "steps_compared": len(every) * steps,
         "unverified": sum(found["unverified"] for found in [reference, *every]),
+        "worthless": [
+            *(what for found in [reference, *every] for what in found["idle"]),
+            *untested([found for _, found in struck], sum(found["acknowledged"] for _, found in struck)),
+        ],
+        "midway": sum(found["midway"] for _, found in struck),
         "acknowledged": sum(found["acknowledged"] for found in [reference, *every]),
         "killed": dict(by_role),
         "seed": seed,
@@ -323,7 +373,9 @@ def main() -> int:
     try:
         result = asyncio.run(drill(base, arguments.kills, arguments.steps, arguments.seed))
         print(json.dumps(result), flush=True)
-        good = not any(result[name] for name in ("lost", "doubled", "hash_mismatches", "unverified"))
+        good = not any(
+            result[name] for name in ("lost", "doubled", "hash_mismatches", "unverified", "worthless")
+        )
         arguments.keep = arguments.keep or not good
     except BaseException:
         arguments.keep = True

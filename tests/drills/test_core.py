@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import random
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from drills.core import RUN, Scene, Witness, hashes
+from drills.core import RUN, Scene, Witness, ahead, hashes, idle, strike, untested
 
 from agentlightning.store import Conflict, SQLiteStore
 from agentlightning.types import StepReport
@@ -73,3 +76,56 @@ def test_every_process_is_started_as_a_person_would(tmp_path: Path):
     assert scene.command("store")[1:3] == ["store", str(tmp_path / "store.sqlite")]
     assert "--resume" in scene.command("trainer") and "agent.concurrency=0" in scene.command("trainer")
     assert scene.command("runner")[-2:] == ["--concurrency", "16"]
+
+
+def test_equal_hashes_of_nothing_are_worth_nothing(tmp_path: Path):
+    def report(step: int, params: str, tokens: float = 3.0) -> StepReport:
+        return StepReport(
+            run_id=RUN, step=step, policy="p", policy_version=1, params_digest=params,
+            metrics={"tokens_trained": tokens},
+        )  # fmt: skip
+
+    scene = Scene("s", tmp_path, concurrency=1, steps=2, port=1)
+    assert idle(scene, [report(0, "a"), report(1, "b")], 8, 8) == []
+    assert idle(scene, [report(0, "a"), report(1, "b", 0.0)], 8, 8) == ["s: step 1 had no row to train"]
+    assert idle(scene, [report(0, "a"), report(1, "a")], 8, 8) == ["s: the parameters never changed"]
+    assert idle(scene, [report(0, "a"), report(1, "b")], 7, 8) == ["s: 7 of 8 sealed rollouts were verified"]
+    assert "s: 0 of 2 steps are on record" in idle(scene, [], 0, 0)
+
+
+def test_what_was_never_killed_was_not_tried():
+    good = {"hit": ["runner", "store", "trainer"], "midway": 1}
+    assert untested([good, good], 3) == []
+    assert untested([good, {**good, "hit": ["store", "trainer"]}], 3) == ["never killed: runner"]
+    assert untested([good, {**good, "midway": 0}], 3) == ["no trainer went on from a checkpoint"]
+    assert untested([good], 0) == ["the witness wrote nothing"]
+
+
+def test_what_ended_by_itself_is_not_started_again(tmp_path: Path):
+    scene = Scene("s", tmp_path, concurrency=1, steps=1, port=1)
+    ended = subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"])
+    assert ended.wait() == 3
+    scene.processes["trainer"] = ended
+    scene.kill("trainer")
+    assert scene.processes["trainer"] is ended and not scene.kills
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_kills_are_spread_over_the_steps_and_reach_everybody(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    class Killed(Scene):
+        def start(self, role: str) -> None:
+            self.processes[role] = subprocess.Popen(["sleep", "60"])
+            self.started[role] = 0.0
+
+    scene, choose, reported = Killed("s", tmp_path, 1, 5, 1), random.Random(seed), 0
+    monkeypatch.setattr("drills.core.last_step", lambda _: reported)
+    for role in ("store", "runner", "trainer"):
+        scene.start(role)
+    for reported in range(5):
+        for _ in range(10):
+            if not ahead(scene, 4):
+                strike(scene, 4, choose)
+    scene.close()
+    assert scene.kills.total() == 4 and len(scene.kills) == 3 and scene.midway

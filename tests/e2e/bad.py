@@ -1,12 +1,13 @@
 """What the tests of bad input share: a driver without a network to train, around the real trainer.
 
-Trainer, runner, gateway, store and credit are real. The policy is a :class:`ScriptedModelServer`, and the driver
-collects and reports steps as every driver does, without a gradient: what goes wrong comes from elsewhere.
+Trainer, runner, gateway, store and credit are real. The policy is a :class:`ScriptedModelServer`, and the
+driver collects and reports steps as every driver does, without a gradient.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import Counter
 from collections.abc import Awaitable
 from pathlib import Path
@@ -43,7 +44,12 @@ class ScriptedDriver:
         return LLM(endpoint=self.url, model=self.model)
 
     async def resume(self, folder: Path) -> tuple[int, dict[str, Any]]:
-        return 0, {}
+        file = folder / "finished.json"
+        if not file.exists():
+            return 0, {}
+        finished: tuple[int, dict[str, Any]] = tuple(json.loads(file.read_text()))
+        self.version = finished[0]
+        return finished
 
     async def run(self, job: Job) -> None:
         for step in range(job.first_step, job.steps):
@@ -60,9 +66,10 @@ class ScriptedDriver:
                     rows_digest=rows_digest(in_order(batch.rows)),
                 )
             )
+            (job.folder / "finished.json").write_text(json.dumps([step + 1, job.state()]))
 
     async def export(self, folder: Path) -> Path:
-        folder.mkdir()
+        folder.mkdir(exist_ok=True)
         return folder
 
     async def close(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import io
 import json
 import math
 import multiprocessing
@@ -16,6 +17,7 @@ from fractions import Fraction
 from typing import Any
 
 import aiohttp
+import openai
 from e2e.bad import ask
 
 import agentlightning as agl
@@ -24,7 +26,7 @@ from agentlightning import LLM
 Vice = Callable[[LLM], Awaitable[Any]]
 VICES: dict[str, Vice] = {}
 KEYS: list[str] = []
-"""Keys that other attempts had."""
+"""Of attempts that have ended."""
 
 
 def vice(function: Vice) -> Vice:
@@ -202,12 +204,21 @@ async def ignores_being_cancelled(llm: LLM) -> float:
             await asyncio.sleep(0.1)
         except asyncio.CancelledError:
             continue
+    GONE_ON.append(True)
     return 1.0
+
+
+GONE_ON: list[bool] = []
+"""Who ignored being cancelled, and came to an end."""
 
 
 @vice
 async def sleeps_in_a_thread(llm: LLM) -> None:
-    await asyncio.to_thread(threading.Event().wait, 20)
+    await asyncio.to_thread(lambda: RELEASE.wait(20) or RELEASE.set())
+
+
+RELEASE = threading.Event()
+"""Ends the threads that sleep; set when one has."""
 
 
 @vice
@@ -261,7 +272,7 @@ async def uses_multiprocessing(llm: LLM) -> float:
 @vice
 async def leaves_a_process_behind(llm: LLM) -> float:
     LEFT.append(subprocess.Popen(["sleep", "60"], stdin=subprocess.DEVNULL))
-    return 1.0
+    return float(LEFT[-1].pid)
 
 
 LEFT: list[subprocess.Popen[bytes]] = []
@@ -286,11 +297,41 @@ async def calls_in_parallel(llm: LLM) -> float:
     return float(answers == [200] * 500)
 
 
+LATE: list[Any] = []
+"""What a thread got that went on after its attempt had ended."""
+_go, _done = threading.Event(), threading.Event()
+
+
+@vice
+async def goes_on_after_its_end(llm: LLM) -> float:
+    """The first time, leave a thread behind; the second time let it go on, and wait for it."""
+    if not KEYS:
+        KEYS.append(llm.api_key or "")
+        context = contextvars.copy_context()
+        threading.Thread(target=context.run, args=(_later, llm), daemon=True).start()
+        return 1.0
+    _go.set()
+    await asyncio.to_thread(_done.wait, 10)
+    return 1.0
+
+
+def _later(llm: LLM) -> None:
+    _go.wait(20)
+    try:
+        agl.emit_reward(9.0)
+    except RuntimeError as error:
+        LATE.append(str(error).partition(" attempt ")[0])
+    try:
+        asyncio.run(ask(llm))
+    except openai.APIStatusError as error:
+        LATE.append(error.status_code)
+    _done.set()
+
+
 @vice
 async def attacks(llm: LLM) -> float:
     """Everything a client can do wrong; the statuses that come back."""
     assert llm.api_key is not None
-    KEYS.append(llm.api_key)
     forged = llm.api_key[:-2] + ("AA" if llm.api_key[-2:] != "AA" else "BB")
     good = {"model": llm.model, "messages": [{"role": "user", "content": "hello"}]}
     huge = {**good, "messages": [{"role": "user", "content": "x" * 40_000_000}]}
@@ -304,7 +345,6 @@ async def attacks(llm: LLM) -> float:
             "no UTF-8": await _post(http, llm, llm.api_key, b'{"model": "\xff"}'),
             "a list": await _post(http, llm, llm.api_key, b"[]"),
             "empty": await _post(http, llm, llm.api_key, b""),
-            "no messages": await _post(http, llm, llm.api_key, {"model": llm.model}),
             "text/html": await _post(http, llm, llm.api_key, good, "text/html"),
             "another route": await _post(http, llm, llm.api_key, good, route="/embeddings"),
         }
@@ -322,6 +362,6 @@ async def _post(
 ) -> int:
     headers = {"Content-Type": kind, **({"Authorization": f"Bearer {key}"} if key else {})}
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
-    async with http.post(llm.endpoint + route, data=data, headers=headers) as response:
+    async with http.post(llm.endpoint + route, data=io.BytesIO(data), headers=headers) as response:
         await response.read()
         return response.status

@@ -1,4 +1,4 @@
-"""A model server that talks nonsense: what came is kept, counted and explained, never trained; the run goes on."""
+"""A model server that talks nonsense: what came is kept, counted and explained, never trained."""
 
 from __future__ import annotations
 
@@ -111,7 +111,12 @@ async def test_a_stream_of_garbage(tmp_path: Path) -> None:
         line = Line(server, tmp_path, batch_size=len(tasks), max_attempts=1)
         await soon(line.fit(streams, tasks))
     assert line.trained == {"good"}
-    assert {n for n, reason in line.reasons().items() if reason} == {"half-json", "disconnect", "html", "nothing"}
+    assert {n for n, reason in line.reasons().items() if reason} == {
+        "half-json",
+        "disconnect",
+        "html",
+        "nothing",
+    }
     assert line.out() == {"failed-rollout": 4, "mismatch": 1, "no-ids": 1}
 
 

@@ -145,12 +145,16 @@ async def test_a_failure_can_be_given_a_reward(tmp_path: Path) -> None:
 async def test_every_moment_is_heard(tmp_path: Path) -> None:
     """The tracker ``events`` listens to all moment hooks: each must come, in order, for every rollout."""
     options = {**THREAD, "save_every": 1}
-    one = trainer(tmp_path, Watch(), steps=1, batch_size=2, options=options, trackers=["events"])
-    summary = await one.afit(solve, load("generated:train", limit=8), load("generated:heldout", limit=2))
-    lines = (tmp_path / summary["run_id"] / "events.jsonl").read_text().splitlines()
-    events = [json.loads(line) for line in lines]
+    data = load("generated:train", limit=8), load("generated:heldout", limit=2)
+    one = trainer(tmp_path, Watch(), steps=1, batch_size=2, options=options, trackers=["events"], run="r")
+    await one.afit(solve, *data)
+    file = tmp_path / "r" / "events.jsonl"
+    events = [json.loads(line) for line in file.read_text().splitlines()]
     kinds = [event["event"] for event in events]
-    assert {f"agl_{kind}" for kind in kinds} == MOMENTS
+    assert {f"agl_{kind}" for kind in kinds} == MOMENTS - {"agl_run_resumed"}
+    one.resume = True
+    await one.afit(solve, *data)
+    assert json.loads(file.read_text().splitlines()[len(events)])["event"] == "run_resumed"
     assert kinds[0] == "run_started" and kinds[-1] == "run_finished"
     assert kinds.count("rollout_finished") == kinds.count("reward_emitted") == 8 + 4 * 2
     rollout = next(e["rollout_id"] for e in events if e["event"] == "rollout_finished")

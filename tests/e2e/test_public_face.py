@@ -74,9 +74,7 @@ async def run_one(store: Any, agent: Any, server: ScriptedModelServer, task: Any
 def test_agl_store_listens_on_4747_by_default() -> None:
     from agentlightning.cli import app
 
-    shown = CliRunner().invoke(
-        app() if callable(app) and not hasattr(app, "command") else app, ["store", "--help"]
-    )
+    shown = CliRunner().invoke(app(), ["store", "--help"])
     assert shown.exit_code == 0 and "4747" in shown.output
     assert agl.LightningStoreClient("http://localhost:4747").url == "http://localhost:4747"
 
@@ -506,6 +504,28 @@ async def test_spans_become_messages(store: Any) -> None:
     question, answer = said["messages"]
     assert question == MESSAGES[0] and answer["content"] is None
     assert answer["tool_calls"][0]["function"] == {"name": "search", "arguments": '{"q": 1}'}
+
+
+async def test_a_name_chooses_the_agents_that_are_trained(
+    tmp_path: Path, server: ScriptedModelServer
+) -> None:
+    from agentlightning.gateway import Upstream
+
+    chosen = trainer(tmp_path, "grpo", adapter=agl.TracerTraceToTriplet(agent_match="^sol"))
+    async with chosen.session(two_agents, serve_policy=False) as context:
+        context.gateway.add_route(Upstream(policy="policy", url=server.url, model="scripted", trainable=True))
+        proxy = agl.ProxyLLM(endpoint=context.gateway.url, model="policy")
+        update = await context.store.add_resources({"llm": proxy})
+        rollout = await context.store.enqueue_rollout(
+            input="a", resources_id=update.resources_id, run_id=context.run_id
+        )
+        await context.guard(context.store.wait_for_rollouts([rollout.rollout_id]))
+        calls = await context.store.query_calls(rollout.rollout_id)
+    assert [(c.tags.get("agent"), c.selected) for c in calls] == [
+        ("solver", True),
+        ("critic", False),
+        (None, False),
+    ]
 
 
 def test_a_recipe_takes_of_a_converter_which_agents_are_trained() -> None:

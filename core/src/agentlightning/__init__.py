@@ -120,9 +120,9 @@ _PUBLIC = {
     "trainer": "Trainer",
     "types": """
         Attempt AttemptStatus AttemptedRollout Batch Call EarlierAttempt Evaluation JsonResource LLM Ledger
-        Mode Model
-        Normalise PromptTemplate ProxyLLM Recipe Record Resource Resources Reward Rollout RolloutConfig
-        RolloutStatus Row Seal Segment Span StepReport Tags Triplet UsageError Worker merge_tags new_id
+        Mode Model Normalise PromptTemplate ProxyLLM Recipe Record Resource Resources Reward Rollout
+        RolloutConfig RolloutStatus Row Seal Segment Span StepReport Tags Triplet UsageError Worker
+        merge_tags new_id
     """,
 }
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, field_validator
 
 from agentlightning.algorithms.batching import check_tasks
 from agentlightning.types import UsageError
@@ -133,11 +133,12 @@ class RunConfig(_Section):
     trackers: list[str] | None = None
     note: str | None = None
     """A sentence for the person who runs it, printed at the start: what the policy is, what the data are."""
-    folder: Path = Field(default=Path("."), exclude=True)
+    _folder: Path = PrivateAttr(default=Path("."))
+    """Where the file lies: paths are relative to it."""
 
     def path(self, value: str) -> Path:
         """``value`` relative to the file's folder."""
-        return (self.folder / Path(value).expanduser()).resolve()
+        return (self._folder / Path(value).expanduser()).resolve()
 
     def store_place(self) -> str | None:
         """What ``open_store`` is given: a path made absolute, a URL and ``:memory:`` as they are."""
@@ -169,7 +170,7 @@ def load_config(file: str | Path, overrides: dict[str, Any] | None = None) -> Ru
     except ValidationError as error:
         lines = [f"{path}: {'.'.join(map(str, e['loc']))}: {e['msg']}{_near(e)}" for e in error.errors()]
         raise ConfigError("\n".join(lines)) from None
-    config.folder = path.resolve().parent
+    config._folder = path.resolve().parent
     for entry in reversed(config.pythonpath):
         folder = str(config.path(entry))
         if folder not in sys.path:
@@ -283,4 +284,6 @@ def _read_jsonl(path: Path, key: str) -> list[Any]:
                 tasks.append(msgspec.json.decode(line))
             except msgspec.DecodeError as error:
                 raise ConfigError(f"{path}:{number}: not valid JSON: {error}") from None
+            except RecursionError:
+                raise ConfigError(f"{path}:{number}: not valid JSON: nested too deeply") from None
     return tasks

@@ -73,16 +73,16 @@ class Keys:
         self, rollout_id: str, attempt_id: str, *, run_id: str = "", fence: int = 1, ttl: float = 86_400.0
     ) -> str:
         """A key for one attempt, valid ``ttl`` seconds."""
-        body = msgspec.msgpack.encode(Claims(run_id, rollout_id, attempt_id, fence, time.time() + ttl))
+        expires = max(self._clocks()) + ttl
+        body = msgspec.msgpack.encode(Claims(run_id, rollout_id, attempt_id, fence, expires))
         return PREFIX + base64.urlsafe_b64encode(self._sign(body) + body).decode().rstrip("=")
 
     def check(self, key: str, now: float | None = None) -> Claims:
         """The claims of a valid key; :class:`KeyRefused` says why another is not (401 unknown or expired,
-        409 ended). Expired is what both the wall clock and the time passed in this process say is over: the
-        wall clock may jump, and a key may come from a process that began before or after the jump.
+        409 ended). Expired is what both clocks of this process say is over.
         """
         claims = self._decode(key)
-        if claims.expires < (min(time.time(), self._offset + time.monotonic()) if now is None else now):
+        if claims.expires < (min(self._clocks()) if now is None else now):
             raise KeyRefused(
                 401, "expired-key", f"the key of attempt {claims.attempt_id} has expired", claims
             )
@@ -106,6 +106,12 @@ class Keys:
             if until > now:
                 break
             del self._revoked[first]
+
+    def _clocks(self) -> tuple[float, float]:
+        """The wall clock, which may jump, and the wall clock at the start plus the time since, which may be
+        wrong since the start. A key lasts by the later and ends by the earlier: other processes have others.
+        """
+        return time.time(), self._offset + time.monotonic()
 
     def _sign(self, body: bytes) -> bytes:
         return hmac.new(self._secret, body, hashlib.sha256).digest()[:16]

@@ -71,6 +71,10 @@ SUPPLIED: Final = "agl.supplied"
 """On a reward that came with an agent-supplied transition; in an attempt's metadata, the ids of the calls
 that its agent's own record names: the others are replaced.
 """
+RESAMPLED: Final = "agl.resampled"
+"""In an attempt's metadata: how many earlier attempts failed by their own doing (``types/failure.py:
+OUTAGES``). Each further attempt samples anew; one that only repeats what was cut short does not.
+"""
 
 # HTTP headers between wire layer and gateway; the gateway strips them before the engine sees the request
 HEADER_TAGS: Final = "x-agl-tags"

@@ -225,8 +225,6 @@ class Trainer:
             run = open_run(self.folder, self.name, self.seed, run=self.run, resume=self.resume)
             stack.callback(run.close)
             folder = run.folder
-            if self.trackers != []:  # a probe that leaves nothing behind has no place to tell of
-                stack.push(_say_where(folder))
             plugins = self._listeners(folder, stack)
             store = await self._store(folder, stack)
             select = self.select
@@ -261,6 +259,8 @@ class Trainer:
                 endpoint=serve_policy,
             )
             await put_on_record(context, self._info(context, agent), resumed=run.resumed)
+            if self.trackers != []:  # a probe that leaves nothing behind has no place to tell of
+                stack.push(_say_where(folder))
             self._start_runner(context, agent, stack)
             yield context
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from core.audit.runs import RUN, edit_reward, make_run
+from core.audit.runs import RUN, calls_of, edit_reward, make_run
 
-from agentlightning import cli
+from agentlightning import cli, semconv
+from agentlightning.store import SQLiteStore
+from agentlightning.types import AttemptStatus, Rollout, Span
 
 Agl = Callable[..., tuple[int, str, str]]
 
@@ -142,7 +145,7 @@ def test_explain(agl: Agl, folder: Path) -> None:
     for expected in (
         "failure agent-raised: the agent's code raised an exception → left out",
         "none no reward was emitted; missing is not zero",
-        "ro-1-2 reward 1 ro-1-3 agent-raised ← this one",
+        "ro-1-2 reward 1 ro-1-3 agent-raised: left out ← this one",
         "ledger 2 made = 0 trained + 2 failed-rollout",
     ):
         assert expected in rollout
@@ -152,3 +155,89 @@ def test_explain(agl: Agl, folder: Path) -> None:
     assert (
         "left out failed-rollout: its rollout failed, and the failure table leaves such a rollout" in left_out
     )
+
+
+ODD = "[/] [red]x[/red] [bold :smile: \\[dim]"
+"""Text that rich would read as markup, or stumble over."""
+
+
+def test_what_a_model_said_is_never_markup(agl: Agl, tmp_path: Path) -> None:
+    folder = asyncio.run(_odd_run(tmp_path / "runs"))
+    rollout = json.loads(agl("explain", "ro-odd", "--json")[1])
+    call = rollout["calls"][0]["id"]
+    seen: dict[str, str] = {}
+    for command in (["explain", "ro-odd"], ["explain", call], ["explain", f"{call}:0"], ["trace", "ro-odd"],
+                    ["runs"],
+                    ["runs", str(folder)]):  # fmt: skip
+        status, out, err = agl(*command)
+        assert status == 0 and err == "", command
+        seen[command[0]] = seen.get(command[0], "") + one_line(out).replace(" ", "")
+    odd = ODD.replace(" ", "")
+    assert seen["explain"].count(odd) >= 12  # task, group, agent, tags, model, messages, answer, reward, …
+    assert seen["trace"].count(odd) >= 6 and odd.partition(":")[0] in seen["runs"]
+
+
+KEY = "sk-0123456789"
+
+
+async def _odd_run(root: Path) -> Path:
+    """A run in which every text that somebody else chose is odd."""
+    folder = await make_run(root, info={"about": {"agent": ODD}})
+    store = SQLiteStore(folder / "store.sqlite")
+    rollout = Rollout(rollout_id="ro-odd", input={"q": ODD}, run_id=RUN, task_id=ODD, group_id=ODD)
+    await store.enqueue_many_rollouts([rollout])
+    lease = await store.dequeue_rollout("w", run_id=RUN)
+    assert lease is not None
+    attempt = lease.attempt.attempt_id
+    call = calls_of("ro-odd", attempt, 0, 1.0)[0]
+    call.tags = {"agent": ODD, ODD: ODD}
+    call.model = call.policy = call.finish_reason = ODD
+    call.sampling = {"temperature": 1.0, "stop": ODD}
+    call.asked, call.edited = {ODD: ODD}, {"reasoning": ODD}
+    call.request = {
+        "messages": [{"role": ODD, "content": ODD}],
+        "api_key": KEY,
+        "extra_headers": {"Authorization": f"Bearer {KEY}"},
+    }
+    call.response = {"message": {"role": "assistant", "content": ODD}}
+    call.logprobs = [float("nan"), -0.5]
+    await store.add_calls([call])
+
+    def span(name: str, **attributes: Any) -> Span:
+        return Span(rollout_id="ro-odd", attempt_id=attempt, name=name, attributes=attributes, span_id=name,
+                    status="error", status_message=ODD)  # fmt: skip
+
+    tool = dict.fromkeys((semconv.TOOL_NAME, semconv.TOOL_CALL_ARGUMENTS, semconv.TOOL_CALL_RESULT), ODD)
+    spans = [
+        span(ODD),
+        span("tool", **tool),
+        span(semconv.REWARD_SPAN, **{semconv.REWARD_VALUE: 1.0, semconv.REWARD_NAME: ODD, "judge": ODD}),
+        span(semconv.REWARD_SPAN, **{semconv.REWARD_VALUE: 1.0, semconv.REWARD_AGENT: ODD, ODD: math.inf}),
+    ]  # fmt: skip
+    failed = f"agent-raised: {ODD}"
+    await store.update_attempt("ro-odd", attempt, AttemptStatus.FAILED, reason=failed, spans=spans)
+    await store.close()
+    return folder
+
+
+def test_keys_in_a_request_are_never_shown(agl: Agl, tmp_path: Path) -> None:
+    asyncio.run(_odd_run(tmp_path / "runs"))
+    call = json.loads(agl("explain", "ro-odd", "--json")[1])["calls"][0]["id"]
+    for what in (["explain", "ro-odd"], ["explain", call], ["trace", "ro-odd"], ["trace", "ro-odd", "--json"],
+                 ["explain", f"{call}:0", "--json"]):  # fmt: skip
+        assert KEY not in agl(*what)[1].replace("\n", "")
+
+
+def test_json_is_json_whatever_was_emitted(agl: Agl, tmp_path: Path) -> None:
+    asyncio.run(_odd_run(tmp_path / "runs"))
+
+    def strict(text: str) -> Any:
+        def refuse(constant: str) -> None:
+            raise AssertionError(constant)
+
+        return json.loads(text, parse_constant=refuse)
+
+    call = strict(agl("explain", "ro-odd", "--json")[1])["calls"][0]["id"]
+    assert strict(agl("explain", f"{call}:0", "--json")[1])["token"]["logprob_then"] is None
+    assert strict(agl("trace", "ro-odd", "--json")[1])["attempts"][0]["status"] == "failed"
+    assert strict(agl("verify", RUN, "--json")[1])["equal"] is True

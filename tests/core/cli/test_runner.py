@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +66,9 @@ class Process:
 
 
 @asynccontextmanager
-async def runner(*arguments: str, agent: str = "solve", **environment: str) -> AsyncIterator[Process]:
+async def runner(
+    *arguments: str, agent: str = "solve", pass_fds: tuple[int, ...] = (), **environment: str
+) -> AsyncIterator[Process]:
     command = ["-c", "from _agl_main import main; main()", "runner"]
     process = await asyncio.create_subprocess_exec(
         sys.executable,
@@ -78,6 +80,7 @@ async def runner(*arguments: str, agent: str = "solve", **environment: str) -> A
         stderr=asyncio.subprocess.STDOUT,
         cwd=HERE,
         env={**os.environ, **environment},
+        pass_fds=pass_fds,
     )
     try:
         yield Process(process)
@@ -106,6 +109,24 @@ async def test_sigterm_ends_it_with_status_0(served: server.Served) -> None:
         assert {r.status for r in done} == {RolloutStatus.SUCCEEDED}
         assert await process.end(signal.SIGTERM) == 0
     assert "0 running · 2 succeeded" in process.said
+
+
+async def test_a_supervisor_that_reads_nothing_stops_no_worker(served: server.Served) -> None:
+    readable, writable = os.pipe()
+    os.set_blocking(writable, False)
+    with suppress(BlockingIOError):
+        while os.write(writable, b"{}\n" * 1024):
+            continue
+    with suppress(BlockingIOError):
+        while os.write(writable, b"\n"):
+            continue
+    os.set_blocking(writable, True)
+    async with runner("--store", served.url, "--report", str(writable), pass_fds=(writable,)) as process:
+        [done] = await finish(served.store, [0.25])
+        assert done.status == RolloutStatus.SUCCEEDED
+        assert await process.end(signal.SIGTERM) == 0
+    os.close(readable)
+    os.close(writable)
 
 
 async def test_only_the_run_that_was_asked_for(served: server.Served) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from core.credit.builders import PATIENT, make_call, worlds
-from hypothesis import given
+from hypothesis import given, strategies as st
 
 from agentlightning.credit import grow
 from agentlightning.credit.forest import temperature_of
@@ -166,3 +167,19 @@ def test_two_hundred_long_calls_are_no_quadratic_affair():
         line[i % 2] = prompt + [i % 5] * 40
     assert len(calls[-1].prompt_ids) + 40 > 10_000
     assert [len(p.own) for p in grow(calls).paths] == [100, 100]
+
+
+def fan_out(order):
+    """One turn, then three strands at once that go on from it, each of two turns, arriving in ``order``."""
+    start = make_call("start", [1], [2], 0)
+    turns = {
+        k: iter([make_call(f"{k}1", [1, 2, k], [7]), make_call(f"{k}2", [1, 2, k, 7, 8], [9])])
+        for k in (3, 4, 5)
+    }
+    later = [next(turns[k]) for k in order]
+    return [start, *(msgspec.structs.replace(call, sequence=1 + i) for i, call in enumerate(later))]
+
+
+@given(st.permutations([3, 3, 4, 4, 5, 5]))
+def test_which_strand_continues_does_not_depend_on_who_came_first(order):
+    assert sorted(shape(fan_out(order))) == sorted(shape(fan_out([3, 3, 4, 4, 5, 5])))

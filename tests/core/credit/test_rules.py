@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 
 import pytest
-from core.credit.builders import make_record, one_call
+from core.credit.builders import make_call, make_record, one_call
 
-from agentlightning.credit import RULES
+from agentlightning import semconv
+from agentlightning.credit import RULES, assign
 from agentlightning.types import Recipe, Reward
 
 
@@ -96,3 +97,39 @@ def test_per_agent():
 def test_no_rule_makes_a_number_of_nothing(rule):
     assert set(run(rule, make_record(calls=calls())).values()) == {None}
     assert run(rule, make_record(calls=[], reward=1.0)) == {}
+
+
+@pytest.mark.parametrize(
+    ("rule", "final", "credits"),
+    [
+        ("per_call", None, {"a": 1.0, "b": -1.0}),
+        ("per_call", 5.0, {"a": 1.0, "b": -1.0}),
+        ("discounted", None, {"a": 0.5, "b": -1.0}),
+        ("discounted", 5.0, {"a": 3.0, "b": 4.0}),
+        ("broadcast", None, {}),
+        ("broadcast", 5.0, {"a": 5.0, "b": 5.0}),
+        ("last", None, {}),
+        ("last", 5.0, {"b": 5.0}),
+        ("per_agent", None, {}),
+        ("per_agent", 5.0, {"a": 5.0, "b": 5.0}),
+    ],
+)
+def test_rewards_of_transitions_that_an_agent_handed_in(
+    rule: str, final: float | None, credits: dict[str, float]
+) -> None:
+    """``a`` refines a captured call, ``b`` is the agent's own, ``c`` was captured and is replaced."""
+    own = make_call("b", [7], [8], 9, api="supplied", prompt_tokens=None, completion_tokens=None)
+    calls = [make_call("a", [1], [2], 0), make_call("c", [3], [4], 1), own]
+    rewards = [
+        Reward(value=1.0, call_id="a"),
+        Reward(value=-1.0, call_id="b"),
+        Reward(value=3.0, call_id="c"),
+    ]
+    record = make_record(calls=calls, reward=final, rewards=rewards)
+    assert record.attempt is not None
+    record.attempt.metadata = {semconv.SUPPLIED: ["a", "b"]}
+    out: dict[str, str] = {}
+    batch = assign([record], Recipe(name="t", credit=rule, gamma=0.5, baseline="none"), out=out)
+    assert {s.call_id: s.advantage for row in batch.rows for s in row.segments} == credits
+    assert out["c"] == "replaced-by-agent"
+    assert all(out[name] in ("no-reward", "not-last") for name in {"a", "b"} - set(credits))

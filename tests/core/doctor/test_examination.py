@@ -25,7 +25,7 @@ RUN = ["configuration", "store", "engine", "gateway", "capture", "prefix", "rewa
 
 
 async def coins(task: Mapping[str, Any], llm: LLM) -> float:
-    """Rewards differ by the parity of an answer's length."""
+    """Rewards differ as much as answers do: by the parity of their letters."""
     client = openai.AsyncOpenAI(base_url=llm.endpoint, api_key=llm.api_key or "-")
     content = f"Ida has {task['n']} coins. How many are half of them?"
     try:
@@ -34,7 +34,7 @@ async def coins(task: Mapping[str, Any], llm: LLM) -> float:
         )
     finally:
         await client.close()
-    return float(len(answer.choices[0].message.content or "") % 2)
+    return float(sum(map(ord, answer.choices[0].message.content or "")) % 2)
 
 
 def trainer(folder: Path, **options: Any) -> Trainer:
@@ -199,15 +199,15 @@ async def test_an_agent_without_a_limit_is_not_waited_for(
 ) -> None:
     import asyncio
 
-    from agentlightning import trainer as trainers
     from agentlightning.doctor import session
+    from agentlightning.runner import strategy
 
     async def hangs(task: Mapping[str, Any], llm: LLM) -> float:
         await asyncio.Event().wait()
         return 1.0
 
     monkeypatch.setattr(session, "PATIENCE", 0.3)
-    monkeypatch.setattr(trainers, "PATIENCE", 0.3)
+    monkeypatch.setattr(strategy, "PATIENCE", 0.3)
     found = await examined(tmp_path, monkeypatch, hangs, timeout=None)
     assert "4 of 4 rollouts still ran after 0.3 s" in said(found["capture"])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from agentlightning.doctor.prefixes import extension, judge_prefix
 from agentlightning.doctor.reward import Judged, judge_reward
 from agentlightning.recipes import GRPO
 from agentlightning.types import Call, Recipe, Record, Reward, RolloutStatus, Span
+from agentlightning.types.failure import read_table
 
 
 def exact(rollout_id: str = "r0", **fields: Any) -> Record:
@@ -194,6 +196,50 @@ def test_failed_rollouts_are_no_rewards() -> None:
     check, _ = judged(records)
     assert check.status == "warn" and check.title.startswith("3 of 32 rollouts failed: 3 × timeout")
     assert sum(map(len, check.data["groups"])) == 29
+
+
+def test_what_the_failure_table_rewards_is_a_reward() -> None:
+    """All who succeed have the same reward, and failures another: there is something to learn."""
+    records = groups(*[[1.0] * 4] * 4)
+    for record in records[::2]:
+        record.rollout.status = RolloutStatus.FAILED
+        record.rollout.reason = "timeout: the attempt took longer than 60 s"
+    recipe = GRPO(group_size=4)
+    for given, status in (({}, "fail"), ({"timeout": -1.0}, "warn"), ({"timeout": 1.0}, "fail")):
+        table = read_table(given)
+        check, _ = judge_reward(records, assign(records, recipe, failure=table), recipe, (), table)
+        assert check.status == status, (given, check)
+
+
+def test_a_rollout_without_a_call_is_no_spread() -> None:
+    records = groups(*[[1.0] * 8] * 4)
+    for record in records[::2]:
+        record.calls, record.rewards = [], [Reward(value=0.0)]
+    for table in (read_table(None), read_table({"no-call": -1.0})):
+        recipe = GRPO(group_size=8)
+        check, _ = judge_reward(records, assign(records, recipe, failure=table), recipe, (), table)
+        assert check.status == "fail" and "all 16 rewards are 1" in check.title, check
+
+
+@pytest.mark.parametrize("rewards", [[0.25, 0.5, 0.75, 1.0] * 2, [1e308, -1e307] * 4, [1e308] * 7 + [1e-308]])
+def test_graded_and_huge_rewards_are_numbers(rewards: list[float]) -> None:
+    check, suggestion = judged(groups(*[rewards] * 4))
+    assert check.status != "fail" and suggestion is not None and len(check.title) < 120
+    assert math.isfinite(check.data["reward_mean"])
+
+
+def test_one_task() -> None:
+    check, suggestion = judged(groups([0.0, 1.0, 0.0, 1.0]), GRPO(group_size=4))
+    assert check.status in ("ok", "warn") and suggestion is not None and suggestion.size >= 2
+
+
+def test_all_failed_says_why() -> None:
+    records = groups(*[[None] * 4] * 2)
+    for record in records:
+        record.rollout.status = RolloutStatus.FAILED
+        record.rollout.reason = "agent-raised: KeyError: 'x'"
+    check, _ = judged(records)
+    assert check.status == "fail" and "8 × agent-raised: KeyError: 'x'" in check.title
 
 
 def test_groups_that_are_too_small_get_a_size() -> None:

@@ -2,9 +2,13 @@
 
 import pytest
 from aiohttp import web
+from hypothesis import given, strategies as st
 
 from agentlightning.gateway import SamplingPolicy, Upstream
-from agentlightning.gateway.sampling import derive_seed, settle
+from agentlightning.gateway.attempts import AttemptInfo, OpenAttempt
+from agentlightning.gateway.sampling import content_of, derive_seed, root_seed, settle
+from agentlightning.semconv import RESAMPLED
+from agentlightning.types import Attempt, Rollout
 
 from .conftest import whole
 
@@ -177,8 +181,8 @@ def test_settle_leaves_an_untrained_body_alone():
 
 
 def test_seed_is_pinned():
-    assert derive_seed(1, "", 0) == derive_seed(1, "", 0) != derive_seed(1, "", 1)
-    assert derive_seed(1, "a", 0) != derive_seed(1, "b", 0)
+    assert derive_seed(1, "", b"x", 0) == derive_seed(1, "", b"x", 0) != derive_seed(1, "", b"x", 1)
+    assert len({derive_seed(1, *one, 0) for one in (("a", b"x"), ("b", b"x"), ("a", b"y"))}) == 3
 
 
 def test_bad_select_says_so(world):
@@ -195,4 +199,90 @@ async def test_a_retry_keeps_its_seed(run):
     seeds = [b["seed"] for b in run.engine.bodies]
     assert seeds[0] == seeds[1] and seeds[2] == seeds[3] == seeds[4]
     assert len(set(seeds)) == 3
-    assert seeds == [derive_seed(7, "", i) for i in (0, 0, 1, 1, 1, 2)]
+    asked = content_of(run.store.calls[0].request)
+    assert seeds == [derive_seed(7, "", asked, i) for i in (0, 0, 1, 1, 1, 2)]
+
+
+def opened(seed: int | None = 7) -> OpenAttempt:
+    return OpenAttempt(AttemptInfo(rollout_id="ro", attempt_id="at", seed=seed), lambda _: True)
+
+
+def chat(text: str, **fields):
+    return {"model": "m", "messages": [{"role": "user", "content": text}], **fields}
+
+
+@given(st.permutations(["x", "x", "y", "z", "z", "z"]))
+def test_seeds_do_not_depend_on_the_order_of_parallel_calls(order):
+    """Of those that ask the same, it is open who gets which of the same seeds."""
+
+    def seeds(texts):
+        attempt = opened()
+        return sorted((text, attempt.next_seed("", chat(text), str(i))) for i, text in enumerate(texts))
+
+    assert seeds(order) == seeds(sorted(order))
+    assert len({seed for _, seed in seeds(order)}) == 6
+
+
+def test_parallel_calls_that_ask_the_same_and_are_tried_again_keep_their_seeds():
+    attempt = opened()
+    first, second = (attempt.next_seed("", chat("x"), span) for span in "ab")
+    assert first != second
+    assert [attempt.next_seed("", chat("x"), span, 1) for span in "ba"] == [second, first]
+    assert attempt.next_seed("", chat("x"), "c", 1) not in (first, second)  # its first try never came here
+    assert attempt.next_seed("", chat("x"), "c", 2) == opened_after("x", 3)
+
+
+def opened_after(text: str, n: int) -> int | None:
+    attempt = opened()
+    return [attempt.next_seed("", chat(text), str(i)) for i in range(n)][-1]
+
+
+def test_what_is_drawn_at_random_is_no_part_of_what_is_asked():
+    def turn(name: str, **fields):
+        call = {"id": name, "type": "function", "function": {"name": "add", "arguments": "{}"}}
+        said = {"role": "assistant", "content": None, "tool_calls": [call]}
+        return chat("x", **fields) | {
+            "messages": [said, {"role": "tool", "tool_call_id": name, "content": "3"}]
+        }
+
+    assert content_of(turn("a", user="u1")) == content_of(turn("b", user="u2", stream=True))
+    assert content_of(chat("x")) != content_of(chat("y"))
+    assert content_of(chat("x", max_tokens=3)) != content_of(chat("x"))
+    assert content_of({"prompt": "x"}) != content_of({"prompt": ["x"]})
+    for odd in ({"messages": 3}, {"messages": ["x", {"tool_calls": 3}, {"tool_calls": [1]}]}, {}):
+        assert len(content_of(odd)) == 16  # what the engine will refuse has a seed all the same
+
+
+def test_an_attempt_after_a_failure_of_its_own_samples_anew():
+    rollout = Rollout(rollout_id="ro", seed=5)
+    roots = [
+        root_seed(rollout, Attempt(attempt_id="a", rollout_id="ro", metadata=m))
+        for m in ({}, {RESAMPLED: 1}, {RESAMPLED: 2}, {RESAMPLED: 1})
+    ]
+    assert roots[0] == 5 and roots[1] == roots[3] and len(set(roots)) == 3
+    unseeded = Rollout(rollout_id="ro")
+    assert root_seed(unseeded, Attempt(attempt_id="a", rollout_id="ro", metadata={RESAMPLED: 1})) is None
+
+
+@pytest.mark.parametrize("cut", [1, 3, 5])
+async def test_a_gateway_that_starts_anew_gives_the_seeds_it_would_have_given(world, cut):
+    """It finds the attempt in the store, with what it has asked so far; the last answer was lost."""
+    questions = ["x", "x", "y", "x", "z", "y"]
+
+    async def ask(i, retry=0):
+        headers = {"traceparent": f"00-{'a' * 32}-{i + 1:016x}-01", "x-stainless-retry-count": str(retry)}
+        await world.post(
+            chat(questions[i], n=2), key=world.keys.mint("ro-9", "at-9", fence=1), headers=headers
+        )
+        return world.engine.bodies[-1]["seed"]
+
+    world.store.put("ro-9", "at-9", seed=5)
+    expected = [await ask(i) for i in range(6)]
+    assert len(set(expected)) == 6
+    world.gateway._attempts._found.clear()
+    world.store.calls.clear()
+    assert [await ask(i) for i in range(cut)] == expected[:cut]
+    world.gateway._attempts._found.clear()
+    assert await ask(cut - 1, retry=1) == expected[cut - 1]
+    assert [await ask(i) for i in range(cut, 6)] == expected[cut:]
+    assert world.store.lookups == 3

@@ -186,7 +186,7 @@ async def test_a_stream_that_breaks(world, way):
         if way == "garbage":
             items.append(b"data: {half\n\n")
         elif way == "error event":
-            items.append({"error": {"message": "out of memory", "code": 500}})
+            items.append({"error": {"message": "engine-secret: out of memory", "code": 500}})
         elif way == "nothing":
             items = []
         out = await world.engine.stream(request, items, done=False)
@@ -203,7 +203,8 @@ async def test_a_stream_that_breaks(world, way):
     if way != "nothing":
         assert call.response_ids == tokens_of("hello")[0], "what arrived is kept"
     if way == "error event":
-        assert got[-1]["error"]["message"] == "out of memory" and "out of memory" in call.error
+        assert got[-1]["error"]["message"] == "***: out of memory"
+        assert call.error == "engine-error: ***: out of memory"
 
 
 @pytest.mark.parametrize("stream_ids", [True, False])

@@ -15,7 +15,7 @@ from typing import Any
 
 import openai
 
-from agentlightning import LLM, LitAgent, Triplet, current_attempt, emit_reward, rollout
+from agentlightning import LLM, LitAgent, Triplet, current_attempt, emit_annotation, emit_reward, rollout
 from agentlightning.types import Resource, Rollout
 
 
@@ -134,6 +134,13 @@ VICES = {
     for name, vice in list(globals().items())
     if name.startswith("_") and asyncio.iscoroutinefunction(vice)
 }
+
+
+@rollout
+async def echo(task: dict[str, Any]) -> float:
+    """Says what it was given."""
+    emit_annotation({"task": task["n"]})
+    return 1.0
 
 
 def sync_hang(task: Any) -> float:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import subprocess
 import sys
 import threading
+from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -15,12 +17,13 @@ import pytest
 from core.runner import agents_for_workers as agents
 from core.runner.test_runner import Gate, finish, reason, serving
 
-from agentlightning.agents import LitAgent
+from agentlightning.agents import LitAgent, as_agent
 from agentlightning.credit.rewards import resolve
 from agentlightning.credit.verdicts import verdicts
 from agentlightning.gateway import Gateway, Upstream
 from agentlightning.keys import Keys
 from agentlightning.runner import CannotRun, Runner
+from agentlightning.runner.pool import Child, Pool
 from agentlightning.store import SQLiteStore, Store
 from agentlightning.testing import ScriptedModelServer
 from agentlightning.types import LLM, RolloutConfig, RolloutStatus, UsageError
@@ -90,7 +93,7 @@ async def test_a_process_that_dies_fails_its_attempt(store: Store, vice: str, wh
     [
         ("exit", "agent-raised: SystemExit: 3"),
         ("interrupt", "agent-raised: KeyboardInterrupt: no message"),
-        ("surrogates", "agent-raised: UnicodeEncodeError: "),
+        ("surrogates", "agent-raised: RuntimeError: half a character: "),
     ],
 )
 async def test_what_is_raised_ends_the_attempt_only(store: Store, vice: str, why: str) -> None:
@@ -192,6 +195,52 @@ class Locked(LitAgent[Any]):
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
+
+
+async def test_whatever_the_store_can_hold_can_be_sent(store: Store) -> None:
+    """Integers beyond 64 bits and halves of characters, which MessagePack lacks, and all that it has."""
+    tasks = [{"n": 1 << 80}, {"n": "\ud800"}, {"n": [None, 1.5, "ä", True]}]
+    async with serving(agents.echo, store, concurrency=1, isolation="process") as runner:
+        done = await finish(store, tasks)
+    assert runner.ended == {"succeeded": 3}
+    for rollout in done:
+        [told] = [s for s in await store.query_spans(rollout.rollout_id) if "task" in s.attributes]
+        assert told.attributes["task"] == rollout.input["n"]
+
+
+async def test_a_worker_that_dies_after_its_work_leaves_nothing_open(store: Store) -> None:
+    pool = Pool(as_agent(agents.misbehave), size=1, adapters=[], counts=Counter())
+    child = await pool.take()
+    os.kill(child._process.pid, signal.SIGKILL)
+    await child.died
+    pool.give(child)
+    assert child._writer is not None and not child._writer.is_closing()
+    await pool.close()
+    assert child._writer.is_closing()
+
+
+async def test_one_that_is_stopped_twice_gives_its_place_back_once(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killing, close = asyncio.Event(), Child.close
+
+    async def slowly(child: Child) -> None:
+        killing.set()
+        await asyncio.sleep(0.05)
+        await close(child)
+
+    monkeypatch.setattr(Child, "close", slowly)
+    async with serving(agents.misbehave, store, concurrency=1, isolation="process") as runner:
+        await store.enqueue_rollout("swallow")
+        assert runner._pool is not None
+        while not (runner._agents and runner._pool._busy):
+            await asyncio.sleep(0.01)
+        [attempt_id] = runner._agents
+        runner._stop_attempt(attempt_id)
+        await killing.wait()
+        runner._stop_attempt(attempt_id)
+        [good] = await finish(store, [1])
+    assert good.status == RolloutStatus.SUCCEEDED
 
 
 async def test_an_agent_that_cannot_be_sent_is_refused_with_the_way_out(store: Store) -> None:

@@ -20,7 +20,7 @@ from agentlightning.gateway import AttemptInfo
 from agentlightning.hookspecs import hookimpl
 from agentlightning.plugins import build
 from agentlightning.runner import Runner
-from agentlightning.store import SQLiteStore, Store, StoreClient, server
+from agentlightning.store import SQLiteStore, Store, StoreClient, server, transport
 from agentlightning.types import LLM, Rollout, RolloutConfig, RolloutStatus, Span, UsageError
 
 
@@ -322,6 +322,24 @@ async def test_spans_that_cannot_be_stored_fail_their_attempt_not_the_runner(sto
         bad, good = await finish(store, [1, 0])
     assert (await reason(store, bad)).startswith("bad-record: ")
     assert good.status == RolloutStatus.SUCCEEDED
+
+
+async def test_spans_beyond_one_request_fail_their_attempt_not_the_runner(
+    store: SQLiteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def agent(task: int) -> float:
+        emit_annotation({"text": "x" * task})
+        return 1.0
+
+    served = await server.start(store, port=0)
+    client = StoreClient(served.url)
+    monkeypatch.setattr(transport, "BODY_LIMIT", 1 << 20)
+    async with serving(agent, client):
+        bad, good = await finish(client, [2 << 20, 1])
+    assert (await reason(client, bad)).startswith("bad-record: ") and "MiB" in await reason(client, bad)
+    assert good.status == RolloutStatus.SUCCEEDED
+    await client.close()
+    await served.close()
 
 
 async def test_values_of_array_libraries_can_be_emitted(store: Store) -> None:

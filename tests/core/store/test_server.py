@@ -118,6 +118,12 @@ async def test_a_token_is_asked_for(sqlite: SQLiteStore, monkeypatch: pytest.Mon
             await client.close()
         async with aiohttp.ClientSession() as session, session.get(f"{served.url}/v1/agl/health") as health:
             assert health.status == 200
+        for path in ("GET /v1/agl/statistics", "POST /v1/traces"):  # a token that is no text at all
+            reader, writer = await asyncio.open_connection("127.0.0.1", served.runner.addresses[0][1])
+            head = f"{path} HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\nAuthorization: Bearer "
+            writer.write(head.encode() + b"\xff\xfe\r\n\r\n")
+            assert (await reader.readline()).startswith(b"HTTP/1.1 401 ")
+            writer.close()
     finally:
         await served.close()
 

@@ -91,6 +91,27 @@ async def test_an_answer_that_breaks_off_is_asked_for_again(sqlite: SQLiteStore)
     await served.close()
 
 
+async def test_a_change_is_not_sent_again_when_the_store_may_have_forgotten_it(
+    sqlite: SQLiteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However patient a client is: done twice is worse than not known."""
+    asked: list[str] = []
+
+    async def lose(request: web.Request) -> web.StreamResponse:
+        asked.append(request.method)
+        assert request.transport is not None
+        request.transport.abort()
+        return web.Response()
+
+    monkeypatch.setattr(transport, "_SAFE", 0.2)
+    async with serving(lose) as url:
+        client = StoreClient(url, patience=3600.0)
+        with pytest.raises(StoreError, match=r"POST /v1/agl/rollouts was lost.*not known"):
+            await client.enqueue_rollout("once")
+        assert len(asked) > 1
+        await client.close()
+
+
 async def test_a_proxy_without_its_store_is_waited_for(sqlite: SQLiteStore) -> None:
     statuses = [502, 503, 504]
 

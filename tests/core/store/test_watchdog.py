@@ -53,6 +53,15 @@ async def test_signs_of_life_put_the_end_off(tmp_path: Path) -> None:
     await store.close()
 
 
+async def test_a_limit_that_is_set_later_holds(tmp_path: Path) -> None:
+    store = SQLiteStore(tmp_path / "s.sqlite")
+    lease = await store.start_rollout(1, config=RolloutConfig(timeout_seconds=3600.0))
+    await store.update_rollout(lease.rollout.rollout_id, config=RolloutConfig(unresponsive_seconds=0.05))
+    (done,) = await store.wait_for_rollouts([lease.rollout.rollout_id], timeout=30.0)
+    assert done.status is RolloutStatus.FAILED and "sign of life" in (done.reason or "")
+    await store.close()
+
+
 async def test_a_look_that_fails_is_logged_and_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

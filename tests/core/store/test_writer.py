@@ -6,6 +6,7 @@ import asyncio
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from contract.store import span
 
 from agentlightning.store.base import Conflict, NotFound, StoreError
 from agentlightning.store.sqlite import SQLiteStore
-from agentlightning.types import AttemptedRollout, AttemptStatus, Rollout
+from agentlightning.types import AttemptedRollout, AttemptStatus, Rollout, RolloutConfig
 
 
 async def test_writes_of_one_turn_share_a_commit(sqlite: SQLiteStore) -> None:
@@ -56,6 +57,23 @@ async def test_a_cancelled_lease_goes_back_to_the_queue(sqlite: SQLiteStore) -> 
         await task
     lease = await sqlite.dequeue_rollout("v")
     assert lease is not None and lease.attempt.sequence_id == 2
+
+
+async def test_a_lease_that_went_back_is_no_try(sqlite: SQLiteStore) -> None:
+    made = await sqlite.enqueue_rollout(1, config=RolloutConfig(max_attempts=2, retry_on=["model-5xx"]))
+    for _ in range(2):
+        task = asyncio.create_task(sqlite.dequeue_rollout("gone"))
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+    ends = []
+    for _ in range(2):
+        lease = await sqlite.dequeue_rollout("w")
+        assert lease is not None
+        ids = made.rollout_id, lease.attempt.attempt_id
+        await sqlite.update_attempt(*ids, AttemptStatus.FAILED, reason="model-5xx: down")
+        ends.append(str((await sqlite.get_rollout_by_id(made.rollout_id)).status))
+    assert ends == ["requeuing", "failed"]
 
 
 async def test_a_full_disk_fails_all_writers_of_the_turn_and_loses_nothing_else(tmp_path: Path) -> None:
@@ -128,11 +146,47 @@ def test_what_a_stopped_loop_did_not_commit_is_undone(tmp_path: Path) -> None:
     assert store.db.connection.in_transaction
     asyncio.run(store.enqueue_rollout("ok"))
     assert [r.input for r in asyncio.run(store.query_rollouts())] == ["ok"]
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
+    with pytest.raises(StoreError, match="stopped before the commit"):  # should it run again, nobody hangs
         loop.run_until_complete(task)
     loop.close()
     asyncio.run(store.close())
+
+
+def test_a_caller_elsewhere_is_told_when_the_owning_loop_ends(tmp_path: Path) -> None:
+    """The tasks of a loop that ends are cancelled; nobody cancelled the one who asked."""
+    store = SQLiteStore(tmp_path / "s.sqlite")
+    owns, end = threading.Event(), threading.Event()
+
+    async def own() -> None:
+        await store.enqueue_rollout(1)
+        owns.set()
+        await asyncio.to_thread(end.wait)
+
+    async def ask() -> None:
+        waiting = asyncio.create_task(store.dequeue_rollout("w", run_id="none", wait=60.0))
+        while not store.signals._listeners:
+            await asyncio.sleep(0.01)
+        end.set()
+        with pytest.raises(StoreError, match="has ended before it answered"):
+            await waiting
+        assert [r.input for r in await store.query_rollouts()] == [1]
+        await store.close()
+
+    owner = threading.Thread(target=asyncio.run, args=(own(),))
+    owner.start()
+    assert owns.wait(30)
+    asyncio.run(ask())
+    owner.join()
+
+
+async def test_another_thread_may_close(sqlite: SQLiteStore) -> None:
+    asyncio.get_running_loop().set_debug(True)  # so that it watches who wakes its waiters
+    waiting = asyncio.create_task(sqlite.dequeue_rollout("w", wait=60.0))
+    while not sqlite.signals._listeners:
+        await asyncio.sleep(0)
+    await asyncio.to_thread(asyncio.run, sqlite.close())
+    with pytest.raises(StoreError, match="closed"):
+        await asyncio.wait_for(waiting, 30)
 
 
 FORKING = """

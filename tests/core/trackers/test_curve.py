@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from agentlightning.trackers.curve import curve, smooth, sparkline
 
 
@@ -19,6 +21,13 @@ def test_curve_rises_from_the_lower_left_to_the_upper_right() -> None:
 def test_curve_clips_and_survives_short_input() -> None:
     assert curve([]) == []
     assert len(curve([5.0], width=4, height=2)) == 2
+
+
+def test_what_is_missing_is_a_gap_and_never_zero() -> None:
+    nan = math.nan
+    assert smooth([nan, 2.0, nan, 4.0], 2)[1:] == [2.0, 2.0, 4.0] and math.isnan(smooth([nan], 2)[0])
+    assert sparkline([1.0, nan, 0.0, math.inf, -math.inf]) == "█ ▁█▁"
+    assert set("".join(line[7:] for line in curve([nan, nan], width=4, height=2))) <= {"\u2800"}
 
 
 def test_sparkline_uses_all_heights() -> None:

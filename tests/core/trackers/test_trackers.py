@@ -50,6 +50,27 @@ def test_the_terminal_shows_progress_comparison_and_what_was_counted(tmp_path: P
     assert "\x1b[?25h" in text or not terminal  # the cursor is given back
 
 
+def test_calls_of_attempts_that_were_left_behind_are_no_failed_captures(tmp_path: Path) -> None:
+    out = io.StringIO()
+    tracker = ConsoleTracker(tmp_path, Console(file=out, width=120))
+    totals = {**SUMMARY["totals"], "calls": 10.0, "calls_left_behind": 4.0}
+    tracker.finish({"totals": totals})
+    said = "6 calls, 6 captured exactly (and 4 in attempts that were followed by another) · 30 tokens"
+    assert said in out.getvalue()
+
+
+def test_what_others_named_is_never_markup(tmp_path: Path) -> None:
+    out = io.StringIO()
+    tracker = ConsoleTracker(tmp_path / "[red]", Console(file=out, force_terminal=True, width=200))
+    odd = "[/] [red] :smile:"
+    tracker.start({"run_id": odd, "steps": 2, "about": {"agent": odd}, "note": odd})
+    tracker.evaluated(Evaluation(name=f"{odd}a", n=1, reward=0.0))
+    tracker.step(StepReport(run_id="r", step=0, policy=f"{odd}b", policy_version=1))
+    tracker.finish({"accounts": {f"{odd}c": {odd: 1}}})
+    shown = out.getvalue()
+    assert all(f"{odd}{which}" in shown for which in ("", "a", "b", "c")) and "/[red]" in shown
+
+
 def test_a_run_that_breaks_off_gives_the_terminal_back(tmp_path: Path) -> None:
     out = io.StringIO()
     tracker = ConsoleTracker(tmp_path, Console(file=out, force_terminal=True, width=100))

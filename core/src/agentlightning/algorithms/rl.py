@@ -21,7 +21,7 @@ from agentlightning.algorithms.work import begin
 from agentlightning.credit.assign import assign, check_recipe
 from agentlightning.credit.baselines import BASELINES
 from agentlightning.credit.rules import RULES
-from agentlightning.credit.seals import seal
+from agentlightning.credit.seals import seal, terms_digest
 from agentlightning.plugins import Plugins
 from agentlightning.types import Batch, Evaluation, Recipe, Record, Seal, StepReport, UsageError
 from agentlightning.types.failure import read_table
@@ -66,6 +66,7 @@ TOTALS = {
     "rollouts_failed": "rollouts_failed",
     "calls": "calls",
     "calls_exact": "verdicts/exact",
+    "calls_left_behind": "out/other-attempt",
     "calls_trained": "calls_trained",
     "tokens_trained": "tokens_trained",
 }
@@ -138,6 +139,8 @@ class RL:
         before = await job.measure("before")
         sampled_before = await job.measure("before-sampled", greedy=False)
         await job.show_headroom(before)
+        if job.first_step:  # an earlier life may have ended between its checkpoint and this evaluation
+            await job.evaluate(job.first_step - 1)
         began = time.perf_counter()
         await context.driver.run(job)
         seconds = time.perf_counter() - began
@@ -266,6 +269,7 @@ class RLJob:
         listen there).
         """
         report.version = self._version
+        report.terms_digest = terms_digest(self.recipe, self.rl.failure)
         await self.context.store.add_step(report, self._seals)
         for total, metric in TOTALS.items():
             self.totals[total] += report.metrics.get(metric, 0.0)

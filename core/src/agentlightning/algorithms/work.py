@@ -16,8 +16,13 @@ RESUMED = "cancelled: the run broke off and went on"
 
 
 async def begin(store: Store, rollouts: Sequence[Rollout]) -> list[str]:
-    """Queue ``rollouts``; those that an earlier life of the run has begun are queued again. Their ids."""
+    """Queue ``rollouts``; those that an earlier life of the run has begun are queued again, to be tried as
+    they would be tried today. Their ids.
+    """
     known = await store.enqueue_many_rollouts(rollouts)
+    for given, there in zip(rollouts, known, strict=True):
+        if there.config != given.config:
+            await store.update_rollout(there.rollout_id, config=given.config)
     begun = [r.rollout_id for r in known if r.attempts or r.status.final]
     if begun:
         await store.requeue_rollouts(begun, reason=RESUMED)

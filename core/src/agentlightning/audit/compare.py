@@ -8,12 +8,24 @@ the code only if nothing else in the step has changed, because its neighbours ha
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from agentlightning.types import Seal
 from agentlightning.types.base import Model
 
 OUTPUTS = ("tokens", "advantages", "weights")
+INPUTS: Mapping[str, str] = MappingProxyType(
+    {
+        "group": "its group, its task or its place in the group was changed",
+        "supplied": "which calls its agent's own record names was changed",
+        "wire": "what the agent's process saw of its calls was changed, added or removed",
+        "attempts": "one of its earlier attempts, or of their calls, was changed, added or removed",
+    }
+)
+"""Further inputs of a rollout (``Seal.inputs``) → what a difference means."""
+DERIVED = frozenset({"no-reward", "no-call", "over-length"})
+"""Kinds of failure that credit reads off calls and rewards, which are compared themselves."""
 
 
 class Difference(Model):
@@ -22,8 +34,9 @@ class Difference(Model):
     step: int | None
     rollout_id: str | None
     kind: str
-    """``missing, unreadable, status, attempt, reward, rewards, calls, call, version, code, rows, seals,
-    no-seals, step, uncreditable, params``, and ``consequence`` of the others."""
+    """``missing, unreadable, status, failure, attempt, attempts, group, reward, rewards, calls, call,
+    supplied, wire, version, terms, code, rows, seals, no-seals, step, uncreditable, params``, and
+    ``consequence`` of the others."""
     then: Any = None
     now: Any = None
     text: str = ""
@@ -40,7 +53,8 @@ def differ(step: int, rollout_id: str | None, kind: str, then: Any, now: Any, wh
 
 def causes(then: Seal, now: Seal) -> Iterator[Difference]:
     """What of a rollout's inputs has changed since it was sealed."""
-    found = [*_fate(then, now), *_rewards(then, now), *_calls(then, now)]
+    found = [*_fate(then, now), *_rewards(then, now), *_calls(then, now), *_inputs(then, now)]
+    found += _failure(then, now, bool(found))
     for kind, was, is_, what in found:
         yield differ(then.step, then.rollout_id, kind, was, is_, what)
 
@@ -81,10 +95,10 @@ def follow(
 def blame_code(then: Seal, names: Sequence[str], versions: Sequence[tuple[str, str, str]]) -> Difference:
     """Equal calls and rewards, other rows: what turns the ones into the others has changed."""
     moved = ", ".join(f"{name} {was} → {now}" for name, was, now in versions)
-    suspects = ["the code or a plugin that makes rows", "the rollout's group"]
-    if "ledger" in names:
-        suspects.append("what the wire layer saw of its calls")
-    what = f"{', '.join(suspects[:-1])} or {suspects[-1]} has changed"
+    suspects = "the code or a plugin that makes rows"
+    if not then.inputs:  # sealed by a version that logged less
+        suspects += ", the rollout's group or what the wire layer saw of its calls"
+    what = f"{suspects} has changed"
     still = "the packages recorded at training time have the same versions now"
     return differ(
         then.step,
@@ -102,6 +116,24 @@ def _fate(then: Seal, now: Seal) -> Iterator[tuple[str, Any, Any, str]]:
     if then.attempt_id != now.attempt_id:
         what = f"attempt {then.attempt_id} was trained, the store's latest is {now.attempt_id}"
         yield "attempt", then.attempt_id, now.attempt_id, what
+
+
+def _failure(then: Seal, now: Seal, explained: bool) -> Iterator[tuple[str, Any, Any, str]]:
+    """The kind of failure, unless it follows from calls or rewards that have changed (``explained``)."""
+    if then.failure is None or then.failure == now.failure:
+        return
+    if not explained or (DERIVED.isdisjoint((then.failure, now.failure)) and then.status == now.status):
+        was, is_ = then.failure or "none", now.failure or "none"
+        yield "failure", then.failure, now.failure, _was("kind of failure", was, is_)
+
+
+def _inputs(then: Seal, now: Seal) -> Iterator[tuple[str, Any, Any, str]]:
+    if then.attempt_id != now.attempt_id:  # whose own attempt, wire spans and past are others
+        return
+    for name, what in INPUTS.items():
+        was, is_ = then.inputs.get(name), now.inputs.get(name)
+        if was is not None and was != is_:
+            yield name, was, is_, f"{what} (edited after training)"
 
 
 def _rewards(then: Seal, now: Seal) -> Iterator[tuple[str, Any, Any, str]]:

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from agentlightning import semconv
 from agentlightning.audit.run import CannotRecompute, Run
 from agentlightning.audit.standing import Standing, standing
@@ -17,7 +19,7 @@ from agentlightning.audit.targets import Target
 from agentlightning.credit.baselines import std
 from agentlightning.credit.explain import REASONS, links, place_of, share, standings, trace_token
 from agentlightning.credit.failure import failure_of
-from agentlightning.credit.rewards import chosen, defect, final_rewards, resolve
+from agentlightning.credit.rewards import attached, defect, resolve
 from agentlightning.credit.verdicts import verdicts
 from agentlightning.specs import Inspector
 from agentlightning.types import Attempt, Call, Record, Reward, UsageError
@@ -71,7 +73,7 @@ def _rollout(run: Run, stand: Standing, attempts: Sequence[Attempt]) -> dict[str
         ],
         "failure": _failure(run, stand.record),
         "rewards": rewards(stand.record),
-        "group": _group(stand),
+        "group": _group(run, stand),
         "ledger": ledger,
         "rows": _rows(stand),
     }  # fmt: skip
@@ -96,14 +98,19 @@ def _failure(run: Run, record: Record) -> dict[str, Any] | None:
     return {"kind": kind, "text": KINDS.get(kind, kind), "reward": reward}
 
 
-def _group(stand: Standing) -> list[dict[str, Any]]:
-    """The rollouts that were sampled together with this one, and how each ended."""
+def _group(run: Run, stand: Standing) -> list[dict[str, Any]]:
+    """The rollouts that were sampled together with this one, and how each ended: the reward is the table's
+    where it failed.
+    """
     mine = stand.record.rollout
+    failures = {record.rollout.rollout_id: _failure(run, record) for record in stand.records}
     return [
         {
             "rollout": record.rollout.rollout_id,
-            "reward": resolve(record).final,
-            "failure": failure_of(record),
+            "reward": failed["reward"]
+            if (failed := failures[record.rollout.rollout_id])
+            else resolve(record).final,
+            "failure": failed and failed["kind"],
             "this": record.rollout.rollout_id == mine.rollout_id,
         }
         for record in stand.records
@@ -112,20 +119,32 @@ def _group(stand: Standing) -> list[dict[str, Any]]:
 
 
 def rewards(record: Record) -> list[dict[str, Any]]:
-    """Every reward that was emitted, what it is attached to, and whether it is the rollout's final one."""
-    finals = final_rewards(record)
-    counted = chosen(finals) if finals else None
+    """Every reward that was emitted, what it is attached to, and if it does not count, why (``unused``)."""
+    counting = {id(r) for r in attached(record).counting}
+    trains = record.rollout.status.final and record.rollout.mode == "train"
+    failed = trains and failure_of(record) not in (None, "no-reward")
     return [
         {
             "value": None if defect(r.value) else r.value,
             "defect": defect(r.value),
             "name": r.name,
             "of": _of(r),
-            "counts": r is counted if r in finals else True,
+            "counts": id(r) in counting and not failed,
+            "unused": _unused(r, record, id(r) in counting, failed),
             "attributes": {k: v for k, v in r.attributes.items() if k not in _SAME},
         }
         for r in sorted(record.rewards, key=lambda r: r.time)
     ]
+
+
+def _unused(reward: Reward, record: Record, counts: bool, failed: bool) -> str:
+    """Why a reward does not count; empty if it does."""
+    if failed:
+        return "nothing that a failed rollout emits counts"
+    if counts:
+        return ""
+    alone = attached(msgspec.structs.replace(record, rewards=[reward])).counting
+    return "another one of the same counts" if alone else "no such call is on record"
 
 
 def _of(reward: Reward) -> str:

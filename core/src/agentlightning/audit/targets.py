@@ -1,7 +1,7 @@
 """What is asked about: a rollout, an attempt, a call or a token, found in the store that holds it.
 
-``ro-…`` is a rollout, ``at-…`` an attempt, ``at-…-3.0`` a call (request 3, choice 0) and ``at-…-3.0:7`` the
-eighth token of its response.
+``ro-…`` is a rollout, ``at-…`` an attempt, ``at-…-3.0`` a call (request 3, choice 0; ``at-…-supplied.1`` is
+one that its agent handed in) and ``at-…-3.0:7`` the eighth token of its response.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from agentlightning.store import NotFound, Store, StoreError, open_store
 from agentlightning.types import Rollout
 
 _TOKEN = re.compile(r"(.+):(\d+)")
-_CALL = re.compile(r"(.+)-\d+\.\d+")
+_CALL = re.compile(r"(.+)-(?:\d+|supplied)\.\d+")
 
 
 class Target(NamedTuple):

@@ -15,9 +15,10 @@ from agentlightning.audit.compare import Difference, blame_code, causes, differ,
 from agentlightning.audit.run import CannotRecompute, Run
 from agentlightning.credit.digest import in_order, rows_digest
 from agentlightning.credit.rewards import chosen, final_rewards
-from agentlightning.credit.seals import seal
-from agentlightning.types import Batch, Record, Seal, StepReport
+from agentlightning.credit.seals import seal, terms_digest
+from agentlightning.types import Batch, Record, Reward, Seal, StepReport
 from agentlightning.types.base import Model
+from agentlightning.types.failure import read_table
 
 
 class NothingSealed(CannotRecompute):
@@ -35,6 +36,8 @@ class Verification(Model):
     """Trained tokens."""
     params: str = ""
     """What the parameters were compared with, or why they were not; empty if one step was asked for."""
+    redone: list[int] = []
+    """Steps that the run, gone on from a checkpoint before them, is making again: not compared."""
     equal: bool = True
     differences: list[Difference] = []
     """Root causes first, step by step."""
@@ -55,12 +58,12 @@ async def verify(
     run.recipe  # noqa: B018 - raises before a long comparison begins
     reports = await run.store.query_steps(run.run_id)
     wanted = [report for report in reports if step is None or report.step == step]
-    if not wanted:
+    missing = await _gaps(run, reports) if step is None else []
+    if not wanted and not missing:
         what = "no step yet" if step is None else f"no step {step}; it has {_span(reports)}"
         raise NothingSealed(f"run {run.run_id} has {what}")
     result = Verification(run=run.run_id)
-    if step is None:
-        result.add(list(_gaps(reports)))
+    result.add(missing)
     for done, report in enumerate(wanted):
         progress(done, len(wanted))
         await _step(run, report, result)
@@ -73,16 +76,19 @@ async def verify(
 
 async def _step(run: Run, report: StepReport, result: Verification) -> None:
     """One step into ``result``."""
-    result.steps += 1
     number = report.step
     sealed = [s for s in await run.seals(number) if s.policy == report.policy]
+    if await _redone(run, number, sealed):
+        result.redone.append(number)
+        return
+    result.steps += 1
     if not sealed:
         what = "logged without seals (by an older version, or they were deleted): nothing to compare with"
         result.add([differ(number, None, "no-seals", None, 0, what)])
         return
     found = list(_count(report, sealed))
     records, lost = await _records(run, sealed)
-    found += lost
+    found += [*lost, *_terms(run, report)]
     version = sealed[0].version if report.version is None else report.version
     found += [
         differ(number, s.rollout_id, "version", version, s.version, _version(version, s))
@@ -117,7 +123,7 @@ def _compare(
         blamed = list(dict.fromkeys(str(d.rollout_id) for d in roots))
         groups = {record.rollout.rollout_id: record.rollout.group_id for record in records}
         found = [*roots, follow(report.step, changed, groups, blamed)] if changed else roots
-        return [*found, *_explained(run, report, sealed, records, roots)]
+        return [*found, *(_explained(run, report, sealed, records, roots) if changed else ())]
     if changed:
         versions = run.versions()
         return [
@@ -158,10 +164,10 @@ def _explained(
 
 
 def _with_reward(record: Record, value: float) -> Record:
-    """The record with the final reward that counts as it was."""
+    """The record with the final reward that counts as it was; with one more if it has none left."""
     emitted = final_rewards(record)
     if not emitted:
-        return record
+        return msgspec.structs.replace(record, rewards=[*record.rewards, Reward(value=value)])
     counts = chosen(emitted)
     rewards = [msgspec.structs.replace(r, value=value) if r is counts else r for r in record.rewards]
     return msgspec.structs.replace(record, rewards=rewards)
@@ -188,10 +194,8 @@ async def _records(run: Run, sealed: Sequence[Seal]) -> tuple[list[Record], list
         )
         for s in gone
     ]
-    try:
-        return await run.store.records([s.rollout_id for s in here]), lost
-    except Exception:
-        pass  # a damaged record: found below, one by one, each with its reason
+    if together := await _readable(run, [s.rollout_id for s in here]):
+        return together, lost
     records: list[Record] = []
     for s in here:
         try:
@@ -202,6 +206,14 @@ async def _records(run: Run, sealed: Sequence[Seal]) -> tuple[list[Record], list
     return records, lost
 
 
+async def _readable(run: Run, rollout_ids: Sequence[str]) -> list[Record]:
+    """All records at once; none if one of them is damaged, which is found when they are read one by one."""
+    try:
+        return await run.store.records(rollout_ids)
+    except Exception:
+        return []
+
+
 def _count(report: StepReport, sealed: Sequence[Seal]) -> Iterator[Difference]:
     trained = report.metrics.get("rollouts")
     if trained is not None and int(trained) != len(sealed):
@@ -209,10 +221,39 @@ def _count(report: StepReport, sealed: Sequence[Seal]) -> Iterator[Difference]:
         yield differ(report.step, None, "seals", int(trained), len(sealed), what)
 
 
-def _gaps(reports: Sequence[StepReport]) -> Iterator[Difference]:
+def _terms(run: Run, report: StepReport) -> Iterator[Difference]:
+    """Whether the run's record says what the step was credited by."""
+    now = terms_digest(run.recipe, read_table(run.info.get("failure")))
+    if report.terms_digest is not None and report.terms_digest != now:
+        what = "recipe or failure table in the run's record are not those it was credited by"
+        yield differ(report.step, None, "terms", report.terms_digest, now, f"{what} (edited after training)")
+
+
+async def _redone(run: Run, step: int, sealed: Sequence[Seal]) -> bool:
+    """Whether an unfinished run that went on from a checkpoint is rolling out this step again: its report and
+    seals stand for nothing until it is reported anew.
+    """
+    lives = run.info.get("resumed") or []
+    if run.info.get("summary") or not lives or step < lives[-1]["first_step"]:
+        return False
+    known = await run.known([s.rollout_id for s in sealed])
+    if any(not rollout.status.final for rollout in known.values()):
+        return True
+    earlier = {e.attempt_id for record in await _readable(run, list(known)) for e in record.earlier}
+    return any(s.attempt_id in earlier for s in sealed)
+
+
+async def _gaps(run: Run, reports: Sequence[StepReport]) -> list[Difference]:
+    """Steps without a report: between others, sealed, or of a run that says it was finished."""
     have = {report.step for report in reports}
-    for step in sorted(set(range(max(have) + 1)) - have):
-        yield differ(step, None, "step", None, None, "its report is missing (deleted after training)")
+    end = max(have, default=-1) + 1
+    if await run.seals(end):
+        end += 1
+    planned = (run.info.get("summary") or {}).get("steps")
+    if reports and isinstance(planned, int):
+        end = max(end, planned)
+    what = "its report is missing (deleted after training)"
+    return [differ(step, None, "step", None, None, what) for step in range(end) if step not in have]
 
 
 def _params(run: Run, reports: Sequence[StepReport]) -> tuple[str, list[Difference]]:
@@ -220,7 +261,7 @@ def _params(run: Run, reports: Sequence[StepReport]) -> tuple[str, list[Differen
     logged = {report.step: report.params_digest for report in reports if report.params_digest}
     if not logged:
         return "parameters not compared: no step logged their digest (driver option deterministic)", []
-    last = max(report.step for report in reports)
+    last = max((report.step for report in reports), default=-1)
     for folder, done in run.policies():
         step = last if done is None else done - 1
         if step not in logged:

@@ -9,7 +9,7 @@ Capture knows no store: finished spans go to ``sink``, a callable that the runne
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
@@ -71,7 +71,8 @@ def attempt_context(context: AttemptContext) -> Iterator[AttemptContext]:
     try:
         yield context
     finally:
-        _current.reset(token)
+        with suppress(ValueError):  # an agent left hanging is closed by the collector, where nothing was set
+            _current.reset(token)
 
 
 def current_tags() -> Tags:

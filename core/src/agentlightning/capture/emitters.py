@@ -16,14 +16,12 @@ import traceback
 from collections.abc import Mapping
 from typing import Any
 
-from opentelemetry import trace
-
 from agentlightning import semconv
 from agentlightning.capture.context import AttemptContext, current_attempt
 from agentlightning.capture.convert import jsonable
 from agentlightning.capture.counts import COUNTS
 from agentlightning.capture.delivery import attempt_ended, deliver, span_of_response, trace_of
-from agentlightning.capture.identity import span_agent
+from agentlightning.capture.identity import current_span, span_agent
 from agentlightning.capture.operations import operation as operation
 from agentlightning.types import Span
 
@@ -112,7 +110,7 @@ def _finite(value: Any, name: str) -> float:
 
 def _emit(kind: str, attributes: Mapping[str, Any], *, call: Any = None, error: str | None = None) -> Span:
     context = current_attempt()
-    parent = trace.get_current_span().get_span_context()
+    parent = current_span().get_span_context()
     now = time.time()
     span = Span(
         rollout_id=context.rollout_id if context else "",

@@ -24,9 +24,35 @@ IDENTITY: list[Identity] = []
 """Adapters' functions; each returns the tags it knows, ``{}`` where its framework is not running."""
 
 
+class Standing(trace.NonRecordingSpan):
+    """Makes a span of ours the parent of what happens inside; its agent's name reads as on a live one."""
+
+    def __init__(self, trace_id: int, span_id: int, agent: str | None) -> None:
+        super().__init__(trace.SpanContext(trace_id, span_id, False, trace.TraceFlags(1)))
+        self.attributes = {semconv.AGENT_NAME: agent} if agent else {}
+
+
+Parent = Callable[[], "trace.Span | None"]
+PARENTS: list[Parent] = []
+"""Adapters' functions for frameworks whose spans are never OpenTelemetry's current one: the span that the
+running code works in, or ``None`` where OpenTelemetry's own is nearer."""
+
+
+def current_span() -> trace.Span:
+    """The span below which what happens right now hangs; an invalid one where there is none."""
+    for parent in reversed(PARENTS):
+        try:
+            if (span := parent()) is not None:
+                return span
+        except Exception:
+            COUNTS.add("identity-error")
+            _LOG.warning("an adapter could not say in which span the code works", exc_info=True)
+    return trace.get_current_span()
+
+
 def span_agent(span: trace.Span | None = None) -> str | None:
     """``gen_ai.agent.name`` of a live span (default: the current one)."""
-    attributes = getattr(span or trace.get_current_span(), "attributes", None)
+    attributes = getattr(span or current_span(), "attributes", None)
     name = attributes.get(semconv.AGENT_NAME) if attributes else None
     return str(name) if name else None
 

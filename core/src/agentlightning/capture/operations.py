@@ -22,21 +22,13 @@ from agentlightning.capture.context import AttemptContext, current_attempt
 from agentlightning.capture.convert import jsonable
 from agentlightning.capture.counts import COUNTS
 from agentlightning.capture.delivery import deliver, trace_of
-from agentlightning.capture.identity import span_agent
+from agentlightning.capture.identity import Standing, current_span, span_agent
 from agentlightning.types import Span
 
 F = TypeVar("F", bound=Callable[..., Any])
 NAME = "agl.operation.name"
 INPUT = "agl.operation.input"
 OUTPUT = "agl.operation.output"
-
-
-class _Current(trace.NonRecordingSpan):
-    """Makes our ids the parent of what happens inside, and keeps the agent's name readable."""
-
-    def __init__(self, context: trace.SpanContext, agent: str | None) -> None:
-        super().__init__(context)
-        self.attributes = {semconv.AGENT_NAME: agent} if agent else {}
 
 
 class operation:
@@ -55,18 +47,19 @@ class operation:
 
     def __enter__(self) -> operation:
         self._context = context = current_attempt()
-        parent = trace.get_current_span().get_span_context()
+        parent = current_span().get_span_context()
         self._trace = (
             parent.trace_id if parent.is_valid else int(trace_of(context.attempt_id if context else ""), 16)
         )
         self._parent = f"{parent.span_id:016x}" if parent.is_valid else None
         self._id, self._start, self._agent = secrets.randbits(64) or 1, time.time(), span_agent()
-        own = trace.SpanContext(self._trace, self._id, is_remote=False, trace_flags=trace.TraceFlags(1))
         if context is None:
             COUNTS.add("emit-outside-attempt")
             return self
         self._entered = trace.use_span(
-            _Current(own, self._agent), record_exception=False, set_status_on_exception=False
+            Standing(self._trace, self._id, self._agent),
+            record_exception=False,
+            set_status_on_exception=False,
         )
         self._entered.__enter__()
         return self

@@ -13,15 +13,16 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from opentelemetry import context as otel
+from opentelemetry import context as otel, trace
 
 from agentlightning.capture.context import _current, _tags
+from agentlightning.capture.identity import current_span
 from agentlightning.capture.patching import Patch
 
 
 def carried(function: Callable[..., Any]) -> Callable[..., Any]:
     """``function``, to be called in another thread in the name of the present attempt."""
-    return partial(_run, function, _current.get(), _tags.get(), otel.get_current())
+    return partial(_run, function, _current.get(), _tags.get(), trace.set_span_in_context(current_span()))
 
 
 def _run(function: Callable[..., Any], attempt: Any, tags: Any, span: Any, *args: Any, **kwargs: Any) -> Any:

@@ -18,13 +18,11 @@ from functools import lru_cache
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from opentelemetry import trace
-
 from agentlightning import semconv
 from agentlightning.capture.context import AttemptContext, current_attempt
 from agentlightning.capture.counts import COUNTS
 from agentlightning.capture.delivery import deliver, remember_response, trace_of
-from agentlightning.capture.identity import who
+from agentlightning.capture.identity import current_span, who
 from agentlightning.capture.tokens import pack_ids, pack_logprobs
 from agentlightning.capture.wire_result import Choice, Reading
 from agentlightning.keys import CONTEXT_KEY, PREFIX
@@ -64,7 +62,7 @@ class WireCall:
     ) -> None:
         self.context, self.body, self.operation, self.gateway = context, body, operation, gateway
         self.tags: Tags = merge_tags(context.tags, who())
-        parent = trace.get_current_span().get_span_context()
+        parent = current_span().get_span_context()
         self.trace_id = f"{parent.trace_id:032x}" if parent.is_valid else trace_of(context.attempt_id)
         self.parent_id = f"{parent.span_id:016x}" if parent.is_valid else None
         self.span_id = secrets.token_hex(8)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
+import msgspec
 import typer
 
 
@@ -33,7 +33,7 @@ def register(app: typer.Typer) -> None:
 
         found = asyncio.run(_explain(what, run, store, policy))
         if as_json:
-            print(json.dumps(found, ensure_ascii=False, default=str), flush=True)
+            print(msgspec.json.encode(found, enc_hook=str).decode(), flush=True)
         else:
             Console().print(view(found), highlight=False)
 

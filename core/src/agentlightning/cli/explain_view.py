@@ -115,7 +115,7 @@ def _rewards(found: Facts) -> Panel:
     grid = _grid()
     for reward in found["rewards"]:
         value = reward["defect"] if reward["defect"] else _number(reward["value"])
-        late = "" if reward["counts"] else "  (a later one counts)"
+        late = f"  ({reward['unused']})" if reward["unused"] else ""
         from_ = f"  {_pairs(reward['attributes'])}" if reward["attributes"] else ""
         grid.add_row(reward["name"], f"{value}  of {reward['of']}{late}{from_}")
     if not found["rewards"]:
@@ -156,7 +156,7 @@ def _advantage(credit: Facts, base: Facts, advantage: Facts) -> str:
 
 def _members(base: Facts) -> RenderableType:
     """The values that were compared, one a rollout."""
-    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    table = _Plain(box=None, show_header=False, padding=(0, 2, 0, 0))
     for member in base["members"][:_MOST]:
         style = "bold" if member["this"] else "dim"
         mark = "← this one" if member["this"] else ""
@@ -207,14 +207,17 @@ def _rollout(found: Facts) -> Iterable[RenderableType]:
 def _group(members: list[Facts]) -> Table:
     grid = _grid()
     for member in members:
-        ended = member["failure"] or f"reward {_number(member['reward'])}"
+        ended = f"reward {_number(member['reward'])}"
+        if member["failure"]:
+            by_table = "left out" if member["reward"] is None else f"{ended} by the failure table"
+            ended = f"{member['failure']}: {by_table}"
         mark = Text("  ← this one", style="bold") if member["this"] else ""
         grid.add_row(member["rollout"], Text.assemble((ended, "yellow" if member["failure"] else ""), mark))
     return grid
 
 
 def _calls(calls: list[Facts]) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    table = _Plain(box=None, padding=(0, 2, 0, 0), header_style="bold")
     for name in ("call", "agent", "tokens", "v", "verdict", "fate"):
         table.add_column(name, overflow="fold", no_wrap=name == "call")
     for call in calls:
@@ -235,8 +238,15 @@ def _calls(calls: list[Facts]) -> Table:
 
 
 # ------------------------------------------------------------------------------------------------- helpers
+class _Plain(Table):
+    """A table whose text is text: what a model or an agent said is never read as rich's markup."""
+
+    def add_row(self, *cells: RenderableType | None, **options: Any) -> None:
+        super().add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in cells), **options)
+
+
 def _grid() -> Table:
-    grid = Table.grid(padding=(0, 2))
+    grid = _Plain.grid(padding=(0, 2))
     grid.add_column(style="bold", no_wrap=True)
     grid.add_column(overflow="fold")
     return grid

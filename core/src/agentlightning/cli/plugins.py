@@ -11,6 +11,7 @@ def register(app: typer.Typer) -> None:
         """List plugins, the names they register, and plugins that could not be loaded."""
         from rich.console import Console
         from rich.table import Table
+        from rich.text import Text
 
         from agentlightning.plugins import load
 
@@ -37,6 +38,6 @@ def register(app: typer.Typer) -> None:
         for kind in kinds:
             console.print(f"[bold]{kind:13}[/] {', '.join(sorted(getattr(loaded, kind))) or '–'}")
         for name, why in loaded.broken.items():
-            console.print(f"[red]broken[/] {name}: {why}")
+            console.print(Text.assemble(("broken", "red"), f" {name}: {why}"))
         if loaded.broken:
             raise typer.Exit(1)

@@ -135,6 +135,7 @@ async def _work(options: Options) -> int:
     try:
         with capturing([] if options.isolation == "process" else instrumentors(plugins, options.adapters)):
             if options.report is not None:
+                os.set_blocking(options.report, False)  # a supervisor that was stopped reads nothing
                 with os.fdopen(options.report, "wb", buffering=0) as report:
                     return await serve(runner, lambda state: _write(report, state))
             with StatusLine(_told_place(options), 1) as line:
@@ -144,6 +145,7 @@ async def _work(options: Options) -> int:
 
 
 def _write(report: Any, state: Any) -> None:
+    """Say how this worker fares; nothing, where the pipe is full: the next line says it too."""
     import msgspec
 
     report.write(msgspec.json.encode(state) + b"\n")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 
 if TYPE_CHECKING:
@@ -39,22 +39,22 @@ def register(app: typer.Typer) -> None:
         lines = asyncio.run(list_runs(stores(place)))
         if as_json:
             for line in lines:
-                print(json.dumps(line.model_dump(), ensure_ascii=False))
+                print(msgspec.json.encode(line).decode())
             return
         from rich.console import Console
+        from rich.text import Text
 
         console = Console()
         if not console.is_terminal:
             console.width = _WIDE
         if not lines:
-            console.print(f"no runs in {place or 'runs/'}", highlight=False, soft_wrap=True)
+            console.print(Text(f"no runs in {place or 'runs/'}"), highlight=False, soft_wrap=True)
             return
         console.print(table(lines))
         for line in lines:
             if line.reason:
-                console.print(
-                    f"[red]unreadable[/] {line.run}: {line.reason}", highlight=False, soft_wrap=True
-                )
+                said = Text.assemble(("unreadable", "red"), f" {line.run}: {line.reason}")
+                console.print(said, highlight=False, soft_wrap=True)
 
 
 def table(lines: list[Line]) -> Table:
@@ -68,10 +68,10 @@ def table(lines: list[Line]) -> Table:
         out.add_column(name, justify="right" if right else "left", overflow="fold", no_wrap=name in _WHOLE)
     for line in lines:
         out.add_row(
-            line.run,
+            Text(line.run),
             time.strftime("%Y-%m-%d %H:%M", time.localtime(line.when)) if line.when else "–",
-            line.agent or "–",
-            line.recipe or "–",
+            Text(line.agent or "–"),
+            Text(line.recipe or "–"),
             f"{line.steps}/{line.planned}" if line.planned is not None else str(line.steps),
             _reward(line),
             f"{line.seconds:.0f}" if line.seconds is not None else "–",

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def register(app: typer.Typer) -> None:
 
         traces = asyncio.run(_trace(what, run, store, every))
         if as_json:
-            print(json.dumps({"attempts": [t.model_dump() for t in traces]}, ensure_ascii=False), flush=True)
+            print(msgspec.json.encode({"attempts": traces}, enc_hook=str).decode(), flush=True)
             return
         if not traces:
             raise UsageError(f"{what} has no attempt yet")

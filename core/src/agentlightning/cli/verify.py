@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def register(app: typer.Typer) -> None:
 
         result = asyncio.run(_verify(what, store, run, step, quiet=as_json))
         if as_json:
-            print(json.dumps(result.model_dump(), ensure_ascii=False), flush=True)
+            print(msgspec.json.encode(result, enc_hook=str).decode(), flush=True)
         else:
             show(result, Console())
         if not result.equal:
@@ -82,29 +82,30 @@ class _Bar(AbstractContextManager["Callable[[int, int], None]"]):
 
 def show(result: Verification, console: Any) -> None:
     """The verdict, for a person."""
-    from rich.markup import escape
+    from rich.text import Text
+
+    def say(*parts: Any) -> None:
+        console.print(Text.assemble(*parts), highlight=False, soft_wrap=True)
 
     counted = (
         f"{_n(result.steps, 'step')}, {_n(result.rollouts, 'rollout')}, {_n(result.rows, 'row')}, "
         f"{_n(result.tokens, 'token')}"
     )
     if result.equal:
-        console.print(
-            f"[bold green]verified[/]: {counted}: every row, advantage and weight equals what was trained",
-            highlight=False, soft_wrap=True,
-        )  # fmt: skip
+        said = f": {counted}: every row, advantage and weight equals what was trained"
+        say(("verified", "bold green"), said)
     else:
         causes = [d for d in result.differences if d.kind != "consequence"]
-        console.print(
-            f"[bold red]different[/]: {_n(len(causes), 'difference')} in {escape(result.run)} ({counted})",
-            highlight=False, soft_wrap=True,
-        )  # fmt: skip
+        say(("different", "bold red"), f": {_n(len(causes), 'difference')} in {result.run} ({counted})")
     for difference in result.differences:
         follows = difference.kind == "consequence"
-        mark, style = ("  └", "dim") if follows else ("✗", "red")
-        console.print(f"[{style}]{mark}[/] {escape(difference.text)}", highlight=False, soft_wrap=True)
+        say(("  └", "dim") if follows else ("✗", "red"), f" {difference.text}")
+    if result.redone:
+        steps = ", ".join(map(str, result.redone))
+        what = "the run went on from a checkpoint before that and is making it again"
+        say(("not compared", "yellow"), f": step {steps}: {what}")
     if result.params:
-        console.print(f"[dim]{escape(result.params)}[/]", highlight=False, soft_wrap=True)
+        say((result.params, "dim"))
 
 
 def _n(count: int, word: str) -> str:

@@ -102,6 +102,11 @@ def advantages(
         flat = spreads[key].flat if compares else ""
         scale = spreads[key].std + EPSILON if recipe.scale == "std" and not flat else 1.0
         value = 0.0 if flat else (credit - base) / scale
+        if not math.isfinite(value):
+            raise ValueError(
+                f"rollout {rollout.rollout_id!r}: the advantage of its credit {credit:g} over the baseline "
+                f"{base:g} is {value}; the rewards of its group are too far apart for floating point"
+            )
         out[call.call_id] = Advantage(value, credit, base, scale, key, flat)
     kinds = [spread.flat for spread in spreads.values()]
     return Advantages(out, len(groups), kinds.count("group-of-one"), kinds.count("zero-spread"))
@@ -119,7 +124,11 @@ def group_key(rollout: Rollout, call: Call, group_by: Sequence[str]) -> GroupKey
 
 def mean(values: Sequence[float]) -> float:
     """The mean, within the values' own bounds: equal values have exactly that mean, rounding or not."""
-    return min(max(math.fsum(values) / len(values), min(values)), max(values))
+    try:
+        centre = math.fsum(values) / len(values)
+    except OverflowError:  # of the sum; the mean itself lies between its values
+        centre = math.fsum(value / len(values) for value in values)
+    return min(max(centre, min(values)), max(values))
 
 
 def std(values: Sequence[float]) -> float:

@@ -21,7 +21,7 @@ def failure_of(record: Record) -> str | None:
 
     Under the over-length policy ``drop``, one prompt that was too long fails its rollout, whatever the agent
     made of it. An agent that returned without one answer of the model is ``no-call``, whatever its reward:
-    the policy had no part in it. A call past the gateway is a call.
+    the policy had no part in it. A call past the gateway that was answered is an answer.
     """
     rollout, attempt = record.rollout, record.attempt
     if rollout.status != RolloutStatus.SUCCEEDED:
@@ -48,4 +48,4 @@ def _answered(record: Record) -> bool:
     """Whether the agent got an answer of the model."""
     superseded = superseded_calls(record)
     live = (c for c in record.calls if c.status not in DEAD and c.call_id not in superseded)
-    return any(True for _ in live) or bool(unrecorded(record))
+    return any(True for _ in live) or any(span.status != "error" for span in unrecorded(record))

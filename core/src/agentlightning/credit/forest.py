@@ -2,11 +2,11 @@
 
 A call extends the *longest* earlier call of its rollout, policy and temperature whose prompt + response is a
 strict prefix of its prompt, whoever came between: agents that take turns each grow their own line. Calls with
-identical prompts never extend each other. The first call that extends another continues its row; every
+identical prompts never extend each other. One of the calls that extend another continues its row; every
 further one is a *branch*: a new row in which the shared part is context.
 
-Invariant: every call is the *own* call of exactly one path, hence every response token is trained exactly
-once.
+Invariants: every call is the *own* call of exactly one path, hence every response token is trained exactly
+once; which call continues a row depends on what the calls hold, not on the order in which parallel ones came.
 
 Prefixes are compared by digests, taken at the lengths where an earlier call ends, so a prompt is hashed once:
 200 calls of 10,000 tokens cost milliseconds.
@@ -114,6 +114,8 @@ def _link(ordered: Sequence[Call], temperature: float) -> list[Node]:
             node.parent.children.append(node)
         nodes.append(node)
         waiting.append((lane, node))
+    for node in nodes:
+        node.children.sort(key=lambda child: (*_ids(child.call), child.call.logprobs or ()))
     return nodes
 
 

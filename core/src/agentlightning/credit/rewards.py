@@ -46,35 +46,54 @@ def resolve(record: Record) -> Rewards:
     Rewards are taken in order of ``time``; where times are equal, in the order of the list. A reward with a
     span id belongs to every recorded call of that span (the choices of one request share it).
     """
-    finals: list[Reward] = []
-    by_call: dict[str, list[Reward]] = {}
-    by_agent: dict[str, list[Reward]] = {}
-    missing: Counter[str] = Counter()
+    to = attached(record)
+    final, reason = _choose(to.rollout)
+    return Rewards(
+        final=final,
+        reason=reason,
+        calls={key: _choose(emitted)[0] for key, emitted in to.calls.items()},
+        agents={key: _choose(emitted)[0] for key, emitted in to.agents.items()},
+        dims={r.name: float(r.value) for r in to.rollout if not defect(r.value)},
+        missing=dict(to.missing),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Attached:
+    """Rewards by what they are attached to, each list in order of time."""
+
+    rollout: list[Reward] = field(default_factory=list)
+    calls: dict[str, list[Reward]] = field(default_factory=dict)
+    agents: dict[str, list[Reward]] = field(default_factory=dict)
+    missing: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def counting(self) -> list[Reward]:
+        """Those that count: one for each target."""
+        targets = [self.rollout, *self.calls.values(), *self.agents.values()]
+        return [chosen(emitted) for emitted in targets if emitted]
+
+
+def attached(record: Record) -> Attached:
+    """What each reward of a record is attached to."""
+    out = Attached()
     spans = _calls_of_spans(record.calls)
     known = {call.call_id for call in record.calls}
     for reward in sorted(record.rewards, key=lambda r: r.time):
         if reason := defect(reward.value):
-            missing[reason] += 1
+            out.missing[reason] += 1
         if reward.call_id is not None or reward.span_id is not None:
             targets = _targets(reward, known, spans)
-            missing.update({"unknown-call": 1} if not targets else {})
+            out.missing.update({"unknown-call": 1} if not targets else {})
             for call_id in targets:
-                by_call.setdefault(call_id, []).append(reward)
+                out.calls.setdefault(call_id, []).append(reward)
         elif reward.agent is not None:
-            by_agent.setdefault(reward.agent, []).append(reward)
+            out.agents.setdefault(reward.agent, []).append(reward)
         elif reward.final:
-            finals.append(reward)
+            out.rollout.append(reward)
         else:
-            missing["unattached"] += 1
-    final, reason = _choose(finals)
-    return Rewards(
-        final=final,
-        reason=reason,
-        calls={key: _choose(emitted)[0] for key, emitted in by_call.items()},
-        agents={key: _choose(emitted)[0] for key, emitted in by_agent.items()},
-        dims={r.name: float(r.value) for r in finals if not defect(r.value)},
-        missing=dict(missing),
-    )
+            out.missing["unattached"] += 1
+    return out
 
 
 def defect(value: object) -> str:

@@ -24,8 +24,9 @@ def build_row(
     recipe: Recipe,
     version: int | None = None,
 ) -> Row:
-    """One row, its weights still 0 (they depend on the whole batch), its id the rollout's until the rows of the
-    rollout are numbered. ``version``: the one about to be trained."""
+    """One row, its weights still 0 (they depend on the whole batch), its id the rollout's until the rows of
+    the rollout are numbered. ``version``: the one about to be trained.
+    """
     end = path.own[-1]
     token_ids = [*(end.prompt_ids or ()), *(end.response_ids or ())]
     n = len(token_ids)

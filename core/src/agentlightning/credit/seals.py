@@ -13,9 +13,11 @@ from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 
 from agentlightning.credit.digest import in_order, int_bytes, real_bytes, text_bytes
+from agentlightning.credit.failure import failure_of
 from agentlightning.credit.rewards import resolve
-from agentlightning.semconv import SUPPLIED
-from agentlightning.types import Batch, Call, Record, Reward, Row, Seal
+from agentlightning.semconv import CHOICE, RESPONSE_ID, SUPPLIED, TAG_PREFIX, TOKENS_DIGEST
+from agentlightning.types import Batch, Call, Recipe, Record, Reward, Row, Seal, Span
+from agentlightning.types.failure import Action, FailureTable
 
 
 def seal(
@@ -41,9 +43,11 @@ def seal(
                 version=version,
                 status=str(record.rollout.status),
                 reward=resolve(record).final,
+                failure=failure_of(record) or "",
                 calls=len(record.calls),
-                calls_digest=_digest(_calls(record)),
+                calls_digest=_digest(part for call in record.calls for part in _call(call)),
                 rewards_digest=_digest(part for reward in record.rewards for part in _reward(reward)),
+                inputs={name: _digest([_json(value)]) for name, value in _inputs(record).items()},
                 rows=len(mine),
                 tokens_digest=_digest(part for row in mine for part in _tokens(row)),
                 advantages_digest=_digest(real_bytes(row.advantages) for row in mine),
@@ -61,13 +65,36 @@ def _digest(parts: Iterable[bytes]) -> str:
     return state.hexdigest()
 
 
-def _calls(record: Record) -> Iterable[bytes]:
-    """The rollout's place among the others, what its agent said of its own record, and every call."""
-    place = [record.rollout.group_id, record.rollout.task_id, record.rollout.sample]
-    supplied = record.attempt.metadata.get(SUPPLIED) if record.attempt else None
-    yield text_bytes(json.dumps([place, supplied], sort_keys=True, default=str))
-    for call in record.calls:
-        yield from _call(call)
+def terms_digest(recipe: Recipe, failure: FailureTable) -> str:
+    """Of what a step is credited by: the recipe's fields that are not their defaults, and the table's kinds
+    that lead to anything.
+    """
+    table = {kind: [action.retry, action.reward] for kind, action in failure.items() if action != Action()}
+    return _digest([_json([recipe.name, recipe.uses(), table])])
+
+
+def _inputs(record: Record) -> dict[str, object]:
+    """What credit reads of a record beside its calls and rewards."""
+    rollout, attempt = record.rollout, record.attempt
+    return {
+        "attempts": [[e.attempt_id, str(e.status), e.reason, e.calls] for e in record.earlier],
+        "group": [rollout.group_id, rollout.task_id, rollout.sample],
+        "supplied": attempt.metadata.get(SUPPLIED) if attempt else None,
+        "wire": [[span.span_id, span.trace_id, span.status, _seen(span)] for span in record.wire],
+    }
+
+
+def _seen(span: Span) -> dict[str, object]:
+    """What verdicts compare of a wire span."""
+    return {
+        name: value
+        for name, value in span.attributes.items()
+        if name in (TOKENS_DIGEST, CHOICE, RESPONSE_ID) or name.startswith(TAG_PREFIX)
+    }
+
+
+def _json(value: object) -> bytes:
+    return text_bytes(json.dumps(value, sort_keys=True, default=str))
 
 
 def _call(call: Call) -> Iterable[bytes]:
@@ -79,7 +106,9 @@ def _call(call: Call) -> Iterable[bytes]:
     yield b"-" if call.logprobs is None else real_bytes(call.logprobs)
     rest = [
         call.policy, call.policy_version, call.selected, call.masked, call.status,
-        call.span_id, call.trace_id, call.sampling, call.allowed, call.tags, call.prompt_tokens, call.completion_tokens,
+        call.span_id, call.trace_id, call.sampling, call.allowed, call.tags,
+        call.prompt_tokens, call.completion_tokens,
+        call.api, call.response_id, call.edited.get("over_length"),
     ]  # fmt: skip
     yield text_bytes(json.dumps(rest, sort_keys=True))
 

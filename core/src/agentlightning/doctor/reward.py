@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 from agentlightning.algorithms.evaluate import reasons
 from agentlightning.credit.assign import assign
+from agentlightning.credit.baselines import mean as average
+from agentlightning.credit.failure import failure_of
 from agentlightning.credit.rewards import resolve
 from agentlightning.doctor import variance
 from agentlightning.doctor.check import Check, Notes
@@ -16,8 +18,9 @@ from agentlightning.doctor.findings import Findings, Spent
 from agentlightning.doctor.memory import measure
 from agentlightning.doctor.session import at_once, probe_tasks, roll
 from agentlightning.doctor.variance import Suggestion
-from agentlightning.doctor.words import counted, percent, plural
-from agentlightning.types import Batch, Recipe, Record, RolloutStatus
+from agentlightning.doctor.words import counted, number, percent, plural
+from agentlightning.types import Batch, Recipe, Record
+from agentlightning.types.failure import DEFAULT, FailureTable
 
 FEW = 8
 """Equal rewards of fewer rollouts than this say little."""
@@ -52,7 +55,8 @@ async def check_reward(findings: Findings) -> Check:
     findings.batch = credit(findings)
     if "oracle" in context.headroom:
         findings.oracle = await roll(findings, tasks, 1, name="oracle", policy="oracle")
-    judged = judge_reward(findings.records, findings.batch, case.trainer.recipe, findings.oracle)
+    trainer = case.trainer
+    judged = judge_reward(findings.records, findings.batch, trainer.recipe, findings.oracle, trainer.failure)
     if judged.suggestion is not None:
         findings.suggested_group_size = judged.suggestion.size
     return judged.check
@@ -72,28 +76,33 @@ def credit(findings: Findings) -> Batch:
 
 
 def judge_reward(
-    records: Sequence[Record], batch: Batch, recipe: Recipe, oracle: Sequence[Record] = ()
+    records: Sequence[Record],
+    batch: Batch,
+    recipe: Recipe,
+    oracle: Sequence[Record] = (),
+    failure: FailureTable = DEFAULT,
 ) -> Judged:
-    """What these rollouts say about training with ``recipe``: pure."""
+    """What these rollouts say about training with ``recipe`` and the table ``failure``: pure."""
     notes = Notes()
-    groups = list(rewards_by_task(records).values())
+    groups = list(rewards_by_task(records, failure).values())
     given = [reward for group in groups for reward in group]
     _pointless(notes, records, batch, given)
-    failed = sum(r.rollout.status != RolloutStatus.SUCCEEDED for r in records)
+    failed = sum(failure_of(record) not in (None, "no-reward") for record in records)
     if 0 < failed < len(records):
         notes.warn(
             f"{failed} of {plural(len(records), 'rollout')} failed: {reasons(records)}",
-            "Mend the agent; failed rollouts are left out, and their groups are smaller.",
+            "Mend the agent; failed rollouts are left out (unless training.failure gives them a reward), and "
+            "their groups are smaller.",
         )
     suggestion = None
     if notes.status != "fail" and recipe.baseline in GROUPED:
         suggestion = _group_size(notes, groups, recipe)
-    mean = sum(given) / len(given) if given else None
-    if given:
-        _headroom(notes, mean or 0.0, oracle)
+    mean = average(given) if given else None
+    if mean is not None:
+        _headroom(notes, mean, oracle)
     spread = 1.0 - variance.flat_share(groups)
     title = (
-        f"mean {mean:.3f} over {plural(len(given), 'rollout')} of {plural(len(groups), 'task')}; "
+        f"mean {number(mean)} over {plural(len(given), 'rollout')} of {plural(len(groups), 'task')}; "
         f"{percent(spread)} of the groups have a spread"
         if mean is not None
         else ""
@@ -107,19 +116,24 @@ def judge_reward(
     return Judged(notes.check("reward", title, **data), suggestion)
 
 
-def rewards_by_task(records: Sequence[Record]) -> dict[str, list[float]]:
-    """Group → the rewards of its rollouts that have one: the final one, else the mean of narrower ones."""
+def rewards_by_task(records: Sequence[Record], failure: FailureTable = DEFAULT) -> dict[str, list[float]]:
+    """Group → the rewards of its rollouts that have one: the table's of a failure, else the final one, else
+    the mean of narrower ones. A rollout without a call to train moves no baseline and is not here.
+    """
     found: dict[str, list[float]] = {}
     for record in records:
         group = found.setdefault(record.rollout.group_id or record.rollout.rollout_id, [])
-        if record.rollout.status != RolloutStatus.SUCCEEDED:
+        if (kind := failure_of(record)) is not None:
+            action = failure.get(kind)
+            if action is not None and action.reward is not None and record.calls:
+                group.append(action.reward)
             continue
         rewards = resolve(record)
         narrow = [v for v in (*rewards.calls.values(), *rewards.agents.values()) if v is not None]
         if rewards.final is not None:
             group.append(rewards.final)
         elif narrow:
-            group.append(sum(narrow) / len(narrow))
+            group.append(average(narrow))
     return {name: group for name, group in found.items() if group}
 
 
@@ -204,7 +218,7 @@ def _headroom(notes: Notes, mean: float, oracle: Sequence[Record]) -> None:
         if oracle:
             notes.warn(f"the oracle got no reward: {reasons(oracle)}", "Mend environment.headroom.oracle.")
         return
-    ceiling = sum(best) / len(best)
+    ceiling = average(best)
     notes.fact(f"oracle {ceiling:.3f} on the same tasks: {100 * (ceiling - mean):.0f} points to gain")
     if ceiling - mean < ROOM:
         notes.warn(

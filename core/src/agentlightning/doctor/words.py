@@ -28,6 +28,11 @@ def duration(seconds: float) -> str:
     return f"{seconds / 86400:.1f} days"
 
 
+def number(value: float) -> str:
+    """A reward, e.g. ``0.250``; huge ones as ``1.5e+30``."""
+    return f"{value:.3f}" if abs(value) < 1e6 else f"{value:.3g}"
+
+
 def percent(share: float) -> str:
     """A share, e.g. ``37 %``."""
     return f"{100 * share:.0f} %"

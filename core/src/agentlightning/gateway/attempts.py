@@ -8,12 +8,13 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import msgspec
 
 from agentlightning.gateway.errors import Refused
 from agentlightning.gateway.route import Select, selector
-from agentlightning.gateway.sampling import derive_seed
+from agentlightning.gateway.sampling import content_of, derive_seed, root_seed
 from agentlightning.keys import Claims, KeyRefused, Keys
 from agentlightning.store.base import NotFound, Store
 from agentlightning.types import AttemptStatus, Mode, Tags, merge_tags
@@ -49,16 +50,14 @@ def lane_of(tags: Tags) -> str:
 class OpenAttempt:
     """An attempt's counters and calls under way."""
 
-    __slots__ = ("closing", "cuts", "info", "lanes", "latest", "selects", "sequence", "tasks", "writes")
+    __slots__ = ("asked", "closing", "cuts", "info", "selects", "sequence", "tasks", "writes")
 
     def __init__(self, info: AttemptInfo, selects: Callable[[Tags], bool], sequence: int = 0) -> None:
         self.info = info
         self.selects = selects
         self.sequence = sequence
-        self.lanes: dict[str, int] = {}
-        """Seeds given out by lane."""
-        self.latest: dict[str, tuple[str | None, int]] = {}
-        """Source and index of each lane's latest seed."""
+        self.asked: dict[tuple[str, bytes], list[str | None]] = {}
+        """The callers' spans that were given a seed, by lane and what they asked, in order of arrival."""
         self.cuts: dict[bytes, int] = {}
         """How many blocks were dropped of a chat that was too long, by what it begins with."""
         self.tasks: set[asyncio.Task[object]] = set()
@@ -72,21 +71,26 @@ class OpenAttempt:
         self.sequence += 1
         return self.sequence - 1
 
-    def next_seed(self, lane: str, source: str | None = None, retry: int = 0) -> int | None:
-        """Seed of the lane's next request; a retry gets the seed of the request it repeats.
+    def next_seed(
+        self, lane: str, body: Mapping[str, Any], span: str | None = None, retry: int = 0
+    ) -> int | None:
+        """Seed of the request ``body``; a retry gets that of the request it repeats.
 
-        ``source``: what a request and its retries have in common, the caller's span or else the very body. So
-        neither the order in which parallel agents happen to call nor a failure on the way changes a seed.
+        A function of the lane, of what is asked, and of how often this lane has asked just that. So neither
+        the order in which parallel calls happen to arrive nor a failure on the way changes a seed; only
+        parallel calls of one lane that ask the very same may have their seeds, hence answers, exchanged.
+        ``span``: the caller's, which a request and its retries have in common.
         """
         if self.info.seed is None:
             return None
-        before = self.latest.get(lane)
-        if retry and source and before and before[0] == source:
-            return derive_seed(self.info.seed, lane, before[1])
-        index = self.lanes.get(lane, 0)
-        self.lanes[lane] = index + 1
-        self.latest[lane] = source, index
-        return derive_seed(self.info.seed, lane, index)
+        content = content_of(body)
+        spans = self.asked.setdefault((lane, content), [])
+        if retry and span in spans:
+            index = max(i for i, known in enumerate(spans) if known == span)
+        else:
+            index = len(spans)
+            spans.append(span)
+        return derive_seed(self.info.seed, lane, content, index)
 
 
 class Attempts:
@@ -183,15 +187,15 @@ class Attempts:
             run_id=claims.run_id,
             fence=claims.fence,
             mode=rollout.mode,
-            seed=rollout.seed,
+            seed=root_seed(rollout, attempt),
             greedy=bool(rollout.metadata.get("greedy", False)),
             policies=_texts(rollout.metadata.get("policies")),
             tags=_texts(rollout.metadata.get("tags")),
         )
         found = OpenAttempt(info, self._selects, 1 + max((c.sequence for c in calls), default=-1))
         for call in calls:
-            if call.choice == 0 and call.selected:
-                found.lanes[lane_of(call.tags)] = found.lanes.get(lane_of(call.tags), 0) + 1
+            if call.choice == 0 and call.selected:  # as when they came
+                found.next_seed(lane_of(call.tags), call.request or {}, call.span_id, call.retry)
         self._found[claims.attempt_id] = found
         self._evict()
         return found

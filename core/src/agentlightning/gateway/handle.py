@@ -88,7 +88,7 @@ class Handler:
             raw = await self._read(request)
             body = _decoded(raw)
             attempt = await self._attempt(caller)
-            exchange = self._exchange(api, caller, body, attempt, caller.span_id or str(hash(raw)))
+            exchange = self._exchange(api, caller, body, attempt)
             return await self._admitted(request, exchange)
         except Refused as refused:
             claims = caller.claims if caller else None
@@ -158,13 +158,8 @@ class Handler:
             return await self.streamer.serve(request, exchange)
         return await self._whole(request, exchange)
 
-    def _exchange(
-        self, api: Api, caller: Caller, body: dict[str, Any], attempt: OpenAttempt, source: str
-    ) -> Exchange:
-        """Decide route, selection and sampling. No await: the sequence is the order of arrival.
-
-        ``source``: what a request shares with its retries: the caller's span, else its body.
-        """
+    def _exchange(self, api: Api, caller: Caller, body: dict[str, Any], attempt: OpenAttempt) -> Exchange:
+        """Decide route, selection and sampling. No await: the sequence is the order of arrival."""
         info = attempt.info
         tags = merge_tags(info.tags, caller.tags) if info.tags else caller.tags
         route = self.routes.choose(
@@ -177,7 +172,7 @@ class Handler:
             sent,
             policy=self.sampling.get(route.policy) if training else None,
             greedy=info.greedy and selected and not training,
-            seed=attempt.next_seed(lane_of(tags), source, caller.retry) if selected else None,
+            seed=attempt.next_seed(lane_of(tags), body, caller.span_id, caller.retry) if selected else None,
         )
         if route.trainable:
             ask_for_tokens(sent, api)

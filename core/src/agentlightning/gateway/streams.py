@@ -79,7 +79,8 @@ class Relay:
         elif data is not None:
             chunk = parse_chunk(data)
             if chunk.error is not None:
-                raise _EngineError(event, parse_error(200, data).message)
+                redact = self._exchange.route.redact
+                raise _EngineError(redact(event), parse_error(200, redact(data)).message)
             self.assembler.add(chunk)
             if not chunk.choices and chunk.usage is not None and not self._exchange.wants_usage:
                 return None  # asked for by the gateway, not by the agent

@@ -1,4 +1,6 @@
-"""What runner and worker process say to each other: length-prefixed MessagePack over a socket pair."""
+"""What runner and worker process say to each other: length-prefixed blobs (:mod:`agentlightning.store.codec`)
+over a socket pair. So whatever a store can hold can be sent.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,7 @@ from typing import Any
 import msgspec
 
 from agentlightning.runner.inside import Ended
+from agentlightning.store import codec
 from agentlightning.types import Resource, Rollout, Span
 
 HEAD = struct.Struct("!I")
@@ -60,11 +63,17 @@ class Done(msgspec.Struct, tag=True):
 
 ToWorker = Setup | Job
 FromWorker = Ready | Finished | Done
-to_worker = msgspec.msgpack.Decoder(ToWorker)
-from_worker = msgspec.msgpack.Decoder(FromWorker)
 
 
 def packed(frame: ToWorker | FromWorker) -> bytes:
     """A frame with its length before it."""
-    body = msgspec.msgpack.encode(frame)
+    body = codec.pack(frame, small=LARGEST)  # within one machine it does not pay to compress
     return HEAD.pack(len(body)) + body
+
+
+def unpacked(body: bytes, kind: Any) -> Any:
+    """The frame, of one of the kinds; ``ValueError``: it is none."""
+    try:
+        return codec.unpack(body, kind)
+    except (codec.Corrupt, msgspec.MsgspecError) as error:
+        raise ValueError(str(error)) from None

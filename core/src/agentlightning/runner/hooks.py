@@ -140,12 +140,12 @@ def _overrides(listener: Any, moment: str) -> bool:
 def _arguments(
     method: Callable[..., Any], known: dict[str, Any], order: Sequence[str]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """By name, if the method uses our names; else by position."""
+    """By name, if the method uses our names (all of them, where it takes any); else by position."""
     parameters = inspect.signature(method).parameters.values()
+    kinds = {p.kind for p in parameters}
     named = {p.name: known[p.name] for p in parameters if p.name in known}
-    needed = {
-        p.name for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
-    }
-    if needed <= set(named):
-        return (), named
-    return tuple(known[name] for name in order), {}
+    single = [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    unknown = {p.name for p in single if p.default is p.empty} - set(named)
+    if unknown or (inspect.Parameter.VAR_POSITIONAL in kinds and not single):
+        return tuple(known[name] for name in order), {}
+    return (), known if inspect.Parameter.VAR_KEYWORD in kinds else named

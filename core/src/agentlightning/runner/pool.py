@@ -18,11 +18,20 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import msgspec
-
 from agentlightning.agents import LitAgent
 from agentlightning.capture.counts import COUNTS
-from agentlightning.runner.frames import HEAD, LARGEST, Done, Finished, Job, Ready, Setup, from_worker, packed
+from agentlightning.runner.frames import (
+    HEAD,
+    LARGEST,
+    Done,
+    Finished,
+    FromWorker,
+    Job,
+    Ready,
+    Setup,
+    packed,
+    unpacked,
+)
 from agentlightning.runner.gates import CannotRun
 from agentlightning.runner.inside import Ended
 from agentlightning.runner.lifeline import how_it_died, kill_group, kill_tree
@@ -115,6 +124,11 @@ class Child:
         """It lives and waits for work."""
         return self._alive and not self._closing and self._sink is None and not self.died.done()
 
+    @property
+    def closed(self) -> bool:
+        """Nothing of it is left to close."""
+        return self._closing
+
     async def close(self) -> None:
         """Kill the process and all it started; read what it had sent."""
         self._closing = True
@@ -146,10 +160,10 @@ class Child:
                 (length,) = HEAD.unpack(await reader.readexactly(HEAD.size))
                 if length > LARGEST:
                     raise ValueError(f"a frame of {length} bytes")
-                self._take(from_worker.decode(await reader.readexactly(length)))
+                self._take(unpacked(await reader.readexactly(length), FromWorker))
         except (asyncio.IncompleteReadError, ConnectionError):
             return
-        except (ValueError, msgspec.MsgspecError) as error:
+        except ValueError as error:
             log.warning("worker process %d sent what is no frame (%s): killed", self._process.pid, error)
             with self._lock:
                 if self._alive:
@@ -221,7 +235,7 @@ class Pool:
     def give(self, child: Child) -> None:
         """Take a worker back."""
         self._busy.discard(child)
-        if child.usable:
+        if not child.closed:  # one that died after its work is closed by who finds it
             self._idle.append(child)
         self._slots.release()
 

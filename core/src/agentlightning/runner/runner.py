@@ -22,7 +22,9 @@ from agentlightning.agents import LitAgent, as_agent
 from agentlightning.capture.context import AttemptContext
 from agentlightning.capture.rewards import reward_of
 from agentlightning.gateway import AttemptInfo
+from agentlightning.gateway.sampling import root_seed
 from agentlightning.plugins import Plugins
+from agentlightning.runner.forks import guard_loop
 from agentlightning.runner.frames import Job
 from agentlightning.runner.gates import CannotRun, Gate as Gate, admit
 from agentlightning.runner.heart import Heart
@@ -30,6 +32,7 @@ from agentlightning.runner.inside import Ended, execute
 from agentlightning.runner.outcome import Outcome, cancelled, classify, failed, overdue
 from agentlightning.runner.pool import Child, Pool
 from agentlightning.runner.supplied import BadRecord
+from agentlightning.runner.threads import wait_for_no_thread
 from agentlightning.runner.transitions import take
 from agentlightning.store.base import AttemptEnded, Store
 from agentlightning.types import (
@@ -131,6 +134,8 @@ class Runner:
         Raises what keeps attempts from being settled: a runner that cannot write must not look alive.
         """
         self._stopped, self._freed = False, asyncio.Event()
+        guard_loop()
+        wait_for_no_thread()
         if self._pool is not None:
             await self._pool.start()
         beat = asyncio.create_task(self._heart.beat())
@@ -329,14 +334,21 @@ class Runner:
                 return work.result() if not work.cancelled() else Ended(failed(asyncio.CancelledError()))
             return Ended(overdue(timeout))
         finally:
-            if not work.done():
-                work.cancel()
-                await asyncio.wait({work}, timeout=GRACE)
-            if not work.done():
-                self.ended["abandoned"] += 1
-                log.warning("attempt %s ended, but its agent ignores being cancelled", job.attempt_id)
-            if self._pool is not None and child is not None:
-                self._pool.give(child)
+            try:
+                await self._end(work, job.attempt_id)
+            finally:  # also where its lease is lost while it is being stopped
+                if self._pool is not None and child is not None:
+                    self._pool.give(child)
+
+    async def _end(self, work: asyncio.Task[Ended], attempt_id: str) -> None:
+        """Stop an agent, if it is still at work."""
+        if not work.done():
+            work.cancel()
+            await asyncio.wait({work}, timeout=GRACE)
+        if not work.done():
+            self.ended["abandoned"] += 1
+            asyncio._unregister_task(work)  # so that the end of the loop does not wait for it
+            log.warning("attempt %s ended, but its agent ignores being cancelled", attempt_id)
 
     async def _work(self, job: Job, child: Child | None, spans: list[Span]) -> Ended:
         """The agent's run: in a worker process if there is one, else here."""
@@ -363,7 +375,7 @@ class Runner:
             run_id=rollout.run_id or "",
             fence=attempt.fence,
             mode=rollout.mode,
-            seed=rollout.seed,
+            seed=root_seed(rollout, attempt),
             greedy=bool(rollout.metadata.get("greedy", False)),
             policies=self.policies,
         )

@@ -1,4 +1,4 @@
-"""Synchronous agents run in a thread each.
+"""Synchronous agents run in a thread each, and so does what others hand to ``asyncio.to_thread``.
 
 A thread cannot be killed, so one that outlives its attempt is left alone: it is a daemon, so a hung agent
 neither takes a place from the next rollout nor keeps the process from ending.
@@ -10,6 +10,7 @@ import asyncio
 import contextvars
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -44,3 +45,35 @@ async def in_thread(function: Callable[..., T], *args: Any, name: str = "agl-age
 
     threading.Thread(target=work, name=name, daemon=True).start()
     return await outcome
+
+
+class Daemons(ThreadPoolExecutor):
+    """An executor with a new daemon thread for each piece of work, which nobody waits for at the end."""
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        future: Future[T] = Future()
+
+        def work() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                result = fn(*args, **kwargs)
+            except BaseException as error:
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+        threading.Thread(target=work, name="agl-to-thread", daemon=True).start()
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Leave the threads to themselves."""
+
+
+def wait_for_no_thread() -> None:
+    """Let the end of the running loop wait for no thread that an agent has left hanging; an executor that
+    somebody has given the loop, or that is in use already, stays.
+    """
+    loop = asyncio.get_running_loop()
+    if getattr(loop, "_default_executor", None) is None:
+        loop.set_default_executor(Daemons())

@@ -32,8 +32,9 @@ from agentlightning.runner.frames import (
     Job,
     Ready,
     Setup,
+    ToWorker,
     packed,
-    to_worker,
+    unpacked,
 )
 from agentlightning.runner.inside import Ended, execute
 from agentlightning.runner.lifeline import die_with_parent, keep_orphans
@@ -62,7 +63,8 @@ class Channel:
         """The next frame; ``None``: the runner is gone."""
         head = self._exactly(HEAD.size)
         body = self._exactly(HEAD.unpack(head)[0]) if head else None
-        return to_worker.decode(body) if body else None
+        frame: Setup | Job | None = unpacked(body, ToWorker) if body else None
+        return frame
 
     def _exactly(self, n: int) -> bytes | None:
         parts = bytearray()

@@ -73,7 +73,7 @@ def _guarded(handler: Handler, token: str | None) -> Handler:
 
     async def guarded(request: web.Request) -> web.StreamResponse:
         if expected is not None:
-            given = request.headers.get("Authorization", "").encode()
+            given = request.headers.get("Authorization", "").encode(errors="replace")
             if not hmac.compare_digest(given, expected):
                 return _answer(request, Failure("Unauthorized", "the bearer token is missing or wrong"), 401)
         if request.headers.get("Content-Encoding", "identity").lower() != "identity":

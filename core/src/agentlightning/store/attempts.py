@@ -28,6 +28,8 @@ from agentlightning.types.failure import kind_of
 GRACE = 10.0
 """Seconds the runner has to report a timeout itself before the store does."""
 
+LEFT = "unresponsive: the worker left before it had the lease"
+"""Reason of an attempt that nobody has tried: it does not count against ``max_attempts``."""
 ENDS = (AttemptStatus.SUCCEEDED, AttemptStatus.FAILED, AttemptStatus.TIMEOUT, AttemptStatus.UNRESPONSIVE)
 _a, _r = schema.attempts, schema.rollouts
 ATTEMPT_COLUMNS = [c for c in _a.c if c.name != "arrivals"]
@@ -63,6 +65,13 @@ _RUN = sql(update(_r).where(_r.c.rollout_id == bindparam("rollout")).values(stat
 _WRITE = sql(
     update(_a).where(_AT).values(arrivals=_a.c.arrivals + bindparam("n")),
     *("arrivals", "status", "worker_id", "end_time", "last_heartbeat_time", "reason", "metadata"),
+)
+_UNTRIED = sql(
+    select(func.count()).where(
+        _a.c.rollout_id == bindparam("rollout_id"),
+        _a.c.sequence_id > bindparam("forgiven"),
+        _a.c.reason == LEFT,
+    )
 )
 _opened: Any = bindparam("opened")
 _now: Any = bindparam("now")
@@ -131,11 +140,10 @@ class Held(NamedTuple):
     forgiven: int
     """Attempts up to this number count no longer and may no longer write."""
 
-    def again(self, status: AttemptStatus, reason: str) -> bool:
-        """Whether an attempt that ends so is followed by another."""
+    def wants_another(self, status: AttemptStatus, reason: str) -> bool:
+        """Whether an attempt that ends so is to be followed by another, while ``max_attempts`` allows."""
         kind = kind_of(reason) or AttemptStatus.FAILED
-        wanted = status in self.config.retry_condition or kind in self.config.retry_on
-        return wanted and self.latest - self.forgiven < self.config.max_attempts
+        return status in self.config.retry_condition or kind in self.config.retry_on
 
 
 class Attempts(Rollouts):
@@ -172,6 +180,8 @@ class Attempts(Rollouts):
             rollout = self._rollout(rollout_id)
             if config is not None or metadata:
                 self._configure(rollout, config, metadata)
+            if config is not None:
+                self._watch(config, self.clock())
             if status is not None and RolloutStatus(status) is not rollout.status:
                 self._order(rollout, RolloutStatus(status), reason)
             return rollout
@@ -300,10 +310,17 @@ class Attempts(Rollouts):
         rollout_id, why = held.attempt.rollout_id, reason_of(status, reason)
         if status is AttemptStatus.SUCCEEDED:
             self._move(rollout_id, held.run_id, RolloutStatus.SUCCEEDED, now)
-        elif held.again(status, why):
+        elif held.wants_another(status, why) and self._may_try(rollout_id, held):
             self._move(rollout_id, held.run_id, RolloutStatus.REQUEUING, now)
         else:
             self._move(rollout_id, held.run_id, RolloutStatus.FAILED, now, why)
+
+    def _may_try(self, rollout_id: str, held: Held) -> bool:
+        made, most = held.latest - held.forgiven, held.config.max_attempts
+        if made >= most:
+            untried = self.db.one(_UNTRIED, rollout_id=rollout_id, forgiven=held.forgiven)
+            made -= 0 if untried is None else untried[0]
+        return made < most
 
     def _expire(self, now: float) -> int:
         if self.memory.due is not None and now < self.memory.due:

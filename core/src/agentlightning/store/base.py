@@ -39,6 +39,10 @@ class StoreError(UsageError):
     """A store operation failed; the message says what and what to do."""
 
 
+class TooLarge(StoreError, ValueError):
+    """What was given does not fit one request: no other try can succeed."""
+
+
 class NotFound(StoreError):
     """No such rollout, attempt, resources or worker."""
 

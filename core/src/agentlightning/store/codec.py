@@ -45,6 +45,8 @@ class _Zstd(threading.local):
 
 
 _zstd = _Zstd()
+Corrupt = zstd.ZstdError
+"""What :func:`unpack` raises for compressed bytes that are damaged."""
 
 
 def as_json(value: Any) -> bytes:

@@ -13,13 +13,14 @@ from agentlightning.store import codec, schema
 from agentlightning.store.base import AttemptEnded, Conflict
 from agentlightning.store.db import Database, inserting, sql
 from agentlightning.store.memory import Memory
+from agentlightning.store.routes import REMEMBERED
 from agentlightning.store.signals import Signals
 from agentlightning.store.writer import Writer
 
 T = TypeVar("T")
 
-REQUEST_SECONDS = 600.0
-"""How long a request id is remembered. Clients stop retrying well before."""
+REQUEST_SECONDS = REMEMBERED
+"""How long a request id is remembered. Clients stop retrying well before (:mod:`.transport`)."""
 _PRUNE_EVERY = 1024
 """Remembered requests between two prunings."""
 

@@ -12,8 +12,9 @@ from typing import Any
 
 from sqlalchemy import bindparam, select, text, update
 
-from agentlightning.store import schema
-from agentlightning.store.attempts import Attempts
+from agentlightning.semconv import RESAMPLED
+from agentlightning.store import codec, schema
+from agentlightning.store.attempts import LEFT, Attempts
 from agentlightning.store.base import Conflict
 from agentlightning.store.db import inserting, sql
 from agentlightning.store.ids import growing
@@ -28,6 +29,7 @@ from agentlightning.types import (
     RolloutConfig,
     RolloutStatus,
 )
+from agentlightning.types.failure import OUTAGES, kind_of_end
 
 _a, _r = schema.attempts, schema.rollouts
 _QUEUE = text(schema.QUEUED)
@@ -44,12 +46,22 @@ _LEASE = sql(
     .values(status="preparing", attempts=bindparam("n"))
 )
 _INSERT = inserting(_a)
+_FAILED = sql(
+    select(_a.c.status, _a.c.reason)
+    .join(_r, _r.c.rollout_id == _a.c.rollout_id)
+    .where(
+        _a.c.rollout_id == bindparam("rollout_id"),
+        _a.c.sequence_id > _r.c.forgiven,
+        text("attempts.status IN ('failed', 'timeout')"),
+    )
+)
 
 
 class Leases(Attempts):
     """The queue."""
 
     def _lease(self, rollout: Rollout, worker_id: str | None, now: float) -> AttemptedRollout:
+        failed = self._failed(rollout.rollout_id) if rollout.attempts else 0
         rollout.attempts += 1
         rollout.status = RolloutStatus.PREPARING
         rollout.end_time = None
@@ -61,6 +73,7 @@ class Leases(Attempts):
             fence=rollout.attempts,
             worker_id=worker_id,
             start_time=now,
+            metadata={RESAMPLED: failed} if failed else {},
         )
         self.db.execute(
             _INSERT,
@@ -74,7 +87,7 @@ class Leases(Attempts):
             end_time=None,
             last_heartbeat_time=None,
             reason=None,
-            metadata=None,
+            metadata=codec.pack_optional(attempt.metadata),
             arrivals=0,
         )
         if worker_id is not None:
@@ -83,6 +96,11 @@ class Leases(Attempts):
         self.memory.keep(rollout.rollout_id, Live(attempt.attempt_id, number, number, 0, running=False))
         self._watch(rollout.config, now)
         return AttemptedRollout(rollout=rollout, attempt=attempt)
+
+    def _failed(self, rollout_id: str) -> int:
+        """How many of the attempts that count failed by their own doing."""
+        ends = self.db.all(_FAILED, rollout_id=rollout_id)
+        return sum(kind_of_end(status, reason) not in OUTAGES for status, reason in ends)
 
     def _dequeue(self, worker_id: str | None, limit: int, run_id: str | None) -> list[AttemptedRollout]:
         now = self.clock()
@@ -168,8 +186,7 @@ class Leases(Attempts):
             held = self._held(lease.rollout.rollout_id, lease.attempt.attempt_id)
             if held is not None and held.attempt.status is AttemptStatus.PREPARING:
                 now = self.clock()
-                why = "unresponsive: the worker left before it had the lease"
-                self._close(held.attempt, AttemptStatus.UNRESPONSIVE, now, why)
+                self._close(held.attempt, AttemptStatus.UNRESPONSIVE, now, LEFT)
                 self._move(lease.rollout.rollout_id, lease.rollout.run_id, RolloutStatus.REQUEUING, now)
 
     async def start_rollout(

@@ -10,22 +10,23 @@ from agentlightning.store import open_store
 __all__ = ["LightningStore"]
 
 if TYPE_CHECKING:
-    from agentlightning.store.local import LocalStore as LightningStore
+    from agentlightning.store.client import StoreClient
+
+    class LightningStore(StoreClient):
+        """What a type checker knows of it: a store, made from a place or from nothing."""
+
+        def __init__(self, place: str | Path | None = None) -> None: ...
+
 else:
 
     class _Kind(type):
-        def __call__(cls, place: str | Path | None = None, **options: Any) -> Any:
-            """What :func:`open_store` makes of ``place``; with ``options``, a file of this process alone."""
-            if options:
-                from agentlightning.store.sqlite import SQLiteStore
-
-                return SQLiteStore(place, **options)
+        def __call__(cls, place: str | Path | None = None) -> Any:
+            """What :func:`open_store` makes of ``place``."""
             return open_store(place)
 
         def __instancecheck__(cls, instance: Any) -> bool:
-            return all(
-                callable(getattr(instance, n, None)) for n in ("enqueue_rollout", "query_spans", "close")
-            )
+            needed = ("enqueue_rollout", "query_spans", "close")
+            return all(callable(getattr(instance, name, None)) for name in needed)
 
     class LightningStore(metaclass=_Kind):
         """``LightningStore()``: the durable store at ``AGL_STORAGE``, else in ``~/.agent-lightning``;

@@ -21,6 +21,8 @@ from agentlightning.store.base import AttemptEnded, Conflict, NotFound, Store, S
 PREFIX: Final = "/v1/agl"
 LONGEST_WAIT: Final = 30.0
 """Seconds the server holds a waiting request; the client asks again."""
+REMEMBERED: Final = 900.0
+"""Seconds for which the store knows a request that is sent again, at least."""
 NULL: Final = "null"
 """``None`` in a query string."""
 JSON: Final = "application/json"

@@ -98,7 +98,10 @@ class SQLiteStore(
     async def close(self) -> None:
         """Commit, close the file, let the next process have it. Twice does no harm."""
         if not self.writer.closed:
-            self.signals.release()
-            self._stop_watching()
-            await self.writer.close()
-            self.db.close()
+            await self.writer.on_owner(self._shut)
+
+    async def _shut(self) -> None:
+        self.signals.release()
+        self._stop_watching()
+        await self.writer.close()
+        self.db.close()

@@ -76,7 +76,7 @@ def add(app: web.Application, store: SQLiteStore, token: str | None, keys: Keys 
 def _who(authorization: str, token: str | None, keys: Keys | None) -> Claims | None:
     """Whom the request speaks for: one attempt by its key, or any (``None``)."""
     given = authorization.removeprefix("Bearer ")
-    if token is not None and hmac.compare_digest(given.encode(), token.encode()):
+    if token is not None and hmac.compare_digest(given.encode(errors="replace"), token.encode()):
         return None
     if given.startswith(KEY):
         if keys is None:

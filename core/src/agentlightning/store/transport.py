@@ -21,12 +21,13 @@ import aiohttp
 import msgspec
 
 from agentlightning.store.address import HAS_UNIX
-from agentlightning.store.base import StoreError
+from agentlightning.store.base import StoreError, TooLarge
 from agentlightning.store.routes import (
     BY_NAME,
     NULL,
     PACKED,
     PREFIX,
+    REMEMBERED,
     REQUEST_ID,
     Failure,
     Outcome,
@@ -45,6 +46,8 @@ _PROXY_DOWN = (502, 503, 504)
 """What a proxy answers while the store behind it is down; an answer of the store itself is never one of these
 without our error in it.
 """
+_SAFE = REMEMBERED - 60.0
+"""Seconds after which a change that may have been done is not sent again: the store may have forgotten it."""
 PATIENCE = 60.0
 """Seconds; ``AGL_STORE_PATIENCE`` changes it."""
 BODY_LIMIT = 256 << 20
@@ -155,20 +158,28 @@ class Transport:
         else:
             body, headers["Content-Type"] = encode(parameters, packed=True)
             if len(body) > BODY_LIMIT:
-                raise StoreError(
+                raise TooLarge(
                     f"the request has {len(body) >> 20} MiB, the store takes {BODY_LIMIT >> 20}: send less"
                 )
         return await self._until_answered(Request(verb, path, query, body, headers, wait + _SLACK, answer))
 
     async def _until_answered(self, request: Request) -> Any:
         loop = asyncio.get_running_loop()
-        since, pause = None, _FIRST_PAUSE
+        since, sent, pause = None, None, _FIRST_PAUSE
         while True:
+            began = loop.time()
             try:
                 answer = await self._once(request)
             except _BROKEN as error:
                 now = loop.time()
                 since = now if since is None else since
+                if sent is None and not isinstance(error, aiohttp.ClientConnectorError):
+                    sent = began
+                if request.verb != "GET" and sent is not None and now - sent > _SAFE:
+                    raise StoreError(
+                        f"the answer of {self.url} to {request.verb} {request.path} was lost, and for "
+                        f"{now - sent:.0f} s it could not be asked again: whether it was done is not known"
+                    ) from error
                 await self._broken(error, now - since)
             else:
                 self._answered()

@@ -140,11 +140,22 @@ class Writer:
                 self._execute("RELEASE part")
 
     async def on_owner(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Await a coroutine on the loop that owns the connection."""
+        """Await a coroutine on the loop that owns the connection.
+
+        Should that loop end meanwhile, it takes its tasks with it: the caller is told, and may ask again.
+        """
         if not self._elsewhere():
             return await make()
         assert self._loop is not None
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(make(), self._loop))
+        try:
+            return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(make(), self._loop))
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            raise StoreError(
+                "the event loop that the store was used on has ended before it answered; ask again"
+            ) from None
 
     def _elsewhere(self) -> bool:
         """Whether another, living loop owns the connection. Takes over from one that has stopped."""
@@ -164,16 +175,15 @@ class Writer:
         return False
 
     def _adopt(self, loop: asyncio.AbstractEventLoop) -> None:
-        if (
-            self._commit_handle is not None
-        ):  # the old loop stopped before its commit: nobody was told of these writes
+        if self._commit_handle is not None:  # the old loop stopped before its commit
             self._commit_handle.cancel()
             self._commit_handle = None
-            self._turn.clear()
         if self._connection.in_transaction:
             self._execute("ROLLBACK")
         self._undone()
-        self._loop = loop
+        turn, self._turn, old, self._loop = self._turn, [], self._loop, loop
+        if old is not None and not old.is_closed():  # it may run again, and somebody waits there
+            self._tell(turn, "its event loop stopped before the commit")
 
     def _begin(self) -> None:
         assert self._loop is not None
@@ -228,6 +238,10 @@ class Writer:
             self._execute("ROLLBACK")
         self._undone()
         turn, self._turn = self._turn, []
+        self._tell(turn, error)
+
+    @staticmethod
+    def _tell(turn: Sequence[_Entry], error: object) -> None:
         for entry in turn:
             if not entry.future.done():
                 message = f"the commit failed and nothing of this write was stored: {error}"

@@ -1,6 +1,6 @@
 """A tree of spans as text, and as an SVG that needs nothing but a viewer.
 
-One line a node, indented under its parent, with a bar on the time axis. Invariant: whatever a span says is
+One line a node, indented under its parent, with the time it took. Invariant: whatever a span says is
 text in the drawing, never markup.
 """
 

@@ -48,10 +48,8 @@ class Trace:
 
         The file's path; ``None``, said, where nothing can be written: then the text is all there is.
         """
-        place = (
-            Path(path or "")
-            / f"{Path(filename).with_suffix('') if str(filename).endswith('.svg') else filename}.svg"
-        )
+        name = os.fspath(filename).removesuffix(".svg") + ".svg"
+        place = Path(path or "") / name
         tree = self.tree
         print_tree(self.name, tree)
         try:

@@ -55,11 +55,11 @@ class ConsoleTracker:
         self._steps = int(run.get("steps", 0))
         facts = Table.grid(padding=(0, 2))
         for name, value in run.get("about", {}).items():
-            facts.add_row(f"[bold]{name}", Text(str(value)))
+            facts.add_row(Text(str(name), style="bold"), Text(str(value)))
         parts: list[Any] = [facts]
         if note := run.get("note"):
             parts.append(Text(f"\n{note}", style="italic"))
-        title = f"Agent Lightning · {run['run_id']}"
+        title = Text(f"Agent Lightning · {run['run_id']}")
         self.console.print(Panel(Group(*parts), title=title, title_align="left", border_style="cyan"))
 
     def resumed(
@@ -93,13 +93,12 @@ class ConsoleTracker:
 
     def evaluated(self, evaluation: Evaluation) -> None:
         self._evaluations[evaluation.name] = evaluation
-        self.console.print(
-            f"[bold]evaluated[/] {evaluation.name:15} reward {evaluation.reward:.3f}  "
+        said = (
+            f" {evaluation.name:15} reward {evaluation.reward:.3f}  "
             f"95 % {evaluation.interval_text()}  n={evaluation.n}  failed={evaluation.failed}  "
-            f"{evaluation.seconds:.1f} s",
-            highlight=False,
-            soft_wrap=True,
+            f"{evaluation.seconds:.1f} s"
         )
+        self.console.print(Text.assemble(("evaluated", "bold"), said), highlight=False, soft_wrap=True)
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         self._stop_live()
@@ -120,16 +119,16 @@ class ConsoleTracker:
         totals = summary.get("totals", {})
         if totals.get("calls"):
             self.console.print(
-                f"{totals['calls']:.0f} calls, {totals['calls_exact']:.0f} captured exactly · "
-                f"{totals['tokens_trained']:.0f} tokens trained\n"
+                f"{_calls(totals)} · {totals['tokens_trained']:.0f} tokens trained\n"
                 "largest gap between a stored logprob and the trainer's own: "
                 f"{totals['logprob_gap_max']:.1e}",
                 highlight=False,
             )
         for who, counts in summary.get("accounts", {}).items():
             listed = ", ".join(f"{n} × {reason}" for reason, n in counts.items())
-            self.console.print(f"[yellow]counted[/] {who}: {listed}", highlight=False, soft_wrap=True)
-        self.console.print(f"Files: {self.folder}", highlight=False, soft_wrap=True)
+            said = Text.assemble(("counted", "yellow"), f" {who}: {listed}")
+            self.console.print(said, highlight=False, soft_wrap=True)
+        self.console.print(Text(f"Files: {self.folder}"), highlight=False, soft_wrap=True)
 
     def close(self) -> None:
         """Give the terminal back, also in the middle of a run."""
@@ -165,9 +164,18 @@ class ConsoleTracker:
         return Panel(
             Group(self._progress, facts),
             border_style="cyan",
-            title=f"{report.policy} v{report.policy_version}",
+            title=Text(f"{report.policy} v{report.policy_version}"),
             title_align="left",
         )
+
+
+def _calls(totals: Mapping[str, float]) -> str:
+    """How many calls were captured exactly, of those that were judged: nothing is trained of an attempt after
+    which there was another, and its calls are not judged.
+    """
+    behind = totals.get("calls_left_behind", 0.0)
+    said = f"{totals['calls'] - behind:.0f} calls, {totals['calls_exact']:.0f} captured exactly"
+    return said + (f" (and {behind:.0f} in attempts that were followed by another)" if behind else "")
 
 
 def _before_after(evaluations: Mapping[str, Evaluation]) -> Table:

@@ -1,7 +1,8 @@
-"""A curve for the terminal, in Braille dots."""
+"""A curve for the terminal, in Braille dots. A value that is missing (NaN) is a gap, never 0."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 _DOTS = (
@@ -11,11 +12,10 @@ _DOTS = (
 
 
 def smooth(values: Sequence[float], window: int) -> list[float]:
-    """Trailing mean over ``window`` values (fewer at the start)."""
-    return [
-        sum(values[max(0, i - window + 1) : i + 1]) / len(values[max(0, i - window + 1) : i + 1])
-        for i in range(len(values))
-    ]
+    """Trailing mean over those of ``window`` values that there are (fewer at the start)."""
+    windows = (values[max(0, i - window + 1) : i + 1] for i in range(len(values)))
+    known = ([value for value in one if not math.isnan(value)] for one in windows)
+    return [sum(one) / len(one) if one else math.nan for one in known]
 
 
 def curve(
@@ -31,6 +31,9 @@ def curve(
     before: int | None = None
     for x in range(columns):
         value = values[round(x * (len(values) - 1) / max(1, columns - 1))]
+        if math.isnan(value):
+            before = None
+            continue
         share = min(1.0, max(0.0, (value - low) / (high - low)))
         y = round((1 - share) * (rows - 1))
         for step in range(
@@ -48,4 +51,5 @@ def curve(
 def sparkline(values: Sequence[float], width: int = 24, low: float = 0.0, high: float = 1.0) -> str:
     """The last ``width`` values as bars of eight heights."""
     bars = "▁▂▃▄▅▆▇█"
-    return "".join(bars[min(7, max(0, int(8 * (v - low) / (high - low))))] for v in values[-width:])
+    shares = ((v if math.isnan(v) else min(1.0, max(0.0, (v - low) / (high - low)))) for v in values[-width:])
+    return "".join(" " if math.isnan(share) else bars[min(7, int(8 * share))] for share in shares)

@@ -62,6 +62,10 @@ DEFAULT: FailureTable = MappingProxyType(
     {kind: Action(retry=True) for kind in ("unresponsive", "model-5xx", "cancelled", "bad-record")}
 )
 """What is nobody's fault in the agent is tried again; then, like everything else, left out."""
+OUTAGES = frozenset({"unresponsive", "cancelled", "model-5xx"})
+"""Kinds that say nothing of what the policy sampled: something else broke, and the next attempt repeats this
+one, seed for seed. After any other failure it samples anew, since the same answers would fail again.
+"""
 ATTEMPTS = 3
 """Attempts of a rollout whose failures are all of kinds that are tried again."""
 

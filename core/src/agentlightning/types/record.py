@@ -46,7 +46,7 @@ class Call(Model):
     """Order of arrival of the request within the attempt (0, 1, …); shared by the choices of one request."""
     choice: int = 0
     api: Literal["chat", "completions", "supplied"] = "chat"
-    """``supplied``: no model call of ours, but a transition that the agent handed in (see ``docs/rollouts.md``)."""
+    """``supplied``: no call of ours, but a transition that the agent handed in (``docs/rollouts.md``)."""
     response_id: str | None = None
     trace_id: str | None = None
     span_id: str | None = None

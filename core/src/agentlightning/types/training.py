@@ -102,11 +102,16 @@ class Seal(Model):
     status: str = ""
     """The rollout's, when it was credited."""
     reward: float | None = None
-    """The final reward that credit saw."""
+    """The final reward it emitted; a failure that the table gives a reward was credited with that."""
+    failure: str | None = None
+    """Its kind of failure; empty: none; ``None``: not logged."""
     calls: int = 0
     calls_digest: str = ""
     """Of every recorded call: ids, logprobs, version, tags, masks, fate."""
     rewards_digest: str = ""
+    inputs: dict[str, str] = {}
+    """What else credit read, as digests: ``attempts`` (the ones before), ``group`` (its place in it),
+    ``supplied`` (what its agent's own record names) and ``wire`` (what the agent's process saw)."""
     rows: int = 0
     tokens_digest: str = ""
     """Of the rows' ids, masks, behaviour logprobs and versions."""
@@ -132,6 +137,8 @@ class StepReport(Model):
     """sha256 over the parameters after the step."""
     version: int | None = None
     """Policy version that the rows were built for; ``policy_version`` is the one after the step."""
+    terms_digest: str | None = None
+    """Of recipe and failure table, as the step was credited by them."""
 
 
 class Evaluation(Model):

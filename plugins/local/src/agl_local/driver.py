@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import torch
+from safetensors import SafetensorError
 
 from agentlightning.credit.digest import in_order, rows_digest
 from agentlightning.specs import Job
@@ -283,21 +284,27 @@ class LocalDriver:
         )
 
     def _save(self, updater: Updater, job: Job, step: int) -> Path:
-        return save_checkpoint(
-            job.folder / "checkpoints",
-            step=step,
-            version=self._version,
-            policy=self._loaded(),
-            trainer=updater.state_dict(),
-            driver={
-                "run_id": job.run_id,
-                "seed": self.seed,
-                "recipe": self.recipe.model_dump(),
-                "machine": self._machine(),
-                "job": job.state(),
-            },
-            keep=self.options.keep,
-        ).folder
+        try:
+            return save_checkpoint(
+                job.folder / "checkpoints",
+                step=step,
+                version=self._version,
+                policy=self._loaded(),
+                trainer=updater.state_dict(),
+                driver={
+                    "run_id": job.run_id,
+                    "seed": self.seed,
+                    "recipe": self.recipe.model_dump(),
+                    "machine": self._machine(),
+                    "job": job.state(),
+                },
+                keep=self.options.keep,
+            ).folder
+        except (OSError, SafetensorError, RuntimeError) as error:  # torch calls a full disk the last
+            raise Refused(
+                f"the checkpoint of step {step} cannot be written to {job.folder / 'checkpoints'}: {error}; "
+                "earlier ones are whole, so when there is room go on with --resume"
+            ) from error
 
     def _machine(self) -> dict[str, Any]:
         """What the last bits of a sum depend on."""
@@ -317,7 +324,8 @@ class LocalDriver:
         try:
             return latest(folder / "checkpoints")
         except CheckpointError as error:
-            raise Refused(str(error)) from None
+            before = "remove the folder to go on from the checkpoint before it, or without one from the start"
+            raise Refused(f"{error}; {before}") from None
 
     def _restore(self, checkpoint: Checkpoint) -> None:
         saved = checkpoint.driver.get("recipe")

@@ -1,0 +1,86 @@
+"""Who is calling, in Agent Framework's own terms.
+
+Its ``invoke_agent`` spans name every agent, and core reads them. What they do not say: which node of a
+workflow runs, that a group chat's orchestrator picks the next speaker, and who speaks when the user has
+switched the framework's spans off. Invariant: a name holds while the agent's own code runs, also in a stream
+that is read elsewhere, and never across what the reader does between two updates.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+from agentlightning.capture.context import current_attempt, current_tags, tagged
+from agentlightning.types import Tags
+
+_place: ContextVar[Tags] = ContextVar("agl_agent_framework", default={})  # noqa: B039 - only replaced
+
+
+def identity() -> Tags:
+    """``agent``; within a workflow ``node``, and ``role`` for its manager."""
+    return dict(_place.get())
+
+
+@contextmanager
+def _placed(**tags: str) -> Iterator[None]:
+    token = _place.set({**_place.get(), **tags})
+    try:
+        yield
+    finally:
+        _place.reset(token)
+
+
+def run(wrapped: Callable[..., Any], agent: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Wraps ``run`` of agents, which returns at once: the work is done when the result is awaited or read.
+
+    Tags that hold at the call (``@agl.agent``, ``tagged``) therefore hold for the work too.
+    """
+    result = wrapped(*args, **kwargs)
+    if current_attempt() is None:
+        return result
+    agent = args[0] if agent is None else agent  # called as a plain function, by the wrapper of `@agl.agent`
+    name, tags = str(agent.name or agent.id), current_tags()
+
+    @contextmanager
+    def speaking() -> Iterator[None]:
+        with _placed(agent=name), tagged(**tags):
+            yield
+
+    if hasattr(result, "with_pull_context_manager"):
+        return result.with_pull_context_manager(speaking)
+    return _awaited(result, speaking)
+
+
+async def _awaited(result: Awaitable[Any], speaking: Callable[[], Any]) -> Any:
+    with speaking():
+        return await result
+
+
+async def execute(
+    wrapped: Callable[..., Any], executor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Wraps ``Executor.execute``: one node of a workflow handles one message."""
+    tags = {"node": str(executor.id)}
+    if _manages(executor):
+        tags["role"] = "manager"
+    with _placed(**tags):
+        return await wrapped(*args, **kwargs)
+
+
+def _manages(executor: Any) -> bool:
+    orchestrations = sys.modules.get("agent_framework_orchestrations")
+    manager = getattr(orchestrations, "BaseGroupChatOrchestrator", None)
+    return manager is not None and isinstance(executor, manager)
+
+
+def entry_methods(cls: type) -> Sequence[str]:
+    """``run`` for agents: streams, workflows and agents as tools all pass through it."""
+    if "agent_framework" not in sys.modules:
+        return ()
+    from agent_framework import BaseAgent
+
+    return ("run",) if issubclass(cls, BaseAgent) else ()

@@ -1,0 +1,13 @@
+"""What this adapter instruments, and with which versions it is tested."""
+
+from __future__ import annotations
+
+from typing import Final
+
+INSTRUMENTS: Final = ("agent-framework-core >= 1.23, < 2",)
+TESTED: Final = {
+    "agent-framework-core": ("1.23.0",),
+    "agent-framework-openai": ("1.17.0",),
+    "agent-framework-orchestrations": ("1.4.0",),
+    "openai": ("3.51.0",),
+}

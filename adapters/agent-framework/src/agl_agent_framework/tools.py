@@ -1,0 +1,38 @@
+"""Tool calls: Agent Framework's own ``execute_tool`` span, completed with what it leaves out by default.
+
+It writes arguments and results only when the whole application's telemetry may hold sensitive data; here they
+go to the attempt alone, as the model wrote them and as it will read them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from agentlightning.capture.tool_spans import ToolCall, tool_call
+
+
+async def execute(
+    wrapped: Callable[..., Any], module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Wraps ``_auto_invoke_function(function_call_content, …)``, which returns the result as content."""
+    content = kwargs["function_call_content"] if "function_call_content" in kwargs else args[0]
+    asked = getattr(content, "function_call", None) or content  # an approved call is inside its approval
+    with tool_call(str(asked.name), str(asked.call_id), _text(asked.arguments)) as call:
+        try:
+            result = await wrapped(*args, **kwargs)
+        except Exception as error:  # middleware may end the loop and hand the result over this way
+            _read(call, getattr(error, "result", None))
+            raise
+        _read(call, result)
+    return result
+
+
+def _read(call: ToolCall, result: Any) -> None:
+    if getattr(result, "type", None) == "function_result":
+        call.result, call.failed = _text(result.result), result.exception is not None
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)

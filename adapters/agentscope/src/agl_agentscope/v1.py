@@ -1,0 +1,73 @@
+"""AgentScope 1.0: every agent is called, and every tool call passes its toolkit.
+
+AgentScope's class hooks cannot carry this: of several tool calls at once only the first runs them, and none
+is told of a step that failed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator, Callable
+from typing import Any
+
+from agentlightning.capture.context import current_attempt
+from agentlightning.capture.patching import Patch
+from agl_agentscope.scene import Scene
+
+_FAILURES = ("Error: ", "Error occurred when calling MCP tool", "FunctionNotFoundError", "FunctionInactiveError")
+"""How a toolkit's answer begins when the call failed; it bears no other mark."""
+
+
+def patches() -> list[Patch]:
+    """Apply the patches."""
+    from agentscope.agent import AgentBase
+    from agentscope.tool import Toolkit
+
+    return [Patch(AgentBase, "__call__", _reply), Patch(Toolkit, "call_tool_function", _call_tool)]
+
+
+async def _reply(
+    wrapped: Callable[..., Any], agent: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    if current_attempt() is None:
+        return await wrapped(*args, **kwargs)
+    scene = Scene.of_agent(str(getattr(agent, "name", None) or type(agent).__name__)).start()
+    try:
+        with scene.on():
+            return await wrapped(*args, **kwargs)
+    except BaseException as error:
+        scene.fail(error)
+        raise
+    finally:
+        scene.end()
+
+
+async def _call_tool(
+    wrapped: Callable[..., Any], toolkit: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    if current_attempt() is None:
+        return await wrapped(*args, **kwargs)
+    call = kwargs["tool_call"] if "tool_call" in kwargs else args[0]
+    arguments = call.get("raw_input") or json.dumps(call.get("input") or {}, ensure_ascii=False, default=str)
+    scene = Scene.of_tool(str(call["name"]), str(call["id"]), arguments).start()
+    try:
+        with scene.on():
+            answers = await wrapped(*args, **kwargs)
+    except BaseException as error:
+        scene.fail(error)
+        scene.end()
+        raise
+    return _answers(scene, answers)
+
+
+async def _answers(scene: Scene, answers: AsyncGenerator[Any, None]) -> AsyncGenerator[Any, None]:
+    """The tool's answers, each with all of the text so far."""
+    text: str | None = None
+    try:
+        async for answer in scene.through(answers):
+            text = "".join(str(block.get("text", "")) for block in answer.content)
+            yield answer
+    finally:
+        if text is not None:
+            scene.result(text, failed=text.startswith(_FAILURES))
+        scene.end()

@@ -1,0 +1,112 @@
+"""AgentScope 2: around the three points of an agent that its middleware wraps too.
+
+So agents made before instrumentation are covered, and none keeps anything of ours. And the clock: AgentScope
+writes the time into prompts, so that the members of a group would not answer the same prompt.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import AsyncGenerator, Callable
+from typing import Any
+
+from agentlightning.capture.context import current_attempt
+from agentlightning.capture.counts import COUNTS
+from agentlightning.capture.patching import Patch
+from agl_agentscope.scene import Scene
+
+_LOG = logging.getLogger(__name__)
+NO_TIME = "withheld"
+"""What stands in a rollout's prompts where AgentScope writes the time."""
+
+
+def patches() -> list[Patch]:
+    """Apply the patches."""
+    from agentscope.agent import Agent
+
+    applied = [Patch(Agent, "_reply", _reply)]
+    if hasattr(Agent, "_execute_tool_call"):
+        applied.append(Patch(Agent, "_execute_tool_call", _execute_tool_call))
+    else:
+        COUNTS.add("agentscope-tool-spans-unavailable")
+    if hasattr(Agent, "_inject_runtime_state"):
+        applied.append(Patch(Agent, "_inject_runtime_state", _inject_runtime_state))
+    return applied
+
+
+def _reply(wrapped: Callable[..., Any], agent: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    replies = wrapped(*args, **kwargs)
+    if current_attempt() is None:
+        return replies
+    agent = args[0] if agent is None else agent  # called as a plain function, by the wrapper of `@agl.agent`
+    return _replies(Scene.of_agent(str(agent.name)), replies)
+
+
+async def _replies(scene: Scene, replies: AsyncGenerator[Any, None]) -> AsyncGenerator[Any, None]:
+    scene.start()
+    try:
+        async for event in scene.through(replies):
+            yield event
+    finally:
+        scene.end()
+
+
+def _execute_tool_call(
+    wrapped: Callable[..., Any], agent: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    events = wrapped(*args, **kwargs)
+    if current_attempt() is None:
+        return events
+    call = kwargs["tool_call"] if "tool_call" in kwargs else args[0]
+    return _tool_events(Scene.of_tool(str(call.name), str(call.id), str(call.input)), events)
+
+
+async def _tool_events(scene: Scene, events: AsyncGenerator[Any, None]) -> AsyncGenerator[Any, None]:
+    """A call that waits for a person's consent has not started, and leaves no span yet."""
+    text: list[str] = []
+    try:
+        async for event in scene.through(events):
+            kind = str(getattr(event.type, "value", event.type))
+            if kind == "TOOL_RESULT_START":
+                scene.start()
+            elif kind == "TOOL_RESULT_TEXT_DELTA":
+                text.append(event.delta)
+            elif kind == "TOOL_RESULT_END":
+                scene.result("".join(text), failed=str(event.state) not in ("success", "running"))
+            yield event
+    finally:
+        scene.end()
+
+
+async def _inject_runtime_state(
+    wrapped: Callable[..., Any], agent: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> AsyncGenerator[Any, None]:
+    """The clock is off within a rollout: the reminder has a word in the place of the time, once."""
+    config = agent.injection_config
+    stopped = current_attempt() is not None and config.inject_runtime_state
+    if stopped:
+        _say_once()
+        agent.injection_config = config.model_copy(
+            update={"time_format": NO_TIME, "time_interval": math.inf}  # a format without a field is itself
+        )
+    try:
+        async for event in wrapped(*args, **kwargs):
+            yield event
+    finally:
+        if stopped:
+            agent.injection_config = config
+
+
+def _say_once() -> None:
+    if not _said:
+        _said.append(True)
+        _LOG.warning(
+            "AgentScope writes the time into every prompt; in rollouts the reminder says %r instead, so that "
+            "the members of a group answer the same prompt (InjectionConfig(inject_runtime_state=False) leaves "
+            "the whole reminder out)",
+            NO_TIME,
+        )
+
+
+_said: list[bool] = []

@@ -1,0 +1,90 @@
+"""Agents at work: a span and a scope around each execution, and a word about summarised history."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from opentelemetry import trace
+
+from agentlightning import semconv
+from agentlightning.capture.context import current_attempt, tagged
+from agentlightning.capture.counts import COUNTS
+from agentlightning.capture.emitters import operation
+from agl_crewai.identity import SCOPE, scope_of
+from agl_crewai.tools import abandon
+
+_LOG = logging.getLogger(__name__)
+Wrapped = Callable[..., Any]
+
+SUMMARISED = "crewai-history-summarised"
+"""Counted: CrewAI replaced a conversation's history by a summary, and went on."""
+
+
+@contextmanager
+def _executing(agent: Any, task: Any) -> Iterator[None]:
+    scope = scope_of(agent, task)
+    attributes = {
+        semconv.OPERATION_NAME: "invoke_agent",
+        semconv.PROVIDER_NAME: "crewai",
+        semconv.AGENT_NAME: str(scope.agent),
+        semconv.AGENT_ID: str(agent.id),
+        **{semconv.TAG_PREFIX + key: value for key, value in scope.tags.items()},
+    }
+    tracer = trace.get_tracer("agl_crewai")
+    with tracer.start_as_current_span(f"invoke_agent {scope.agent}", attributes=attributes):
+        token = SCOPE.set(scope)
+        try:
+            yield
+        finally:
+            SCOPE.reset(token)
+            abandon(scope)
+
+
+def execute(wrapped: Wrapped, agent: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Wraps ``Agent.execute_task``."""
+    with _executing(agent, kwargs["task"] if "task" in kwargs else args[0]):
+        return wrapped(*args, **kwargs)
+
+
+async def aexecute(wrapped: Wrapped, agent: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Wraps ``Agent.aexecute_task``."""
+    with _executing(agent, kwargs["task"] if "task" in kwargs else args[0]):
+        return await wrapped(*args, **kwargs)
+
+
+def kickoff(wrapped: Wrapped, agent: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Wraps ``Agent.kickoff``, which in a running loop only makes the coroutine of ``kickoff_async``."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        with _executing(agent, None):
+            return wrapped(*args, **kwargs)
+    return wrapped(*args, **kwargs)
+
+
+async def akickoff(wrapped: Wrapped, agent: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Wraps ``Agent.kickoff_async``."""
+    with _executing(agent, None):
+        return await wrapped(*args, **kwargs)
+
+
+def summarise(wrapped: Wrapped, llm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Wraps ``BaseLLM.summarize_messages``: after a refused prompt, or before one that might be too long."""
+    if current_attempt() is None:
+        return wrapped(*args, **kwargs)
+    if SUMMARISED not in COUNTS.snapshot():
+        _LOG.warning(
+            "CrewAI summarises the history of agent %r, because its prompt is longer than the model takes: the "
+            "calls that follow do not extend the earlier ones. Serve a longer context, give the LLM its "
+            "context window, or shorten the task",
+            SCOPE.get().agent,
+        )
+    COUNTS.add(SUMMARISED)
+    messages = kwargs["messages"] if "messages" in kwargs else args[0]
+    with operation("summarise-history", messages=len(messages)) as step, tagged(phase="summary"):
+        wrapped(*args, **kwargs)
+        step.output = {"messages": len(messages)}

@@ -1,0 +1,8 @@
+"""What this adapter instruments, and with which versions it is tested."""
+
+from __future__ import annotations
+
+from typing import Final
+
+INSTRUMENTS: Final = ("crewai >= 1.15.30, < 1.16",)
+TESTED: Final = {"crewai": ("1.15.30",), "openai": ("2.54.0",)}

@@ -1,0 +1,51 @@
+"""Tool calls: arguments, results, handoffs.
+
+Invariant: arguments are what the tool was given, after LangChain parsed them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from agentlightning import semconv
+from agentlightning.capture.convert import jsonable
+from agl_langchain.runs import Run, finish
+
+HANDOFF = "agl.handoff"
+"""Where a tool sent the conversation (``Command(goto=…)``)."""
+
+
+def began(run: Run, given: Any) -> None:
+    """The run executes the tool it is named after."""
+    run.title = f"execute_tool {run.name}"
+    run.attributes = {semconv.OPERATION_NAME: "execute_tool", semconv.TOOL_NAME: run.name}
+    run.attributes[semconv.TOOL_CALL_ARGUMENTS] = _text(given)
+    if run.call_id:
+        run.attributes[semconv.TOOL_CALL_ID] = run.call_id
+
+
+def ended(run: Run, output: Any) -> None:
+    """The tool answered: a value, a ``ToolMessage``, or a ``Command``, which may carry one."""
+    said, failed = output, None
+    if hasattr(output, "goto"):
+        if output.goto:
+            run.attributes[HANDOFF] = _text(output.goto)
+        messages = output.update.get("messages") if isinstance(output.update, Mapping) else None
+        said = next((one for one in messages or () if hasattr(one, "tool_call_id")), output.update)
+    if hasattr(said, "tool_call_id"):
+        failed = _text(said.content) if getattr(said, "status", None) == "error" else None
+        said = said.content
+    run.attributes[semconv.TOOL_CALL_RESULT] = _text(said)
+    finish(run, failed=failed)
+
+
+def raised(run: Run, error: BaseException) -> None:
+    """The tool raised; what its agent is told of it is the framework's business."""
+    run.attributes[semconv.TOOL_CALL_RESULT] = f"{type(error).__name__}: {error}"
+    finish(run, error)
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(jsonable(value), ensure_ascii=False)

@@ -1,0 +1,59 @@
+"""Who is calling, in LangGraph's own terms: the node, where its graph stands, and which of its branches.
+
+The metadata of a node's runs name it. Tags: ``node``; ``graph``, the nodes a sub-graph hangs below
+(``research`` or ``research/search``); ``branch``, the number of a node's copy that ``Send`` started;
+``step``, LangGraph's superstep. A node that is no part of a named agent is an agent of its own.
+"""
+
+from __future__ import annotations
+
+from agl_langchain.identity import entry_methods as entry_methods, identity as identity
+from agl_langchain.runs import Run
+
+from agl_langgraph.callers import caller
+
+PREBUILT = frozenset({"agent", "model", "tools"})
+"""Nodes of the graphs that agent factories build; they name no agent."""
+UNNAMED = "LangGraph"
+"""What a graph is called when nobody named it."""
+
+
+def read_node(run: Run) -> None:
+    """Tags and a span for the run of a node; its inner runs inherit the tags. A tool is its caller's."""
+    where, node = run.fresh("langgraph_checkpoint_ns"), str(run.metadata.get("langgraph_node", ""))
+    if where and node:
+        run.tags |= {"node": node, "step": str(run.metadata.get("langgraph_step", ""))}
+        run.tags.pop("graph", None)
+        if above := "/".join(part.partition(":")[0] for part in str(where).split("|")[:-1]):
+            run.tags["graph"] = above
+        if (number := _branch(run.metadata.get("langgraph_path"))) is not None:
+            outer = run.tags.get("branch")
+            run.tags["branch"] = number if outer is None else f"{outer}/{number}"
+        run.title = run.title or f"node {node}"
+        _read_agent(run, node)
+    if (agent := caller(run)) is not None:
+        run.tags["agent"] = agent
+
+
+def _branch(path: object) -> str | None:
+    """``("__pregel_push", 2, …)`` is the third that ``Send`` started."""
+    if isinstance(path, tuple | list) and len(path) > 1 and path[0] == "__pregel_push":
+        return str(path[1]) if isinstance(path[1], int) else None
+    return None
+
+
+def _read_agent(run: Run, node: str) -> None:
+    """The node's agent: its own, that of the graph it is a part of, or the node itself."""
+    above = run.parent
+    if run.agent is not None:
+        return
+    if node in PREBUILT and above is not None:
+        if above.agent is None and above.name not in ("", UNNAMED):
+            above.name_agent(above.name)  # create_react_agent(name=…) names its graph
+        unnamed = run.metadata.get("ls_integration") == "langchain_create_agent"
+        if above.agent is None and (unnamed or "agent" in above.tags):
+            return  # a nameless agent inside another's node is a part of that one, else nobody's
+    if above is not None and above.agent is not None:
+        run.tags["agent"] = above.agent
+    else:
+        run.tags["agent"] = node

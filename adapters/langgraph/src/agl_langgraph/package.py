@@ -1,0 +1,13 @@
+"""What this adapter instruments, and with which versions it is tested."""
+
+from __future__ import annotations
+
+from typing import Final
+
+INSTRUMENTS: Final = ("langgraph >= 1.0.6, < 2",)
+TESTED: Final = {
+    "langgraph": ("1.0.6", "1.2.22"),
+    "langchain-core": ("1.2.7", "1.7.2"),
+    "langchain-openai": ("1.1.7", "1.7.3"),
+    "openai": ("2.54.0", "3.51.0"),
+}

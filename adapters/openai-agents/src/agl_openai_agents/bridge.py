@@ -1,0 +1,122 @@
+"""The SDK's spans as OpenTelemetry spans: agents, tools, handoffs and guardrails.
+
+The SDK begins and ends a span in the context of the code it describes, so its span is made the current
+OpenTelemetry span for the same stretch, and model calls, rewards and nested agents hang below it. Invariant:
+whatever became current here is no longer current when the SDK's span has ended, unless that ended in another
+task (an abandoned stream), whose context is not ours to change.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from agents.tracing import TracingProcessor
+from opentelemetry import context as otel, trace
+from opentelemetry.trace import Status, StatusCode
+
+from agentlightning import semconv
+from agentlightning.capture.context import current_attempt
+from agentlightning.capture.counts import COUNTS
+from agl_openai_agents.identity import HERE, Frame, running_agent
+
+_LOG = logging.getLogger(__name__)
+
+HANDOFF_FROM, HANDOFF_TO = "agl.handoff.from", "agl.handoff.to"
+GUARDRAIL_TRIGGERED = "agl.guardrail.triggered"
+RESPONSES = "openai-agents-responses-api"
+"""Counted: a model call that went to the Responses API, where no token ids come back."""
+
+_OPERATIONS = {"agent": "invoke_agent", "function": "execute_tool", "handoff": "handoff", "guardrail": "guardrail"}
+"""Kinds of the SDK's spans that are passed on. Turns, tasks and generations add nothing to model calls."""
+
+
+class Bridge(TracingProcessor):
+    """A processor beside the user's own. ``active``: it may stay registered, and does nothing then."""
+
+    def __init__(self) -> None:
+        self.active = False
+        self._frames: WeakKeyDictionary[Any, Frame] = WeakKeyDictionary()
+
+    def on_trace_start(self, trace: Any) -> None:
+        """Runs are told apart by their agents."""
+
+    def on_trace_end(self, trace: Any) -> None:
+        """Nothing is kept for a trace."""
+
+    def on_span_start(self, span: Any) -> None:
+        """Begin an OpenTelemetry span below the current one, and make it current."""
+        data = span.span_data
+        if not self.active or (operation := _OPERATIONS.get(data.type)) is None:
+            if self.active and data.type == "response":
+                _say_responses()
+            return
+        name = getattr(data, "name", None)
+        agent = name if data.type == "agent" else running_agent()
+        attributes = {semconv.OPERATION_NAME: operation, semconv.PROVIDER_NAME: "openai"}
+        if agent is not None:
+            attributes[semconv.AGENT_NAME] = agent
+        if data.type == "function":
+            attributes[semconv.TOOL_NAME] = str(name)
+        started = trace.get_tracer("agl_openai_agents").start_span(
+            f"{operation} {name}" if name else operation, attributes=attributes
+        )
+        frame = Frame(agent, started)
+        frame.here = HERE.set(frame)
+        frame.current = otel.attach(trace.set_span_in_context(started))
+        self._frames[span] = frame
+
+    def on_span_end(self, span: Any) -> None:
+        """End it, with what is known by now."""
+        frame = self._frames.pop(span, None)
+        if frame is None:
+            return
+        frame.over = True
+        _complete(frame.span, span.span_data, span.error or frame.error)
+        frame.span.end()
+        try:
+            HERE.reset(frame.here)
+        except ValueError:
+            return  # ended from another task, as abandoned streams are
+        otel.detach(frame.current)
+
+    def frame(self, span: Any) -> Frame | None:
+        """What is kept for one of the SDK's spans while it is under way."""
+        return self._frames.get(span) if span is not None else None
+
+    def shutdown(self) -> None:
+        """Nothing is buffered."""
+
+    def force_flush(self) -> None:
+        """Nothing is buffered."""
+
+
+def _complete(span: trace.Span, data: Any, error: Any) -> None:
+    if data.type == "function":
+        if data.input is not None:
+            span.set_attribute(semconv.TOOL_CALL_ARGUMENTS, str(data.input))
+        if data.output is not None:
+            span.set_attribute(semconv.TOOL_CALL_RESULT, str(data.output))
+    elif data.type == "handoff":
+        span.set_attribute(HANDOFF_FROM, str(data.from_agent))
+        span.set_attribute(HANDOFF_TO, str(data.to_agent))
+    elif data.type == "guardrail":
+        span.set_attribute(GUARDRAIL_TRIGGERED, bool(data.triggered))
+    if error:
+        detail = (error.get("data") or {}).get("error")
+        span.set_status(Status(StatusCode.ERROR, f"{error['message']}: {detail}" if detail else error["message"]))
+
+
+def _say_responses() -> None:
+    if current_attempt() is None:
+        return
+    if RESPONSES not in COUNTS.snapshot():
+        _LOG.warning(
+            "an agent calls its model over the Responses API, where no token ids come back: the call is not "
+            "trained. Use OpenAIChatCompletionsModel, or set_default_openai_api('chat_completions')"
+        )
+    COUNTS.add(RESPONSES)
+
+
+BRIDGE = Bridge()

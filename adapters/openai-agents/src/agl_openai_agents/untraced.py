@@ -1,0 +1,89 @@
+"""What the SDK's own tracing does not show us.
+
+With tracing disabled the SDK makes no-op spans, in the same places and under the same names: the bridge
+listens to them directly, and the SDK goes on exporting nothing. Attempt keys are kept from the exporter, which
+would send the client's key to the vendor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from agents import tool_context
+from agents.tracing import get_current_span, get_trace_provider
+from agents.tracing.processors import BackendSpanExporter
+from agents.tracing.provider import DefaultTraceProvider, SynchronousMultiTracingProcessor
+from agents.tracing.spans import NoOpSpan
+
+from agentlightning import semconv
+from agentlightning.capture.counts import COUNTS
+from agentlightning.capture.patching import Patch
+from agentlightning.keys import PREFIX
+from agl_openai_agents.bridge import BRIDGE
+
+Wrapped = Callable[..., Any]
+WITHHELD = "openai-agents-export-withheld"
+"""Counted: traces and spans that were not sent to the vendor, because an attempt's key would have been."""
+
+
+EXPORT = "_export_with_deadline" if "_export_with_deadline" in vars(BackendSpanExporter) else "export"
+
+
+def patches() -> tuple[Patch, ...]:
+    """Apply them; undo each to switch off."""
+    return (
+        Patch(NoOpSpan, "start", _start),
+        Patch(NoOpSpan, "finish", _finish),
+        Patch(NoOpSpan, "set_error", _set_error),
+        Patch(DefaultTraceProvider, "set_processors", _stay),
+        Patch(BackendSpanExporter, EXPORT, _withhold),
+        Patch(tool_context.ToolContext, "from_agent_context", _tool_call_id),
+    )
+
+
+def leave() -> None:
+    """Take the bridge out of the processors; where it cannot be taken out, it is inert."""
+    processors = getattr(get_trace_provider(), "_multi_processor", None)
+    if isinstance(processors, SynchronousMultiTracingProcessor):
+        others = [one for one in processors._processors if one is not BRIDGE]
+        processors.set_processors(others)
+
+
+def _start(wrapped: Wrapped, span: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    BRIDGE.on_span_start(span)
+    wrapped(*args, **kwargs)
+
+
+def _finish(wrapped: Wrapped, span: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    BRIDGE.on_span_end(span)
+    wrapped(*args, **kwargs)
+
+
+def _set_error(wrapped: Wrapped, span: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    if (frame := BRIDGE.frame(span)) is not None:
+        frame.error = kwargs["error"] if "error" in kwargs else args[0]
+    wrapped(*args, **kwargs)
+
+
+def _stay(wrapped: Wrapped, provider: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """The user replaces all processors; ours is not among those he meant."""
+    wrapped(*args, **kwargs)
+    provider.register_processor(BRIDGE)
+
+
+def _withhold(wrapped: Wrapped, exporter: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    if not str(exporter.api_key or "").startswith(PREFIX):
+        wrapped(*args, **kwargs)
+        return
+    items = kwargs["items"] if "items" in kwargs else args[0]
+    COUNTS.add(WITHHELD, len(items))
+
+
+def _tool_call_id(wrapped: Wrapped, cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The one thing the SDK's tool span leaves out; a tool's context is made within that span."""
+    made = wrapped(*args, **kwargs)
+    frame = BRIDGE.frame(span := get_current_span())
+    if frame is not None and span is not None and span.span_data.type == "function":
+        frame.span.set_attribute(semconv.TOOL_CALL_ID, str(made.tool_call_id))
+    return made

@@ -1,0 +1,101 @@
+"""Tool calls with their arguments and results, for frameworks whose own spans leave these out.
+
+Such a framework's ``execute_tool`` span has the tool's name and the call's id, and ends before the result is
+known. While a :func:`tool_call` is under way, that span waits here and is delivered completed; a call that
+reaches no tool (malformed arguments, an unknown name) has no span of the framework's and gets one here.
+Invariant: a call leaves one span, and none outside an attempt.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+
+from opentelemetry import trace
+
+from agentlightning import semconv
+from agentlightning.capture.context import AttemptContext, current_attempt
+from agentlightning.capture.delivery import deliver, trace_of
+from agentlightning.capture.identity import who
+from agentlightning.types import Span
+
+
+@dataclass(slots=True)
+class ToolCall:
+    """A tool call under way. Set ``result`` and ``failed`` once they are known."""
+
+    name: str
+    call_id: str
+    arguments: str
+    """As the model wrote them."""
+    result: str | None = None
+    """What the agent was given; ``None``: nothing came back."""
+    failed: bool = False
+    start: float = field(default_factory=time.time)
+    span: Span | None = None
+    """The framework's own span, once that has ended."""
+
+
+_under_way: ContextVar[ToolCall | None] = ContextVar("agl_tool_call", default=None)
+
+
+def hold(context: AttemptContext, span: Span) -> bool:
+    """A finisher for ``processors.FINISHERS``: keeps the framework's span of the call under way."""
+    call = _under_way.get()
+    if call is None or span.attributes.get(semconv.TOOL_CALL_ID) != call.call_id:
+        return False
+    call.span = span
+    return True
+
+
+@contextmanager
+def tool_call(name: str, call_id: str, arguments: str) -> Iterator[ToolCall]:
+    """Around the framework's execution of one call; its span is delivered at the end of the block."""
+    context = current_attempt()
+    call = ToolCall(name, call_id, arguments)
+    if context is None:
+        yield call
+        return
+    token = _under_way.set(call)
+    try:
+        yield call
+    finally:
+        _under_way.reset(token)
+        if call.span is not None or call.result is not None:
+            deliver(context, _completed(call.span or _made(context, call), call))
+
+
+def _completed(span: Span, call: ToolCall) -> Span:
+    span.attributes[semconv.TOOL_CALL_ARGUMENTS] = call.arguments
+    if call.result is not None:
+        span.attributes[semconv.TOOL_CALL_RESULT] = call.result
+    if call.failed:
+        span.status, span.status_message = "error", (call.result or "")[:2000]
+    return span
+
+
+def _made(context: AttemptContext, call: ToolCall) -> Span:
+    parent = trace.get_current_span().get_span_context()
+    attributes = {
+        semconv.OPERATION_NAME: "execute_tool",
+        semconv.TOOL_NAME: call.name,
+        semconv.TOOL_CALL_ID: call.call_id,
+        semconv.ROLLOUT_ID: context.rollout_id,
+        semconv.ATTEMPT_ID: context.attempt_id,
+        semconv.AGENT_NAME: who().get("agent"),
+    }
+    return Span(
+        rollout_id=context.rollout_id,
+        attempt_id=context.attempt_id,
+        name=f"execute_tool {call.name}",
+        trace_id=f"{parent.trace_id:032x}" if parent.is_valid else trace_of(context.attempt_id),
+        span_id=secrets.token_hex(8),
+        parent_id=f"{parent.span_id:016x}" if parent.is_valid else None,
+        attributes={key: value for key, value in attributes.items() if value is not None},
+        start_time=call.start,
+        end_time=time.time(),
+    )

@@ -1,0 +1,367 @@
+"""What is AgentScope 2's own: the clock, pipelines, consent, streams given up, its tracer and its retries."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+
+agentscope = pytest.importorskip("agentscope", reason="AgentScope is not installed")
+if not agentscope.__version__.startswith("2."):
+    pytest.skip("AgentScope 2 is not installed", allow_module_level=True)
+
+from agentscope.agent import Agent, InjectionConfig
+from agentscope.credential import OpenAICredential
+from agentscope.event import ConfirmResult, RequireUserConfirmEvent, UserConfirmResultEvent
+from agentscope.message import UserMsg
+from agentscope.middleware import TracingMiddleware
+from agentscope.model import OpenAIChatModel
+from agentscope.permission import PermissionBehavior, PermissionDecision
+from agentscope.pipeline import TeamMember, TeamPipeline
+from agentscope.tool import FunctionTool, Toolkit
+from contract.recording import Recording, assert_exact
+from opentelemetry import trace
+from pydantic import BaseModel
+
+import agentlightning as agl
+from agentlightning import semconv
+from agentlightning.capture import COUNTS, IDENTITY
+from agentlightning.capture.wire_call import PARTIAL
+from agentlightning.testing import Reply, ScriptedModelServer, tool_call
+from agl_agentscope import AgentScopeInstrumentor, entry_methods, v2
+from agl_agentscope.plugin import agl_adapters
+
+ALLOWED = PermissionDecision(behavior=PermissionBehavior.ALLOW, message="in tests")
+QUIET = InjectionConfig(inject_runtime_state=False)
+
+
+def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+def adding(permission: PermissionDecision | None = ALLOWED) -> Toolkit:
+    return Toolkit(tools=[FunctionTool(add, permission=permission)])
+
+
+def said(text: str = "go") -> UserMsg:
+    return UserMsg(name="user", content=text)
+
+
+@pytest.fixture(autouse=True)
+def instrumented(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    COUNTS.clear()
+    monkeypatch.setattr(v2, "_said", [])
+    AgentScopeInstrumentor().instrument(raise_exception_on_conflict=True)
+    yield
+    AgentScopeInstrumentor().uninstrument()
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[ScriptedModelServer]:
+    async with ScriptedModelServer(ids="always") as server:
+        yield server
+
+
+@pytest.fixture
+async def model(server: ScriptedModelServer) -> AsyncIterator[OpenAIChatModel]:
+    credential = OpenAICredential(api_key="agl-context", base_url=server.url)
+    kwargs = {"max_retries": 0}
+    model = OpenAIChatModel(credential, "policy", max_retries=0, client_kwargs=kwargs)  # streams by default
+    yield model
+    await model.client.close()
+
+
+def reminders(server: ScriptedModelServer) -> list[str]:
+    return [text for exchange in server.log if "<current-time>" in (text := json.dumps(exchange.body["messages"]))]
+
+
+# ------------------------------------------------------------------------------------------- the clock
+async def test_the_clock_is_off_in_rollouts_and_that_is_said(
+    server: ScriptedModelServer, model: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    replies = iter([tool_call("add", {"a": 1, "b": 2}), "three", "fine", "three", "fine"])
+    recording = Recording("clock", server.url)
+    agents = [Agent("solver", "Solve.", model, adding()) for _ in range(2)]
+    server.reply = lambda body: next(replies)
+    with recording.active(), caplog.at_level(logging.WARNING):
+        await agents[0].reply(said())
+        await agents[0].reply(said("and again?"))
+    (once,) = [record for record in caplog.records if record.name == "agl_agentscope.v2"]
+    assert v2.NO_TIME in once.getMessage()
+    assert len(reminders(server)) == 3
+    for text in reminders(server):
+        assert text.count(f"<current-time>{v2.NO_TIME}</current-time>") == text.count("<current-time>") == 1
+        assert "<timezone>UTC</timezone>" in text
+    assert agents[0].injection_config == InjectionConfig()
+    assert_exact(recording, server.log)
+    server.log.clear()
+    await agents[1].reply(said())  # outside a rollout it ticks
+    assert reminders(server) and not [text for text in reminders(server) if v2.NO_TIME in text]
+
+
+async def test_the_members_of_a_group_answer_the_same_prompt(
+    server: ScriptedModelServer, model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from datetime import datetime, timedelta
+
+    import agentscope.agent._agent as module
+
+    offset = iter(range(1, 1000))
+
+    class Later(datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> Any:
+            return datetime.now(tz) + timedelta(hours=next(offset))
+
+    monkeypatch.setattr(module, "datetime", Later)
+    recording = Recording("group", server.url)
+    with recording.active():
+        for _ in range(3):
+            await Agent("solver", "Solve.", model).reply(said())
+    assert len({tuple(exchange.prompt_ids) for exchange in server.log}) == 1
+
+
+async def test_a_user_without_the_reminder_has_none(
+    server: ScriptedModelServer, model: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    recording = Recording("quiet", server.url)
+    with recording.active():
+        await Agent("solver", "Solve.", model, injection_config=QUIET).reply(said())
+    assert not reminders(server) and not [r for r in caplog.records if r.name == "agl_agentscope.v2"]
+
+
+# ------------------------------------------------------------------------------------- agents and tools
+async def test_a_team_pipeline_names_leader_and_members(server: ScriptedModelServer, model: Any) -> None:
+    def script(body: dict[str, Any]) -> Any:
+        assigns = body.get("tools") and body["messages"][-1]["role"] != "tool"
+        return tool_call("TeamAssign", {"member": "worker", "prompt": "help"}) if assigns else "done"
+
+    server.reply = script
+    recording = Recording("team", server.url)
+    leader = Agent("leader", "Lead.", model, injection_config=QUIET)
+    worker = Agent("worker", "Work.", model, injection_config=QUIET)
+    with recording.active():
+        async for _ in TeamPipeline(leader, [TeamMember(agent=worker, description="works")]).reply_stream(said()):
+            pass
+    assert recording.agents() == ["leader", "worker", "leader"]
+    (tool,) = recording.named("execute_tool")
+    assert tool.attributes[semconv.AGENT_NAME] == "leader"
+    assert json.loads(tool.attributes[semconv.TOOL_CALL_ARGUMENTS])["member"] == "worker"
+    assert_exact(recording, server.log)
+
+
+async def test_an_agent_as_a_tool_speaks_for_itself(server: ScriptedModelServer, model: Any) -> None:
+    inner = Agent("inner", "Help.", model, injection_config=QUIET)
+
+    async def ask(question: str) -> str:
+        """Ask the other agent."""
+        return (await inner.reply(said(question))).get_text_content() or ""
+
+    def script(body: dict[str, Any]) -> Any:
+        asked = body.get("tools") and body["messages"][-1]["role"] != "tool"
+        return tool_call("ask", {"question": "what?"}) if asked else "done"
+
+    server.reply = script
+    recording = Recording("nested", server.url)
+    toolkit = Toolkit(tools=[FunctionTool(ask, permission=ALLOWED)])
+    with recording.active():
+        await Agent("outer", "Ask.", model, toolkit, injection_config=QUIET).reply(said())
+    assert recording.agents() == ["outer", "inner", "outer"]
+    (tool,) = recording.named("execute_tool")
+    (nested,) = [span for span in recording.named("invoke_agent") if span.name.endswith("inner")]
+    assert tool.attributes[semconv.AGENT_NAME] == "outer" and nested.parent_id == tool.span_id
+    assert tool.attributes[semconv.TOOL_CALL_RESULT] == "done"
+    assert_exact(recording, server.log)
+
+
+@pytest.mark.parametrize(("name", "arguments"), [("subtract", '{"a": 1, "b": 2}'), ("add", '{"a": "x"}')])
+async def test_calls_that_reach_no_tool_leave_an_error_span(
+    server: ScriptedModelServer, model: Any, name: str, arguments: str
+) -> None:
+    replies = iter([tool_call(name, arguments), "sorry"])
+    server.reply = lambda body: next(replies)
+    recording = Recording("malformed", server.url)
+    with recording.active():
+        await Agent("solver", "Solve.", model, adding()).reply(said())
+    (tool,) = recording.named("execute_tool")
+    assert tool.status == "error" and tool.attributes[semconv.TOOL_NAME] == name
+    assert tool.attributes[semconv.TOOL_CALL_ARGUMENTS] == arguments
+    assert tool.attributes[semconv.TOOL_CALL_RESULT] and tool.attributes[semconv.AGENT_NAME] == "solver"
+
+
+async def test_parallel_tool_calls_keep_their_own_results(server: ScriptedModelServer, model: Any) -> None:
+    calls = [tool_call("add", {"a": n, "b": n}, call_id=f"call_{n}")["tool_calls"][0] for n in range(5)]
+    replies = iter([{"role": "assistant", "content": None, "tool_calls": calls}, "done"])
+    server.reply = lambda body: next(replies)
+    recording = Recording("parallel", server.url)
+    with recording.active():
+        await Agent("solver", "Solve.", model, adding()).reply(said())
+    found = {
+        span.attributes[semconv.TOOL_CALL_ID]: (
+            json.loads(span.attributes[semconv.TOOL_CALL_ARGUMENTS])["a"],
+            span.attributes[semconv.TOOL_CALL_RESULT],
+        )
+        for span in recording.named("execute_tool")
+    }
+    assert found == {f"call_{n}": (n, str(2 * n)) for n in range(5)}
+
+
+async def test_a_call_that_waits_for_consent_leaves_its_span_when_it_runs(
+    server: ScriptedModelServer, model: Any
+) -> None:
+    replies = iter([tool_call("add", {"a": 1, "b": 2}), "three"])
+    server.reply = lambda body: next(replies)
+    recording = Recording("consent", server.url)
+    agent = Agent("solver", "Solve.", model, adding(permission=None))
+    with recording.active():
+        events = [event async for event in agent.reply_stream(said())]
+        (asked,) = [event for event in events if isinstance(event, RequireUserConfirmEvent)]
+        assert recording.named("execute_tool") == []
+        yes = [ConfirmResult(confirmed=True, tool_call=call) for call in asked.tool_calls]
+        await agent.reply(UserConfirmResultEvent(reply_id=asked.reply_id, confirm_results=yes))
+    (tool,) = recording.named("execute_tool")
+    assert tool.attributes[semconv.TOOL_CALL_RESULT] == "3" and tool.status != "error"
+    assert recording.agents() == ["solver", "solver"]
+
+
+# ------------------------------------------------------------------------------------ entry and streams
+@pytest.mark.parametrize("instrument_first", [True, False])
+async def test_a_marked_class_names_its_calls(
+    server: ScriptedModelServer, model: Any, instrument_first: bool
+) -> None:
+    class Mine(Agent):
+        pass
+
+    if not instrument_first:
+        AgentScopeInstrumentor().uninstrument()
+    assert agl.agent(name="hero", methods=entry_methods(Mine))(Mine) is Mine
+    mine = Mine("solver", "Solve.", model)
+    if not instrument_first:
+        AgentScopeInstrumentor().instrument()
+    recording = Recording("marked", server.url)
+    with recording.active():
+        await mine.reply(said())
+        async for _ in mine.reply_stream(said("again")):
+            pass
+    assert recording.agents() == ["hero", "hero"] and isinstance(mine, Agent)
+    assert_exact(recording, server.log)
+
+
+async def test_an_agent_made_before_is_known(server: ScriptedModelServer, model: Any) -> None:
+    AgentScopeInstrumentor().uninstrument()
+    agent = Agent("solver", "Solve.", model)
+    AgentScopeInstrumentor().instrument()
+    recording = Recording("before", server.url)
+    with recording.active():
+        await agent.reply(said())
+    assert recording.agents() == ["solver"]
+
+
+async def test_a_stream_that_is_given_up(server: ScriptedModelServer, model: Any) -> None:
+    server.reply = lambda body: "a long answer " * 20
+    recording = Recording("given-up", server.url)
+    with recording.active():
+        stream = Agent("solver", "Solve.", model).reply_stream(said())
+        async for event in stream:
+            if getattr(event, "delta", None):
+                break
+        assert recording.named("invoke_agent") == []
+        await model.client.chat.completions.create(model="policy", messages=[])  # nobody's
+        await stream.aclose()
+    nobodys = [span for span in recording.calls if not span.attributes.get(PARTIAL)]
+    assert [span.attributes.get(semconv.AGENT_NAME) for span in nobodys] == [None]
+    (span,) = recording.named("invoke_agent")
+    assert span.status != "error"
+
+
+async def test_structured_output(server: ScriptedModelServer, model: Any) -> None:
+    class Answer(BaseModel):
+        """The answer."""
+
+        number: int
+
+    def script(body: dict[str, Any]) -> Any:
+        tools = [tool["function"]["name"] for tool in body.get("tools") or ()]
+        finish = [name for name in tools if name != "add"]
+        return tool_call(finish[0], {"number": 42}) if finish and body["messages"][-1]["role"] != "tool" else "42"
+
+    server.reply = script
+    recording = Recording("structured", server.url)
+    with recording.active():
+        message = await Agent("solver", "Solve.", model).reply(said(), structured_schema=Answer)
+    assert message.structured_output == {"number": 42}
+    assert set(recording.agents()) == {"solver"}
+    assert_exact(recording, server.log)
+
+
+async def test_agentscopes_own_retries_are_calls_of_their_own(
+    server: ScriptedModelServer, model: Any
+) -> None:
+    replies = iter([Reply(status=500, message="not now"), "fine"])
+    server.reply = lambda body: next(replies)
+    model.max_retries, model.retry_delay = 1, 0.0
+    recording = Recording("retries", server.url)
+    with recording.active():
+        await Agent("solver", "Solve.", model).reply(said())
+    assert [span.status for span in recording.calls] == ["error", "ok"]
+    assert_exact(recording, server.log)
+
+
+async def test_sixteen_share_a_toolkit_and_a_model(server: ScriptedModelServer, model: Any) -> None:
+    def script(body: dict[str, Any]) -> Any:
+        return "done" if body["messages"][-1]["role"] == "tool" else tool_call("add", {"a": 1, "b": 2})
+
+    server.reply = script
+    toolkit = adding()
+    recording = Recording("shared", server.url)
+    with recording.active():
+        agents = [Agent(f"agent-{n}", "Solve.", model, toolkit) for n in range(16)]
+        await asyncio.gather(*(agent.reply(said()) for agent in agents))
+    assert sorted(filter(None, recording.agents())) == sorted(f"agent-{n}" for n in range(16) for _ in range(2))
+    assert len(recording.named("execute_tool")) == 16
+
+
+async def test_an_agent_with_agentscopes_own_tracer(server: ScriptedModelServer, model: Any) -> None:
+    recording = Recording("tracer", server.url)
+    with recording.active():
+        await Agent("solver", "Solve.", model, middlewares=[TracingMiddleware()]).reply(said())
+    assert recording.agents() == ["solver"]
+    assert len(recording.named("invoke_agent")) == 2  # ours, and the one that the user asked for
+    assert_exact(recording, server.log)
+
+
+async def test_agents_are_known_without_spans(
+    server: ScriptedModelServer, model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER", trace.NoOpTracerProvider())
+    recording = Recording("dark", server.url)
+    with recording.active():
+        await Agent("solver", "Solve.", model).reply(said())
+    assert recording.agents() == ["solver"]
+    assert [span.name for span in recording.spans] == [semconv.CALL_SPAN]
+
+
+# --------------------------------------------------------------------------------------------- the rest
+def test_entry_methods() -> None:
+    assert entry_methods(Agent) == ("_reply",)
+    assert entry_methods(dict) == ()
+
+
+def test_the_plugin() -> None:
+    (spec,) = agl_adapters()
+    assert (spec.name, spec.framework) == ("agentscope", "agentscope")
+    assert spec.instrumentor() is AgentScopeInstrumentor()
+    assert spec.identity is not None and spec.identity() == {}
+    assert spec.entry_methods is not None and spec.entry_methods(Agent) == ("_reply",)
+    assert list(AgentScopeInstrumentor().instrumentation_dependencies()) == [spec.requires]
+
+
+def test_the_registry_is_empty_after_uninstrument() -> None:
+    AgentScopeInstrumentor().uninstrument()
+    assert IDENTITY == []
+    AgentScopeInstrumentor().instrument()

@@ -1,0 +1,102 @@
+"""AgentScope 1.0 keeps the adapter contract."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+agentscope = pytest.importorskip("agentscope", reason="AgentScope is not installed")
+if not agentscope.__version__.startswith("1."):
+    pytest.skip("AgentScope 1 is not installed", allow_module_level=True)
+
+import openai._base_client as sdk
+from agentscope.agent import AgentBase, ReActAgent
+from agentscope.formatter import OpenAIChatFormatter, OpenAIMultiAgentFormatter
+from agentscope.message import Msg, TextBlock
+from agentscope.model import OpenAIChatModel
+from agentscope.pipeline import MsgHub, sequential_pipeline
+from agentscope.tool import Toolkit, ToolResponse
+from contract.adapter import AdapterContract
+from contract.script import ARGUMENTS, SOLVER, TEAM
+
+from agl_agentscope import AgentScopeInstrumentor
+
+
+def as_tool(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A tool of AgentScope 1 says what it returns as blocks."""
+
+    @functools.wraps(function)
+    def tool(*args: Any, **kwargs: Any) -> ToolResponse:
+        return ToolResponse([TextBlock(type="text", text=str(function(*args, **kwargs)))])
+
+    return tool
+
+
+def toolkit(*functions: Callable[..., Any]) -> Toolkit:
+    made = Toolkit()
+    for function in functions:
+        made.register_tool_function(as_tool(function))
+    return made
+
+
+class Models:
+    """The same endpoint, answering whole and as a stream."""
+
+    def __init__(self, url: str, key: str) -> None:
+        client = {"base_url": url, "max_retries": 3}
+        self.whole, self.stream = (
+            OpenAIChatModel("policy", api_key=key, stream=stream, client_kwargs=client)
+            for stream in (False, True)
+        )
+
+    def pick(self, stream: bool) -> OpenAIChatModel:
+        return self.stream if stream else self.whole
+
+    async def close(self) -> None:
+        await self.whole.client.close()
+        await self.stream.client.close()
+
+
+class TestAgentScope1(AdapterContract):
+    @pytest.fixture(autouse=True)
+    def silent(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("AGENTSCOPE_DISABLE_CONSOLE_OUTPUT", "true")
+
+    def instrumentor(self) -> Any:
+        return AgentScopeInstrumentor()
+
+    def client(self, url: str, key: str) -> Any:
+        return Models(url, key)
+
+    async def tool_agent(self, client: Any, task: str, tool: Callable[..., Any], stream: bool) -> str:
+        agent = ReActAgent(
+            SOLVER, f"You are {SOLVER}.", client.pick(stream), OpenAIChatFormatter(), toolkit(tool)
+        )
+        answer = await agent(Msg("user", task, "user"))
+        return answer.get_text_content() or ""
+
+    async def team(self, client: Any, task: str, stream: bool) -> None:
+        agents = [
+            ReActAgent(name, f"You are {name}.", client.pick(stream), OpenAIMultiAgentFormatter())
+            for name in TEAM
+        ]
+        async with MsgHub(agents, announcement=Msg("user", task, "user")):
+            await sequential_pipeline(agents)
+
+    async def close(self, client: Any) -> None:
+        await client.close()
+
+    def arguments(self, stream: bool) -> str:
+        return ARGUMENTS if stream else '{"a": 17, "b": 25}'  # 1.0 keeps the model's own text of streams only
+
+    def patched(self) -> Sequence[tuple[Any, str]]:
+        return [
+            (sdk.SyncAPIClient, "request"),
+            (sdk.AsyncAPIClient, "request"),
+            (sdk.BaseClient, "_build_request"),
+            (AgentBase, "__call__"),
+            (Toolkit, "call_tool_function"),
+        ]

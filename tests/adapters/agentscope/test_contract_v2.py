@@ -1,0 +1,84 @@
+"""AgentScope 2 keeps the adapter contract."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+agentscope = pytest.importorskip("agentscope", reason="AgentScope is not installed")
+if not agentscope.__version__.startswith("2."):
+    pytest.skip("AgentScope 2 is not installed", allow_module_level=True)
+
+import openai._base_client as sdk
+from agentscope.agent import Agent
+from agentscope.credential import OpenAICredential
+from agentscope.message import UserMsg
+from agentscope.model import OpenAIChatModel
+from agentscope.permission import PermissionBehavior, PermissionDecision
+from agentscope.tool import FunctionTool, Toolkit
+from contract.adapter import AdapterContract
+from contract.script import SOLVER, TEAM
+
+from agl_agentscope import AgentScopeInstrumentor
+
+ALLOWED = PermissionDecision(behavior=PermissionBehavior.ALLOW, message="in tests")
+
+
+def toolkit(*functions: Callable[..., Any]) -> Toolkit:
+    return Toolkit(tools=[FunctionTool(function, permission=ALLOWED) for function in functions])
+
+
+class Models:
+    """The same endpoint, answering whole and as a stream; the SDK retries, AgentScope does not."""
+
+    def __init__(self, url: str, key: str) -> None:
+        credential = OpenAICredential(api_key=key, base_url=url)
+        self.whole, self.stream = (
+            OpenAIChatModel(
+                credential, "policy", stream=stream, max_retries=0, client_kwargs={"max_retries": 3}
+            )
+            for stream in (False, True)
+        )
+
+    def pick(self, stream: bool) -> OpenAIChatModel:
+        return self.stream if stream else self.whole
+
+    async def close(self) -> None:
+        await self.whole.client.close()
+        await self.stream.client.close()
+
+
+class TestAgentScope2(AdapterContract):
+    def instrumentor(self) -> Any:
+        return AgentScopeInstrumentor()
+
+    def client(self, url: str, key: str) -> Any:
+        return Models(url, key)
+
+    async def tool_agent(self, client: Any, task: str, tool: Callable[..., Any], stream: bool) -> str:
+        agent = Agent(SOLVER, f"You are {SOLVER}.", client.pick(stream), toolkit(tool))
+        answer = await agent.reply(UserMsg(name="user", content=task))
+        return answer.get_text_content() or ""
+
+    async def team(self, client: Any, task: str, stream: bool) -> None:
+        said: Any = UserMsg(name="user", content=task)
+        for name in TEAM:
+            said = await Agent(name, f"You are {name}.", client.pick(stream)).reply([
+                UserMsg(name="user", content=task),
+                *([] if name == TEAM[0] else [UserMsg(name=TEAM[0], content=said.get_text_content())]),
+            ])
+
+    async def close(self, client: Any) -> None:
+        await client.close()
+
+    def patched(self) -> Sequence[tuple[Any, str]]:
+        return [
+            (sdk.SyncAPIClient, "request"),
+            (sdk.AsyncAPIClient, "request"),
+            (sdk.BaseClient, "_build_request"),
+            (Agent, "_reply"),
+            (Agent, "_execute_tool_call"),
+            (Agent, "_inject_runtime_state"),
+        ]

@@ -1,0 +1,91 @@
+"""LangChain keeps the adapter contract."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+pytest.importorskip("langchain")
+
+import openai._base_client as sdk
+from contract.adapter import AdapterContract
+from contract.script import ARGUMENTS, SOLVER, TEAM
+from langchain.agents import create_agent
+from langchain.agents.middleware import AgentMiddleware
+from langchain_core.messages import ToolMessage
+from langchain_openai import ChatOpenAI
+
+from agl_langchain import LangChainInstrumentor
+
+
+class Forgiving(AgentMiddleware):
+    """Tells the model that a tool failed, where LangChain would give up."""
+
+    def wrap_tool_call(self, request: Any, handler: Any) -> Any:
+        try:
+            return handler(request)
+        except Exception as error:
+            return self._told(request, error)
+
+    async def awrap_tool_call(self, request: Any, handler: Any) -> Any:
+        try:
+            return await handler(request)
+        except Exception as error:
+            return self._told(request, error)
+
+    @staticmethod
+    def _told(request: Any, error: Exception) -> ToolMessage:
+        return ToolMessage(f"failed: {error}", tool_call_id=request.tool_call["id"], status="error")
+
+
+def agent(client: Any, name: str, tools: Sequence[Callable[..., Any]] = ()) -> Any:
+    prompt = f"You are {name}."
+    return create_agent(client, list(tools), system_prompt=prompt, name=name, middleware=[Forgiving()])
+
+
+async def ask(runnable: Any, task: str, stream: bool) -> str:
+    """The last message of an agent's answer; LangChain streams from the model where its tokens are asked for."""
+    given = {"messages": [("user", task)]}
+    if not stream:
+        return str((await runnable.ainvoke(given))["messages"][-1].content)
+    last: Any = None
+    async for mode, item in runnable.astream(given, stream_mode=["messages", "values"]):
+        last = item if mode == "values" else last
+    return str(last["messages"][-1].content)
+
+
+class TestLangChain(AdapterContract):
+    def instrumentor(self) -> Any:
+        return LangChainInstrumentor()
+
+    def client(self, url: str, key: str) -> Any:
+        return ChatOpenAI(model="policy", base_url=url, api_key=key, max_retries=3)
+
+    async def tool_agent(self, client: Any, task: str, tool: Callable[..., Any], stream: bool) -> str:
+        return await ask(agent(client, SOLVER, [tool]), task, stream)
+
+    async def team(self, client: Any, task: str, stream: bool) -> None:
+        for name in TEAM:
+            task = f"{task} · {await ask(agent(client, name), task, stream)}"
+
+    def tool_agent_sync(self, client: Any, task: str, tool: Callable[..., Any], stream: bool) -> str | None:
+        answer = agent(client, SOLVER, [tool]).invoke({"messages": [("user", task)]})
+        return str(answer["messages"][-1].content)
+
+    def arguments(self, stream: bool) -> str:
+        """LangChain keeps what the text meant, and sends it back re-serialised."""
+        return json.dumps(json.loads(ARGUMENTS))
+
+    async def close(self, client: Any) -> None:
+        await client.root_async_client.close()
+        client.root_client.close()
+
+    def patched(self) -> Sequence[tuple[Any, str]]:
+        return [
+            (sdk.SyncAPIClient, "request"),
+            (sdk.AsyncAPIClient, "request"),
+            (sdk.BaseClient, "_build_request"),
+        ]
