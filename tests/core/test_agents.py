@@ -6,7 +6,7 @@ import asyncio
 import functools
 import inspect
 import pickle
-from collections.abc import AsyncGenerator, AsyncIterator, Generator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Generator
 from dataclasses import dataclass
 
 import pytest
@@ -140,6 +140,20 @@ async def test_marked_coroutines_and_generators_tag_only_their_own_code() -> Non
     async for item in Streamer().stream(2):
         seen.append((item, current_tags()))
     assert seen == [({"agent": "writer"}, {})] * 2
+
+
+async def test_a_marked_method_may_leave_its_work_to_be_awaited() -> None:
+    @agent(name="writer")
+    class Lazy:
+        def run(self, task: str) -> Awaitable[dict[str, str]]:
+            async def work() -> dict[str, str]:
+                return {**current_tags(), "task": task}
+
+            return work()
+
+    made = Lazy().run("x")
+    assert current_tags() == {}
+    assert await made == {"agent": "writer", "task": "x"}
 
 
 def test_class_without_entry_is_refused() -> None:

@@ -201,7 +201,7 @@ def pause(scene: Scene, kills: int, choose: random.Random) -> float:
     if scene.kills.total() >= kills:
         return 0.2
     behind = scene.kills.total() * scene.steps < kills * (last_step(scene) + 1)
-    return choose.uniform(0.05, 0.6) if behind else choose.uniform(0.3, 3.0)
+    return choose.uniform(0.05, 0.5) if behind else choose.uniform(0.3, 3.0)
 
 
 def ahead(scene: Scene, kills: int) -> bool:
@@ -215,7 +215,7 @@ def strike(scene: Scene, kills: int, choose: random.Random) -> None:
     kills are for those that were never killed, a trainer with a checkpoint behind it among them.
     """
     role = choose.choices(ROLES, [4, 3, 3])[0]
-    if role == "trainer" and time.monotonic() - scene.started[role] < choose.uniform(0, 16):
+    if role == "trainer" and time.monotonic() - scene.started[role] < choose.uniform(0, 8):
         role = choose.choice(["store", "runner"])
     spared = [r for r in ROLES if not (scene.midway if r == "trainer" else scene.kills[r])]
     if len(spared) >= kills - scene.kills.total():
@@ -365,7 +365,7 @@ async def drill(base: Path, kills: int, steps: int, seed: int) -> dict[str, Any]
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=60)
-    parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--keep", action="store_true", help="leave the runs' files, and say where")
     arguments = parser.parse_args()

@@ -119,11 +119,11 @@ def test_kills_are_spread_over_the_steps_and_reach_everybody(
             self.processes[role] = subprocess.Popen(["sleep", "60"])
             self.started[role] = 0.0
 
-    scene, choose, reported = Killed("s", tmp_path, 1, 5, 1), random.Random(seed), 0
-    monkeypatch.setattr("drills.core.last_step", lambda _: reported)
+    scene, choose = Killed("s", tmp_path, 1, 5, 1), random.Random(seed)
     for role in ("store", "runner", "trainer"):
         scene.start(role)
     for reported in range(5):
+        monkeypatch.setattr("drills.core.last_step", lambda _, n=reported: n)
         for _ in range(10):
             if not ahead(scene, 4):
                 strike(scene, 4, choose)

@@ -12,7 +12,7 @@ import functools
 import inspect
 import math
 import sys
-from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Generic, TypeVar, overload
 
@@ -316,13 +316,20 @@ def _tagging(method: Callable[..., Any], tag: Tagging) -> Callable[..., Any]:
 
         def call(*args: Any, **kwargs: Any) -> Any:
             with tag(args):
-                return method(*args, **kwargs)
+                result = method(*args, **kwargs)
+            return _later(result, tag, args) if inspect.iscoroutine(result) else result
 
         wrapper = call
     functools.update_wrapper(wrapper, method)
     wrapper.__agl_unmarked__ = (wrapper, method)
     made: Callable[..., Any] = wrapper
     return made
+
+
+async def _later(result: Coroutine[Any, Any, Any], tag: Tagging, args: tuple[Any, ...]) -> Any:
+    """What a plain method left to be awaited, tagged like the method."""
+    with tag(args):
+        return await result
 
 
 def _async_generator(

@@ -1,4 +1,4 @@
-"""What is Agent Framework's own: workflows, orchestrators, handoffs, streams read elsewhere, telemetry off."""
+"""What is Agent Framework's own: workflows, managers, handoffs, streams read elsewhere, telemetry off."""
 
 from __future__ import annotations
 
@@ -65,9 +65,7 @@ async def client(server: ScriptedModelServer) -> AsyncIterator[Any]:
 
 
 def tags(recording: Recording, *keys: str) -> list[tuple[Any, ...]]:
-    return [
-        tuple(span.attributes.get(semconv.TAG_PREFIX + key) for key in keys) for span in recording.calls
-    ]
+    return [tuple(span.attributes.get(semconv.TAG_PREFIX + key) for key in keys) for span in recording.calls]
 
 
 async def test_a_workflows_nodes_are_named(server: ScriptedModelServer, client: Any) -> None:
@@ -103,13 +101,19 @@ async def test_a_group_chats_own_calls_are_the_managers(server: ScriptedModelSer
         chair = Agent(client, "Choose who speaks.", name="chair")
         chat = orchestrations.GroupChatBuilder(participants=people, orchestrator_agent=chair).build()
         await chat.run("begin")
-    assert tags(recording, "agent", "role") == [("chair", "manager"), ("critic", "critic"), ("chair", "manager")]
+    assert tags(recording, "agent", "role") == [
+        ("chair", "manager"),
+        ("critic", "critic"),
+        ("chair", "manager"),
+    ]
     assert_exact(recording, server.log)
 
 
 async def test_a_handoff_is_a_tool_call(server: ScriptedModelServer, client: Any) -> None:
     orchestrations = pytest.importorskip("agent_framework_orchestrations")
-    server.reply = lambda body: tool_call("handoff_to_bob", {}) if "alice" in str(body["messages"][0]) else "hi"
+    server.reply = lambda body: (
+        tool_call("handoff_to_bob", {}) if "alice" in str(body["messages"][0]) else "hi"
+    )
     recording = Recording("handoff", server.url)
     with recording.active():
         alice, bob = (
@@ -244,6 +248,22 @@ async def test_a_marked_class_names_its_calls(
     assert_exact(recording, server.log)
 
 
+async def test_a_marked_agent_of_ones_own_names_its_calls(server: ScriptedModelServer, client: Any) -> None:
+    @agl.agent(name="hero", methods=entry_methods(BaseAgent))
+    class Mine(BaseAgent):
+        def run(self, messages: Any = None, **kwargs: Any) -> Any:
+            return self._run()
+
+        async def _run(self) -> None:
+            await client.client.chat.completions.create(model="policy", messages=[])
+
+    recording = Recording("own", server.url)
+    with recording.active():
+        await Mine(name="solver").run("go")
+    assert recording.agents() == ["hero"]
+    assert_exact(recording, server.log)
+
+
 async def test_a_stream_may_be_read_in_another_task(server: ScriptedModelServer, client: Any) -> None:
     async def read(stream: Any) -> list[Any]:
         with tagged(reader="other"):
@@ -321,7 +341,9 @@ async def _run(agent: Any) -> Any:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_prompt_that_is_too_long_raises(server: ScriptedModelServer, client: Any, stream: bool) -> None:
+async def test_a_prompt_that_is_too_long_raises(
+    server: ScriptedModelServer, client: Any, stream: bool
+) -> None:
     server.reply = lambda body: Reply(status=400, message="too long")
     recording = Recording("long", server.url)
     with recording.active(), pytest.raises(ChatClientException, match="too long"):

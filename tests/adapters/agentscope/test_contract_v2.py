@@ -7,27 +7,25 @@ from typing import Any
 
 import pytest
 
-agentscope = pytest.importorskip("agentscope", reason="AgentScope is not installed")
-if not agentscope.__version__.startswith("2."):
-    pytest.skip("AgentScope 2 is not installed", allow_module_level=True)
+pytest.importorskip("agentscope", minversion="2", reason="AgentScope 2 is not installed")
 
 import openai._base_client as sdk
 from agentscope.agent import Agent
 from agentscope.credential import OpenAICredential
 from agentscope.message import UserMsg
 from agentscope.model import OpenAIChatModel
-from agentscope.permission import PermissionBehavior, PermissionDecision
+from agentscope.permission import PermissionContext, PermissionMode
+from agentscope.state import AgentState
 from agentscope.tool import FunctionTool, Toolkit
 from contract.adapter import AdapterContract
 from contract.script import SOLVER, TEAM
 
 from agl_agentscope import AgentScopeInstrumentor
 
-ALLOWED = PermissionDecision(behavior=PermissionBehavior.ALLOW, message="in tests")
 
-
-def toolkit(*functions: Callable[..., Any]) -> Toolkit:
-    return Toolkit(tools=[FunctionTool(function, permission=ALLOWED) for function in functions])
+def unasked() -> AgentState:
+    """Tools run without a person's consent."""
+    return AgentState(permission_context=PermissionContext(mode=PermissionMode.BYPASS))
 
 
 class Models:
@@ -58,17 +56,20 @@ class TestAgentScope2(AdapterContract):
         return Models(url, key)
 
     async def tool_agent(self, client: Any, task: str, tool: Callable[..., Any], stream: bool) -> str:
-        agent = Agent(SOLVER, f"You are {SOLVER}.", client.pick(stream), toolkit(tool))
+        toolkit = Toolkit(tools=[FunctionTool(tool)])
+        agent = Agent(SOLVER, f"You are {SOLVER}.", client.pick(stream), toolkit, state=unasked())
         answer = await agent.reply(UserMsg(name="user", content=task))
         return answer.get_text_content() or ""
 
     async def team(self, client: Any, task: str, stream: bool) -> None:
         said: Any = UserMsg(name="user", content=task)
         for name in TEAM:
-            said = await Agent(name, f"You are {name}.", client.pick(stream)).reply([
-                UserMsg(name="user", content=task),
-                *([] if name == TEAM[0] else [UserMsg(name=TEAM[0], content=said.get_text_content())]),
-            ])
+            said = await Agent(name, f"You are {name}.", client.pick(stream)).reply(
+                [
+                    UserMsg(name="user", content=task),
+                    *([] if name == TEAM[0] else [UserMsg(name=TEAM[0], content=said.get_text_content())]),
+                ]
+            )
 
     async def close(self, client: Any) -> None:
         await client.close()

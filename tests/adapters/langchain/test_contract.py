@@ -12,11 +12,11 @@ pytest.importorskip("langchain")
 
 import openai._base_client as sdk
 from contract.adapter import AdapterContract
+from contract.chat_openai import ask, chat_openai, close, given
 from contract.script import ARGUMENTS, SOLVER, TEAM
 from langchain.agents import create_agent
 from langchain.agents.middleware import AgentMiddleware
 from langchain_core.messages import ToolMessage
-from langchain_openai import ChatOpenAI
 
 from agl_langchain import LangChainInstrumentor
 
@@ -46,23 +46,12 @@ def agent(client: Any, name: str, tools: Sequence[Callable[..., Any]] = ()) -> A
     return create_agent(client, list(tools), system_prompt=prompt, name=name, middleware=[Forgiving()])
 
 
-async def ask(runnable: Any, task: str, stream: bool) -> str:
-    """The last message of an agent's answer; LangChain streams from the model where its tokens are asked for."""
-    given = {"messages": [("user", task)]}
-    if not stream:
-        return str((await runnable.ainvoke(given))["messages"][-1].content)
-    last: Any = None
-    async for mode, item in runnable.astream(given, stream_mode=["messages", "values"]):
-        last = item if mode == "values" else last
-    return str(last["messages"][-1].content)
-
-
 class TestLangChain(AdapterContract):
     def instrumentor(self) -> Any:
         return LangChainInstrumentor()
 
     def client(self, url: str, key: str) -> Any:
-        return ChatOpenAI(model="policy", base_url=url, api_key=key, max_retries=3)
+        return chat_openai(url, retries=3)
 
     async def tool_agent(self, client: Any, task: str, tool: Callable[..., Any], stream: bool) -> str:
         return await ask(agent(client, SOLVER, [tool]), task, stream)
@@ -72,7 +61,7 @@ class TestLangChain(AdapterContract):
             task = f"{task} · {await ask(agent(client, name), task, stream)}"
 
     def tool_agent_sync(self, client: Any, task: str, tool: Callable[..., Any], stream: bool) -> str | None:
-        answer = agent(client, SOLVER, [tool]).invoke({"messages": [("user", task)]})
+        answer = agent(client, SOLVER, [tool]).invoke(given(task))
         return str(answer["messages"][-1].content)
 
     def arguments(self, stream: bool) -> str:
@@ -80,8 +69,7 @@ class TestLangChain(AdapterContract):
         return json.dumps(json.loads(ARGUMENTS))
 
     async def close(self, client: Any) -> None:
-        await client.root_async_client.close()
-        client.root_client.close()
+        await close(client)
 
     def patched(self) -> Sequence[tuple[Any, str]]:
         return [

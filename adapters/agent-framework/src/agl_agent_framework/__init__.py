@@ -50,7 +50,7 @@ class AgentFrameworkInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         if hasattr(invocation, "_auto_invoke_function"):
             patches.append(Patch(invocation, "_auto_invoke_function", tools.execute))
         else:
-            COUNTS.add("agent-framework-tool-details-unavailable")  # spans go on without arguments and results
+            COUNTS.add("agent-framework-tool-details-unavailable")  # spans go on without their details
         self._patches = tuple(patches)
         FINISHERS.append(hold)
         IDENTITY.append(identity)

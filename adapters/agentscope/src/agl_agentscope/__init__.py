@@ -35,12 +35,12 @@ class AgentScopeInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         import agentscope.agent
 
         if hasattr(agentscope.agent, "AgentBase"):
-            from agl_agentscope import v1 as version
+            from agl_agentscope.v1 import patches
         else:
-            from agl_agentscope import v2 as version
+            from agl_agentscope.v2 import patches
         self._switched_on = not installed()
         install(kwargs.get("tracer_provider"))
-        self._patches = tuple(version.patches())
+        self._patches = tuple(patches())
         IDENTITY.append(identity)
 
     def _uninstrument(self, **kwargs: Any) -> None:

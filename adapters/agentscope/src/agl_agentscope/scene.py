@@ -65,8 +65,12 @@ class Scene:
         finally:
             SPEAKER.reset(token)
 
-    async def through(self, source: AsyncGenerator[Any, None]) -> AsyncGenerator[Any, None]:
-        """The items of ``source``, whose code runs within the scene."""
+    async def through(
+        self, source: AsyncGenerator[Any, None], *, begin: bool = False
+    ) -> AsyncGenerator[Any, None]:
+        """The items of ``source``, whose code runs within the scene, to its end. ``begin``: start it too."""
+        if begin:
+            self.start()
         try:
             while True:
                 try:
@@ -79,8 +83,11 @@ class Scene:
             self.fail(error)
             raise
         finally:
-            with self.on():
-                await source.aclose()
+            try:
+                with self.on():
+                    await source.aclose()
+            finally:
+                self.end()
 
     def result(self, text: str, failed: bool) -> None:
         """What a tool gave back."""

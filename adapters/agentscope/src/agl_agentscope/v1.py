@@ -8,13 +8,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 from typing import Any
 
 from agentlightning.capture.context import current_attempt
 from agentlightning.capture.patching import Patch
 from agl_agentscope.scene import Scene
 
-_FAILURES = ("Error: ", "Error occurred when calling MCP tool", "FunctionNotFoundError", "FunctionInactiveError")
+_FAILURES = (
+    "Error: ",
+    "Error occurred when calling MCP tool",
+    "FunctionNotFoundError",
+    "FunctionInactiveError",
+)
 """How a toolkit's answer begins when the call failed; it bears no other mark."""
 
 
@@ -61,13 +67,9 @@ async def _call_tool(
 
 
 async def _answers(scene: Scene, answers: AsyncGenerator[Any, None]) -> AsyncGenerator[Any, None]:
-    """The tool's answers, each with all of the text so far."""
-    text: str | None = None
-    try:
-        async for answer in scene.through(answers):
+    """The tool's answers, each with all of the text so far: the last one's is the result."""
+    async with aclosing(scene.through(answers)) as played:
+        async for answer in played:
             text = "".join(str(block.get("text", "")) for block in answer.content)
-            yield answer
-    finally:
-        if text is not None:
             scene.result(text, failed=text.startswith(_FAILURES))
-        scene.end()
+            yield answer

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 from typing import Any
 
 from agentlightning.capture.context import current_attempt
@@ -40,16 +41,7 @@ def _reply(wrapped: Callable[..., Any], agent: Any, args: tuple[Any, ...], kwarg
     if current_attempt() is None:
         return replies
     agent = args[0] if agent is None else agent  # called as a plain function, by the wrapper of `@agl.agent`
-    return _replies(Scene.of_agent(str(agent.name)), replies)
-
-
-async def _replies(scene: Scene, replies: AsyncGenerator[Any, None]) -> AsyncGenerator[Any, None]:
-    scene.start()
-    try:
-        async for event in scene.through(replies):
-            yield event
-    finally:
-        scene.end()
+    return Scene.of_agent(str(agent.name)).through(replies, begin=True)
 
 
 def _execute_tool_call(
@@ -65,8 +57,8 @@ def _execute_tool_call(
 async def _tool_events(scene: Scene, events: AsyncGenerator[Any, None]) -> AsyncGenerator[Any, None]:
     """A call that waits for a person's consent has not started, and leaves no span yet."""
     text: list[str] = []
-    try:
-        async for event in scene.through(events):
+    async with aclosing(scene.through(events)) as played:
+        async for event in played:
             kind = str(getattr(event.type, "value", event.type))
             if kind == "TOOL_RESULT_START":
                 scene.start()
@@ -75,8 +67,6 @@ async def _tool_events(scene: Scene, events: AsyncGenerator[Any, None]) -> Async
             elif kind == "TOOL_RESULT_END":
                 scene.result("".join(text), failed=str(event.state) not in ("success", "running"))
             yield event
-    finally:
-        scene.end()
 
 
 async def _inject_runtime_state(
@@ -103,8 +93,8 @@ def _say_once() -> None:
         _said.append(True)
         _LOG.warning(
             "AgentScope writes the time into every prompt; in rollouts the reminder says %r instead, so that "
-            "the members of a group answer the same prompt (InjectionConfig(inject_runtime_state=False) leaves "
-            "the whole reminder out)",
+            "the samples of a task answer one prompt (InjectionConfig(inject_runtime_state=False) leaves the "
+            "reminder out)",
             NO_TIME,
         )
 

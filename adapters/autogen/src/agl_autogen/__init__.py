@@ -19,9 +19,10 @@ from agentlightning.capture.install import install, installed, uninstall
 from agentlightning.capture.installation import OwnProvider
 from agentlightning.capture.patching import Patch
 from agentlightning.capture.processors import FINISHERS, QUIET
+from agentlightning.capture.tool_spans import hold
 from agl_autogen.identity import TEAMS, entry_methods, identity
 from agl_autogen.package import INSTRUMENTS
-from agl_autogen.tools import execute, hold
+from agl_autogen.tools import execute
 
 __all__ = ["AutoGenInstrumentor", "entry_methods", "identity"]
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from opentelemetry.instrumentation.instrumentor import BaseInstrumentor  # type: ignore[attr-defined]
 
+from agentlightning.capture.counts import COUNTS
 from agentlightning.capture.identity import IDENTITY
 from agentlightning.capture.install import install, installed, uninstall
 from agentlightning.capture.patching import Patch
@@ -32,6 +33,7 @@ class CrewAIInstrumentor(BaseInstrumentor):  # type: ignore[misc]
 
     def _instrument(self, **kwargs: Any) -> None:
         from crewai import Agent
+        from crewai.agents.agent_executor import AgentExecutor
         from crewai.events.event_bus import CrewAIEventsBus
         from crewai.llms.base_llm import BaseLLM
 
@@ -39,14 +41,19 @@ class CrewAIInstrumentor(BaseInstrumentor):  # type: ignore[misc]
 
         self._switched_on = not installed()
         install(kwargs.get("tracer_provider"))
-        self._patches = (
+        patches = [
             Patch(Agent, "execute_task", execution.execute),
             Patch(Agent, "aexecute_task", execution.aexecute),
             Patch(Agent, "kickoff", execution.kickoff),
             Patch(Agent, "kickoff_async", execution.akickoff),
             Patch(BaseLLM, "summarize_messages", execution.summarise),
             Patch(CrewAIEventsBus, "emit", tools.emit),
-        )
+        ]
+        if "_execute_single_native_tool_call" in vars(AgentExecutor):
+            patches.append(Patch(AgentExecutor, "_execute_single_native_tool_call", tools.call))
+        else:
+            COUNTS.add("crewai-tool-details-unavailable")  # tool spans go on with parsed arguments and no id
+        self._patches = tuple(patches)
         IDENTITY.append(identity)
 
     def _uninstrument(self, **kwargs: Any) -> None:

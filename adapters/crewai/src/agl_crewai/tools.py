@@ -21,7 +21,26 @@ from agentlightning.capture.counts import COUNTS
 from agl_crewai.identity import SCOPE, Scope, Tool
 
 _LOG = logging.getLogger(__name__)
+
+UNPAIRED = "crewai-tool-event-unpaired"
+"""Counted: the end of a tool call of which no beginning was seen here."""
+
 _HERE: ContextVar[str | None] = ContextVar("agl_crewai_tool", default=None)
+_ASKED: ContextVar[list[tuple[str, str]] | None] = ContextVar("agl_crewai_asked", default=None)
+"""The call that the model asked for, id and arguments as it wrote them, until its span has begun."""
+
+
+def call(wrapped: Callable[..., Any], executor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Wraps ``AgentExecutor._execute_single_native_tool_call``: the events have the arguments parsed, and no
+    id."""
+    from crewai.utilities.agent_utils import extract_tool_call_info
+
+    info = extract_tool_call_info(kwargs["tool_call"] if "tool_call" in kwargs else args[0])
+    token = _ASKED.set([(str(info[0]), info[2])] if info and isinstance(info[2], str) else None)
+    try:
+        return wrapped(*args, **kwargs)
+    finally:
+        _ASKED.reset(token)
 
 
 def emit(wrapped: Callable[..., Any], bus: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -57,12 +76,13 @@ def _observe(event: Any) -> None:
 
 
 def _span(event: Any) -> trace.Span:
-    text = event.tool_args if isinstance(event.tool_args, str) else json.dumps(event.tool_args, default=str)
-    attributes = {
-        semconv.OPERATION_NAME: "execute_tool",
-        semconv.TOOL_NAME: str(event.tool_name),
-        semconv.TOOL_CALL_ARGUMENTS: text,
-    }
+    attributes = {semconv.OPERATION_NAME: "execute_tool", semconv.TOOL_NAME: str(event.tool_name)}
+    if asked := _ASKED.get():
+        attributes[semconv.TOOL_CALL_ID], attributes[semconv.TOOL_CALL_ARGUMENTS] = asked.pop()
+    else:
+        given = event.tool_args
+        text = given if isinstance(given, str) else json.dumps(given, default=str)
+        attributes[semconv.TOOL_CALL_ARGUMENTS] = text
     if (agent := SCOPE.get().agent) is not None:
         attributes[semconv.AGENT_NAME] = agent
     return trace.get_tracer("agl_crewai").start_span(f"execute_tool {event.tool_name}", attributes=attributes)
@@ -76,7 +96,7 @@ def _begin(event: Any) -> Tool:
 def _end(event: Any, result: Any, error: str | None) -> None:
     tool = SCOPE.get().tools.pop(event.started_event_id or "", None)
     if tool is None:
-        COUNTS.add("crewai-tool-event-unpaired")
+        COUNTS.add(UNPAIRED)
         return
     _finish(tool.span, result, error)
     try:

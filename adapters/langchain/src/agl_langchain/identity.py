@@ -1,8 +1,8 @@
 """Who is calling, in LangChain's own terms: agents by name, and whatever a chain's metadata say.
 
-``create_agent(name=…)`` writes the name into the metadata of all its runs (``lc_agent_name``). Any chain can
-say as much with ``chain.with_config(metadata={"agl.agent": "judge", "agl.phase": "final"})``: each ``agl.``
-key is a tag. What a run sets itself wins over what comes down from above.
+``create_agent(name=…)`` writes the name into the metadata of all its runs (``lc_agent_name``). Any chain or
+model can say as much with ``with_config(metadata={"agl.agent": "judge", "agl.phase": "final"})``: each
+``agl.`` key is a tag. Where two say different things, LangChain's own rule for metadata decides.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ def ended(run: Run, output: Any) -> None:
         failed = _text(said.content) if getattr(said, "status", None) == "error" else None
         said = said.content
     run.attributes[semconv.TOOL_CALL_RESULT] = _text(said)
-    finish(run, failed=failed)
+    run.end(failed=failed)
 
 
 def raised(run: Run, error: BaseException) -> None:

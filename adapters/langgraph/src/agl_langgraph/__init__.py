@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from agl_langchain.runs import ANSWERED, READERS
 from opentelemetry.instrumentation.instrumentor import BaseInstrumentor  # type: ignore[attr-defined]
 
 from agentlightning.capture.install import install, installed, uninstall
+from agl_langchain.runs import ANSWERED, READERS
 from agl_langgraph.callers import CALLERS, remember_callers
 from agl_langgraph.identity import entry_methods, identity, read_node
 from agl_langgraph.package import INSTRUMENTS

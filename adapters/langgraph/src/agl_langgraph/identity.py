@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from agl_langchain.identity import entry_methods as entry_methods, identity as identity
 from agl_langchain.runs import Run
-
 from agl_langgraph.callers import caller
 
 PREBUILT = frozenset({"agent", "model", "tools"})
@@ -24,8 +23,9 @@ def read_node(run: Run) -> None:
     if where and node:
         run.tags |= {"node": node, "step": str(run.metadata.get("langgraph_step", ""))}
         run.tags.pop("graph", None)
-        if above := "/".join(part.partition(":")[0] for part in str(where).split("|")[:-1]):
-            run.tags["graph"] = above
+        above = [part.partition(":")[0] for part in str(where).split("|")[:-1]]
+        if graph := "/".join(part for part in above if not part.isdigit()):  # a number: a node's second call
+            run.tags["graph"] = graph
         if (number := _branch(run.metadata.get("langgraph_path"))) is not None:
             outer = run.tags.get("branch")
             run.tags["branch"] = number if outer is None else f"{outer}/{number}"

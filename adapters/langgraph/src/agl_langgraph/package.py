@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-INSTRUMENTS: Final = ("langgraph >= 1.0.6, < 2",)
+INSTRUMENTS: Final = ("langgraph >= 1.1.5, < 2",)
 TESTED: Final = {
-    "langgraph": ("1.0.6", "1.2.22"),
-    "langchain-core": ("1.2.7", "1.7.2"),
-    "langchain-openai": ("1.1.7", "1.7.3"),
+    "langgraph": ("1.1.5", "1.2.22"),
+    "langchain-core": ("1.2.11", "1.7.2"),
+    "langchain-openai": ("1.1.10", "1.7.3"),
     "openai": ("2.54.0", "3.51.0"),
 }

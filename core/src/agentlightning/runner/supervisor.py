@@ -29,6 +29,10 @@ STEADY = 60.0
 """Seconds of life after which a worker's earlier deaths are forgotten."""
 HOPELESS = 2
 """Exit status of an error that a person has to mend."""
+STOPPED = (0, -signal.SIGTERM, -signal.SIGINT)
+"""Ends of a worker that was told to stop; by the signal itself where it came before the worker could listen:
+such a one has leased nothing.
+"""
 LAST = 5.0
 """Seconds a worker has once it was told twice."""
 Start = Callable[[int], Sequence[str]]
@@ -93,7 +97,7 @@ class Supervisor:
             began = time.monotonic()
             code = await self._one(slot)
             if self._told.stop.is_set():
-                self._failed = self._failed or (code if code not in (0, self._told.code) else 0)
+                self._failed = self._failed or (0 if code in (self._told.code, *STOPPED) else code)
                 return
             if code == HOPELESS:
                 self._failed = HOPELESS

@@ -15,6 +15,7 @@ handed to it; when the owner has stopped, the next caller becomes the owner.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 import sqlite3
 from collections.abc import Callable, Coroutine, Sequence
@@ -23,6 +24,8 @@ from typing import Any, Literal, TypeVar, cast
 from agentlightning.store.base import StoreError
 
 T = TypeVar("T")
+_LOOK = 1.0
+"""Seconds between two looks whether the loop that is to answer still runs."""
 
 
 class _Entry:
@@ -142,20 +145,24 @@ class Writer:
     async def on_owner(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Await a coroutine on the loop that owns the connection.
 
-        Should that loop end meanwhile, it takes its tasks with it: the caller is told, and may ask again.
+        Should that loop end before it began, this one takes over; if it ends later, the caller is told.
         """
-        if not self._elsewhere():
-            return await make()
-        assert self._loop is not None
-        try:
-            return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(make(), self._loop))
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                raise
-            raise StoreError(
-                "the event loop that the store was used on has ended before it answered; ask again"
-            ) from None
+        while self._elsewhere():
+            assert self._loop is not None
+            coroutine, owner = make(), self._loop
+            try:
+                asked = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, owner))
+            except RuntimeError:  # closed just now
+                coroutine.close()
+                continue
+            if await _answered(asked, owner):
+                return asked.result()
+            if inspect.getcoroutinestate(coroutine) != inspect.CORO_CREATED:
+                raise StoreError(
+                    "the event loop that the store was used on has ended before it answered; ask again"
+                )
+            coroutine.close()
+        return await make()
 
     def _elsewhere(self) -> bool:
         """Whether another, living loop owns the connection. Takes over from one that has stopped."""
@@ -266,3 +273,14 @@ class Writer:
             self._commit_handle.cancel()
             self._commit()
         self.closed = True
+
+
+async def _answered(asked: asyncio.Future[Any], owner: asyncio.AbstractEventLoop) -> bool:
+    """Wait for the answer of another loop; False where that loop ended without one."""
+    try:
+        while not asked.done() and owner.is_running():
+            await asyncio.wait({asked}, timeout=_LOOK)
+    finally:
+        answered = asked.done() and not asked.cancelled()
+        asked.cancel()  # where it is not done: nobody waits any longer
+    return answered

@@ -1,0 +1,82 @@
+"""LangGraph keeps the adapter contract, with graphs written by hand: a node is an agent."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+pytest.importorskip("langgraph")
+
+import openai._base_client as sdk
+from contract.adapter import AdapterContract
+from contract.chat_openai import ask, chat_openai, close, given
+from contract.script import ARGUMENTS, SOLVER, TEAM
+from langchain_core.messages import SystemMessage
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.prebuilt import ToolNode, tools_condition
+
+from agl_langgraph import LangGraphInstrumentor
+
+
+def speaker(model: Any, name: str) -> Callable[[MessagesState], dict[str, Any]]:
+    def speak(state: MessagesState) -> dict[str, Any]:
+        return {"messages": [model.invoke([SystemMessage(f"You are {name}."), *state["messages"]])]}
+
+    return speak
+
+
+def aspeaker(model: Any, name: str) -> Callable[[MessagesState], Any]:
+    async def speak(state: MessagesState) -> dict[str, Any]:
+        return {"messages": [await model.ainvoke([SystemMessage(f"You are {name}."), *state["messages"]])]}
+
+    return speak
+
+
+def tool_graph(client: Any, tool: Callable[..., Any], kind: Callable[..., Any]) -> Any:
+    """The loop of every tutorial: a node that asks the model, and one that runs its tools."""
+    graph = StateGraph(MessagesState)
+    graph.add_node(SOLVER, kind(client.bind_tools([tool]), SOLVER))
+    graph.add_node("tools", ToolNode([tool], handle_tool_errors=True))
+    graph.add_edge(START, SOLVER)
+    graph.add_conditional_edges(SOLVER, tools_condition)
+    graph.add_edge("tools", SOLVER)
+    return graph.compile()
+
+
+class TestLangGraph(AdapterContract):
+    def instrumentor(self) -> Any:
+        return LangGraphInstrumentor()
+
+    def client(self, url: str, key: str) -> Any:
+        return chat_openai(url, retries=3)
+
+    async def tool_agent(self, client: Any, task: str, tool: Callable[..., Any], stream: bool) -> str:
+        return await ask(tool_graph(client, tool, aspeaker), task, stream)
+
+    async def team(self, client: Any, task: str, stream: bool) -> None:
+        graph = StateGraph(MessagesState)
+        for before, name in zip((START, *TEAM), TEAM, strict=False):
+            graph.add_node(name, aspeaker(client, name))
+            graph.add_edge(before, name)
+        await ask(graph.compile(), task, stream)
+
+    def tool_agent_sync(self, client: Any, task: str, tool: Callable[..., Any], stream: bool) -> str | None:
+        answer = tool_graph(client, tool, speaker).invoke(given(task))
+        return str(answer["messages"][-1].content)
+
+    def arguments(self, stream: bool) -> str:
+        """LangChain keeps what the text meant, and sends it back re-serialised."""
+        return json.dumps(json.loads(ARGUMENTS))
+
+    async def close(self, client: Any) -> None:
+        await close(client)
+
+    def patched(self) -> Sequence[tuple[Any, str]]:
+        return [
+            (sdk.SyncAPIClient, "request"),
+            (sdk.AsyncAPIClient, "request"),
+            (sdk.BaseClient, "_build_request"),
+        ]
