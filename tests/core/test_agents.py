@@ -303,6 +303,35 @@ async def test_an_object_has_the_name_of_its_nearest_marked_class() -> None:
     assert Asks().run() == {"agent": "Base", "other": "Critic"}
 
 
+def test_an_inherited_method_may_be_wrapped_after_the_mark(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Base:
+        def run(self, task: str) -> str:
+            return f"{task} by {current_tags()['agent']}"
+
+    @agent(name="mine")
+    class Mine(Base):
+        pass
+
+    inner = Base.run
+    monkeypatch.setattr(Base, "run", lambda self, task: f"wrapped {inner(self, task)}")
+    assert Mine().run("t") == "wrapped t by mine"
+
+
+def test_an_inherited_method_of_a_class_that_was_made_anew() -> None:
+    class Base:
+        __slots__ = ()
+
+        def run(self) -> str:
+            return current_tags()["agent"]
+
+    @dataclass(slots=True)
+    @agent(name="mine")
+    class Mine(Base):
+        x: int = 1
+
+    assert Mine().run() == "mine"
+
+
 def test_a_wrapper_of_somebody_else_survives_a_second_mark() -> None:
     @agent(methods=["solve"])
     class Base:

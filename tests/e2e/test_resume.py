@@ -69,7 +69,8 @@ async def test_a_run_goes_on_from_its_checkpoint_and_repeats_only_what_came_afte
     second = Watch()
     summary = await life(tmp_path, second, resume=True)
     assert [r.step for r in second.reports] == [2, 3]  # 0 and 1 are never trained again
-    steps = [bool(r.metrics["optimizer_steps"]) for r in second.reports]  # a step without spread moves nothing
+    # a step without spread moves nothing
+    steps = [bool(r.metrics["optimizer_steps"]) for r in second.reports]
     assert [r.policy_version for r in second.reports] == [
         checkpoint.version + sum(steps[: n + 1]) for n in range(2)
     ]

@@ -281,7 +281,18 @@ def _marked(cls: type, entry: str, name: str) -> Any:
         return classmethod(_tagging(found.__func__, named))
     if not callable(found):
         raise AgentError(f"{cls.__name__}.{entry} is of type {type(found).__name__}, not a method")
-    return _tagging(found, named)
+    return _tagging(found, named, None if entry in vars(cls) else _inherited(cls, entry, found))
+
+
+def _inherited(cls: type, entry: str, found: Callable[..., Any]) -> Callable[..., Any]:
+    """The method as the bases of ``cls`` have it when it is called: an adapter may wrap it there later."""
+
+    def call(owner: Any, *args: Any, **kwargs: Any) -> Any:
+        if not isinstance(owner, cls):  # the class was made anew, as ``dataclass(slots=True)`` does
+            return found(owner, *args, **kwargs)
+        return getattr(super(cls, owner), entry)(*args, **kwargs)
+
+    return call
 
 
 def _unmarked(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -299,24 +310,28 @@ def _name(owner: Any, entry: str, default: str) -> str:
     return default
 
 
-def _tagging(method: Callable[..., Any], tag: Tagging) -> Callable[..., Any]:
+def _tagging(
+    method: Callable[..., Any], tag: Tagging, inner: Callable[..., Any] | None = None
+) -> Callable[..., Any]:
+    """A wrapper of ``method``'s kind that tags what runs in it, and calls ``inner`` (default: ``method``)."""
     wrapper: Any
+    run = inner or method
     if inspect.isasyncgenfunction(method):
-        wrapper = _async_generator(method, tag)
+        wrapper = _async_generator(run, tag)
     elif inspect.isgeneratorfunction(method):
-        wrapper = _generator(method, tag)
+        wrapper = _generator(run, tag)
     elif inspect.iscoroutinefunction(method):
 
         async def coroutine(*args: Any, **kwargs: Any) -> Any:
             with tag(args):
-                return await method(*args, **kwargs)
+                return await run(*args, **kwargs)
 
         wrapper = coroutine
     else:
 
         def call(*args: Any, **kwargs: Any) -> Any:
             with tag(args):
-                result = method(*args, **kwargs)
+                result = run(*args, **kwargs)
             return _later(result, tag, args) if inspect.iscoroutine(result) else result
 
         wrapper = call

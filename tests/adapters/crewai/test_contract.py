@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,7 +9,6 @@ import openai._base_client as sdk
 import pytest
 
 pytest.importorskip("crewai")
-os.environ["CREWAI_DISABLE_TELEMETRY"], os.environ["CREWAI_TRACING_ENABLED"] = "true", "false"
 
 from contract.adapter import AdapterContract
 from contract.script import SOLVER, TEAM

@@ -1,18 +1,16 @@
-"""What is CrewAI's own: roles and tasks, delegation, parallel and aborted tools, retries, summarised history."""
+"""What is CrewAI's own: roles, tasks, delegation, tools that fail or stop, retries, summarised history."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import logging
-import os
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
 
 pytest.importorskip("crewai")
-os.environ["CREWAI_DISABLE_TELEMETRY"], os.environ["CREWAI_TRACING_ENABLED"] = "true", "false"
 
 from contract.recording import Recording, assert_exact
 from crewai import LLM, Agent, Crew, Process, Task
@@ -34,6 +32,8 @@ from agl_crewai.plugin import agl_adapters
 from agl_crewai.tools import UNPAIRED
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*deprecated:DeprecationWarning")
+CLOSE = {"Connection": "close"}
+"""Summaries use the model's asynchronous client in a loop of their own: no connection may outlive it."""
 TOO_LONG = "This model's maximum context length is 4096 tokens."
 
 
@@ -59,7 +59,9 @@ async def server() -> AsyncIterator[ScriptedModelServer]:
 
 @pytest.fixture
 async def llm(server: ScriptedModelServer) -> AsyncIterator[Any]:
-    llm = LLM("openai/policy", base_url=server.url, api_key="agl-context", max_retries=0)
+    llm = LLM(
+        "openai/policy", base_url=server.url, api_key="agl-context", max_retries=0, default_headers=CLOSE
+    )
     yield llm
     llm._get_sync_client().close()
     await llm._get_async_client().close()
@@ -162,20 +164,39 @@ async def test_calls_that_reach_no_tool_leave_an_error_span(
     assert tool.attributes[semconv.AGENT_NAME] == "solver"
 
 
-async def test_an_aborted_tool_call_is_an_error(server: ScriptedModelServer, llm: Any) -> None:
+async def test_a_tool_call_that_a_hook_refuses(server: ScriptedModelServer, llm: Any) -> None:
     def refuse(context: Any) -> None:
         raise HookAborted("not here")
 
     server.reply = lambda body: "done" if told(body) else tool_call("add", {"a": 1, "b": 2})
-    recording = Recording("aborted", server.url)
+    recording = Recording("refused", server.url)
     register_before_tool_call_hook(refuse)
     try:
-        with recording.active(), pytest.raises(HookAborted):
-            crew(made(llm, tools=[add])).kickoff()
+        with recording.active():
+            await crew(made(llm, tools=[add])).kickoff_async()
     finally:
         unregister_before_tool_call_hook(refuse)
     (tool,) = recording.named("execute_tool")
-    assert (tool.status, tool.status_message) == ("error", "the tool call was aborted")
+    assert "blocked by hook" in tool.attributes[semconv.TOOL_CALL_RESULT]
+
+
+def test_a_tool_call_that_is_broken_off_is_an_error() -> None:
+    class Stop(BaseException):
+        """Such as a process manager raises."""
+
+    @crew_tool("stop")
+    def stop() -> str:
+        """Stop."""
+        raise Stop
+
+    with ScriptedModelServer(lambda body: tool_call("stop", {}), ids="always") as server:
+        llm = LLM("openai/policy", base_url=server.url, api_key="agl-context")
+        recording = Recording("stopped", server.url)
+        with recording.active(), pytest.raises(Stop):
+            crew(made(llm, tools=[stop])).kickoff()
+        llm._get_sync_client().close()
+    (tool,) = recording.named("execute_tool")
+    assert (tool.status, tool.status_message) == ("error", "the tool call was broken off")
     assert not trace.get_current_span().get_span_context().is_valid and who() == {}
 
 
@@ -221,7 +242,8 @@ async def test_history_summarised_outside_an_attempt_is_not_counted(
     server: ScriptedModelServer, llm: Any
 ) -> None:
     server.reply = lambda body: "<summary>short</summary>"
-    llm.summarize_messages([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}], [])
+    said = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    await asyncio.to_thread(llm.summarize_messages, said, [])
     assert SUMMARISED not in COUNTS.snapshot()
 
 
@@ -230,7 +252,12 @@ async def test_tasks_in_threads_of_their_own(server: ScriptedModelServer, llm: A
     agents = [made(llm, role) for role in ("one", "two", "three")]
     with recording.active():
         tasks = [
-            Task(description=agent.role, expected_output="w", agent=agent, async_execution=agent.role != "three")
+            Task(
+                description=agent.role,
+                expected_output="w",
+                agent=agent,
+                async_execution=agent.role != "three",
+            )
             for agent in agents
         ]
         await Crew(agents=agents, tasks=tasks).kickoff_async()
@@ -240,7 +267,9 @@ async def test_tasks_in_threads_of_their_own(server: ScriptedModelServer, llm: A
         assert f"You are {call.attributes['agl.tag.agent']}." in str(exchange.body["messages"][0])
 
 
-async def test_a_time_limit_runs_in_a_thread_and_keeps_the_agent(server: ScriptedModelServer, llm: Any) -> None:
+async def test_a_time_limit_runs_in_a_thread_and_keeps_the_agent(
+    server: ScriptedModelServer, llm: Any
+) -> None:
     server.reply = lambda body: "done" if told(body) else tool_call("add", {"a": 1, "b": 2})
     recording = Recording("limited", server.url)
     with recording.active():
@@ -296,11 +325,17 @@ async def test_agents_are_known_without_opentelemetry(
     assert [span.name for span in recording.spans] == [semconv.CALL_SPAN] * 2
 
 
-async def test_a_marked_agent_class(server: ScriptedModelServer, llm: Any) -> None:
+@pytest.mark.parametrize("early", [False, True], ids=["late", "early"])
+async def test_a_marked_agent_class(server: ScriptedModelServer, llm: Any, early: bool) -> None:
+    if early:
+        CrewAIInstrumentor().uninstrument()
+
     @agl.agent(name="mine", methods=entry_methods(Agent))
     class Mine(Agent):
         pass
 
+    if early:
+        CrewAIInstrumentor().instrument()
     recording = Recording("marked", server.url)
     with recording.active():
         agent = Mine(role="solver", goal="g", backstory="b", llm=llm)
@@ -309,6 +344,7 @@ async def test_a_marked_agent_class(server: ScriptedModelServer, llm: Any) -> No
         await agent.kickoff_async("go")
         await asyncio.to_thread(agent.kickoff, "go")
     assert isinstance(agent, Agent) and recording.agents() == ["mine"] * 4
+    assert len(recording.named("invoke_agent solver")) == 4
 
 
 def test_an_event_out_of_its_order_is_counted() -> None:

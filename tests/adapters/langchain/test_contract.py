@@ -62,6 +62,7 @@ class TestLangChain(AdapterContract):
 
     def tool_agent_sync(self, client: Any, task: str, tool: Callable[..., Any], stream: bool) -> str | None:
         answer = agent(client, SOLVER, [tool]).invoke(given(task))
+        client.root_client.close()
         return str(answer["messages"][-1].content)
 
     def arguments(self, stream: bool) -> str:

@@ -65,6 +65,7 @@ class TestLangGraph(AdapterContract):
 
     def tool_agent_sync(self, client: Any, task: str, tool: Callable[..., Any], stream: bool) -> str | None:
         answer = tool_graph(client, tool, speaker).invoke(given(task))
+        client.root_client.close()
         return str(answer["messages"][-1].content)
 
     def arguments(self, stream: bool) -> str:

@@ -43,7 +43,9 @@ from agl_openai_agents.bridge import BRIDGE, HANDOFF_FROM, HANDOFF_TO, RESPONSES
 from agl_openai_agents.plugin import agl_adapters
 from agl_openai_agents.untraced import WITHHELD
 
-TRACED = pytest.mark.parametrize("config", [None, RunConfig(tracing_disabled=True)], ids=["traced", "untraced"])
+TRACED = pytest.mark.parametrize(
+    "config", [None, RunConfig(tracing_disabled=True)], ids=["traced", "untraced"]
+)
 
 
 def add(a: int, b: int) -> int:
@@ -253,7 +255,9 @@ async def test_tags_of_the_users_win(server: ScriptedModelServer, model: Any) ->
     assert recording.agents() == ["mine"]
 
 
-async def test_a_call_of_a_tools_own_is_the_agents(server: ScriptedModelServer, model: Any, client: Any) -> None:
+async def test_a_call_of_a_tools_own_is_the_agents(
+    server: ScriptedModelServer, model: Any, client: Any
+) -> None:
     async def ask() -> str:
         """Ask."""
         await client.chat.completions.create(model="policy", messages=[{"role": "user", "content": "x"}])
@@ -296,7 +300,9 @@ async def test_sensitive_data_stays_out(server: ScriptedModelServer, model: Any)
 
 
 # ------------------------------------------------------------------------------------------ the SDK's tracing
-async def test_the_users_processors_stay_and_ours_beside_them(server: ScriptedModelServer, model: Any) -> None:
+async def test_the_users_processors_stay_and_ours_beside_them(
+    server: ScriptedModelServer, model: Any
+) -> None:
     before, after = Seen(), Seen()
     agents.add_trace_processor(before)
     recording = Recording("beside", server.url)
@@ -352,7 +358,7 @@ class Answered:
     status_code = 200
 
 
-# ---------------------------------------------------------------------------------------------- the Responses API
+# ------------------------------------------------------------------------------------------ the Responses API
 async def test_models_by_name_use_chat_completions(server: ScriptedModelServer, client: AsyncOpenAI) -> None:
     assert not get_use_responses_by_default()
     agents.set_default_openai_client(client, use_for_tracing=False)
@@ -394,13 +400,15 @@ async def test_the_responses_api_is_said(
 async def test_asked_for_logprobs_are_the_users_too(server: ScriptedModelServer, model: Any) -> None:
     recording = Recording("logprobs", server.url)
     with recording.active():
-        agent = Agent(name="solver", model=model, model_settings=ModelSettings(top_logprobs=1, temperature=0.5))
+        agent = Agent(
+            name="solver", model=model, model_settings=ModelSettings(top_logprobs=1, temperature=0.5)
+        )
         await run(agent, None)
     assert server.log[0].body["top_logprobs"] == 1
     assert_exact(recording, server.log)
 
 
-# ------------------------------------------------------------------------------------------------------ the adapter
+# ------------------------------------------------------------------------------------------------ the adapter
 def test_entry_methods() -> None:
     class Mine(Agent):
         pass

@@ -78,9 +78,9 @@ def summarise(wrapped: Wrapped, llm: Any, args: tuple[Any, ...], kwargs: dict[st
         return wrapped(*args, **kwargs)
     if SUMMARISED not in COUNTS.snapshot():
         _LOG.warning(
-            "CrewAI summarises the history of agent %r, because its prompt is longer than the model takes: the "
-            "calls that follow do not extend the earlier ones. Serve a longer context, give the LLM its "
-            "context window, or shorten the task",
+            "CrewAI summarises the history of agent %r, because its prompt is longer than the model takes: "
+            "the calls that follow do not extend the earlier ones. Serve a longer context, say in the LLM's "
+            "get_context_window_size() what it is, or shorten the task",
             SCOPE.get().agent,
         )
     COUNTS.add(SUMMARISED)

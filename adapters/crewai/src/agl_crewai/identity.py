@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
-from opentelemetry import context as otel, trace
+from opentelemetry import trace
 
 from agentlightning.capture.identity import span_agent
 from agentlightning.types import Tags
@@ -31,7 +31,7 @@ class Tool:
 
 @dataclass(slots=True)
 class Scope:
-    """One execution of an agent. ``tools``: its tool calls under way, by the id of the event that began them."""
+    """One execution of an agent. ``tools``: its tool calls under way, by the id of their first event."""
 
     agent: str | None = None
     tags: Tags = field(default_factory=dict)
@@ -54,7 +54,7 @@ def scope_of(agent: Any, task: Any) -> Scope:
 
 
 def identity() -> Tags:
-    """``node`` (the task's name, if it has one), ``role`` for a manager, and ``agent`` where no span names one."""
+    """``node`` (the task's name, if any), ``role`` for a manager, and ``agent`` where no span names one."""
     scope = SCOPE.get()
     if scope.agent is None or span_agent() is not None:
         return dict(scope.tags)

@@ -1,8 +1,8 @@
 """Tool calls as spans, from CrewAI's event bus.
 
 Handlers of the bus run on other threads, some time later; ``emit`` itself runs where the tool does. So the
-adapter listens there, and a tool's span is the current one while the tool runs. Invariant: a span that was begun
-is ended: by the tool's last event, else as an error when its agent's execution ends.
+adapter listens there, and a tool's span is the current one while the tool runs. Invariant: a span that was
+begun is ended: by the tool's last event, else as an error when its agent's execution ends.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ def emit(wrapped: Callable[..., Any], bus: Any, args: tuple[Any, ...], kwargs: d
 
 
 def abandon(scope: Scope) -> None:
-    """End what is still open: a hook aborted the tool call."""
+    """End what is still open: whatever stopped the agent stopped its tools too."""
     for tool in scope.tools.values():
-        tool.span.set_status(Status(StatusCode.ERROR, "the tool call was aborted"))
+        tool.span.set_status(Status(StatusCode.ERROR, "the tool call was broken off"))
         tool.span.end()
     scope.tools.clear()
 

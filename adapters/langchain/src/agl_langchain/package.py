@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-INSTRUMENTS: Final = ("langchain-core >= 1.2.11, < 2",)
+INSTRUMENTS: Final = ("langchain-core >= 1.2.21, < 2",)
 TESTED: Final = {
     "langchain": ("1.2.15", "1.4.7"),
-    "langchain-core": ("1.2.11", "1.7.2"),
-    "langchain-openai": ("1.1.10", "1.7.3"),
+    "langchain-core": ("1.2.21", "1.7.2"),
+    "langchain-openai": ("1.1.12", "1.7.3"),
     "openai": ("2.54.0", "3.51.0"),
 }

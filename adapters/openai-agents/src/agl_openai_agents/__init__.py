@@ -1,9 +1,8 @@
-"""OpenAI Agents SDK adapter: every model call of an ``openai-agents`` app is recorded with the agent that made
-it.
+"""OpenAI Agents SDK adapter: every model call of an ``openai-agents`` app is recorded with its agent.
 
-Native door: a ``TracingProcessor`` added beside the user's own; with tracing disabled, the no-op spans that the
-SDK makes in the same places. Core's wire layer has the token ids. Invariant: ``uninstrument`` leaves the SDK as
-it was.
+Native door: a ``TracingProcessor`` added beside the user's own; with tracing disabled, the no-op spans that
+the SDK makes in the same places. Core's wire layer has the token ids. Invariant: ``uninstrument`` leaves the
+SDK as it was.
 """
 
 from __future__ import annotations
@@ -52,7 +51,9 @@ class OpenAIAgentsInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         self._switched_api = get_use_responses_by_default()
         if self._switched_api:
             set_default_openai_api("chat_completions")
-            _LOG.info("while this adapter is on, models named by a string use chat completions, not Responses")
+            _LOG.info(
+                "while this adapter is on, models named by a string use chat completions, not Responses"
+            )
         BRIDGE.active = True
         add_trace_processor(BRIDGE)
         self._patches = patches()

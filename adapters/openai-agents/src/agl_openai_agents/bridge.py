@@ -28,11 +28,16 @@ GUARDRAIL_TRIGGERED = "agl.guardrail.triggered"
 RESPONSES = "openai-agents-responses-api"
 """Counted: a model call that went to the Responses API, where no token ids come back."""
 
-_OPERATIONS = {"agent": "invoke_agent", "function": "execute_tool", "handoff": "handoff", "guardrail": "guardrail"}
+_OPERATIONS = {
+    "agent": "invoke_agent",
+    "function": "execute_tool",
+    "handoff": "handoff",
+    "guardrail": "guardrail",
+}
 """Kinds of the SDK's spans that are passed on. Turns, tasks and generations add nothing to model calls."""
 
 
-class Bridge(TracingProcessor):
+class Bridge(TracingProcessor):  # type: ignore[misc]
     """A processor beside the user's own. ``active``: it may stay registered, and does nothing then."""
 
     def __init__(self) -> None:
@@ -105,7 +110,9 @@ def _complete(span: trace.Span, data: Any, error: Any) -> None:
         span.set_attribute(GUARDRAIL_TRIGGERED, bool(data.triggered))
     if error:
         detail = (error.get("data") or {}).get("error")
-        span.set_status(Status(StatusCode.ERROR, f"{error['message']}: {detail}" if detail else error["message"]))
+        span.set_status(
+            Status(StatusCode.ERROR, f"{error['message']}: {detail}" if detail else error["message"])
+        )
 
 
 def _say_responses() -> None:

@@ -1,7 +1,7 @@
 """Who is calling, in the SDK's own terms: the agent whose span the code runs in.
 
-Core reads the agent's name from the current OpenTelemetry span, which the bridge sets. Where a user's provider
-samples spans away, or OpenTelemetry is switched off, the frame still knows.
+Core reads the agent's name from the current OpenTelemetry span, which the bridge sets. Where a user's
+provider samples spans away, or OpenTelemetry is switched off, the frame still knows.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What the SDK's own tracing does not show us.
 
 With tracing disabled the SDK makes no-op spans, in the same places and under the same names: the bridge
-listens to them directly, and the SDK goes on exporting nothing. Attempt keys are kept from the exporter, which
-would send the client's key to the vendor.
+listens to them directly, and the SDK goes on exporting nothing. Attempt keys are kept from the exporter,
+which would send the client's key to the vendor.
 """
 
 from __future__ import annotations

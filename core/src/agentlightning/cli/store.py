@@ -36,8 +36,8 @@ def register(app: typer.Typer) -> None:
 
         Clients: agl.LightningStoreClient("http://localhost:4747").
 
-        With --keep-days or --keep-runs finished runs are deleted at the start and every hour; with both, those
-        that neither keeps.
+        With --keep-days or --keep-runs finished runs are deleted at the start and every hour; with both,
+        those that neither keeps.
         """
         asyncio.run(_serve(path, host, port, keep_days, keep_runs))
 

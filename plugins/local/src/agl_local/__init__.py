@@ -10,9 +10,9 @@ import os
 from importlib import import_module
 from typing import Any
 
-# Where another process takes a core, OpenMP threads that wait busily for one another take turns with it: an
-# update of 0.12 s then took 5 s (2 cores, measured). Waiting asleep costs nothing measurable and stays at 0.15 s.
-# OpenMP reads this when torch is loaded; who has set it, or has loaded torch before, keeps what is there.
+# Where another process takes a core, OpenMP threads that wait busily for one another take turns with it:
+# an update of 0.12 s then took 5 s (2 cores, measured); where they wait asleep, it took 0.15 s. OpenMP reads
+# this when torch is loaded; who has set it, or has loaded torch before, keeps what is there.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 _EXPORTS = {
