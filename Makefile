@@ -21,7 +21,7 @@ demo: .venv/demo ## an agent gets better on this machine: evaluate, train, evalu
 	@.venv/bin/agl train --config examples/calc_x/cpu.yaml
 
 test: .venv/test ## the test suite, without the slow tests
-	@$(PY) -m pytest -q
+	@$(PY) -m pytest -q -n 2 --dist worksteal
 
 test-slow: .venv/test ## the tests that take minutes
 	@$(PY) -m pytest -q -m slow
