@@ -200,14 +200,18 @@ def pause(scene: Scene, kills: int, choose: random.Random) -> float:
     """Seconds to the next kill: at random, and soon where the kills lag behind the steps."""
     if scene.kills.total() >= kills:
         return 0.2
-    behind = scene.kills.total() * scene.steps < kills * (last_step(scene) + 1)
+    behind = scene.kills.total() < planned(scene, kills, last_step(scene) + 1)
     return choose.uniform(0.05, 0.5) if behind else choose.uniform(0.3, 3.0)
 
 
 def ahead(scene: Scene, kills: int) -> bool:
     """Kills are spread over the steps: those that would hit nothing but the first wait for their turn."""
-    total = scene.kills.total()
-    return total >= kills or total * scene.steps >= kills * (last_step(scene) + 2)
+    return scene.kills.total() >= planned(scene, kills, last_step(scene) + 2)
+
+
+def planned(scene: Scene, kills: int, steps: int) -> float:
+    """Kills that should have been made in so many steps: all of them when three quarters are done."""
+    return min(kills, kills * steps / (0.75 * scene.steps))
 
 
 def strike(scene: Scene, kills: int, choose: random.Random) -> None:
