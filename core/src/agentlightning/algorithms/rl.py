@@ -66,6 +66,7 @@ TOTALS = {
     "rollouts_failed": "rollouts_failed",
     "calls": "calls",
     "calls_exact": "verdicts/exact",
+    "calls_no_ids": "verdicts/no-ids",
     "calls_left_behind": "out/other-attempt",
     "calls_trained": "calls_trained",
     "tokens_trained": "tokens_trained",

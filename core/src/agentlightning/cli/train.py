@@ -44,6 +44,7 @@ def register(app: typer.Typer) -> None:
             "sampled_after",
             "calls",
             "calls_exact",
+            "calls_no_ids",
             "logprob_gap_max",
             "total_seconds",
             "run_id",

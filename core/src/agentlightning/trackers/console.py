@@ -175,6 +175,8 @@ def _calls(totals: Mapping[str, float]) -> str:
     """
     behind = totals.get("calls_left_behind", 0.0)
     said = f"{totals['calls'] - behind:.0f} calls, {totals['calls_exact']:.0f} captured exactly"
+    if none := totals.get("calls_no_ids", 0.0):
+        said += f", {none:.0f} without ids (refused or failed)"
     return said + (f" (and {behind:.0f} in attempts that were followed by another)" if behind else "")
 
 
