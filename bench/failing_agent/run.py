@@ -23,8 +23,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-BENCH = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(BENCH), str(BENCH.parent / "examples")]
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from failing_agent import agent as failing
 from record import machine
@@ -38,6 +38,7 @@ from agentlightning.hookspecs import hookimpl
 from agentlightning.store.base import Conflict
 from agentlightning.types import Attempt, AttemptStatus, Batch, Evaluation, Rollout, RolloutStatus
 
+BENCH = Path(__file__).resolve().parents[1]
 CONFIG = BENCH.parent / "examples" / "calc_x" / "cpu.yaml"
 PATIENCE = 2.0
 """An attempt's time is up after this many times the longest attempt of the healthy run: short, because every

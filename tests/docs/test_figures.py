@@ -29,6 +29,12 @@ def test_seeds() -> None:
         stands(f"{r['sampled_before']:.3f} → {r['sampled_after']:.3f} | {r['train_seconds']:.0f} s")
 
 
+def test_the_example_shows_the_same_table() -> None:
+    example = (ROOT / "examples" / "calc_x" / "README.md").read_text()
+    rows = [line for line in README.splitlines() if line.startswith(("| 1 | ", "| 2 | ", "| 3 | "))]
+    assert len(rows) == 3 and all(row in example for row in rows)
+
+
 def test_calls_of_the_seeds() -> None:
     runs = result("calc_x_seeds")["runs"]
     calls, exact = sum(r["calls"] for r in runs), sum(r["calls_exact"] for r in runs)
