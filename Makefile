@@ -12,10 +12,10 @@ PIP := $(PY) -m pip install --quiet --disable-pip-version-check -c constraints.t
 PATHS := -e ./core -e ./plugins/local -e "./adapters/autogen[instruments,mcp]" $(patsubst %/pyproject.toml,-e ./%,$(filter-out adapters/autogen/%,$(wildcard adapters/*/pyproject.toml)))
 MANIFESTS := constraints.txt pyproject.toml $(wildcard core/pyproject.toml plugins/*/pyproject.toml adapters/*/pyproject.toml)
 
-.PHONY: help demo test test-slow drills-core failing lint fix wheels real-data seeds bench clean
+.PHONY: help demo test test-slow drills-core drill-verify failing lint fix wheels real-data seeds bench clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 demo: .venv/demo ## an agent gets better on this machine: evaluate, train, evaluate; the last line is JSON
 	@.venv/bin/agl train --config examples/calc_x/cpu.yaml
@@ -28,6 +28,9 @@ test-slow: .venv/test ## the tests that take minutes
 
 drills-core: .venv/demo ## kill -9 trainer, runner and store at random; the last line is JSON
 	@$(PY) tests/drills/core.py
+
+drill-verify: .venv/demo ## the newest run verifies, a copy with one reward edited does not; the last line is JSON
+	@$(PY) tests/drills/edited.py
 
 failing: .venv/demo ## an agent that fails in a fifth of its attempts beside a healthy one; the last line is JSON
 	@$(PY) bench/failing_agent/run.py
