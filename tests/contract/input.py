@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import pytest
 from contract.storing import call, span
@@ -47,6 +48,15 @@ class InputContract:
         assert same(found.request, ODD) and same(found.response, ODD)
         first = (await store.query_spans(rollout_id))[0]
         assert same(first.attributes, ODD)
+
+    @pytest.mark.parametrize("odd", [".", "..", "null"])
+    @pytest.mark.parametrize("name", ["rollout_id", "run_id", "group_id"])
+    async def test_an_id_that_a_url_takes_for_something_else_is_refused(
+        self, store: Store, name: str, odd: str
+    ) -> None:
+        with pytest.raises(ValueError, match=f"{name} '{re.escape(odd)}' means something else"):
+            await store.enqueue_many_rollouts([Rollout(**{"rollout_id": "ro-1", "input": 1, name: odd})])
+        assert await store.query_rollouts() == []
 
     async def test_one_rollout_id_names_one_content(self, store: Store) -> None:
         given = Rollout(rollout_id="ro-1", input=ODD, run_id="r", seed=1)

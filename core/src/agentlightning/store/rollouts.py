@@ -98,8 +98,17 @@ def row_of(rollout: Rollout) -> dict[str, Any]:
     }
 
 
+UNSENDABLE = (".", "..", "null")
+"""Ids that HTTP or our queries would take for something else."""
+
+
 def check(rollout: Rollout) -> None:
     """Bad values are named here, not found by a worker later."""
+    for name in ("rollout_id", "run_id", "group_id"):
+        if getattr(rollout, name) in UNSENDABLE:
+            raise ValueError(
+                f"{name} {getattr(rollout, name)!r} means something else in a URL: choose another"
+            )
     if rollout.mode not in ("train", "val", "test"):
         raise ValueError(f"mode must be train, val or test, not {rollout.mode!r}")
     config = rollout.config
