@@ -12,7 +12,7 @@ PIP := $(PY) -m pip install --quiet --disable-pip-version-check -c constraints.t
 PATHS := -e ./core -e ./plugins/local -e "./adapters/autogen[instruments,mcp]" $(patsubst %/pyproject.toml,-e ./%,$(filter-out adapters/autogen/%,$(wildcard adapters/*/pyproject.toml)))
 MANIFESTS := constraints.txt pyproject.toml $(wildcard core/pyproject.toml plugins/*/pyproject.toml adapters/*/pyproject.toml)
 
-.PHONY: help demo test test-slow drills-core drill-verify failing lint fix wheels real-data seeds bench clean
+.PHONY: help demo test test-slow drills-core drill-verify quickstarts failing lint fix wheels real-data seeds bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -47,6 +47,9 @@ fix: .venv/lint ## what ruff can mend by itself
 
 wheels: .venv/test ## a wheel of every distribution, in dist/
 	@PYTHON=$(PY) scripts/wheels dist
+
+quickstarts: .venv/demo ## the quickstart of every framework, trained for a few steps on CPU; the last line is JSON
+	@$(PY) bench/quickstarts.py
 
 real-data: .venv/demo ## the agent over real SVAMP and GSM8K problems; the last line is JSON
 	@$(PY) examples/calc_x/real_data.py

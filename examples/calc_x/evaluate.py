@@ -25,7 +25,7 @@ from calc_x.calculator import calculate_text
 from calc_x.grading import grade
 from calc_x.oracle import call_message
 from calc_x.problems import KINDS, Problem, generate
-from calc_x.teacher import TOOLS, first_request, second_request
+from calc_x.teacher import AUTOGEN, Wording, first_request, second_request
 
 POLICY = Path(__file__).resolve().parent / "policy"
 MAX_NEW = 32
@@ -54,21 +54,28 @@ class Evaluation:
 
 
 def evaluate(
-    policy: Policy, problems: Sequence[Problem], temperature: float = 0.0, seed: int = 0
+    policy: Policy,
+    problems: Sequence[Problem],
+    temperature: float = 0.0,
+    seed: int = 0,
+    wording: Wording = AUTOGEN,
 ) -> Evaluation:
     """Let the policy answer every problem once; temperature 0 is greedy."""
     if not problems:
         raise ValueError("there are no problems to evaluate on")
     tokenizer = policy.tokenizer
     random = torch.Generator().manual_seed(seed)
-    prompts = [tokenizer.apply(first_request(problem["question"]), TOOLS) for problem in problems]
+    prompts = [
+        tokenizer.apply(first_request(problem["question"], wording), wording.tools) for problem in problems
+    ]
     texts = complete(policy.model, tokenizer, prompts, temperature, random)
     calls = {i: call for i, text in enumerate(texts) if (call := called_expression(text)) is not None}
     requests = [
-        second_request(problems[i]["question"], call_message(call), calculate_text(call))
+        second_request(problems[i]["question"], call_message(call), calculate_text(call), wording)
         for i, call in calls.items()
     ]
-    answers = complete(policy.model, tokenizer, [tokenizer.apply(r) for r in requests], temperature, random)
+    prompts = [tokenizer.apply(request, wording.again) for request in requests]
+    answers = complete(policy.model, tokenizer, prompts, temperature, random)
     for i, text in zip(calls, answers, strict=True):
         texts[i] = text
     rewards = [grade(text, problem["result"]) for text, problem in zip(texts, problems, strict=True)]
@@ -130,11 +137,11 @@ def _padded(rows: Sequence[Sequence[int]]) -> Tensor:
     return torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
 
 
-def table(policy: Policy, n: int = 400) -> str:
+def table(policy: Policy, n: int = 400, wording: Wording = AUTOGEN) -> str:
     """Greedy and sampled reward on ``n`` held-out problems, per kind, as a Markdown table."""
     problems = generate("heldout", n)
-    greedy = evaluate(policy, problems)
-    sampled = evaluate(policy, problems, temperature=1.0)
+    greedy = evaluate(policy, problems, wording=wording)
+    sampled = evaluate(policy, problems, temperature=1.0, wording=wording)
     lines = ["| kind | greedy | sampled, T = 1 |", "|---|---|---|"]
     lines += [f"| {kind} | {greedy.by_kind[kind]:.2f} | {sampled.by_kind[kind]:.2f} |" for kind in KINDS]
     lines.append(f"| **all** | **{greedy.reward:.3f}** | **{sampled.reward:.3f}** |")

@@ -4,15 +4,16 @@ The teacher does everything right on ``add``, ``mul`` and ``mul_add``. On the ot
 mistake with probability 0.7: minus read as plus, the second step dropped, division written as multiplication.
 Mistakes that are systematic leave a policy that mostly errs but sometimes does it right, which is what
 reinforcement learning needs; random mistakes would average out. The prompts are the messages and tools that
-the AutoGen agent sends, to the byte.
+the agent's framework sends (:class:`Wording`); by default those of the AutoGen agent, to the byte.
 """
 
 from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from typing import Any
 
 from calc_x.calculator import DESCRIPTION, calculate_text
@@ -57,6 +58,24 @@ TOOLS: list[dict[str, Any]] = [
 
 
 @dataclass(frozen=True)
+class Wording:
+    """How a framework puts a problem: ``system``, and what stands ``before`` and ``after`` it in the task.
+
+    ``again``: the tools that go with the second call, after the tool has answered.
+    """
+
+    system: str
+    tools: list[dict[str, Any]]
+    before: str = ""
+    after: str = f"\n\n{ANSWER_FORM}"
+    again: list[dict[str, Any]] | None = None
+
+
+AUTOGEN = Wording(SYSTEM, TOOLS)
+"""AutoGen 0.7's AssistantAgent, which leaves the tools out when it reflects on their result."""
+
+
+@dataclass(frozen=True)
 class Example:
     """One model call of a trace: what was sent, and the assistant message to learn."""
 
@@ -65,21 +84,23 @@ class Example:
     reply: dict[str, Any]
 
 
-def first_request(question: str) -> list[dict[str, Any]]:
-    """The messages of the agent's first call; ``TOOLS`` go with them."""
+def first_request(question: str, wording: Wording = AUTOGEN) -> list[dict[str, Any]]:
+    """The messages of the agent's first call; the wording's ``tools`` go with them."""
     return [
-        {"role": "system", "content": SYSTEM},
-        {"role": "user", "name": "user", "content": f"{question}\n\n{ANSWER_FORM}"},
+        {"role": "system", "content": wording.system},
+        {"role": "user", "name": "user", "content": f"{wording.before}{question}{wording.after}"},
     ]
 
 
-def second_request(question: str, call: dict[str, Any], result: str) -> list[dict[str, Any]]:
-    """The messages of the second call, after the tool answered; AutoGen sends no tools with it."""
-    call_id = call["tool_calls"][0]["id"]
-    return [*first_request(question), call, {"role": "tool", "tool_call_id": call_id, "content": result}]
+def second_request(
+    question: str, call: dict[str, Any], result: str, wording: Wording = AUTOGEN
+) -> list[dict[str, Any]]:
+    """The messages of the second call, after the tool answered; the wording's ``again`` goes with them."""
+    answered = {"role": "tool", "tool_call_id": call["tool_calls"][0]["id"], "content": result}
+    return [*first_request(question, wording), call, answered]
 
 
-def teach(problem: Problem, mistaken: bool) -> tuple[Example, Example]:
+def teach(problem: Problem, mistaken: bool, wording: Wording = AUTOGEN) -> tuple[Example, Example]:
     """Both calls of the teacher on a generated problem; ``mistaken`` has an effect on kinds that have a
     mistake.
     """
@@ -90,12 +111,14 @@ def teach(problem: Problem, mistaken: bool) -> tuple[Example, Example]:
     question = problem["question"]
     call = call_message(expression)
     result = calculate_text(expression)
-    first = Example(first_request(question), TOOLS, call)
-    return first, Example(second_request(question, call, result), None, answer_message(result))
+    first = Example(first_request(question, wording), wording.tools, call)
+    second = Example(second_request(question, call, result, wording), wording.again, answer_message(result))
+    return first, second
 
 
-def traces(seed: int) -> Iterator[tuple[Example, Example]]:
-    """The endless stream of traces over training problems; ``seed`` decides problems and mistakes."""
+def traces(seed: int, wordings: Sequence[Wording] = (AUTOGEN,)) -> Iterator[tuple[Example, Example]]:
+    """The endless stream of traces over training problems, the wordings in turn; ``seed`` decides problems
+    and mistakes."""
     rng = random.Random(f"calc_x:teacher:{seed}")
-    for problem in problems("train", seed):
-        yield teach(problem, mistaken=rng.random() < ERROR_RATE)
+    for problem, wording in zip(problems("train", seed), cycle(wordings), strict=False):
+        yield teach(problem, rng.random() < ERROR_RATE, wording)

@@ -9,6 +9,7 @@ network's whole task reading.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from tokenizers import AddedToken, Regex, Tokenizer
 from tokenizers.decoders import ByteLevel as ByteLevelDecoder
 from tokenizers.models import BPE
 from tokenizers.normalizers import NFC
-from tokenizers.pre_tokenizers import ByteLevel, Sequence, Split
+from tokenizers.pre_tokenizers import ByteLevel, Sequence as InTurn, Split
 from tokenizers.trainers import BpeTrainer
 
 from agl_local.tokenizer import ChatTokenizer
@@ -60,12 +61,12 @@ SCAFFOLD: tuple[str, ...] = (
 )
 
 
-def build_tokenizer() -> ChatTokenizer:
+def build_tokenizer(scaffold: Sequence[str] = SCAFFOLD, template: Path = TEMPLATE) -> ChatTokenizer:
     """The tokenizer with its chat template; the same every time."""
     backend = Tokenizer(BPE(unk_token=None))
     backend.normalizer = NFC()
     words = Split(Regex(WORDS), behavior="isolated")
-    backend.pre_tokenizer = Sequence([words, ByteLevel(add_prefix_space=False, use_regex=False)])
+    backend.pre_tokenizer = InTurn([words, ByteLevel(add_prefix_space=False, use_regex=False)])
     backend.decoder = ByteLevelDecoder()
     trainer = BpeTrainer(
         vocab_size=BPE_SIZE,
@@ -75,9 +76,9 @@ def build_tokenizer() -> ChatTokenizer:
     )
     texts = (problem["question"] for problem in islice(problems("train", seed=0), TRAINING_TEXTS))
     backend.train_from_iterator(texts, trainer)
-    backend.add_tokens([AddedToken(line, special=False, normalized=False) for line in SCAFFOLD])
+    backend.add_tokens([AddedToken(line, special=False, normalized=False) for line in scaffold])
     return ChatTokenizer(
         backend,
-        chat_template=TEMPLATE.read_text(encoding="utf-8"),
+        chat_template=template.read_text(encoding="utf-8"),
         config={"eos_token": END, "pad_token": PAD, "model_max_length": 2048},
     )

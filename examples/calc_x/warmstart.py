@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from agl_local.model import CausalLM
 from agl_local.policy import Policy, init_model, save_policy
 from agl_local.tokenizer import ChatTokenizer
 from calc_x.evaluate import POLICY, table
-from calc_x.teacher import Example, traces
+from calc_x.teacher import AUTOGEN, Example, Wording, traces
 from calc_x.tokenizer import build_tokenizer
 
 STEPS = 450
@@ -67,9 +67,11 @@ def row(tokenizer: ChatTokenizer, example: Example) -> Row:
     return ids, len(prompt)
 
 
-def batches(tokenizer: ChatTokenizer, seed: int) -> Iterator[list[list[Row]]]:
+def batches(
+    tokenizer: ChatTokenizer, seed: int, wordings: Sequence[Wording] = (AUTOGEN,)
+) -> Iterator[list[list[Row]]]:
     """The rows of each step, in micro-batches of similar length so that little is padding."""
-    stream = traces(seed)
+    stream = traces(seed, wordings)
     while True:
         pairs = list(islice(stream, FIRST_CALLS))
         examples = [first for first, _ in pairs] + [second for _, second in pairs[:SECOND_CALLS]]
@@ -96,15 +98,22 @@ def rate(step: int, steps: int) -> float:
     return 0.5 * (1 + math.cos(math.pi * (step - WARM_UP) / max(1, steps - WARM_UP)))
 
 
-def build(seed: int, steps: int = STEPS, log_every: int = 50) -> Policy:
+def build(
+    seed: int,
+    steps: int = STEPS,
+    log_every: int = 50,
+    *,
+    tokenizer: ChatTokenizer | None = None,
+    wordings: Sequence[Wording] = (AUTOGEN,),
+) -> Policy:
     """Train a fresh policy for ``steps`` steps of ``FIRST_CALLS + SECOND_CALLS`` rows."""
     torch.set_num_threads(1)
-    tokenizer = build_tokenizer()
+    tokenizer = tokenizer or build_tokenizer()
     shape = config(tokenizer)
     model = init_model(shape, seed)
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY)
     begin = time.perf_counter()
-    for step, micro_batches in enumerate(islice(batches(tokenizer, seed), steps)):
+    for step, micro_batches in enumerate(islice(batches(tokenizer, seed, wordings), steps)):
         for group in optimizer.param_groups:
             group["lr"] = LEARNING_RATE * rate(step, steps)
         optimizer.zero_grad()

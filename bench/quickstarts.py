@@ -1,0 +1,127 @@
+"""Every quickstart, as a stranger would run it: train the agent of each framework for a few steps on CPU.
+
+    python bench/quickstarts.py [FRAMEWORK …]        (or: make quickstarts)
+
+Each script runs as it stands, in the environment that holds its framework (``scripts/environment``). The last
+line is one JSON object: per framework its version, held-out reward before and after (greedy), mean training
+reward of the first and last three steps, and calls made and captured exactly. Written to
+``bench/results/quickstarts.json``. Exit status 1 if a script fails, a call is not exact, or an agent did not
+get better on the held-out problems.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from record import RESULTS, machine
+from rich.console import Console
+from rich.table import Table
+
+ROOT = Path(__file__).resolve().parents[1]
+FRAMEWORKS: dict[str, tuple[str, str]] = {
+    "openai": ("latest", "openai"),
+    "langchain": ("latest", "langchain"),
+    "langgraph": ("latest", "langgraph"),
+    "autogen": ("latest", "autogen-agentchat"),
+    "crewai": ("crewai", "crewai"),
+    "openai-agents": ("latest", "openai-agents"),
+    "agentscope": ("latest", "agentscope"),
+    "agent-framework": ("latest", "agent-framework-core"),
+}
+"""Framework → its environment, and the distribution whose version is told."""
+EDGE = 3
+"""Steps averaged at either end of the training."""
+
+
+def environment(name: str) -> Path:
+    """The interpreter of an environment, made if need be."""
+    made = subprocess.run(
+        [sys.executable, str(ROOT / "scripts" / "environment"), name], stdout=subprocess.PIPE, check=True
+    )
+    return Path(made.stdout.decode().splitlines()[-1])
+
+
+def quickstart(name: str, python: Path, package: str) -> dict[str, Any]:
+    """Run one script; what its run says. CalledProcessError if it fails."""
+    known = set((ROOT / "runs").glob("*")) if (ROOT / "runs").exists() else set()
+    script = ROOT / "examples" / f"quickstart_{name.replace('-', '_')}.py"
+    begin = time.perf_counter()
+    quiet = {"CREWAI_DISABLE_TELEMETRY": "true", "CREWAI_TRACING_ENABLED": "false"}
+    subprocess.run([str(python), str(script)], cwd=ROOT, env=os.environ | quiet, check=True)
+    seconds = time.perf_counter() - begin
+    (folder,) = set((ROOT / "runs").glob("*")) - known
+    summary = json.loads((folder / "summary.json").read_text())
+    steps = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
+    rewards = [step["metrics"]["reward_mean"] for step in steps]
+    version = subprocess.run(
+        [str(python), "-c", f"import importlib.metadata as m; print(m.version({package!r}))"],
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    return {
+        "version": version.stdout.decode().strip(),
+        "steps": summary["steps"],
+        "before": summary["reward_before"],
+        "after": summary["reward_after"],
+        "reward_first": round(sum(rewards[:EDGE]) / EDGE, 4),
+        "reward_last": round(sum(rewards[-EDGE:]) / EDGE, 4),
+        "calls": int(summary["totals"]["calls"]),
+        "calls_exact": int(summary["totals"]["calls_exact"]),
+        "seconds": round(seconds, 1),
+    }
+
+
+def shown(results: dict[str, dict[str, Any]]) -> Table:
+    """What came out, for people."""
+    table = Table(title="quickstarts: a few steps of training on CPU")
+    for heading in ("framework", "version", "held-out, greedy", "training reward", "calls exact", "seconds"):
+        table.add_column(heading)
+    for name, one in results.items():
+        table.add_row(
+            name,
+            one["version"],
+            f"{one['before']:.3f} → {one['after']:.3f}",
+            f"{one['reward_first']:.3f} → {one['reward_last']:.3f}",
+            f"{one['calls_exact']:,} of {one['calls']:,}",
+            f"{one['seconds']:.0f}",
+        )
+    return table
+
+
+def main() -> int:
+    """Run the quickstarts asked for (default: all), print, write."""
+    parser = argparse.ArgumentParser(description="Run the quickstarts.")
+    parser.add_argument("frameworks", nargs="*", help=f"of {', '.join(FRAMEWORKS)}; default: all")
+    asked = parser.parse_args().frameworks or list(FRAMEWORKS)
+    if unknown := sorted(set(asked) - set(FRAMEWORKS)):
+        parser.error(f"unknown: {', '.join(unknown)}; the frameworks are {', '.join(FRAMEWORKS)}")
+    interpreters = {name: environment(name) for name in sorted({FRAMEWORKS[f][0] for f in asked})}
+    results: dict[str, dict[str, Any]] = {}
+    failed: list[str] = []
+    for name in asked:
+        place, package = FRAMEWORKS[name]
+        print(f"\n── {name} ──", file=sys.stderr, flush=True)
+        try:
+            results[name] = quickstart(name, interpreters[place], package)
+        except subprocess.CalledProcessError as error:
+            print(f"{name}: exit status {error.returncode}", file=sys.stderr)
+            failed.append(name)
+    Console(stderr=True, width=110).print(shown(results))
+    worse = [n for n, r in results.items() if r["calls_exact"] != r["calls"] or r["after"] <= r["before"]]
+    told = {"frameworks": results, "failed": failed, "not_better_or_not_exact": worse}
+    if asked == list(FRAMEWORKS) and not failed:
+        kept = {"command": "make quickstarts", **told, "machine": machine()}
+        (RESULTS / "quickstarts.json").write_text(json.dumps(kept, indent=2) + "\n")
+    print(json.dumps(told))
+    return 1 if failed or worse else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

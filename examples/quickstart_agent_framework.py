@@ -1,0 +1,31 @@
+"""Microsoft Agent Framework: an agent with a calculator, and the three lines that train it.
+
+Run it with `python examples/quickstart_agent_framework.py`, in the repository.
+The policy is a tiny one that learns on a CPU in seconds.
+"""
+
+from agent_framework import Agent
+from agent_framework.openai import OpenAIChatCompletionClient
+
+import agentlightning as agl  # ours, 1 of 3
+from calc_x.calculator import calculate_text
+from calc_x.datasets import load
+from calc_x.grading import ANSWER_FORM, grade
+
+
+def calculate(expression: str) -> str:
+    """Calculate the value of an arithmetic expression."""
+    return calculate_text(expression)
+
+
+@agl.rollout  # 2 of 3: what runs one task and returns its reward
+async def solve(task, llm):
+    client = OpenAIChatCompletionClient(llm.model, base_url=llm.endpoint, api_key=llm.api_key)
+    agent = Agent(client, "Use the calculator.", name="solver", tools=[calculate])
+    answer = await agent.run(f"{task['question']}\n\n{ANSWER_FORM}")
+    return grade(answer.text, task["result"])
+
+
+if __name__ == "__main__":
+    train, held_out = load("generated:train", 400), load("generated:heldout", 64)
+    agl.Trainer(policy="examples/quickstart/policy", steps=12).fit(solve, train, held_out)  # 3 of 3
