@@ -1,0 +1,76 @@
+"""Checkpoints of a run with verl: what verl saved, and beside it what the algorithm wants kept.
+
+Invariant: a checkpoint is whole when ``job.json`` lies in it, which is written last.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from agentlightning.types import UsageError
+
+STATE = "job.json"
+WEIGHTS = Path("actor") / "huggingface"
+
+
+class Checkpoints:
+    """Those in ``folder``, each ``global_step_<finished steps>`` as verl names them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def place(self, step: int) -> Path:
+        """The folder of a checkpoint."""
+        return self.folder / f"global_step_{step}"
+
+    def steps(self) -> list[int]:
+        """Finished steps of the whole ones, oldest first."""
+        found = (path.parent.name.rpartition("_")[2] for path in self.folder.glob(f"global_step_*/{STATE}"))
+        return sorted(int(name) for name in found if name.isdigit())
+
+    def back_to(self, step: int | None) -> int | None:
+        """The last whole one, or that of ``step``; ``None`` if there is none. Later ones are deleted."""
+        steps = self.steps()
+        if step is not None and step and step not in steps:
+            raise UsageError(f"{self.folder}: there is no checkpoint of step {step}; there is {steps}")
+        chosen = step if step is not None else (steps[-1] if steps else None)
+        for later in self.folder.glob("global_step_*"):
+            name = later.name.rpartition("_")[2]
+            if name.isdigit() and int(name) > (chosen or 0):
+                shutil.rmtree(later)
+        return chosen or None
+
+    def state(self, step: int) -> dict[str, Any]:
+        """What the algorithm had kept."""
+        found: dict[str, Any] = json.loads((self.place(step) / STATE).read_text())
+        return found
+
+    def complete(self, step: int, state: dict[str, Any]) -> bool:
+        """Put ``state`` beside what verl saved; whether it had saved this step."""
+        place = self.place(step)
+        if not place.is_dir():
+            return False
+        passing = place / f"{STATE}.tmp"
+        with passing.open("w") as file:
+            json.dump(state, file)
+            file.flush()
+            os.fsync(file.fileno())
+        passing.replace(place / STATE)
+        return True
+
+    def export(self, step: int, policy: Path, folder: Path) -> Path:
+        """A checkpoint's weights, with tokenizer and chat template of the ``policy`` it began with."""
+        folder.mkdir(parents=True, exist_ok=True)
+        for source in (policy, self.place(step) / WEIGHTS):
+            for file in source.iterdir():
+                if file.is_file() and not (source != policy and file.name in KEPT):
+                    shutil.copy2(file, folder / file.name)
+        return folder
+
+
+KEPT = frozenset({"tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json"})
+"""Files of the policy that training does not change; written anew by other libraries they might."""

@@ -1,0 +1,254 @@
+"""The verl driver: the seat of verl's trainer in a run. It imports no verl.
+
+verl owns its loop and asks for each step's rows; the job collects them as for any driver. So what reaches the
+loss is what core's credit made, the order of tasks and the seeds are those of a run with the local driver,
+and store, gateway and runner know nothing of Ray. Invariants: the engine serves version n + 1 before step n
+is reported; a checkpoint counts once the algorithm's own state lies beside it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import secrets
+import shutil
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from agentlightning.credit.digest import in_order, rows_digest
+from agentlightning.specs import Job
+from agentlightning.types import LLM, Batch, Recipe, StepReport, UsageError
+
+from .channel import ADDRESS, SECRET, ChannelServer
+from .checkpoints import Checkpoints
+from .child import Child
+from .honours import HONOURS, refuse
+from .options import Options, overrides, read_options
+from .rows import pack, step as rows_of
+
+log = logging.getLogger(__name__)
+
+
+class VerlFailed(UsageError, RuntimeError):
+    """verl ended before it should have; with the end of what it wrote."""
+
+
+class VerlDriver:
+    """Runs ``recipe`` on the model folder ``policy``, served as ``name``. ``options``: :class:`Options`."""
+
+    honours = HONOURS
+
+    def __init__(
+        self,
+        policy: str | Path,
+        name: str,
+        recipe: Recipe,
+        *,
+        seed: int = 0,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        refuse(recipe)
+        self.path = Path(policy).resolve()
+        self.name = name
+        self.recipe = recipe
+        self.seed = seed
+        self.options: Options = read_options(options)
+        self._scratch = Path(tempfile.mkdtemp(prefix="agl-verl-"))
+        self._orders: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._server: ChannelServer | None = None
+        self._child: Child | None = None
+        self._version = 0
+        self._job: Job | None = None
+        self._checkpoints: Checkpoints | None = None
+        self._step: tuple[int, Batch, float, float] | None = None
+        self._failure: BaseException | None = None
+
+    # ------------------------------------------------------------------------------------------ the driver
+    async def start(self) -> LLM:
+        """Start verl and its engine, which serves the policy as version 0. Tens of seconds: Ray."""
+        if not (self.path / "config.json").exists():
+            raise UsageError(f"policy {self.path}: there is no config.json; give a model folder")
+        loop = asyncio.get_running_loop()
+        self._ready, self._loaded, self._finished = (loop.create_future() for _ in range(3))
+        secret = secrets.token_urlsafe(32)
+        self._server = ChannelServer(
+            secret,
+            {
+                "ready": self._on_ready,
+                "next": self._on_next,
+                "loaded": self._on_loaded,
+                "collect": self._on_collect,
+                "finished": self._on_finished,
+            },
+        )
+        address = await self._server.start()
+        given = overrides(str(self.path), self.recipe, self.seed, self.options, str(self._scratch))
+        environment = {
+            ADDRESS: address,
+            SECRET: secret,
+            "VERL_FILE_LOGGER_PATH": str(self._scratch / "metrics.jsonl"),
+            **({"VERL_PLATFORM": "cpu"} if self.options.device == "cpu" else {}),
+        }
+        self._child = Child(self.options.python, given, environment, self._scratch / "verl.log")
+        self._child.start()
+        ready = await self._alive(self._ready, self.options.start_seconds)
+        return LLM(endpoint=f"{ready['addresses'][0]}/v1", model=self.name)
+
+    @property
+    def version(self) -> int:
+        """The version that the engine serves now: finished steps."""
+        return self._version
+
+    async def checkpoints(self, folder: Path) -> list[int]:
+        """Finished steps of which the run in ``folder`` has a whole checkpoint."""
+        return Checkpoints(folder / "checkpoints").steps()
+
+    async def resume(self, folder: Path, step: int | None = None) -> tuple[int, dict[str, Any]]:
+        """Go on from the last whole checkpoint (or that of ``step``); ``(0, {})`` if there is none."""
+        checkpoints = Checkpoints(folder / "checkpoints")
+        found = checkpoints.back_to(step)
+        if found is None:
+            return 0, {}
+        await self._orders.put({"do": "load", "path": str(checkpoints.place(found))})
+        await self._alive(self._loaded, self.options.start_seconds)
+        self._version = found
+        return found, checkpoints.state(found)
+
+    async def run(self, job: Job) -> None:
+        """Let verl train steps ``job.first_step`` to ``job.steps``."""
+        if job.first_step >= job.steps:
+            return
+        self._job = job
+        self._checkpoints = Checkpoints(job.folder / "checkpoints")
+        every = self.options.save_every or job.steps
+        await self._orders.put(
+            {
+                "do": "fit",
+                "steps": job.steps,
+                "checkpoints": str(self._checkpoints.folder),
+                "save_every": every,
+                "keep": self.options.keep,
+            }
+        )
+        await self._alive(self._finished)
+        await self._settle()
+
+    async def export(self, folder: Path) -> Path:
+        """Write the policy of the last checkpoint as a Hugging Face model folder."""
+        if self._checkpoints is None or not (steps := self._checkpoints.steps()):
+            shutil.copytree(self.path, folder, dirs_exist_ok=True)
+            return folder
+        return self._checkpoints.export(steps[-1], self.path, folder)
+
+    async def close(self) -> None:
+        """End verl, Ray and the engine. Idempotent."""
+        child, self._child = self._child, None
+        if child is not None:
+            await asyncio.to_thread(child.close)
+        server, self._server = self._server, None
+        if server is not None:
+            await server.stop()
+        shutil.rmtree(self._scratch, ignore_errors=True)
+
+    # ------------------------------------------------------------------------------------- verl's questions
+    async def _on_ready(self, said: dict[str, Any]) -> dict[str, Any]:
+        self._ready.set_result(said)
+        return {}
+
+    async def _on_next(self, said: dict[str, Any]) -> dict[str, Any]:
+        return await self._orders.get()
+
+    async def _on_loaded(self, said: dict[str, Any]) -> dict[str, Any]:
+        self._loaded.set_result(said)
+        return {}
+
+    async def _on_collect(self, said: dict[str, Any]) -> bytes:
+        """The rows of a step; what became of the one before is reported first."""
+        try:
+            assert self._job is not None
+            await self._settle()
+            step = int(said["step"]) - 1  # verl counts from one
+            began = time.perf_counter()
+            batch = await self._job.collect(step)
+            packed = pack(rows_of(batch.rows))
+            self._step = step, batch, time.perf_counter() - began, time.perf_counter()
+            return packed
+        except BaseException as error:
+            self._failure = error
+            raise
+
+    async def _on_finished(self, said: dict[str, Any]) -> dict[str, Any]:
+        self._finished.set_result(said)
+        return {}
+
+    async def _settle(self) -> None:
+        """Report, save and evaluate the step that verl has finished, if there is one."""
+        if self._step is None:
+            return
+        assert self._job is not None and self._checkpoints is not None
+        step, batch, collecting, since = self._step
+        self._step = None
+        self._version = step + 1
+        found = self._metrics(step + 1)
+        updating = time.perf_counter() - since
+        await self._job.report(
+            StepReport(
+                run_id=self._job.run_id,
+                step=step,
+                policy=self.name,
+                policy_version=self._version,
+                metrics={**batch.metrics, **found},
+                seconds={"rollout": collecting, "update": updating},
+                rows_digest=rows_digest(in_order(batch.rows)),
+            )
+        )
+        if self._checkpoints.complete(step + 1, self._job.state()):
+            await self._job.saved(self._checkpoints.place(step + 1), step + 1)
+        await self._job.evaluate(step)
+
+    def _metrics(self, step: int) -> dict[str, float]:
+        """What verl logged of a step, under our names, and its own as ``verl/…``."""
+        lines = (self._scratch / "metrics.jsonl").read_text().splitlines()
+        logged = next((line for line in map(json.loads, reversed(lines)) if line["step"] == step), None)
+        if logged is None:
+            log.warning("verl logged nothing of step %d", step)
+            return {}
+        numbers = {k: float(v) for k, v in logged["data"].items() if isinstance(v, int | float)}
+        ours = {OURS[name]: value for name, value in numbers.items() if name in OURS}
+        return {"optimizer_steps": 1.0, **ours, **{f"verl/{name}": value for name, value in numbers.items()}}
+
+    # --------------------------------------------------------------------------------------------- watching
+    async def _alive(
+        self, answer: asyncio.Future[dict[str, Any]], seconds: float | None = None
+    ) -> dict[str, Any]:
+        """``answer``, unless the child ends or the time is over before it comes."""
+        assert self._child is not None
+        ended = asyncio.ensure_future(asyncio.to_thread(self._child.wait))
+        either: set[asyncio.Future[Any]] = {answer, ended}
+        try:
+            await asyncio.wait(either, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            ended.cancel()
+        if answer.done():
+            return answer.result()
+        if self._failure is not None:
+            raise self._failure
+        what = (
+            "did not get ready in time" if self._child.alive() else f"ended with status {self._child.status}"
+        )
+        raise VerlFailed(f"verl {what}; its output ends with:\n{self._child.tail()}")
+
+
+OURS = {
+    "actor/grad_norm": "grad_norm",
+    "actor/pg_loss": "loss",
+    "actor/entropy": "entropy",
+    "actor/pg_clipfrac": "clip_fraction",
+    "actor/ppo_kl": "kl",
+}
+"""verl's name of a metric → the one that the local driver uses."""

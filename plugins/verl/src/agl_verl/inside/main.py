@@ -1,0 +1,88 @@
+"""The child: verl's own entry point, with a configuration from the driver, kept alive until the driver ends
+it.
+
+    python -m agl_verl.inside.main        (configuration as JSON on the first line of standard input)
+
+Its standard input stays open for as long as the driver lives; when it ends, so do the engine, Ray and this
+process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from typing import Any
+
+from agl_verl.channel import Channel
+
+
+class Kept:
+    """verl's task runner, kept: the engine must serve until the driver is done."""
+
+    def __init__(self, runner: Any) -> None:
+        self._runner = runner
+        self.handle: Any = None
+
+    def remote(self) -> Any:
+        """As the actor class does."""
+        self.handle = self._runner.remote()
+        return self.handle
+
+    def options(self, **given: Any) -> Kept:
+        return Kept(self._runner.options(**given))
+
+
+def configuration(overrides: list[str]) -> Any:
+    """verl's configuration tree with ``overrides``, checked by verl itself."""
+    from hydra import compose, initialize_config_module
+    from verl.trainer.ppo.utils import need_critic, need_reference_policy
+    from verl.utils.config import validate_config
+    from verl.utils.device import auto_set_device
+
+    with initialize_config_module("verl.trainer.config", version_base=None):
+        config = compose("ppo_trainer", overrides=overrides)
+    auto_set_device(config)
+    validate_config(
+        config=config,
+        use_reference_policy=need_reference_policy(config),
+        use_critic=need_critic(config),
+    )
+    return config
+
+
+def main() -> int:
+    """Train; then wait for the end of standard input."""
+    order = json.loads(sys.stdin.readline())
+    threading.Thread(target=_until_end, daemon=True).start()
+    from agl_verl.inside.register import FAILED
+    from agl_verl.inside.selftest import changed
+
+    problems = [*FAILED, *changed()]
+    if problems:
+        print("agl-verl does not fit this verl:\n  " + "\n  ".join(problems), file=sys.stderr)
+        return 3
+    from verl.trainer.main_ppo import TaskRunnerV1, run_ppo
+
+    runner = Kept(TaskRunnerV1)
+    run_ppo(configuration(order["overrides"]), task_runner_class=runner)
+    Channel().ask("finished")
+    threading.Event().wait()  # the engine serves on; see _until_end
+    return 0
+
+
+def _until_end() -> None:
+    """Wait until the driver closes our standard input, or dies; then end, whatever is going on."""
+    sys.stdin.read()
+    last = threading.Timer(20.0, os._exit, (1,))  # should Ray hang
+    last.daemon = True
+    last.start()
+    import ray
+
+    ray.shutdown()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

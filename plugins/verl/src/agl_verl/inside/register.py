@@ -1,0 +1,84 @@
+"""Everything of ours that verl must know, registered when verl is imported (entry point group
+``verl.plugins``).
+
+verl swallows what a plugin raises, so what fails here is said on standard error, and :func:`missing` names it
+before anything is trained.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from typing import Any
+
+NAME = "embedded"
+"""``rollout.name`` of the local engine."""
+
+
+def estimator() -> None:
+    """``algorithm.adv_estimator=agl``: the rows bring their advantages, weights included."""
+    from verl.trainer.ppo.core_algos import register_adv_est
+
+    register_adv_est("agl")(carried)
+
+
+def carried(
+    token_level_rewards: Any, response_mask: Any, config: Any = None, **given: Any
+) -> tuple[Any, Any]:
+    """Advantages and returns: what the rows carry in the place of rewards."""
+    advantages = token_level_rewards * response_mask
+    return advantages, advantages
+
+
+def engine() -> None:
+    """verl's FSDP engine on a CPU (``fsdp2``), and process groups of one kind of device."""
+    import verl.utils.distributed as distributed
+    from verl.workers.engine import EngineRegistry, FSDPEngineWithLMHead
+
+    class CpuFsdp(FSDPEngineWithLMHead):  # type: ignore[misc]
+        """As it is."""
+
+    EngineRegistry.register(model_type="language_model", backend=["fsdp", "fsdp2"], device="cpu")(CpuFsdp)
+    begin = distributed.initialize_global_process_group_ray
+
+    def one_backend(timeout_second: int | None = None, backend: str | None = None) -> Any:
+        # verl asks for "cpu:gloo,<device>:<backend>", and torch refuses a device that is named twice.
+        return begin(timeout_second, backend or "cpu:gloo")
+
+    distributed.initialize_global_process_group_ray = one_backend
+
+
+def rollout() -> None:
+    """``rollout.name=embedded``: the local engine behind a Ray actor."""
+    from verl.workers.rollout.base import _ROLLOUT_REGISTRY
+    from verl.workers.rollout.replica import RolloutReplicaRegistry
+
+    def replica() -> type:
+        from agl_verl.inside.replica import EmbeddedReplica
+
+        return EmbeddedReplica
+
+    RolloutReplicaRegistry.register(NAME, replica)
+    _ROLLOUT_REGISTRY[NAME, "async"] = "agl_verl.inside.weights.EmbeddedWeights"
+
+
+def register() -> list[str]:
+    """Register; what could not be."""
+    failed = []
+    steps = [estimator, rollout]
+    if os.environ.get("VERL_PLATFORM") == "cpu":
+        import agl_verl.inside.platform  # noqa: F401 - registers itself
+
+        steps.append(engine)
+    for step in steps:
+        try:
+            step()
+        except Exception as error:
+            failed.append(f"{step.__name__}: {type(error).__name__}: {error}")
+            print(f"agl-verl: {step.__name__} could not be registered with verl", file=sys.stderr)
+            traceback.print_exc()
+    return failed
+
+
+FAILED = register()

@@ -1,0 +1,65 @@
+"""The local engine as a rollout replica of verl: one Ray actor that owns the engine's process.
+
+Agents reach the engine over the OpenAI API through the gateway, never through verl; the actor is there to
+start the engine, to give it weights, and to end it. Only the first replica has an engine: further ranks
+train.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import ray
+from verl.workers.rollout.replica import RolloutReplica
+
+ADDRESSES: list[str] = []
+"""Of the engines that the trainer's process has launched; read by the manager, which lives there too."""
+
+
+def server_name(rank: int) -> str:
+    """Of the actor of a replica."""
+    return f"agl_embedded_{rank}"
+
+
+class EmbeddedServer:
+    """The actor. ``serve``: of :class:`agl_local.process.EngineProcess`; ``None``: it has no engine."""
+
+    def __init__(self, policy: str, serve: dict[str, Any] | None) -> None:
+        self._engine: Any = None
+        self.address = ""
+        if serve is not None:
+            from agl_local.process import EngineProcess
+
+            self._engine = EngineProcess(Path(policy), **serve)
+            self.address = self._engine.start()
+
+    def where(self) -> str:
+        """The engine's address, empty without one."""
+        return self.address
+
+    def load(self, state: bytes, version: int) -> int:
+        """Serve these weights (safetensors) as ``version``; returns the version that is served."""
+        return int(self._engine.update(state, version)) if self._engine is not None else version
+
+    def nothing(self, *args: Any, **kwargs: Any) -> None:
+        """What verl asks of servers that share a GPU with the trainer: the engine keeps its memory."""
+
+    sleep = wake_up = abort_all_requests = resume_generation = clear_kv_cache = nothing
+    release_kv_cache = resume_kv_cache = start_profile = stop_profile = nothing
+
+
+class EmbeddedReplica(RolloutReplica):  # type: ignore[misc]
+    """See the module. The engine's settings are ``rollout.engine_kwargs.embedded``."""
+
+    async def launch_servers(self) -> None:
+        serve = dict(self.config.engine_kwargs.get("embedded", {})) if self.replica_rank == 0 else None
+        actor = ray.remote(num_cpus=0, max_concurrency=16)(EmbeddedServer).options(
+            name=server_name(self.replica_rank)
+        )
+        server = actor.remote(str(self.model_config.path), serve)
+        address = await server.where.remote()
+        self.servers = [server]
+        self._server_handle, self._server_address = server, address.removeprefix("http://")
+        if address:
+            ADDRESSES.append(address)

@@ -1,0 +1,33 @@
+"""verl's replay buffer, which here says how many optimizer steps a batch takes, and knows the trainer."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
+
+POLL = 0.02
+"""Seconds; verl's own 2 would be most of a small step."""
+
+
+class StepBuffer(ReplayBuffer):  # type: ignore[misc]
+    """See the module. ``trainer``: whose buffer it is, the latest one made in this process."""
+
+    trainer: Any = None
+    minibatches = 1
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(poll_interval=POLL, **given)
+        StepBuffer.trainer = given["refill_fn"].__self__
+
+    def sample(self, global_steps: int, partition_id: str, batch_size: int) -> tuple[Any, dict[str, Any]]:
+        """The step's rows. verl's mini-batches count rows, of which each step has another number."""
+        batch, metrics = super().sample(
+            global_steps=global_steps, partition_id=partition_id, batch_size=batch_size
+        )
+        config = self.trainer.config
+        ranks = config.trainer.n_gpus_per_node * config.trainer.nnodes
+        share = math.ceil(len(batch) / (ranks * self.minibatches))
+        config.actor_rollout_ref.actor.ppo_mini_batch_size = share * ranks
+        return batch, metrics

@@ -1,0 +1,45 @@
+"""What of verl we touch that it does not promise, checked by name before anything starts.
+
+Each line is one thing that a release may change; :func:`changed` names those that have.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from importlib.metadata import version
+from typing import Any
+
+TESTED = "0.9.1"
+TOUCHED: dict[str, tuple[str, ...]] = {
+    "verl.workers.rollout.base:_ROLLOUT_REGISTRY": (),
+    "verl.utils.distributed:initialize_global_process_group_ray": ("timeout_second", "backend"),
+    "verl.trainer.ppo.v1.trainer_base:PPOTrainer._load_checkpoint": (),
+    "verl.trainer.ppo.v1.trainer_base:PPOTrainer.on_init_end": (),
+    "verl.trainer.ppo.v1.trainer_base:PPOTrainer._build_replay_buffer": (),
+    "verl.trainer.ppo.v1.replay_buffer:ReplayBuffer.sample": ("global_steps", "partition_id", "batch_size"),
+    "verl.trainer.ppo.v1.replay_buffer:ReplayBuffer.__init__": ("poll_interval", "refill_fn"),
+    "verl.trainer.main_ppo:TaskRunnerV1": (),
+    "verl.trainer.main_ppo:run_ppo": ("config", "task_runner_class"),
+    "verl.utils.tensordict_utils:list_of_dict_to_tensordict": (),
+}
+"""``module:object`` → parameters that it must take."""
+
+
+def changed() -> list[str]:
+    """What is not as it was in the version that was tested."""
+    problems = []
+    if version("verl") != TESTED:
+        problems.append(f"verl is {version('verl')}; {TESTED} was tested: pip install 'verl=={TESTED}'")
+    for path, parameters in TOUCHED.items():
+        module, _, names = path.partition(":")
+        try:
+            found: Any = importlib.import_module(module)
+            for name in names.split("."):
+                found = getattr(found, name)
+            takes = inspect.signature(found).parameters if parameters else {}
+        except (ImportError, AttributeError, TypeError, ValueError) as error:
+            problems.append(f"{path}: {type(error).__name__}: {error}")
+            continue
+        problems += [f"{path} takes no {name!r}" for name in parameters if name not in takes]
+    return problems

@@ -1,0 +1,33 @@
+"""The plugin ``verl``: registers the driver. Nothing heavy is imported until a driver is made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from agentlightning.hookspecs import hookimpl
+from agentlightning.specs import Driver, DriverSpec
+from agentlightning.types import Recipe
+
+from .honours import HONOURS
+
+
+def make_driver(
+    *,
+    policy: str | Path,
+    name: str,
+    recipe: Recipe,
+    seed: int = 0,
+    options: Mapping[str, Any] | None = None,
+) -> Driver:
+    """A ``VerlDriver``; see there."""
+    from .driver import VerlDriver
+
+    return VerlDriver(policy, name, recipe, seed=seed, options=options)
+
+
+@hookimpl
+def agl_drivers() -> list[DriverSpec]:
+    """verl's own trainer: one machine's CPU, or GPUs by Ray."""
+    return [DriverSpec("verl", make_driver, HONOURS, "verl's trainer, unforked: Ray, FSDP, CPU and GPUs")]

@@ -1,0 +1,75 @@
+"""Options, the lines they become in verl's configuration, and recipes that are refused."""
+
+from __future__ import annotations
+
+import pytest
+from agl_verl.honours import HONOURS, Refused, refuse
+from agl_verl.options import OptionError, overrides, read_options
+
+import agentlightning as agl
+from agentlightning.algorithms.rl import RecipeRefused, refuse_ignored
+
+
+def lines(recipe: agl.Recipe | None = None, **given: object) -> dict[str, str]:
+    made = overrides("/p", recipe or agl.GRPO(), 7, read_options(given), "/scratch")
+    return dict(line.lstrip("+").split("=", 1) for line in made)
+
+
+def test_a_misspelt_option_is_named() -> None:
+    with pytest.raises(OptionError, match="no option 'rank'; did you mean ranks"):
+        read_options({"rank": 2})
+
+
+@pytest.mark.parametrize(
+    "given", [{"ranks": 0}, {"lr": 0.0}, {"keep": 0}, {"save_every": -1}, {"device": "tpu"}]
+)
+def test_values_that_cannot_be_used(given: dict[str, object]) -> None:
+    with pytest.raises(OptionError):
+        read_options(given)
+
+
+def test_the_rows_own_advantages_and_the_sum_over_tokens() -> None:
+    found = lines()
+    assert found["algorithm.adv_estimator"] == "agl"
+    assert found["actor_rollout_ref.actor.loss_agg_mode"] == "token-sum"
+    assert found["actor_rollout_ref.rollout.n"] == "1"
+    assert found["algorithm.use_kl_in_reward"] == "False"
+
+
+def test_the_recipe_reaches_the_loss() -> None:
+    recipe = agl.GRPO(clip_low=0.1, clip_high=0.3, clip_ratio_c=3.0, epochs=2, temperature=0.7)
+    found = lines(recipe)
+    actor = "actor_rollout_ref.actor."
+    assert (found[actor + "clip_ratio_low"], found[actor + "clip_ratio_high"]) == ("0.1", "0.3")
+    assert found[actor + "clip_ratio_c"] == "3.0"
+    assert found[actor + "ppo_epochs"] == "2"
+    assert found["actor_rollout_ref.rollout.temperature"] == "0.7"
+
+
+def test_no_dual_clip_is_a_bound_that_never_acts() -> None:
+    assert float(lines()["actor_rollout_ref.actor.clip_ratio_c"]) >= 1e9
+
+
+def test_enough_logical_processors_for_every_rank() -> None:
+    assert int(lines(ranks=2)["ray_kwargs.ray_init.num_cpus"]) >= 32
+    assert lines(ranks=2)["ray_kwargs.ray_init.num_gpus"] == "2"
+    assert "ray_kwargs.ray_init.num_gpus" not in lines(device="cuda")
+
+
+def test_the_users_own_lines_win() -> None:
+    assert (
+        lines(overrides=["trainer.v1.trainer_mode=colocate_async"])["trainer.v1.trainer_mode"]
+        == "colocate_async"
+    )
+
+
+@pytest.mark.parametrize("given", [{"loss": "reinforce"}, {"epochs": 0}, {"staleness": 2}])
+def test_recipes_that_verl_would_take_otherwise(given: dict[str, object]) -> None:
+    with pytest.raises(Refused, match="on verl"):
+        refuse(agl.GRPO(**given))
+
+
+@pytest.mark.parametrize("given", [{"kl": 0.1}, {"critic": True}, {"importance_cap": 2.0}, {"top_p": 0.9}])
+def test_fields_that_are_not_built_are_refused_at_load(given: dict[str, object]) -> None:
+    with pytest.raises(RecipeRefused, match="does not implement"):
+        refuse_ignored(agl.GRPO(**given), "verl", HONOURS)
