@@ -1,11 +1,11 @@
-"""verl's own trainer trains the calc_x agent on this machine's CPU; agent and verl in environments of their own.
+"""verl's own trainer trains the calc_x agent on a CPU; agent and verl in environments of their own.
 
     python bench/verl_calc_x.py [--steps 16]        (or: make test-verl)
 
-The AutoGen agent, store, gateway and runner live in this interpreter, verl (Ray, FSDP, the V1 trainer and the
-embedded engine) in ``.venvs/verl``, made if need be. The last line is one JSON object: mean training reward of
-the first and the last three steps, steps, and seconds of the whole command. Exit status 1 if a call was not
-captured exactly, or if with 15 steps or more the reward did not rise.
+The AutoGen agent, store, gateway and runner live in this interpreter, verl (Ray, FSDP, the V1 trainer and
+the embedded engine) in ``.venvs/verl``, made if need be. The last line is one JSON object: mean training
+reward of the first and the last three steps, steps, and seconds of the whole command. Exit status 1 if a call
+was not captured exactly, or if with 15 steps or more the reward did not rise.
 """
 
 from __future__ import annotations

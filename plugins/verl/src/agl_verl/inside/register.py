@@ -12,6 +12,8 @@ import sys
 import traceback
 from typing import Any
 
+from agl_verl.inside.tap import tapped
+
 NAME = "embedded"
 """``rollout.name`` of the local engine."""
 
@@ -36,8 +38,8 @@ def engine() -> None:
     import verl.utils.distributed as distributed
     from verl.workers.engine import EngineRegistry, FSDPEngineWithLMHead
 
-    class CpuFsdp(FSDPEngineWithLMHead):  # type: ignore[misc]
-        """As it is."""
+    class CpuFsdp(tapped(FSDPEngineWithLMHead)):  # type: ignore[misc]
+        """As it is, but for the tap."""
 
     EngineRegistry.register(model_type="language_model", backend=["fsdp", "fsdp2"], device="cpu")(CpuFsdp)
     begin = distributed.initialize_global_process_group_ray
