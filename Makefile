@@ -9,10 +9,10 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3 python; do \
 	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo "$$p"; break; }; done)
 PY := .venv/bin/python
 PIP := $(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt
-PATHS := -e ./core -e ./plugins/local -e "./adapters/autogen[instruments,mcp]" $(patsubst %/pyproject.toml,-e ./%,$(filter-out adapters/autogen/%,$(wildcard adapters/*/pyproject.toml)))
+PATHS := -e ./core -e ./plugins/local -e ./plugins/verl -e "./adapters/autogen[instruments,mcp]" $(patsubst %/pyproject.toml,-e ./%,$(filter-out adapters/autogen/%,$(wildcard adapters/*/pyproject.toml)))
 MANIFESTS := constraints.txt pyproject.toml $(wildcard core/pyproject.toml plugins/*/pyproject.toml adapters/*/pyproject.toml)
 
-.PHONY: help demo test test-slow drills-core drill-verify quickstarts failing lint fix wheels real-data seeds bench clean
+.PHONY: help demo werewolf test test-slow test-adapters drills-core drill-verify quickstarts test-verl drill-verl failing lint fix wheels real-data seeds bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -20,11 +20,20 @@ help: ## this list
 demo: .venv/demo ## an agent gets better on this machine: evaluate, train, evaluate; the last line is JSON
 	@.venv/bin/agl train --config examples/calc_x/cpu.yaml
 
+spider: .venv/spider ## a LangGraph agent that corrects its SQL gets better; the last line is JSON
+	@$(PY) examples/spider/demo.py
+
 test: .venv/test ## the test suite, without the slow tests
 	@$(PY) -m pytest -q -n 2 --dist worksteal
 
 test-slow: .venv/test ## the tests that take minutes
 	@$(PY) -m pytest -q -m slow
+
+test-adapters: ## every adapter's contract in its environments (some: ENVS="latest crewai"); the last line is JSON
+	@python=$$($(PYTHON) scripts/environment $(firstword $(ENVS) latest)) && "$$python" scripts/adapters.py $(ENVS)
+
+werewolf: .venv/werewolf ## wolves learn against a scripted town, 1,000 games before and after; the last line is JSON
+	@PYTHONPATH=examples $(PY) -m werewolf.demo
 
 drills-core: .venv/demo ## kill -9 trainer, runner and store at random; the last line is JSON
 	@$(PY) tests/drills/core.py
@@ -51,6 +60,12 @@ wheels: .venv/test ## a wheel of every distribution, in dist/
 quickstarts: .venv/demo ## the quickstart of every framework, trained for a few steps on CPU; the last line is JSON
 	@$(PY) bench/quickstarts.py
 
+test-verl: .venv/demo ## verl's own trainer trains the demo's agent on CPU; the last line is JSON
+	@$(PY) bench/verl_calc_x.py
+
+drill-verl: .venv/demo ## kill -9 trainer, verl, one of its workers and its engine; the last line is JSON
+	@$(PY) tests/drills/verl.py
+
 real-data: .venv/demo ## the agent over real SVAMP and GSM8K problems; the last line is JSON
 	@$(PY) examples/calc_x/real_data.py
 
@@ -60,8 +75,8 @@ seeds: .venv/demo ## the demo for seeds 1, 2 and 3; the last line is JSON
 bench: .venv/demo ## import time and install size of the core; the last line is JSON
 	@$(PY) bench/import_time.py --install
 
-clean: ## remove what the targets made, .venv and runs/ included
-	@rm -rf .venv dist runs .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+clean: ## remove what the targets made, .venv, .venvs and runs/ included
+	@rm -rf .venv .venvs dist runs .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # ------------------------------------------------------------------------------------------- environments
@@ -74,6 +89,16 @@ clean: ## remove what the targets made, .venv and runs/ included
 	@echo "installing the suite into .venv (torch included: minutes the first time)" >&2
 	@$(PIP) $(PATHS) -e ".[demo]"
 	@touch $@
+
+.venv/werewolf: .venv/bin/python $(MANIFESTS)
+	@echo "installing the suite and AgentScope into .venv (torch included: minutes the first time)" >&2
+	@$(PIP) $(PATHS) -e ".[demo,werewolf]"
+	@touch .venv/demo $@
+
+.venv/spider: .venv/bin/python $(MANIFESTS)
+	@echo "installing the suite and LangGraph into .venv (torch included: minutes the first time)" >&2
+	@$(PIP) $(PATHS) -e ".[demo,spider]"
+	@touch .venv/demo $@
 
 .venv/test: .venv/bin/python $(MANIFESTS)
 	@echo "installing the suite and the test tools into .venv (torch included: minutes the first time)" >&2

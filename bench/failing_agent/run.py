@@ -1,6 +1,6 @@
 """An agent of which a fifth of the attempts fail, trained beside the healthy one with the same seed.
 
-    python bench/failing_agent/run.py [--seed 1] [--steps 40]        (or: make failing)
+    python bench/failing_agent/run.py [--seed 1] [--steps 40] [--driver verl]        (or: make failing)
 
 Both are trained for the demo's steps and evaluated on the held-out problems, where neither fails. The
 failures (``agent.py``) go through the default failure table. The last line is one JSON object: held-out
@@ -15,6 +15,7 @@ import argparse
 import asyncio
 import json
 import socket
+import subprocess
 import sys
 import time
 from collections import Counter
@@ -39,7 +40,8 @@ from agentlightning.store.base import Conflict
 from agentlightning.types import Attempt, AttemptStatus, Batch, Evaluation, Rollout, RolloutStatus
 
 BENCH = Path(__file__).resolve().parents[1]
-CONFIG = BENCH.parent / "examples" / "calc_x" / "cpu.yaml"
+CALC_X = BENCH.parent / "examples" / "calc_x"
+CONFIGS = {"local": CALC_X / "cpu.yaml", "verl": CALC_X / "verl.yaml"}
 PATIENCE = 2.0
 """An attempt's time is up after this many times the longest attempt of the healthy run: short, because every
 step waits for those that hang, and long enough for those that do not.
@@ -85,7 +87,9 @@ class Account:
         self.ledgered += int(evaluation.metrics["calls_made"])
 
 
-async def train(name: str, target: str, seed: int, steps: int | None, timeout: float) -> dict[str, Any]:
+async def train(
+    name: str, target: str, seed: int, steps: int | None, driver: str, timeout: float
+) -> dict[str, Any]:
     """One run; what it reached, and its account."""
     overrides: dict[str, Any] = {
         "agent.target": target,
@@ -96,7 +100,9 @@ async def train(name: str, target: str, seed: int, steps: int | None, timeout: f
         "environment.headroom": {},
         **({} if steps is None else {"training.steps": steps}),
     }
-    config = load_config(CONFIG, overrides)
+    if driver == "verl":
+        overrides["backend.options.python"] = environment("verl")
+    config = load_config(CONFIGS[driver], overrides)
     trainer, agent, tasks, held_out = trainer_from(config)
     account = Account()
     trainer.plugins = trainer.plugins.listening([account])
@@ -124,6 +130,12 @@ async def train(name: str, target: str, seed: int, steps: int | None, timeout: f
         "longest_seconds": round(account.longest, 3),
         "seconds": round(time.perf_counter() - began, 1),
     }
+
+
+def environment(name: str) -> str:
+    """Interpreter of one of our environments, made if it is not there."""
+    command = [sys.executable, str(BENCH.parent / "scripts" / "environment"), name]
+    return subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout.decode().split()[-1]
 
 
 @asynccontextmanager
@@ -162,9 +174,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--steps", type=int, help="instead of the demo's")
+    parser.add_argument("--driver", choices=sorted(CONFIGS), default="local")
     arguments = parser.parse_args()
     before = machine()
-    given = arguments.seed, arguments.steps
+    given = arguments.seed, arguments.steps, arguments.driver
     healthy = asyncio.run(train("healthy", "calc_x.agent:solve", *given, timeout=60.0))
     timeout = round(max(SHORTEST, PATIENCE * healthy["longest_seconds"]), 1)
     broken = asyncio.run(train("failing", "failing_agent.agent:solve", *given, timeout=timeout))
@@ -178,7 +191,7 @@ def main() -> int:
         "calls_ledgered": broken["calls_ledgered"],
         "failures": dict(sorted((Counter(broken["left_out"]) + Counter(broken["retried"])).items())),
     }
-    if arguments.steps is None:
+    if arguments.steps is None and arguments.driver == "local":
         kept = {
             "command": f"python bench/failing_agent/run.py --seed {arguments.seed}",
             **result,

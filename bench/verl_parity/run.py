@@ -1,11 +1,12 @@
 """The same rollouts through both drivers: advantages, gradients, and reward curves.
 
-    python bench/verl_parity/run.py [--curves]       (needs the environment `verl`, made if it is not there)
+    python bench/verl_parity/run.py [--recipe all] [--ranks 1] [--curves]   (makes the environment `verl`)
 
-Rollouts of the calc_x agent are collected once, with the local engine, and credited once. Their rows go
-through agl-local's updater and, in a run of its own, through verl's trainer, whose worker tells the gradient
-before it clips and the advantages that its loss got. ``--curves`` also trains both for 20 steps with seeds 1,
-2 and 3. The last line is one JSON object.
+Rollouts of the calc_x agent are collected once, with the local engine, and credited by each recipe. Their
+rows go through agl-local's updater and, in a run of its own, through verl's trainer, whose worker tells the
+gradient before it clips and the advantages that its loss got. Recipes of two epochs are compared at both
+optimizer steps: the first moves the weights, so at the second ratios and KL are not trivial. ``--curves``
+also trains both for 20 steps with seeds 1, 2 and 3. The last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -19,16 +20,20 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 from safetensors.torch import load_file
 
+from agentlightning import GRPO, RLOO
 from agentlightning.cli.run import trainer_from
 from agentlightning.config import load_config
+from agentlightning.credit.assign import assign
 from agentlightning.specs import Job
-from agentlightning.types import Batch, Evaluation, Recipe, StepReport
+from agentlightning.types import Batch, Evaluation, Recipe, Record, StepReport
 from agl_local.driver import LocalDriver
 from agl_local.policy import load_policy
 from agl_local.update import Updater
@@ -39,6 +44,26 @@ POLICY = ROOT / "examples" / "calc_x" / "policy"
 CONFIG = ROOT / "examples" / "calc_x" / "cpu.yaml"
 SEEDS = (1, 2, 3)
 CURVE_STEPS = 20
+NO_CLIP = 1e9
+"""A bound that no gradient's norm reaches."""
+Tensors = dict[str, torch.Tensor]
+
+
+TINY = 1e-12
+"""A learning rate that verl takes, and that moves nothing."""
+RECIPES: dict[str, Callable[[], Recipe]] = {
+    "grpo": GRPO,
+    "rloo": RLOO,
+    "dr-grpo": lambda: GRPO(name="dr-grpo", scale="none", normalise="constant", constant=64.0),
+    "reinforce++": lambda: GRPO(name="reinforce++", baseline="batch", group_by=["batch"], scale="std"),
+    "dapo": lambda: GRPO(name="dapo", clip_high=0.28, normalise="token", drop_zero_spread=True),
+    "dual-clip": lambda: GRPO(name="dual-clip", clip_low=1e-4, clip_high=1e-4, clip_ratio_c=1.0001, epochs=2),
+    "gspo": lambda: GRPO(name="gspo", objective="sequence", clip_low=3e-4, clip_high=4e-4, epochs=2),
+    "kl": lambda: GRPO(name="kl", kl=0.5, entropy=0.05, epochs=2),
+    "reinforce": lambda: GRPO(name="reinforce", loss="reinforce"),
+    "minibatches": lambda: GRPO(name="minibatches", minibatches=2),
+}  # fmt: skip
+"""What is compared, by name; the settings are there to make each part of a loss act."""
 
 
 class Recorded(Job):
@@ -69,12 +94,13 @@ class Collected(Exception):
     """The rows of the first step are there, and that was all we wanted."""
 
 
-async def rollouts(folder: Path) -> tuple[Recipe, Batch]:
-    """The rows of one step of the demo: real rollouts of the AutoGen agent, credited by core."""
-    found: list[Batch] = []
+async def rollouts(folder: Path) -> list[Record]:
+    """What one step of the demo left in the store: real rollouts of the AutoGen agent."""
+    found: list[Record] = []
 
-    async def keep(self: LocalDriver, job: Job) -> None:
-        found.append(await job.collect(0))
+    async def keep(self: LocalDriver, job: Any) -> None:
+        batch = await job.collect(0)
+        found.extend(await job.context.store.records([ledger.rollout_id for ledger in batch.ledgers]))
         raise Collected
 
     run, LocalDriver.run = LocalDriver.run, keep  # type: ignore[method-assign]
@@ -88,66 +114,118 @@ async def rollouts(folder: Path) -> tuple[Recipe, Batch]:
         pass
     finally:
         LocalDriver.run = run  # type: ignore[method-assign]
-    return trainer.recipe, found[0]
+    return found
 
 
-def local_gradient(recipe: Recipe, batch: Batch) -> dict[str, torch.Tensor]:
-    """Of agl-local's loss over the rows, before clipping."""
+def local_gradients(recipe: Recipe, batch: Batch) -> list[Tensors]:
+    """Of agl-local's loss over the rows, before clipping, at each optimizer step."""
     policy = load_policy(POLICY)
-    updater = Updater(policy.model, recipe, lr=0.0, clip_norm=None, share=False)
-    found: dict[str, torch.Tensor] = {}
+    updater = Updater(policy.model, recipe, lr=rate(recipe), clip_norm=NO_CLIP, share=False)
+    found: list[Tensors] = []
 
     def take(*_: Any) -> None:
-        found.update((n, p.grad.clone()) for n, p in policy.model.named_parameters() if p.grad is not None)
+        grads = {n: p.grad.clone() for n, p in policy.model.named_parameters() if p.grad is not None}
+        found.append(grads)
 
     updater.optimizer.register_step_pre_hook(take)
     updater.update(list(batch.rows), 0)
     return found
 
 
-async def through_verl(python: str, recipe: Recipe, batch: Batch, folder: Path) -> dict[str, torch.Tensor]:
-    """What the tap on verl's worker wrote for the same rows."""
+def rate(recipe: Recipe) -> float:
+    """Learning rate: large where the weights have to move between two steps."""
+    return 1e-3 if recipe.epochs > 1 else TINY
+
+
+async def through_verl(
+    python: str, recipe: Recipe, batch: Batch, folder: Path, ranks: int
+) -> tuple[list[Tensors], StepReport]:
+    """What the tap on verl's worker wrote for the same rows, and the driver's report."""
     os.environ["AGL_VERL_TAP"] = str(folder / "tap")
-    driver = VerlDriver(
-        POLICY, "policy", recipe, seed=1, options={"python": python, "engine_threads": 1, "max_len": 512}
-    )
+    options = {"python": python, "engine_threads": 1, "max_len": 512, "ranks": ranks, "lr": rate(recipe)}
+    driver = VerlDriver(POLICY, "policy", recipe, seed=1, options={**options, "clip_norm": NO_CLIP})
+    job = Recorded(recipe, batch, folder)
     try:
         await driver.start()
-        await driver.run(Recorded(recipe, batch, folder))
+        await driver.run(job)
     finally:
         await driver.close()
         del os.environ["AGL_VERL_TAP"]
-    (written,) = (folder / "tap").glob("*.safetensors")
-    return load_file(written)
+    written = sorted((folder / "tap").glob("*.safetensors"), key=lambda file: int(file.stem))
+    return [load_file(file) for file in written], job.reports[0]
 
 
-def compare(
-    batch: Batch, ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor]
-) -> dict[str, float | int]:
-    """Largest difference of advantages (weights included), and how far apart the gradients are."""
-    carried = sorted(
+def carried(batch: Batch) -> list[float]:
+    """Weight × advantage of every trained token, sorted."""
+    return sorted(
         w * a
         for row in batch.rows
         for w, a, m in zip(row.weights, row.advantages, row.mask, strict=True)
         if m and row.trained_tokens
     )
-    seen = sorted(theirs["advantages"][theirs["mask"].bool()].double().tolist())
-    grads = {n.removeprefix("grad/"): g for n, g in theirs.items() if n.startswith("grad/")}
-    if set(grads) != set(ours):
-        raise SystemExit(f"other parameters: {sorted(set(grads) ^ set(ours))}")
+
+
+def apart(ours: Tensors, theirs: Tensors) -> dict[str, float]:
+    """How far apart two gradients are."""
+    if set(theirs) != set(ours):
+        raise SystemExit(f"other parameters: {sorted(set(theirs) ^ set(ours))}")
     a = torch.cat([ours[n].double().flatten() for n in sorted(ours)])
-    b = torch.cat([grads[n].double().flatten() for n in sorted(ours)])
+    b = torch.cat([theirs[n].double().flatten() for n in sorted(ours)])
     return {
-        "rows": len(batch.rows),
-        "tokens": len(carried),
-        "tokens_seen": len(seen),
-        "advantage_difference": max(
-            (abs(x - y) for x, y in zip(carried, seen, strict=True)), default=math.nan
-        ),
-        "gradient_cosine": float(torch.dot(a, b) / (a.norm() * b.norm())),
-        "gradient_relative_error": float((a - b).norm() / a.norm()),
-        "gradient_norm": float(a.norm()),
+        "cosine": float(torch.dot(a, b) / (a.norm() * b.norm())),
+        "relative_error": float((a - b).norm() / a.norm()),
+        "norm": float(a.norm()),
     }
+
+
+def added(steps: list[Tensors]) -> Tensors:
+    """The sum of some gradients."""
+    return {name: torch.stack([step[name] for step in steps]).sum(0) for name in steps[0]}
+
+
+def compare(name: str, python: str, records: list[Record], folder: Path, ranks: int) -> dict[str, Any]:
+    """One recipe through both: the advantages (weights included), and the gradient of each step."""
+    recipe = RECIPES[name]()
+    batch = assign(records, recipe, version=0)
+    written, report = asyncio.run(through_verl(python, recipe, batch, folder, ranks))
+    theirs = [{n[5:]: g for n, g in step.items() if n.startswith("grad/")} for step in written]
+    if recipe.minibatches > 1:  # which rows share a step is drawn; together they are the whole batch
+        count = len(theirs)
+        theirs = [{n: g / count for n, g in added(theirs).items()}]
+        ours = local_gradients(msgspec.structs.replace(recipe, minibatches=1), batch)
+    else:
+        count, ours = 1, local_gradients(recipe, batch)
+    first = written[:count] if recipe.minibatches > 1 else written[:1]
+    seen = sorted(
+        x / count for step in first for x in step["advantages"][step["mask"].bool()].double().tolist()
+    )
+    wanted = carried(batch)
+    steps = [apart(a, b) for a, b in zip(ours, theirs, strict=True)]
+    told = {
+        "recipe": name,
+        "rows": len(batch.rows),
+        "tokens": len(wanted),
+        "advantage_difference": max(
+            (abs(x - y) for x, y in zip(wanted, seen, strict=True)), default=math.nan
+        ),
+        "gradient_cosine": min(step["cosine"] for step in steps),
+        "gradient_relative_error": max(step["relative_error"] for step in steps),
+        "gradient_norms": [step["norm"] for step in steps],
+        "clip_fraction": report.metrics.get("clip_fraction"),
+        "kl_reference": report.metrics.get("kl_reference"),
+        "logprob_gap_max": report.metrics["logprob_gap_max"],
+    }
+    print(json.dumps(told), file=sys.stderr)
+    return told
+
+
+def equal(told: Mapping[str, Any]) -> bool:
+    """Whether the two drivers did the same."""
+    return (
+        told["advantage_difference"] <= 1e-6
+        and told["gradient_cosine"] > 0.9999
+        and told["gradient_relative_error"] < 1e-3
+    )
 
 
 def curve(driver: str, seed: int, python: str, folder: Path) -> list[float]:
@@ -192,26 +270,25 @@ def main() -> int:
     """Compare; print; exit status 1 where they differ."""
     parser = argparse.ArgumentParser(description="verl and agl-local on the same rows.")
     parser.add_argument("--curves", action="store_true", help="also 20 steps of training, three seeds each")
+    parser.add_argument("--recipe", default="grpo", help=f"all, or some of: {', '.join(RECIPES)}")
+    parser.add_argument("--ranks", type=int, default=1, help="data-parallel training workers of verl")
     asked = parser.parse_args()
+    names = list(RECIPES) if asked.recipe == "all" else asked.recipe.split(",")
     made = subprocess.run(
         [sys.executable, str(ROOT / "scripts" / "environment"), "verl"], stdout=subprocess.PIPE, check=True
     )
     python = made.stdout.decode().split()[-1]
     with tempfile.TemporaryDirectory(prefix="verl-parity-") as scratch:
         folder = Path(scratch)
-        recipe, batch = asyncio.run(rollouts(folder / "collect"))
-        ours = local_gradient(recipe, batch)
-        theirs = asyncio.run(through_verl(python, recipe, batch, folder))
-        told: dict[str, Any] = dict(compare(batch, ours, theirs))
+        records = asyncio.run(rollouts(folder / "collect"))
+        every = [compare(name, python, records, folder / name, asked.ranks) for name in names]
+        told: dict[str, Any] = {**every[0], "ranks": asked.ranks}
+        told["recipes"] = {one["recipe"]: one for one in every} if len(every) > 1 else {}
         if asked.curves:
             runs = {d: [curve(d, s, python, folder / d) for s in SEEDS] for d in ("local", "verl")}
             told["curves"] = overlap(runs["local"], runs["verl"])
     print(json.dumps(told))
-    same = (
-        told["advantage_difference"] <= 1e-6
-        and told["gradient_cosine"] > 0.9999
-        and told["gradient_relative_error"] < 1e-3
-    )
+    same = all(map(equal, every))
     if asked.curves:
         same = same and told["curves"]["steps_within_the_other_band"] >= 0.9 * CURVE_STEPS
     return 0 if same else 1

@@ -48,11 +48,16 @@ def given(task: str) -> dict[str, Sequence[tuple[str, str]]]:
     return {"messages": [("user", task)]}
 
 
-async def ask(runnable: Any, task: str, stream: bool) -> str:
-    """The last message; LangChain streams from the model where somebody listens to its tokens."""
+async def finish(runnable: Any, task: str, stream: bool) -> Any:
+    """A graph's last state; LangChain streams from the model where somebody listens to its tokens."""
     if not stream:
-        return str((await runnable.ainvoke(given(task)))["messages"][-1].content)
+        return await runnable.ainvoke(given(task))
     last: Any = None
     async for mode, item in runnable.astream(given(task), stream_mode=["messages", "values"]):
         last = item if mode == "values" else last
-    return str(last["messages"][-1].content)
+    return last
+
+
+async def ask(runnable: Any, task: str, stream: bool) -> str:
+    """The last message."""
+    return str((await finish(runnable, task, stream))["messages"][-1].content)

@@ -1,53 +1,9 @@
-"""A leased attempt in front of a real gateway and store, and what they say of its calls afterwards."""
+"""The suite's ``through_gateway``, which lives in ``agentlightning.testing.contract``."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from pathlib import Path
-
-from contract.recording import Recording
-
-from agentlightning.credit.verdicts import Verdict, verdicts
-from agentlightning.gateway import AttemptInfo, Gateway, Upstream
-from agentlightning.keys import Keys
-from agentlightning.store import SQLiteStore
-from agentlightning.testing import ScriptedModelServer
-from agentlightning.types import AttemptStatus, Record
-
-
-class Leased(Recording):
-    """A recording of an attempt that the store knows and the gateway serves."""
-
-    def __init__(self, store: SQLiteStore, gateway: Gateway, rollout_id: str, info: AttemptInfo) -> None:
-        super().__init__("leased", gateway.url)
-        self._store = store
-        self.context.rollout_id, self.context.attempt_id = rollout_id, info.attempt_id
-        self.context.key = gateway.open_attempt(info)
-
-    async def finish(self) -> tuple[Record, list[Verdict]]:
-        """End the attempt; its record, and the verdict of each call in order."""
-        context = self.context
-        await self._store.update_attempt(
-            context.rollout_id, context.attempt_id, AttemptStatus.SUCCEEDED, spans=self.spans
-        )
-        (record,) = await self._store.records([context.rollout_id])
-        found = verdicts(record)
-        return record, [found[call.call_id] for call in record.calls]
-
-
-@asynccontextmanager
-async def leased_attempt(server: ScriptedModelServer, folder: Path) -> AsyncIterator[Leased]:
-    """A gateway before ``server`` with a store in ``folder``, and one attempt."""
-    store = SQLiteStore(folder / "store.sqlite")
-    gateway = Gateway(store, Keys())
-    gateway.add_route(Upstream(policy="policy", url=server.url, model="policy"))
-    await gateway.start()
-    try:
-        lease = await store.start_rollout({"question": 1}, worker_id="contract")
-        rollout_id, attempt = lease.rollout.rollout_id, lease.attempt
-        info = AttemptInfo(rollout_id=rollout_id, attempt_id=attempt.attempt_id, fence=attempt.fence)
-        yield Leased(store, gateway, rollout_id, info)
-    finally:
-        await gateway.stop()
-        await store.close()
+from agentlightning.testing.contract.through_gateway import (
+    Leased as Leased,
+    Served as Served,
+    leased_attempt as leased_attempt,
+)

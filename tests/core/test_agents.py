@@ -1,18 +1,15 @@
-"""Agents: functions, classes, objects, and decorated classes that stay what they were."""
+"""Agents: functions, classes, objects, and objects of marked classes that are scored."""
 
 from __future__ import annotations
 
 import asyncio
-import functools
 import inspect
 import pickle
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Generator
-from dataclasses import dataclass
 
 import pytest
 
-from agentlightning.agents import AgentError, FunctionAgent, LitAgent, agent, as_agent, rollout
-from agentlightning.capture.context import current_tags
+from agentlightning.agents import AgentError, FunctionAgent, LitAgent, as_agent, rollout
+from agentlightning.marks import agent
 from agentlightning.types import LLM, PromptTemplate, Rollout
 
 LLM_RESOURCE = LLM(endpoint="http://127.0.0.1:1/v1", model="policy")
@@ -96,74 +93,6 @@ def test_lit_agent_modes() -> None:
         LitAgent().rollout(0, {}, ROLLOUT)
 
 
-@agent
-@dataclass
-class Marked:
-    """A dataclass agent at module level, so that it pickles."""
-
-    size: int = 2
-
-    def run(self, task: str) -> dict[str, str]:
-        return {"task": task, **current_tags()}
-
-    async def arun(self, task: str) -> dict[str, str]:
-        await asyncio.sleep(0)
-        return {"task": task, **current_tags()}
-
-
-def test_marked_class_is_the_same_class() -> None:
-    assert isinstance(Marked, type) and Marked.__name__ == "Marked"
-    assert list(inspect.signature(Marked.run).parameters) == ["self", "task"]
-    assert pickle.loads(pickle.dumps(Marked(3))) == Marked(3)
-    assert Marked().run("x") == {"task": "x", "agent": "Marked"}
-    assert current_tags() == {}
-
-    class Child(Marked):
-        def run(self, task: str) -> dict[str, str]:
-            return super().run(task) | {"child": "1"}
-
-    assert Child().run("y") == {"task": "y", "agent": "Marked", "child": "1"}
-
-
-async def test_marked_coroutines_and_generators_tag_only_their_own_code() -> None:
-    @agent(name="writer", methods=["stream", "arun"])
-    class Streamer:
-        async def arun(self) -> dict[str, str]:
-            return current_tags()
-
-        async def stream(self, n: int) -> AsyncIterator[dict[str, str]]:
-            for _ in range(n):
-                yield current_tags()
-
-    assert await Streamer().arun() == {"agent": "writer"}
-    seen = []
-    async for item in Streamer().stream(2):
-        seen.append((item, current_tags()))
-    assert seen == [({"agent": "writer"}, {})] * 2
-
-
-async def test_a_marked_method_may_leave_its_work_to_be_awaited() -> None:
-    @agent(name="writer")
-    class Lazy:
-        def run(self, task: str) -> Awaitable[dict[str, str]]:
-            async def work() -> dict[str, str]:
-                return {**current_tags(), "task": task}
-
-            return work()
-
-    made = Lazy().run("x")
-    assert current_tags() == {}
-    assert await made == {"agent": "writer", "task": "x"}
-
-
-def test_class_without_entry_is_refused() -> None:
-    with pytest.raises(AgentError, match="give methods="):
-
-        @agent
-        class Nothing:
-            pass
-
-
 def test_lit_agent_decides_per_mode_what_it_calls() -> None:
     class Mixed(LitAgent[int]):
         async def training_rollout_async(self, task: int, resources: dict, rollout: Rollout) -> float:
@@ -206,156 +135,58 @@ def test_class_that_needs_arguments_is_refused_with_what_to_do() -> None:
         as_agent(Solver)
 
 
-def test_marked_static_and_class_methods_keep_their_kind() -> None:
-    @agent(methods=["make", "solve"])
-    class Tools:
-        @staticmethod
-        def solve(x: int) -> tuple[int, dict[str, str]]:
-            return x, current_tags()
+@agent(name="writer", reward=lambda task, result: float(len(result)))
+class Writer:
+    """At module level, so that it pickles."""
 
-        @classmethod
-        def make(cls) -> tuple[type, dict[str, str]]:
-            return cls, current_tags()
+    def __init__(self, word: str = "abc") -> None:
+        self.word = word
 
-    assert isinstance(inspect.getattr_static(Tools, "solve"), staticmethod)
-    assert Tools.solve(1) == Tools().solve(1) == (1, {"agent": "Tools"})
-    assert Tools.make() == Tools().make() == (Tools, {"agent": "Tools"})
+    def run(self, task: int) -> str:
+        return self.word * task
 
-    @agent(name="sub", methods=["make", "solve"])
-    class Sub(Tools):
+    async def arun(self, task: int, llm: LLM) -> str:
+        return self.word * task
+
+
+def test_an_object_of_a_marked_class_is_scored_by_its_function() -> None:
+    scored = as_agent(Writer)
+    assert isinstance(scored, FunctionAgent) and (scored.name, scored.is_async) == ("writer", False)
+    assert scored.rollout(2, {}, ROLLOUT) == 6.0
+    assert as_agent(Writer("x").run).rollout(2, {}, ROLLOUT) == 2.0
+    assert as_agent(pickle.loads(pickle.dumps(as_agent(Writer("xy"))))).rollout(2, {}, ROLLOUT) == 4.0
+    assert Writer().run(1) == "abc", "its own callers get what they always got"
+
+
+async def test_async_methods_and_async_reward_functions() -> None:
+    assert await as_agent(Writer().arun).entry("train")(2, {"llm": LLM_RESOURCE}, ROLLOUT) == 6.0
+
+    async def score(result: str) -> int:
+        await asyncio.sleep(0)
+        return len(result)
+
+    @agent(reward=score)
+    class Both(Writer):
         pass
 
-    assert Sub.solve(1) == (1, {"agent": "sub"}) and Sub.make() == (Sub, {"agent": "sub"})
-    assert Tools.solve(1) == (1, {"agent": "Tools"}) and Tools.make() == (Tools, {"agent": "Tools"})
+    assert await as_agent(Both).rollout(2, {}, ROLLOUT) == 6.0
+    assert await as_agent(Both().arun).rollout_async(1, {"llm": LLM_RESOURCE}, ROLLOUT) == 3.0
 
 
-def test_marked_sync_generators_tag_only_their_own_code() -> None:
-    seen: list[dict[str, str]] = []
+def test_a_marked_class_without_run_is_run_by_its_entry_method() -> None:
+    @agent(methods=["answer"])
+    class Odd:
+        def answer(self, task: int) -> float:
+            return task + 0.5
 
-    @agent(methods=["stream"])
-    class Streamer:
-        def stream(self, n: int) -> Generator[dict[str, str], str, str]:
-            try:
-                for _ in range(n):
-                    try:
-                        answer = yield current_tags()
-                        seen.append({"answer": answer})
-                    except KeyError:
-                        seen.append({"thrown": "in"})
-                return "done"
-            finally:
-                seen.append(current_tags())
-
-    assert inspect.isgeneratorfunction(Streamer.stream)
-    source = Streamer().stream(3)
-    assert next(source) == {"agent": "Streamer"} and current_tags() == {}
-    assert source.send("x") == {"agent": "Streamer"} and current_tags() == {}
-    assert source.throw(KeyError()) == {"agent": "Streamer"} and current_tags() == {}
-    with pytest.raises(StopIteration) as end:
-        source.send("y")
-    assert end.value.value == "done"
-    assert seen == [{"answer": "x"}, {"thrown": "in"}, {"answer": "y"}, {"agent": "Streamer"}]
+    assert as_agent(Odd).rollout(1, {}, ROLLOUT) == 1.5
 
 
-async def test_marked_async_generators_pass_on_what_is_sent_and_thrown() -> None:
-    @agent(methods=["stream"])
-    class Streamer:
-        async def stream(self) -> AsyncGenerator[object, object]:
-            answer = yield "first"
-            try:
-                yield answer
-            except KeyError:
-                yield current_tags()
+def test_a_reward_function_on_a_lit_agent_is_refused() -> None:
+    @agent(methods=["rollout"], reward=len)
+    class Mine(LitAgent[int]):
+        def rollout(self, task: int, resources: dict, rollout: Rollout) -> float:
+            return 1.0
 
-    source = Streamer().stream()
-    assert await anext(source) == "first"
-    assert await source.asend(5) == 5
-    assert await source.athrow(KeyError()) == {"agent": "Streamer"} and current_tags() == {}
-    await source.aclose()
-
-
-async def test_an_object_has_the_name_of_its_nearest_marked_class() -> None:
-    @agent
-    class Base:
-        def run(self) -> dict[str, str]:
-            return current_tags()
-
-        async def arun(self) -> dict[str, str]:
-            return current_tags()
-
-    @agent
-    class Critic(Base):
-        def run(self) -> dict[str, str]:
-            return super().run()
-
-    @agent(name="child")
-    class Inherits(Base):
-        pass
-
-    class Asks(Base):
-        def run(self) -> dict[str, str]:
-            with_me = super().run()
-            return {"other": Critic().run()["agent"], **with_me}
-
-    assert Critic().run() == {"agent": "Critic"} == await Critic().arun()
-    assert Inherits().run() == {"agent": "child"}
-    assert Base().run() == {"agent": "Base"} == await Base().arun()
-    assert Asks().run() == {"agent": "Base", "other": "Critic"}
-
-
-def test_an_inherited_method_may_be_wrapped_after_the_mark(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Base:
-        def run(self, task: str) -> str:
-            return f"{task} by {current_tags()['agent']}"
-
-    @agent(name="mine")
-    class Mine(Base):
-        pass
-
-    inner = Base.run
-    monkeypatch.setattr(Base, "run", lambda self, task: f"wrapped {inner(self, task)}")
-    assert Mine().run("t") == "wrapped t by mine"
-
-
-def test_an_inherited_method_of_a_class_that_was_made_anew() -> None:
-    class Base:
-        __slots__ = ()
-
-        def run(self) -> str:
-            return current_tags()["agent"]
-
-    @dataclass(slots=True)
-    @agent(name="mine")
-    class Mine(Base):
-        x: int = 1
-
-    assert Mine().run() == "mine"
-
-
-def test_a_wrapper_of_somebody_else_survives_a_second_mark() -> None:
-    @agent(methods=["solve"])
-    class Base:
-        @staticmethod
-        def solve() -> dict[str, str]:
-            return current_tags()
-
-    inner = Base.solve
-
-    @functools.wraps(inner)
-    def counted() -> dict[str, str]:
-        return {"counted": "1", **inner()}
-
-    Base.solve = staticmethod(counted)  # type: ignore[method-assign]
-    agent(name="again", methods=["solve"])(Base)
-    assert Base.solve()["counted"] == "1"
-
-
-@pytest.mark.parametrize(
-    ("methods", "match"), [(["nope"], "has no method 'nope'"), (["size"], "is of type int, not a method")]
-)
-def test_methods_that_cannot_be_marked_are_refused(methods: list[str], match: str) -> None:
-    class Mine:
-        size = 3
-
-    with pytest.raises(AgentError, match=match):
-        agent(methods=methods)(Mine)
+    with pytest.raises(AgentError, match="Mine is a LitAgent, which returns its reward itself"):
+        as_agent(Mine)

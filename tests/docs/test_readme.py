@@ -14,9 +14,11 @@ from agentlightning.plugins import build
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
-BLOCKS = re.findall(r"```python\n(.*?)```", README, re.S)
+OWN = re.sub(r"<!-- frameworks:.*?<!-- /frameworks -->", "", README, flags=re.S)
+"""Without what is generated from the adapters' pages, which need their frameworks."""
+BLOCKS = re.findall(r"```python\n(.*?)```", OWN, re.S)
 PAGES = sorted(
-    p for p in ROOT.rglob("*.md") if not {".venv", "dist", "runs"} & set(p.relative_to(ROOT).parts)
+    p for p in ROOT.rglob("*.md") if not {".venv", ".venvs", "dist", "runs"} & set(p.relative_to(ROOT).parts)
 )
 
 

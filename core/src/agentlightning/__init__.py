@@ -14,9 +14,10 @@ from agentlightning._version import __version__ as __version__
 
 if TYPE_CHECKING:
     from agentlightning import tracer as tracer
-    from agentlightning.agents import LitAgent as LitAgent, agent as agent, rollout as rollout
+    from agentlightning.agents import LitAgent as LitAgent, rollout as rollout
     from agentlightning.algorithms.algo import Algorithm as Algorithm, algo as algo
     from agentlightning.algorithms.baseline import FAST as FAST, Baseline as Baseline
+    from agentlightning.algorithms.verl import VERL as VERL
     from agentlightning.capture.context import (
         current_attempt as current_attempt,
         current_task as current_task,
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
         TraceToMessages as TraceToMessages,
     )
     from agentlightning.hookspecs import hookimpl as hookimpl, hookspec as hookspec
+    from agentlightning.marks import agent as agent
     from agentlightning.plugins import PluginError as PluginError, Plugins as Plugins
     from agentlightning.recipes import GRPO as GRPO, RLOO as RLOO
     from agentlightning.runner.hooks import Hook as Hook
@@ -50,6 +52,7 @@ if TYPE_CHECKING:
         ClientServerExecutionStrategy as ClientServerExecutionStrategy,
         SharedMemoryExecutionStrategy as SharedMemoryExecutionStrategy,
     )
+    from agentlightning.serving import PolicyFolder as PolicyFolder
     from agentlightning.store import StoreClient, open_store as open_store
     from agentlightning.store.lightning import LightningStore as LightningStore
     from agentlightning.tracer.tracers import (
@@ -102,18 +105,21 @@ _PUBLIC = {
     "": "tracer",
     "algorithms.algo": "Algorithm algo",
     "algorithms.baseline": "Baseline FAST",
-    "agents": "LitAgent agent rollout",
+    "algorithms.verl": "VERL",
+    "agents": "LitAgent rollout",
     "capture.context": "current_attempt current_task tagged",
     "capture.emitters": "emit_annotation emit_exception emit_message emit_object emit_reward operation",
     "capture.rewards": "find_final_reward find_reward_spans get_reward_value",
     "capture.tool_call": "emit_tool_call",
     "converters": "LlmProxyTraceToTriplet TraceToMessages TracerTraceToTriplet",
     "hookspecs": "hookimpl hookspec",
+    "marks": "agent",
     "plugins": "PluginError Plugins",
     "recipes": "GRPO RLOO",
     "runner.hooks": "Hook",
     "runner.lit": "LitAgentRunner",
     "runner.strategy": "ClientServerExecutionStrategy SharedMemoryExecutionStrategy",
+    "serving": "PolicyFolder",
     "store": "LightningStoreClient=StoreClient open_store",
     "store.lightning": "LightningStore",
     "tracer.tracers": "AgentOpsTracer DummyTracer OtelTracer",

@@ -1,9 +1,8 @@
-"""What a runner runs: agents as functions, as classes with a seed-style interface, or decorated classes.
+"""What a runner runs: agents as functions, as classes with a seed-style interface, or marked classes.
 
 ``@agl.rollout`` turns a function ``(task, llm) -> float`` into an agent and leaves it callable.
-``LitAgent`` is the class form. ``@agl.agent`` marks an existing agent class of any framework *in place*: its
-entry methods tag the calls made inside them with the agent's name; the class object, its signature and its
-subclasses stay what they are.
+``LitAgent`` is the class form. An object of a class that ``@agl.agent`` marked with a ``reward`` may return
+what it likes: the reward function makes the rollout's reward of it.
 """
 
 from __future__ import annotations
@@ -12,22 +11,22 @@ import functools
 import inspect
 import math
 import sys
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Sequence
-from contextlib import AbstractContextManager
-from typing import Any, Generic, TypeVar, overload
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar
 
-from agentlightning.capture.context import tagged
-from agentlightning.types import LLM, PromptTemplate, Resource, Rollout, Span, Triplet, UsageError
+from agentlightning.capture.context import current_attempt
+from agentlightning.capture.entries import around
+from agentlightning.marks import agent as agent
+from agentlightning.marks.entry import entries_of, word_of
+from agentlightning.marks.errors import AgentError as AgentError
+from agentlightning.marks.score import Score
+from agentlightning.types import LLM, PromptTemplate, Resource, Rollout, Span, Triplet
 
 Task = TypeVar("Task")
 Result = float | int | bool | None | Sequence[Span | Triplet]
 """A number is the final reward; ``None``: rewards were emitted, or are missing; spans are added to the
 attempt; triplets are what is trained of it (``docs/rollouts.md``).
 """
-
-
-class AgentError(UsageError, TypeError):
-    """Something that cannot be run as an agent, with what it would need."""
 
 
 class LitAgent(Generic[Task]):
@@ -118,7 +117,7 @@ class FunctionAgent(LitAgent[Any]):
         self._parameters = _parameters(function)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.function(*args, **kwargs)
+        return around(self.function)(*args, **kwargs)
 
     def __reduce__(self) -> str | tuple[Any, ...]:
         """As pickle: by name where a decorator put it in its function's place, else function and name."""
@@ -150,6 +149,36 @@ class FunctionAgent(LitAgent[Any]):
             if value is not None:
                 given[name] = value
         return given
+
+
+class ScoredAgent(FunctionAgent):
+    """``function``, a method of ``owner``, whose class was marked with a reward function: what the method
+    returns is for that, and the rollout gets its number.
+    """
+
+    def __init__(self, function: Callable[..., Any], owner: Any, score: Score, *, name: str) -> None:
+        super().__init__(function, name=name)
+        self.owner, self.score = owner, score
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """The class is imported with its mark."""
+        return as_agent, (self.function,)
+
+    def rollout(self, task: Any, resources: dict[str, Resource], rollout: Rollout) -> Any:
+        self._scores()
+        result = super().rollout(task, resources, rollout)
+        return self._later(result) if inspect.isawaitable(result) else self.score.ask(result, self.owner)
+
+    async def rollout_async(self, task: Any, resources: dict[str, Resource], rollout: Rollout) -> Result:
+        self._scores()
+        return await self._later(super().rollout_async(task, resources, rollout))
+
+    async def _later(self, result: Any) -> Result:
+        return await self.score.asked(await result, self.owner)
+
+    def _scores(self) -> None:
+        if (attempt := current_attempt()) is not None:
+            attempt.scored = self.owner
 
 
 def _named_agent(function: Callable[..., Any], name: str) -> FunctionAgent:
@@ -185,21 +214,44 @@ def rollout(function: Callable[..., Any]) -> FunctionAgent:
 
 def as_agent(target: Any) -> LitAgent[Any]:
     """Anything a user may hand to the trainer, as an agent: LitAgent, function, class, or object with
-    ``run``.
+    ``run``, or with an entry method that ``@agl.agent`` marked.
     """
     if isinstance(target, type):
         target = _instance(target)
     if isinstance(target, LitAgent):
-        return target
+        return _unscored(target)
     if inspect.isroutine(target) or isinstance(target, functools.partial):
-        return FunctionAgent(target)
-    run = getattr(target, "run", None)
-    if callable(run):
-        return FunctionAgent(run, name=type(target).__name__)
+        return _method(target) or FunctionAgent(target)
+    for name in ("run", *entries_of(type(target))):
+        entry = getattr(target, name, None)
+        if callable(entry):
+            return _method(entry) or FunctionAgent(entry, name=type(target).__name__)
     raise AgentError(
         f"{target!r} is no agent: give a function (task, llm) -> reward, a LitAgent, or an object "
         "with run(task, …)"
     )
+
+
+def _method(function: Any) -> FunctionAgent | None:
+    """A method of an object of a marked class with a reward function; ``None`` for other functions."""
+    owner, name = getattr(function, "__self__", None), getattr(function, "__name__", "")
+    word = None if owner is None or isinstance(owner, type) else word_of(owner, name)
+    return (
+        None
+        if word is None or word.score is None
+        else ScoredAgent(function, owner, word.score, name=word.name)
+    )
+
+
+def _unscored(agent: LitAgent[Any]) -> LitAgent[Any]:
+    name = next(iter(entries_of(type(agent))), None)
+    word = word_of(agent, name) if name else None
+    if word is not None and word.score is not None:
+        raise AgentError(
+            f"{type(agent).__name__} is a LitAgent, which returns its reward itself: leave reward= out of "
+            "its @agl.agent, or make it a class of its own with run(task, …)"
+        )
+    return agent
 
 
 def _instance(cls: type) -> Any:
@@ -213,187 +265,3 @@ def _instance(cls: type) -> Any:
     except ValueError:  # a class written in C may have no signature to look at
         pass
     return cls()
-
-
-# ------------------------------------------------------------------------------------------ @agl.agent
-
-_DEFAULT_ENTRY = ("run", "arun", "invoke", "ainvoke", "__call__")
-_MARKS = "__agl_marks__"
-"""Attribute of a marked class: its own entry methods → name."""
-C = TypeVar("C", bound=type)
-Tagging = Callable[[tuple[Any, ...]], AbstractContextManager[None]]
-"""Tags what runs within, given the positional arguments of the call."""
-
-
-@overload
-def agent(cls: C, /) -> C: ...
-@overload
-def agent(*, name: str | None = None, methods: Sequence[str] | None = None) -> Callable[[C], C]: ...
-def agent(cls: C | None = None, /, *, name: str | None = None, methods: Sequence[str] | None = None) -> Any:
-    """Mark an existing agent class, in place: calls inside its entry methods carry the tag ``agent=name``.
-
-    ``methods`` defaults to what the class's framework adapter says, else those of ``run, arun, invoke,
-    ainvoke, __call__`` that the class defines, else those it inherits. Sync, async, generator, static and
-    class methods keep their kind. An object has one name: that of the nearest marked class, also in entry
-    methods it inherits or reaches through ``super()``.
-    """
-
-    def mark(target: C) -> C:
-        entries = list(methods) if methods else _entry_methods(target)
-        if not entries:
-            raise AgentError(
-                f"{target.__name__} has none of {', '.join(_DEFAULT_ENTRY)} and no adapter knows it; "
-                "give methods=[…]"
-            )
-        called = name or target.__name__
-        for entry in entries:
-            setattr(target, entry, _marked(target, entry, called))
-        setattr(target, _MARKS, {**vars(target).get(_MARKS, {}), **dict.fromkeys(entries, called)})
-        return target
-
-    return mark if cls is None else mark(cls)
-
-
-def _entry_methods(cls: type) -> list[str]:
-    from agentlightning import plugins
-
-    for spec in plugins.load().adapters.values():
-        found = list(spec.entry_methods(cls)) if spec.entry_methods else []
-        if found:
-            return found
-    own = [m for m in _DEFAULT_ENTRY if m in vars(cls)]
-    return own or [m for m in _DEFAULT_ENTRY if any(m in vars(base) for base in cls.__mro__)]
-
-
-def _marked(cls: type, entry: str, name: str) -> Any:
-    """The method that replaces ``entry``: of the same kind, tagging what runs in it."""
-    try:
-        found = inspect.getattr_static(cls, entry)
-    except AttributeError:
-        raise AgentError(f"{cls.__name__} has no method {entry!r}") from None
-
-    def named(args: tuple[Any, ...]) -> AbstractContextManager[None]:
-        return tagged(agent=_name(args[0], entry, name) if args else name)
-
-    if isinstance(found, staticmethod):  # it is given no object, so the name is the mark's own
-        return staticmethod(_tagging(_unmarked(found.__func__), lambda args: tagged(agent=name)))
-    if isinstance(found, classmethod):
-        return classmethod(_tagging(found.__func__, named))
-    if not callable(found):
-        raise AgentError(f"{cls.__name__}.{entry} is of type {type(found).__name__}, not a method")
-    return _tagging(found, named, None if entry in vars(cls) else _inherited(cls, entry, found))
-
-
-def _inherited(cls: type, entry: str, found: Callable[..., Any]) -> Callable[..., Any]:
-    """The method as the bases of ``cls`` have it when it is called: an adapter may wrap it there later."""
-
-    def call(owner: Any, *args: Any, **kwargs: Any) -> Any:
-        if not isinstance(owner, cls):  # the class was made anew, as ``dataclass(slots=True)`` does
-            return found(owner, *args, **kwargs)
-        return getattr(super(cls, owner), entry)(*args, **kwargs)
-
-    return call
-
-
-def _unmarked(function: Callable[..., Any]) -> Callable[..., Any]:
-    """What is under our wrapper, if ``function`` is one; wrappers of others copy the attribute and stay."""
-    wrapper, method = getattr(function, "__agl_unmarked__", (None, function))
-    return method if wrapper is function else function
-
-
-def _name(owner: Any, entry: str, default: str) -> str:
-    """The name of an object, or of a class, when it runs ``entry``: what its nearest marked class says."""
-    for base in (owner if isinstance(owner, type) else type(owner)).__mro__:
-        marks: dict[str, str] | None = vars(base).get(_MARKS)
-        if marks:
-            return marks.get(entry) or next(iter(marks.values()))
-    return default
-
-
-def _tagging(
-    method: Callable[..., Any], tag: Tagging, inner: Callable[..., Any] | None = None
-) -> Callable[..., Any]:
-    """A wrapper of ``method``'s kind that tags what runs in it, and calls ``inner`` (default: ``method``)."""
-    wrapper: Any
-    run = inner or method
-    if inspect.isasyncgenfunction(method):
-        wrapper = _async_generator(run, tag)
-    elif inspect.isgeneratorfunction(method):
-        wrapper = _generator(run, tag)
-    elif inspect.iscoroutinefunction(method):
-
-        async def coroutine(*args: Any, **kwargs: Any) -> Any:
-            with tag(args):
-                return await run(*args, **kwargs)
-
-        wrapper = coroutine
-    else:
-
-        def call(*args: Any, **kwargs: Any) -> Any:
-            with tag(args):
-                result = run(*args, **kwargs)
-            return _later(result, tag, args) if inspect.iscoroutine(result) else result
-
-        wrapper = call
-    functools.update_wrapper(wrapper, method)
-    wrapper.__agl_unmarked__ = (wrapper, method)
-    made: Callable[..., Any] = wrapper
-    return made
-
-
-async def _later(result: Coroutine[Any, Any, Any], tag: Tagging, args: tuple[Any, ...]) -> Any:
-    """What a plain method left to be awaited, tagged like the method."""
-    with tag(args):
-        return await result
-
-
-def _async_generator(
-    method: Callable[..., AsyncGenerator[Any, Any]], tag: Tagging
-) -> Callable[..., AsyncGenerator[Any, Any]]:
-    """``method`` tagged while its own code runs, never across a yield."""
-
-    async def stream(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
-        source = method(*args, **kwargs)
-        advance = source.__anext__()
-        try:
-            while True:
-                with tag(args):
-                    try:
-                        item = await advance
-                    except StopAsyncIteration:
-                        return
-                try:
-                    advance = source.asend((yield item))
-                except Exception as error:  # thrown in by the caller
-                    advance = source.athrow(error)
-        finally:
-            with tag(args):
-                await source.aclose()
-
-    return stream
-
-
-def _generator(
-    method: Callable[..., Generator[Any, Any, Any]], tag: Tagging
-) -> Callable[..., Generator[Any, Any, Any]]:
-    """``method`` tagged while its own code runs, never across a yield."""
-
-    def stream(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
-        source = method(*args, **kwargs)
-        advance = functools.partial(next, source)
-        try:
-            while True:
-                with tag(args):
-                    try:
-                        item = advance()
-                    except StopIteration as end:
-                        return end.value
-                try:
-                    advance = functools.partial(source.send, (yield item))
-                except Exception as error:  # thrown in by the caller
-                    advance = functools.partial(source.throw, error)
-        finally:
-            with tag(args):
-                source.close()
-
-    return stream

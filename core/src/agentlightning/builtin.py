@@ -11,6 +11,7 @@ from typing import Any
 
 from agentlightning.hookspecs import hookimpl
 from agentlightning.specs import (
+    AdapterSpec,
     AlgorithmSpec,
     BaselineSpec,
     CommandSpec,
@@ -19,8 +20,15 @@ from agentlightning.specs import (
     StoreSpec,
     Tracker,
     TrackerSpec,
+    lazily,
 )
 from agentlightning.types import Recipe
+
+
+@hookimpl
+def agl_adapters() -> list[AdapterSpec]:
+    instrumentor = lazily("agentlightning.capture.anthropic:AnthropicInstrumentor")
+    return [AdapterSpec("anthropic", "anthropic", instrumentor, requires="anthropic >= 0.70, < 3")]
 
 
 @hookimpl
@@ -129,6 +137,7 @@ def agl_commands() -> list[CommandSpec]:
 
     return [
         CommandSpec("train", command("train"), "train an agent"),
+        CommandSpec("run", command("run_program"), "run a program as it is, and record its model calls"),
         CommandSpec("eval", command("evaluate"), "score an agent on tasks"),
         CommandSpec("store", command("store"), "serve a store"),
         CommandSpec("runner", command("runner"), "run an agent on a store's rollouts"),

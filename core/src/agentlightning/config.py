@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import inspect
+import os
 import re
 import sys
 import traceback
@@ -17,10 +18,19 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from agentlightning.algorithms.batching import check_tasks
-from agentlightning.types import UsageError
+from agentlightning.serving import Given, PolicyFolder, read_policies
+from agentlightning.types import LLM, UsageError
 from agentlightning.types.failure import ATTEMPTS
 
 
@@ -52,6 +62,8 @@ class AgentSection(_Section):
     """Attempts of a rollout whose failures are all of kinds that `training.failure` tries again."""
     select: str | list[str] | None = None
     """Agents whose calls are trained: a name, names, or ``re:pattern``; none: all."""
+    policies: dict[str, str] = {}
+    """Who talks to which of `backend.policies`: agent, role, node or ``re:…`` → name; the first counts."""
 
     @field_validator("select")
     @classmethod
@@ -101,12 +113,40 @@ class EnvironmentSection(_Section):
     headroom_tasks: int = Field(default=100, ge=1)
 
 
+class PolicySection(_Section):
+    """A policy by name: a folder (``path``), or an ``endpoint`` that is asked and never trained."""
+
+    path: str | None = None
+    train: bool = True
+    """Whether a folder is trained, or served as it is."""
+    options: dict[str, Any] = {}
+    """The driver's settings for it, over those of the run."""
+    endpoint: str | None = None
+    model: str | None = None
+    api_key_env: str | None = None
+    """Environment variable that holds the endpoint's key."""
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> PolicySection:
+        if (self.path is None) == (self.endpoint is None):
+            raise ValueError("give either path (a folder), or endpoint and model")
+        if self.endpoint is None and (self.model or self.api_key_env):
+            raise ValueError("model and api_key_env belong to an endpoint, not to a path")
+        if self.endpoint is not None and not self.model:
+            raise ValueError("give the model that the endpoint is to be asked for")
+        if self.endpoint is not None and self.model_fields_set & {"train", "options"}:
+            raise ValueError("an endpoint is never trained: train and options belong to a path")
+        return self
+
+
 class BackendSection(_Section):
     """Who runs the recipe, on which policy."""
 
     driver: str = "local"
-    policy: str
-    """Folder of the policy to start from, in Hugging Face layout."""
+    policy: str | None = None
+    """Folder of the policy to start from, in Hugging Face layout; the only one there is."""
+    policies: dict[str, PolicySection] = {}
+    """Instead of `policy`: several, by name."""
     options: dict[str, Any] = {}
     """The driver's own settings (learning rate, threads, device, …)."""
     over_length: Literal["error", "drop", "truncate"] = "error"
@@ -117,6 +157,12 @@ class BackendSection(_Section):
     """Tokens of prompt and answer together; none: what the engine says."""
     reasoning: Literal["keep", "split", "split-opened"] = "keep"
     """Whether agents see ``<think>…</think>`` in the text, or apart from it."""
+
+    @model_validator(mode="after")
+    def _one_way(self) -> BackendSection:
+        if (self.policy is None) == (not self.policies):
+            raise ValueError("give either policy (a folder), or policies by name")
+        return self
 
 
 class RunConfig(_Section):
@@ -171,6 +217,16 @@ def load_config(file: str | Path, overrides: dict[str, Any] | None = None) -> Ru
         lines = [f"{path}: {'.'.join(map(str, e['loc']))}: {e['msg']}{_near(e)}" for e in error.errors()]
         raise ConfigError("\n".join(lines)) from None
     config._folder = path.resolve().parent
+    try:
+        read_policies(policies_of(config, keys=False), config.agent.policies)
+    except UsageError as error:  # of either section: a name that cannot be, or that the other does not know
+        said = str(error)
+        said = (
+            f"agent.{said}"
+            if said.startswith("policies")
+            else said.replace("policy ", "backend.policies: ", 1)
+        )
+        raise ConfigError(f"{path}: {said}") from None
     for entry in reversed(config.pythonpath):
         folder = str(config.path(entry))
         if folder not in sys.path:
@@ -184,11 +240,34 @@ def _near(error: Mapping[str, Any]) -> str:
         return ""
     section: Any = RunConfig
     for part in error["loc"][:-1]:
+        if part not in section.model_fields:  # the name of a policy
+            continue
         kind = section.model_fields[part].annotation
         section = next(k for k in (kind, *get_args(kind)) if isinstance(k, type) and issubclass(k, _Section))
     known = [name for name in section.model_fields if name != "folder"]  # that is ours to set
     near = difflib.get_close_matches(str(error["loc"][-1]), known, n=1)
     return f". Did you mean {near[0]!r}?" if near else f"; known here: {', '.join(known)}"
+
+
+def policies_of(config: RunConfig, *, keys: bool = True) -> Given | dict[str, Given]:
+    """What the configuration gives the trainer as ``policy``. ``keys``: with the keys of endpoints, which are
+    read from the environment; :class:`ConfigError` if one is not there.
+    """
+    backend = config.backend
+    if backend.policy is not None:
+        return config.path(backend.policy)
+    return {name: _given(config, name, one, keys) for name, one in backend.policies.items()}
+
+
+def _given(config: RunConfig, name: str, one: PolicySection, keys: bool) -> Given:
+    if one.endpoint is None:
+        return PolicyFolder(config.path(one.path or ""), one.train, one.options)
+    key = os.environ.get(one.api_key_env) if one.api_key_env else None
+    if keys and one.api_key_env and not key:
+        raise ConfigError(
+            f"backend.policies.{name}.api_key_env: the environment variable {one.api_key_env} is not set"
+        )
+    return LLM(endpoint=one.endpoint, model=one.model or "", api_key=key)
 
 
 def _assign(data: dict[str, Any], dotted: str, value: Any, path: Path) -> None:

@@ -24,7 +24,7 @@ from agentlightning.store.lock import FileLock, Locked
 from agentlightning.types import Evaluation, StepReport, UsageError
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-FIXED = ("recipe", "failure", "seed", "batch_size", "driver", "data")
+FIXED = ("recipe", "failure", "seed", "batch_size", "driver", "data", "trained", "agents")
 """What a run began with and cannot change when it goes on: rows and order of its steps depend on it."""
 
 
@@ -72,6 +72,11 @@ def open_run(output: Path, name: str, seed: int, *, run: str | None = None, resu
         raise RunError(f"{folder} exists: go on with it (--resume), or choose another run id")
     _make(folder)
     return _hold(folder, there)
+
+
+def open_folder(output: Path, name: str) -> Run:
+    """The folder of a new run, named after time and ``name``."""
+    return _hold(_free(output / f"{time.strftime('%Y%m%d-%H%M%S')}-{name}"), False)
 
 
 def _hold(folder: Path, resumed: bool) -> Run:
@@ -177,7 +182,7 @@ async def find_run(store: Store, run_id: str) -> dict[str, Any] | None:
 
 def check_known(folder: Path) -> None:
     """:class:`RunError` for a folder with checkpoints of which the store knows nothing."""
-    if any((folder / "checkpoints").glob("step-*")):
+    if any(folder.glob("checkpoints/step-*")) or any(folder.glob("policies/*/checkpoints/step-*")):
         raise RunError(
             f"{folder} holds checkpoints, but its store knows no run {folder.name}: name the store it was "
             "trained with (`store` in the configuration), or begin another run"

@@ -7,12 +7,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
-from agentlightning.types import LLM, Batch, Evaluation, Recipe, Record, Row, StepReport, Tags
+from agentlightning.types import LLM, Batch, Evaluation, Recipe, Record, Row, StepReport
 
 CreditRule = Callable[[Record, Recipe], dict[str, float | None]]
+
+
+def lazily(place: str) -> Callable[..., Any]:
+    """The function or class at ``"package.module:name"``, imported when it is called and not before."""
+    module, _, name = place.partition(":")
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return getattr(import_module(module), name)(*args, **kwargs)
+
+    return call
 
 
 class Job(Protocol):
@@ -70,6 +81,32 @@ class Driver(Protocol):
         """Stop the engine and free what is held."""
 
 
+class PeerDriver(Driver, Protocol):
+    """A driver that can train beside others in one run, each a policy of its own (``DriverSpec.several``).
+
+    Each calls its job once for each step, at the same steps: ``collect``, ``report``, ``saved`` where it
+    saves, ``evaluate``. What ``saved`` makes superfluous is removed after that, not before.
+    """
+
+    async def checkpoints(self, folder: Path) -> list[int]:
+        """Numbers of finished steps for which a complete checkpoint lies in the run's ``folder``."""
+
+    async def resume(self, folder: Path, step: int | None = None) -> tuple[int, dict[str, Any]]:
+        """As :meth:`Driver.resume`; with ``step``, from the checkpoint of that many finished steps (0: from
+        none), and later ones, which do not stand any more, are removed.
+        """
+
+
+class Server(Protocol):
+    """Serves a policy that is not trained."""
+
+    async def start(self) -> LLM:
+        """The endpoint of its engine."""
+
+    async def close(self) -> None:
+        """Stop the engine."""
+
+
 class Tracker(Protocol):
     """Receives what a run reports. Errors are counted, never fatal.
 
@@ -106,9 +143,7 @@ class AdapterSpec:
     framework: str
     """Import name of the framework; the adapter becomes active when it is imported."""
     instrumentor: Callable[[], Any]
-    """Returns the OpenTelemetry ``BaseInstrumentor``."""
-    identity: Callable[[], Tags] | None = None
-    """Tags of the code that is calling a model right now, read by the wire layer."""
+    """Returns the OpenTelemetry ``BaseInstrumentor``, best a ``capture.adapter.AdapterInstrumentor``."""
     entry_methods: Callable[[type], Sequence[str]] | None = None
     """Methods of an agent class that ``@agl.agent`` wraps; ``()`` for classes of other frameworks."""
     requires: str = ""
@@ -147,6 +182,12 @@ class DriverSpec:
     """With these options, what it would compute with on this machine (device, threads, versions), for
     ``agl doctor``; UsageError for what is not there.
     """
+    several: bool = False
+    """Whether its drivers are :class:`PeerDriver`: several train in one run."""
+    refuses: Mapping[str, str] = field(default_factory=dict)
+    """Recipe fields that it does not implement → why, as far as there is more to say."""
+    serve: Callable[..., Server] | None = None
+    """``serve(policy=path, name=…, options=…)`` serves a policy that is not trained."""
 
 
 @dataclass(frozen=True, slots=True)

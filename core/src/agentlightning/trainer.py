@@ -24,9 +24,10 @@ from agentlightning.algorithms.batching import check_tasks
 from agentlightning.algorithms.context import Algorithm, Context, Dataset
 from agentlightning.algorithms.quorum import read_quorum
 from agentlightning.algorithms.rl import refuse_ignored, refuse_unusable
+from agentlightning.algorithms.verl import VERL
 from agentlightning.capture.sessions import capturing_for
 from agentlightning.converters.selection import selection
-from agentlightning.gateway import Gateway, SamplingPolicy, Upstream
+from agentlightning.gateway import Gateway
 from agentlightning.keys import Keys
 from agentlightning.plugins import Plugins, load as load_plugins, pick
 from agentlightning.runner import Runner
@@ -35,23 +36,24 @@ from agentlightning.runner.hooks import with_hooks
 from agentlightning.runner.runner import Isolation
 from agentlightning.runner.strategy import Strategy, background, check_tracer, read_strategy
 from agentlightning.runs import data_digest, open_run, put_on_record, versions
-from agentlightning.specs import Driver
+from agentlightning.serving import Given, Policies, read_policies, serve, serve_scripted, spec_of
 from agentlightning.store import Store, open_store
 from agentlightning.trackers import Relay
 from agentlightning.types import Call, Recipe, Resource, UsageError
 from agentlightning.types.failure import ATTEMPTS, read_table, rollout_config
 
 Data = Dataset | None
-POLICY = "policy"
-"""Name under which agents ask the gateway for the trained policy."""
 
 
 class Trainer:
     """Trains an agent.
 
-    ``algorithm``: a :class:`Recipe`, the name of one, a function (:func:`agl.algo`), or an object with
-    ``async run(context)``. ``policy``: folder of the model to start from. ``driver``: who runs the recipe;
-    ``options`` are its own settings.
+    ``algorithm``: a :class:`Recipe`, the name of one, :class:`VERL` (which brings recipe, driver and
+    options), a function (:func:`agl.algo`), or an object with ``async run(context)``. ``driver``: who runs the recipe; ``options`` are its own settings.
+
+    ``policy``: folder of the model to start from; or several by name, each a folder, a :class:`PolicyFolder`,
+    or an :class:`LLM`, which is asked and never trained. ``policies``: who talks to whom, ``{agent, role,
+    node or "re:pattern": policy}``, the first that matches; all others, to the only policy that is trained.
 
     ``n_runners``: rollouts at a time in this process, 0 for runners elsewhere (``agl runner``);
     ``isolation``: ``process`` gives each a process that can be killed. ``timeout``, ``unresponsive``
@@ -75,7 +77,8 @@ class Trainer:
         self,
         algorithm: Any = "grpo",
         *,
-        policy: str | Path | None = None,
+        policy: Given | Mapping[str, Given] | None = None,
+        policies: Mapping[str, str] | None = None,
         driver: str = "local",
         options: dict[str, Any] | None = None,
         steps: int = 40,
@@ -108,8 +111,13 @@ class Trainer:
         initial_resources: Mapping[str, Resource | str | dict[str, Any]] | None = None,
         hooks: Sequence[Any] = (),
     ) -> None:
+        if isinstance(algorithm, VERL):
+            policy, options = policy or algorithm.policy, {**algorithm.options, **(options or {})}
+            batch_size = algorithm.batch_size or batch_size
+            algorithm, driver = algorithm.recipe, algorithm.driver
         self.algorithm = algorithm
         self.policy = policy
+        self.policies = dict(policies or {})
         self.driver = driver
         self.options = options or {}
         self.steps = steps
@@ -127,6 +135,7 @@ class Trainer:
         self.evaluate_every = evaluate_every
         self.failure = read_table(failure)
         self.quorum = read_quorum(quorum)
+        self.served  # noqa: B018 - raises for what cannot be served
         if self.quorum is not None and self.options.get("deterministic"):
             raise UsageError("quorum: who comes first depends on timing, which deterministic mode excludes")
         self.seed = seed
@@ -189,9 +198,11 @@ class Trainer:
             known: dict[str, Any] = {**self.plugins.recipes, **self.plugins.algorithms}
             made: Algorithm = as_algorithm(pick(known, "recipe or algorithm", self.algorithm).factory(), self)
             return made
-        recipe = self.recipe
-        spec = pick(self.plugins.drivers, "driver", self.driver)
-        refuse_ignored(recipe, self.driver, spec.honours)
+        recipe, served = self.recipe, self.served
+        if served.named and not served.trained:
+            raise UsageError(f"policy: nothing is trained: {', '.join(served.names)} are frozen")
+        spec = spec_of(self.plugins, self.driver, served)
+        refuse_ignored(recipe, self.driver, spec.honours, spec.refuses)
         refuse_unusable(recipe, self.plugins)
         rl: Algorithm = self.plugins.algorithms["rl"].factory(
             recipe=recipe,
@@ -203,6 +214,11 @@ class Trainer:
             quorum=self.quorum,
         )
         return rl
+
+    @property
+    def served(self) -> Policies:
+        """What ``policy`` and ``policies`` amount to."""
+        return read_policies(self.policy, self.policies)
 
     @property
     def recipe(self) -> Recipe:
@@ -230,12 +246,19 @@ class Trainer:
             select = self.select
             if self.adapter is not None and isinstance(self.algorithm, str | Recipe):
                 select = selection(self.adapter, self.select)
-            gateway = Gateway(store, Keys.from_env(), select=select, on_call=_call_recorded(plugins))
+            served = self.served
+            gateway = Gateway(
+                store,
+                Keys.from_env(),
+                select=select,
+                policies=served.routing,
+                on_call=_call_recorded(plugins),
+            )
             stack.push_async_callback(gateway.stop)
             await gateway.start()
             stack.enter_context(capturing_for(self.tracer, instrumentors(self.plugins, self.adapters)))
-            driver = await self._serve(gateway, stack) if serve_policy else None
-            await self._serve_scripted(gateway, stack, val)
+            driver = await self._serve(served, gateway, stack) if serve_policy else None
+            await serve_scripted(self.headroom, val, gateway, stack, served.names)
             context = Context(
                 run_id=run.run_id,
                 folder=folder,
@@ -245,7 +268,8 @@ class Trainer:
                 seed=self.seed,
                 train=train,
                 val=val,
-                policy=POLICY,
+                policy=served.asked,
+                named=served.names if served.named and serve_policy else (),
                 driver=driver,
                 headroom=self.headroom,
                 config=rollout_config(
@@ -275,6 +299,7 @@ class Trainer:
             gate=context.gateway,
             plugins=context.plugins,
             run_id=context.run_id,
+            policies=self.served.routing,
             concurrency=self.n_runners,
             timeout=self.timeout,
             isolation=self.isolation,
@@ -301,46 +326,24 @@ class Trainer:
         stack.push_async_callback(store.close)
         return store
 
-    async def _serve(self, gateway: Gateway, stack: AsyncExitStack) -> Driver:
-        if self.policy is None:
+    async def _serve(self, served: Policies, gateway: Gateway, stack: AsyncExitStack) -> Any:
+        if served.named and (clash := sorted({*self.initial_resources} & {*served.names})):
+            raise UsageError(f"initial_resources: {clash[0]!r} is the name of a policy; choose another")
+        if not served.names:
             raise UsageError(
                 "no policy: give the folder of a model in Hugging Face layout, e.g. "
                 "policy='examples/calc_x/policy'"
             )
-        recipe = self.recipe
-        spec = pick(self.plugins.drivers, "driver", self.driver)
-        driver = spec.factory(
-            policy=Path(self.policy), name=POLICY, recipe=recipe, seed=self.seed, options=self.options
+        return await serve(
+            served,
+            gateway,
+            stack,
+            spec=spec_of(self.plugins, self.driver, served),
+            recipe=self.recipe,
+            seed=self.seed,
+            options=self.options,
+            routes=self.gateway,
         )
-        stack.push_async_callback(driver.close)
-        llm = await driver.start()
-        gateway.add_route(
-            Upstream(
-                policy=POLICY,
-                url=llm.endpoint,
-                model=llm.model,
-                api_key=llm.api_key,
-                trainable=True,
-                version=lambda: driver.version,
-                **self.gateway,
-            )
-        )
-        gateway.policy_sampling(
-            POLICY, SamplingPolicy(temperature=recipe.temperature, top_p=recipe.top_p, top_k=recipe.top_k)
-        )
-        return driver
-
-    async def _serve_scripted(self, gateway: Gateway, stack: AsyncExitStack, tasks: Sequence[Any]) -> None:
-        """Scripted policies (oracle, random) answer through the same gateway as the real one."""
-        if not self.headroom or not tasks:
-            return
-        from agentlightning.testing.scripted import ScriptedModelServer
-
-        for name, script_for in self.headroom.items():
-            server = ScriptedModelServer(script_for(tasks), model=name, ids="always")
-            await server.start()
-            stack.push_async_callback(server.stop)
-            gateway.add_route(Upstream(policy=name, url=server.url, model=name, trainable=False))
 
     def _tracker_names(self) -> list[str]:
         if self.trackers is not None:
@@ -358,7 +361,7 @@ class Trainer:
             "about": {
                 "agent": f"{self.name} · {getattr(as_agent(agent), 'name', type(agent).__name__)}",
                 "recipe": json.dumps({"name": recipe.name, **recipe.uses()}),
-                "policy": str(self.policy),
+                "policy": self.served.about(),
                 "driver": self.driver,
                 "gateway": context.gateway.url,
                 "tasks": f"{len(context.train)} to train on, {len(context.val)} held out",
@@ -366,7 +369,7 @@ class Trainer:
             "recipe": recipe.model_dump(),
             "failure": {kind: action.model_dump() for kind, action in self.failure.items()},
             "data": {"train": data_digest(context.train), "val": data_digest(context.val)},
-            "policy": str(self.policy),
+            **self.served.record(),
             "driver": self.driver,
             "note": self.note,
             "options": self.options,

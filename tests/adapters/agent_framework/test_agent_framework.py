@@ -23,6 +23,7 @@ from agent_framework import (
 )
 from agent_framework.exceptions import ChatClientException
 from agent_framework.openai import OpenAIChatCompletionClient
+from contract.frameworks import feature
 from contract.recording import Recording, assert_exact
 from openai import AsyncOpenAI
 from opentelemetry import trace
@@ -68,6 +69,7 @@ def tags(recording: Recording, *keys: str) -> list[tuple[Any, ...]]:
     return [tuple(span.attributes.get(semconv.TAG_PREFIX + key) for key in keys) for span in recording.calls]
 
 
+@feature("multi-agent")
 async def test_a_workflows_nodes_are_named(server: ScriptedModelServer, client: Any) -> None:
     @executor(id="judge")
     async def judge(answer: Any, context: WorkflowContext[Never, str]) -> None:
@@ -84,6 +86,7 @@ async def test_a_workflows_nodes_are_named(server: ScriptedModelServer, client: 
     assert_exact(recording, server.log)
 
 
+@feature("multi-agent")
 async def test_a_group_chats_own_calls_are_the_managers(server: ScriptedModelServer, client: Any) -> None:
     orchestrations = pytest.importorskip("agent_framework_orchestrations")
 
@@ -109,6 +112,7 @@ async def test_a_group_chats_own_calls_are_the_managers(server: ScriptedModelSer
     assert_exact(recording, server.log)
 
 
+@feature("multi-agent")
 async def test_a_handoff_is_a_tool_call(server: ScriptedModelServer, client: Any) -> None:
     orchestrations = pytest.importorskip("agent_framework_orchestrations")
     server.reply = lambda body: (
@@ -135,6 +139,7 @@ async def test_a_handoff_is_a_tool_call(server: ScriptedModelServer, client: Any
     assert_exact(recording, server.log)
 
 
+@feature("multi-agent")
 async def test_an_agent_as_a_tool_speaks_for_itself(server: ScriptedModelServer, client: Any) -> None:
     def script(body: dict[str, Any]) -> Any:
         asked = body.get("tools") and body["messages"][-1]["role"] != "tool"
@@ -155,6 +160,7 @@ async def test_an_agent_as_a_tool_speaks_for_itself(server: ScriptedModelServer,
 @pytest.mark.parametrize(
     ("name", "arguments"), [("add", "{not json"), ("subtract", '{"a": 1, "b": 2}'), ("add", '{"a": "x"}')]
 )
+@feature("tools")
 async def test_calls_that_reach_no_tool_leave_an_error_span(
     server: ScriptedModelServer, client: Any, name: str, arguments: str
 ) -> None:
@@ -170,6 +176,7 @@ async def test_calls_that_reach_no_tool_leave_an_error_span(
 
 
 @pytest.mark.parametrize("stream", [False, True])
+@feature("tools")
 async def test_parallel_tool_calls_keep_their_own_results(
     server: ScriptedModelServer, client: Any, stream: bool
 ) -> None:
@@ -280,6 +287,7 @@ async def test_a_stream_may_be_read_in_another_task(server: ScriptedModelServer,
 
 
 @pytest.mark.parametrize("stream", [False, True])
+@feature("structured")
 async def test_structured_output(server: ScriptedModelServer, client: Any, stream: bool) -> None:
     class Answer(BaseModel):
         number: int
@@ -297,6 +305,7 @@ async def test_structured_output(server: ScriptedModelServer, client: Any, strea
     assert_exact(recording, server.log)
 
 
+@feature("concurrency")
 async def test_identical_prompts_at_once_are_calls_of_their_own(
     server: ScriptedModelServer, client: Any
 ) -> None:
@@ -385,7 +394,6 @@ def test_the_plugin() -> None:
     (spec,) = agl_adapters()
     assert (spec.name, spec.framework) == ("agent-framework", "agent_framework")
     assert spec.instrumentor() is AgentFrameworkInstrumentor()
-    assert spec.identity is not None and spec.identity() == {}
     assert spec.entry_methods is not None and spec.entry_methods(Agent) == ("run",)
     assert list(AgentFrameworkInstrumentor().instrumentation_dependencies()) == [spec.requires]
 

@@ -11,7 +11,15 @@ pytest.importorskip("agent_framework_openai", reason="Agent Framework is not ins
 
 import agent_framework._tools as invocation
 import openai._base_client as sdk
-from agent_framework import Agent, AgentMiddlewareLayer, AgentResponse, Executor, RawAgent, WorkflowBuilder
+from agent_framework import (
+    Agent,
+    AgentMiddlewareLayer,
+    AgentResponse,
+    Executor,
+    Message,
+    RawAgent,
+    WorkflowBuilder,
+)
 from agent_framework.openai import OpenAIChatCompletionClient
 from contract.adapter import AdapterContract
 from contract.script import SOLVER, TEAM
@@ -45,6 +53,16 @@ class TestAgentFramework(AdapterContract):
                 pass
         else:
             await workflow.run(task)
+
+    async def structured(self, client: Any, task: str, schema: type[Any], stream: bool) -> Any:
+        agent, options = Agent(client, "Solve.", name=SOLVER), {"response_format": schema}
+        if not stream:
+            return (await agent.run(task, options=options)).value
+        return (await agent.run(task, stream=True, options=options).get_final_response()).value
+
+    async def several(self, client: Any, task: str, n: int) -> bool:
+        await client.get_response([Message("user", [task])], options={"n": n})
+        return True
 
     async def close(self, client: Any) -> None:
         await client.client.close()

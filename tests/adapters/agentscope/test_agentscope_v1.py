@@ -17,6 +17,7 @@ from agentscope.message import Msg, TextBlock
 from agentscope.model import OpenAIChatModel
 from agentscope.pipeline import MsgHub, fanout_pipeline
 from agentscope.tool import Toolkit, ToolResponse
+from contract.frameworks import feature
 from contract.recording import Recording, assert_exact
 from opentelemetry import trace
 from pydantic import BaseModel, Field
@@ -72,6 +73,7 @@ def solver(model: Any, *functions: Any, name: str = "solver", **kwargs: Any) -> 
     return ReActAgent(name, f"You are {name}.", model, OpenAIChatFormatter(), toolkit, **kwargs)
 
 
+@feature("multi-agent")
 async def test_agents_of_a_fan_out_in_a_hub_are_named(server: ScriptedModelServer, model: Any) -> None:
     recording = Recording("hub", server.url)
     with recording.active():
@@ -91,6 +93,7 @@ async def test_agents_of_a_fan_out_in_a_hub_are_named(server: ScriptedModelServe
 
 
 @pytest.mark.parametrize("at_once", [True, False])
+@feature("tools")
 async def test_parallel_tool_calls_keep_their_own_results(
     server: ScriptedModelServer, model: Any, at_once: bool
 ) -> None:
@@ -110,6 +113,7 @@ async def test_parallel_tool_calls_keep_their_own_results(
     assert found == {f"call_{n}": (n, str(2 * n)) for n in range(5)}
 
 
+@feature("multi-agent")
 async def test_an_agent_as_a_tool_speaks_for_itself(server: ScriptedModelServer, model: Any) -> None:
     inner = solver(model, name="inner")
 
@@ -132,6 +136,7 @@ async def test_an_agent_as_a_tool_speaks_for_itself(server: ScriptedModelServer,
     assert_exact(recording, server.log)
 
 
+@feature("tools")
 async def test_a_tool_that_streams_runs_in_its_span(server: ScriptedModelServer, model: Any) -> None:
     async def count(to: int) -> AsyncGenerator[ToolResponse, None]:
         """Count."""
@@ -149,6 +154,7 @@ async def test_a_tool_that_streams_runs_in_its_span(server: ScriptedModelServer,
     assert [span.parent_id for span in recording.named(semconv.MESSAGE_SPAN)] == [tool.span_id] * 3
 
 
+@feature("tools")
 async def test_an_unknown_tool_leaves_an_error_span(server: ScriptedModelServer, model: Any) -> None:
     replies = iter([tool_call("subtract", {"a": 1}), "sorry"])
     server.reply = lambda body: next(replies)
@@ -181,6 +187,7 @@ async def test_an_agent_of_ones_own_is_named(server: ScriptedModelServer, model:
     assert_exact(recording, server.log)
 
 
+@feature("structured")
 async def test_structured_output(server: ScriptedModelServer, model: Any) -> None:
     class Answer(BaseModel):
         number: int = Field(description="the number")
@@ -198,6 +205,7 @@ async def test_structured_output(server: ScriptedModelServer, model: Any) -> Non
     assert_exact(recording, server.log)
 
 
+@feature("tools")
 async def test_the_next_prompt_has_the_arguments_anew(server: ScriptedModelServer, model: Any) -> None:
     """AgentScope 1 writes the arguments again, so the second row of the agent begins anew."""
     replies = iter([tool_call("add", '{"a": 17,  "b":25}'), "done"])
@@ -288,7 +296,6 @@ def test_the_plugin() -> None:
     (spec,) = agl_adapters()
     assert (spec.name, spec.framework) == ("agentscope", "agentscope")
     assert spec.instrumentor() is AgentScopeInstrumentor()
-    assert spec.identity is not None and spec.identity() == {}
     assert spec.entry_methods is not None and spec.entry_methods(ReActAgent) == ("reply",)
     assert list(AgentScopeInstrumentor().instrumentation_dependencies()) == [spec.requires]
 

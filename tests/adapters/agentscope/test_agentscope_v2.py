@@ -22,6 +22,7 @@ from agentscope.model import OpenAIChatModel
 from agentscope.permission import PermissionContext, PermissionMode
 from agentscope.state import AgentState
 from agentscope.tool import FunctionTool, Toolkit
+from contract.frameworks import feature
 from contract.recording import Recording, assert_exact
 from opentelemetry import trace
 from pydantic import BaseModel
@@ -139,6 +140,7 @@ async def test_a_user_without_the_reminder_has_none(
 
 
 # ------------------------------------------------------------------------------------- agents and tools
+@feature("multi-agent")
 async def test_a_team_pipeline_names_leader_and_members(server: ScriptedModelServer, model: Any) -> None:
     pipeline = pytest.importorskip("agentscope.pipeline")
     if not hasattr(pipeline, "TeamPipeline"):
@@ -163,6 +165,7 @@ async def test_a_team_pipeline_names_leader_and_members(server: ScriptedModelSer
     assert_exact(recording, server.log)
 
 
+@feature("multi-agent")
 async def test_an_agent_as_a_tool_speaks_for_itself(server: ScriptedModelServer, model: Any) -> None:
     inner = solver(model, name="inner", injection_config=QUIET)
 
@@ -187,6 +190,7 @@ async def test_an_agent_as_a_tool_speaks_for_itself(server: ScriptedModelServer,
 
 
 @pytest.mark.parametrize(("name", "arguments"), [("subtract", '{"a": 1, "b": 2}'), ("add", '{"a": "x"}')])
+@feature("tools")
 async def test_calls_that_reach_no_tool_leave_an_error_span(
     server: ScriptedModelServer, model: Any, name: str, arguments: str
 ) -> None:
@@ -201,6 +205,7 @@ async def test_calls_that_reach_no_tool_leave_an_error_span(
     assert tool.attributes[semconv.TOOL_CALL_RESULT] and tool.attributes[semconv.AGENT_NAME] == "solver"
 
 
+@feature("tools")
 async def test_parallel_tool_calls_keep_their_own_results(server: ScriptedModelServer, model: Any) -> None:
     calls = [tool_call("add", {"a": n, "b": n}, call_id=f"call_{n}")["tool_calls"][0] for n in range(5)]
     replies = iter([{"role": "assistant", "content": None, "tool_calls": calls}, "done"])
@@ -218,6 +223,7 @@ async def test_parallel_tool_calls_keep_their_own_results(server: ScriptedModelS
     assert found == {f"call_{n}": (n, str(2 * n)) for n in range(5)}
 
 
+@feature("tools")
 async def test_a_call_that_waits_for_consent_leaves_its_span_when_it_runs(
     server: ScriptedModelServer, model: Any
 ) -> None:
@@ -269,6 +275,7 @@ async def test_an_agent_made_before_is_known(server: ScriptedModelServer, model:
     assert recording.agents() == ["solver"]
 
 
+@feature("stream")
 async def test_a_stream_that_is_given_up(server: ScriptedModelServer, model: Any) -> None:
     server.reply = lambda body: "a long answer " * 20
     recording = Recording("given-up", server.url)
@@ -283,6 +290,7 @@ async def test_a_stream_that_is_given_up(server: ScriptedModelServer, model: Any
     assert [span.attributes.get(semconv.AGENT_NAME) for span in whole] == [None]
 
 
+@feature("structured")
 async def test_structured_output(server: ScriptedModelServer, model: Any) -> None:
     class Answer(BaseModel):
         """The answer."""
@@ -303,6 +311,7 @@ async def test_structured_output(server: ScriptedModelServer, model: Any) -> Non
     assert_exact(recording, server.log)
 
 
+@feature("retries")
 async def test_agentscopes_own_retries_are_calls_of_their_own(
     server: ScriptedModelServer, model: Any
 ) -> None:
@@ -316,6 +325,7 @@ async def test_agentscopes_own_retries_are_calls_of_their_own(
     assert_exact(recording, server.log)
 
 
+@feature("concurrency")
 async def test_sixteen_share_a_model(server: ScriptedModelServer, model: Any) -> None:
     def script(body: dict[str, Any]) -> Any:
         return "done" if body["messages"][-1]["role"] == "tool" else tool_call("add", {"a": 1, "b": 2})
@@ -359,7 +369,6 @@ def test_the_plugin() -> None:
     (spec,) = agl_adapters()
     assert (spec.name, spec.framework) == ("agentscope", "agentscope")
     assert spec.instrumentor() is AgentScopeInstrumentor()
-    assert spec.identity is not None and spec.identity() == {}
     assert spec.entry_methods is not None and spec.entry_methods(Agent) == ("_reply",)
     assert list(AgentScopeInstrumentor().instrumentation_dependencies()) == [spec.requires]
 

@@ -84,6 +84,14 @@ class TestAgentScope1(AdapterContract):
         async with MsgHub(agents, announcement=Msg("user", task, "user")):
             await sequential_pipeline(agents)
 
+    async def structured(self, client: Any, task: str, schema: type[Any], stream: bool) -> Any:
+        agent = ReActAgent(SOLVER, "Solve.", client.pick(stream), OpenAIChatFormatter())
+        return (await agent(Msg("user", task, "user"), structured_model=schema)).metadata
+
+    async def several(self, client: Any, task: str, n: int) -> bool:
+        await client.pick(False)([{"role": "user", "content": task}], n=n)
+        return True
+
     async def close(self, client: Any) -> None:
         await client.close()
 

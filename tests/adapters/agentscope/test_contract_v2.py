@@ -71,6 +71,15 @@ class TestAgentScope2(AdapterContract):
                 ]
             )
 
+    async def structured(self, client: Any, task: str, schema: type[Any], stream: bool) -> Any:
+        agent = Agent(SOLVER, "Solve.", client.pick(stream))
+        answer = await agent.reply(UserMsg(name="user", content=task), structured_schema=schema)
+        return answer.structured_output
+
+    async def several(self, client: Any, task: str, n: int) -> bool:
+        await client.pick(False)([UserMsg(name="user", content=task)], n=n)
+        return True
+
     async def close(self, client: Any) -> None:
         await client.close()
 

@@ -13,12 +13,14 @@ from autogen_agentchat.conditions import MaxMessageTermination
 from autogen_agentchat.teams import RoundRobinGroupChat, SelectorGroupChat, Swarm
 from autogen_agentchat.tools import AgentTool
 from autogen_ext.models.openai import OpenAIChatCompletionClient
+from contract.frameworks import feature
 from contract.recording import Recording, assert_exact
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+import agentlightning as agl
 from agentlightning import semconv
 from agentlightning.capture import COUNTS, IDENTITY
 from agentlightning.capture.processors import FINISHERS, QUIET
@@ -26,6 +28,7 @@ from agentlightning.testing import ScriptedModelServer, tool_call
 from agl_autogen import PLUMBING, AutoGenInstrumentor, entry_methods
 from agl_autogen.plugin import agl_adapters
 
+HEADER = semconv.HEADER_SELECTED
 INFO: Any = {
     "vision": False,
     "function_calling": True,
@@ -68,6 +71,7 @@ def tags(recording: Recording) -> list[tuple[Any, ...]]:
     return [tuple(span.attributes.get(key) for key in keys) for span in recording.calls]
 
 
+@feature("multi-agent")
 async def test_a_selectors_own_calls_are_the_managers(server: ScriptedModelServer, client: Any) -> None:
     server.reply = lambda body: "critic" if "Pick" in str(body["messages"][0]) else "words"
     recording = Recording("selector", server.url)
@@ -86,6 +90,7 @@ async def test_a_selectors_own_calls_are_the_managers(server: ScriptedModelServe
     assert_exact(recording, server.log)
 
 
+@feature("multi-agent")
 async def test_an_agent_called_like_a_manager_is_no_manager(server: ScriptedModelServer, client: Any) -> None:
     recording = Recording("boss", server.url)
     with recording.active():
@@ -111,6 +116,7 @@ async def test_a_team_made_before_is_known_by_its_managers_name(
     assert tags(recording) == [("SelectorGroupChatManager", "manager", None), ("critic", "critic", None)]
 
 
+@feature("multi-agent")
 async def test_an_agent_as_a_tool_speaks_for_itself(server: ScriptedModelServer, client: Any) -> None:
     def script(body: dict[str, Any]) -> Any:
         if body.get("tools") and body["messages"][-1]["role"] != "tool":
@@ -130,6 +136,56 @@ async def test_an_agent_as_a_tool_speaks_for_itself(server: ScriptedModelServer,
     assert_exact(recording, server.log)
 
 
+@pytest.mark.parametrize("how", ["run", "stream", "team"])
+async def test_a_mark_names_its_own_agent_and_not_the_one_it_calls_as_a_tool(
+    server: ScriptedModelServer, client: Any, how: str
+) -> None:
+    def script(body: dict[str, Any]) -> Any:
+        if body.get("tools") and body["messages"][-1]["role"] != "tool":
+            return tool_call("inner", {"task": "help"})
+        return "done"
+
+    @agl.agent(name="hero", methods=entry_methods(AssistantAgent), select="hero", reward=lambda result: 0.5)
+    class Mine(AssistantAgent):
+        pass
+
+    server.reply = script
+    recording = Recording("marked", server.url)
+    with recording.active():
+        inner = AssistantAgent("inner", client, description="helps")
+        outer = Mine("outer", client, tools=[AgentTool(inner)], max_tool_iterations=2)
+        if how == "run":
+            await outer.run(task="go")
+        elif how == "stream":
+            _ = [item async for item in outer.run_stream(task="go")]
+        else:
+            await RoundRobinGroupChat([outer], termination_condition=MaxMessageTermination(2)).run(task="go")
+    assert recording.agents() == ["hero", "inner", "hero"]
+    assert [HEADER in exchange.headers for exchange in server.log] == [False, True, False]
+    rewards = [span.attributes for span in recording.named(semconv.REWARD_SPAN)]
+    own = [a[semconv.REWARD_SPAN_ID] for a in rewards if semconv.REWARD_SPAN_ID in a]
+    assert own == [recording.calls[0].span_id, recording.calls[2].span_id]
+    assert [a[semconv.REWARD_AGENT] for a in rewards if semconv.REWARD_AGENT in a] == ["hero"]
+    assert_exact(recording, server.log)
+
+
+async def test_a_marked_class_around_a_team_leaves_its_agents_their_names(
+    server: ScriptedModelServer, client: Any
+) -> None:
+    @agl.agent(name="office", select=True)
+    class Office:
+        async def run(self, task: str) -> None:
+            agents = [AssistantAgent(name, client) for name in ("a", "b")]
+            await RoundRobinGroupChat(agents, termination_condition=MaxMessageTermination(3)).run(task=task)
+
+    recording = Recording("office", server.url)
+    with recording.active():
+        await Office().run("go")
+    assert recording.agents() == ["a", "b"]
+    assert_exact(recording, server.log)
+
+
+@feature("multi-agent")
 async def test_a_swarm_hands_over(server: ScriptedModelServer, client: Any) -> None:
     def script(body: dict[str, Any]) -> Any:
         first = body.get("tools") and "bob" in str(body["tools"]) and body["messages"][-1]["role"] != "tool"
@@ -150,6 +206,7 @@ async def test_a_swarm_hands_over(server: ScriptedModelServer, client: Any) -> N
 @pytest.mark.parametrize(
     ("name", "arguments"), [("add", "{not json"), ("subtract", '{"a": 1, "b": 2}'), ("add", '{"a": "x"}')]
 )
+@feature("tools")
 async def test_calls_that_reach_no_tool_leave_an_error_span(
     server: ScriptedModelServer, client: Any, name: str, arguments: str
 ) -> None:
@@ -165,6 +222,7 @@ async def test_calls_that_reach_no_tool_leave_an_error_span(
     assert tool.parent_id == recording.calls[0].parent_id
 
 
+@feature("tools")
 async def test_parallel_tool_calls_keep_their_own_results(server: ScriptedModelServer, client: Any) -> None:
     calls = [tool_call("add", {"a": n, "b": n}, call_id=f"call_{n}")["tool_calls"][0] for n in range(5)]
     replies = iter([{"role": "assistant", "content": None, "tool_calls": calls}, "done"])
@@ -182,6 +240,7 @@ async def test_parallel_tool_calls_keep_their_own_results(server: ScriptedModelS
     assert found == {f"call_{n}": (n, str(2 * n)) for n in range(5)}
 
 
+@feature("tools")
 async def test_reflection_drops_the_tools_and_is_exact_all_the_same(
     server: ScriptedModelServer, client: Any
 ) -> None:
@@ -264,7 +323,8 @@ def test_entry_methods() -> None:
     class Mine(AssistantAgent):
         pass
 
-    assert entry_methods(Mine) == entry_methods(BaseChatAgent) == ("on_messages_stream",)
+    methods = ("on_messages", "on_messages_stream")
+    assert entry_methods(Mine) == entry_methods(BaseChatAgent) == methods
     assert entry_methods(dict) == ()
 
 
@@ -272,8 +332,7 @@ def test_the_plugin() -> None:
     (spec,) = agl_adapters()
     assert (spec.name, spec.framework) == ("autogen", "autogen_agentchat")
     assert spec.instrumentor() is AutoGenInstrumentor()
-    assert spec.identity is not None and spec.identity() == {}
-    assert spec.entry_methods is not None and spec.entry_methods(AssistantAgent) == ("on_messages_stream",)
+    assert spec.entry_methods is not None and len(spec.entry_methods(AssistantAgent)) == 2
     assert list(AutoGenInstrumentor().instrumentation_dependencies()) == [spec.requires]
 
 

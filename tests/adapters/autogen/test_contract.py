@@ -6,10 +6,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import openai._base_client as sdk
+import pytest
 from autogen_agentchat.agents import AssistantAgent
 from autogen_agentchat.conditions import MaxMessageTermination
 from autogen_agentchat.teams import BaseGroupChat, RoundRobinGroupChat
 from autogen_core._telemetry import TraceHelper
+from autogen_core.models import UserMessage
 from autogen_ext.models.openai import OpenAIChatCompletionClient
 from contract.adapter import AdapterContract
 from contract.script import SOLVER, TEAM
@@ -21,10 +23,11 @@ INFO = {
     "function_calling": True,
     "json_output": False,
     "family": "unknown",
-    "structured_output": False,
+    "structured_output": True,
 }
 
 
+@pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")  # AutoGen's own, logging a typed answer
 class TestAutoGen(AdapterContract):
     def instrumentor(self) -> Any:
         return AutoGenInstrumentor()
@@ -52,6 +55,16 @@ class TestAutoGen(AdapterContract):
             for name in TEAM
         ]
         await RoundRobinGroupChat(agents, termination_condition=MaxMessageTermination(3)).run(task=task)
+
+    async def structured(self, client: Any, task: str, schema: type[Any], stream: bool) -> Any:
+        agent = AssistantAgent(
+            SOLVER, client, output_content_type=schema, system_message="Solve.", model_client_stream=stream
+        )
+        return (await agent.run(task=task)).messages[-1].content
+
+    async def several(self, client: Any, task: str, n: int) -> bool:
+        await client.create([UserMessage(content=task, source="user")], extra_create_args={"n": n})
+        return True
 
     async def close(self, client: Any) -> None:
         await client.close()

@@ -26,6 +26,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*deprecated:DeprecationWarning"
 class CrewAI(AdapterContract):
     """Crews on one model, which exists twice: streaming is the model's setting."""
 
+    test_a_prompt_that_is_too_long_raises = None  # it summarises: test_summarised_history_is_said
+
     def instrumentor(self) -> Any:
         return CrewAIInstrumentor()
 
@@ -66,6 +68,19 @@ class CrewAI(AdapterContract):
     async def team(self, client: Any, task: str, stream: bool) -> None:
         await self.kickoff(self.crew([self.agent(client, name, stream) for name in TEAM], task))
 
+    async def structured(self, client: Any, task: str, schema: type[Any], stream: bool) -> Any:
+        agent = self.agent(client, SOLVER, stream)
+        job = Task(description=task, expected_output="a number", agent=agent, output_pydantic=schema)
+        crew = Crew(agents=[agent], tasks=[job], memory=False, cache=False, verbose=False)
+        return (await self.kickoff(crew)).pydantic
+
+    async def several(self, client: Any, task: str, n: int) -> bool:
+        llm = client[False]
+        many = LLM(llm.model, base_url=llm.base_url, api_key=llm.api_key, n=n)
+        many.call(task)
+        await self.close({False: many})
+        return True
+
     async def close(self, client: Any) -> None:
         for llm in client.values():
             llm._get_sync_client().close()
@@ -93,12 +108,16 @@ class TestThreads(CrewAI):
 class TestLoop(CrewAI):
     """``akickoff``: all crews on the event loop."""
 
+    test_sixteen_agents_over_four_processes = None  # crews in threads and processes are enough
+
     async def kickoff(self, crew: Crew) -> Any:
         return await crew.akickoff()
 
 
 class TestBareAgents(CrewAI):
     """Agents without a crew."""
+
+    test_sixteen_agents_over_four_processes = None
 
     async def tool_agent(self, client: Any, task: str, tool: Callable[..., Any], stream: bool) -> str:
         solver = self.agent(client, SOLVER, stream, [crew_tool(tool.__name__)(tool)])

@@ -12,6 +12,7 @@ import pytest
 
 pytest.importorskip("crewai")
 
+from contract.frameworks import feature
 from contract.recording import Recording, assert_exact
 from crewai import LLM, Agent, Crew, Process, Task
 from crewai.events.event_bus import CrewAIEventsBus
@@ -81,6 +82,7 @@ def told(body: dict[str, Any]) -> bool:
     return any(message["role"] == "tool" for message in body["messages"])
 
 
+@feature("multi-agent")
 async def test_a_tasks_name_is_the_node(server: ScriptedModelServer, llm: Any) -> None:
     recording = Recording("named", server.url)
     agent = made(llm, " {kind} solver ")
@@ -93,6 +95,7 @@ async def test_a_tasks_name_is_the_node(server: ScriptedModelServer, llm: Any) -
     assert invoked.name == "invoke_agent calm solver" and call.parent_id == invoked.span_id
 
 
+@feature("multi-agent")
 async def test_a_manager_delegates(server: ScriptedModelServer, llm: Any) -> None:
     def script(body: dict[str, Any]) -> Any:
         if body.get("tools") and not told(body):
@@ -117,6 +120,7 @@ async def test_a_manager_delegates(server: ScriptedModelServer, llm: Any) -> Non
     assert_exact(recording, server.log)
 
 
+@feature("tools")
 async def test_parallel_tools_keep_their_own(server: ScriptedModelServer, llm: Any) -> None:
     calls = [tool_call("rate", {"n": n}, call_id=f"call_{n}")["tool_calls"][0] for n in range(5)]
     asked = {"role": "assistant", "content": None, "tool_calls": calls}
@@ -150,6 +154,7 @@ async def test_parallel_tools_keep_their_own(server: ScriptedModelServer, llm: A
 @pytest.mark.parametrize(
     ("name", "arguments"), [("add", "{not json"), ("subtract", '{"a": 1}'), ("add", '{"a": "x"}')]
 )
+@feature("tools")
 async def test_calls_that_reach_no_tool_leave_an_error_span(
     server: ScriptedModelServer, llm: Any, name: str, arguments: str
 ) -> None:
@@ -164,6 +169,7 @@ async def test_calls_that_reach_no_tool_leave_an_error_span(
     assert tool.attributes[semconv.AGENT_NAME] == "solver"
 
 
+@feature("tools")
 async def test_a_tool_call_that_a_hook_refuses(server: ScriptedModelServer, llm: Any) -> None:
     def refuse(context: Any) -> None:
         raise HookAborted("not here")
@@ -180,6 +186,7 @@ async def test_a_tool_call_that_a_hook_refuses(server: ScriptedModelServer, llm:
     assert "blocked by hook" in tool.attributes[semconv.TOOL_CALL_RESULT]
 
 
+@feature("tools")
 def test_a_tool_call_that_is_broken_off_is_an_error() -> None:
     class Stop(BaseException):
         """Such as a process manager raises."""
@@ -200,6 +207,7 @@ def test_a_tool_call_that_is_broken_off_is_an_error() -> None:
     assert not trace.get_current_span().get_span_context().is_valid and who() == {}
 
 
+@feature("retries")
 async def test_crewais_own_retries_are_executions(server: ScriptedModelServer, llm: Any) -> None:
     replies = iter([Reply(status=500, message="not now"), "done"])
     server.reply = lambda body: next(replies)
@@ -247,6 +255,7 @@ async def test_history_summarised_outside_an_attempt_is_not_counted(
     assert SUMMARISED not in COUNTS.snapshot()
 
 
+@feature("concurrency")
 async def test_tasks_in_threads_of_their_own(server: ScriptedModelServer, llm: Any) -> None:
     recording = Recording("threads", server.url)
     agents = [made(llm, role) for role in ("one", "two", "three")]
@@ -278,6 +287,7 @@ async def test_a_time_limit_runs_in_a_thread_and_keeps_the_agent(
     assert len(recording.named("execute_tool")) == 1 and COUNTS.snapshot() == {}
 
 
+@feature("stream")
 async def test_a_crew_that_streams(server: ScriptedModelServer, llm: Any) -> None:
     recording = Recording("streamed", server.url)
     with recording.active():
@@ -289,6 +299,7 @@ async def test_a_crew_that_streams(server: ScriptedModelServer, llm: Any) -> Non
     assert_exact(recording, server.log)
 
 
+@feature("structured")
 async def test_structured_output(server: ScriptedModelServer, llm: Any) -> None:
     class Sum(BaseModel):
         total: int
@@ -366,7 +377,7 @@ def test_the_plugin() -> None:
     (spec,) = agl_adapters()
     assert (spec.name, spec.framework) == ("crewai", "crewai")
     assert spec.instrumentor() is CrewAIInstrumentor()
-    assert spec.identity is not None and spec.identity() == {} == identity()
+    assert identity() == {}
     assert spec.entry_methods is not None and spec.entry_methods(Agent) == entry_methods(Agent)
     assert list(CrewAIInstrumentor().instrumentation_dependencies()) == [spec.requires]
 

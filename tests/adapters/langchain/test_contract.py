@@ -12,11 +12,11 @@ pytest.importorskip("langchain")
 
 import openai._base_client as sdk
 from contract.adapter import AdapterContract
-from contract.chat_openai import ask, chat_openai, close, given
+from contract.chat_openai import ask, chat_openai, close, finish, given
 from contract.script import ARGUMENTS, SOLVER, TEAM
 from langchain.agents import create_agent
 from langchain.agents.middleware import AgentMiddleware
-from langchain_core.messages import ToolMessage
+from langchain_core.messages import HumanMessage, ToolMessage
 
 from agl_langchain import LangChainInstrumentor
 
@@ -64,6 +64,14 @@ class TestLangChain(AdapterContract):
         answer = agent(client, SOLVER, [tool]).invoke(given(task))
         client.root_client.close()
         return str(answer["messages"][-1].content)
+
+    async def structured(self, client: Any, task: str, schema: type[Any], stream: bool) -> Any:
+        made = create_agent(client, response_format=schema, name=SOLVER)
+        return (await finish(made, task, stream))["structured_response"]
+
+    async def several(self, client: Any, task: str, n: int) -> bool:
+        found = await client.agenerate([[HumanMessage(task)]], n=n)
+        return len(found.generations[0]) == n
 
     def arguments(self, stream: bool) -> str:
         """LangChain keeps what the text meant, and sends it back re-serialised."""

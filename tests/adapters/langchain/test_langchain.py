@@ -16,6 +16,7 @@ import pytest
 pytest.importorskip("langchain")
 
 from contract.chat_openai import given, opened
+from contract.frameworks import feature
 from contract.recording import Recording, assert_exact
 from langchain.agents import create_agent
 from langchain.agents.middleware import SummarizationMiddleware
@@ -75,6 +76,7 @@ def tag(recording: Recording, name: str) -> list[Any]:
 
 
 # ------------------------------------------------------------------------------------------------ names
+@feature("multi-agent")
 async def test_an_agent_as_a_tool_speaks_for_itself(server: ScriptedModelServer, model: Any) -> None:
     def script(body: dict[str, Any]) -> Any:
         if body.get("tools") and body["messages"][-1]["role"] != "tool":
@@ -190,6 +192,7 @@ class Answer(BaseModel):
 @pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")  # LangChain's own, streaming a schema
 @pytest.mark.parametrize("method", ["json_schema", "function_calling", "json_mode"])
 @pytest.mark.parametrize("how", ["invoke", "ainvoke", "stream", "astream"])
+@feature("structured")
 async def test_structured_output(server: ScriptedModelServer, model: Any, method: str, how: str) -> None:
     def script(body: dict[str, Any]) -> Any:
         return tool_call("Answer", {"value": 42}) if body.get("tools") else '{"value": 42}'
@@ -212,6 +215,7 @@ async def test_structured_output(server: ScriptedModelServer, model: Any, method
     assert COUNTS.snapshot() == {}
 
 
+@feature("structured")
 async def test_a_structured_answer_that_does_not_parse_is_exact(
     server: ScriptedModelServer, model: Any
 ) -> None:
@@ -223,6 +227,7 @@ async def test_a_structured_answer_that_does_not_parse_is_exact(
     assert semconv.TOKENS_DIGEST in recording.calls[0].attributes
 
 
+@feature("concurrency")
 async def test_batches_and_parallel_identical_prompts_keep_apart(
     server: ScriptedModelServer, model: Any
 ) -> None:
@@ -256,6 +261,7 @@ async def test_several_choices_are_several_spans(server: ScriptedModelServer, mo
 
 
 @pytest.mark.parametrize("face", ["stream", "astream"])
+@feature("stream")
 async def test_a_stream_given_up_is_a_partial_call(
     server: ScriptedModelServer, model: Any, face: str
 ) -> None:
@@ -301,6 +307,7 @@ async def test_a_cancelled_agent_leaves_errors_and_no_runs(server: ScriptedModel
     assert turn.attributes[semconv.EXCEPTION_TYPE] == "CancelledError"
 
 
+@feature("tools")
 async def test_a_cancelled_tool_is_seen(server: ScriptedModelServer, model: Any) -> None:
     """LangChain says nothing of a tool that was cancelled; it ends with the run around it."""
     begun = asyncio.Event()
@@ -339,6 +346,7 @@ async def test_a_retrievers_own_calls_are_its_agents(server: ScriptedModelServer
     assert len(recording.named("invoke_agent")) == 2
 
 
+@feature("tools")
 async def test_arguments_come_back_re_serialised_and_calls_stay_exact(
     server: ScriptedModelServer, model: Any
 ) -> None:
@@ -360,6 +368,7 @@ async def test_arguments_come_back_re_serialised_and_calls_stay_exact(
 
 
 # ----------------------------------------------------------------------------------- threads and spans
+@feature("concurrency")
 async def test_threads_of_the_users_own_keep_the_agent(server: ScriptedModelServer, model: Any) -> None:
     chain = ChatPromptTemplate.from_template("{x}") | model
 
@@ -424,6 +433,7 @@ async def test_a_reward_inside_a_tool_hangs_below_it(server: ScriptedModelServer
     assert reward.parent_id == executed.span_id and reward.attributes[semconv.AGENT_NAME] == "teacher"
 
 
+@feature("tools")
 async def test_tools_that_answer_with_more_than_text(server: ScriptedModelServer, model: Any) -> None:
     from langchain_core.messages import ToolMessage
     from langchain_core.tools import InjectedToolCallId
@@ -509,6 +519,5 @@ def test_the_plugin() -> None:
     (spec,) = agl_adapters()
     assert (spec.name, spec.framework) == ("langchain", "langchain_core")
     assert spec.instrumentor() is LangChainInstrumentor()
-    assert spec.identity is not None and spec.identity() == {}
     assert spec.entry_methods is not None and spec.entry_methods(int) == ()
     assert list(LangChainInstrumentor().instrumentation_dependencies()) == [spec.requires]

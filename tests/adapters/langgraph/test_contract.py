@@ -12,9 +12,9 @@ pytest.importorskip("langgraph")
 
 import openai._base_client as sdk
 from contract.adapter import AdapterContract
-from contract.chat_openai import ask, chat_openai, close, given
+from contract.chat_openai import ask, chat_openai, close, finish, given
 from contract.script import ARGUMENTS, SOLVER, TEAM
-from langchain_core.messages import SystemMessage
+from langchain_core.messages import HumanMessage, SystemMessage
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode, tools_condition
 
@@ -46,6 +46,13 @@ def tool_graph(client: Any, tool: Callable[..., Any], kind: Callable[..., Any]) 
     return graph.compile()
 
 
+class Typed(MessagesState):
+    """A conversation, and the answer it came to."""
+
+    answer: Any
+
+
+@pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")  # LangChain's own, streaming a schema
 class TestLangGraph(AdapterContract):
     def instrumentor(self) -> Any:
         return LangGraphInstrumentor()
@@ -67,6 +74,21 @@ class TestLangGraph(AdapterContract):
         answer = tool_graph(client, tool, speaker).invoke(given(task))
         client.root_client.close()
         return str(answer["messages"][-1].content)
+
+    async def structured(self, client: Any, task: str, schema: type[Any], stream: bool) -> Any:
+        asked = client.with_structured_output(schema, method="json_schema")
+
+        async def solve(state: Typed) -> dict[str, Any]:
+            return {"answer": await asked.ainvoke(state["messages"])}
+
+        graph = StateGraph(Typed)
+        graph.add_node(SOLVER, solve)
+        graph.add_edge(START, SOLVER)
+        return (await finish(graph.compile(), task, stream))["answer"]
+
+    async def several(self, client: Any, task: str, n: int) -> bool:
+        found = await client.agenerate([[HumanMessage(task)]], n=n)
+        return len(found.generations[0]) == n
 
     def arguments(self, stream: bool) -> str:
         """LangChain keeps what the text meant, and sends it back re-serialised."""

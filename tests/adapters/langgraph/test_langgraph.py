@@ -12,6 +12,7 @@ import pytest
 pytest.importorskip("langgraph")
 
 from contract.chat_openai import given, opened
+from contract.frameworks import feature
 from contract.recording import Recording, assert_exact
 from langchain.agents import create_agent
 from langchain_core.tools import tool
@@ -21,6 +22,7 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode, create_react_agent, tools_condition
 from langgraph.types import Command, Send, interrupt
 
+import agentlightning as agl
 from agentlightning import semconv
 from agentlightning.capture import COUNTS, IDENTITY, sessions
 from agentlightning.capture.identity import PARENTS
@@ -74,6 +76,7 @@ def tags(recording: Recording, *names: str) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("face", ["invoke", "ainvoke", "stream", "astream", "batch", "abatch"])
+@feature("multi-agent")
 async def test_send_tells_its_branches_apart(server: ScriptedModelServer, model: Any, face: str) -> None:
     def write(state: One) -> dict[str, Any]:
         return {"words": [model.invoke(state["word"]).content]}
@@ -112,6 +115,7 @@ async def test_send_tells_its_branches_apart(server: ScriptedModelServer, model:
     assert COUNTS.snapshot() == {}
 
 
+@feature("multi-agent")
 async def test_sub_graphs_say_where_they_stand(server: ScriptedModelServer, model: Any) -> None:
     async def speak(state: MessagesState) -> dict[str, Any]:
         return {"messages": [await model.ainvoke(state["messages"])]}
@@ -138,6 +142,7 @@ async def test_sub_graphs_say_where_they_stand(server: ScriptedModelServer, mode
     assert_exact(recording, server.log)
 
 
+@feature("multi-agent")
 async def test_agents_in_a_graph_keep_their_names(server: ScriptedModelServer, model: Any) -> None:
     """``create_agent`` and ``create_react_agent``, named and not, as nodes and inside nodes."""
     named, nameless = create_agent(model, name="poet"), create_agent(model)
@@ -172,6 +177,7 @@ async def test_agents_in_a_graph_keep_their_names(server: ScriptedModelServer, m
     assert_exact(recording, server.log)
 
 
+@feature("multi-agent")
 async def test_a_tool_is_its_callers_and_so_is_what_it_asks(server: ScriptedModelServer, model: Any) -> None:
     @tool
     async def consult(question: str) -> str:
@@ -205,6 +211,7 @@ async def test_a_tool_is_its_callers_and_so_is_what_it_asks(server: ScriptedMode
     assert recording.calls[1].parent_id == executed.span_id
 
 
+@feature("multi-agent")
 async def test_a_handoff_between_agents(server: ScriptedModelServer, model: Any) -> None:
     @tool(return_direct=True)
     def to_bob() -> Command[Any]:
@@ -291,6 +298,7 @@ async def test_functional_graphs(server: ScriptedModelServer, model: Any, blocki
     assert len({call.parent_id for call in recording.calls}) == 2
 
 
+@feature("concurrency")
 async def test_sixteen_graphs_in_threads(server: ScriptedModelServer, model: Any) -> None:
     def speak(state: MessagesState) -> dict[str, Any]:
         return {"messages": [model.invoke(state["messages"])]}
@@ -334,5 +342,37 @@ def test_the_plugin() -> None:
     (spec,) = agl_adapters()
     assert (spec.name, spec.framework) == ("langgraph", "langgraph")
     assert spec.instrumentor() is LangGraphInstrumentor()
-    assert spec.identity is not None and spec.identity() == {}
     assert list(LangGraphInstrumentor().instrumentation_dependencies()) == [spec.requires]
+
+
+async def test_marks_and_the_names_of_nodes(server: ScriptedModelServer, model: Any) -> None:
+    """Around a graph a mark leaves the nodes their names; in a node it names its own calls, and is nearer."""
+
+    @agl.agent(name="critic", select=False)
+    class Critic:
+        async def run(self, text: str) -> str:
+            return str((await model.ainvoke(text)).content)
+
+    async def write(state: Words) -> Words:
+        return {"words": [str((await model.ainvoke("write")).content)]}
+
+    async def check(state: Words) -> Words:
+        return {"words": [await Critic().run("check")]}
+
+    @agl.agent(name="app", select="re:wri.*")
+    class App:
+        def __init__(self) -> None:
+            graph = StateGraph(Words)
+            graph.add_node("write", write).add_node("check", check)
+            graph.add_edge(START, "write").add_edge("write", "check").add_edge("check", END)
+            self.graph = graph.compile()
+
+        async def run(self, task: str) -> Any:
+            return await self.graph.ainvoke({"words": []})
+
+    recording = Recording("marked", server.url)
+    with recording.active():
+        await App().run("go")
+    assert tags(recording, "agent", "node") == [("write", "write"), ("critic", "check")]
+    assert [semconv.HEADER_SELECTED in exchange.headers for exchange in server.log] == [False, True]
+    assert_exact(recording, server.log)

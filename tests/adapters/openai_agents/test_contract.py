@@ -13,7 +13,9 @@ pytest.importorskip("agents.tracing")
 
 from agents import (
     Agent,
+    ModelSettings,
     OpenAIChatCompletionsModel,
+    OpenAIResponsesModel,
     RunConfig,
     Runner,
     function_tool,
@@ -44,20 +46,20 @@ class OpenAIAgents(AdapterContract):
         client = AsyncOpenAI(base_url=url, api_key=key, max_retries=3)
         return OpenAIChatCompletionsModel("policy", client)
 
-    async def run(self, agent: Agent, task: str, stream: bool) -> str:
+    async def run(self, agent: Agent, task: str, stream: bool) -> Any:
         if not stream:
-            return str((await Runner.run(agent, task, run_config=self.run_config)).final_output)
+            return (await Runner.run(agent, task, run_config=self.run_config)).final_output
         result = Runner.run_streamed(agent, task, run_config=self.run_config)
         async for _ in result.stream_events():
             pass
-        return str(result.final_output)
+        return result.final_output
 
     def solver(self, client: Any, tool: Callable[..., Any]) -> Agent:
         made = function_tool(tool, failure_error_function=lambda context, error: f"it failed: {error}")
         return Agent(name=SOLVER, instructions=f"You are {SOLVER}.", model=client, tools=[made])
 
     async def tool_agent(self, client: Any, task: str, tool: Callable[..., Any], stream: bool) -> str:
-        return await self.run(self.solver(client, tool), task, stream)
+        return str(await self.run(self.solver(client, tool), task, stream))
 
     def tool_agent_sync(self, client: Any, task: str, tool: Callable[..., Any], stream: bool) -> str:
         answer = Runner.run_sync(self.solver(client, tool), task, run_config=self.run_config).final_output
@@ -71,6 +73,14 @@ class OpenAIAgents(AdapterContract):
         for name in TEAM:
             agent = Agent(name=name, instructions=f"You are {name}.", model=client)
             task = await self.run(agent, task, stream) + task
+
+    async def structured(self, client: Any, task: str, schema: type[Any], stream: bool) -> Any:
+        return await self.run(Agent(name=SOLVER, model=client, output_type=schema), task, stream)
+
+    async def several(self, client: Any, task: str, n: int) -> bool:
+        settings = ModelSettings(extra_args={"n": n})
+        await self.run(Agent(name=SOLVER, model=client, model_settings=settings), task, stream=False)
+        return True
 
     async def close(self, client: Any) -> None:
         await client._client.close()
@@ -92,19 +102,34 @@ class OpenAIAgents(AdapterContract):
 class TestTraced(OpenAIAgents):
     """With tracing on, and the vendor's exporter taken out, as a user would."""
 
-    @pytest.fixture(autouse=True)
-    def tracing(self, instrumented: None) -> None:
+    def prepare(self) -> None:
         set_trace_processors([])
+
+
+class TestResponses(TestTraced):
+    """The same over the Responses API, the SDK's default."""
+
+    test_sixteen_agents_over_four_processes = None
+
+    def client(self, url: str, key: str) -> Any:
+        return OpenAIResponsesModel("policy", AsyncOpenAI(base_url=url, api_key=key, max_retries=3))
+
+    async def several(self, client: Any, task: str, n: int) -> bool:
+        return False  # the API has no n
 
 
 class TestDisabledForARun(OpenAIAgents):
     """``RunConfig(tracing_disabled=True)``."""
+
+    test_sixteen_agents_over_four_processes = None  # one way of tracing is enough for that
 
     run_config = RunConfig(tracing_disabled=True)
 
 
 class TestDisabledEverywhere(OpenAIAgents):
     """``set_tracing_disabled(True)``."""
+
+    test_sixteen_agents_over_four_processes = None
 
     @pytest.fixture(autouse=True)
     def tracing(self) -> Iterator[None]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -22,24 +21,27 @@ from agents import (
     OpenAIResponsesModel,
     RunConfig,
     Runner,
+    WebSearchTool,
     function_tool,
 )
 from agents.models._openai_shared import get_use_responses_by_default
 from agents.tracing import TracingProcessor, get_trace_provider
 from agents.tracing.processors import BackendSpanExporter
 from agents.tracing.spans import NoOpSpan
+from contract.frameworks import feature
 from contract.recording import Recording, assert_exact
 from openai import AsyncOpenAI
 from opentelemetry import trace
 from pydantic import BaseModel
 
+import agentlightning as agl
 from agentlightning import semconv
 from agentlightning.capture import COUNTS, IDENTITY, who
 from agentlightning.capture.context import tagged
 from agentlightning.capture.emitters import emit_reward
 from agentlightning.testing import Reply, ScriptedModelServer, tool_call
 from agl_openai_agents import OpenAIAgentsInstrumentor, entry_methods, identity
-from agl_openai_agents.bridge import BRIDGE, HANDOFF_FROM, HANDOFF_TO, RESPONSES
+from agl_openai_agents.bridge import BRIDGE, HANDOFF_FROM, HANDOFF_TO
 from agl_openai_agents.plugin import agl_adapters
 from agl_openai_agents.untraced import WITHHELD
 
@@ -105,6 +107,7 @@ async def run(agent: Agent, config: RunConfig | None, stream: bool = False) -> A
 
 @TRACED
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+@feature("multi-agent")
 async def test_a_handoff(server: ScriptedModelServer, model: Any, config: Any, stream: bool) -> None:
     server.reply = lambda body: tool_call("transfer_to_bob", {}) if body.get("tools") else "thanks"
     recording = Recording("handoff", server.url)
@@ -122,6 +125,7 @@ async def test_a_handoff(server: ScriptedModelServer, model: Any, config: Any, s
 
 @TRACED
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+@feature("multi-agent")
 async def test_an_agent_as_a_tool(server: ScriptedModelServer, model: Any, config: Any, stream: bool) -> None:
     def script(body: dict[str, Any]) -> Any:
         if body.get("tools") and body["messages"][-1]["role"] != "tool":
@@ -142,6 +146,7 @@ async def test_an_agent_as_a_tool(server: ScriptedModelServer, model: Any, confi
 
 
 @TRACED
+@feature("tools")
 async def test_parallel_tools_keep_their_own(server: ScriptedModelServer, model: Any, config: Any) -> None:
     calls = [tool_call("rate", {"n": n}, call_id=f"call_{n}")["tool_calls"][0] for n in range(5)]
     replies = iter([{"role": "assistant", "content": None, "tool_calls": calls}, "done"])
@@ -170,6 +175,7 @@ async def test_parallel_tools_keep_their_own(server: ScriptedModelServer, model:
 
 
 @TRACED
+@feature("tools")
 async def test_a_tool_that_fails_as_the_sdk_says_it(
     server: ScriptedModelServer, model: Any, config: Any
 ) -> None:
@@ -217,6 +223,7 @@ async def test_a_guardrail_with_an_agent_of_its_own(
 
 
 @TRACED
+@feature("structured")
 async def test_structured_output(server: ScriptedModelServer, model: Any, config: Any) -> None:
     class Sum(BaseModel):
         total: int
@@ -231,6 +238,7 @@ async def test_structured_output(server: ScriptedModelServer, model: Any, config
 
 
 @TRACED
+@feature("stream")
 async def test_a_stream_given_up_leaves_nothing_behind(
     server: ScriptedModelServer, model: Any, config: Any
 ) -> None:
@@ -253,6 +261,31 @@ async def test_tags_of_the_users_win(server: ScriptedModelServer, model: Any) ->
     with recording.active(), tagged(agent="mine"):
         await run(Agent(name="solver", model=model), None)
     assert recording.agents() == ["mine"]
+
+
+@TRACED
+async def test_a_mark_names_no_agent_that_is_called_as_a_tool(
+    server: ScriptedModelServer, model: Any, client: Any, config: Any
+) -> None:
+    replies = iter([tool_call("help", {"input": "x"}), "helped", "done", "alone"])
+    server.reply = lambda body: next(replies)
+
+    @agl.agent(name="hero", methods=["act"], select="hero")
+    class Mine(Agent):  # type: ignore[type-arg]
+        async def act(self) -> Any:
+            answer = await run(self, config)
+            await client.chat.completions.create(model="policy", messages=[{"role": "user", "content": "x"}])
+            return answer
+
+    inner = Agent(name="inner", model=model)
+    tool = inner.as_tool("help", "helps")
+    recording = Recording("marked", server.url)
+    with recording.active():
+        await Mine(name="outer", model=model, tools=[tool]).act()
+    assert recording.agents() == ["hero", "inner", "hero", "hero"]
+    left_out = [semconv.HEADER_SELECTED in exchange.headers for exchange in server.log]
+    assert left_out == [False, True, False, False]
+    assert_exact(recording, server.log)
 
 
 async def test_a_call_of_a_tools_own_is_the_agents(
@@ -359,42 +392,53 @@ class Answered:
 
 
 # ------------------------------------------------------------------------------------------ the Responses API
-async def test_models_by_name_use_chat_completions(server: ScriptedModelServer, client: AsyncOpenAI) -> None:
-    assert not get_use_responses_by_default()
+@TRACED
+async def test_models_by_name_keep_the_sdks_default(
+    server: ScriptedModelServer, client: AsyncOpenAI, config: Any
+) -> None:
+    assert get_use_responses_by_default()
     agents.set_default_openai_client(client, use_for_tracing=False)
     recording = Recording("named", server.url)
     with recording.active():
-        await run(Agent(name="solver", model="policy"), None)
-    assert [exchange.path for exchange in server.log] == ["/chat/completions"]
+        await run(Agent(name="solver", model="policy"), config)
+    assert [exchange.path for exchange in server.log] == ["/responses"]
     assert_exact(recording, server.log)
-    OpenAIAgentsInstrumentor().uninstrument()
-    assert get_use_responses_by_default()
-    OpenAIAgentsInstrumentor().instrument()
+    assert recording.agents() == ["solver"]
 
 
-async def test_a_users_own_choice_of_api_is_left(server: ScriptedModelServer) -> None:
-    OpenAIAgentsInstrumentor().uninstrument()
+async def test_the_users_choice_of_api_is_left(server: ScriptedModelServer) -> None:
     agents.set_default_openai_api("chat_completions")
-    OpenAIAgentsInstrumentor().instrument()
     OpenAIAgentsInstrumentor().uninstrument()
+    OpenAIAgentsInstrumentor().instrument()
     assert not get_use_responses_by_default()
     agents.set_default_openai_api("responses")
-    OpenAIAgentsInstrumentor().instrument()
+
+
+async def test_what_responses_cannot_do_is_said(server: ScriptedModelServer, client: AsyncOpenAI) -> None:
+    agent = Agent(name="solver", model=OpenAIResponsesModel("policy", client), tools=[WebSearchTool()])
+    with Recording("hosted", server.url).active(), pytest.raises(Exception, match="function tools only"):
+        await run(agent, None)
+    kept = Agent(
+        name="solver",
+        model=OpenAIResponsesModel("policy", client),
+        model_settings=ModelSettings(store=True),
+    )
+    with Recording("kept", server.url).active(), pytest.raises(Exception, match="store=false"):
+        await run(kept, None)
 
 
 @TRACED
-async def test_the_responses_api_is_said(
-    server: ScriptedModelServer, client: AsyncOpenAI, config: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    agent = Agent(name="solver", model=OpenAIResponsesModel("policy", client))
-    recording = Recording("responses", server.url)
-    with caplog.at_level(logging.WARNING, "agl_openai_agents"), recording.active():
-        for _ in range(2):
-            with pytest.raises(Exception, match="404"):
-                await run(agent, config)
-    said = [record.message for record in caplog.records if record.name.startswith("agl_openai_agents")]
-    assert len(said) == 1 and "OpenAIChatCompletionsModel" in said[0]
-    assert COUNTS.snapshot()[RESPONSES] == 2
+async def test_handoffs_over_responses(server: ScriptedModelServer, client: AsyncOpenAI, config: Any) -> None:
+    model = OpenAIResponsesModel("policy", client)
+    expert = Agent(name="expert", model=model)
+    server.reply = lambda body: (
+        tool_call("transfer_to_expert", "{}") if len(server.log) == 1 else "the expert speaks"
+    )
+    recording = Recording("handoff", server.url)
+    with recording.active():
+        await run(Agent(name="triage", model=model, handoffs=[expert]), config)
+    assert recording.agents() == ["triage", "expert"]
+    assert_exact(recording, server.log)
 
 
 async def test_asked_for_logprobs_are_the_users_too(server: ScriptedModelServer, model: Any) -> None:
@@ -420,7 +464,6 @@ def test_the_plugin() -> None:
     (spec,) = agl_adapters()
     assert (spec.name, spec.framework) == ("openai-agents", "agents.tracing")
     assert spec.instrumentor() is OpenAIAgentsInstrumentor()
-    assert spec.identity is not None and spec.identity() == {}
     assert spec.entry_methods is not None and spec.entry_methods(Agent) == ()
     assert list(OpenAIAgentsInstrumentor().instrumentation_dependencies()) == [spec.requires]
 

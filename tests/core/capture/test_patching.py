@@ -45,6 +45,21 @@ def test_methods_of_every_kind_are_wrapped_and_restored() -> None:
     }
 
 
+def test_a_method_called_as_a_function_has_its_instance() -> None:
+    seen: list[Any] = []
+
+    def note(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+        seen.append((instance, args))
+        return wrapped(*args, **kwargs)
+
+    patches = [Patch(Base, "name", note), Patch(Base, "plain", note)]
+    base = Base()
+    assert (vars(Base)["name"](base), Base.name(base), base.name(), Base.plain(3)) == ("base",) * 3 + (3,)
+    for patch in patches:
+        patch.undo()
+    assert seen == [(base, ())] * 3 + [(None, (3,))]
+
+
 def test_an_inherited_method_is_not_left_on_the_child() -> None:
     patch = Patch(Child, "name", shout)
     assert Child().name() == "<base>" and Base().name() == "base"

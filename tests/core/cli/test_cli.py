@@ -53,8 +53,8 @@ def test_help_lists_every_command() -> None:
             "module 'calc_x.agent' has no 'nope'",
         ),
         (
-            ["train", "-c", str(CONFIG), "--set", "backend.driver=verl"],
-            "no driver is called 'verl'; known: local",
+            ["train", "-c", str(CONFIG), "--set", "backend.driver=abacus"],
+            "no driver is called 'abacus'; known: local, verl",
         ),
         (["train", "-c", str(CONFIG), "--set", "training.steps={"], "the value is not valid YAML"),
         (

@@ -154,11 +154,12 @@ def test_advantages_follow_their_account(records, recipe):
 @given(worlds(clean=True))
 def test_group_advantages_of_a_broadcast_sum_to_zero_over_rollouts(records):
     batch = assign(records, PLAIN)
-    groups: dict[str, dict[str, float]] = {}
+    groups: dict[tuple[str, str], dict[str, float]] = {}  # a policy is compared with itself
     for row in batch.rows:
         for segment in row.segments:
             if segment.trained:
-                groups.setdefault(row.metadata["group_id"], {})[row.rollout_id] = segment.advantage
+                key = row.metadata["group_id"], row.policy
+                groups.setdefault(key, {})[row.rollout_id] = segment.advantage
     assert [sum(values.values()) for values in groups.values()] == pytest.approx(
         [0.0] * len(groups), abs=1e-12
     )

@@ -156,7 +156,7 @@ FAULTS: list[tuple[Any, dict[str, Any], str, str]] = [
         coins,
         {"select": "planner"},
         "capture",
-        "`select` (planner) matches nobody: calls came from without a name",
+        "`select` (planner) matches nobody: calls came from unknown",
     ),
     (always_wrong, {}, "reward", "training would be pointless: all 16 rewards are 0"),
     (coins, {"policy": "nowhere"}, "configuration", "the policy's folder nowhere does not exist"),

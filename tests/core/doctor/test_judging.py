@@ -79,6 +79,25 @@ def test_select_that_matches_nobody_names_who_called() -> None:
     assert check.status == "ok" and "trained: 1 × planner; not trained: calc" in check.detail
 
 
+def test_what_marked_classes_leave_out_is_said() -> None:
+    records = [exact(), exact("r1", tags={"node": "check"})]
+    records[0].calls[0].selected = False
+    assert "trained: 1 × check; not trained: calc" in judge_capture(records).detail
+    records[1].calls[0].selected = False
+    check = judge_capture(records)
+    assert check.status == "fail"
+    assert check.title == "no call is chosen for training: calls came from calc, check"
+    assert "agent.select to a name of theirs (calc, check)" in judge_capture(records, "x").advice[0]
+
+
+def test_calls_that_cannot_be_told_apart_are_said() -> None:
+    unnamed = exact("r1", tags={"role": "unknown"})
+    assert judge_capture([unnamed]).status == "ok", "where all are unnamed there is nobody to tell apart"
+    check = judge_capture([exact(), unnamed])
+    assert check.status == "warn" and "1 call came from nobody in particular" in check.title
+    assert "@agl.agent" in check.advice[0]
+
+
 # ----------------------------------------------------------------------------------------------- prefix
 def turns(*ids: tuple[list[int], list[int]], said: tuple[str, ...] = ()) -> list[Call]:
     """A conversation: each turn's request quotes the ones before it."""

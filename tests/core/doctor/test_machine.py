@@ -120,10 +120,10 @@ def test_the_nearest_folder_that_exists(tmp_path: Path) -> None:
 # -------------------------------------------------------------------------------------------- packages
 async def test_a_broken_plugin_is_named_with_its_error(tmp_path: Path) -> None:
     plugins = build(discover=False)
-    plugins.broken["verl"] = "ImportError: libcuda.so.1"
+    plugins.broken["abacus"] = "ImportError: libcuda.so.1"
     check = await check_plugins(findings(tmp_path, plugins))
     assert check.status == "warn" and check.advice
-    assert check.title == "plugin verl (unknown version) cannot be loaded: ImportError: libcuda.so.1"
+    assert check.title == "plugin abacus (unknown version) cannot be loaded: ImportError: libcuda.so.1"
 
 
 @pytest.mark.parametrize(

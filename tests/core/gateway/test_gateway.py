@@ -34,8 +34,9 @@ async def test_models_health_metrics(world):
         ("POST", "/v1/models", 405, "method-not-allowed"),
         ("POST", "/v1/embeddings", 404, "unknown-route"),
         ("GET", "/", 404, "unknown-route"),
-        ("POST", "/v1/responses", 404, "unsupported-route"),
-        ("POST", "/v1/messages", 404, "unsupported-route"),
+        ("GET", "/v1/responses/resp_1", 404, "unsupported-route"),
+        ("POST", "/v1/messages/batches", 404, "unsupported-route"),
+        ("GET", "/v1/messages", 405, "method-not-allowed"),
     ],
 )
 async def test_other_routes_say_which_exist(world, method, path, status, code):

@@ -9,6 +9,7 @@ from agentlightning.gateway.attempts import AttemptInfo, OpenAttempt
 from agentlightning.gateway.sampling import content_of, derive_seed, root_seed, settle
 from agentlightning.semconv import RESAMPLED
 from agentlightning.types import Attempt, Rollout
+from agentlightning.types.select import selector
 
 from .conftest import whole
 
@@ -66,6 +67,8 @@ async def test_greedy_evaluation(run):
         (["solver", "critic"], "critic", True),
         ("re:wolf_[0-9]+", "wolf_12", True),
         ("re:wolf_[0-9]+", "wolf_12b", False),
+        ("unknown", None, True),
+        ("unknown", "solver", False),
     ],
 )
 async def test_only_selected_calls_are_forced(run, select, agent, selected):
@@ -76,6 +79,72 @@ async def test_only_selected_calls_are_forced(run, select, agent, selected):
     assert call.selected is selected
     assert run.engine.bodies[0]["temperature"] == (1.0 if selected else 0.2)
     assert ("seed" in run.engine.bodies[0]) is selected
+
+
+@pytest.mark.parametrize("select", ["wolf", "night", "re:ni.*", ["seer", "wolf"]])
+async def test_roles_and_nodes_can_be_selected(run, select):
+    tags = '{"agent": "player 3", "role": "wolf", "node": "night"}'
+    await run.post(key=run.open("s", select=select), headers={"x-agl-tags": tags})
+    await run.post(key=run.open("t", select=select), headers={"x-agl-tags": '{"agent": "player 4"}'})
+    assert [call.selected for call in run.store.calls] == [True, False]
+
+
+@pytest.mark.parametrize(("header", "select", "selected"), [
+    ("0", None, False), ("0", "solver", False), ("1", "solver", True), ("1", "critic", False),
+    (None, None, True),
+])  # fmt: skip
+async def test_a_marked_class_may_leave_a_call_out(run, header, select, selected):
+    headers = {"x-agl-tags": '{"agent": "solver"}', **({"x-agl-selected": header} if header else {})}
+    await run.post({"temperature": 0.2}, key=run.open("s", select=select), headers=headers)
+    (call,) = run.store.calls
+    assert call.selected is selected and call.masked is None
+    assert run.engine.bodies[0]["temperature"] == (1.0 if selected else 0.2)
+    assert not [name for name in run.engine.headers[0] if name.lower().startswith("x-agl")]
+
+
+async def test_a_malformed_choice_is_refused(run):
+    answer = await run.post(headers={"x-agl-selected": "yes"})
+    assert answer.status == 400 and b"x-agl-selected is 'yes', neither 0 nor 1" in answer.raw
+    assert run.store.calls == []
+
+
+async def test_a_predicate_that_fails_is_said_to_the_agent(run):
+    run.gateway._attempts._selects = selector(lambda tags: tags["side"] == "wolves")
+    answer = await run.post(key=run.open("s"))
+    assert answer.status == 500 and b"KeyError: 'side'" in answer.raw and b"tags.get" in answer.raw
+    assert run.store.calls == []
+
+
+async def test_whom_nobody_named_is_unknown_counted_and_said_once(run, caplog):
+    for _ in range(2):
+        await run.post()
+    await run.post(headers={"x-agl-tags": '{"team": "salon"}'})
+    await run.post(headers={"x-agl-tags": '{"node": "write"}'})
+    assert [call.tags for call in run.store.calls] == [
+        {"role": "unknown"}, {"role": "unknown"}, {"team": "salon", "role": "unknown"}, {"node": "write"},
+    ]  # fmt: skip
+    assert run.gateway.metrics.unnamed == 3 == run.gateway.metrics.as_dict()["unnamed"]
+    assert len([r for r in caplog.records if "nobody in particular" in r.getMessage()]) == 1
+
+
+async def test_the_attempts_tags_name_whom_the_caller_does_not(run):
+    await run.post(key=run.open("s", tags={"agent": "clerk"}))
+    await run.post(key=run.open("t", tags={"agent": "clerk"}), headers={"x-agl-tags": '{"role": "unknown"}'})
+    clerk = {"agent": "clerk"}
+    assert [call.tags for call in run.store.calls] == [clerk, {**clerk, "role": "clerk"}]
+
+
+@pytest.mark.parametrize(("policies", "policy"), [
+    ({"re:wolf.*": "wolves", "wolf_1": "judge"}, "wolves"),
+    ({"seer": "wolves", "night": "judge"}, "judge"),
+    ({"seer": "wolves"}, "default"),
+])  # fmt: skip
+async def test_policies_are_matched_like_select(run, policies, policy):
+    for name in ("wolves", "judge"):
+        run.gateway.add_route(Upstream(policy=name, url=run.engine.url, model=name))
+    tags = '{"agent": "wolf_1", "node": "night"}'
+    await run.post(key=run.open("s", policies=policies), headers={"x-agl-tags": tags})
+    assert run.store.calls[0].policy == policy
 
 
 async def test_frozen_policies_are_left_alone(run):

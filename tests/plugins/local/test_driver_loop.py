@@ -14,7 +14,7 @@ import torch
 from plugins.local.driver_fixtures import saved_policy, tiny_tokenizer
 
 from agentlightning.types import LLM, Batch, Evaluation, Recipe, Row, Segment, StepReport, UsageError
-from agl_local import driver as driver_module
+from agl_local import serving as serving_module
 from agl_local.checkpoint import latest
 from agl_local.driver import LocalDriver
 from agl_local.honours import HONOURS, LOSSES, refuse
@@ -297,14 +297,14 @@ async def test_a_start_cancelled_while_the_policy_loads_starts_no_engine(
 ) -> None:
     loading, go_on = threading.Event(), threading.Event()
     processes: list[object] = []
-    real = driver_module.load_policy
+    real = serving_module.load_policy
 
     def slow(*args: Any, **kwargs: Any) -> Any:
         loading.set()
         go_on.wait(60)
         return real(*args, **kwargs)
 
-    monkeypatch.setattr(driver_module, "load_policy", slow)
+    monkeypatch.setattr(serving_module, "load_policy", slow)
     monkeypatch.setattr(EngineProcess, "start", lambda self: processes.append(self))
     driver = LocalDriver(saved_policy(tmp_path / "policy"), "tiny", RECIPE, options={"threads": 1})
     start = asyncio.create_task(driver.start())

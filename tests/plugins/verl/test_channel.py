@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+
 from agl_verl.channel import Channel, ChannelClosed, ChannelServer
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from agl_verl.checkpoints import WEIGHTS, Checkpoints
 
 from agentlightning.types import UsageError
+from agl_verl.checkpoints import WEIGHTS, Checkpoints
 
 
 def saved(folder: Path, step: int, weights: str = "w") -> None:
@@ -43,6 +43,18 @@ def test_going_back_deletes_what_came_later(tmp_path: Path) -> None:
         checkpoints.back_to(8)
     assert checkpoints.back_to(0) is None
     assert checkpoints.steps() == []
+
+
+def test_only_what_is_superfluous_goes(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    for step in (5, 10, 15, 20):
+        saved(tmp_path, step)
+    for step in (5, 10, 15):
+        checkpoints.complete(step, {})
+    checkpoints.prune(2)
+    assert checkpoints.steps() == [10, 15]
+    assert checkpoints.place(20).is_dir()  # being written
+    assert not checkpoints.place(5).exists()
 
 
 def test_none_to_go_back_to(tmp_path: Path) -> None:

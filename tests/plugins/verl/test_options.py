@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from agl_verl.honours import HONOURS, Refused, refuse
-from agl_verl.options import OptionError, overrides, read_options
 
 import agentlightning as agl
 from agentlightning.algorithms.rl import RecipeRefused, refuse_ignored
+from agl_verl.honours import HONOURS, REFUSES, Refused, plain, refuse
+from agl_verl.options import OptionError, overrides, read_options
 
 
 def lines(recipe: agl.Recipe | None = None, **given: object) -> dict[str, str]:
@@ -63,13 +63,37 @@ def test_the_users_own_lines_win() -> None:
     )
 
 
-@pytest.mark.parametrize("given", [{"loss": "reinforce"}, {"epochs": 0}, {"staleness": 2}])
-def test_recipes_that_verl_would_take_otherwise(given: dict[str, object]) -> None:
-    with pytest.raises(Refused, match="on verl"):
+@pytest.mark.parametrize(("given", "why"), [
+    ({"loss": "ppo"}, "not one of clip, reinforce"), ({"epochs": 0}, "at least 1"),
+    ({"minibatches": 0}, "at least 1"), ({"staleness": 2}, "synchronous"), ({"critic": True}, "from credit"),
+])  # fmt: skip
+def test_recipes_that_verl_would_take_otherwise(given: dict[str, object], why: str) -> None:
+    with pytest.raises(Refused, match=f"on verl: .*{why}"):
         refuse(agl.GRPO(**given))
 
 
-@pytest.mark.parametrize("given", [{"kl": 0.1}, {"critic": True}, {"importance_cap": 2.0}, {"top_p": 0.9}])
-def test_fields_that_are_not_built_are_refused_at_load(given: dict[str, object]) -> None:
-    with pytest.raises(RecipeRefused, match="does not implement"):
-        refuse_ignored(agl.GRPO(**given), "verl", HONOURS)
+def test_every_field_of_a_recipe_is_honoured_or_refused_with_a_reason() -> None:
+    assert HONOURS | REFUSES.keys() == set(agl.recipes.FIELDS) - {"name"}
+    assert not HONOURS & REFUSES.keys()
+
+
+@pytest.mark.parametrize(("given", "why"), [
+    ({"critic": True}, "advantages come from credit"), ({"importance_cap": 2.0}, "there are none"),
+    ({"top_p": 0.9}, "no update computes"), ({"staleness": 1}, "synchronous"),
+])  # fmt: skip
+def test_fields_that_are_not_built_are_refused_at_load(given: dict[str, object], why: str) -> None:
+    with pytest.raises(RecipeRefused, match=f"does not implement .*{why}"):
+        refuse_ignored(agl.GRPO(**given), "verl", HONOURS, REFUSES)
+
+
+@pytest.mark.parametrize("given", [
+    {"kl": 0.1}, {"entropy": 0.1}, {"objective": "sequence"}, {"loss": "reinforce"},
+])  # fmt: skip
+def test_what_verls_own_loss_cannot_say_brings_its_loss(given: dict[str, object]) -> None:
+    assert plain(agl.GRPO(clip_ratio_c=3.0, epochs=2, minibatches=4, clip_high=0.28)) and plain(agl.RLOO())
+    assert not plain(agl.GRPO(**given))
+
+
+def test_a_reference_is_computed_for_kl_only() -> None:
+    key = "actor_rollout_ref.actor.use_kl_loss"
+    assert lines()[key] == "False" and lines(agl.GRPO(kl=0.1))[key] == "True"

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import pytest
-from agl_verl.rows import CannotTrain, Step, pack, step, train_row, unpack
 from hypothesis import given, strategies as st
 
-from agentlightning.types import Row
+import agentlightning as agl
+from agentlightning.types import Row, Segment
+from agl_verl.rows import CannotTrain, Step, pack, step, train_row as for_recipe, unpack
+
+GRPO = agl.GRPO()
+
+
+def train_row(row: Row, recipe: agl.Recipe = GRPO):
+    return for_recipe(row, recipe)
 
 
 def row(mask: list[int], **given: object) -> Row:
@@ -40,6 +47,7 @@ def test_the_prompt_ends_where_training_begins() -> None:
     )
 )
 def test_the_carrier_sums_to_what_credit_means(tokens: list[tuple[bool, float, float]]) -> None:
+    tokens = [(False, 0.0, 0.0), *tokens]  # nothing predicts the first one
     mask = [int(trained) for trained, _, _ in tokens]
     advantages = [a if m else 0.0 for m, (_, a, _) in zip(mask, tokens, strict=True)]
     weights = [w if m else 0.0 for m, (_, _, w) in zip(mask, tokens, strict=True)]
@@ -61,11 +69,52 @@ def test_a_guided_choice_is_refused() -> None:
 
 
 def test_a_row_without_a_trained_token_is_left_out_of_a_step_and_no_row_by_itself() -> None:
-    assert step([row([0, 0]), row([0, 1])]) == Step([train_row(row([0, 1]))])
+    assert step([row([0, 0]), row([0, 1])], GRPO) == Step([train_row(row([0, 1]))])
     with pytest.raises(CannotTrain, match="no trained token"):
         train_row(row([0, 0]))
 
 
 def test_a_step_travels_as_bytes() -> None:
-    made = step([row([0, 1, 1]), row([1])])
+    made = step([row([0, 1, 1]), row([0, 1])], GRPO)
     assert unpack(pack(made)) == made
+
+
+def test_the_first_token_and_another_temperature_are_refused() -> None:
+    with pytest.raises(CannotTrain, match="first token"):
+        train_row(row([1, 1]))
+    with pytest.raises(CannotTrain, match="temperature 0.5"):
+        train_row(row([0, 1], temperature=0.5))
+
+
+@pytest.mark.parametrize(("rows", "minibatches", "ranks", "share", "steps"), [
+    (0, 1, 1, 1, 0), (8, 1, 1, 8, 1), (8, 1, 2, 8, 1), (7, 1, 2, 8, 1),
+    (8, 4, 1, 2, 4), (5, 4, 1, 2, 3), (3, 8, 1, 1, 3), (5, 2, 2, 4, 2),
+])  # fmt: skip
+def test_minibatches_share_the_rows_and_the_weights_stay_what_they_were(
+    rows: int, minibatches: int, ranks: int, share: int, steps: int
+) -> None:
+    recipe = agl.GRPO(minibatches=minibatches, epochs=3)
+    made = step([row([0, 1, 1])] * rows, recipe, ranks)
+    assert (made.share, made.optimizer_steps) == (share, 3 * steps)
+    assert share % ranks == 0
+    for one in made.rows:  # each optimizer step sees one part in `steps` of them
+        assert sum(one.weights) / steps == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(("given", "steps"), [({}, 0), ({"kl": 0.1}, 1), ({"entropy": 0.1}, 1)])
+def test_without_a_gradient_there_is_no_optimizer_step(given: dict[str, float], steps: int) -> None:
+    flat = row([0, 1, 1], advantages=[0.0, 0.0, 0.0])
+    assert step([flat], agl.GRPO(**given)).optimizer_steps == steps
+    assert step([flat, row([0, 1])], agl.GRPO(**given)).optimizer_steps == 1
+
+
+def test_tokens_know_their_calls() -> None:
+    segments = [
+        Segment(call_id="a", start=1, end=2, advantage=1.0),
+        Segment(call_id="b", start=3, end=5, advantage=1.0),
+        Segment(call_id="c", start=5, end=6, advantage=1.0, trained=False),
+    ]
+    found = train_row(row([0, 1, 0, 1, 1, 0], segments=segments))
+    assert found.segments == [0, -1, 1, 1, -1]
+    with pytest.raises(CannotTrain, match="no trained call"):
+        train_row(row([0, 1, 0, 1, 1, 1], segments=segments), agl.GRPO(objective="sequence"))

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from agentlightning.capture.context import current_attempt, current_tags, tagged
+from agentlightning.capture.context import current_attempt, kept_tags
 from agentlightning.types import Tags
 
 _place: ContextVar[Tags] = ContextVar("agl_agent_framework", default={})  # noqa: B039 - only replaced
@@ -37,17 +37,16 @@ def _placed(**tags: str) -> Iterator[None]:
 def run(wrapped: Callable[..., Any], agent: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Wraps ``run`` of agents, which returns at once: the work is done when the result is awaited or read.
 
-    Tags that hold at the call (``@agl.agent``, ``tagged``) therefore hold for the work too.
+    What holds at the call (``@agl.agent``, ``tagged``) therefore holds for the work too.
     """
     result = wrapped(*args, **kwargs)
     if current_attempt() is None:
         return result
-    agent = args[0] if agent is None else agent  # called as a plain function, by the wrapper of `@agl.agent`
-    name, tags = str(agent.name or agent.id), current_tags()
+    name, said = str(agent.name or agent.id), kept_tags()
 
     @contextmanager
     def speaking() -> Iterator[None]:
-        with _placed(agent=name), tagged(**tags):
+        with _placed(agent=name), said():
             yield
 
     if hasattr(result, "with_pull_context_manager"):

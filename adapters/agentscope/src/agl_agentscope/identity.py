@@ -4,18 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from contextvars import ContextVar
 
-from agentlightning.types import Tags
-
-SPEAKER: ContextVar[str | None] = ContextVar("agl_agentscope_speaker", default=None)
-"""The agent whose code runs here."""
-
-
-def identity() -> Tags:
-    """``agent``; empty outside a reply."""
-    name = SPEAKER.get()
-    return {} if name is None else {"agent": name}
+from agentlightning.capture.scene import identity as identity
 
 
 def entry_methods(cls: type) -> Sequence[str]:

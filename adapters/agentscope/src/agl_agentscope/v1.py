@@ -11,9 +11,9 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import Any
 
+from agentlightning.capture.adapter import AdapterInstrumentor
 from agentlightning.capture.context import current_attempt
-from agentlightning.capture.patching import Patch
-from agl_agentscope.scene import Scene
+from agentlightning.capture.scene import Scene
 
 _FAILURES = (
     "Error: ",
@@ -24,28 +24,20 @@ _FAILURES = (
 """How a toolkit's answer begins when the call failed; it bears no other mark."""
 
 
-def patches() -> list[Patch]:
-    """Apply the patches."""
+def open_doors(adapter: AdapterInstrumentor) -> None:
+    """Wrap them."""
     from agentscope.agent import AgentBase
     from agentscope.tool import Toolkit
 
-    return [Patch(AgentBase, "__call__", _reply), Patch(Toolkit, "call_tool_function", _call_tool)]
+    adapter.patch(AgentBase, "__call__", _reply)
+    adapter.patch(Toolkit, "call_tool_function", _call_tool)
 
 
 async def _reply(
     wrapped: Callable[..., Any], agent: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    if current_attempt() is None:
+    with Scene.of_agent(str(getattr(agent, "name", None) or type(agent).__name__)).played():
         return await wrapped(*args, **kwargs)
-    scene = Scene.of_agent(str(getattr(agent, "name", None) or type(agent).__name__)).start()
-    try:
-        with scene.on():
-            return await wrapped(*args, **kwargs)
-    except BaseException as error:
-        scene.fail(error)
-        raise
-    finally:
-        scene.end()
 
 
 async def _call_tool(

@@ -12,35 +12,30 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import Any
 
+from agentlightning.capture.adapter import AdapterInstrumentor
 from agentlightning.capture.context import current_attempt
-from agentlightning.capture.counts import COUNTS
-from agentlightning.capture.patching import Patch
-from agl_agentscope.scene import Scene
+from agentlightning.capture.scene import Scene
 
 _LOG = logging.getLogger(__name__)
 NO_TIME = "withheld"
 """What stands in a rollout's prompts where AgentScope writes the time."""
 
 
-def patches() -> list[Patch]:
-    """Apply the patches."""
+def open_doors(adapter: AdapterInstrumentor) -> None:
+    """Wrap them."""
     from agentscope.agent import Agent
 
-    applied = [Patch(Agent, "_reply", _reply)]
-    if hasattr(Agent, "_execute_tool_call"):
-        applied.append(Patch(Agent, "_execute_tool_call", _execute_tool_call))
-    else:
-        COUNTS.add("agentscope-tool-spans-unavailable")
+    adapter.patch(Agent, "_reply", _reply)
+    missing = "agentscope-tool-spans-unavailable"
+    adapter.patch_private(Agent, "_execute_tool_call", _execute_tool_call, missing)
     if hasattr(Agent, "_inject_runtime_state"):
-        applied.append(Patch(Agent, "_inject_runtime_state", _inject_runtime_state))
-    return applied
+        adapter.patch(Agent, "_inject_runtime_state", _inject_runtime_state)
 
 
 def _reply(wrapped: Callable[..., Any], agent: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     replies = wrapped(*args, **kwargs)
     if current_attempt() is None:
         return replies
-    agent = args[0] if agent is None else agent  # called as a plain function, by the wrapper of `@agl.agent`
     return Scene.of_agent(str(agent.name)).through(replies, begin=True)
 
 

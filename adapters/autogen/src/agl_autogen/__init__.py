@@ -6,18 +6,16 @@ agents and tools; core's wire layer has the token ids. Invariant: ``uninstrument
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
 from opentelemetry import trace
-from opentelemetry.instrumentation.instrumentor import BaseInstrumentor  # type: ignore[attr-defined]
 
+from agentlightning.capture.adapter import AdapterInstrumentor
 from agentlightning.capture.counts import COUNTS
 from agentlightning.capture.identity import IDENTITY
-from agentlightning.capture.install import install, installed, uninstall
 from agentlightning.capture.installation import OwnProvider
-from agentlightning.capture.patching import Patch
 from agentlightning.capture.processors import FINISHERS, QUIET
 from agentlightning.capture.tool_spans import hold
 from agl_autogen.identity import TEAMS, entry_methods, identity
@@ -30,48 +28,30 @@ PLUMBING = ("autogen SingleThreadedAgentRuntime", "autogen Worker Runtime")
 """Scopes of the message runtimes: hundreds of spans a run that say nothing of agents, models or tools."""
 
 
-class AutoGenInstrumentor(BaseInstrumentor):  # type: ignore[misc]
+class AutoGenInstrumentor(AdapterInstrumentor):
     """Instruments AutoGen; switches core's capture on where that is not done yet."""
 
-    _patches: tuple[Patch, ...] = ()
-    _switched_on = False
+    instruments = INSTRUMENTS
 
-    def instrumentation_dependencies(self) -> Collection[str]:
-        """The tested range."""
-        return INSTRUMENTS
-
-    def _instrument(self, **kwargs: Any) -> None:
+    def begin(self) -> None:
+        """Complete AutoGen's own spans, and remember its teams."""
         from autogen_agentchat.agents import AssistantAgent
         from autogen_agentchat.teams import BaseGroupChat
 
         QUIET.update(PLUMBING)
-        self._switched_on = not installed()
-        install(kwargs.get("tracer_provider"))
-        patches = [Patch(BaseGroupChat, "__init__", _remember_team)]
-        if "_execute_tool_call" in vars(AssistantAgent):
-            patches.append(Patch(AssistantAgent, "_execute_tool_call", execute))
-        else:
-            COUNTS.add("autogen-tool-details-unavailable")  # tool spans go on without arguments and results
+        self.undo(QUIET.difference_update, PLUMBING)
+        self.patch(BaseGroupChat, "__init__", _remember_team)
+        self.undo(TEAMS.clear)
+        missing = "autogen-tool-details-unavailable"  # tool spans go on without arguments and results
+        self.patch_private(AssistantAgent, "_execute_tool_call", execute, missing)
         try:
             from autogen_core._telemetry import TraceHelper
 
-            patches.append(Patch(TraceHelper, "trace_block", _trace_block))
+            self.patch(TraceHelper, "trace_block", _trace_block)
         except (ImportError, AttributeError):
             COUNTS.add("autogen-plumbing-not-skipped")  # costs time, loses nothing: the scopes are quiet
-        self._patches = tuple(patches)
-        FINISHERS.append(hold)
-        IDENTITY.append(identity)
-
-    def _uninstrument(self, **kwargs: Any) -> None:
-        IDENTITY.remove(identity)
-        FINISHERS.remove(hold)
-        for patch in reversed(self._patches):
-            patch.undo()
-        self._patches = ()
-        QUIET.difference_update(PLUMBING)
-        TEAMS.clear()
-        if self._switched_on:
-            uninstall()
+        self.add(FINISHERS, hold)
+        self.add(IDENTITY, identity)
 
 
 def _trace_block(

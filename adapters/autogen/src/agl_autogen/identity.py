@@ -42,9 +42,11 @@ def identity() -> Tags:
 
 
 def entry_methods(cls: type) -> Sequence[str]:
-    """``on_messages_stream`` for AutoGen's agents: ``run``, ``run_stream`` and every team pass through it."""
+    """What runs AutoGen's agents: every team and ``run_stream`` pass through ``on_messages_stream``; ``run``
+    and ``on_messages`` leave that stream at its answer, so their end is another method's.
+    """
     if "autogen_agentchat" not in sys.modules:
         return ()
     from autogen_agentchat.agents import BaseChatAgent
 
-    return ("on_messages_stream",) if issubclass(cls, BaseChatAgent) else ()
+    return ("on_messages", "on_messages_stream") if issubclass(cls, BaseChatAgent) else ()

@@ -6,32 +6,21 @@ where it emits. Core's wire layer has the token ids. Invariant: ``uninstrument``
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import Any
-
-from opentelemetry.instrumentation.instrumentor import BaseInstrumentor  # type: ignore[attr-defined]
-
-from agentlightning.capture.counts import COUNTS
+from agentlightning.capture.adapter import AdapterInstrumentor
 from agentlightning.capture.identity import IDENTITY
-from agentlightning.capture.install import install, installed, uninstall
-from agentlightning.capture.patching import Patch
 from agl_crewai.identity import entry_methods, identity
 from agl_crewai.package import INSTRUMENTS
 
 __all__ = ["CrewAIInstrumentor", "entry_methods", "identity"]
 
 
-class CrewAIInstrumentor(BaseInstrumentor):  # type: ignore[misc]
+class CrewAIInstrumentor(AdapterInstrumentor):
     """Instruments CrewAI; switches core's capture on where that is not done yet."""
 
-    _patches: tuple[Patch, ...] = ()
-    _switched_on = False
+    instruments = INSTRUMENTS
 
-    def instrumentation_dependencies(self) -> Collection[str]:
-        """The tested range."""
-        return INSTRUMENTS
-
-    def _instrument(self, **kwargs: Any) -> None:
+    def begin(self) -> None:
+        """Wrap what runs an agent, and listen where events are emitted."""
         from crewai import Agent
         from crewai.agents.agent_executor import AgentExecutor
         from crewai.events.event_bus import CrewAIEventsBus
@@ -39,27 +28,12 @@ class CrewAIInstrumentor(BaseInstrumentor):  # type: ignore[misc]
 
         from agl_crewai import execution, tools
 
-        self._switched_on = not installed()
-        install(kwargs.get("tracer_provider"))
-        patches = [
-            Patch(Agent, "execute_task", execution.execute),
-            Patch(Agent, "aexecute_task", execution.aexecute),
-            Patch(Agent, "kickoff", execution.kickoff),
-            Patch(Agent, "kickoff_async", execution.akickoff),
-            Patch(BaseLLM, "summarize_messages", execution.summarise),
-            Patch(CrewAIEventsBus, "emit", tools.emit),
-        ]
-        if "_execute_single_native_tool_call" in vars(AgentExecutor):
-            patches.append(Patch(AgentExecutor, "_execute_single_native_tool_call", tools.call))
-        else:
-            COUNTS.add("crewai-tool-details-unavailable")  # tool spans go on with parsed arguments and no id
-        self._patches = tuple(patches)
-        IDENTITY.append(identity)
-
-    def _uninstrument(self, **kwargs: Any) -> None:
-        IDENTITY.remove(identity)
-        for patch in reversed(self._patches):
-            patch.undo()
-        self._patches = ()
-        if self._switched_on:
-            uninstall()
+        self.patch(Agent, "execute_task", execution.execute)
+        self.patch(Agent, "aexecute_task", execution.aexecute)
+        self.patch(Agent, "kickoff", execution.kickoff)
+        self.patch(Agent, "kickoff_async", execution.akickoff)
+        self.patch(BaseLLM, "summarize_messages", execution.summarise)
+        self.patch(CrewAIEventsBus, "emit", tools.emit)
+        missing = "crewai-tool-details-unavailable"  # tool spans go on with parsed arguments and no id
+        self.patch_private(AgentExecutor, "_execute_single_native_tool_call", tools.call, missing)
+        self.add(IDENTITY, identity)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from agentlightning.hookspecs import hookimpl
-from agentlightning.specs import AdapterSpec
-from agl_langchain import LangChainInstrumentor, entry_methods, identity
+from agentlightning.specs import AdapterSpec, lazily
 from agl_langchain.package import INSTRUMENTS
 
 
@@ -15,9 +14,8 @@ def agl_adapters() -> list[AdapterSpec]:
         AdapterSpec(
             name="langchain",
             framework="langchain_core",
-            instrumentor=LangChainInstrumentor,
-            identity=identity,
-            entry_methods=entry_methods,
+            instrumentor=lazily("agl_langchain:LangChainInstrumentor"),
+            entry_methods=lazily("agl_langchain.identity:entry_methods"),
             requires=", ".join(INSTRUMENTS),
         )
     ]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from agentlightning.hookspecs import hookimpl
-from agentlightning.specs import AdapterSpec
-from agl_langgraph import LangGraphInstrumentor, entry_methods, identity
+from agentlightning.specs import AdapterSpec, lazily
 from agl_langgraph.package import INSTRUMENTS
 
 
@@ -15,9 +14,8 @@ def agl_adapters() -> list[AdapterSpec]:
         AdapterSpec(
             name="langgraph",
             framework="langgraph",
-            instrumentor=LangGraphInstrumentor,
-            identity=identity,
-            entry_methods=entry_methods,
+            instrumentor=lazily("agl_langgraph:LangGraphInstrumentor"),
+            entry_methods=lazily("agl_langgraph.identity:entry_methods"),
             requires=", ".join(INSTRUMENTS),
         )
     ]

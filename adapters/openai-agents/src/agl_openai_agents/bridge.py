@@ -8,7 +8,6 @@ task (an abandoned stream), whose context is not ours to change.
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -17,16 +16,10 @@ from opentelemetry import context as otel, trace
 from opentelemetry.trace import Status, StatusCode
 
 from agentlightning import semconv
-from agentlightning.capture.context import current_attempt
-from agentlightning.capture.counts import COUNTS
 from agl_openai_agents.identity import HERE, Frame, running_agent
-
-_LOG = logging.getLogger(__name__)
 
 HANDOFF_FROM, HANDOFF_TO = "agl.handoff.from", "agl.handoff.to"
 GUARDRAIL_TRIGGERED = "agl.guardrail.triggered"
-RESPONSES = "openai-agents-responses-api"
-"""Counted: a model call that went to the Responses API, where no token ids come back."""
 
 _OPERATIONS = {
     "agent": "invoke_agent",
@@ -54,8 +47,6 @@ class Bridge(TracingProcessor):  # type: ignore[misc]
         """Begin an OpenTelemetry span below the current one, and make it current."""
         data = span.span_data
         if not self.active or (operation := _OPERATIONS.get(data.type)) is None:
-            if self.active and data.type == "response":
-                _say_responses()
             return
         name = getattr(data, "name", None)
         agent = name if data.type == "agent" else running_agent()
@@ -113,17 +104,6 @@ def _complete(span: trace.Span, data: Any, error: Any) -> None:
         span.set_status(
             Status(StatusCode.ERROR, f"{error['message']}: {detail}" if detail else error["message"])
         )
-
-
-def _say_responses() -> None:
-    if current_attempt() is None:
-        return
-    if RESPONSES not in COUNTS.snapshot():
-        _LOG.warning(
-            "an agent calls its model over the Responses API, where no token ids come back: the call is not "
-            "trained. Use OpenAIChatCompletionsModel, or set_default_openai_api('chat_completions')"
-        )
-    COUNTS.add(RESPONSES)
 
 
 BRIDGE = Bridge()

@@ -17,8 +17,8 @@ from agents.tracing.provider import DefaultTraceProvider, SynchronousMultiTracin
 from agents.tracing.spans import NoOpSpan
 
 from agentlightning import semconv
+from agentlightning.capture.adapter import AdapterInstrumentor
 from agentlightning.capture.counts import COUNTS
-from agentlightning.capture.patching import Patch
 from agentlightning.keys import PREFIX
 from agl_openai_agents.bridge import BRIDGE
 
@@ -30,16 +30,14 @@ WITHHELD = "openai-agents-export-withheld"
 EXPORT = "_export_with_deadline" if "_export_with_deadline" in vars(BackendSpanExporter) else "export"
 
 
-def patches() -> tuple[Patch, ...]:
-    """Apply them; undo each to switch off."""
-    return (
-        Patch(NoOpSpan, "start", _start),
-        Patch(NoOpSpan, "finish", _finish),
-        Patch(NoOpSpan, "set_error", _set_error),
-        Patch(DefaultTraceProvider, "set_processors", _stay),
-        Patch(BackendSpanExporter, EXPORT, _withhold),
-        Patch(tool_context.ToolContext, "from_agent_context", _tool_call_id),
-    )
+def patch_all(adapter: AdapterInstrumentor) -> None:
+    """Wrap what the SDK does where it does not trace."""
+    adapter.patch(NoOpSpan, "start", _start)
+    adapter.patch(NoOpSpan, "finish", _finish)
+    adapter.patch(NoOpSpan, "set_error", _set_error)
+    adapter.patch(DefaultTraceProvider, "set_processors", _stay)
+    adapter.patch(BackendSpanExporter, EXPORT, _withhold)
+    adapter.patch(tool_context.ToolContext, "from_agent_context", _tool_call_id)
 
 
 def leave() -> None:

@@ -12,7 +12,9 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from agentlightning.algorithms.evaluate import evaluate
+from agentlightning.algorithms.together import Together
 from agentlightning.capture import COUNTS
+from agentlightning.credit.trainable import Versions
 from agentlightning.gateway import Gateway
 from agentlightning.keys import CONTEXT_KEY
 from agentlightning.plugins import Plugins
@@ -44,8 +46,10 @@ class Context:
     train: Dataset = ()
     val: Dataset = ()
     policy: str = "policy"
-    """Name under which agents ask for the trained policy."""
-    driver: Driver | None = None
+    """Name under which agents ask for the policy that is theirs."""
+    named: tuple[str, ...] = ()
+    """Policies that agents may also ask for by name: those of a run with named policies."""
+    driver: Driver | Together | None = None
     headroom: dict[str, Callable[..., Any]] = field(default_factory=dict)
     """Scripted policies (``oracle``, ``random``) that bound what there is to learn."""
     config: RolloutConfig = field(default_factory=RolloutConfig)
@@ -74,6 +78,18 @@ class Context:
     endpoint: bool = True
     """Whether agents are given the policy as ``llm``; not where the user's own algorithm trains none."""
 
+    @property
+    def versions(self) -> Versions:
+        """The version that is about to be trained; of named policies, that of each."""
+        if isinstance(self.driver, Together):
+            return self.driver.versions
+        return self.driver.version if self.driver else None
+
+    @property
+    def trained(self) -> tuple[str, ...]:
+        """Names of the policies that are trained."""
+        return tuple(self.driver.drivers) if isinstance(self.driver, Together) else (self.policy,)
+
     async def publish(self) -> None:
         """Store the endpoints agents are given: the policy, and the scripted policies of the headroom
         check.
@@ -81,7 +97,8 @@ class Context:
         for name in (self.policy, *self.headroom):
             bundle = dict(self.initial)
             if self.endpoint or name != self.policy:
-                bundle["llm"] = LLM(endpoint=self.gateway.url, model=name, api_key=CONTEXT_KEY)
+                for key, model in (("llm", name), *zip(self.named, self.named, strict=True)):
+                    bundle[key] = LLM(endpoint=self.gateway.url, model=model, api_key=CONTEXT_KEY)
             if not bundle:
                 continue
             if name in self.resources:  # the gateway of the run's earlier life is gone
@@ -132,8 +149,13 @@ class Context:
             "refused": (await self.store.counts()).get("refused", {}),
             "runner": {k: n for k, n in self.ended.items() if k not in set(AttemptStatus)},
             "capture": {k: n - self.counted.get(k, 0) for k, n in COUNTS.snapshot().items()},
-            "gateway": {"lost-records": gateway.lost_records, "uncounted-refusals": gateway.uncounted},
+            "gateway": {
+                "lost-records": gateway.lost_records,
+                "uncounted-refusals": gateway.uncounted,
+                "unnamed-calls": gateway.unnamed,
+            },
             "over-length": dict(gateway.over_length),
+            "without-policy": dict(gateway.unrouted),
             "hooks": dict(self.plugins.errors),
         }
         return {who: kept for who, n in found.items() if (kept := {k: v for k, v in n.items() if v})}

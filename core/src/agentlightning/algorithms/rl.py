@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from agentlightning.algorithms.batching import group_rollouts, task_batches
@@ -20,22 +21,30 @@ from agentlightning.algorithms.quorum import Quorum, gather
 from agentlightning.algorithms.work import begin
 from agentlightning.credit.assign import assign, check_recipe
 from agentlightning.credit.baselines import BASELINES
+from agentlightning.credit.policies import part
 from agentlightning.credit.rules import RULES
 from agentlightning.credit.seals import seal, terms_digest
+from agentlightning.credit.trainable import Versions, version_of
 from agentlightning.plugins import Plugins
 from agentlightning.types import Batch, Evaluation, Recipe, Record, Seal, StepReport, UsageError
 from agentlightning.types.failure import read_table
+from agentlightning.types.select import caller
 
 
 class RecipeRefused(UsageError, ValueError):
     """The driver would ignore something the recipe asks for."""
 
 
-def refuse_ignored(recipe: Recipe, driver: str, honours: frozenset[str]) -> None:
-    """Raise if ``recipe`` uses a field that the driver does not implement: nothing is ignored in silence."""
-    ignored = {k: v for k, v in recipe.uses().items() if k not in honours | CORE_FIELDS}
+def refuse_ignored(
+    recipe: Recipe, driver: str, honours: frozenset[str], why: Mapping[str, str] = MappingProxyType({})
+) -> None:
+    """Raise if ``recipe`` uses a field that the driver does not implement: nothing is ignored in silence.
+    ``why``: field → what else there is to say.
+    """
+    ignored = {k: v for k, v in recipe.uses().items() if k not in (honours | CORE_FIELDS) - why.keys()}
     if ignored:
-        listed = ", ".join(f"{k}={v!r}" for k, v in sorted(ignored.items()))
+        said = {k: f" ({why[k]})" if k in why else "" for k in ignored}
+        listed = ", ".join(f"{k}={v!r}{said[k]}" for k, v in sorted(ignored.items()))
         raise RecipeRefused(
             f"driver {driver!r} does not implement {listed} of recipe {recipe.name!r}; use another driver "
             "or drop it"
@@ -68,10 +77,15 @@ TOTALS = {
     "calls_exact": "verdicts/exact",
     "calls_no_ids": "verdicts/no-ids",
     "calls_left_behind": "out/other-attempt",
+    "calls_frozen": "out/frozen-policy",
     "calls_trained": "calls_trained",
     "tokens_trained": "tokens_trained",
 }
 """Sums over the run's steps → the metric that is summed."""
+
+
+OF_EACH = ("rows", "calls", "calls_trained", "tokens_trained", "optimizer_steps", "skipped")
+"""Metrics that are summed for each of several policies; ``skipped``: steps that changed nothing."""
 
 
 BARREN_STEPS = 3
@@ -88,7 +102,7 @@ class NothingTrained(UsageError):
 
 def _only_flat(batch: Batch) -> bool:
     """Whether all calls were left out because their groups were flat."""
-    out = {reason for ledger in batch.ledgers for reason in ledger.out}
+    out = {reason for ledger in batch.ledgers for reason in ledger.out} - {"frozen-policy"}
     return bool(out) and out <= FLAT
 
 
@@ -99,7 +113,7 @@ def _why(records: Sequence[Record], batch: Batch) -> str:
         reasons_out.update(ledger.out)
     if not reasons_out:
         return "the agent made no model call; is it using the endpoint it is given?"
-    agents = sorted({call.tags.get("agent", "without a name") for record in records for call in record.calls})
+    agents = sorted({caller(call.tags) for record in records for call in record.calls})
     listed = ", ".join(f"{n} × {reason}" for reason, n in reasons_out.most_common(3))
     return f"{listed}; calls came from {', '.join(agents)} (see `select`)"
 
@@ -159,6 +173,7 @@ class RL:
             "train_seconds": round(seconds, 3),
             "headroom": job.headroom,
             "totals": job.totals,
+            **({"policies": job.policies} if job.policies else {}),
         }
 
 
@@ -184,12 +199,19 @@ class RLJob:
         self.seed = context.seed
         self.folder: Path = context.folder
         self.headroom: dict[str, float] = {}
-        self.totals: dict[str, float] = {**dict.fromkeys(TOTALS, 0.0), "logprob_gap_max": 0.0}
+        self.totals: dict[str, Any] = {**dict.fromkeys(TOTALS, 0.0), "logprob_gap_max": None}
+        """``logprob_gap_max``: ``None`` as long as no driver has measured it."""
         self._barren = 0
-        self._seals: list[Seal] = []
-        """Of the step under way."""
-        self._version: int | None = None
-        """Policy version that its rows were built for."""
+        self.policies: dict[str, dict[str, float]] = {}
+        """Of a run with named policies: sums over the steps of each."""
+        self._seals: dict[str, list[Seal]] = {}
+        """Of the step under way, by policy."""
+        self._versions: Versions = None
+        """What its rows were built for."""
+        self._metrics: dict[str, float] = {}
+        """Of all of it, until they are in the totals."""
+        self._silent: Counter[str] = Counter()
+        """Policy → steps in a row without a row for it."""
         self._batches = task_batches(context.train, rl.batch_size, context.seed) if rl.steps else None
         self._restore(context.progress)
 
@@ -198,12 +220,15 @@ class RLJob:
         """What goes into a checkpoint beside the driver's own: JSON. The order of the data is a function of
         seed and step; built-in rules and baselines keep nothing from step to step.
         """
-        return {"totals": self.totals, "barren": self._barren}
+        kept: dict[str, Any] = {"totals": self.totals, "barren": self._barren}
+        return {**kept, "policies": self.policies, "silent": dict(self._silent)} if self.policies else kept
 
     def _restore(self, state: dict[str, Any]) -> None:
         """The inverse of :meth:`state`; the data go on behind the batches of the finished steps."""
         self.totals.update(state.get("totals", {}))
         self._barren = state.get("barren", 0)
+        self.policies = state.get("policies", {})
+        self._silent.update(state.get("silent", {}))
         if self._batches is not None:
             for _ in range(self.first_step):
                 next(self._batches)
@@ -232,27 +257,37 @@ class RLJob:
         groups = [rollouts[i : i + size] for i in range(0, len(rollouts), size)]
         gathered = await gather(self.context.store, groups, quorum, failure=self.rl.failure)
         records = await self.context.store.records(ids)
-        driver = self.context.driver
-        version = self._version = driver.version if driver else None
+        self._versions = self.context.versions
         batch = assign(
             records,
             self.recipe,
-            version=version,
+            version=self._versions,
             rules={name: spec.rule for name, spec in self.context.plugins.credit_rules.items()},
             baselines={name: spec.baseline for name, spec in self.context.plugins.baselines.items()},
             failure=self.rl.failure,
         )
         if quorum:
             batch.metrics.update(gathered.metrics())
-        self._seals = seal(batch, records, run_id=self.run_id, step=step, policy=self.policy, version=version)
+        self._metrics = batch.metrics
+        self._seals = {
+            name: seal(mine, records, run_id=self.run_id, step=step, policy=name, version=version)
+            for name, version, mine in self._parts(batch)
+        }
         self.context.plugins.moment("agl_rows_built", step=step, batch=batch)
         self._refuse_barren(step, batch, records)
+        self._say_silent(batch)
         return batch
+
+    def _parts(self, batch: Batch) -> list[tuple[str, int | None, Batch]]:
+        """Each policy, its version, and its part of a step."""
+        if not isinstance(self._versions, Mapping):
+            return [(self.policy, self._versions, batch)]
+        return [(name, version, part(batch, name)) for name, version in self._versions.items()]
 
     def _refuse_barren(self, step: int, batch: Batch, records: list[Record]) -> None:
         """End a run that has stopped learning because nothing comes back: a dead engine, a broken agent."""
         learnable = batch.metrics.get("calls_trained") or _only_flat(batch)
-        self._barren = 0 if batch.metrics.get("reward_count") and learnable else self._barren + 1
+        self._barren = 0 if learnable else self._barren + 1
         if self._barren < BARREN_STEPS:
             return
         idle = batch.metrics.get("failed/no-call") == len(records)
@@ -265,18 +300,39 @@ class RLJob:
             f"in the last of them: {reasons(records)}"
         )
 
+    def _say_silent(self, batch: Batch) -> None:
+        """Say of a policy that it gets nothing to train on, when that has become a habit."""
+        for name, own in batch.policies.items():
+            self._silent[name] = 0 if own["rows"] else self._silent[name] + 1
+            if self._silent[name] == BARREN_STEPS:
+                out = ", ".join(f"{n:g} × {k[4:]}" for k, n in own.items() if k.startswith("out/"))
+                why = f"its calls were left out: {out}" if out else "no call went to it (see `policies`)"
+                self.context.say(f"{BARREN_STEPS} steps in a row trained nothing of policy {name!r}: {why}")
+
     async def report(self, report: StepReport) -> None:
         """Make the step known: store (with the seals of what it trained), totals, moment hook (trackers
-        listen there).
+        listen there). Once for each policy.
         """
-        report.version = self._version
+        report.version = version_of(self._versions, report.policy)
+        if isinstance(self._versions, Mapping):
+            report.versions = dict(self._versions)
         report.terms_digest = terms_digest(self.recipe, self.rl.failure)
-        await self.context.store.add_step(report, self._seals)
-        for total, metric in TOTALS.items():
-            self.totals[total] += report.metrics.get(metric, 0.0)
-        gap = report.metrics.get("logprob_gap_max", 0.0)
-        self.totals["logprob_gap_max"] = max(self.totals["logprob_gap_max"], gap)
+        await self.context.store.add_step(report, self._seals[report.policy])
+        self._count(report)
         self.context.plugins.moment("agl_policy_updated", report=report)
+
+    def _count(self, report: StepReport) -> None:
+        """Enter a step into the totals: what its policies share, once."""
+        metrics, gap = report.metrics, report.metrics.get("logprob_gap_max")
+        if isinstance(self._versions, Mapping):
+            metrics, self._metrics = self._metrics, {}
+            mine = self.policies.setdefault(report.policy, dict.fromkeys(OF_EACH, 0.0))
+            for name in OF_EACH:
+                mine[name] += report.metrics.get(name, 0.0)
+        for total, metric in TOTALS.items():
+            self.totals[total] += metrics.get(metric, 0.0)
+        if gap is not None:
+            self.totals["logprob_gap_max"] = max(self.totals["logprob_gap_max"] or 0.0, gap)
 
     async def saved(self, folder: Path, step: int) -> None:
         """Tell hooks of a checkpoint."""

@@ -24,6 +24,7 @@ from agentlightning.credit.verdicts import verdicts
 from agentlightning.specs import Inspector
 from agentlightning.types import Attempt, Call, Record, Reward, UsageError
 from agentlightning.types.failure import KINDS, read_table
+from agentlightning.types.select import caller
 
 _SAME = (semconv.EVALUATION_NAME, semconv.EVALUATION_SCORE)
 """Attributes of a reward that say its name and value once more."""
@@ -82,7 +83,7 @@ def _rollout(run: Run, stand: Standing, attempts: Sequence[Attempt]) -> dict[str
 def _step(stand: Standing) -> dict[str, Any]:
     return {
         "step": stand.sealed.step if stand.sealed else None,
-        "version": stand.version,
+        "version": stand.versions,
         "as_trained": stand.as_sealed,
         "note": stand.note,
     }
@@ -162,6 +163,7 @@ def _rows(stand: Standing) -> list[dict[str, Any]]:
     return [
         {
             "id": row.row_id,
+            "policy": row.policy,
             "tokens": len(row.token_ids),
             "trained": row.trained_tokens,
             "calls": [s.call_id for s in row.segments if s.trained],
@@ -183,7 +185,8 @@ def _calls(run: Run, stand: Standing, calls: Sequence[Call]) -> list[dict[str, A
         out.append(
             {
                 "id": call.call_id,
-                "agent": call.tags.get("agent"),
+                "agent": caller(call.tags),
+                "policy": call.policy,
                 "prompt_tokens": _length(call.prompt_ids),
                 "response_tokens": _length(call.response_ids),
                 "version": call.policy_version,
@@ -285,7 +288,7 @@ def _token(run: Run, stand: Standing, call: Call, index: int, policy: Path | Non
     ids = call.response_ids or []
     if not 0 <= index < len(ids):
         raise NoSuchToken(f"call {call.call_id} has {len(ids)} response tokens; there is no token {index}")
-    looked = _look(run, policy)
+    looked = _look(run, policy, call.policy)
     found = place_of(stand.batch.rows, call.call_id) if stand.batch else None
     traced = trace_token(stand.batch, call.call_id, index) if stand.batch and found else {}
     logprob_then = call.logprobs[index] if call.logprobs and index < len(call.logprobs) else None
@@ -316,9 +319,9 @@ def _token(run: Run, stand: Standing, call: Call, index: int, policy: Path | Non
     return {**out, "logprob_now": now, "now": f"under {folder}"}
 
 
-def _look(run: Run, policy: Path | None) -> tuple[Inspector, Path] | str:
+def _look(run: Run, policy: Path | None, name: str) -> tuple[Inspector, Path] | str:
     """An inspector of the newest policy of the run (or of ``policy``), or why there is none."""
-    folders = [policy] if policy is not None else [folder for folder, _ in run.policies()]
+    folders = [policy] if policy is not None else [folder for folder, _ in run.policies(name)]
     if not folders:
         return "not available: the run's folder holds no policy (give --policy FOLDER)"
     try:

@@ -26,6 +26,8 @@ class Line(Model):
     """Seconds since the epoch."""
     agent: str = ""
     recipe: str = ""
+    policies: list[str] = []
+    """Names of those it trains, if they have any."""
     steps: int = 0
     planned: int | None = None
     before: float | None = None
@@ -78,6 +80,7 @@ def _line(info: dict[str, Any], reports: Sequence[StepReport], place: Place, in_
         when=info.get("create_time"),
         agent=str(about.get("agent", "")),
         recipe=str(recipe.get("name", "")) if isinstance(recipe, dict) else str(recipe),
+        policies=list(info.get("trained") or ()),
         steps=len({r.step for r in reports}),
         planned=info.get("steps"),
         before=_finite(summary.get("reward_before")),

@@ -15,10 +15,12 @@ from typing import Any
 
 import msgspec
 
+from agentlightning.algorithms.together import home
 from agentlightning.audit.places import Place, choose, find_run
 from agentlightning.credit.assign import assign, check_recipe
 from agentlightning.credit.baselines import BASELINES
 from agentlightning.credit.rules import RULES
+from agentlightning.credit.trainable import Versions
 from agentlightning.plugins import Plugins, load
 from agentlightning.specs import Inspector
 from agentlightning.store import Store, open_store
@@ -73,7 +75,7 @@ class Run:
     def credit(
         self,
         records: Sequence[Record],
-        version: int | None,
+        version: Versions,
         recipe: Recipe | None = None,
         out: dict[str, str] | None = None,
     ) -> Batch:
@@ -107,13 +109,22 @@ class Run:
             raise CannotRecompute(f"the driver {name!r} cannot open a policy at rest")
         return spec.inspect(policy)
 
-    def policies(self) -> list[tuple[Path, int | None]]:
-        """Policy folders of the run, newest first, with the steps that had been finished (``None``: all)."""
+    @property
+    def trained(self) -> list[str]:
+        """Names of the policies that the run trained, if it had them by name."""
+        return list(self.info.get("trained") or ())
+
+    def policies(self, name: str | None = None) -> list[tuple[Path, int | None]]:
+        """Policy folders of the run, newest first, with the steps that had been finished (``None``: all).
+        ``name``: of which policy, where the run trained them by name.
+        """
         if self.folder is None:
             return []
-        exported = self.folder / "policy"
+        named = name if name in self.trained else None
+        exported = self.folder / "policy" / (named or "")
         found: list[tuple[Path, int | None]] = [(exported, None)] if exported.is_dir() else []
-        for path in sorted(self.folder.glob("checkpoints/step-*/policy"), reverse=True):
+        kept = home(self.folder, named) if named else self.folder
+        for path in sorted(kept.glob("checkpoints/step-*/policy"), reverse=True):
             if (done := path.parent.name.removeprefix("step-")).isdigit():
                 found.append((path, int(done)))
         return found

@@ -12,7 +12,9 @@ import msgspec
 
 from agentlightning.audit.compare import causes, outputs
 from agentlightning.audit.run import MOST, CannotRecompute, Run
+from agentlightning.credit.policies import part
 from agentlightning.credit.seals import seal
+from agentlightning.credit.trainable import Versions
 from agentlightning.types import Batch, Record, Rollout, Seal
 
 
@@ -31,7 +33,8 @@ class Standing:
     """Call id → why it is not trained."""
     sealed: Seal | None = None
     as_sealed: bool | None = None
-    version: int | None = None
+    versions: Versions = None
+    """What the rows of the step were built for."""
     note: str = ""
 
 
@@ -48,19 +51,28 @@ async def standing(run: Run, rollout: Rollout) -> Standing:
     if not seals:
         return await _unsealed(run, record)
     last = max(seals, key=lambda s: s.step)
+    mine = [s for s in seals if s.step == last.step]
     ids = [s.rollout_id for s in await run.seals(last.step) if s.policy == last.policy]
     known = await run.known(ids)
     records = await run.store.records([i for i in ids if i in known])
-    found = _credited(run, Standing(record, sealed=last, version=last.version), records)
-    assert found.batch is not None
-    remade = seal(
-        found.batch, records, run_id=run.run_id, step=last.step, policy=last.policy, version=last.version
-    )
-    now = next(s for s in remade if s.rollout_id == rollout.rollout_id)
-    found.as_sealed = not outputs(last, now) and not any(causes(last, now)) and len(known) == len(ids)
+    versions: Versions = {s.policy: s.version for s in mine} if run.trained else last.version
+    stands = Standing(record, sealed=last, versions=versions)
+    found = _credited(run, stands, records)
+    found.as_sealed = len(known) == len(ids) and all(_same(run, found, s) for s in mine)
     if not found.as_sealed:
         found.note = "the store has changed since this was trained: run `agl verify` on the run"
     return found
+
+
+def _same(run: Run, found: Standing, then: Seal) -> bool:
+    """Whether a seal of the rollout is what the store gives now."""
+    assert found.batch is not None
+    mine = part(found.batch, then.policy) if run.trained else found.batch
+    remade = seal(
+        mine, found.records, run_id=run.run_id, step=then.step, policy=then.policy, version=then.version
+    )
+    now = next(s for s in remade if s.rollout_id == then.rollout_id)
+    return not outputs(then, now) and not any(causes(then, now))
 
 
 async def _unsealed(run: Run, record: Record) -> Standing:
@@ -73,14 +85,15 @@ async def _unsealed(run: Run, record: Record) -> Standing:
         group = await run.store.query_rollouts(group_id=rollout.group_id, limit=MOST)
         records = await run.store.records([r.rollout_id for r in group if r.status.final])
     note = "no step has logged it: credited here with its group alone, as if that were the whole step"
-    return _credited(run, Standing(record, note=note), records)
+    versions: Versions = dict.fromkeys(run.trained) if run.trained else None
+    return _credited(run, Standing(record, versions=versions, note=note), records)
 
 
 def _credited(run: Run, found: Standing, records: list[Record]) -> Standing:
     recipe = run.recipe
     found.records = records
-    found.batch = found.compared = run.credit(records, found.version, out=found.out)
+    found.batch = found.compared = run.credit(records, found.versions, out=found.out)
     if recipe.drop_zero_spread:
         kept = msgspec.structs.replace(recipe, drop_zero_spread=False)
-        found.compared = run.credit(records, found.version, kept)
+        found.compared = run.credit(records, found.versions, kept)
     return found

@@ -127,7 +127,7 @@ def _describe(span: Span, judged: Mapping[str, Verdict]) -> tuple[str, str, dict
     operation = a.get(semconv.OPERATION_NAME)
     agent = a.get(semconv.AGENT_NAME)
     if CALL_ID in a or a.get(semconv.LAYER) == "wire":
-        return "call", str(agent or "model"), _call(a, judged)
+        return "call", str(agent or a.get(semconv.TAG_PREFIX + "role") or "model"), _call(a, judged)
     if span.name == semconv.REWARD_SPAN:
         return "reward", str(a.get(semconv.REWARD_NAME, "reward")), _reward(a)
     if semconv.TOOL_NAME in a or operation == "execute_tool":
@@ -163,6 +163,7 @@ def _call(a: Mapping[str, Any], judged: Mapping[str, Verdict]) -> dict[str, Any]
         "verdict": verdict.kind if verdict else None,
         "verdict_reason": (verdict.reason or None) if verdict else None,
         "masked": a.get("agl.masked"),
+        "selected": a.get(semconv.SELECTED),
         "answer": said or None,
     }
 

@@ -14,6 +14,7 @@ import msgspec
 from agentlightning.audit.compare import Difference, blame_code, causes, differ, follow, outputs
 from agentlightning.audit.run import CannotRecompute, Run
 from agentlightning.credit.digest import in_order, rows_digest
+from agentlightning.credit.policies import part
 from agentlightning.credit.rewards import chosen, final_rewards
 from agentlightning.credit.seals import seal, terms_digest
 from agentlightning.types import Batch, Record, Reward, Seal, StepReport
@@ -43,8 +44,8 @@ class Verification(Model):
     """Root causes first, step by step."""
 
     def add(self, found: Sequence[Difference]) -> None:
-        """Enter differences."""
-        self.differences += found
+        """Enter differences; what several policies of a step have in common, once."""
+        self.differences += [one for one in found if one not in self.differences]
         self.equal = not self.differences
 
 
@@ -64,9 +65,11 @@ async def verify(
         raise NothingSealed(f"run {run.run_id} has {what}")
     result = Verification(run=run.run_id)
     result.add(missing)
+    before: int | None = None
     for done, report in enumerate(wanted):
         progress(done, len(wanted))
-        await _step(run, report, result)
+        await _step(run, report, result, first=report.step != before)
+        before = report.step
     progress(len(wanted), len(wanted))
     if step is None:
         result.params, found = await asyncio.to_thread(_params, run, reports)
@@ -74,14 +77,14 @@ async def verify(
     return result
 
 
-async def _step(run: Run, report: StepReport, result: Verification) -> None:
-    """One step into ``result``."""
+async def _step(run: Run, report: StepReport, result: Verification, first: bool) -> None:
+    """One step of one policy into ``result``. ``first``: of the policies that share its rollouts."""
     number = report.step
     sealed = [s for s in await run.seals(number) if s.policy == report.policy]
     if await _redone(run, number, sealed):
-        result.redone.append(number)
+        result.redone += [number] if first else []
         return
-    result.steps += 1
+    result.steps += first
     if not sealed:
         what = "logged without seals (by an older version, or they were deleted): nothing to compare with"
         result.add([differ(number, None, "no-seals", None, 0, what)])
@@ -96,11 +99,11 @@ async def _step(run: Run, report: StepReport, result: Verification) -> None:
         if s.version != version
     ]
     try:
-        batch = run.credit(records, version)
+        batch = _batch(run, report, sealed, records)
     except ValueError as error:  # a store that was tampered with may hold what credit refuses
         result.add([*found, differ(number, None, "uncreditable", None, None, f"credit refuses it: {error}")])
         return
-    result.rollouts += len(records)
+    result.rollouts += len(records) if first else 0
     result.rows += len(batch.rows)
     result.tokens += sum(row.trained_tokens for row in batch.rows)
     result.add([*found, *_compare(run, report, sealed, records, batch, bool(found))])
@@ -154,13 +157,20 @@ def _explained(
         _with_reward(record, old[record.rollout.rollout_id]) if record.rollout.rollout_id in old else record
         for record in records
     ]
-    batch = run.credit(restored, report.version if report.version is not None else sealed[0].version)
+    batch = _batch(run, report, sealed, restored)
     remade = {s.rollout_id: s for s in _seal(batch, restored, report, sealed)}
     if any(outputs(then, remade[then.rollout_id]) for then in sealed if then.rollout_id in remade):
         what = "even with that put back, rows differ: something else has changed too"
         return [differ(report.step, None, "code", None, None, what)]
     what = "with that put back, every row, advantage and weight of the step equals what was trained"
     return [differ(report.step, None, "consequence", None, None, what)]
+
+
+def _batch(run: Run, report: StepReport, sealed: Sequence[Seal], records: Sequence[Record]) -> Batch:
+    """What the step was to its policy."""
+    if run.trained:
+        return part(run.credit(records, report.versions), report.policy)
+    return run.credit(records, report.version if report.version is not None else sealed[0].version)
 
 
 def _with_reward(record: Record, value: float) -> Record:
@@ -253,16 +263,41 @@ async def _gaps(run: Run, reports: Sequence[StepReport]) -> list[Difference]:
     if reports and isinstance(planned, int):
         end = max(end, planned)
     what = "its report is missing (deleted after training)"
-    return [differ(step, None, "step", None, None, what) for step in range(end) if step not in have]
+    whole = [differ(step, None, "step", None, None, what) for step in range(end) if step not in have]
+    return whole + [
+        differ(
+            step,
+            None,
+            "step",
+            None,
+            None,
+            f"its report of policy {policy} is missing (deleted after training)",
+        )
+        for step in sorted(have)
+        for policy in sorted(set(run.trained) - {report.policy for report in reports if report.step == step})
+        if step + 1 < end or run.info.get("summary")  # the last one of a run that broke off may lack some
+    ]
 
 
 def _params(run: Run, reports: Sequence[StepReport]) -> tuple[str, list[Difference]]:
-    """The newest policy folder whose step logged a digest of the parameters, against that digest."""
+    """The newest policy folder, of each policy, against the digest that its step logged."""
+    said: list[str] = []
+    found: list[Difference] = []
+    names: list[str | None] = [*run.trained] or [None]
+    for name in names:
+        mine = [report for report in reports if name is None or report.policy == name]
+        text, differences = _params_of(run, mine, name)
+        said += [text] if text not in said else []
+        found += differences
+    return "; ".join(said), found
+
+
+def _params_of(run: Run, reports: Sequence[StepReport], name: str | None) -> tuple[str, list[Difference]]:
     logged = {report.step: report.params_digest for report in reports if report.params_digest}
     if not logged:
         return "parameters not compared: no step logged their digest (driver option deterministic)", []
     last = max((report.step for report in reports), default=-1)
-    for folder, done in run.policies():
+    for folder, done in run.policies(name):
         step = last if done is None else done - 1
         if step not in logged:
             continue
@@ -270,13 +305,13 @@ def _params(run: Run, reports: Sequence[StepReport]) -> tuple[str, list[Differen
             now = run.inspector(folder).digest()
         except CannotRecompute as error:
             return f"parameters not compared: {error}", []
-        name = folder.relative_to(run.folder) if run.folder else folder
+        where = folder.relative_to(run.folder) if run.folder else folder
         if now == logged[step]:
-            return f"the parameters in {name} are those after step {step}", []
+            return f"the parameters in {where} are those after step {step}", []
         what = (
-            f"the parameters in {name} are not those that the step left (edited or replaced after training)"
+            f"the parameters in {where} are not those that the step left (edited or replaced after training)"
         )
-        return f"{name} differs", [differ(step, None, "params", logged[step], now, what)]
+        return f"{where} differs", [differ(step, None, "params", logged[step], now, what)]
     return "parameters not compared: the run's folder holds no policy of a step with a digest", []
 
 

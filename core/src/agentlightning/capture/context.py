@@ -2,6 +2,7 @@
 
 The runner enters an :class:`AttemptContext`; emitters, the wire layer and the span processor read it. It
 travels in a ``contextvars.ContextVar``, so it follows tasks, ``asyncio.gather`` and ``asyncio.to_thread``.
+So do the tags of :func:`tagged` and the :class:`Mark` of a marked class; of both, the nearer names the agent.
 
 Capture knows no store: finished spans go to ``sink``, a callable that the runner provides.
 """
@@ -9,12 +10,13 @@ Capture knows no store: finished spans go to ``sink``, a callable that the runne
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
 from agentlightning.types import LLM, Resource, Span, Tags
+from agentlightning.types.select import Predicate
 
 Sink = Callable[[Span], None]
 """Takes a finished span from any thread; must not block and must not raise."""
@@ -34,9 +36,13 @@ class AttemptContext:
     tags: Tags = field(default_factory=dict)
     """Tags every call of this attempt gets, below those of the adapter."""
     policies: dict[str, str] = field(default_factory=dict)
-    """Agent name → policy."""
+    """Name of an agent, role or node, or ``"re:…"`` → policy; the first that matches."""
     resources: dict[str, Resource] = field(default_factory=dict)
     task: Any = None
+    scored: Any = None
+    """The object of a marked class that the runner runs: the rollout's reward is made of what it returns."""
+    faults: list[Exception] = field(default_factory=list)
+    """Errors in what our decorators were given. They fail the attempt, whatever the agent makes of them."""
 
     @property
     def llm(self) -> LLM:
@@ -49,18 +55,46 @@ class AttemptContext:
         )
 
 
+@dataclass(slots=True, eq=False)
+class Mark:
+    """A marked class's entry method at work (:mod:`agentlightning.capture.marks`)."""
+
+    agent: str
+    owner: Any
+    """The object; the class for methods that have none."""
+    selects: Predicate | None = None
+    """Which calls made inside are trained; ``None``: as the mark around this one says."""
+    outer: Mark | None = None
+    above: str | None = None
+    """The agent that a framework named where the method was called."""
+    first: bool = True
+    """No entry method of the same object is at work around this one."""
+    calls: list[str] = field(default_factory=list)
+    """Spans of the model calls that the agent made itself."""
+
+
 _current: ContextVar[AttemptContext | None] = ContextVar("agl_attempt", default=None)
 _tags: ContextVar[Tags] = ContextVar("agl_tags", default={})  # noqa: B039 - never mutated, only replaced
+_mark: ContextVar[Mark | None] = ContextVar("agl_mark", default=None)
+_process: list[AttemptContext] = []
+"""The attempt that the whole process works for, where there is one (``agl run``)."""
 
 
 def current_attempt() -> AttemptContext | None:
     """The attempt this thread or task works for, or ``None`` outside a rollout."""
-    return _current.get()
+    return _current.get() or (_process[0] if _process else None)
+
+
+def process_attempt(context: AttemptContext | None) -> None:
+    """Let all of this process work for ``context``, where no attempt of its own is entered; ``None``: for
+    none.
+    """
+    _process[:] = [] if context is None else [context]
 
 
 def current_task() -> Any:
     """The task of the current rollout (``None`` outside one)."""
-    context = _current.get()
+    context = current_attempt()
     return context.task if context else None
 
 
@@ -76,8 +110,14 @@ def attempt_context(context: AttemptContext) -> Iterator[AttemptContext]:
 
 
 def current_tags() -> Tags:
-    """Tags set by :func:`tagged` around the current code."""
-    return _tags.get()
+    """What :func:`tagged` and marks say around the current code."""
+    tags, mark = _tags.get(), _mark.get()
+    return tags if mark is None or "agent" in tags else {"agent": mark.agent, **tags}
+
+
+def current_mark() -> Mark | None:
+    """The innermost marked class at work around the current code."""
+    return _mark.get()
 
 
 @contextmanager
@@ -88,3 +128,19 @@ def tagged(**tags: str) -> Iterator[None]:
         yield
     finally:
         _tags.reset(token)
+
+
+def kept_tags() -> Callable[[], AbstractContextManager[None]]:
+    """What :func:`tagged` and marks say here, to be said again around work that is done later."""
+    tags, mark = _tags.get(), _mark.get()
+
+    @contextmanager
+    def again() -> Iterator[None]:
+        tokens = _tags.set({**_tags.get(), **tags}), _mark.set(mark or _mark.get())
+        try:
+            yield
+        finally:
+            _mark.reset(tokens[1])
+            _tags.reset(tokens[0])
+
+    return again

@@ -6,6 +6,7 @@ Invariant: whatever capture leaves out is counted here, so that a ledger can say
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from threading import Lock
 
 
@@ -15,11 +16,15 @@ class Counts:
     def __init__(self) -> None:
         self._lock = Lock()
         self._counts: Counter[str] = Counter()
+        self.heard: Callable[[str, int], None] | None = None
+        """Is told each count as it is made: where another process keeps the ledger (``agl run``)."""
 
     def add(self, reason: str, times: int = 1) -> None:
         """Count ``reason``."""
         with self._lock:
             self._counts[reason] += times
+        if self.heard is not None:
+            self.heard(reason, times)
 
     def snapshot(self) -> dict[str, int]:
         """The present counts."""

@@ -49,7 +49,7 @@ def emit_reward(
     """
     dimensions = None
     if isinstance(value, Mapping):
-        dimensions = {str(key): _finite(number, f"{name}[{key!r}]") for key, number in value.items()}
+        dimensions = {str(key): finite(number, f"{name}[{key!r}]") for key, number in value.items()}
         if primary_key is None or primary_key not in dimensions:
             raise ValueError(
                 f"a reward with several dimensions needs primary_key, one of {sorted(dimensions)}; "
@@ -57,7 +57,7 @@ def emit_reward(
             )
         number = dimensions[primary_key]
     else:
-        number = _finite(value, name)
+        number = finite(value, name)
     carried: dict[str, Any] = {
         semconv.REWARD_VALUE: number,
         semconv.REWARD_NAME: name,
@@ -97,7 +97,8 @@ def emit_exception(exception: BaseException, *, attributes: Mapping[str, Any] | 
     return _emit(semconv.EXCEPTION_SPAN, carried, error=f"{type(exception).__qualname__}: {exception}")
 
 
-def _finite(value: Any, name: str) -> float:
+def finite(value: Any, name: str) -> float:
+    """``value`` as a number, scalars of numpy and torch too; ``ValueError`` for what is no finite one."""
     if callable(item := getattr(value, "item", None)) and not isinstance(value, int | float):
         value = item()  # a scalar of numpy or torch
     if isinstance(value, int | float) and math.isfinite(value):

@@ -2,18 +2,19 @@
 
 Adapters append a function to :data:`IDENTITY`; frameworks with their own OpenTelemetry spans need none,
 because the current span names the agent. Weakest first: current span, adapters in order of registration,
-``tagged()``.
+the mark of a marked class (see :func:`under`), ``tagged()``.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from opentelemetry import trace
 
 from agentlightning import semconv
-from agentlightning.capture.context import current_tags
+from agentlightning.capture.context import Mark, _tags, current_mark
 from agentlightning.capture.counts import COUNTS
 from agentlightning.types import Tags, merge_tags
 
@@ -57,8 +58,8 @@ def span_agent(span: trace.Span | None = None) -> str | None:
     return str(name) if name else None
 
 
-def who() -> Tags:
-    """Tags of the caller. ``role`` is the agent's name unless somebody said otherwise."""
+def framework() -> Tags:
+    """Tags of the caller in the words of the agent's framework alone."""
     found: list[Mapping[str, str]] = [{"agent": name} if (name := span_agent()) else {}]
     for identity in tuple(IDENTITY):
         try:
@@ -66,7 +67,40 @@ def who() -> Tags:
         except Exception:
             COUNTS.add("identity-error")
             _LOG.warning("an adapter could not say who is calling", exc_info=True)
-    tags = merge_tags(*found, current_tags())
+    return merge_tags(*found)
+
+
+def names_of(owner: Any) -> frozenset[str]:
+    """What an object is called by its own framework: agents keep it as ``name``, CrewAI's as ``role``; where
+    one has no name, an adapter says its class's.
+    """
+    found = {type(owner).__name__}
+    for attribute in ("name", "role", "id"):
+        try:
+            value = getattr(owner, attribute, None)
+        except Exception:  # a property that fails: nothing was ever named after it
+            continue
+        if isinstance(value, str):
+            found.add(value.strip())
+    return frozenset(found)
+
+
+def under(mark: Mark, tags: Tags) -> Tags:
+    """A framework's ``tags``, with the mark's name in the place of the object's own name, of an agent that
+    was named farther away, and of none. Another agent, named from within, is nearer and keeps its name.
+    """
+    said = tags.get("agent")
+    if said is None or said in names_of(mark.owner):
+        return {**tags, "agent": mark.agent}
+    if said != mark.above:
+        return tags
+    return {**{tag: value for tag, value in tags.items() if tag != "role"}, "agent": mark.agent}
+
+
+def who() -> Tags:
+    """Tags of the caller. ``role`` is the agent's name unless somebody said otherwise."""
+    tags, mark = framework(), current_mark()
+    tags = merge_tags(under(mark, tags) if mark is not None else tags, _tags.get())
     if "agent" in tags:
         tags.setdefault("role", tags["agent"])
     return tags

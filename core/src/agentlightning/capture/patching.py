@@ -6,6 +6,7 @@ cannot look into) it passes every call straight through. Foreign wrappers above 
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +16,7 @@ _Proxy: Any = getattr(wrapt, "BaseObjectProxy", wrapt.ObjectProxy)
 """wrapt 2 gave its proxies a new base class."""
 
 Wrapper = Callable[[Callable[..., Any], Any, tuple[Any, ...], dict[str, Any]], Any]
-"""``(wrapped, instance, args, kwargs) -> result``, as in wrapt."""
+"""``(wrapped, instance, args, kwargs) -> result``, as in wrapt; a method's ``instance`` is never ``None``."""
 
 
 class Patch:
@@ -26,6 +27,9 @@ class Patch:
         self._own = name in vars(owner)
         self._original: Any = vars(owner)[name] if self._own else getattr(owner, name)
         self._on = True
+        bound = inspect.ismethod(self._original) or isinstance(self._original, staticmethod | classmethod)
+        if inspect.isclass(owner) and not bound:
+            wrapper = _of_method(wrapper)
         self._proxy = wrapt.FunctionWrapper(self._original, wrapper, enabled=lambda: self._on)
         setattr(owner, name, self._proxy)
 
@@ -44,3 +48,17 @@ class Patch:
                 current.__wrapped__ = self._original
                 return
             current = current.__wrapped__
+
+
+def _of_method(wrapper: Wrapper) -> Wrapper:
+    """``wrapper`` of a method, which the wrapper of ``@agl.agent`` may call as a plain function."""
+
+    def bound(
+        wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        if instance is None and args:
+            instance, *rest = args
+            wrapped, args = wrapped.__get__(instance, type(instance)), tuple(rest)
+        return wrapper(wrapped, instance, args, kwargs)
+
+    return bound

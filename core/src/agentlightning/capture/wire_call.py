@@ -23,19 +23,26 @@ from agentlightning.capture.context import AttemptContext, current_attempt
 from agentlightning.capture.counts import COUNTS
 from agentlightning.capture.delivery import deliver, remember_response, trace_of
 from agentlightning.capture.identity import current_span, who
+from agentlightning.capture.marks import claim
 from agentlightning.capture.tokens import pack_ids, pack_logprobs
 from agentlightning.capture.wire_result import Choice, Reading
 from agentlightning.keys import CONTEXT_KEY, PREFIX
 from agentlightning.types import LLM, Span, Tags, merge_tags
+from agentlightning.types.select import named, policy_for
 from agentlightning.types.tokens import tokens_digest
 
 _LOG = logging.getLogger(__name__)
-_OPERATIONS = {"/chat/completions": "chat", "/completions": "text_completion"}
+_OPERATIONS = {
+    "openai": {"/chat/completions": "chat", "/completions": "text_completion", "/responses": "chat"},
+    "anthropic": {"/messages": "chat"},
+}
+"""SDK → ends of the paths that are model calls, and what they do."""
 _SETTINGS = (
     "temperature",
     "top_p",
     "max_tokens",
     "max_completion_tokens",
+    "max_output_tokens",
     "seed",
     "stream",
     "n",
@@ -58,14 +65,18 @@ class WireCall:
     """A model call under way. ``retries`` is kept up to date by the wire layer."""
 
     def __init__(
-        self, context: AttemptContext, body: Mapping[str, Any], operation: str, gateway: bool
+        self, context: AttemptContext, sdk: str, body: Mapping[str, Any], operation: str, gateway: bool
     ) -> None:
+        self.sdk = sdk
         self.context, self.body, self.operation, self.gateway = context, body, operation, gateway
         self.tags: Tags = merge_tags(context.tags, who())
         parent = current_span().get_span_context()
         self.trace_id = f"{parent.trace_id:032x}" if parent.is_valid else trace_of(context.attempt_id)
         self.parent_id = f"{parent.span_id:016x}" if parent.is_valid else None
         self.span_id = secrets.token_hex(8)
+        self.selected = claim(self.tags, self.span_id)
+        if not gateway:  # a gateway gives the role of calls that nobody named, whoever makes them
+            self.tags = named(self.tags)
         self.start = time.time()
         self.retries = 0
         self.reading = Reading()
@@ -88,8 +99,9 @@ class WireCall:
 
     def unread(self) -> None:
         """The user reads the body himself: the call is made, its ids are not known here."""
-        COUNTS.add("wire-not-read")
-        self.end(None)
+        if not self.over:
+            COUNTS.add("wire-not-read")
+            self.end(None)
 
     def end(self, error: BaseException | None, complete: bool = True) -> None:
         """Deliver the spans. Safe from any thread and from ``__del__``."""
@@ -138,16 +150,17 @@ class WireCall:
             semconv.ROLLOUT_ID: self.context.rollout_id,
             semconv.ATTEMPT_ID: self.context.attempt_id,
             semconv.OPERATION_NAME: self.operation,
-            semconv.PROVIDER_NAME: "openai",
+            semconv.PROVIDER_NAME: self.sdk,
             semconv.REQUEST_MODEL: str(body.get("model", "")),
             RETRIES: self.retries,
         }
-        out.update({f"gen_ai.request.{key}": body[key] for key in _SETTINGS if body.get(key) is not None})
+        settings = ((key, body.get(key)) for key in _SETTINGS)
+        out.update({f"gen_ai.request.{key}": v for key, v in settings if isinstance(v, bool | int | float)})
         if "agent" in self.tags:
             out[semconv.AGENT_NAME] = self.tags["agent"]
         out.update({semconv.TAG_PREFIX + key: value for key, value in self.tags.items()})
         if not self.gateway:
-            asked = body.get("messages", body.get("prompt"))
+            asked = body.get("messages", body.get("prompt", body.get("input")))
             out[semconv.INPUT_MESSAGES] = json.dumps(asked, ensure_ascii=False, default=str)
         return out
 
@@ -178,21 +191,22 @@ class WireCall:
         return {key: value for key, value in out.items() if value is not None}
 
 
-def open_call(client: Any, options: Any) -> tuple[WireCall, Any] | None:
+def open_call(sdk: str, client: Any, options: Any) -> tuple[WireCall, Any] | None:
     """The call that ``options`` describe and the options to send; ``None`` outside an attempt or for other
     paths."""
     context = current_attempt()
-    operation = _operation(str(options.url)) if context else None
+    operation = _operation(sdk, str(options.url)) if context else None
     if context is None or operation is None or options.method.lower() != "post":
         return None
     url = str(options.url)
     endpoint = url if "://" in url else str(client.base_url)
     body = {**_mapping(options.json_data), **_mapping(options.extra_json)}
-    call = WireCall(context, body, operation, gateway=is_gateway(endpoint, context.gateway))
+    target = url if "://" in url else f"{endpoint.rstrip('/')}/{url.lstrip('/')}"
+    call = WireCall(context, sdk, body, operation, gateway=is_gateway(target, context.gateway))
     options = copy.copy(options)  # pydantic's shallow copy: the caller's options stay as they are
     if call.gateway:
         options.headers = _identified(call, client, _mapping(options.headers))
-    elif _wants_ids(context, endpoint):
+    elif sdk == "openai" and "input" not in body and _wants_ids(context, endpoint):
         logprobs = (
             True if operation == "chat" else 0
         )  # completions: how many alternatives beside the token itself
@@ -224,9 +238,9 @@ def _origin(url: str) -> tuple[str, str, int, str]:
     return parts.scheme.lower(), _LOOPBACK.get(host, host), port, parts.path.rstrip("/")
 
 
-def _operation(url: str) -> str | None:
+def _operation(sdk: str, url: str) -> str | None:
     path = url.partition("?")[0].rstrip("/")
-    return next((name for suffix, name in _OPERATIONS.items() if path.endswith(suffix)), None)
+    return next((name for suffix, name in _OPERATIONS[sdk].items() if path.endswith(suffix)), None)
 
 
 def _mapping(value: Any) -> dict[str, Any]:
@@ -237,11 +251,13 @@ def _identified(call: WireCall, client: Any, headers: dict[str, Any]) -> dict[st
     """The user's headers, and ours: who calls, for which attempt, under which span."""
     context = call.context
     headers[semconv.HEADER_ATTEMPT] = context.attempt_id
-    headers["traceparent"] = f"00-{call.trace_id}-{call.span_id}-01"
+    headers["traceparent"] = headers[semconv.HEADER_TRACE] = f"00-{call.trace_id}-{call.span_id}-01"
     if call.tags:
         headers[semconv.HEADER_TAGS] = quote(json.dumps(call.tags, separators=(",", ":")), safe="")
-    if policy := context.policies.get(call.tags.get("agent", "")):
+    if policy := policy_for(context.policies, named(call.tags)):
         headers[semconv.HEADER_POLICY] = policy
+    if not call.selected:
+        headers[semconv.HEADER_SELECTED] = "0"
     if context.key and not _foreign(context.key, client, headers):
         headers = {name: value for name, value in headers.items() if name.lower() != "authorization"}
         headers["Authorization"] = f"Bearer {context.key}"

@@ -1,7 +1,9 @@
-"""Reads what the openai SDK returns: ids, logprobs and settings, from whole answers and from streams.
+"""Reads what an SDK returns: ids, logprobs and settings, from whole answers and from streams.
 
-The SDK keeps fields it does not know (``prompt_token_ids``, ``token_ids``), so the engine's own tokens are
-read from the very objects the user gets. Invariant: reading changes nothing that the user sees.
+SDKs keep fields they do not know (``prompt_token_ids``, ``token_ids``), so the engine's own tokens are read
+from the very objects the user gets: in chat and completions by choice, in Responses and Messages, which have
+one, on top of the answer or of the event that holds it. Invariant: reading changes nothing that the user
+sees.
 """
 
 from __future__ import annotations
@@ -9,6 +11,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
+
+from agentlightning.capture.wire_items import held_by, is_single, take_event, take_single
 
 Ended = Callable[[BaseException | None, bool], None]
 """Called once when a stream is over: the error or ``None``, and whether it was read to its end."""
@@ -67,16 +71,30 @@ class Reading:
     choices: dict[int, Choice] = field(default_factory=dict)
 
     def take(self, answer: Any) -> None:
-        """Add a ``ChatCompletion``, a ``Completion``, or one chunk of either."""
+        """Add an answer (``ChatCompletion``, ``Completion``, ``Response``, ``Message``) or a piece of one."""
+        piece, answer = answer, held_by(answer)
         self.response_id = self.response_id or getattr(answer, "id", None)
         self.model = self.model or getattr(answer, "model", None)
         if (prompt := getattr(answer, "prompt_token_ids", None)) is not None:
             self.prompt_ids = list(prompt)
         if (usage := getattr(answer, "usage", None)) is not None:
-            self.prompt_tokens = getattr(usage, "prompt_tokens", None)
-            self.completion_tokens = getattr(usage, "completion_tokens", None)
+            self.prompt_tokens = _first(usage, "prompt_tokens", "input_tokens")
+            self.completion_tokens = _first(usage, "completion_tokens", "output_tokens")
         for choice in getattr(answer, "choices", None) or ():
             self.choices.setdefault(choice.index, Choice()).take(choice)
+        if is_single(answer):
+            take_single(self.choices.setdefault(0, Choice()), answer)
+        elif hasattr(piece, "type"):
+            take_event(self.choices.setdefault(0, Choice()), piece)
+
+
+def is_answer(value: Any) -> bool:
+    """Whether an SDK's result is a model's answer, read whole."""
+    return hasattr(value, "choices") or is_single(value)
+
+
+def _first(usage: Any, *names: str) -> Any:
+    return next((v for name in names if (v := getattr(usage, name, None)) is not None), None)
 
 
 def logprobs_of(choice: Any) -> list[float] | None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from agentlightning.config import RunConfig
 
 
 def register(app: typer.Typer) -> None:
@@ -14,7 +17,11 @@ def register(app: typer.Typer) -> None:
     def evaluate(
         config: Annotated[Path, typer.Option("--config", "-c", help="The run's YAML file.")],
         policy: Annotated[
-            str | None, typer.Option(help="Folder of the policy, instead of backend.policy.")
+            list[str] | None,
+            typer.Option(
+                help="Folder of the policy, instead of backend.policy; NAME=FOLDER for one of "
+                "backend.policies, again for others."
+            ),
         ] = None,
         limit: Annotated[int | None, typer.Option(help="At most so many tasks.")] = None,
         sampled: Annotated[bool, typer.Option(help="Sample at temperature 1 instead of greedily.")] = False,
@@ -26,10 +33,30 @@ def register(app: typer.Typer) -> None:
         """
         from agentlightning.cli.run import last_line, read, trainer_from
 
-        folder = str(Path(policy).resolve()) if policy else None
-        loaded = read(config, sets, backend__policy=folder, training__seed=seed, training__steps=0)
+        folders = {name: str(Path(folder).resolve()) for name, folder in map(_named, policy or ())}
+        only = folders.pop("", None)
+        loaded = read(config, sets, backend__policy=only, training__seed=seed, training__steps=0)
+        for name, folder in folders.items():
+            _point(loaded, name, folder)
         trainer, agent, _, tasks = trainer_from(loaded)
         last_line(asyncio.run(_evaluate(trainer, agent, tasks[:limit] if limit else tasks, not sampled)))
+
+
+def _named(given: str) -> tuple[str, str]:
+    """``NAME=FOLDER`` taken apart; a folder alone has no name."""
+    name, _, folder = ("", "", given) if Path(given).is_dir() else given.rpartition("=")
+    return name, folder
+
+
+def _point(config: RunConfig, name: str, folder: str) -> None:
+    """Let a policy of the configuration be another folder."""
+    from agentlightning.config import ConfigError
+
+    known = config.backend.policies
+    if name not in known or known[name].path is None:
+        folders = ", ".join(n for n, one in known.items() if one.path is not None) or "none by name"
+        raise ConfigError(f"--policy {name}={folder}: the configuration has the folders {folders}")
+    known[name].path = folder
 
 
 async def _evaluate(trainer: Any, agent: Any, tasks: list[Any], greedy: bool) -> dict[str, Any]:

@@ -10,6 +10,8 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from agentlightning.types.select import caller
+
 Facts = dict[str, Any]
 _MOST = 12
 """Members of a group that are listed."""
@@ -48,7 +50,8 @@ def _head(found: Facts) -> Panel:
     if step["step"] is not None:
         same = "as it was trained" if step["as_trained"] else Text("NOT as it was trained", style="bold red")
         grid.add_row(
-            "step", Text.assemble(f"{step['step']}, built for policy version {step['version']}: ", same)
+            "step",
+            Text.assemble(f"{step['step']}, built for policy version {_versions(step['version'])}: ", same),
         )
     if step["note"]:
         grid.add_row("note", Text(step["note"], style="yellow"))
@@ -88,7 +91,7 @@ def _token(token: Facts, call: Facts) -> Panel:
 def _call(call: Facts) -> Panel:
     grid = _grid()
     tags = ", ".join(f"{k}={v}" for k, v in call["tags"].items() if k != "agent")
-    grid.add_row("made by", f"{call['agent'] or 'no agent name'}{f'  ({tags})' if tags else ''}")
+    grid.add_row("made by", f"{caller(call['tags'])}{f'  ({tags})' if tags else ''}")
     grid.add_row(
         "policy",
         f"{call['policy']}, version {_or(call['version'], 'unknown')}, asked for as {call['model'] or '–'}",
@@ -279,3 +282,8 @@ def _or(value: Any, other: str) -> Any:
 def _short(value: Any, most: int) -> str:
     text = " ".join(str(value).split())
     return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def _versions(given: Any) -> str:
+    """The version of the policy, or of each of several."""
+    return ", ".join(f"{name} {v}" for name, v in given.items()) if isinstance(given, dict) else str(given)

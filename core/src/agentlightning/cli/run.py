@@ -8,7 +8,7 @@ from typing import Any
 
 from agentlightning.agents import AgentError, LitAgent, as_agent
 from agentlightning.algorithms.quorum import read_quorum
-from agentlightning.config import ConfigError, RunConfig, load_config, load_data, resolve
+from agentlightning.config import ConfigError, RunConfig, load_config, load_data, policies_of, resolve
 from agentlightning.plugins import load as load_plugins, pick
 from agentlightning.trainer import Trainer
 from agentlightning.types import Recipe
@@ -49,7 +49,8 @@ def trainer_from(
     _check(config)
     trainer = Trainer(
         recipe,
-        policy=config.path(config.backend.policy),
+        policy=policies_of(config),
+        policies=config.agent.policies,
         driver=config.backend.driver,
         options=config.backend.options,
         steps=training.steps,

@@ -71,7 +71,11 @@ def table(lines: list[Line]) -> Table:
             Text(line.run),
             time.strftime("%Y-%m-%d %H:%M", time.localtime(line.when)) if line.when else "–",
             Text(line.agent or "–"),
-            Text(line.recipe or "–"),
+            Text(
+                " · ".join(
+                    [line.recipe or "–", *([f"{len(line.policies)} policies"] if line.policies else [])]
+                )
+            ),
             f"{line.steps}/{line.planned}" if line.planned is not None else str(line.steps),
             _reward(line),
             f"{line.seconds:.0f}" if line.seconds is not None else "–",

@@ -134,6 +134,8 @@ def _call(node: Node) -> list[Any]:
         parts.append((f"  {verdict}{reason}", colour))
     if "masked" in f:
         parts.append((f"  masked: {f['masked']}", "yellow"))
+    if f.get("selected") is False:
+        parts.append(("  not selected", "yellow"))
     return parts
 
 

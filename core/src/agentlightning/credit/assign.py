@@ -19,10 +19,11 @@ from agentlightning.credit.failure import failure_of, with_reward
 from agentlightning.credit.forest import Forest, grow
 from agentlightning.credit.ledger import close_ledger, open_ledger
 from agentlightning.credit.metrics import batch_metrics
+from agentlightning.credit.policies import policy_metrics
 from agentlightning.credit.rewards import resolve
 from agentlightning.credit.rows import build_row
 from agentlightning.credit.rules import RULES, CreditRule
-from agentlightning.credit.trainable import live_record, untrainable
+from agentlightning.credit.trainable import Versions, live_record, untrainable
 from agentlightning.credit.verdicts import verdicts
 from agentlightning.credit.weights import set_weights
 from agentlightning.types import Batch, Call, Ledger, Normalise, Recipe, Record, Row
@@ -47,7 +48,7 @@ def assign(
     records: Sequence[Record],
     recipe: Recipe,
     *,
-    version: int | None = None,
+    version: Versions = None,
     rules: Mapping[str, CreditRule] | None = None,
     baselines: Mapping[str, Baseline] | None = None,
     failure: FailureTable | None = None,
@@ -55,7 +56,8 @@ def assign(
 ) -> Batch:
     """The batch of one step.
 
-    ``version``: the policy version about to be trained, against which staleness is judged. ``rules`` and
+    ``version``: the policy version about to be trained, against which staleness is judged; of a run with
+    named policies, the version of each that is trained, by name. ``rules`` and
     ``baselines``: what plugins add to (or put over) the built-ins. ``failure``: the failure table (see
     :mod:`agentlightning.types.failure`); what it gives no reward is left out. ``out``: filled with call id →
     why the call is not trained, for ``explain``. ``ValueError`` for a recipe this cannot honour, records that
@@ -82,7 +84,12 @@ def assign(
         rows=rows,
         earlier=[attempt for a in accounts for attempt in a.record.earlier],
     )
-    return Batch(rows=rows, ledgers=ledgers, metrics=metrics)
+    policies: dict[str, dict[str, float]] = {}
+    if isinstance(version, Mapping):
+        calls = [(call, a.out.get(call.call_id)) for a in accounts for call in a.record.calls]
+        credited = [c for account in accounts for c in account.credited]
+        policies = {name: policy_metrics(name, calls, credited, groups, rows) for name in version}
+    return Batch(rows=rows, ledgers=ledgers, metrics=metrics, policies=policies)
 
 
 def check_recipe(recipe: Recipe, rules: Mapping[str, CreditRule], baselines: Mapping[str, Baseline]) -> None:
@@ -129,7 +136,7 @@ def _order(record: Record) -> tuple[str, int, str]:
     return rollout.group_id or rollout.task_id or "", rollout.sample, rollout.rollout_id
 
 
-def _open(record: Record, recipe: Recipe, version: int | None, failure: FailureTable) -> _Account:
+def _open(record: Record, recipe: Recipe, version: Versions, failure: FailureTable) -> _Account:
     """Open the ledger; take out what cannot be trained whatever the reward. A failed rollout is out as a
     whole."""
     judged = verdicts(record)
@@ -172,7 +179,7 @@ def _credit(account: _Account, recipe: Recipe, rule: CreditRule) -> None:
             account.credited.append(Credited(account.record.rollout, call, float(credit)))
 
 
-def _rows(account: _Account, groups: Advantages, recipe: Recipe, version: int | None) -> list[Row]:
+def _rows(account: _Account, groups: Advantages, recipe: Recipe, version: Versions) -> list[Row]:
     """Grow the forest over what is left, build its rows and close the ledger."""
     trained: list[Call] = []
     for _, call, _ in account.credited:

@@ -57,6 +57,8 @@ class Advantages:
     groups: int = 0
     groups_of_one: int = 0
     groups_zero_spread: int = 0
+    flats: dict[GroupKey, str] = field(default_factory=dict)
+    """Group → why it has nothing to compare: ``group-of-one``, ``zero-spread``, or empty."""
 
 
 def group(groups: Groups, recipe: Recipe) -> Groups:
@@ -88,8 +90,13 @@ BASELINES: Mapping[str, Baseline] = {"group": group, "rloo": rloo, "batch": grou
 def advantages(
     credited: Sequence[Credited], recipe: Recipe, baselines: Mapping[str, Baseline] = BASELINES
 ) -> Advantages:
-    """Advantage of every credited call. ``ValueError`` if the baseline forgets a value it was shown."""
+    """Advantage of every credited call. ``ValueError`` if the baseline forgets a value it was shown.
+
+    Where the calls are of several policies, each policy is compared with itself, whatever ``group_by`` says.
+    """
     group_by = ["batch"] if recipe.baseline == "batch" else recipe.group_by
+    if "policy" not in group_by and len({c.call.policy for c in credited}) > 1:
+        group_by = ["policy", *group_by]
     keys = {c.call.call_id: group_key(c.rollout, c.call, group_by) for c in credited}
     groups = _values(credited, keys)
     bases = baselines[recipe.baseline](groups, recipe)
@@ -108,8 +115,9 @@ def advantages(
                 f"{base:g} is {value}; the rewards of its group are too far apart for floating point"
             )
         out[call.call_id] = Advantage(value, credit, base, scale, key, flat)
-    kinds = [spread.flat for spread in spreads.values()]
-    return Advantages(out, len(groups), kinds.count("group-of-one"), kinds.count("zero-spread"))
+    flats = {key: spread.flat for key, spread in spreads.items()}
+    kinds = list(flats.values())
+    return Advantages(out, len(groups), kinds.count("group-of-one"), kinds.count("zero-spread"), flats)
 
 
 def group_key(rollout: Rollout, call: Call, group_by: Sequence[str]) -> GroupKey:

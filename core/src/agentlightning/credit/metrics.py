@@ -36,7 +36,7 @@ def batch_metrics(
         "groups_zero_spread": groups.groups_zero_spread,
         "groups_of_one": groups.groups_of_one,
     }
-    return {**out, **_rewards(rewards), **_calls(ledgers), **_rows(rows)}
+    return {**out, **_rewards(rewards), **_calls(ledgers), **row_metrics(rows)}
 
 
 def _end(attempt: EarlierAttempt) -> str:
@@ -75,7 +75,8 @@ def _calls(ledgers: Sequence[Ledger]) -> dict[str, float]:
     return {**out, "exact": kinds["exact"] / judged} if judged else out
 
 
-def _rows(rows: Sequence[Row]) -> dict[str, float]:
+def row_metrics(rows: Sequence[Row]) -> dict[str, float]:
+    """How many rows and tokens, how old, and how large the advantages are."""
     values = [s.advantage for row in rows for s in row.segments if s.trained]
     out: dict[str, float] = {
         "rows": len(rows),

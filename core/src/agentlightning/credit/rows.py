@@ -14,6 +14,7 @@ from typing import Any
 
 from agentlightning.credit.baselines import Advantage
 from agentlightning.credit.forest import Path, temperature_of
+from agentlightning.credit.trainable import Versions, version_of
 from agentlightning.types import Call, Recipe, Rollout, Row, Segment
 
 
@@ -22,7 +23,7 @@ def build_row(
     rollout: Rollout,
     advantages: Mapping[str, Advantage],
     recipe: Recipe,
-    version: int | None = None,
+    version: Versions = None,
 ) -> Row:
     """One row, its weights still 0 (they depend on the whole batch), its id the rollout's until the rows of
     the rollout are numbered. ``version``: the one about to be trained.
@@ -41,7 +42,7 @@ def build_row(
         weights=[0.0] * n,
         versions=[-1] * n,
         temperature=temperature_of(end, recipe.temperature),
-        metadata=_metadata(path, rollout, advantages, version),
+        metadata=_metadata(path, rollout, advantages, version_of(version, end.policy)),
     )
     for call in path.shared:
         start, stop = _span(call)

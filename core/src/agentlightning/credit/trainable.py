@@ -16,6 +16,9 @@ from agentlightning import semconv
 from agentlightning.credit.verdicts import Verdict
 from agentlightning.types import Call, Record
 
+Versions = int | Mapping[str, int | None] | None
+"""Policy version about to be trained: of the one policy there is, or of each by name; ``None``: not known."""
+
 OVER_LENGTH = "over-length"
 DEAD = frozenset({"other-attempt", "superseded", "error", "cancelled", OVER_LENGTH, "replaced-by-agent"})
 """Reasons after which a call was never part of what the agent did."""
@@ -24,22 +27,31 @@ ROUNDING = 1e-4
 
 
 def untrainable(
-    record: Record, verdicts: Mapping[str, Verdict], *, staleness: int, version: int | None
+    record: Record, verdicts: Mapping[str, Verdict], *, staleness: int, version: Versions
 ) -> dict[str, str]:
     """Call id → why it cannot be trained. Calls that can be are absent.
 
     ``version``: the policy version about to be trained; a call more than ``staleness`` versions older is
-    ``stale``. With ``None``, and for calls that do not know their version, age is not judged.
+    ``stale``. With ``None``, and for calls that do not know their version, age is not judged. Where versions
+    are given by name, each call is judged by its own policy's, and one of another policy is
+    ``frozen-policy``: the run does not train it.
     """
     superseded = superseded_calls(record)
     reasons: dict[str, str] = {}
     for call in record.calls:
-        reason = _reason(call, record, verdicts[call.call_id], superseded)
-        if not reason and version is not None and call.policy_version is not None:
-            reason = "stale" if version - call.policy_version > staleness else ""
+        frozen = isinstance(version, Mapping) and call.policy not in version
+        reason = _reason(call, record, verdicts[call.call_id], superseded, frozen)
+        mine = version_of(version, call.policy)
+        if not reason and mine is not None and call.policy_version is not None:
+            reason = "stale" if mine - call.policy_version > staleness else ""
         if reason:
             reasons[call.call_id] = reason
     return reasons
+
+
+def version_of(version: Versions, policy: str) -> int | None:
+    """The version of ``policy`` that is about to be trained."""
+    return version.get(policy) if isinstance(version, Mapping) else version
 
 
 def superseded_calls(record: Record) -> set[str]:
@@ -68,7 +80,7 @@ def call_order(call: Call) -> tuple[int, int, str]:
     return call.sequence, call.choice, call.call_id
 
 
-def _reason(call: Call, record: Record, verdict: Verdict, superseded: set[str]) -> str:
+def _reason(call: Call, record: Record, verdict: Verdict, superseded: set[str], frozen: bool) -> str:
     """Why this call cannot be trained whatever its age; empty if it can."""
     if record.attempt is not None and call.attempt_id != record.attempt.attempt_id:
         return "other-attempt"
@@ -78,6 +90,8 @@ def _reason(call: Call, record: Record, verdict: Verdict, superseded: set[str]) 
         return OVER_LENGTH if call.masked == OVER_LENGTH else call.status
     if record.attempt and call.call_id not in record.attempt.metadata.get(semconv.SUPPLIED, [call.call_id]):
         return "replaced-by-agent"
+    if frozen:
+        return "frozen-policy"
     if not call.selected:
         return "not-selected"
     if call.masked:

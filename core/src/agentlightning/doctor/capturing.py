@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from agentlightning.algorithms.evaluate import reasons
 from agentlightning.credit.rewards import resolve
 from agentlightning.credit.verdicts import unrecorded, verdicts
 from agentlightning.doctor.check import Check, Notes
 from agentlightning.doctor.findings import Findings
+from agentlightning.doctor.mapping import judge_mapping
 from agentlightning.doctor.memory import measure
 from agentlightning.doctor.packages import patching
 from agentlightning.doctor.session import probe_tasks, roll
 from agentlightning.doctor.words import counted, plural
+from agentlightning.serving import Policies
 from agentlightning.types import Record, RolloutStatus
+from agentlightning.types.select import NAMING, UNKNOWN, Select, caller
 
 PROBES = 4
 """Rollouts of the one task that is tried first."""
-UNNAMED = "without a name"
 ENDPOINT = (
     "Give the agent's model client llm.endpoint and llm.api_key, or let it read OPENAI_BASE_URL and "
     "OPENAI_API_KEY."
@@ -31,16 +33,27 @@ async def check_capture(findings: Findings) -> Check:
     samples = min(PROBES, findings.samples)
     findings.probe = await roll(findings, probe_tasks(case, findings.size.tasks)[:1], samples, name="capture")
     findings.usage.append(measure("first rollouts"))
-    return judge_capture(findings.probe, case.trainer.select)
+    served = case.trainer.served if case.trainer.served.named else None
+    unrouted = findings.the_context().gateway.metrics.unrouted
+    return judge_capture(findings.probe, case.trainer.select, served, unrouted)
 
 
-def judge_capture(records: Sequence[Record], select: str | list[str] | None = None) -> Check:
-    """How the calls of these rollouts were captured: pure."""
+def judge_capture(
+    records: Sequence[Record],
+    select: Select = None,
+    served: Policies | None = None,
+    unrouted: Mapping[str, int] | None = None,
+) -> Check:
+    """How the calls of these rollouts were captured: pure. ``served``: the policies of a run that names them,
+    ``unrouted``: calls that were refused because their maker has none.
+    """
     notes = Notes()
-    found = [verdict for record in records for verdict in verdicts(record).values()]
+    frozen = {c.call_id for r in records for c in r.calls if served and c.policy in served.frozen}
+    judged = {i: v for record in records for i, v in verdicts(record).items() if i not in frozen}
+    found = list(judged.values())
     kinds = Counter(verdict.kind for verdict in found)
     past = sum(len(unrecorded(record)) for record in records)
-    agents = Counter(call.tags.get("agent") or UNNAMED for record in records for call in record.calls)
+    agents = Counter(caller(call.tags) for record in records for call in record.calls)
     _ends(notes, records)
     _calls(notes, len(found), past)
     for (kind, reason), n in Counter((v.kind, v.reason) for v in found if v.kind != "exact").items():
@@ -48,6 +61,8 @@ def judge_capture(records: Sequence[Record], select: str | list[str] | None = No
     if kinds["mismatch"] + kinds["no-ids"] == len(found) > 0:
         notes.fail("no call can be trained: none has ids that agree", "See the verdicts above.")
     _selection(notes, records, select, agents)
+    if served is not None:
+        judge_mapping(notes, served, records, unrouted or {})
     notes.fact(f"calls came from: {counted(agents) or 'nobody'}")
     rewards = [resolve(record).final for record in records]
     given = [reward for reward in rewards if reward is not None]
@@ -109,20 +124,29 @@ def _inexact(notes: Notes, kind: str, reason: str, n: int) -> None:
     notes.warn(f"{plural(n, 'call')} {kind}: {reason}", advice[kind])
 
 
-def _selection(
-    notes: Notes, records: Sequence[Record], select: str | list[str] | None, agents: Counter[str]
-) -> None:
-    """Who is trained, if the run trains only some agents."""
-    if select is None or not agents:
-        return
-    chosen = Counter(
-        call.tags.get("agent") or UNNAMED for record in records for call in record.calls if call.selected
-    )
-    if not chosen:
-        notes.fail(
-            f"`select` ({select}) matches nobody: calls came from {', '.join(sorted(agents))}",
-            "Set agent.select to one of these names, or drop it to train them all.",
+def _selection(notes: Notes, records: Sequence[Record], select: Select, agents: Counter[str]) -> None:
+    """Who is trained, if not everybody is, and who could not be told apart."""
+    calls = [call for record in records for call in record.calls]
+    if 0 < (unnamed := sum(call.tags.get("role") == UNKNOWN for call in calls)) < len(calls):
+        notes.warn(
+            f"{plural(unnamed, 'call')} came from nobody in particular (role {UNKNOWN!r})",
+            "Switch on the adapter of their framework, mark their class with @agl.agent, or make them within "
+            "`with agl.tagged(agent=…)`.",
         )
-    else:
+    chosen = Counter(caller(call.tags) for call in calls if call.selected)
+    if not calls or (select is None and chosen == agents):
+        return
+    if chosen:
         others = sorted(set(agents) - set(chosen))
         notes.fact(f"trained: {counted(chosen)}" + (f"; not trained: {', '.join(others)}" if others else ""))
+    elif select is None:
+        notes.fail(
+            f"no call is chosen for training: calls came from {', '.join(sorted(agents))}",
+            "See select= of the classes marked with @agl.agent, and that the calls go to a trained policy.",
+        )
+    else:
+        names = sorted({call.tags[tag] for call in calls for tag in NAMING if tag in call.tags})
+        notes.fail(
+            f"`select` ({select}) matches nobody: calls came from {', '.join(sorted(agents))}",
+            f"Set agent.select to a name of theirs ({', '.join(names)}), or drop it to train them all.",
+        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ async def check_forecast(findings: Findings) -> Check:
     forecast = predict(
         plan(findings),
         seen,
-        policy_bytes=folder_bytes(Path(trainer.policy or "")),
+        policy_bytes=sum(folder_bytes(Path(one.path)) for one in trainer.served.trained.values()),
         checkpoints=int(trainer.options.get("keep", 2)) if trainer.options.get("save_every") else 0,
     )
     check = judge_forecast(
@@ -90,23 +91,37 @@ class Rehearsal:
 
     @property
     def seconds(self) -> dict[str, float]:
-        """Phase → seconds, of the step that says most about later ones."""
-        return self.reports[0 if self._slow() else -1].seconds
+        """Phase → seconds, of the step that says most about later ones; of all its policies together."""
+        step = self.reports[0 if self._slow() else -1].step
+        return self._spent(step)
+
+    def _spent(self, step: int) -> dict[str, float]:
+        spent: Counter[str] = Counter()
+        for report in self.reports:
+            if report.step == step:
+                spent.update(report.seconds)
+        return dict(spent)
 
     @property
     def gap(self) -> float | None:
         """Largest difference between a stored logprob and the trainer's own, before anything was trained."""
-        return self.reports[0].metrics.get("logprob_gap_max")
+        gaps = [
+            r.metrics["logprob_gap_max"]
+            for r in self.reports
+            if r.step == 0 and "logprob_gap_max" in r.metrics
+        ]
+        return max(gaps, default=None)
 
     async def collect(self, step: int) -> Batch:
         """The probe's rows."""
         if not step or not self._slow():
             return self.batch
         first = self.batch.rows[0].rollout_id
-        return Batch(rows=[row for row in self.batch.rows if row.rollout_id == first])
+        rows = [row for row in self.batch.rows if row.rollout_id == first]
+        return Batch(rows=rows, policies=self.batch.policies)
 
     def _slow(self) -> bool:
-        return self.reports[0].seconds.get("update", 0.0) > SLOW
+        return self._spent(0).get("update", 0.0) > SLOW
 
     async def report(self, report: StepReport) -> None:
         """Keep what the step took."""

@@ -68,7 +68,7 @@ def credit(findings: Findings) -> Batch:
     return assign(
         findings.records,
         case.trainer.recipe,
-        version=context.driver.version if context.driver else None,
+        version=context.versions,
         rules={name: spec.rule for name, spec in context.plugins.credit_rules.items()},
         baselines={name: spec.baseline for name, spec in context.plugins.baselines.items()},
         failure=case.trainer.failure,

@@ -11,7 +11,7 @@ import aiohttp
 from agentlightning.doctor.check import Check, Notes, failure
 from agentlightning.doctor.findings import Findings
 from agentlightning.doctor.memory import measure
-from agentlightning.doctor.session import Line, line, probe_tasks, probing
+from agentlightning.doctor.session import Line, Unanswered, line, probe_tasks, probing
 from agentlightning.doctor.storing import killed_copy
 from agentlightning.doctor.words import duration
 from agentlightning.store.sqlite import SQLiteStore
@@ -45,6 +45,8 @@ async def check_engine(findings: Findings) -> Check:
         await calls.chat(QUESTION, max_tokens=2)  # the first call of all warms up
         first, total = await calls.stream(QUESTION, max_tokens=TOKENS)
         recorded = await calls.calls()
+        for name in context.named:
+            await _answers(notes, calls, name)
     tokens = len(recorded[-1].response_ids or ())
     if not tokens:
         notes.fail(
@@ -59,6 +61,16 @@ async def check_engine(findings: Findings) -> Check:
         f"{duration(findings.start_seconds)}; first token in {1000 * first:.0f} ms{speed}"
     )
     return notes.check("engine", title, start_seconds=findings.start_seconds, first_token=first, rate=rate)
+
+
+async def _answers(notes: Notes, calls: Line, name: str) -> None:
+    """Whether a policy of a run with named policies answers."""
+    try:
+        await calls.chat(QUESTION, max_tokens=2, model=name)
+    except Unanswered as error:
+        notes.fail(f"policy {name!r} does not answer: {error}", "Look at its path, endpoint, model and key.")
+    else:
+        notes.fact(f"policy {name} answers")
 
 
 async def check_gateway(findings: Findings) -> Check:

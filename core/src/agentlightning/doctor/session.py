@@ -139,7 +139,7 @@ class Line:
     def _post(self, http: aiohttp.ClientSession, body: dict[str, Any], headers: dict[str, str]) -> Any:
         url = f"{self.context.gateway.url}/chat/completions"
         limit = aiohttp.ClientTimeout(total=self.context.config.timeout_seconds or PATIENCE)
-        return http.post(url, json={"model": self.context.policy, **body}, headers=headers, timeout=limit)
+        return http.post(url, json={"model": self.context.trained[0], **body}, headers=headers, timeout=limit)
 
 
 @asynccontextmanager

@@ -20,7 +20,8 @@ from agentlightning.doctor.environment import existing
 from agentlightning.doctor.findings import Case, Findings
 from agentlightning.doctor.words import plural, size
 from agentlightning.plugins import pick
-from agentlightning.types import UsageError
+from agentlightning.serving import spec_of
+from agentlightning.types import LLM, UsageError
 
 SMALL_VAL = 30
 """With fewer held-out tasks, the 95 % interval of a mean reward is wider than ±0.18."""
@@ -56,7 +57,7 @@ def _recipe(case: Case) -> None:
     """What training would refuse at its first step is refused here. Raises UsageError or ValueError."""
     trainer, plugins = case.trainer, case.trainer.plugins
     spec = pick(plugins.drivers, "driver", trainer.driver)
-    refuse_ignored(trainer.recipe, trainer.driver, spec.honours)
+    refuse_ignored(trainer.recipe, trainer.driver, spec.honours, spec.refuses)
     rules = {name: s.rule for name, s in plugins.credit_rules.items()}
     baselines = {name: s.baseline for name, s in plugins.baselines.items()}
     check_recipe(trainer.recipe, {**RULES, **rules}, {**BASELINES, **baselines})
@@ -65,13 +66,22 @@ def _recipe(case: Case) -> None:
 
 
 def _policy(notes: Notes, case: Case) -> None:
-    policy = case.trainer.policy
-    if policy is None:
+    served = case.trainer.served
+    spec_of(case.trainer.plugins, case.trainer.driver, served)
+    if not served.trained:
         notes.fail("no policy is named", "Set backend.policy to a model folder in Hugging Face layout.")
-    elif not Path(policy).is_dir():
-        notes.fail(f"the policy's folder {policy} does not exist", "Set backend.policy to one that does.")
-    else:
-        notes.fact(f"policy {policy}, {size(folder_bytes(Path(policy)))}")
+    for name, given in {**served.trained, **served.frozen}.items():
+        kind = "" if name in served.trained else " (frozen)"
+        if isinstance(given, LLM):
+            notes.fact(f"policy {name}{kind}: {given.model} at {given.endpoint}")
+        elif not Path(given.path).is_dir():
+            notes.fail(
+                f"the policy's folder {given.path} does not exist",
+                f"Set backend.{f'policies.{name}.path' if served.named else 'policy'} to one that does.",
+            )
+        else:
+            called = f"{name}{kind}: " if served.named else ""
+            notes.fact(f"policy {called}{given.path}, {size(folder_bytes(Path(given.path)))}")
 
 
 def datasets(notes: Notes, train: Sequence[Any], val: Sequence[Any], steps: int) -> dict[str, Any]:

@@ -10,10 +10,12 @@ from typing import Annotated, Any
 
 import msgspec
 
-from agentlightning.gateway.errors import BadAnswer
+from agentlightning.gateway.errors import BadAnswer, EngineUnreachable
 
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What decoding raises for bytes that are no JSON, not of the shape, or nested without end."""
+ABORTED = "abort"
+"""Finish reason, in vLLM and SGLang, of an answer that the engine gave up to make way for other weights."""
 TokenId = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 
 
@@ -88,7 +90,9 @@ _chunks = msgspec.json.Decoder(Chunk)
 
 
 def parse_answer(raw: bytes, api: str) -> Answer:
-    """The answer in ``raw``, or :class:`BadAnswer` saying what is wrong with it."""
+    """The answer in ``raw``; :class:`BadAnswer` says what is wrong with it, :class:`EngineUnreachable` that the
+    engine gave it up half-way.
+    """
     try:
         answer = _answers.decode(raw)
     except UNREADABLE as error:
@@ -103,7 +107,16 @@ def parse_answer(raw: bytes, api: str) -> Answer:
                 f"choice {choice.index} of the engine's answer has no "
                 + ("message" if api == "chat" else "text")
             )
+    refuse_aborted(answer)
     return answer
+
+
+def refuse_aborted(answer: Answer) -> None:
+    """An answer that the engine gave up is not what the model said: the agent may ask again."""
+    if any(choice.finish_reason == ABORTED for choice in answer.choices):
+        raise EngineUnreachable(
+            503, "engine-aborted", f"the engine gave this answer up half-way (finish_reason {ABORTED!r})"
+        )
 
 
 def parse_chunk(raw: bytes) -> Chunk:

@@ -1,30 +1,35 @@
 """The gateway: an OpenAI-compatible server between agents and engines that records every call.
 
-``POST /v1/chat/completions``, ``POST /v1/completions``, ``GET /v1/models``, ``GET /health``,
-``GET /metrics``.
+``POST /v1/chat/completions``, ``POST /v1/completions``, ``POST /v1/responses``, ``POST /v1/messages``,
+``POST /v1/messages/count_tokens``, ``GET /v1/models``, ``GET /health``, ``GET /metrics``.
 Invariants: an answer is sent after its record is durable; what is recorded is what the engine said.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 
 import msgspec
 from aiohttp import web
 
 from agentlightning import collector
 from agentlightning.gateway.attempts import AttemptInfo, Attempts
+from agentlightning.gateway.counting import count_tokens
+from agentlightning.gateway.dialect import errors_in
+from agentlightning.gateway.dialects import BY_PATH
 from agentlightning.gateway.errors import error_response
 from agentlightning.gateway.forward import Forwarder, Limits
 from agentlightning.gateway.gate import Gate
 from agentlightning.gateway.handle import Handler
 from agentlightning.gateway.metrics import Metrics
-from agentlightning.gateway.route import Routes, Select, Upstream
+from agentlightning.gateway.route import Routes, Upstream
 from agentlightning.gateway.sampling import SamplingPolicy
 from agentlightning.keys import Keys
 from agentlightning.loopback import is_loopback
 from agentlightning.store.base import Store
 from agentlightning.types import Call
+from agentlightning.types.select import Select
 
 BODY_LIMIT = 32 * 2**20
 HEADER_LIMIT = 16_384
@@ -32,17 +37,20 @@ HEADER_LIMIT = 16_384
 ROUTES = {
     "/v1/chat/completions": "POST",
     "/v1/completions": "POST",
+    "/v1/responses": "POST",
+    "/v1/messages": "POST",
+    "/v1/messages/count_tokens": "POST",
     "/v1/models": "GET",
     "/health": "GET",
     "/metrics": "GET",
 }
-_ELSEWHERE = {"/v1/responses", "/v1/messages"}
 
 
 class Gateway:
     """Server, routes and attempts of one process.
 
-    ``select``: which calls are trained. ``on_call``: told of each record once it is durable; must not block.
+    ``select``: which calls are trained. ``policies``: which policy answers whom, where an attempt does not
+    say (``AttemptInfo.policies``). ``on_call``: told of each record once it is durable; must not block.
     ``body_limit``: bytes of a request. ``keep_alive``: seconds between comments in a replayed stream.
     """
 
@@ -52,6 +60,7 @@ class Gateway:
         keys: Keys,
         *,
         select: Select = None,
+        policies: Mapping[str, str] | None = None,
         on_call: Callable[[Call], None] | None = None,
         body_limit: int = BODY_LIMIT,
         limits: Limits | None = None,
@@ -62,7 +71,7 @@ class Gateway:
         self._body_limit = body_limit
         self._routes = Routes()
         self._gate = Gate()
-        self._attempts = Attempts(store, keys, select)
+        self._attempts = Attempts(store, keys, select, policies=policies)
         self._forwarder = Forwarder(limits or Limits())
         self._handler = Handler(
             store,
@@ -125,6 +134,9 @@ class Gateway:
         app = web.Application(client_max_size=self._body_limit)
         app.router.add_post("/v1/chat/completions", self._chat)
         app.router.add_post("/v1/completions", self._completions)
+        for path, dialect in BY_PATH.items():
+            app.router.add_post(path, partial(self._handler.serve, api="chat", dialect=dialect))
+        app.router.add_post("/v1/messages/count_tokens", partial(count_tokens, self._handler))
         app.router.add_get("/v1/models", self._models)
         app.router.add_get("/health", self._health)
         app.router.add_get("/metrics", self._show_metrics)
@@ -229,7 +241,15 @@ def _json(value: object) -> web.Response:
 
 
 async def _unknown(request: web.Request) -> web.Response:
-    """Any other path or method."""
+    """Any other path or method, said as the API that it belongs to says errors."""
+    response = _nowhere(request)
+    for path, dialect in BY_PATH.items():
+        if request.path == path or request.path.startswith(f"{path}/"):
+            errors_in(dialect, response)
+    return response
+
+
+def _nowhere(request: web.Request) -> web.Response:
     routes = ", ".join(f"{method} {path}" for path, method in ROUTES.items())
     if request.path in ROUTES:
         response = error_response(
@@ -237,11 +257,11 @@ async def _unknown(request: web.Request) -> web.Response:
         )
         response.headers["Allow"] = ROUTES[request.path]
         return response
-    if request.path in _ELSEWHERE:
+    if request.path.startswith(tuple(f"{path}/" for path in BY_PATH)):
         return error_response(
             404,
             "unsupported-route",
-            f"{request.path} is not served; let the agent use chat completions (POST /v1/chat/completions), "
-            "in most SDKs a setting of the model client",
+            f"{request.path} is not served: the gateway keeps no answers and no batches; send each request "
+            f"with its whole conversation. Routes: {routes}",
         )
     return error_response(404, "unknown-route", f"no route {request.path}; routes: {routes}")

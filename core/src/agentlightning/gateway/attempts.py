@@ -13,11 +13,11 @@ from typing import Any
 import msgspec
 
 from agentlightning.gateway.errors import Refused
-from agentlightning.gateway.route import Select, selector
 from agentlightning.gateway.sampling import content_of, derive_seed, root_seed
 from agentlightning.keys import Claims, KeyRefused, Keys
 from agentlightning.store.base import NotFound, Store
 from agentlightning.types import AttemptStatus, Mode, Tags, merge_tags
+from agentlightning.types.select import Select, selector
 
 LIVE = (AttemptStatus.PREPARING, AttemptStatus.RUNNING, AttemptStatus.UNRESPONSIVE)
 
@@ -37,7 +37,8 @@ class AttemptInfo(msgspec.Struct, kw_only=True):
     greedy: bool = False
     """Evaluation at temperature 0 (selected calls, outside of training)."""
     policies: dict[str, str] = {}
-    """Agent name → policy."""
+    """Name of an agent, role or node, or ``"re:…"`` → policy; the first that matches. Empty: as the gateway
+    was told."""
     tags: Tags = {}
     """Tags below those of the calls."""
 
@@ -50,7 +51,7 @@ def lane_of(tags: Tags) -> str:
 class OpenAttempt:
     """An attempt's counters and calls under way."""
 
-    __slots__ = ("asked", "closing", "cuts", "info", "selects", "sequence", "tasks", "writes")
+    __slots__ = ("arguments", "asked", "closing", "cuts", "info", "selects", "sequence", "tasks", "writes")
 
     def __init__(self, info: AttemptInfo, selects: Callable[[Tags], bool], sequence: int = 0) -> None:
         self.info = info
@@ -58,6 +59,8 @@ class OpenAttempt:
         self.sequence = sequence
         self.asked: dict[tuple[str, bytes], list[str | None]] = {}
         """The callers' spans that were given a seed, by lane and what they asked, in order of arrival."""
+        self.arguments: dict[str, str] = {}
+        """Arguments of tool calls that were answered in a dialect, by the call's id."""
         self.cuts: dict[bytes, int] = {}
         """How many blocks were dropped of a chat that was too long, by what it begins with."""
         self.tasks: set[asyncio.Task[object]] = set()
@@ -65,6 +68,11 @@ class OpenAttempt:
         self.writes: set[asyncio.Future[None]] = set()
         """Records being committed, which outlive a handler that is cancelled."""
         self.closing = False
+
+    def remember(self, message: Mapping[str, Any]) -> None:
+        """Keep the arguments of an answer's tool calls, as the model wrote them."""
+        for call in message.get("tool_calls") or ():
+            self.arguments[str(call.get("id"))] = call["function"].get("arguments") or ""
 
     def next_sequence(self) -> int:
         """Number of the next call, in order of arrival."""
@@ -96,10 +104,18 @@ class OpenAttempt:
 class Attempts:
     """Registry of open attempts. Others are read from the store once; ``keep`` bounds how many of them."""
 
-    def __init__(self, store: Store, keys: Keys, select: Select = None, keep: int = 10_000) -> None:
+    def __init__(
+        self,
+        store: Store,
+        keys: Keys,
+        select: Select = None,
+        keep: int = 10_000,
+        policies: Mapping[str, str] | None = None,
+    ) -> None:
         self._store = store
         self._keys = keys
         self._selects = selector(select)
+        self._policies = dict(policies or {})
         self._keep = keep
         self._open: dict[str, OpenAttempt] = {}
         self._found: OrderedDict[str, OpenAttempt] = OrderedDict()
@@ -113,6 +129,7 @@ class Attempts:
         if info.attempt_id in self._open:
             raise ValueError(f"attempt {info.attempt_id} is open already; close_attempt() ends it")
         selects = self._selects if info.select is None else selector(info.select)
+        info = info if info.policies else msgspec.structs.replace(info, policies=self._policies)
         self._open[info.attempt_id] = OpenAttempt(info, selects)
         return self._keys.mint(info.rollout_id, info.attempt_id, run_id=info.run_id, fence=info.fence)
 
@@ -189,12 +206,14 @@ class Attempts:
             mode=rollout.mode,
             seed=root_seed(rollout, attempt),
             greedy=bool(rollout.metadata.get("greedy", False)),
-            policies=_texts(rollout.metadata.get("policies")),
+            policies=_texts(rollout.metadata.get("policies")) or self._policies,
             tags=_texts(rollout.metadata.get("tags")),
         )
         found = OpenAttempt(info, self._selects, 1 + max((c.sequence for c in calls), default=-1))
         for call in calls:
-            if call.choice == 0 and call.selected:  # as when they came
+            if "api" in call.edited and call.response:
+                found.remember(call.response)
+            if call.choice == 0 and (call.selected or "seed" in call.sampling):  # as when they came
                 found.next_seed(lane_of(call.tags), call.request or {}, call.span_id, call.retry)
         self._found[claims.attempt_id] = found
         self._evict()

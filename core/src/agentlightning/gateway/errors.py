@@ -42,7 +42,8 @@ class BadAnswer(Exception):
 
 
 class EngineUnreachable(Exception):
-    """The engine could not be asked, or did not finish. ``status`` is what the agent gets (502 or 504)."""
+    """The engine could not be asked, or did not finish. ``status`` is what the agent gets (502, 503 or
+    504)."""
 
     def __init__(self, status: int, code: str, message: str) -> None:
         super().__init__(message)

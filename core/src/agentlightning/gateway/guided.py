@@ -28,6 +28,14 @@ def names_choices(shaping: Mapping[str, Any]) -> bool:
     return asked == {"choice"}
 
 
+def in_common_words(body: dict[str, Any]) -> None:
+    """Say ``guided_choice`` as ``structured_outputs`` (in place), which engines share: vLLM has dropped the older
+    field and, asked with it, answers without a constraint and without a word.
+    """
+    if body.get("guided_choice") is not None and body.get("structured_outputs") is None:
+        body["structured_outputs"] = {"choice": body.pop("guided_choice")}
+
+
 def holds(allowed: Sequence[Sequence[int]], response: Sequence[int] | None) -> bool:
     """Whether a response is one of the allowed, with or without an end token, or the beginning of one."""
     if not response:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
@@ -18,6 +18,7 @@ from aiohttp import web
 
 from agentlightning.gateway.answer import UNREADABLE, ErrorInfo, parse_answer, parse_error
 from agentlightning.gateway.attempts import Attempts, OpenAttempt, lane_of
+from agentlightning.gateway.dialect import Dialect, errors_in
 from agentlightning.gateway.errors import (
     TOO_LONG,
     AgentGone,
@@ -38,22 +39,23 @@ from agentlightning.gateway.record import (
     error_call,
     over_length_call,
     refusal_call,
-    said,
+    spoken,
     stopped_calls,
 )
-from agentlightning.gateway.route import Routes
+from agentlightning.gateway.route import Routes, Upstream
 from agentlightning.gateway.sampling import SamplingPolicy, settle
 from agentlightning.gateway.streams import Streamer
 from agentlightning.keys import Keys
 from agentlightning.store.base import AttemptEnded, Store
-from agentlightning.types import Call, merge_tags
+from agentlightning.types import Call, Tags, merge_tags
+from agentlightning.types.select import BadSelect, caller as maker, named, policy_for
 
 log = logging.getLogger(__name__)
 _bodies = msgspec.json.Decoder(dict[str, Any])
 
 
 class Handler:
-    """Serves ``/v1/chat/completions`` and ``/v1/completions``."""
+    """Serves ``/v1/chat/completions``, ``/v1/completions`` and the dialects."""
 
     def __init__(
         self,
@@ -80,21 +82,41 @@ class Handler:
         self.sampling: dict[str, SamplingPolicy] = {}
         self.streamer = Streamer(self, keep_alive)
 
-    async def serve(self, request: web.Request, api: Api) -> web.StreamResponse:
-        """Answer one request."""
+    async def serve(
+        self, request: web.Request, api: Api, dialect: Dialect | None = None
+    ) -> web.StreamResponse:
+        """Answer one request, in the dialect in which it was asked."""
+
+        async def call(caller: Caller, attempt: OpenAttempt, asked: dict[str, Any]) -> web.StreamResponse:
+            body = dialect.chat(asked, attempt.arguments) if dialect else asked
+            exchange = self._exchange(api, caller, body, attempt)
+            exchange.dialect, exchange.asked = dialect, asked
+            return await self._admitted(request, exchange)
+
+        response = await self.guarded(request, call)
+        return errors_in(dialect, response) if dialect else response
+
+    async def guarded(
+        self,
+        request: web.Request,
+        call: Callable[[Caller, OpenAttempt, dict[str, Any]], Awaitable[web.StreamResponse]],
+    ) -> web.StreamResponse:
+        """Answer by ``call(caller, attempt, body)``; what is refused, or fails, becomes an error answer."""
         caller: Caller | None = None
         try:
             caller = identify(request.headers, self.keys)
             raw = await self._read(request)
             body = _decoded(raw)
             attempt = await self._attempt(caller)
-            exchange = self._exchange(api, caller, body, attempt)
-            return await self._admitted(request, exchange)
+            return await call(caller, attempt, body)
         except Refused as refused:
             claims = caller.claims if caller else None
             refused.rollout_id = refused.rollout_id or (claims.rollout_id if claims else None)
             refused.attempt_id = refused.attempt_id or (claims.attempt_id if claims else None)
             return await self._refuse(refused)
+        except BadSelect as error:  # a predicate of the user's that fails on this call's tags
+            log.error("%s", error)
+            return error_response(500, "bad-select", str(error), retry=False)
         except Exception:
             log.exception("%s %s failed", request.method, request.path)
             return error_response(
@@ -158,21 +180,34 @@ class Handler:
             return await self.streamer.serve(request, exchange)
         return await self._whole(request, exchange)
 
+    def choose(self, caller: Caller, attempt: OpenAttempt, body: dict[str, Any]) -> tuple[Tags, Upstream]:
+        """Tags and route of a request."""
+        info = attempt.info
+        tags = named(merge_tags(info.tags, caller.tags) if info.tags else caller.tags)
+        mapped = policy_for(info.policies, tags)
+        try:
+            return tags, self.routes.choose(str(body.get("model", "")), caller.policy, mapped)
+        except Refused as refused:
+            if mapped is None and caller.policy is None:
+                self.metrics.unrouted[who := maker(tags)] += 1
+                wanted = f"no policy is given to {who!r}: add its agent, role or node to `policies`"
+                raise Refused(404, "no-route", f"{wanted} ({refused})") from None
+            raise
+
     def _exchange(self, api: Api, caller: Caller, body: dict[str, Any], attempt: OpenAttempt) -> Exchange:
         """Decide route, selection and sampling. No await: the sequence is the order of arrival."""
         info = attempt.info
-        tags = merge_tags(info.tags, caller.tags) if info.tags else caller.tags
-        route = self.routes.choose(
-            str(body.get("model", "")), caller.policy, info.policies.get(tags.get("agent", ""))
-        )
-        selected = route.trainable and attempt.selects(tags)
+        tags, route = self.choose(caller, attempt, body)
+        selected = route.trainable and caller.selected and attempt.selects(tags)
         sent = {**body, "model": route.model}
         training = selected and info.mode == "train"
         settings = settle(
             sent,
             policy=self.sampling.get(route.policy) if training else None,
             greedy=info.greedy and selected and not training,
-            seed=attempt.next_seed(lane_of(tags), body, caller.span_id, caller.retry) if selected else None,
+            seed=attempt.next_seed(lane_of(tags), body, caller.span_id, caller.retry)
+            if selected or route.seeded
+            else None,
         )
         if route.trainable:
             ask_for_tokens(sent, api)
@@ -200,10 +235,13 @@ class Handler:
             return await self.engine_refused(exchange, status, headers, raw)
         try:
             calls = answer_calls(exchange, parse_answer(raw, exchange.api))
+            body = spoken(exchange, raw)
         except BadAnswer as error:
             return await self.bad_answer(exchange, error)
+        except EngineUnreachable as error:
+            return await self.unreachable(exchange, error)
         await self.commit(exchange, calls)
-        return web.Response(body=said(exchange, raw), headers=headers)
+        return web.Response(body=body, headers=headers)
 
     async def ask(self, request: web.Request, exchange: Exchange) -> tuple[int, dict[str, str], bytes]:
         """Status, headers to pass back and body of the engine's whole answer."""

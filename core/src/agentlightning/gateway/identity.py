@@ -12,8 +12,8 @@ from urllib.parse import unquote
 import msgspec
 
 from agentlightning.gateway.errors import Refused
-from agentlightning.keys import CONTEXT_KEY, Claims, KeyRefused, Keys
-from agentlightning.semconv import HEADER_ATTEMPT, HEADER_POLICY, HEADER_TAGS
+from agentlightning.keys import CONTEXT_KEY, PREFIX, Claims, KeyRefused, Keys
+from agentlightning.semconv import HEADER_ATTEMPT, HEADER_POLICY, HEADER_SELECTED, HEADER_TAGS, HEADER_TRACE
 from agentlightning.types import Tags, merge_tags
 
 _HEX = frozenset("0123456789abcdef")
@@ -33,6 +33,8 @@ class Caller(msgspec.Struct, kw_only=True, frozen=True):
     tags: Tags = {}
     policy: str | None = None
     """Policy that the wire layer asks for."""
+    selected: bool = True
+    """Whether the class that makes the call trains it (``@agl.agent(select=…)``)."""
     trace_id: str | None = None
     span_id: str | None = None
     retry: int = 0
@@ -40,7 +42,7 @@ class Caller(msgspec.Struct, kw_only=True, frozen=True):
 
 def identify(headers: Mapping[str, str], keys: Keys) -> Caller:
     """The caller of a request, or :class:`Refused`: 400 header, 401 no valid key, 409 ended, conflict."""
-    claims = _claims(headers.get("Authorization"), keys)
+    claims = _claims(_presented(headers), keys)
     attempt = headers.get(HEADER_ATTEMPT)
     if attempt is not None and attempt != claims.attempt_id:
         raise Refused(
@@ -51,22 +53,31 @@ def identify(headers: Mapping[str, str], keys: Keys) -> Caller:
             rollout_id=claims.rollout_id,
             attempt_id=claims.attempt_id,
         )
-    trace_id, span_id = _traceparent(headers.get("traceparent"))
+    trace_id, span_id = _traceparent(headers.get(HEADER_TRACE) or headers.get("traceparent"))
     return Caller(
         claims=claims,
         tags=_tags(headers.get(HEADER_TAGS), claims),
         policy=headers.get(HEADER_POLICY),
+        selected=_selected(headers.get(HEADER_SELECTED), claims),
         trace_id=trace_id,
         span_id=span_id,
         retry=_retry(headers.get("x-stainless-retry-count"), claims),
     )
 
 
-def _claims(authorization: str | None, keys: Keys) -> Claims:
-    scheme, _, key = (authorization or "").partition(" ")
-    key = key.strip()
-    if scheme.lower() != "bearer" or not key:
-        raise Refused(401, "no-key", "no key: send `Authorization: Bearer <the attempt's key>`")
+def _presented(headers: Mapping[str, str]) -> str:
+    """The key of a request: as OpenAI's SDK sends it, or as Anthropic's does; ours, where both are there."""
+    scheme, _, bearer = headers.get("Authorization", "").partition(" ")
+    bearer = bearer.strip() if scheme.lower() == "bearer" else ""
+    other = headers.get("x-api-key", "").strip()
+    return other if other.startswith(PREFIX) and not bearer.startswith(PREFIX) else bearer or other
+
+
+def _claims(key: str, keys: Keys) -> Claims:
+    if not key:
+        raise Refused(
+            401, "no-key", "no key: send `Authorization: Bearer <the attempt's key>`, or it as `x-api-key`"
+        )
     if key == CONTEXT_KEY:
         raise Refused(
             401,
@@ -107,6 +118,18 @@ def _tags(value: str | None, claims: Claims) -> Tags:
             rollout_id=claims.rollout_id,
             attempt_id=claims.attempt_id,
         ) from None
+
+
+def _selected(value: str | None, claims: Claims) -> bool:
+    if value in (None, "1", "0"):
+        return value != "0"
+    raise Refused(
+        400,
+        "bad-header",
+        f"header {HEADER_SELECTED} is {value[:40]!r}, neither 0 nor 1",
+        rollout_id=claims.rollout_id,
+        attempt_id=claims.attempt_id,
+    )
 
 
 def _retry(value: str | None, claims: Claims) -> int:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Sequence
 
 from agentlightning.types import Call
+from agentlightning.types.select import UNKNOWN
+
+log = logging.getLogger(__name__)
 
 OVER_LENGTH = "over-length"
 """``Call.masked`` of a prompt that was too long."""
@@ -30,6 +34,12 @@ class Metrics:
         messages that truncation left out."""
         self.split = 0
         """Records whose reasoning was split off."""
+        self.dialects: Counter[str] = Counter()
+        """``responses``, ``messages`` → records of calls that came by that API."""
+        self.unnamed = 0
+        """Records of calls that nobody named: their role is ``unknown``."""
+        self.unrouted: Counter[str] = Counter()
+        """Who asked and has no policy → requests refused for it."""
         self.lost_records = 0
         """Records the store did not take; their answers were withheld."""
         self.hook_errors = 0
@@ -42,6 +52,10 @@ class Metrics:
             self.calls[call.status] += 1
             if call.masked:
                 self.masked[call.masked] += 1
+            if call.tags.get("role") == UNKNOWN:
+                self._nobody()
+            if "api" in call.edited:
+                self.dialects[call.edited["api"]] += 1
             if "reasoning" in call.edited:
                 self.split += 1
             if call.masked == OVER_LENGTH:
@@ -49,6 +63,17 @@ class Metrics:
             elif POLICY in call.edited and call.choice == 0:
                 self.over_length["truncated"] += 1
                 self.over_length["messages"] += sum(b - a for a, b in call.edited["dropped"])
+
+    def _nobody(self) -> None:
+        """Count a call that nobody named; the first says what to do."""
+        if not self.unnamed:
+            log.warning(
+                "a model call came from nobody in particular: no adapter, mark or tag says which agent makes "
+                "it. Its role is 'unknown', which `select` can choose like any name. To name such calls, "
+                "switch on the adapter of their framework, mark their class with @agl.agent, or make them "
+                "within `with agl.tagged(agent=…)`"
+            )
+        self.unnamed += 1
 
     def as_dict(self) -> dict[str, object]:
         """For JSON."""
@@ -59,6 +84,9 @@ class Metrics:
             "streams": dict(self.streams),
             "over_length": dict(self.over_length),
             "split": self.split,
+            "dialects": dict(self.dialects),
+            "unnamed": self.unnamed,
+            "unrouted": dict(self.unrouted),
             "lost_records": self.lost_records,
             "hook_errors": self.hook_errors,
             "uncounted": self.uncounted,

@@ -61,7 +61,7 @@ class OverLength:
         window = route.window
         if window is not None and not route.wary and upper_bound(sent) + _room(route, sent, window) <= window:
             return None
-        count = await self._count(route, sent)
+        count = await self.count(route, sent)
         if count is None or (window := route.window) is None:
             self._metrics.over_length["unchecked"] += 1
             return None
@@ -119,9 +119,9 @@ class OverLength:
         return high
 
     async def _without(self, route: Upstream, sent: Mapping[str, Any], view: Window, n: int) -> int | None:
-        return await self._count(route, {**sent, "messages": view.without(n)})
+        return await self.count(route, {**sent, "messages": view.without(n)})
 
-    async def _count(self, route: Upstream, sent: Mapping[str, Any]) -> int | None:
+    async def count(self, route: Upstream, sent: Mapping[str, Any]) -> int | None:
         """Tokens of the longest prompt of a request, ``None`` if the engine cannot say."""
         counts = [await self._ask(route, body) for body in _prompts(route, sent)]
         known = [count for count in counts if count is not None]

@@ -13,6 +13,8 @@ import msgspec
 
 from agentlightning.gateway.answer import Answer, Choice, ErrorInfo
 from agentlightning.gateway.attempts import OpenAttempt
+from agentlightning.gateway.dialect import Dialect
+from agentlightning.gateway.errors import BadAnswer
 from agentlightning.gateway.guided import holds
 from agentlightning.gateway.identity import Caller
 from agentlightning.gateway.metrics import OVER_LENGTH, POLICY
@@ -33,7 +35,7 @@ class Exchange(msgspec.Struct, kw_only=True):
     route: Upstream
     api: Api
     body: dict[str, Any]
-    """As the agent sent it."""
+    """As the agent sent it; of a dialect, its translation to chat completions."""
     sent: dict[str, Any]
     """As the engine gets it."""
     tags: Tags
@@ -49,6 +51,10 @@ class Exchange(msgspec.Struct, kw_only=True):
     assembler: Assembler | None = None
     """What has arrived of a stream."""
     committed: bool = False
+    dialect: Dialect | None = None
+    """The API that the agent speaks, where it is another than ``api``."""
+    asked: dict[str, Any] = {}
+    """The agent's request as its dialect has it."""
     answered: bool = False
     """The head of the answer has left: errors can only follow as events."""
 
@@ -98,7 +104,7 @@ class Exchange(msgspec.Struct, kw_only=True):
             request=self.body,
             sampling=self.settings.used,
             asked=self.settings.asked,
-            edited=self.edited,
+            edited={"api": self.dialect.name, **self.edited} if self.dialect else self.edited,
             start_time=self.start,
             end_time=time.time(),
             **fields,
@@ -140,6 +146,27 @@ def said(exchange: Exchange, raw: bytes) -> bytes:
     if "reasoning" not in exchange.edited:
         return raw
     return split_answer(raw, exchange.route.reasoning == "split-opened")
+
+
+def told(exchange: Exchange, raw: bytes) -> dict[str, Any]:
+    """The engine's whole answer in the agent's dialect, once its calls are made; :class:`BadAnswer` where its
+    message is not of the shape that a dialect must know, and chat passes on.
+    """
+    assert exchange.dialect is not None
+    chat: dict[str, Any] = msgspec.json.decode(said(exchange, raw))
+    chat["id"] = chat.get("id") or f"{exchange.attempt.info.attempt_id}-{exchange.sequence}"
+    try:
+        exchange.attempt.remember(chat["choices"][0]["message"])
+        return exchange.dialect.answer(exchange.asked, chat)
+    except (AttributeError, KeyError, TypeError) as error:
+        raise BadAnswer(
+            f"the engine's message cannot be told as {exchange.dialect.name}: {error!r}"
+        ) from None
+
+
+def spoken(exchange: Exchange, raw: bytes) -> bytes:
+    """The body of the engine's whole answer as the agent gets it."""
+    return msgspec.json.encode(told(exchange, raw)) if exchange.dialect else said(exchange, raw)
 
 
 def stopped_calls(exchange: Exchange, status: Literal["error", "cancelled"], error: str) -> list[Call]:

@@ -60,7 +60,7 @@ def _pieces(choice: dict[str, Any], api: str) -> Iterator[dict[str, Any]]:
         bodies = ({"delta": delta} for delta in _deltas(message))
         last: dict[str, Any] = {"delta": {}}
     else:
-        bodies = ({"text": text} for text in _cut(choice["text"]))
+        bodies = ({"text": text} for text in cut(choice["text"]))
         last = {"text": ""}
     for body in bodies:
         yield {"index": index, **body, "finish_reason": None, **ride}
@@ -74,19 +74,20 @@ def _deltas(message: dict[str, Any]) -> Iterator[dict[str, Any]]:
         if name in ("role", "content", "tool_calls") or value is None or value in ([], {}, ""):
             continue
         if name.startswith("reasoning") and isinstance(value, str):
-            yield from ({name: text} for text in _cut(value))
+            yield from ({name: text} for text in cut(value))
         else:
             yield {name: value}
     content = message.get("content")
     if isinstance(content, str):
-        yield from ({"content": text} for text in _cut(content))
+        yield from ({"content": text} for text in cut(content))
     for place, tool in enumerate(message.get("tool_calls") or ()):
         function = tool.get("function") or {}
         opening = {"index": place, **tool, "function": {**function, "arguments": ""}}
         yield {"tool_calls": [opening]}
-        for text in _cut(function.get("arguments") or ""):
+        for text in cut(function.get("arguments") or ""):
             yield {"tool_calls": [{"index": place, "function": {"arguments": text}}]}
 
 
-def _cut(text: str) -> Iterator[str]:
+def cut(text: str) -> Iterator[str]:
+    """A text in the pieces of a replayed stream."""
     return (text[i : i + PIECE] for i in range(0, len(text), PIECE))

@@ -1,8 +1,7 @@
-"""Where a call goes: the engines behind the policies, and which calls are selected for training."""
+"""Where a call goes: the engines behind the policies."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal, get_args
@@ -12,11 +11,6 @@ from yarl import URL
 
 from agentlightning.gateway.errors import Refused
 from agentlightning.gateway.reasoning import Reasoning
-from agentlightning.types import Tags, UsageError
-
-Select = str | list[str] | Callable[[Tags], bool] | None
-"""Calls to train: all (``None``), an agent's name, several, ``"re:…"`` over the name, a predicate of tags."""
-
 
 OverLengthPolicy = Literal["error", "drop", "truncate"]
 
@@ -34,6 +28,9 @@ class Upstream:
     policy: str = "default"
     api_key: str | None = field(default=None, repr=False)
     trainable: bool = True
+    seeded: bool = False
+    """Whether calls that are not trained get a seed too, where the agent gives none: an engine of ours that
+    is to say the same again."""
     version: Callable[[], int | None] | None = None
     stream_ids: bool | None = None
     over_length: OverLengthPolicy = "error"
@@ -155,23 +152,3 @@ class Routes:
             "no-route",
             f"no policy is called {model!r} and there is no default; policies: {self.names()}",
         )
-
-
-class BadSelect(UsageError, ValueError):
-    """A ``select`` that selects nothing because it cannot be read."""
-
-
-def selector(select: Select) -> Callable[[Tags], bool]:
-    """``select`` as a predicate of a call's tags."""
-    if select is None:
-        return lambda tags: True
-    if callable(select):
-        return select
-    if isinstance(select, str) and select.startswith("re:"):
-        try:
-            pattern = re.compile(select[3:])
-        except re.error as error:
-            raise BadSelect(f"select: {select[3:]!r} is not a regular expression: {error}") from None
-        return lambda tags: pattern.fullmatch(tags.get("agent", "")) is not None
-    names = frozenset([select] if isinstance(select, str) else select)
-    return lambda tags: tags.get("agent", "") in names

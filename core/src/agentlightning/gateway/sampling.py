@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from agentlightning.gateway.guided import names_choices
+from agentlightning.gateway.guided import in_common_words, names_choices
 from agentlightning.semconv import RESAMPLED
 from agentlightning.types import Attempt, Rollout
 
@@ -104,6 +104,7 @@ def settle(
             asked["seed"] = pinned
         body["seed"] = seed
     shaping = _shaping(body) if policy else {}
+    in_common_words(body)
     used = {name: body[name] for name in _NAMES if body.get(name) is not None}
     return Settings(used, asked | shaping, bool(shaping), names_choices(shaping))
 
@@ -140,7 +141,7 @@ def root_seed(rollout: Rollout, attempt: Attempt) -> int | None:
 
 _ASKED = (
     "messages", "prompt", "suffix", "tools", "functions", "tool_choice", "response_format", "guided_choice",
-    "stop", "n", "max_tokens", "max_completion_tokens",
+    "structured_outputs", "stop", "n", "max_tokens", "max_completion_tokens",
 )  # fmt: skip
 """Request fields that make one question another than the next."""
 

@@ -7,13 +7,14 @@ committed; an agent that saw the end has been recorded.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import aiohttp
 import msgspec
 from aiohttp import web
 
-from agentlightning.gateway.answer import parse_answer, parse_chunk, parse_error
+from agentlightning.gateway.answer import parse_answer, parse_chunk, parse_error, refuse_aborted
 from agentlightning.gateway.errors import (
     TOO_LONG,
     AgentGone,
@@ -23,7 +24,7 @@ from agentlightning.gateway.errors import (
     error_body,
 )
 from agentlightning.gateway.reasoning import StreamSplit
-from agentlightning.gateway.record import Exchange, answer_calls, exact, said, stopped_calls
+from agentlightning.gateway.record import Exchange, answer_calls, exact, said, stopped_calls, told
 from agentlightning.gateway.replay import KEEP_ALIVE, event as sse, replay
 from agentlightning.gateway.stream import DONE, Assembler, Events, payload
 
@@ -100,8 +101,8 @@ class Streamer:
         self._keep_alive = keep_alive
 
     async def serve(self, request: web.Request, exchange: Exchange) -> web.StreamResponse:
-        """Answer one streamed call."""
-        if exchange.route.passes_through(exchange.tools):
+        """Answer one streamed call. A dialect has events of its own, which need the whole answer."""
+        if exchange.dialect is None and exchange.route.passes_through(exchange.tools):
             return await self._pass(request, exchange)
         return await self._replayed(request, exchange)
 
@@ -151,7 +152,9 @@ class Streamer:
 
     async def _close(self, out: web.StreamResponse, exchange: Exchange, relay: Relay) -> web.StreamResponse:
         """Commit the record, then let the held events go."""
-        calls = answer_calls(exchange, relay.assembler.answer())
+        answer = relay.assembler.answer()
+        refuse_aborted(answer)
+        calls = answer_calls(exchange, answer)
         if exchange.route.trainable and not exact(calls):
             if exchange.route.stream_ids is None:
                 exchange.route.inexact.add(exchange.tools)
@@ -169,11 +172,12 @@ class Streamer:
         sent.pop("stream_options", None)
         sent["stream"] = False
         out: web.StreamResponse | None = None
+        keep_alive = exchange.dialect.keep_alive if exchange.dialect else KEEP_ALIVE
         asking = asyncio.ensure_future(self._handler.ask(request, exchange))
         try:
             while not (await asyncio.wait({asking}, timeout=self._keep_alive))[0]:
                 out = out or await self._open(request, exchange)
-                await _write(out, KEEP_ALIVE)
+                await _write(out, keep_alive)
             status, headers, raw = asking.result()
             return await self._whole(request, exchange, out, status, headers, raw)
         except EngineUnreachable as error:
@@ -201,9 +205,10 @@ class Streamer:
                 return await handler.engine_refused(exchange, status, headers, raw)
             info = await handler.refusal(exchange, status, exchange.route.redact(raw))
             code = TOO_LONG if info.over_length else info.code
-            return await self._say(out, error_body(status, code, info.message))
+            return await self._say(out, exchange, status, code, info.message)
         try:
             calls = answer_calls(exchange, parse_answer(raw, exchange.api))
+            events = _events(exchange, raw)
         except BadAnswer as error:
             if out is None:
                 return await handler.bad_answer(exchange, error)
@@ -211,7 +216,7 @@ class Streamer:
         await handler.commit(exchange, calls)
         handler.metrics.streams["replayed"] += 1
         out = out or await self._open(request, exchange)
-        await _write(out, b"".join(replay(said(exchange, raw), exchange.api, exchange.wants_usage)))
+        await _write(out, b"".join(events))
         return out
 
     # --------------------------------------------------------------------------------------------- pieces
@@ -235,7 +240,7 @@ class Streamer:
         if last is not None:
             await _write(out, last)
             return out
-        return await self._say(out, error_body(502, code, message))
+        return await self._say(out, exchange, 502, code, message)
 
     async def _refused(
         self, out: web.StreamResponse | None, exchange: Exchange, refused: Refused
@@ -244,11 +249,22 @@ class Streamer:
         if out is None:
             raise refused
         await self._handler.count_refused(refused, exchange.caller)
-        return await self._say(out, error_body(refused.status, refused.reason, str(refused)))
+        return await self._say(out, exchange, refused.status, refused.reason, str(refused))
 
-    async def _say(self, out: web.StreamResponse, error: bytes) -> web.StreamResponse:
-        await _write(out, sse(error))
+    async def _say(
+        self, out: web.StreamResponse, exchange: Exchange, status: int, code: str, message: str
+    ) -> web.StreamResponse:
+        """An error can only be the last event."""
+        error = error_body(status, code, message)
+        await _write(out, exchange.dialect.error_event(status, error) if exchange.dialect else sse(error))
         return out
+
+
+def _events(exchange: Exchange, raw: bytes) -> Iterator[bytes]:
+    """A whole answer as a stream."""
+    if exchange.dialect:
+        return exchange.dialect.events(told(exchange, raw))
+    return replay(said(exchange, raw), exchange.api, exchange.wants_usage)
 
 
 async def _write(out: web.StreamResponse, data: bytes) -> None:

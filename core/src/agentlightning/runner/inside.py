@@ -46,6 +46,8 @@ async def execute(
         try:
             await moments.start()
             result = await _call(agent, rollout, context.resources)
+            if context.faults:
+                raise context.faults[0]
             ended = understand(result, context)
             if ended.outcome.reward is not None:
                 emit_reward(ended.outcome.reward)
@@ -53,7 +55,7 @@ async def execute(
             error = raised
             raise
         except BaseException as raised:  # whatever else it is, it ends this attempt and not the run
-            error, ended = raised, Ended(failed(raised))
+            error, ended = raised, Ended(failed(next(iter(context.faults), raised)))
         finally:
             await moments.end(result, error)
     return ended

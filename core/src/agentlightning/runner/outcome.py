@@ -15,6 +15,7 @@ from numbers import Real
 from typing import Any
 
 from agentlightning.gateway.answer import ErrorInfo
+from agentlightning.marks.errors import BadReward
 from agentlightning.store.base import Store
 from agentlightning.types import AttemptedRollout, AttemptStatus, Call, Span
 
@@ -69,6 +70,8 @@ def failed(error: BaseException) -> Outcome:
     """What the agent raised, its own timeouts included; a prompt that was too long by the model's word is
     ``over-length``.
     """
+    if isinstance(error, BadReward):
+        return Outcome(AttemptStatus.FAILED, f"bad-reward: {said(error)}")
     kind = "over-length" if any(map(_too_long, _causes(error))) else RAISED
     return Outcome(AttemptStatus.FAILED, f"{kind}: {type(error).__name__}: {said(error)}")
 

@@ -223,9 +223,11 @@ class Runner:
         """Run one task now, without the queue, and return its finished rollout. With worker processes,
         :meth:`close` ends them when the last step is done.
         """
-        lease = await self.store.start_rollout(
-            task, resources_id=resources_id, worker_id=self.worker_id, **fields
-        )
+        given = {"resources_id": resources_id, "worker_id": self.worker_id, **fields}
+        return await self.perform(await self.store.start_rollout(task, **given))
+
+    async def perform(self, lease: AttemptedRollout) -> Rollout:
+        """Run a lease of this worker's to its end; the rollout as it then stands."""
         beat = asyncio.create_task(self._heart.beat())
         try:
             await self._attempt(lease)
@@ -378,6 +380,7 @@ class Runner:
             seed=root_seed(rollout, attempt),
             greedy=bool(rollout.metadata.get("greedy", False)),
             policies=self.policies,
+            tags=dict(rollout.metadata.get("tags") or {}),
         )
         resources, key, gateway = admit(await self._bundle(rollout.resources_id), self.gate, info)
         return Job(

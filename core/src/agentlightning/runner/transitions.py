@@ -17,6 +17,7 @@ from agentlightning.capture.delivery import trace_of
 from agentlightning.runner.supplied import BadRecord
 from agentlightning.store.base import Store
 from agentlightning.types import LLM, AttemptedRollout, Call, Resource, Span, Triplet
+from agentlightning.types.select import named, policy_for
 
 CLOSE = 1e-3
 """Difference at which two logprobs of one token are different."""
@@ -85,7 +86,7 @@ class Taken:
         """The policy of a transition that names none: its agent's, else the one that all recorded calls went
         to, else the one that the rollout's endpoint serves.
         """
-        mapped = self.policies.get(triplet.tags.get("agent", ""))
+        mapped = policy_for(self.policies, named(triplet.tags))
         if mapped:
             return mapped
         routed = {call.policy for call in self.recorded}

@@ -126,6 +126,7 @@ def attributes(call: Call) -> dict[str, Any]:
         "agl.policy": call.policy,
         "agl.policy_version": call.policy_version,
         "agl.masked": call.masked,
+        semconv.SELECTED: None if call.selected else False,
         semconv.CHOICE: call.choice,
         semconv.AGENT_NAME: call.tags.get("agent"),
     }

@@ -4,6 +4,7 @@
   script, gives token ids and logprobs, fails on demand, and keeps its own log of every exchange.
 - :class:`~agentlightning.testing.replies.Reply`: what a script may answer beyond a message: delays, faults.
 - :mod:`agentlightning.testing.template`: the chat template and byte tokenizer behind its ids.
+- :mod:`agentlightning.testing.contract`: what every framework adapter keeps, as tests to inherit (pytest).
 
 These names are stable; whatever begins with an underscore is not.
 """

@@ -2,7 +2,9 @@
 
 Prompt ids come from a chat template over the messages *and tools* as they were received, so anything a
 framework drops or re-serialises changes them. The server keeps its own log, which a test compares with what
-was captured. It runs in the current loop (``async with``) or in a thread of its own (``with``), on loopback.
+was captured. It speaks chat completions and completions as an engine does, and the gateway's dialects
+(Responses, Messages) by their translation. It runs in the current loop (``async with``) or in a thread of its
+own (``with``), on loopback.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import json
 import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from itertools import count
 from types import TracebackType
 from typing import Any, Literal
@@ -20,6 +23,9 @@ from typing import Any, Literal
 import msgspec
 from aiohttp import web
 
+from agentlightning.gateway.dialect import Dialect, errors_in
+from agentlightning.gateway.dialects import BY_PATH
+from agentlightning.gateway.errors import Refused, error_response
 from agentlightning.testing.replies import Answer, Reply, answer_of, chat_logprobs, deltas, text_logprobs
 from agentlightning.testing.template import encode, render
 
@@ -37,6 +43,7 @@ class Exchange(msgspec.Struct, kw_only=True):
     headers: dict[str, str]
     """Names in lower case."""
     body: Body
+    """Of a dialect, its translation to chat completions."""
     status: int = 200
     response_id: str | None = None
     prompt_ids: list[int] = []
@@ -96,6 +103,8 @@ class ScriptedModelServer:
         app = web.Application(client_max_size=64 * 2**20)
         app.router.add_post("/v1/chat/completions", self._serve)
         app.router.add_post("/v1/completions", self._serve)
+        for path, dialect in BY_PATH.items():
+            app.router.add_post(path, partial(self._serve_dialect, dialect))
         app.router.add_get("/v1/models", self._models)
         app.router.add_post("/tokenize", self._tokenize)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.2)
@@ -147,7 +156,31 @@ class ScriptedModelServer:
         return web.json_response({"count": len(ids), "max_model_len": self.max_model_len, "tokens": ids})
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
-        body = await request.json()
+        exchange, failed = await self._answer(request, await request.json())
+        return failed or await self._send(request, exchange)
+
+    async def _serve_dialect(self, dialect: Dialect, request: web.Request) -> web.StreamResponse:
+        """A request of the Responses or the Messages API: a whole chat answer, told in it."""
+        asked = await request.json()
+        try:
+            chat = dialect.chat(asked, {})
+        except Refused as refused:
+            return errors_in(dialect, error_response(refused.status, refused.reason, str(refused)))
+        exchange, failed = await self._answer(request, chat)
+        if failed is not None:
+            return errors_in(dialect, failed)
+        answer = dialect.answer(asked, Form(self, exchange).whole())
+        if not asked.get("stream"):
+            text = json.dumps(answer, ensure_ascii=False)
+            return web.Response(text=text[: _half(exchange, len(text))], content_type="application/json")
+        events = list(dialect.events(answer))
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        await response.write(b"".join(events[: _half(exchange, len(events))]))
+        return response
+
+    async def _answer(self, request: web.Request, body: Body) -> tuple[Exchange, web.Response | None]:
+        """The exchange of a request, logged, and what is answered where that is no answer."""
         headers = {name.lower(): value for name, value in request.headers.items()}
         exchange = Exchange(
             path=request.path.removeprefix("/v1"), headers=headers, body=body, time=time.time()
@@ -155,7 +188,7 @@ class ScriptedModelServer:
         self.log.append(exchange)
         exchange.prompt_ids = self._prompt(exchange)
         if self.max_model_len is not None and len(exchange.prompt_ids) > self.max_model_len:
-            return self._error(exchange, Reply(status=400, message=self._too_long(exchange)))
+            return exchange, self._error(exchange, Reply(status=400, message=self._too_long(exchange)))
         try:
             replies = await self._ask(body)
         except Exception as error:  # the script's own error: the agent sees a broken server, the log says why
@@ -166,18 +199,18 @@ class ScriptedModelServer:
         if first.delay:
             await asyncio.sleep(first.delay)
         if first.status != 200:
-            return self._error(exchange, first)
+            return exchange, self._error(exchange, first)
         if first.fault == "disconnect":
             exchange.status = 0
             assert request.transport is not None
             request.transport.abort()
-            return web.Response()
+            return exchange, web.Response()
         number = next(self._numbers)
-        fresh = f"{'chatcmpl' if 'chat' in exchange.path else 'cmpl'}-{self.name}-{number}"
+        fresh = f"{'chatcmpl' if _chats(exchange) else 'cmpl'}-{self.name}-{number}"
         exchange.response_id = self._last_id if first.fault == "duplicate-id" and self._last_id else fresh
         self._last_id = exchange.response_id
         exchange.answers = [answer_of(reply) for reply in replies]
-        return await self._send(request, exchange)
+        return exchange, None
 
     async def _ask(self, body: Body) -> list[Reply]:
         said = self.reply(body)
@@ -222,12 +255,21 @@ class ScriptedModelServer:
         return response
 
 
+def _chats(exchange: Exchange) -> bool:
+    return not exchange.path.startswith("/completions")
+
+
+def _half(exchange: Exchange, size: int) -> int:
+    """How much of an answer is sent."""
+    return size // 2 if exchange.fault == "half-json" else size
+
+
 class Form:
     """An exchange's answer as JSON: one part, or the chunks of a stream."""
 
     def __init__(self, server: ScriptedModelServer, exchange: Exchange) -> None:
         self.exchange, self.body = exchange, exchange.body
-        self.chat = exchange.path.startswith("/chat")
+        self.chat = _chats(exchange)
         shown = exchange.fault != "no-ids" and server.ids != "never"
         self.ids = shown and (server.ids == "always" or bool(self.body.get("return_token_ids")))
         asked = self.body.get("logprobs")
@@ -251,8 +293,7 @@ class Form:
         """The JSON documents of the answer, in order."""
         answers = self.exchange.answers
         if not self.streams:
-            choices = [self._whole(index, answer) for index, answer in enumerate(answers)]
-            return [{**self.frame, **self._prompt(), "choices": choices, "usage": self._usage()}]
+            return [self.whole()]
         out: list[dict[str, Any]] = []
         for index, answer in enumerate(answers):
             out += [{**self.frame, "choices": [choice]} for choice in self._chunks(index, answer)]
@@ -261,6 +302,11 @@ class Form:
         if (self.body.get("stream_options") or {}).get("include_usage"):
             out.append({**self.frame, "choices": [], "usage": self._usage()})
         return out
+
+    def whole(self) -> dict[str, Any]:
+        """The answer as one document."""
+        choices = [self._whole(index, answer) for index, answer in enumerate(self.exchange.answers)]
+        return {**self.frame, **self._prompt(), "choices": choices, "usage": self._usage()}
 
     def _prompt(self) -> dict[str, Any]:
         return {"prompt_token_ids": self.exchange.prompt_ids} if self.ids and self.chat else {}

@@ -34,6 +34,9 @@ class ConsoleTracker:
         self.folder = folder
         self.console = console or Console(stderr=True)
         self.rewards: list[float] = []
+        self.policies: dict[str, list[float]] = {}
+        """Of a run with named policies: the mean credit of each, step by step."""
+        self._latest: dict[str, StepReport] = {}
         self._evaluations: dict[str, Evaluation] = {}
         self._live: Live | None = None
         self._steps = 0
@@ -53,6 +56,7 @@ class ConsoleTracker:
 
     def start(self, run: Mapping[str, Any]) -> None:
         self._steps = int(run.get("steps", 0))
+        self.policies = {name: [] for name in run.get("trained") or ()}
         facts = Table.grid(padding=(0, 2))
         for name, value in run.get("about", {}).items():
             facts.add_row(Text(str(name), style="bold"), Text(str(value)))
@@ -67,20 +71,21 @@ class ConsoleTracker:
     ) -> None:
         """Say where the run goes on; the curve at the end begins where the run began."""
         self.start(run)
-        self.rewards = [report.metrics.get("reward_mean", float("nan")) for report in reports]
+        for report in reports:
+            self._note(report)
         self._evaluations = {evaluation.name: evaluation for evaluation in evaluations}
-        self._before = len(reports)
+        self._before = len(self.rewards)
         self.console.print(
-            f"[bold]resumed[/] after {len(reports)} of {self._steps} steps", highlight=False, soft_wrap=True
+            f"[bold]resumed[/] after {self._before} of {self._steps} steps", highlight=False, soft_wrap=True
         )
 
     def step(self, report: StepReport) -> None:
         if not self._began:
             self._began = time.perf_counter() - sum(report.seconds.values())
-        self.rewards.append(report.metrics.get("reward_mean", float("nan")))
+        whole = self._note(report)
         self._tokens += report.metrics.get("tokens", 0.0)
         if not self.console.is_terminal:
-            self.console.print(self._line(report), highlight=False)
+            self.console.print(self._line(report), highlight=False, soft_wrap=bool(self.policies))
             return
         if self._live is None:
             self._task = self._progress.add_task("", total=self._steps)
@@ -88,8 +93,18 @@ class ConsoleTracker:
             self._live.start()
         self._progress.update(self._task, completed=report.step + 1)
         self._live.update(self._panel(report))
-        if report.step + 1 >= self._steps:
+        if report.step + 1 >= self._steps and whole:
             self._stop_live()
+
+    def _note(self, report: StepReport) -> bool:
+        """Take note of a step; whether all policies have reported it. Its rollouts are theirs together."""
+        if report.policy in self.policies:
+            self.policies[report.policy].append(report.metrics.get("credit_mean", float("nan")))
+            self._latest[report.policy] = report
+        if max((len(values) for values in self.policies.values()), default=0) <= len(self.rewards) > 0:
+            return min(map(len, self.policies.values()), default=0) == len(self.rewards)
+        self.rewards.append(report.metrics.get("reward_mean", float("nan")))
+        return len(self.policies) < 2
 
     def evaluated(self, evaluation: Evaluation) -> None:
         self._evaluations[evaluation.name] = evaluation
@@ -116,12 +131,15 @@ class ConsoleTracker:
                     expand=False,
                 )
             )
+        if self.policies:
+            self.console.print(self._by_policy(summary.get("policies", {})))
         totals = summary.get("totals", {})
         if totals.get("calls"):
+            gap = totals["logprob_gap_max"]
             self.console.print(
                 f"{_calls(totals)} · {totals['tokens_trained']:.0f} tokens trained\n"
                 "largest gap between a stored logprob and the trainer's own: "
-                f"{totals['logprob_gap_max']:.1e}",
+                f"{'not measured' if gap is None else f'{gap:.1e}'}",
                 highlight=False,
             )
         for who, counts in summary.get("accounts", {}).items():
@@ -142,11 +160,37 @@ class ConsoleTracker:
     def _rate(self) -> float:
         return self._tokens / max(1e-9, time.perf_counter() - self._began)
 
+    def _by_policy(self, totals: Mapping[str, Mapping[str, float]]) -> Table:
+        """What each of several policies was trained on, and how its credit went."""
+        table = Table(title="policies", title_justify="left")
+        for column in (
+            "",
+            "version",
+            "updates",
+            "idle",
+            "calls",
+            "tokens",
+            "mean credit",
+        ):
+            table.add_column(column, justify="right" if column else "left")
+        for name, values in self.policies.items():
+            of, last = totals.get(name, {}), self._latest.get(name)
+            known = [value for value in values if value == value]
+            went = f"{known[0]:.2f} → {known[-1]:.2f}" if known else "–"
+            counts = [
+                f"{of.get(key, 0):.0f}" for key in ("optimizer_steps", "skipped", "calls", "tokens_trained")
+            ]
+            table.add_row(name, f"{last.policy_version}" if last else "–", *counts, went)
+        return table
+
     def _line(self, report: StepReport) -> str:
         done = report.step + 1
         eta = (time.perf_counter() - self._began) / (done - self._before) * (self._steps - done)
+        who = f"{report.policy} v{report.policy_version}  " if self.policies else ""
+        credit = report.metrics.get("credit_mean")
+        own = f"credit {credit:.3f}  " if self.policies and credit is not None else ""
         return (
-            f"step {done:4}/{self._steps}  reward {self.rewards[-1]:.3f}  "
+            f"step {done:4}/{self._steps}  {who}reward {self.rewards[-1]:.3f}  {own}"
             f"rows {report.metrics.get('rows', 0):.0f}  {self._rate():.0f} tokens/s  ETA {eta:.0f} s"
         )
 
@@ -161,6 +205,9 @@ class ConsoleTracker:
             f"tokens/s {self._rate():.0f}", f"rows {m.get('rows', 0):.0f} · grad {m.get('grad_norm', 0):.3f}"
         )
         facts.add_row("seconds", " · ".join(f"{name} {value:.2f}" for name, value in s.items()))
+        for name, last in self._latest.items():
+            said = f"{name} v{last.policy_version}  rows {last.metrics.get('rows', 0):.0f}  credit "
+            facts.add_row(Text(said + f"{last.metrics.get('credit_mean', float('nan')):.3f}"))
         return Panel(
             Group(self._progress, facts),
             border_style="cyan",
@@ -176,7 +223,12 @@ def _calls(totals: Mapping[str, float]) -> str:
     behind = totals.get("calls_left_behind", 0.0)
     said = f"{totals['calls'] - behind:.0f} calls, {totals['calls_exact']:.0f} captured exactly"
     if none := totals.get("calls_no_ids", 0.0):
-        said += f", {none:.0f} without ids (refused or failed)"
+        frozen = " or of a frozen policy" if totals.get("calls_frozen") else ""
+        said += (
+            f", {none:.0f} without ids (refused, failed{frozen})"
+            if frozen
+            else f", {none:.0f} without ids (refused or failed)"
+        )
     return said + (f" (and {behind:.0f} in attempts that were followed by another)" if behind else "")
 
 

@@ -22,11 +22,14 @@ class PlotTracker:
         self.folder = folder
         self.steps: list[int] = []
         self.rewards: list[float] = []
+        self.policies: dict[str, tuple[list[int], list[float]]] = {}
+        """Of a run with named policies: the steps of each, and its mean credit in them."""
         self.evaluations: list[tuple[int, Evaluation]] = []
         self.title = ""
 
     def start(self, run: Mapping[str, Any]) -> None:
         self.title = str(run.get("about", {}).get("agent", run["run_id"]))
+        self.policies = {name: ([], []) for name in run.get("trained") or ()}
 
     def resumed(
         self, run: Mapping[str, Any], reports: Sequence[StepReport], evaluations: Sequence[Evaluation]
@@ -36,9 +39,15 @@ class PlotTracker:
         for report in reports:
             self.step(report)
         for evaluation in evaluations:
-            self._mark(evaluation, _step_of(evaluation, len(reports)))
+            self._mark(evaluation, _step_of(evaluation, len(self.steps)))
 
     def step(self, report: StepReport) -> None:
+        if report.policy in self.policies:
+            steps, credits = self.policies[report.policy]
+            steps.append(report.step + 1)
+            credits.append(report.metrics.get("credit_mean", float("nan")))
+        if self.steps and self.steps[-1] == report.step + 1:  # another policy's, of the same rollouts
+            return
         self.steps.append(report.step + 1)
         self.rewards.append(report.metrics.get("reward_mean", float("nan")))
 
@@ -75,6 +84,8 @@ class PlotTracker:
             linewidth=2,
             label="training reward (sampled), mean of 5",
         )
+        for name, (steps, credits) in self.policies.items():
+            axes.plot(steps, smooth(credits, 5), linewidth=1.5, linestyle="--", label=f"credit of {name}")
         if self.evaluations:
             xs = [x for x, _ in self.evaluations]
             ys = [e.reward for _, e in self.evaluations]
@@ -96,7 +107,7 @@ class PlotTracker:
             xlabel="training step",
             ylabel="reward",
             title=self.title,
-            ylim=(0, 1.02),
+            **({} if self.policies else {"ylim": (0, 1.02)}),  # credit has any range
             xlim=(-0.5, self.steps[-1] + 0.5),
         )
         axes.grid(alpha=0.3)

@@ -75,7 +75,8 @@ class Call(Model):
     edited: dict[str, Any] = {}
     """What the gateway's policies changed. ``over_length``: ``truncate``, with ``dropped``, the ranges of
     ``request["messages"]`` that were not sent, and ``tokens``, the prompt's length before and after; or
-    ``error``, ``drop``: refused. ``reasoning``: ``split``."""
+    ``error``, ``drop``: refused. ``reasoning``: ``split``. ``api``: ``responses``, ``messages``: the agent
+    spoke that API, and ``request`` and ``response`` are its translation to chat completions."""
     allowed: list[list[int]] | None = None
     """Guided choice: the token sequences that were allowed."""
     finish_reason: str | None = None

@@ -62,8 +62,8 @@ class Ledger(Model):
     """Calls that share a row with an earlier one (already counted in ``trained``)."""
     trained: int = 0
     out: dict[str, int] = {}
-    """Reason → calls not trained: ``failed-rollout, no-reward, no-ids, not-selected, superseded, error,
-    off-policy-sampling, over-length, mismatch, stale, other-attempt, …``."""
+    """Reason → calls not trained: ``failed-rollout, no-reward, no-ids, not-selected, frozen-policy,
+    superseded, error, off-policy-sampling, over-length, mismatch, stale, other-attempt, …``."""
     breaks: dict[str, int] = {}
     """Reason → merges that did not happen: ``think-stripped, template, retokenised, truncated, branch,
     …``.
@@ -84,6 +84,8 @@ class Batch(Model):
     ledgers: list[Ledger] = []
     metrics: dict[str, float] = {}
     """``reward_mean``, ``reward_count``, ``groups``, ``groups_zero_spread``, ``groups_of_one``, …"""
+    policies: dict[str, dict[str, float]] = {}
+    """Of a run with named policies: policy → its own share of the metrics (:mod:`.credit.policies`)."""
 
 
 class Seal(Model):
@@ -137,6 +139,8 @@ class StepReport(Model):
     """sha256 over the parameters after the step."""
     version: int | None = None
     """Policy version that the rows were built for; ``policy_version`` is the one after the step."""
+    versions: dict[str, int | None] = {}
+    """Of a run with named policies: that version, of every policy that the step trained."""
     terms_digest: str | None = None
     """Of recipe and failure table, as the step was credited by them."""
 

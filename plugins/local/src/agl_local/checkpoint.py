@@ -54,8 +54,7 @@ def save_checkpoint(
     driver: Mapping[str, Any] | None = None,
     keep: int | None = None,
 ) -> Checkpoint:
-    """Write ``folder/step-…`` after ``step`` finished steps; older ones beyond the last ``keep`` are then
-    deleted.
+    """Write ``folder/step-…`` after ``step`` finished steps; with ``keep``, older ones are then pruned.
 
     ``trainer`` is ``Updater.state_dict()``. The random states of torch and Python are added.
     """
@@ -80,9 +79,28 @@ def save_checkpoint(
 
     target = write_folder(parent / f"step-{step:06d}", fill)
     if keep is not None:
-        for old in [path for at, path in _found(parent) if at < step][: -(keep - 1) or None]:
-            shutil.rmtree(old)
+        prune(parent, step, keep)
     return Checkpoint(target, step, version, dict(driver or {}))
+
+
+def prune(folder: str | Path, step: int, keep: int) -> None:
+    """Delete checkpoints before that of ``step``, beyond the last ``keep`` with it."""
+    for old in [path for at, path in _found(Path(folder)) if at < step][: -(keep - 1) or None]:
+        shutil.rmtree(old)
+
+
+def saved_steps(folder: str | Path) -> list[int]:
+    """Numbers of finished steps of which there are checkpoints in ``folder``, rising. Not verified."""
+    remove_unfinished(Path(folder))
+    return [step for step, _ in _found(Path(folder))]
+
+
+def back_to(folder: str | Path, step: int) -> Checkpoint | None:
+    """The checkpoint of ``step`` finished steps, verified; later ones are deleted. None for step 0."""
+    checkpoint = read_checkpoint(Path(folder) / f"step-{step:06d}") if step else None
+    for later in [path for at, path in _found(Path(folder)) if at > step]:
+        shutil.rmtree(later)
+    return checkpoint
 
 
 def latest(folder: str | Path) -> Checkpoint | None:

@@ -16,42 +16,36 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from safetensors import SafetensorError
 
 from agentlightning.credit.digest import in_order, rows_digest
 from agentlightning.specs import Job
-from agentlightning.types import LLM, Batch, Recipe, Row, StepReport, UsageError
+from agentlightning.types import LLM, Batch, Recipe, Row, StepReport
 
-from .checkpoint import Checkpoint, CheckpointError, latest, load_checkpoint, save_checkpoint
+from .checkpoint import (
+    Checkpoint,
+    CheckpointError,
+    back_to,
+    latest,
+    load_checkpoint,
+    prune,
+    save_checkpoint,
+    saved_steps,
+)
 from .export import export_policy
 from .honours import HONOURS, refuse
 from .invariance import network_of
 from .model import LanguageModel
 from .options import Options, pick_device, read_options
-from .policy import Policy, fingerprint, load_policy, state_bytes
-from .process import EngineProcess
-from .thread import EngineThread
+from .policy import Policy, fingerprint, state_bytes
+from .serving import Refused, Serving, load, make_engine
 from .update import Updater
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-
-
-class Refused(UsageError, ValueError):
-    """A recipe or a policy that this driver cannot work with, and why."""
-
-
-class Serving(Protocol):
-    """What the driver asks of an engine, wherever it runs."""
-
-    address: str
-
-    def start(self) -> str: ...
-    def update(self, state: bytes, version: int) -> int: ...
-    def close(self) -> None: ...
 
 
 class LocalDriver:
@@ -99,11 +93,17 @@ class LocalDriver:
         """The version that the engine serves now: the number of steps that changed the weights."""
         return self._version
 
-    async def resume(self, folder: Path) -> tuple[int, dict[str, Any]]:
+    async def checkpoints(self, folder: Path) -> list[int]:
+        """Finished steps of which the run in ``folder`` has a checkpoint."""
+        return await self._call(saved_steps, folder / "checkpoints")
+
+    async def resume(self, folder: Path, step: int | None = None) -> tuple[int, dict[str, Any]]:
         """Go on from the last complete checkpoint of the run in ``folder``: weights, optimizer and random
         states are those of its last finished step, bit for bit. ``(0, {})`` if there is none.
+
+        ``step``: from the checkpoint of that many finished steps; later ones are deleted.
         """
-        checkpoint = await self._call(self._last, folder)
+        checkpoint = await self._call(self._last, folder, step)
         if checkpoint is None:
             return 0, {}
         await self._call(self._restore, checkpoint)
@@ -127,7 +127,9 @@ class LocalDriver:
             }
             await job.report(await self._call(self._report, job, step, batch, metrics, seconds))
             if self._due(step + 1, job.steps):
-                await job.saved(await self._call(self._save, updater, job, step + 1), step + 1)
+                folder = await self._call(self._save, updater, job, step + 1)
+                await job.saved(folder, step + 1)  # of several policies, all have one of this step by then
+                await self._call(prune, folder.parent, step + 1, self.options.keep)
             await job.evaluate(step)
 
     async def export(self, folder: Path) -> Path:
@@ -161,29 +163,10 @@ class LocalDriver:
         device = pick_device(o.device)
         # The trainer's weights are float32 whatever the engine's are: a step of 1e-6 would vanish in
         # bfloat16.
-        self._policy = _load(self.path, device, "float32")
+        self._policy = load(self.path, device, "float32")
         if o.deterministic:
             network_of(self._policy.model)
-        engine: Serving
-        if o.engine == "thread":
-            served = self._policy if o.dtype == "float32" else _load(self.path, device, o.dtype)
-            engine = EngineThread(
-                served, name=self.name, slots=o.slots, max_len=o.max_len, deterministic=o.deterministic
-            )
-        else:
-            threads = 1 if o.deterministic else o.threads
-            threads = threads if o.engine_threads is None else o.engine_threads
-            engine = EngineProcess(
-                self.path,
-                name=self.name,
-                threads=threads,
-                slots=o.slots,
-                max_len=o.max_len,
-                device=device,
-                dtype=o.dtype,
-                deterministic=o.deterministic,
-            )
-        self._engine = engine
+        engine = self._engine = make_engine(self.path, self.name, o, self._policy)
         self._still_open()
         engine.start()
         self._still_open()
@@ -243,7 +226,7 @@ class LocalDriver:
             self._reference = (
                 copy.deepcopy(policy.model)
                 if other is None
-                else _load(Path(other), policy.model.device, "float32").model
+                else load(Path(other), policy.model.device, "float32").model
             )
         return self._reference
 
@@ -258,7 +241,9 @@ class LocalDriver:
         metrics["skipped"] = float(not metrics["tokens_trained"])
         if metrics["skipped"]:
             log.warning(
-                "no trainable row in this step: the weights stay as they are (version %d)", self._version
+                "no trainable row of policy %r in this step: its weights stay as they are (version %d)",
+                self.name,
+                self._version,
             )
         return metrics
 
@@ -298,7 +283,6 @@ class LocalDriver:
                     "machine": self._machine(),
                     "job": job.state(),
                 },
-                keep=self.options.keep,
             ).folder
         except (OSError, SafetensorError, RuntimeError) as error:  # torch calls a full disk the last
             raise Refused(
@@ -320,9 +304,10 @@ class LocalDriver:
                     "bits, which deterministic mode excludes; use the same, or leave deterministic out"
                 )
 
-    def _last(self, folder: Path) -> Checkpoint | None:
+    def _last(self, folder: Path, step: int | None) -> Checkpoint | None:
         try:
-            return latest(folder / "checkpoints")
+            at = folder / "checkpoints"
+            return latest(at) if step is None else back_to(at, step)
         except CheckpointError as error:
             before = "remove the folder to go on from the checkpoint before it, or without one from the start"
             raise Refused(f"{error}; {before}") from None
@@ -350,14 +335,3 @@ def _check(recipe: Recipe) -> None:
         refuse(recipe)
     except ValueError as error:
         raise Refused(str(error)) from None
-
-
-def _load(path: Path, device: str | torch.device, dtype: str) -> Policy:
-    """``load_policy``, whose complaints about the folder are ones that a person can mend."""
-    try:
-        return load_policy(path, device, dtype)
-    except UsageError:
-        raise
-    except (ValueError, OSError) as error:
-        where = "" if str(path) in str(error) else f"{path}: "
-        raise Refused(f"{where}{error}") from error

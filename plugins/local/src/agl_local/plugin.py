@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from agentlightning.hookspecs import hookimpl
-from agentlightning.specs import Driver, DriverSpec, Inspector
+from agentlightning.specs import Driver, DriverSpec, Inspector, Server
 from agentlightning.types import Recipe
 
-from .honours import HONOURS
+from .honours import HONOURS, REFUSES
 
 
 def make_driver(
@@ -34,6 +34,13 @@ def facts(options: Mapping[str, Any]) -> dict[str, str]:
     return machine.facts(options)
 
 
+def make_server(*, policy: str | Path, name: str, options: Mapping[str, Any] | None = None) -> Server:
+    """A ``LocalServer``; see there."""
+    from .serving import LocalServer
+
+    return LocalServer(policy, name, options)
+
+
 def make_inspector(policy: Path) -> Inspector:
     """A ``LocalInspector``; see there."""
     from .inspect import LocalInspector
@@ -50,7 +57,10 @@ def agl_drivers() -> list[DriverSpec]:
             make_driver,
             HONOURS,
             "embedded engine and trainer in plain torch: CPU, CUDA, MPS",
+            refuses=REFUSES,
             inspect=make_inspector,
             facts=facts,
+            several=True,
+            serve=make_server,
         )
     ]

@@ -1,6 +1,6 @@
 """Checkpoints of a run with verl: what verl saved, and beside it what the algorithm wants kept.
 
-Invariant: a checkpoint is whole when ``job.json`` lies in it, which is written last.
+Invariant: a checkpoint is whole when ``job.json`` lies in it, which is written last and removed first.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ class Checkpoints:
         for later in self.folder.glob("global_step_*"):
             name = later.name.rpartition("_")[2]
             if name.isdigit() and int(name) > (chosen or 0):
+                (later / STATE).unlink(missing_ok=True)
                 shutil.rmtree(later)
         return chosen or None
 
@@ -61,6 +62,12 @@ class Checkpoints:
             os.fsync(file.fileno())
         passing.replace(place / STATE)
         return True
+
+    def prune(self, keep: int) -> None:
+        """Remove whole ones but the last ``keep``. verl's own pruning would leave us none for a moment."""
+        for step in self.steps()[:-keep]:
+            (self.place(step) / STATE).unlink()
+            shutil.rmtree(self.place(step))
 
     def export(self, step: int, policy: Path, folder: Path) -> Path:
         """A checkpoint's weights, with tokenizer and chat template of the ``policy`` it began with."""

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
-import signal
+import re
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from . import session
+
+log = logging.getLogger(__name__)
+
 TAIL = 4000
+ERROR = re.compile(r"[\w.]*(Error|Exception|Closed|Refused)\b.*:")
+"""The line of a traceback that says what it was."""
 PATIENCE = 30.0
 """Seconds that Ray may take to end by itself."""
 
@@ -20,7 +27,7 @@ class Child:
     def __init__(
         self, python: str, overrides: Sequence[str], environment: Mapping[str, str], output: Path
     ) -> None:
-        self._python, self._output = python, output
+        self._python, self.output = python, output
         self._order = json.dumps({"overrides": list(overrides)})
         self._environment = {**os.environ, "PYTHONUNBUFFERED": "1", "RAY_DEDUP_LOGS": "0", **environment}
         self._process: subprocess.Popen[bytes] | None = None
@@ -28,7 +35,7 @@ class Child:
 
     def start(self) -> None:
         """Start it. Raises OSError if there is no such interpreter."""
-        with self._output.open("wb") as output:
+        with self.output.open("wb") as output:
             self._process = subprocess.Popen(
                 [self._python, "-m", "agl_verl.inside.main"],
                 stdin=subprocess.PIPE,
@@ -53,12 +60,18 @@ class Child:
     def tail(self) -> str:
         """The end of what it printed."""
         try:
-            return self._output.read_bytes()[-TAIL:].decode(errors="replace").strip()
+            return self.output.read_bytes()[-TAIL:].decode(errors="replace").strip()
         except OSError:
             return "(nothing)"
 
+    def error(self) -> str:
+        """The last error that it named, on a line of its own; empty if there is none."""
+        lines = self.output.read_bytes()[-50 * TAIL :].decode(errors="replace").splitlines()
+        found = next((line for line in reversed(lines) if ERROR.match(line)), "")
+        return f"\n{found.strip()[:500]}" if found else ""
+
     def close(self) -> None:
-        """End it, and by force what does not follow. Idempotent."""
+        """End it, and by force what does not follow: Ray's daemons and workers too. Idempotent."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -69,8 +82,6 @@ class Child:
         except (OSError, subprocess.TimeoutExpired):
             pass
         finally:
-            try:
-                os.killpg(process.pid, signal.SIGKILL)  # Ray's daemons are in its session
-            except ProcessLookupError:
-                pass
+            if left := session.end(process.pid):
+                log.warning("processes of verl that do not end: %s", left)
             process.wait()

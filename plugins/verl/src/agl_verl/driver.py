@@ -16,6 +16,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from agentlightning.types import LLM, Batch, Recipe, StepReport, UsageError
 from .channel import ADDRESS, SECRET, ChannelServer
 from .checkpoints import Checkpoints
 from .child import Child
-from .honours import HONOURS, refuse
+from .honours import HONOURS, plain, refuse
 from .options import Options, overrides, read_options
 from .rows import pack, step as rows_of
 
@@ -35,6 +36,19 @@ log = logging.getLogger(__name__)
 
 class VerlFailed(UsageError, RuntimeError):
     """verl ended before it should have; with the end of what it wrote."""
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """The step that verl is at."""
+
+    step: int
+    batch: Batch
+    optimizer_steps: int
+    seconds: float
+    """That its rollouts took."""
+    since: float
+    """When verl got the rows."""
 
 
 class VerlDriver:
@@ -65,7 +79,8 @@ class VerlDriver:
         self._version = 0
         self._job: Job | None = None
         self._checkpoints: Checkpoints | None = None
-        self._step: tuple[int, Batch, float, float] | None = None
+        self._step: Collected | None = None
+        self._measured: dict[str, float] = {}
         self._failure: BaseException | None = None
 
     # ------------------------------------------------------------------------------------------ the driver
@@ -74,7 +89,7 @@ class VerlDriver:
         if not (self.path / "config.json").exists():
             raise UsageError(f"policy {self.path}: there is no config.json; give a model folder")
         loop = asyncio.get_running_loop()
-        self._ready, self._loaded, self._finished = (loop.create_future() for _ in range(3))
+        self._ready, self._loaded, self._finished, self._lost = (loop.create_future() for _ in range(4))
         secret = secrets.token_urlsafe(32)
         self._server = ChannelServer(
             secret,
@@ -83,6 +98,8 @@ class VerlDriver:
                 "next": self._on_next,
                 "loaded": self._on_loaded,
                 "collect": self._on_collect,
+                "measured": self._on_measured,
+                "lost": self._on_lost,
                 "finished": self._on_finished,
             },
         )
@@ -132,7 +149,7 @@ class VerlDriver:
                 "steps": job.steps,
                 "checkpoints": str(self._checkpoints.folder),
                 "save_every": every,
-                "keep": self.options.keep,
+                "loss": None if plain(self.recipe) else self.recipe.model_dump(),
             }
         )
         await self._alive(self._finished)
@@ -175,12 +192,24 @@ class VerlDriver:
             step = int(said["step"]) - 1  # verl counts from one
             began = time.perf_counter()
             batch = await self._job.collect(step)
-            packed = pack(rows_of(batch.rows))
-            self._step = step, batch, time.perf_counter() - began, time.perf_counter()
-            return packed
+            rows = rows_of(batch.rows, self.recipe, self.options.ranks)
+            self._measured = {}
+            self._step = Collected(
+                step, batch, rows.optimizer_steps, time.perf_counter() - began, time.perf_counter()
+            )
+            return pack(rows)
         except BaseException as error:
             self._failure = error
             raise
+
+    async def _on_measured(self, said: dict[str, Any]) -> dict[str, Any]:
+        self._measured = said
+        return {}
+
+    async def _on_lost(self, said: dict[str, Any]) -> dict[str, Any]:
+        if not self._lost.done():
+            self._lost.set_result(said)
+        return {}
 
     async def _on_finished(self, said: dict[str, Any]) -> dict[str, Any]:
         self._finished.set_result(said)
@@ -191,11 +220,11 @@ class VerlDriver:
         if self._step is None:
             return
         assert self._job is not None and self._checkpoints is not None
-        step, batch, collecting, since = self._step
-        self._step = None
+        done, self._step = self._step, None
+        step, batch = done.step, done.batch
         self._version = step + 1
-        found = self._metrics(step + 1)
-        updating = time.perf_counter() - since
+        found = self._metrics(done)
+        updating = time.perf_counter() - done.since
         await self._job.report(
             StepReport(
                 run_id=self._job.run_id,
@@ -203,16 +232,18 @@ class VerlDriver:
                 policy=self.name,
                 policy_version=self._version,
                 metrics={**batch.metrics, **found},
-                seconds={"rollout": collecting, "update": updating},
+                seconds={"rollout": done.seconds, "update": updating},
                 rows_digest=rows_digest(in_order(batch.rows)),
             )
         )
         if self._checkpoints.complete(step + 1, self._job.state()):
             await self._job.saved(self._checkpoints.place(step + 1), step + 1)
+            await asyncio.to_thread(self._checkpoints.prune, self.options.keep)
         await self._job.evaluate(step)
 
-    def _metrics(self, step: int) -> dict[str, float]:
+    def _metrics(self, done: Collected) -> dict[str, float]:
         """What verl logged of a step, under our names, and its own as ``verl/…``."""
+        step, tokens = done.step + 1, sum(row.trained_tokens for row in done.batch.rows)
         lines = (self._scratch / "metrics.jsonl").read_text().splitlines()
         logged = next((line for line in map(json.loads, reversed(lines)) if line["step"] == step), None)
         if logged is None:
@@ -220,16 +251,20 @@ class VerlDriver:
             return {}
         numbers = {k: float(v) for k, v in logged["data"].items() if isinstance(v, int | float)}
         ours = {OURS[name]: value for name, value in numbers.items() if name in OURS}
-        return {"optimizer_steps": 1.0, **ours, **{f"verl/{name}": value for name, value in numbers.items()}}
+        if tokens and "actor/entropy" in numbers:  # verl sums it, as it does the loss
+            ours["entropy"] = numbers["actor/entropy"] / tokens
+        ours["optimizer_steps"] = float(done.optimizer_steps)
+        ours["skipped"] = float(not tokens)
+        return {**ours, **self._measured, **{f"verl/{name}": value for name, value in numbers.items()}}
 
     # --------------------------------------------------------------------------------------------- watching
     async def _alive(
         self, answer: asyncio.Future[dict[str, Any]], seconds: float | None = None
     ) -> dict[str, Any]:
-        """``answer``, unless the child ends or the time is over before it comes."""
+        """``answer``, unless something of verl ends or the time is over before it comes."""
         assert self._child is not None
         ended = asyncio.ensure_future(asyncio.to_thread(self._child.wait))
-        either: set[asyncio.Future[Any]] = {answer, ended}
+        either: set[asyncio.Future[Any]] = {answer, ended, self._lost}
         try:
             await asyncio.wait(either, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -238,17 +273,30 @@ class VerlDriver:
             return answer.result()
         if self._failure is not None:
             raise self._failure
-        what = (
-            "did not get ready in time" if self._child.alive() else f"ended with status {self._child.status}"
-        )
-        raise VerlFailed(f"verl {what}; its output ends with:\n{self._child.tail()}")
+        raise VerlFailed(self._what_failed(self._child))
+
+    def _what_failed(self, child: Child) -> str:
+        """What ended verl, and where its output is."""
+        if self._lost.done():
+            what = f"its {self._lost.result()['what']}"
+        elif child.alive():
+            what = f"did not get ready in {self.options.start_seconds:g} s (start_seconds)"
+        else:
+            what = f"ended with status {child.status}"
+        if self._job is None:
+            return f"verl: {what}; its output ends with:\n{child.tail()}"
+        kept = self._job.folder / "verl.log"
+        shutil.copyfile(child.output, kept)
+        again = "--resume goes on from the last checkpoint"
+        return f"verl: {what}; its output: {kept}; {again}{child.error()}"
 
 
 OURS = {
     "actor/grad_norm": "grad_norm",
     "actor/pg_loss": "loss",
-    "actor/entropy": "entropy",
     "actor/pg_clipfrac": "clip_fraction",
-    "actor/ppo_kl": "kl",
+    "actor/ppo_kl": "approx_kl",
+    "actor/kl_reference": "kl_reference",
+    "actor/lr": "lr",
 }
 """verl's name of a metric → the one that the local driver uses."""

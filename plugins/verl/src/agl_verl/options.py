@@ -68,7 +68,7 @@ def read_options(given: Mapping[str, Any] | None) -> Options:
 
 def overrides(policy: str, recipe: Recipe, seed: int, o: Options, folder: str) -> list[str]:
     """verl's configuration, line by line. ``folder``: for what is written before the run has one."""
-    actor, rollout = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
+    actor, rollout, reference = (f"actor_rollout_ref.{part}" for part in ("actor", "rollout", "ref"))
     lines = [
         f"actor_rollout_ref.model.path={policy}",
         "actor_rollout_ref.model.use_remove_padding=False",
@@ -92,12 +92,17 @@ def overrides(policy: str, recipe: Recipe, seed: int, o: Options, folder: str) -
         f"{actor}.use_dynamic_bsz=True",
         f"{actor}.ppo_max_token_len_per_gpu={o.micro_tokens}",
         f"{actor}.ppo_epochs={recipe.epochs}",
+        # Rows come sorted by length when several ranks share them.
+        f"{actor}.shuffle={recipe.minibatches > 1}",
+        f"{actor}.data_loader_seed={seed % 2**31}",
         f"{actor}.clip_ratio={recipe.clip_low}",
         f"{actor}.clip_ratio_low={recipe.clip_low}",
         f"{actor}.clip_ratio_high={recipe.clip_high}",
         f"{actor}.clip_ratio_c={recipe.clip_ratio_c or NO_DUAL_CLIP}",
+        # Terms of the loss, which are the recipe's own then (inside/loss.py): here they say what to compute.
         f"{actor}.entropy_coeff={recipe.entropy}",
-        f"{actor}.use_kl_loss=False",
+        f"{actor}.use_kl_loss={bool(recipe.kl)}",
+        f"{actor}.kl_loss_coef={recipe.kl}",
         f"{actor}.grad_clip={o.clip_norm}",
         f"{actor}.optim.lr={o.lr}",
         f"{actor}.optim.weight_decay={o.weight_decay}",
@@ -111,6 +116,8 @@ def overrides(policy: str, recipe: Recipe, seed: int, o: Options, folder: str) -
         f"{rollout}.calculate_log_probs=True",
         f"{rollout}.log_prob_use_dynamic_bsz=True",
         f"{rollout}.log_prob_max_token_len_per_gpu={o.micro_tokens}",
+        f"{reference}.log_prob_use_dynamic_bsz=True",
+        f"{reference}.log_prob_max_token_len_per_gpu={o.micro_tokens}",
         f"{rollout}.agent.num_workers=1",
         f"+{rollout}.agent.agent_loop_manager_class=agl_verl.inside.manager.Manager",
         f"+{rollout}.engine_kwargs.embedded.slots={o.slots}",
@@ -140,7 +147,7 @@ def overrides(policy: str, recipe: Recipe, seed: int, o: Options, folder: str) -
     if o.engine_threads is not None:
         lines.append(f"+{rollout}.engine_kwargs.embedded.threads={o.engine_threads}")
     if o.device == "cpu":
-        lines += cpu(actor, o)
+        lines += [*cpu(actor), *cpu(reference), f"+ray_kwargs.ray_init.num_gpus={o.ranks}"]
     return [*lines, *o.overrides]
 
 
@@ -148,16 +155,15 @@ NO_DUAL_CLIP = 1e9
 """verl always has a dual clip; with this bound it never acts."""
 
 
-def cpu(actor: str, o: Options) -> list[str]:
-    """What a CPU needs: float32, FSDP 2, and logical GPUs for Ray to count."""
+def cpu(part: str) -> list[str]:
+    """What a CPU needs: float32 and FSDP 2. (And logical GPUs, which Ray counts.)"""
     precision = [
-        f"+{actor}.fsdp_config.mixed_precision.{kind}_dtype=fp32" for kind in ("param", "reduce", "buffer")
+        f"+{part}.fsdp_config.mixed_precision.{kind}_dtype=fp32" for kind in ("param", "reduce", "buffer")
     ]
     return [
-        f"{actor}.strategy=fsdp2",
-        f"{actor}.fsdp_config.strategy=fsdp2",
-        f"{actor}.fsdp_config.model_dtype=fp32",
-        f"{actor}.fsdp_config.use_torch_compile=False",
+        f"{part}.strategy=fsdp2",
+        f"{part}.fsdp_config.strategy=fsdp2",
+        f"{part}.fsdp_config.model_dtype=fp32",
+        f"{part}.fsdp_config.use_torch_compile=False",
         *precision,
-        f"+ray_kwargs.ray_init.num_gpus={o.ranks}",
     ]

@@ -10,7 +10,7 @@ from agentlightning.hookspecs import hookimpl
 from agentlightning.specs import Driver, DriverSpec
 from agentlightning.types import Recipe
 
-from .honours import HONOURS
+from .honours import HONOURS, REFUSES
 
 
 def make_driver(
@@ -30,4 +30,5 @@ def make_driver(
 @hookimpl
 def agl_drivers() -> list[DriverSpec]:
     """verl's own trainer: one machine's CPU, or GPUs by Ray."""
-    return [DriverSpec("verl", make_driver, HONOURS, "verl's trainer, unforked: Ray, FSDP, CPU and GPUs")]
+    about = "verl's trainer, unforked: Ray, FSDP, CPU and GPUs"
+    return [DriverSpec("verl", make_driver, HONOURS, about, refuses=REFUSES)]

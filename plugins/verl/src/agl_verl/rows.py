@@ -1,22 +1,28 @@
-"""Rows as verl trains them: one flat structure a row, small enough to send for every step.
+"""Rows of credit, as verl's trainer takes them.
 
-verl wants a prompt, a response, and per response token a mask, the behaviour logprob and an advantage. Weight
-and advantage travel as their product: with weights above 0 that is exact for clipped losses, which are
-homogeneous in the advantage. Invariant: summed over a step, ``-Σ carrier · ratio`` is the loss that core's
-credit means.
+A row's prompt ends where its first trained token begins; all behind it is the response, of which the mask
+says what is trained. A token carries its weight times its advantage: verl's loss sums over all tokens of the
+step, so the carrier's sum is what credit means, whatever the number of rows, micro-batches and ranks.
+Invariant: every trained token of the step is in exactly one row, with the ids that the engine sampled.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import msgspec
 
-from agentlightning.types import Row, UsageError
+from agentlightning.types import Recipe, Row, UsageError
+
+WEIGHTS, SEGMENTS = "agl_weights", "agl_segments"
+"""Names of the fields that verl does not know, and carries along to the loss."""
+OUTSIDE = -1
+"""Segment of a token that no trained call wrote."""
 
 
 class TrainRow(msgspec.Struct, array_like=True):
-    """One row. ``response``, ``mask``, ``logprobs``, ``carrier`` have one entry a response token."""
+    """One row. All but ``prompt`` and the versions have one entry a response token."""
 
     prompt: list[int]
     response: list[int]
@@ -24,6 +30,9 @@ class TrainRow(msgspec.Struct, array_like=True):
     logprobs: list[float]
     carrier: list[float]
     """Weight × advantage."""
+    weights: list[float]
+    segments: list[int]
+    """Which call of the row wrote the token, for sequence objectives."""
     oldest: int
     newest: int
     """Policy versions that its trained tokens were sampled from."""
@@ -33,38 +42,74 @@ class Step(msgspec.Struct):
     """What the trainer gets for one step."""
 
     rows: list[TrainRow]
+    share: int = 1
+    """Rows of one optimizer step, on all ranks together."""
+    optimizer_steps: int = 1
+    """None without a gradient: momentum alone would move the weights."""
 
 
 class CannotTrain(UsageError, ValueError):
-    """A row that verl's loss would not treat as credit means it."""
+    """A row that the loss would not treat as credit means it."""
 
 
-def train_row(row: Row) -> TrainRow:
-    """``row`` for verl. Raises CannotTrain for what its loss would ignore."""
+def train_row(row: Row, recipe: Recipe, scale: int = 1) -> TrainRow:
+    """``row`` for verl, its weights times ``scale``. Raises CannotTrain for what its loss would ignore."""
     if row.allowed:
         raise CannotTrain(
             f"row {row.row_id}: its tokens were sampled by guided choice, whose mask verl's loss does not "
             "apply; train such calls with the local driver, or drop them with `select`"
         )
+    if row.temperature != recipe.temperature:
+        raise CannotTrain(
+            f"row {row.row_id}: sampled at temperature {row.temperature}, but verl divides the logits of all "
+            f"rows by the recipe's, {recipe.temperature}"
+        )
     start = next((t for t, trained in enumerate(row.mask) if trained), None)
-    if start is None:
-        raise CannotTrain(f"row {row.row_id} has no trained token")
+    if not start:
+        what = "has no trained token" if start is None else "trains its first token, which nothing predicts"
+        raise CannotTrain(f"row {row.row_id} {what}")
     versions = [v for v, trained in zip(row.versions, row.mask, strict=True) if trained and v >= 0] or [0]
-    weighted = [w * a for w, a in zip(row.weights, row.advantages, strict=True)]
+    weights = [scale * w for w in row.weights]
     return TrainRow(
         prompt=row.token_ids[:start],
         response=row.token_ids[start:],
         mask=row.mask[start:],
         logprobs=row.logprobs[start:],
-        carrier=weighted[start:],
+        carrier=[w * a for w, a in zip(weights[start:], row.advantages[start:], strict=True)],
+        weights=weights[start:],
+        segments=_segments(row, recipe)[start:],
         oldest=min(versions),
         newest=max(versions),
     )
 
 
-def step(rows: Sequence[Row]) -> Step:
-    """The step's rows that have a trained token."""
-    return Step([train_row(row) for row in rows if row.trained_tokens])
+def _segments(row: Row, recipe: Recipe) -> list[int]:
+    """Each token's call, by its place in the row."""
+    found = [OUTSIDE] * len(row.token_ids)
+    for number, segment in enumerate(row.segments):
+        if segment.trained:
+            found[segment.start : segment.end] = [number] * (segment.end - segment.start)
+    if recipe.objective == "sequence" and any(
+        trained and number == OUTSIDE for trained, number in zip(row.mask, found, strict=True)
+    ):
+        raise CannotTrain(f"row {row.row_id}: a trained token is in no trained call (objective 'sequence')")
+    return found
+
+
+def step(rows: Sequence[Row], recipe: Recipe, ranks: int = 1) -> Step:
+    """The step's rows that have a trained token, and how many of them each optimizer step gets.
+
+    verl's mini-batches have equal numbers of rows, a multiple of ``ranks``. With k of them each optimizer
+    step sees about a k-th of the weights, so these are multiplied by k: a gradient's norm means the same
+    whatever k is.
+    """
+    wanted = [row for row in rows if row.trained_tokens]
+    share = max(1, math.ceil(len(wanted) / (ranks * recipe.minibatches))) * ranks
+    count = max(1, math.ceil(len(wanted) / share))
+    made = [train_row(row, recipe, count) for row in wanted]
+    regular = bool(recipe.kl or recipe.entropy)
+    live = any(regular or any(row.carrier) for row in made)
+    return Step(made, share, recipe.epochs * count if live else 0)
 
 
 def pack(value: Step) -> bytes:

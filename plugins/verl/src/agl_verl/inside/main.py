@@ -15,7 +15,11 @@ import sys
 import threading
 from typing import Any
 
+from agl_verl import session
 from agl_verl.channel import Channel
+
+PATIENCE = 15.0
+"""Seconds that Ray may take to end by itself; less than the driver gives us."""
 
 
 class Kept:
@@ -75,13 +79,20 @@ def main() -> int:
 def _until_end() -> None:
     """Wait until the driver closes our standard input, or dies; then end, whatever is going on."""
     sys.stdin.read()
-    last = threading.Timer(20.0, os._exit, (1,))  # should Ray hang
+    last = threading.Timer(PATIENCE, leave, (1,))  # should Ray hang
     last.daemon = True
     last.start()
     import ray
 
     ray.shutdown()
-    os._exit(0)
+    leave(0)
+
+
+def leave(status: int) -> None:
+    """End this process and all that Ray has started for it."""
+    if os.getsid(0) == os.getpid():  # else the session is somebody else's
+        session.end(os.getpid())
+    os._exit(status)
 
 
 if __name__ == "__main__":

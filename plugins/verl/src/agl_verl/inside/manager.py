@@ -15,11 +15,12 @@ import transfer_queue as tq
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
 from agl_verl.channel import Channel
-from agl_verl.inside.replica import ADDRESSES
+from agl_verl.inside.replica import ENGINES
 from agl_verl.inside.sampler import StepBuffer
-from agl_verl.rows import TrainRow, unpack
+from agl_verl.inside.watch import Watch, everybody
+from agl_verl.rows import SEGMENTS, WEIGHTS, TrainRow, unpack
 
-EMPTY = TrainRow([0], [0], [0], [0.0], [0.0], 0, 0)
+EMPTY = TrainRow([0], [0], [0], [0.0], [0.0], [0.0], [-1], 0, 0)
 """Stands for a step in which nothing is trained: verl cannot go on without a row."""
 
 
@@ -40,7 +41,9 @@ class Manager:
     def begin(self) -> None:
         """Follow the driver's orders up to ``fit``."""
         trainer = StepBuffer.trainer
-        self._channel.ask("ready", addresses=ADDRESSES, step=trainer.global_steps)
+        engines = {f"engine at {address}": actor for address, actor in ENGINES.items()}
+        Watch(everybody(trainer, engines), self._lost).start()
+        self._channel.ask("ready", addresses=list(ENGINES), step=trainer.global_steps)
         while True:
             order = self._channel.order()
             if order["do"] == "load":
@@ -50,10 +53,17 @@ class Manager:
                 trainer.total_training_steps = order["steps"]
                 settings = self._config.trainer
                 settings.default_local_dir, settings.save_freq = order["checkpoints"], order["save_every"]
-                settings.max_actor_ckpt_to_keep = order["keep"]
+                settings.max_actor_ckpt_to_keep = None  # the driver removes what is superfluous
+                if order["loss"] is not None:
+                    from agl_verl.inside.loss import RecipeLoss
+
+                    trainer.actor_rollout_wg.set_loss_fn(RecipeLoss(order["loss"]))
                 return
             else:
                 raise ValueError(f"the driver's order is not known: {order}")
+
+    def _lost(self, what: str) -> None:
+        self._channel.ask("lost", what=what)
 
     def _load(self, trainer: Any, path: str) -> None:
         """Weights, optimizer and random states of a checkpoint, and the engine with these weights."""
@@ -64,8 +74,9 @@ class Manager:
     def generate_sequences(self, prompts: Any) -> None:
         """The rows of a step, put where verl looks for them. Blocks until its rollouts have ended."""
         uid, step = str(_value(prompts["uid"])), int(_value(prompts["global_steps"]))
-        rows = unpack(self._channel.ask("collect", step=step)).rows
-        put(uid, step, rows or [EMPTY])
+        found = unpack(self._channel.ask("collect", step=step))
+        StepBuffer.step = found
+        put(uid, step, found.rows or [EMPTY])
         tq.kv_put(key=uid, partition_id="train", tag={"status": "finished"})
 
 
@@ -93,6 +104,8 @@ def put(uid: str, step: int, rows: list[TrainRow]) -> None:
                 "loss_mask": mask,
                 "rollout_log_probs": torch.tensor(row.logprobs, dtype=torch.float32),
                 "rm_scores": torch.tensor(row.carrier, dtype=torch.float32),
+                WEIGHTS: torch.tensor(row.weights, dtype=torch.float32),
+                SEGMENTS: torch.tensor(row.segments),
                 "uid": uid,
                 "num_turns": 1,
                 "extra_fields": {"reward_extra_info": {}},

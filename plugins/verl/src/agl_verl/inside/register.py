@@ -7,6 +7,7 @@ before anything is trained.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import sys
 import traceback
@@ -28,7 +29,13 @@ def estimator() -> None:
 def carried(
     token_level_rewards: Any, response_mask: Any, config: Any = None, **given: Any
 ) -> tuple[Any, Any]:
-    """Advantages and returns: what the rows carry in the place of rewards."""
+    """Advantages and returns: what the rows carry in the place of rewards. verl has just computed its own
+    logprobs of them.
+    """
+    from agl_verl.inside.gap import tell
+    from agl_verl.inside.sampler import StepBuffer
+
+    tell(StepBuffer.keys)
     advantages = token_level_rewards * response_mask
     return advantages, advantages
 
@@ -39,7 +46,17 @@ def engine() -> None:
     from verl.workers.engine import EngineRegistry, FSDPEngineWithLMHead
 
     class CpuFsdp(tapped(FSDPEngineWithLMHead)):  # type: ignore[misc]
-        """As it is, but for the tap."""
+        """As it is, but for the tap, and a reference's way to the CPU."""
+
+        def _build_fsdp_module(self, module: Any) -> Any:
+            # verl keeps a reference in pinned memory, which only an accelerator has; here it is built like
+            # the policy.
+            config = self.engine_config
+            self.engine_config = dataclasses.replace(config, forward_only=False)
+            try:
+                return super()._build_fsdp_module(module)
+            finally:
+                self.engine_config = config
 
     EngineRegistry.register(model_type="language_model", backend=["fsdp", "fsdp2"], device="cpu")(CpuFsdp)
     begin = distributed.initialize_global_process_group_ray

@@ -13,8 +13,10 @@ from typing import Any
 import ray
 from verl.workers.rollout.replica import RolloutReplica
 
-ADDRESSES: list[str] = []
-"""Of the engines that the trainer's process has launched; read by the manager, which lives there too."""
+ENGINES: dict[str, Any] = {}
+"""Address of each engine that the trainer's process has launched → its actor; read by the manager, which
+lives there too.
+"""
 
 
 def server_name(rank: int) -> str:
@@ -37,6 +39,11 @@ class EmbeddedServer:
     def where(self) -> str:
         """The engine's address, empty without one."""
         return self.address
+
+    def well(self) -> None:
+        """Raises RuntimeError if the engine's process has ended."""
+        if self._engine is not None and not self._engine.alive():
+            raise RuntimeError("the engine's process has ended")
 
     def load(self, state: bytes, version: int) -> int:
         """Serve these weights (safetensors) as ``version``; returns the version that is served."""
@@ -62,4 +69,4 @@ class EmbeddedReplica(RolloutReplica):  # type: ignore[misc]
         self.servers = [server]
         self._server_handle, self._server_address = server, address.removeprefix("http://")
         if address:
-            ADDRESSES.append(address)
+            ENGINES[address] = server

@@ -20,6 +20,9 @@ TOUCHED: dict[str, tuple[str, ...]] = {
     "verl.trainer.ppo.v1.replay_buffer:ReplayBuffer.sample": ("global_steps", "partition_id", "batch_size"),
     "verl.trainer.ppo.v1.replay_buffer:ReplayBuffer.__init__": ("poll_interval", "refill_fn"),
     "verl.trainer.main_ppo:TaskRunnerV1": (),
+    "verl.workers.engine.fsdp.transformer_impl:FSDPEngineWithLMHead._build_fsdp_module": ("module",),
+    "verl.workers.engine_workers:ActorRolloutRefWorker.set_loss_fn": ("loss_fn",),
+    "verl.workers.utils.padding:no_padding_2_padding": ("tensor", "data"),
     "verl.trainer.main_ppo:run_ppo": ("config", "task_runner_class"),
     "verl.utils.tensordict_utils:list_of_dict_to_tensordict": (),
 }

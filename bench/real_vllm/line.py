@@ -1,0 +1,103 @@
+"""Store, gateway and runner before a vLLM, as in a training run; and the swap of its weights under them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from engine import NAME, VLLM
+
+import agentlightning as agl
+from agentlightning.capture.sessions import capturing
+from agentlightning.gateway import Gateway, SamplingPolicy, Upstream
+from agentlightning.keys import Keys
+from agentlightning.plugins import Plugins, load
+from agentlightning.runner.adapters import instrumentors
+from agentlightning.runner.runner import Runner
+from agentlightning.store import SQLiteStore
+from agentlightning.types import Mode, Record
+
+PATIENCE = 120.0
+"""Seconds a call may take until it is where the swap wants it."""
+
+
+@dataclass
+class Line:
+    """Everything between an agent and vLLM. ``version``: of the weights that vLLM serves."""
+
+    engine: VLLM
+    store: SQLiteStore
+    gateway: Gateway
+    plugins: Plugins
+    resources_id: str
+    version: int = 1
+
+    def route(self, **policies: Any) -> None:
+        """Put vLLM behind the policy's name; ``policies`` of the route as in :class:`Upstream`."""
+        self.gateway.add_route(
+            Upstream(policy=NAME, url=self.engine.url, model=NAME, version=lambda: self.version, **policies)
+        )
+
+    async def roll_out(self, agent: Any, task: Any, *, mode: Mode = "train", seed: int = 1) -> Record:
+        """Run one task by the runner; its record. RuntimeError with the reason if the attempt failed."""
+        rollout = await self.store.enqueue_rollout(task, mode, self.resources_id, seed=seed)
+        runner = Runner(
+            agent, self.store, gate=self.gateway, plugins=self.plugins, concurrency=1, timeout=240.0
+        )
+        await runner.serve(limit=1)
+        (record,) = await self.store.records([rollout.rollout_id])
+        attempt = record.attempt
+        if attempt is None or attempt.status != "succeeded":
+            raise RuntimeError(
+                f"{task}: {attempt.status if attempt else 'no attempt'}: {attempt and attempt.reason}"
+            )
+        return record
+
+    async def figure(self, name: str) -> Any:
+        """One of the gateway's metrics."""
+        return (await self.engine.session_get(self.gateway.url.removesuffix("/v1") + "/metrics"))[name]
+
+    async def until(self, name: str, count: int) -> None:
+        """Wait until a metric of the gateway is at least ``count``."""
+        async with asyncio.timeout(PATIENCE):
+            while await self.figure(name) < count:
+                await asyncio.sleep(0.02)
+
+    async def swap(self, weights: Path, holding: int) -> dict[str, Any]:
+        """Load other weights as the next version: hold new calls, let those under way end, load, let go on. Waits
+        until ``holding`` calls are held, so that there are some.
+        """
+        under_way = await self.figure("in_flight")
+        await self.gateway.pause()
+        await self.until("holding", holding)
+        if not await self.gateway.drain(PATIENCE):
+            raise RuntimeError(f"calls were at vLLM for {PATIENCE:.0f} s after the gate was closed")
+        seconds = await self.engine.reload(weights)
+        self.version += 1
+        held = await self.figure("holding")
+        await self.gateway.resume()
+        return {"under_way": under_way, "held": held, "reload_seconds": round(seconds, 3)}
+
+
+@asynccontextmanager
+async def line(engine: VLLM, folder: Path) -> AsyncIterator[Line]:
+    """A line with capture switched on, and a store in ``folder``."""
+    store = SQLiteStore(folder / "store.sqlite")
+    gateway = Gateway(store, Keys())
+    gateway.policy_sampling(NAME, SamplingPolicy())
+    url = await gateway.start()
+    plugins = load()
+    llm = agl.ProxyLLM(endpoint=url, model=NAME)
+    resources = await store.add_resources({"llm": llm})
+    made = Line(engine, store, gateway, plugins, resources.resources_id)
+    made.route()
+    try:
+        with capturing(instrumentors(plugins, ("langgraph", "autogen"))):
+            yield made
+    finally:
+        await gateway.stop()
+        await store.close()

@@ -1,0 +1,162 @@
+"""``Trainer(algorithm=VERL(config))``: verl's configuration, read as a recipe on the driver ``verl``.
+
+What verl's tree says of the algorithm is the recipe's here, what it says of the machine an option of the
+driver; the rest is handed to verl as it is. Invariant: each entry has one place, and what has none is refused
+by its name, before anything starts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from agentlightning.recipes import RECIPES, get
+from agentlightning.types import Recipe, UsageError
+
+OURS = "agentlightning"
+"""Section of the configuration for what verl has no word for: ``recipe``, ``options``."""
+
+ESTIMATORS: dict[str, dict[str, Any]] = {
+    "grpo": {},
+    "grpo_vectorized": {},
+    "rloo": {"baseline": "rloo", "scale": "none"},
+    "reinforce_plus_plus_baseline": {"baseline": "group", "scale": "none"},
+    "reinforce_plus_plus": {"baseline": "batch", "group_by": ["batch"], "scale": "std"},
+}
+"""verl's advantage estimators → what credit calls them."""
+
+RECIPE = {
+    "actor_rollout_ref.rollout.n": "group_size",
+    "actor_rollout_ref.rollout.temperature": "temperature",
+    "actor_rollout_ref.actor.clip_ratio_low": "clip_low",
+    "actor_rollout_ref.actor.clip_ratio_high": "clip_high",
+    "actor_rollout_ref.actor.clip_ratio_c": "clip_ratio_c",
+    "actor_rollout_ref.actor.entropy_coeff": "entropy",
+    "actor_rollout_ref.actor.ppo_epochs": "epochs",
+    "algorithm.gamma": "gamma",
+}
+"""Entry of verl's tree → field of the recipe."""
+
+OPTIONS = {
+    "actor_rollout_ref.actor.optim.lr": "lr",
+    "actor_rollout_ref.actor.optim.weight_decay": "weight_decay",
+    "actor_rollout_ref.actor.grad_clip": "clip_norm",
+    "actor_rollout_ref.actor.ppo_max_token_len_per_gpu": "micro_tokens",
+    "trainer.n_gpus_per_node": "ranks",
+    "trainer.save_freq": "save_every",
+    "trainer.max_actor_ckpt_to_keep": "keep",
+    "trainer.device": "device",
+}
+"""Entry of verl's tree → option of the driver."""
+
+REFUSED = {
+    "algorithm.use_kl_in_reward": "a reward is what the agent emitted; give the KL term of the loss "
+    "(actor_rollout_ref.actor.use_kl_loss)",
+    "actor_rollout_ref.actor.loss_agg_mode": "the recipe's `normalise` says what a token weighs",
+    "actor_rollout_ref.actor.policy_loss.loss_mode": "the recipe's `objective` and `loss` say what is minimised",
+    "actor_rollout_ref.actor.ppo_mini_batch_size": "mini-batches are counted, not sized: the recipe's "
+    "`minibatches`",
+    "algorithm.filter_groups": "the recipe's `drop_zero_spread`",
+    "data.train_files": "tasks go to Trainer.fit",
+    "data.val_files": "tasks go to Trainer.fit",
+    "trainer.test_freq": "Trainer(evaluate_every=…)",
+    "trainer.total_training_steps": "Trainer(steps=…)",
+    "trainer.total_epochs": "Trainer(steps=…)",
+    "trainer.resume_mode": "Trainer(run=…, resume=True)",
+    "critic": "advantages come from credit, and nothing asks a critic",
+}
+"""Entries, or sections, whose place is another."""
+
+
+K3 = ("k3", "low_var_kl")
+
+
+class BadConfiguration(UsageError, ValueError):
+    """An entry of the configuration that has no place; the message names it."""
+
+
+class VERL:
+    """A recipe trained by verl's trainer (``pip install agl-verl``).
+
+    ``config``: verl's own tree, nested or with dotted keys, and a section ``agentlightning`` with ``recipe``
+    (a name, or fields) and ``options`` (those of the driver, e.g. ``python``: the interpreter that has verl).
+    ``recipe`` and ``options`` may be given beside it, and win. :class:`BadConfiguration` for an entry that
+    belongs elsewhere.
+    """
+
+    driver = "verl"
+
+    def __init__(
+        self, config: Mapping[str, Any] | None = None, *, recipe: Recipe | str | None = None, **options: Any
+    ) -> None:
+        given = dict(config or {})
+        own = given.pop(OURS, {})
+        if unknown := set(own) - {"recipe", "options"}:
+            raise BadConfiguration(f"{OURS}: no entry {sorted(unknown)[0]!r}; it has recipe and options")
+        tree = dict(entries(given))
+        refuse(tree)
+        self.policy: str | Path | None = tree.pop("actor_rollout_ref.model.path", None)
+        """Folder of the model, if the tree names it."""
+        self.batch_size: int | None = tree.pop("data.train_batch_size", None)
+        """Tasks of a step, if the tree says."""
+        fields = {**special(tree), **{RECIPE[key]: tree.pop(key) for key in [*tree] if key in RECIPE}}
+        self.recipe = read_recipe(recipe if recipe is not None else own.get("recipe", "grpo"), fields)
+        found = {OPTIONS[key]: tree.pop(key) for key in [*tree] if key in OPTIONS}
+        self.options: dict[str, Any] = {**found, **own.get("options", {}), **options}
+        if tree:
+            lines = [f"{key}={value}" for key, value in tree.items()]
+            self.options["overrides"] = [*lines, *self.options.get("overrides", [])]
+
+
+def refuse(tree: dict[str, Any]) -> None:
+    """Raise BadConfiguration for an entry whose place is another; those that ask for nothing are removed."""
+    for key in [*tree]:
+        reason = next((why for name, why in REFUSED.items() if f"{key}.".startswith(f"{name}.")), None)
+        if reason is not None and tree.pop(key) not in (False, None):
+            raise BadConfiguration(f"{key}: {reason}")
+
+
+def special(tree: dict[str, Any]) -> dict[str, Any]:
+    """Fields of the recipe that several entries make together; they are removed from ``tree``."""
+    actor, fields = "actor_rollout_ref.actor", {}
+    if (estimator := tree.pop("algorithm.adv_estimator", None)) is not None:
+        if estimator not in ESTIMATORS:
+            known = ", ".join(ESTIMATORS)
+            raise BadConfiguration(f"algorithm.adv_estimator = {estimator!r}: known are {known}")
+        fields.update(ESTIMATORS[estimator])
+    if (clip := tree.pop(f"{actor}.clip_ratio", None)) is not None:
+        fields.update(clip_low=clip, clip_high=clip)
+    coefficient, kind = tree.pop(f"{actor}.kl_loss_coef", 0.001), tree.pop(f"{actor}.kl_loss_type", "k3")
+    if tree.pop(f"{actor}.use_kl_loss", False):
+        if kind not in K3:
+            raise BadConfiguration(f"{actor}.kl_loss_type = {kind!r}: ours is {' or '.join(K3)}")
+        fields["kl"] = coefficient
+    return fields
+
+
+def entries(tree: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted key and value of every leaf."""
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from entries(value, f"{above}{key}.")
+        else:
+            yield f"{above}{key}", value
+
+
+def read_recipe(given: Recipe | str | Mapping[str, Any], fields: Mapping[str, Any]) -> Recipe:
+    """The recipe that was named or given, with ``fields`` of verl's tree."""
+    if isinstance(given, Recipe):
+        if fields:
+            raise BadConfiguration(f"{', '.join(sorted(fields))}: said by the recipe and by verl's tree")
+        return given
+    own = {"name": given} if isinstance(given, str) else dict(given)
+    name = own.pop("name", "grpo")
+    if name not in RECIPES:
+        raise BadConfiguration(f"{OURS}.recipe: no recipe {name!r}; known: {', '.join(sorted(RECIPES))}")
+    if clash := sorted(set(own) & set(fields)):
+        raise BadConfiguration(f"{OURS}.recipe.{clash[0]}: verl's tree says it too")
+    try:
+        return get(name, **own, **fields)
+    except ValueError as error:
+        raise BadConfiguration(str(error)) from None

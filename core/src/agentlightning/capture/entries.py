@@ -1,0 +1,21 @@
+"""Entries: decorated functions and methods, whose outermost calls may be rollouts of their own.
+
+Whoever opens rollouts for them (a program under ``agl run --per-entry``) puts a wrapper here before the
+program decorates anything; nobody else does, and then entries are what they were.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+Entry = Callable[..., Any]
+AROUND: list[Callable[[Entry], Entry]] = []
+"""What is put around entries; it keeps their kind (plain, coroutine, generator)."""
+
+
+def around(entry: Entry) -> Entry:
+    """``entry`` as it is to be called."""
+    for wrapper in AROUND:
+        entry = wrapper(entry)
+    return entry

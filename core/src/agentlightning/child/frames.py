@@ -1,0 +1,111 @@
+"""What a program's processes and ``agl run`` say to each other: msgpack, its length before it, over loopback.
+
+The first frame of a connection is a :class:`Hello` with the attempt's key, and speaks for that attempt only.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import msgspec
+
+from agentlightning.types import Span
+
+HEAD = struct.Struct("!I")
+LARGEST = 1 << 28
+"""Bytes of a frame: more is not from a program of ours."""
+
+
+class Hello(msgspec.Struct, tag=True):
+    """From the program, first: whose process this is."""
+
+    key: str
+    pid: int
+    python: str
+
+
+class Finished(msgspec.Struct, tag=True):
+    """From the program: a span has ended."""
+
+    span: Span
+
+
+class Counted(msgspec.Struct, tag=True):
+    """From the program: something could not be kept."""
+
+    reason: str
+    times: int = 1
+
+
+class Adapted(msgspec.Struct, tag=True):
+    """From the program: an adapter is on, or why not."""
+
+    name: str
+    error: str | None = None
+
+
+class Enter(msgspec.Struct, tag=True):
+    """From the program: an entry is called; it wants a rollout of its own. Answered by :class:`Entered` or
+    :class:`Denied`.
+    """
+
+    entry: str
+    task: Any = None
+
+
+class Leave(msgspec.Struct, tag=True):
+    """From the program: an entry has returned a reward, or nothing, or raised."""
+
+    attempt_id: str
+    reward: float | None = None
+    error: str | None = None
+
+
+class Entered(msgspec.Struct, tag=True):
+    """To the program: the attempt that the entry works for."""
+
+    rollout_id: str
+    attempt_id: str
+    key: str
+
+
+class Denied(msgspec.Struct, tag=True):
+    """To the program: why there is no attempt."""
+
+    why: str
+
+
+class Left(msgspec.Struct, tag=True):
+    """To the program: the entry's attempt is on record."""
+
+    status: str
+
+
+FromProgram = Hello | Finished | Counted | Adapted | Enter | Leave
+ToProgram = Entered | Denied | Left
+_encoder = msgspec.msgpack.Encoder(enc_hook=str)
+_from_program: msgspec.msgpack.Decoder[FromProgram] = msgspec.msgpack.Decoder(FromProgram)
+_to_program: msgspec.msgpack.Decoder[ToProgram] = msgspec.msgpack.Decoder(ToProgram)
+
+
+def packed(frame: FromProgram | ToProgram) -> bytes:
+    """A frame with its length before it."""
+    body = _encoder.encode(frame)
+    return HEAD.pack(len(body)) + body
+
+
+def from_program(body: bytes) -> FromProgram:
+    """A frame of a program; ``ValueError``: it is none."""
+    try:
+        return _from_program.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise ValueError(str(error)) from None
+
+
+def to_program(body: bytes) -> ToProgram:
+    """An answer of ``agl run``; ``ValueError``: it is none."""
+    try:
+        return _to_program.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise ValueError(str(error)) from None

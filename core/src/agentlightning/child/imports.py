@@ -1,0 +1,116 @@
+"""Tells when packages have been imported, each time a whole one stands in ``sys.modules``.
+
+An import hook that leaves finders, loaders and specs what they are. It is loaded into every Python process of
+a program, so it imports the standard library only.
+
+Invariant: a root is told of when nothing below it is being imported any more, in any thread, so that whoever
+is told may import all of it. No lock is held while somebody is told.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+WATCH = "AGL_WATCH"
+"""Environment variable: the packages whose import begins capture, separated by commas."""
+
+
+Told = Callable[[str], None]
+
+
+class Watcher:
+    """A finder on ``sys.meta_path`` that finds nothing itself: it asks the others, and listens to what they
+    found. ``told``: called with the name of the module that was imported last below one of the ``roots``.
+    """
+
+    def __init__(self, roots: Sequence[str], told: Told) -> None:
+        self.roots = set(roots)
+        self._told = told
+        self._depth: Counter[str] = Counter()
+        self._lock = threading.RLock()
+        os.register_at_fork(after_in_child=self._forked)
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """The spec that the finders after this one have."""
+        root = name.partition(".")[0]
+        if root not in self.roots or self not in sys.meta_path:
+            return None
+        for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
+            find = getattr(finder, "find_spec", None)
+            spec: ModuleSpec | None = find(name, path, target) if find else None
+            if spec is not None:
+                self._listen(spec.loader, root)
+                return spec
+        return None
+
+    def _listen(self, loader: Any, root: str) -> None:
+        """Hear of the next module that ``loader`` executes. A loader that is a class serves everybody."""
+        execute = getattr(loader, "exec_module", None)
+        if execute is None or isinstance(loader, type):
+            return
+
+        def exec_module(module: ModuleType) -> None:
+            vars(loader).pop("exec_module", None)
+            with self._lock:
+                self._depth[root] += 1
+            try:
+                execute(module)
+            finally:
+                self._leave(root, module.__name__)
+
+        try:
+            loader.exec_module = exec_module
+        except AttributeError:  # a loader that takes no attribute: what it loads goes unheard
+            pass
+
+    def _leave(self, root: str, name: str) -> None:
+        with self._lock:
+            self._depth[root] -= 1
+            whole = not self._depth[root]
+        if whole and root in self.roots:
+            self._told(name)
+
+    def _forked(self) -> None:
+        """In a forked process: the thread that held the lock may not be there."""
+        self._lock = threading.RLock()
+
+
+def watch() -> None:
+    """Watch for the packages that the environment names; the first of them, or one that is there already,
+    begins capture. Once in a process.
+    """
+    if any(isinstance(finder, Watcher) for finder in sys.meta_path):
+        return
+    beginning = threading.Lock()
+    begun: list[Told] = []
+
+    def told(name: str) -> None:
+        if begun:
+            begun[0](name)
+        elif beginning.acquire(blocking=False):  # and never released: a process begins once
+            try:
+                from agentlightning.child.begin import begin
+
+                begun.append(begin(watcher.roots, name))
+            except Exception as error:
+                begun.append(lambda name: None)
+                say(f"capture could not begin ({type(error).__name__}: {error}); only the gateway records")
+
+    watcher = Watcher(os.environ[WATCH].split(","), told)
+    sys.meta_path.insert(0, watcher)
+    if there := next((root for root in watcher.roots - {"agentlightning"} if root in sys.modules), None):
+        told(there)
+
+
+def say(line: str) -> None:
+    """One line on the program's stderr, where something keeps it from being captured in full."""
+    print(f"agl: {line}", file=sys.stderr)

@@ -1,0 +1,190 @@
+"""``agl run``: run a program that knows nothing of us, and record every model call it makes."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import typer
+
+if TYPE_CHECKING:
+    from agentlightning.programs.plan import Plan
+    from agentlightning.programs.session import Ran, Session
+
+TIMED_OUT = 124
+"""Exit status where the program's time was up, as that of ``timeout``."""
+_PASSED_ON = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
+
+
+def register(app: typer.Typer) -> None:
+    @app.command("run", context_settings={"allow_interspersed_args": False})
+    def run(
+        command: Annotated[list[str], typer.Argument(metavar="PROGRAM [ARGS]…", help="What to run.")],
+        upstream: Annotated[
+            str | None, typer.Option(help="Base URL (…/v1) of the OpenAI-compatible engine that answers.")
+        ] = None,
+        model: Annotated[str | None, typer.Option(help="The name that engine knows the model by.")] = None,
+        api_key_env: Annotated[
+            str | None, typer.Option(help="Environment variable with that engine's key.")
+        ] = None,
+        frozen: Annotated[
+            bool, typer.Option("--frozen", help="That engine gives no token ids: record messages only.")
+        ] = False,
+        policy: Annotated[
+            Path | None, typer.Option(help="Folder of a model to serve here, instead of --upstream.")
+        ] = None,
+        driver: Annotated[str, typer.Option(help="What serves --policy.")] = "local",
+        adapter: Annotated[
+            list[str] | None,
+            typer.Option(help="Framework adapter to use; default: those of what the program imports."),
+        ] = None,
+        select: Annotated[
+            list[str] | None, typer.Option(help="Agents whose calls are to be trained; re:… for a pattern.")
+        ] = None,
+        tag: Annotated[list[str] | None, typer.Option(help="key=value, a tag of every call.")] = None,
+        task: Annotated[
+            str | None, typer.Option("--input", help="The task, JSON or text: on record, and in AGL_TASK.")
+        ] = None,
+        tasks: Annotated[
+            Path | None, typer.Option(help="JSON lines: one process for each; {task} in ARGS is filled in.")
+        ] = None,
+        times: Annotated[int, typer.Option(min=1, help="How often to run it, on each task.")] = 1,
+        concurrency: Annotated[int, typer.Option(min=1, help="Processes at a time.")] = 1,
+        timeout: Annotated[float | None, typer.Option(help="Seconds that a process has.")] = None,
+        reward_file: Annotated[
+            str | None,
+            typer.Option(
+                help="File the program writes its reward into; default: the one in AGL_REWARD_FILE."
+            ),
+        ] = None,
+        per_entry: Annotated[
+            bool, typer.Option("--per-entry", help="A rollout for each call of @agl.rollout or @agl.agent.")
+        ] = False,
+        store: Annotated[
+            str | None, typer.Option(help="The store to record in; default: one in the run's folder.")
+        ] = None,
+        output: Annotated[Path, typer.Option(help="Where run folders are made.")] = Path("runs"),
+        run_id: Annotated[str | None, typer.Option(help="The run's id; default: time and program.")] = None,
+        as_json: Annotated[
+            bool, typer.Option("--json", help="The summary as one JSON object, the last line of stderr.")
+        ] = False,
+    ) -> None:
+        """Run a program as it is, and record every model call it makes.
+
+        agl run --upstream http://127.0.0.1:8000/v1 --model qwen -- python app.py --its-own option
+
+        Its standard streams, its signals and its exit status are its own; nothing is written to stdout here.
+        """
+        from agentlightning.programs.plan import CannotStart, Plan, read_input, read_tags, read_tasks
+        from agentlightning.types import UsageError
+
+        if task is not None and tasks is not None:
+            raise UsageError("--input is one task, --tasks are many: give one of them")
+        given = read_tasks(tasks) if tasks else [None if task is None else read_input(task)]
+        try:
+            plan = Plan(
+                command=command,
+                tasks=[one for one in given for _ in range(times)],
+                concurrency=concurrency,
+                upstream=upstream,
+                model=model,
+                api_key_env=api_key_env,
+                frozen=frozen,
+                policy=policy,
+                driver=driver,
+                adapters=adapter or [],
+                select=(select[0] if len(select) == 1 else select) if select else None,
+                tags=read_tags(tag or []),
+                timeout=timeout,
+                reward_file=reward_file,
+                per_entry=per_entry,
+                store=store,
+                output=output,
+                run_id=run_id,
+            ).check()
+            code = asyncio.run(_run(plan, as_json))
+        except CannotStart as error:
+            print(f"agl: {error}", file=sys.stderr)
+            raise typer.Exit(error.code) from None
+        if code:
+            raise typer.Exit(code)
+
+
+async def _run(plan: Plan, as_json: bool) -> int:
+    from agentlightning.cli.run_view import show
+    from agentlightning.programs.session import open_session, run_all
+    from agentlightning.programs.summary import as_record, summarise
+
+    began = time.perf_counter()
+    async with open_session(plan) as session:
+        await session.store.add_run(session.run_id, _info(plan))
+        with _signals_passed_on(session):
+            ran = await run_all(session, lambda one: None)
+        summary = await summarise(session, ran, time.perf_counter() - began)
+        await session.store.update_run(session.run_id, {"summary": as_record(summary)})
+    if as_json:
+        print(msgspec.json.encode(summary).decode(), file=sys.stderr, flush=True)
+    else:
+        show(summary)
+    return _exit_code(ran)
+
+
+def _info(plan: Plan) -> dict[str, Any]:
+    """What is on record of the run. Commands may hold secrets of the user's: their names stay, not more."""
+    return {
+        "about": {"agent": f"program · {plan.name}", "recipe": "", "policy": str(plan.policy or plan.model)},
+        "program": plan.name,
+        "tags": dict(plan.tags),
+        "per_entry": plan.per_entry,
+    }
+
+
+def _exit_code(ran: list[Ran]) -> int:
+    """The program's; of several that did not all succeed, 1."""
+    from agentlightning.programs.program import status_of
+
+    codes = [TIMED_OUT if one.code is None else status_of(one.code) for one in ran]
+    return codes[0] if len(codes) == 1 else int(any(codes))
+
+
+@contextmanager
+def _signals_passed_on(session: Session) -> Iterator[None]:
+    """Signals to us are the program's. What is typed at the terminal has reached it already."""
+    loop = asyncio.get_running_loop()
+    numbers = [getattr(signal, name) for name in _PASSED_ON if hasattr(signal, name)]
+
+    def arrived(number: int) -> None:
+        if number not in (signal.SIGINT, signal.SIGQUIT) or not _typed_here():
+            session.processes.send(number)
+
+    before = {number: signal.getsignal(number) for number in numbers}
+    try:
+        for number in numbers:
+            loop.add_signal_handler(number, arrived, number)
+    except (NotImplementedError, RuntimeError, ValueError):  # no main thread, or a system without
+        yield
+        return
+    try:
+        yield
+    finally:
+        for number in numbers:
+            loop.remove_signal_handler(number)
+            signal.signal(number, before[number])
+
+
+def _typed_here() -> bool:
+    """We are in the foreground of a terminal, which sends what is typed to the program too."""
+    import os
+
+    try:
+        with open("/dev/tty") as terminal:
+            return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
+    except OSError:
+        return False

@@ -1,0 +1,65 @@
+"""One step, several policies: which rows and which figures are a policy's own.
+
+The rollouts of a step, their rewards and their ledgers belong to all policies alike; calls, groups, rows and
+tokens belong to the policy that made them. Invariant: each row of a batch is in exactly one part.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from agentlightning.credit.baselines import Advantages, Credited, mean
+from agentlightning.credit.metrics import row_metrics
+from agentlightning.types import Batch, Call, Row
+
+OWN = ("calls", "calls_trained", "merged", "groups", "groups_zero_spread", "groups_of_one", "out/")
+"""Metrics of a batch, beside those of its rows, that are a policy's own; ``/``: with all below."""
+
+
+def policy_metrics(
+    policy: str,
+    calls: Sequence[tuple[Call, str | None]],
+    credited: Sequence[Credited],
+    groups: Advantages,
+    rows: Sequence[Row],
+) -> dict[str, float]:
+    """What is a policy's own of a step. ``calls``: each recorded call, and why it is not trained.
+
+    ``credit_mean`` is the mean over rollouts of the mean credit of the policy's calls in each, what its
+    baseline compares; it is absent if none was credited. ``credit_count``: how many rollouts that are.
+    """
+    out = Counter(reason for call, reason in calls if call.policy == policy and reason)
+    mine = [row for row in rows if row.policy == policy]
+    made = sum(call.policy == policy for call, _ in calls)
+    trained = sum(segment.trained for row in mine for segment in row.segments)
+    keys = {groups.calls[c.call.call_id].group for c in credited if c.call.policy == policy}
+    flats = Counter(groups.flats[key] for key in keys)
+    values: dict[str, list[float]] = {}
+    for rollout, call, credit in credited:
+        if call.policy == policy:
+            values.setdefault(rollout.rollout_id, []).append(credit)
+    found: dict[str, float] = {
+        "calls": made,
+        "calls_trained": trained,
+        "merged": trained - len(mine),
+        "groups": len(keys),
+        "groups_zero_spread": flats["zero-spread"],
+        "groups_of_one": flats["group-of-one"],
+        "credit_count": len(values),
+        **{f"out/{reason}": n for reason, n in sorted(out.items())},
+        **row_metrics(mine),
+    }
+    return {**found, "credit_mean": mean([mean(v) for v in values.values()])} if values else found
+
+
+def part(batch: Batch, policy: str) -> Batch:
+    """What the driver of ``policy`` gets of a step: its rows, its own figures, and what is common."""
+    rows = [row for row in batch.rows if row.policy == policy]
+    own = {**row_metrics(batch.rows), **dict.fromkeys(OWN, 0.0)}
+    common = {name: value for name, value in batch.metrics.items() if not _own(name, own)}
+    return Batch(rows=rows, ledgers=batch.ledgers, metrics={**common, **batch.policies.get(policy, {})})
+
+
+def _own(name: str, own: dict[str, float]) -> bool:
+    return name in own or any(name.startswith(prefix) for prefix in own if prefix.endswith("/"))

@@ -1,0 +1,41 @@
+"""Policies by name: which agents talked to which of them in the probe, and who talks to nobody."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from agentlightning.doctor.check import Notes
+from agentlightning.doctor.words import counted, plural
+from agentlightning.serving import REST, Policies
+from agentlightning.types import Record
+from agentlightning.types.select import caller, policy_for
+
+MAP = "Name its agent, role or node in agent.policies; 're:.*' as the last entry takes all others."
+
+
+def judge_mapping(
+    notes: Notes, served: Policies, records: Sequence[Record], unrouted: Mapping[str, int]
+) -> None:
+    """What the probe's calls say about the map of agents. ``unrouted``: refused for want of a policy."""
+    calls = [call for record in records for call in record.calls]
+    for name in served.names:
+        who = Counter(caller(call.tags) for call in calls if call.policy == name)
+        kind = "trained" if name in served.trained else "frozen"
+        notes.fact(f"policy {name} ({kind}) ← {counted(who) or 'nobody'}")
+        if not who and name in served.trained:
+            notes.warn(
+                f"policy {name!r} got no call in the probe: nothing of it would be trained",
+                "See who calls, below, and name them in agent.policies; or take the policy out.",
+            )
+    used = {
+        entry for call in calls for entry in served.routing if policy_for({entry: ""}, call.tags) is not None
+    }
+    for entry, policy in served.agents.items():
+        if entry not in used and entry not in unrouted and entry != REST:
+            notes.warn(
+                f"agent.policies: {entry!r} matched no call of the probe, so {policy!r} got none by it",
+                "Compare it with the names that calls came from.",
+            )
+    for name, n in sorted(unrouted.items()):
+        notes.fail(f"{name!r} maps to no policy: {plural(n, 'call')} refused", MAP)

@@ -1,0 +1,176 @@
+"""A dialect: another API that agents speak at the gateway, told to engines in chat completions.
+
+A dialect translates a request to a chat body, and a whole chat answer to its own answer and events. It holds
+no state and does no I/O. Invariant: engines are asked in chat completions only, so ids, records, sampling and
+refusals are those of any other call; a request that chat completions cannot say is refused with the reason,
+never thinned out in silence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, Protocol
+
+import msgspec
+from aiohttp import web
+
+from agentlightning.gateway.errors import Refused
+
+Said = Mapping[str, str]
+"""Tool call id → its arguments, to the letter as the model wrote them."""
+PASSED = frozenset(
+    {
+        "chat_template_kwargs",
+        "frequency_penalty",
+        "guided_choice",
+        "logit_bias",
+        "min_p",
+        "presence_penalty",
+        "repetition_penalty",
+        "seed",
+        "stop",
+        "structured_outputs",
+        "top_k",
+    }
+)
+"""Fields of chat completions that go on as they are (an SDK's ``extra_body``)."""
+TOKENS = ("prompt_token_ids", "token_ids", "token_logprobs", "policy_version")
+"""Fields on top of an answer that say what was sampled; SDKs keep fields they do not know."""
+
+
+class Dialect(Protocol):
+    """What the gateway needs of an API to serve it."""
+
+    name: str
+    """As ``Call.edited["api"]`` and the metrics say it."""
+    keep_alive: bytes
+    """What a stream says while its engine is silent."""
+
+    def chat(self, asked: Mapping[str, Any], said: Said) -> dict[str, Any]:
+        """The chat body of a request, or :class:`Refused` 400 saying what cannot be served."""
+
+    def answer(self, asked: Mapping[str, Any], chat: Mapping[str, Any]) -> dict[str, Any]:
+        """A whole chat answer (checked before, with an id) in this API's shape."""
+
+    def events(self, answer: Mapping[str, Any]) -> Iterator[bytes]:
+        """A whole answer of this API as the events of its stream."""
+
+    def error(self, status: int, raw: bytes) -> bytes:
+        """An OpenAI error body in this API's shape."""
+
+    def error_event(self, status: int, raw: bytes) -> bytes:
+        """The same as the last event of a stream."""
+
+
+def unsupported(what: str, instead: str) -> Refused:
+    """A request for what the gateway does not do; ``instead`` says the way out."""
+    return Refused(400, "unsupported-field", f"{what} is not served here; {instead}")
+
+
+def malformed(what: str, wanted: str) -> Refused:
+    """A request that is not of the API's shape."""
+    return Refused(400, "bad-body", f"{what} must be {wanted}")
+
+
+def check_fields(
+    asked: Mapping[str, Any], known: Collection[str], refused: Mapping[str, str], where: str = ""
+) -> None:
+    """Refuse fields that ask for something and are not ``known``. ``refused``: field → the way out."""
+    for name, value in asked.items():
+        if name in known or name in PASSED or value is None or value is False or value in ([], {}, ""):
+            continue
+        raise unsupported(f"{where}{name}", refused.get(name, "leave it out"))
+
+
+def mapping(value: Any, where: str) -> Mapping[str, Any]:
+    """``value`` as a JSON object."""
+    if not isinstance(value, dict):
+        raise malformed(where, f"an object, got {type(value).__name__}")
+    return value
+
+
+def text(value: Any, where: str) -> str:
+    """``value`` as a text."""
+    if not isinstance(value, str):
+        raise malformed(where, f"a text, got {type(value).__name__}")
+    return value
+
+
+def listed(value: Any, where: str) -> list[Any]:
+    """``value`` as a list; nothing is an empty one."""
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise malformed(where, f"a list, got {type(value).__name__}")
+    return value
+
+
+def joined(content: Any, where: str, kinds: Collection[str]) -> str:
+    """The text of a content: a string, or text parts of these ``kinds``, one a line (as vLLM joins them)."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    parts = enumerate(listed(content, where))
+    return "\n".join(text_of(part, f"{where}[{place}]", kinds) for place, part in parts)
+
+
+def text_of(part: Any, where: str, kinds: Collection[str]) -> str:
+    """The text of a part of one of these ``kinds``."""
+    kind = mapping(part, where).get("type")
+    if kind not in kinds:
+        raise unsupported(f"{where} of type {kind!r}", f"send text ({', '.join(sorted(kinds))})")
+    return text(part.get("text", part.get("refusal")), f"{where}.text")
+
+
+def function(name: Any, description: Any, parameters: Any, strict: Any, where: str) -> dict[str, Any]:
+    """A function tool as chat completions have it."""
+    out: dict[str, Any] = {"name": text(name, f"{where}.name")}
+    for key, value in (("description", description), ("parameters", parameters), ("strict", strict)):
+        if value is not None:
+            out[key] = value
+    return {"type": "function", "function": out}
+
+
+def json_form(form: Any, where: str, name: str = "answer") -> dict[str, Any] | None:
+    """A format of structured output as ``response_format``; plain text is none."""
+    kind = mapping(form, where).get("type")
+    if kind == "text":
+        return None
+    if kind == "json_object":
+        return {"type": "json_object"}
+    if kind != "json_schema":
+        raise unsupported(f"{where} of type {kind!r}", "use text, json_object or json_schema")
+    keys = ("name", "description", "schema", "strict")
+    schema = {"name": name, **{key: form[key] for key in keys if form.get(key) is not None}}
+    return {"type": "json_schema", "json_schema": schema}
+
+
+def tokens(chat: Mapping[str, Any]) -> dict[str, Any]:
+    """What the engine sampled, from its chat answer: fields for the top of a dialect's answer."""
+    choice = chat["choices"][0]
+    content = (choice.get("logprobs") or {}).get("content")
+    found = (
+        chat.get("prompt_token_ids"),
+        choice.get("token_ids"),
+        None if content is None else [entry["logprob"] for entry in content],
+        chat.get("policy_version"),
+    )
+    return {name: value for name, value in zip(TOKENS, found, strict=True) if value is not None}
+
+
+def reasoning_of(message: Mapping[str, Any]) -> str:
+    """The reasoning of a chat message that was split off, by the gateway or by the engine."""
+    return next(
+        (r for name in ("reasoning_content", "reasoning") if isinstance(r := message.get(name), str)), ""
+    )
+
+
+def errors_in(dialect: Dialect, response: web.StreamResponse) -> web.StreamResponse:
+    """``response``, where it is an error, as the dialect says errors."""
+    if isinstance(response, web.Response) and response.status >= 400 and isinstance(response.body, bytes):
+        response.body = dialect.error(response.status, response.body)
+    return response
+
+
+def named_event(event: Mapping[str, Any]) -> bytes:
+    """A server-sent event whose name is its type."""
+    return b"event: " + str(event["type"]).encode() + b"\ndata: " + msgspec.json.encode(event) + b"\n\n"

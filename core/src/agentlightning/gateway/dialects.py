@@ -1,0 +1,77 @@
+"""The dialects that are served, by path: OpenAI's Responses and Anthropic's Messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from agentlightning.gateway import messages, responses
+from agentlightning.gateway.dialect import Dialect, Said, named_event
+from agentlightning.gateway.messages_answer import message, message_error
+from agentlightning.gateway.messages_events import PING, message_events
+from agentlightning.gateway.replay import KEEP_ALIVE
+from agentlightning.gateway.responses_answer import response
+from agentlightning.gateway.responses_events import response_events
+
+
+class Responses:
+    """``POST /v1/responses``. Its errors are those of the chat API."""
+
+    name = "responses"
+    keep_alive = KEEP_ALIVE
+
+    def chat(self, asked: Mapping[str, Any], said: Said) -> dict[str, Any]:
+        """The chat body; arguments come back to the letter, so nothing need be looked up."""
+        return responses.chat_body(asked)
+
+    def answer(self, asked: Mapping[str, Any], chat: Mapping[str, Any]) -> dict[str, Any]:
+        """A ``response``."""
+        return response(asked, chat)
+
+    def events(self, answer: Mapping[str, Any]) -> Iterator[bytes]:
+        """Its stream."""
+        return response_events(answer)
+
+    def error(self, status: int, raw: bytes) -> bytes:
+        """As it is."""
+        return raw
+
+    def error_event(self, status: int, raw: bytes) -> bytes:
+        """An ``error`` event; its field ``error`` is what makes the SDK raise."""
+        error = msgspec.json.decode(raw)["error"]
+        head = {"type": "error", "code": error["code"], "message": error["message"], "param": None}
+        return named_event({**head, "error": error, "sequence_number": 0})
+
+
+class Messages:
+    """``POST /v1/messages``."""
+
+    name = "messages"
+    keep_alive = PING
+
+    def chat(self, asked: Mapping[str, Any], said: Said) -> dict[str, Any]:
+        """The chat body, with the arguments of earlier tool calls as the model wrote them."""
+        return messages.chat_body(asked, said)
+
+    def answer(self, asked: Mapping[str, Any], chat: Mapping[str, Any]) -> dict[str, Any]:
+        """A ``message``."""
+        return message(asked, chat)
+
+    def events(self, answer: Mapping[str, Any]) -> Iterator[bytes]:
+        """Its stream."""
+        return message_events(answer)
+
+    def error(self, status: int, raw: bytes) -> bytes:
+        """``{"type": "error", "error": {…}}``."""
+        return message_error(status, raw)
+
+    def error_event(self, status: int, raw: bytes) -> bytes:
+        """The same, as an event."""
+        return named_event(msgspec.json.decode(message_error(status, raw)))
+
+
+RESPONSES: Final[Dialect] = Responses()
+MESSAGES: Final[Dialect] = Messages()
+BY_PATH: Final[dict[str, Dialect]] = {"/v1/responses": RESPONSES, "/v1/messages": MESSAGES}

@@ -1,0 +1,128 @@
+"""Methods with a mark around what runs in them: each keeps its kind, its signature and what it returns.
+
+Invariant: a generator's mark holds while its own code runs, never across a yield.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from typing import Any
+
+from agentlightning.capture.entries import around
+from agentlightning.marks.entry import Entry
+
+Begun = Callable[[tuple[Any, ...]], Entry]
+"""One run of the method, given the positional arguments of the call."""
+
+
+def unmarked(function: Callable[..., Any]) -> Callable[..., Any]:
+    """What is under our wrapper, if ``function`` is one; wrappers of others copy the attribute and stay."""
+    wrapper, method = getattr(function, "__agl_unmarked__", (None, function))
+    return method if wrapper is function else function
+
+
+def wrapped(
+    method: Callable[..., Any], begun: Begun, inner: Callable[..., Any] | None = None
+) -> Callable[..., Any]:
+    """A wrapper of ``method``'s kind that marks what runs in it; ``inner``: what it calls instead of it."""
+    wrapper: Any
+    run = inner or method
+    if inspect.isasyncgenfunction(method):
+        wrapper = _async_generator(run, begun)
+    elif inspect.isgeneratorfunction(method):
+        wrapper = _generator(run, begun)
+    elif inspect.iscoroutinefunction(method):
+
+        async def coroutine(*args: Any, **kwargs: Any) -> Any:
+            entry = begun(args)
+            with entry.on():
+                value = await run(*args, **kwargs)
+            await entry.came(value)
+            return value
+
+        wrapper = coroutine
+    else:
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            entry = begun(args)
+            with entry.on():
+                result = run(*args, **kwargs)
+            if inspect.iscoroutine(result):
+                return _awaited(result, entry)
+            entry.returned(result)
+            return result
+
+        wrapper = call
+    functools.update_wrapper(wrapper, method)
+    wrapper = around(wrapper)
+    wrapper.__agl_unmarked__ = (wrapper, method)
+    made: Callable[..., Any] = wrapper
+    return made
+
+
+async def _awaited(result: Coroutine[Any, Any, Any], entry: Entry) -> Any:
+    """What a method left to be awaited, under its mark."""
+    with entry.on():
+        value = await result
+    await entry.came(value)
+    return value
+
+
+def _async_generator(
+    method: Callable[..., AsyncGenerator[Any, Any]], begun: Begun
+) -> Callable[..., AsyncGenerator[Any, Any]]:
+    """The last item is what it came to."""
+
+    async def stream(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
+        entry, item = begun(args), None
+        source = method(*args, **kwargs)
+        advance = source.__anext__()
+        try:
+            while True:
+                with entry.on():
+                    try:
+                        item = await advance
+                    except StopAsyncIteration:
+                        break
+                try:
+                    advance = source.asend((yield item))
+                except Exception as error:  # thrown in by the caller
+                    advance = source.athrow(error)
+            await entry.came(item)
+        finally:
+            with entry.on():
+                await source.aclose()
+
+    return stream
+
+
+def _generator(
+    method: Callable[..., Generator[Any, Any, Any]], begun: Begun
+) -> Callable[..., Generator[Any, Any, Any]]:
+    """What it returns, else the last item, is what it came to."""
+
+    def stream(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
+        entry, item = begun(args), None
+        source = method(*args, **kwargs)
+        advance = functools.partial(next, source)
+        try:
+            while True:
+                with entry.on():
+                    try:
+                        item = advance()
+                    except StopIteration as end:
+                        returned = end.value
+                        break
+                try:
+                    advance = functools.partial(source.send, (yield item))
+                except Exception as error:  # thrown in by the caller
+                    advance = functools.partial(source.throw, error)
+            entry.returned(item if returned is None else returned)
+            return returned
+        finally:
+            with entry.on():
+                source.close()
+
+    return stream

@@ -1,0 +1,309 @@
+"""All that ``agl run`` needs, open: store, gateway, engine, door; and the rollouts that are run with it.
+
+A process of the program is an attempt like any other: :class:`~agentlightning.runner.Runner` leases it, keeps
+its lease and its time, and settles it; its "agent" starts the process and waits. An entry's attempt waits for
+the word of the process that called it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from agentlightning.agents import LitAgent
+from agentlightning.capture.context import AttemptContext, current_attempt
+from agentlightning.child.begin import SDKS
+from agentlightning.child.frames import Denied, Enter, Entered, Leave, Left, ToProgram
+from agentlightning.child.settings import Settings
+from agentlightning.gateway import Gateway, Upstream
+from agentlightning.keys import Keys
+from agentlightning.plugins import Plugins, load, pick
+from agentlightning.programs import program
+from agentlightning.programs.door import Door, Guest
+from agentlightning.programs.environment import environment
+from agentlightning.programs.plan import POLICY, Plan, executable
+from agentlightning.programs.program import Processes, ProgramFailed, RewardFile
+from agentlightning.runner import Runner
+from agentlightning.runs import open_folder, open_run
+from agentlightning.specs import Server
+from agentlightning.store import Store, open_store
+from agentlightning.types import ProxyLLM, Resource, Rollout, RolloutConfig, new_id
+
+REWARD_FILE = "AGL_REWARD_FILE"
+"""Variable that names the file a program may write its reward into."""
+Work = Callable[[AttemptContext], Awaitable[float | None]]
+
+
+@dataclass(slots=True)
+class Ran:
+    """A process of the program, to its end. ``code``: negative for a signal; ``None``: its time was up."""
+
+    rollout: Rollout
+    code: int | None
+    guest: Guest | None
+
+
+class EntryFailed(Exception):
+    """An entry raised; the message is its error's."""
+
+
+class _Works(LitAgent[Any]):
+    """What the runner runs: the work that was registered for a rollout."""
+
+    def __init__(self) -> None:
+        self.works: dict[str, Work] = {}
+
+    async def rollout_async(self, task: Any, resources: dict[str, Resource], rollout: Rollout) -> Any:
+        context = current_attempt()
+        assert context is not None
+        return await self.works[rollout.rollout_id](context)
+
+
+@dataclass(slots=True, eq=False)
+class Session:
+    """Runs processes of the program. ``place``: of the store, as a person would name it."""
+
+    plan: Plan
+    run_id: str
+    folder: Path | None
+    place: str
+    store: Store
+    runner: Runner
+    door: Door
+    address: str
+    scratch: Path
+    """Where programs may write their reward; gone with the session where there is no run folder."""
+    watched: list[str]
+    resources_id: str
+    works: _Works
+    processes: Processes = field(default_factory=Processes)
+    entries: list[str] = field(default_factory=list)
+    """Rollouts of entries."""
+
+    async def run(self, index: int, started: Callable[[], None] = lambda: None) -> Ran:
+        """Run one process on the task of that index."""
+        task = self.plan.tasks[index]
+        one = _Process(self, task, started)
+        host = {"program": list(self.plan.command), "entries": self.plan.per_entry}
+        mode = "val" if self.plan.per_entry else "train"  # what is trained is then in the entries
+        rollout = await self.perform(task, one.work, metadata=host, task_id=str(index), mode=mode)
+        return Ran(rollout, one.code, one.guest)
+
+    async def perform(self, task: Any, work: Work, **fields: Any) -> Rollout:
+        """Make a rollout, lease it, and do its work; the rollout as it then stands."""
+        queued = await self.store.enqueue_rollout(
+            task,
+            resources_id=self.resources_id,
+            run_id=self.run_id,
+            config=RolloutConfig(timeout_seconds=self.plan.timeout),
+            **{**fields, "metadata": {**fields["metadata"], "tags": dict(self.plan.tags)}},
+        )
+        self.works.works[queued.rollout_id] = work
+        try:
+            lease = await self.store.start_attempt(queued.rollout_id, worker_id=self.runner.worker_id)
+            return await self.runner.perform(lease)
+        finally:
+            del self.works.works[queued.rollout_id]
+
+
+class _Process:
+    """One process: its attempt's work, and the entries that it opens attempts for."""
+
+    def __init__(self, session: Session, task: Any, started: Callable[[], None]) -> None:
+        self._session, self._task, self._started = session, task, started
+        self._entries: dict[str, tuple[asyncio.Future[Leave], asyncio.Task[Rollout]]] = {}
+        self.code: int | None = None
+        self.guest: Guest | None = None
+
+    async def work(self, context: AttemptContext) -> float | None:
+        """Run the process; its reward, if it wrote one. :class:`ProgramFailed` if it failed."""
+        session, plan = self._session, self._session.plan
+        reward = RewardFile(self._reward_file(context))
+        variables = environment(
+            os.environ, _settings(session, context, self._task), session.watched, plan.api_key_env
+        )
+        variables[REWARD_FILE] = str(reward.path)
+        guest = self.guest = session.door.expect(context)
+        if plan.per_entry:
+            guest.enter, guest.leave = self._enter, self._leave
+        command = plan.arguments(self._task)
+        command[0] = executable(command[0], variables)
+        try:
+            self.code = await program.run(command, variables, session.processes, self._started)
+        finally:
+            await session.door.dismiss(context)
+            await self._abandon()
+        if self.code:
+            raise ProgramFailed(program.told(self.code))
+        return reward.read()
+
+    def _reward_file(self, context: AttemptContext) -> Path:
+        given = self._session.plan.reward_file
+        if given is not None:
+            return Path(given.replace("{rollout}", context.rollout_id))
+        return self._session.scratch / f"{context.rollout_id}.reward"
+
+    # -------------------------------------------------------------------------------------------- entries
+    async def _enter(self, frame: Enter) -> ToProgram:
+        entered: asyncio.Future[Entered] = asyncio.get_running_loop().create_future()
+        left: asyncio.Future[Leave] = asyncio.get_running_loop().create_future()
+
+        async def work(context: AttemptContext) -> float | None:
+            assert self.guest is not None and context.key is not None
+            self.guest.contexts[context.attempt_id] = context
+            self._entries[context.attempt_id] = left, task
+            entered.set_result(Entered(context.rollout_id, context.attempt_id, context.key))
+            try:
+                end = await left
+            finally:
+                self.guest.contexts.pop(context.attempt_id, None)
+            if end.error is not None:
+                raise EntryFailed(end.error)
+            return end.reward
+
+        about = {"entry": frame.entry, "program": list(self._session.plan.command)}
+        task = asyncio.create_task(self._session.perform(frame.task, work, metadata=about))
+        waiting: set[asyncio.Future[Any]] = {entered, task}
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        if not entered.done():
+            return Denied(str(task.exception() or "its attempt ended before it began"))
+        self._session.entries.append(entered.result().rollout_id)
+        return entered.result()
+
+    async def _leave(self, frame: Leave) -> ToProgram:
+        found = self._entries.pop(frame.attempt_id, None)
+        if found is None:
+            return Denied(f"attempt {frame.attempt_id} is none of an entry of this process under way")
+        left, task = found
+        if not left.done():
+            left.set_result(frame)
+        return Left(str((await task).status))
+
+    async def _abandon(self) -> None:
+        """The process has ended inside of entries."""
+        for attempt_id in list(self._entries):
+            await self._leave(Leave(attempt_id, error="the program ended before its entry returned"))
+
+
+def _settings(session: Session, context: AttemptContext, task: Any) -> Settings:
+    assert context.key is not None and context.gateway is not None
+    return Settings(
+        rollout_id=context.rollout_id,
+        attempt_id=context.attempt_id,
+        key=context.key,
+        gateway=context.gateway,
+        door=session.address,
+        run_id=session.run_id,
+        model=POLICY,
+        task=task,
+        tags=dict(session.plan.tags),
+        policies=context.policies,
+        adapters=list(session.plan.adapters),
+        per_entry=session.plan.per_entry,
+    )
+
+
+@asynccontextmanager
+async def open_session(plan: Plan, plugins: Plugins | None = None) -> AsyncIterator[Session]:
+    """Everything open for ``plan``; closed in reverse, whatever happens."""
+    plugins = plugins or load()
+    async with AsyncExitStack() as stack:
+        run_id, folder, place = _place(plan, stack)
+        store = open_store(place, plugins=plugins)
+        stack.push_async_callback(store.close)
+        keys = Keys.from_env()
+        gateway = Gateway(store, keys, select=plan.select)
+        stack.push_async_callback(gateway.stop)
+        await gateway.start()
+        gateway.add_route(await _upstream(plan, plugins, stack))
+        door = Door(keys)
+        stack.push_async_callback(door.stop)
+        address = await door.start()
+        published = await store.add_resources({POLICY: ProxyLLM(endpoint=gateway.url, model=POLICY)})
+        works = _Works()
+        runner = Runner(works, store, gate=gateway, plugins=plugins, run_id=run_id)
+        yield Session(
+            plan=plan,
+            run_id=run_id,
+            folder=folder,
+            place=place,
+            store=store,
+            runner=runner,
+            door=door,
+            address=address,
+            scratch=folder or Path(stack.enter_context(TemporaryDirectory(prefix="agl-run-"))),
+            watched=_watched(plugins),
+            resources_id=published.resources_id,
+            works=works,
+        )
+
+
+def _place(plan: Plan, stack: AsyncExitStack) -> tuple[str, Path | None, str]:
+    """Run id, run folder and store. With a store elsewhere there is no folder."""
+    if plan.store is not None:
+        return plan.run_id or new_id("run"), None, plan.store
+    run = (
+        open_folder(plan.output, plan.name)
+        if plan.run_id is None
+        else open_run(plan.output, plan.name, 0, run=plan.run_id)
+    )
+    stack.callback(run.close)
+    return run.run_id, run.folder, str(run.folder / "store.sqlite")
+
+
+async def _upstream(plan: Plan, plugins: Plugins, stack: AsyncExitStack) -> Upstream:
+    """The engine: the one that was named, or one that serves the policy's folder from here."""
+    if (named := plan.engine()) is not None:
+        return named
+    spec = pick(plugins.drivers, "driver", plan.driver)
+    if spec.serve is not None:
+        engine: Server = spec.serve(policy=plan.policy, name=POLICY, options={})
+    else:
+        recipe = plugins.recipes["grpo"].factory()
+        engine = spec.factory(policy=plan.policy, name=POLICY, recipe=recipe, seed=0, options={})
+    stack.push_async_callback(engine.close)
+    llm = await engine.start()
+    return Upstream(
+        policy=POLICY,
+        url=llm.endpoint,
+        model=llm.model,
+        api_key=llm.api_key,
+        trainable=not plan.frozen,
+        version=lambda: 0,
+    )
+
+
+def _watched(plugins: Plugins) -> list[str]:
+    """Packages whose import may begin capture in a program: ours, SDKs, and the frameworks known here. An
+    environment of the program's own may have other adapters; they are found when an SDK is imported.
+    """
+    roots = {spec.framework.partition(".")[0] for spec in plugins.adapters.values()}
+    return sorted({"agentlightning", *SDKS, *roots})
+
+
+async def run_all(session: Session, ended: Callable[[Ran], None]) -> list[Ran]:
+    """Run a process for each task, at most ``concurrency`` at a time; ``ended`` is told of each."""
+    places = asyncio.Semaphore(session.plan.concurrency)
+
+    async def one(index: int) -> Ran:
+        async with places:
+            ran = await session.run(index)
+        ended(ran)
+        return ran
+
+    tasks: Sequence[asyncio.Task[Ran]] = [
+        asyncio.create_task(one(index)) for index in range(len(session.plan.tasks))
+    ]
+    try:
+        return list(await asyncio.gather(*tasks))
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise

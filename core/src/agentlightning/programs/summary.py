@@ -1,0 +1,151 @@
+"""What ``agl run`` captured: every call with its verdict, who made them, tools, tokens, rewards.
+
+Read from the store when the programs have ended, so that it says what is on record and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from agentlightning import semconv
+from agentlightning.capture.rewards import reward_of
+from agentlightning.credit.verdicts import unrecorded, verdicts
+from agentlightning.programs.program import status_of
+from agentlightning.programs.session import Ran, Session
+from agentlightning.types import Record
+
+UNNAMED = "unknown"
+_AT_ONCE = 100
+
+
+class Summary(msgspec.Struct, kw_only=True):
+    """One ``agl run``, over."""
+
+    run_id: str
+    store: str
+    folder: str | None = None
+    rollouts: list[str] = []
+    """Those of processes, then those of entries."""
+    statuses: dict[str, int] = {}
+    exit_codes: list[int | None] = []
+    """Of the processes, as a shell says them; ``null``: its time was up."""
+    failures: dict[str, int] = {}
+    """Reason → rollouts that failed so."""
+    calls: int = 0
+    verdicts: dict[str, int] = {}
+    unsure: dict[str, int] = {}
+    """Why calls are not exact: verdict and reason → calls."""
+    errors: int = 0
+    """Calls that got no answer."""
+    agents: dict[str, int] = {}
+    """Agent → calls; ``unknown``: nobody named itself."""
+    tools: dict[str, int] = {}
+    tokens_in: int = 0
+    tokens_out: int = 0
+    rewards: list[float] = []
+    processes: int = 0
+    """Processes in which capture began."""
+    adapters: list[str] = []
+    """Those that were on."""
+    warnings: list[str] = []
+    counts: dict[str, int] = {}
+    """What could not be kept, by reason."""
+    seconds: float = 0.0
+
+
+async def summarise(session: Session, ran: Sequence[Ran], seconds: float) -> Summary:
+    """Read what became of the session's rollouts."""
+    ids = [one.rollout.rollout_id for one in ran] + session.entries
+    summary = Summary(
+        run_id=session.run_id,
+        store=session.place,
+        folder=None if session.folder is None else str(session.folder),
+        rollouts=ids,
+        exit_codes=[None if one.code is None else status_of(one.code) for one in ran],
+        seconds=round(seconds, 3),
+    )
+    for start in range(0, len(ids), _AT_ONCE):
+        for record in await session.store.records(ids[start : start + _AT_ONCE]):
+            _add(summary, record)
+            await _add_spans(summary, session, record)
+    _add_guests(summary, session, ran)
+    for field in ("statuses", "failures", "verdicts", "unsure", "agents", "tools", "counts"):
+        setattr(summary, field, dict(Counter(getattr(summary, field)).most_common()))
+    return summary
+
+
+def _add(summary: Summary, record: Record) -> None:
+    """A rollout's calls."""
+    _count(summary.statuses, str(record.rollout.status))
+    if record.rollout.reason:
+        _count(summary.failures, record.rollout.reason)
+    judged = verdicts(record)
+    for call in record.calls:
+        summary.calls += 1
+        verdict = judged[call.call_id]
+        _count(summary.verdicts, verdict.kind)
+        if verdict.kind != "exact":
+            _count(summary.unsure, f"{verdict.kind}: {verdict.reason}")
+        summary.errors += call.status != "ok"
+        _count(summary.agents, call.tags.get("agent") or UNNAMED)
+        if call.choice == 0:
+            summary.tokens_in += call.prompt_tokens or len(call.prompt_ids or ())
+        summary.tokens_out += len(call.response_ids) if call.response_ids else call.completion_tokens or 0
+    if past := unrecorded(record):
+        _count(summary.counts, "calls-past-the-gateway", len(past))
+
+
+async def _add_spans(summary: Summary, session: Session, record: Record) -> None:
+    """A rollout's tools and rewards."""
+    after: str | None = None
+    while page := await session.store.query_spans(record.rollout.rollout_id, limit=1000, after=after):
+        for span in page:
+            if name := span.attributes.get(semconv.TOOL_NAME):
+                _count(summary.tools, str(name))
+            if (reward := reward_of(span)) is not None:
+                summary.rewards.append(reward.value)
+        if len(page) < 1000:
+            return
+        after = page[-1].span_id
+
+
+def _add_guests(summary: Summary, session: Session, ran: Sequence[Ran]) -> None:
+    """What the processes said of themselves."""
+    adapters: dict[str, str | None] = {}
+    for guest in (one.guest for one in ran if one.guest is not None):
+        summary.processes += len(guest.processes)
+        for reason, times in guest.counts.items():
+            _count(summary.counts, reason, times)
+        for name, error in guest.adapters.items():
+            if adapters.get(name, "") is not None:
+                adapters[name] = error
+    for reason, times in session.door.refused.items():
+        _count(summary.counts, f"refused-{reason}", times)
+    summary.adapters = sorted(name for name, error in adapters.items() if error is None and name != "wire")
+    for name, error in adapters.items():
+        if error is not None:
+            what = "the wire layer" if name == "wire" else f"adapter {name}"
+            summary.warnings.append(f"{what} is not on: {error}")
+    if summary.calls and not summary.processes:
+        summary.warnings.append(
+            "capture began in no process of the program, so its calls are known from the gateway only. "
+            "Is it Python, and is agl-core installed where it runs?"
+        )
+    if not summary.calls:
+        summary.warnings.append(
+            "no model call came to the gateway. Does the program read OPENAI_BASE_URL, or name a server?"
+        )
+
+
+def _count(counts: dict[str, int], name: str, times: int = 1) -> None:
+    counts[name] = counts.get(name, 0) + times
+
+
+def as_record(summary: Summary) -> dict[str, Any]:
+    """What the run's record says of it."""
+    record: dict[str, Any] = msgspec.to_builtins(summary)
+    return {**record, "total_seconds": summary.seconds}

@@ -1,0 +1,94 @@
+"""An attempt whose spans are kept in a list, and what it means that they are exact."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+
+from agentlightning import semconv
+from agentlightning.capture.context import AttemptContext, attempt_context
+from agentlightning.capture.tokens import unpack_ids, unpack_logprobs
+from agentlightning.capture.wire_call import LOGPROB_COUNT
+from agentlightning.testing import Exchange
+from agentlightning.testing.contract.tally import TALLY
+from agentlightning.types import Span
+from agentlightning.types.tokens import tokens_digest
+
+
+class Recording:
+    """One attempt. ``gateway=None``: the server is some other endpoint, so ids travel in the spans."""
+
+    def __init__(self, name: str, gateway: str | None) -> None:
+        self.spans: list[Span] = []
+        self.ended: Callable[[Span], object] = lambda span: None
+        """Called with each span when it is kept."""
+        self.context = AttemptContext(
+            rollout_id=f"ro-{name}",
+            attempt_id=f"at-{name}",
+            sink=self._keep,
+            key=f"agl-key-{name}",
+            gateway=gateway,
+        )
+
+    def _keep(self, span: Span) -> None:
+        self.spans.append(span)
+        self.ended(span)
+
+    def active(self) -> AbstractContextManager[AttemptContext]:
+        """Work for this attempt within the block."""
+        return attempt_context(self.context)
+
+    def named(self, name: str) -> list[Span]:
+        """Spans whose name begins so."""
+        return [span for span in self.spans if span.name.startswith(name)]
+
+    @property
+    def calls(self) -> list[Span]:
+        """Call spans in the order in which the calls began."""
+        return sorted(self.named(semconv.CALL_SPAN), key=lambda span: span.start_time)
+
+    def agents(self) -> list[str | None]:
+        """Who made the calls, in order."""
+        return [span.attributes.get(semconv.TAG_PREFIX + "agent") for span in self.calls]
+
+
+def assert_exact(recording: Recording, log: Iterable[Exchange]) -> None:
+    """Every answered request of this log is one call span of the attempt, token for token, in the same
+    order."""
+    exchanges = [exchange for exchange in log if exchange.status == 200]
+    calls = [span for span in recording.calls if span.status == "ok"]
+    answered = [span.attributes.get(semconv.RESPONSE_ID) for span in calls]
+    assert answered == [exchange.response_id for exchange in exchanges]
+    for span, exchange in zip(calls, exchanges, strict=True):
+        assert (span.rollout_id, span.attempt_id) == (
+            recording.context.rollout_id,
+            recording.context.attempt_id,
+        )
+        assert_same_tokens(span, exchange)
+
+
+def assert_each_exact(recording: Recording, log: Iterable[Exchange]) -> None:
+    """As :func:`assert_exact` where calls run at the same time: each is there, in whatever order, and with
+    every choice."""
+    exchanges = {x.response_id: x for x in log if x.status == 200}
+    calls = [span for span in recording.calls if span.status == "ok"]
+    assert len(calls) == sum(len(exchange.answers) for exchange in exchanges.values())
+    told = [(span.attributes[semconv.RESPONSE_ID], span.attributes[semconv.CHOICE]) for span in calls]
+    assert len(set(told)) == len(told)
+    for span in calls:
+        assert span.attempt_id == recording.context.attempt_id
+        assert_same_tokens(span, exchanges[span.attributes[semconv.RESPONSE_ID]])
+
+
+def assert_same_tokens(span: Span, exchange: Exchange) -> None:
+    """The span's digest and counts, and its ids and logprobs where it carries them, are the server's."""
+    answer = exchange.answers[span.attributes[semconv.CHOICE]]
+    attributes = span.attributes
+    assert attributes[semconv.TOKENS_DIGEST] == tokens_digest(exchange.prompt_ids, answer.ids)
+    assert attributes[semconv.PROMPT_COUNT] == len(exchange.prompt_ids)
+    assert attributes[semconv.RESPONSE_COUNT] == attributes[LOGPROB_COUNT] == len(answer.ids)
+    if semconv.RESPONSE_IDS in attributes:
+        assert unpack_ids(attributes[semconv.PROMPT_IDS]) == exchange.prompt_ids
+        assert unpack_ids(attributes[semconv.RESPONSE_IDS]) == answer.ids
+        assert unpack_logprobs(attributes[semconv.LOGPROBS]) == answer.logprobs
+    TALLY.found(exchange, attributes[semconv.CHOICE])

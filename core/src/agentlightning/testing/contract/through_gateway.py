@@ -1,0 +1,60 @@
+"""A leased attempt in front of a real gateway and store, and what they say of its calls afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Protocol
+
+from agentlightning.credit.verdicts import Verdict, verdicts
+from agentlightning.gateway import AttemptInfo, Gateway, Upstream
+from agentlightning.keys import Keys
+from agentlightning.store import SQLiteStore
+from agentlightning.testing.contract.recording import Recording
+from agentlightning.types import AttemptStatus, Record
+
+
+class Served(Protocol):
+    """A model server, scripted or real, that serves a policy called ``policy``."""
+
+    @property
+    def url(self) -> str:
+        """Base URL for an OpenAI client."""
+
+
+class Leased(Recording):
+    """A recording of an attempt that the store knows and the gateway serves."""
+
+    def __init__(self, store: SQLiteStore, gateway: Gateway, rollout_id: str, info: AttemptInfo) -> None:
+        super().__init__("leased", gateway.url)
+        self._store = store
+        self.context.rollout_id, self.context.attempt_id = rollout_id, info.attempt_id
+        self.context.key = gateway.open_attempt(info)
+
+    async def finish(self) -> tuple[Record, list[Verdict]]:
+        """End the attempt; its record, and the verdict of each call in order."""
+        context = self.context
+        await self._store.update_attempt(
+            context.rollout_id, context.attempt_id, AttemptStatus.SUCCEEDED, spans=self.spans
+        )
+        (record,) = await self._store.records([context.rollout_id])
+        found = verdicts(record)
+        return record, [found[call.call_id] for call in record.calls]
+
+
+@asynccontextmanager
+async def leased_attempt(server: Served, folder: Path) -> AsyncIterator[Leased]:
+    """A gateway before ``server`` with a store in ``folder``, and one attempt."""
+    store = SQLiteStore(folder / "store.sqlite")
+    gateway = Gateway(store, Keys())
+    gateway.add_route(Upstream(policy="policy", url=server.url, model="policy"))
+    await gateway.start()
+    try:
+        lease = await store.start_rollout({"question": 1}, worker_id="contract")
+        rollout_id, attempt = lease.rollout.rollout_id, lease.attempt
+        info = AttemptInfo(rollout_id=rollout_id, attempt_id=attempt.attempt_id, fence=attempt.fence, seed=1)
+        yield Leased(store, gateway, rollout_id, info)
+    finally:
+        await gateway.stop()
+        await store.close()

@@ -1,0 +1,109 @@
+"""Which calls are meant: names, patterns and predicates over a call's tags.
+
+One reading for everything that chooses calls: what a run trains, what a marked class trains, which policy
+answers whom. A name or a pattern means the call's ``agent``, its ``role`` or its ``node``. Invariant: a call
+that nobody named has the role ``unknown``, so that it too can be chosen.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+
+from agentlightning.types.base import Tags, UsageError
+
+Predicate = Callable[[Tags], bool]
+Select = str | Sequence[str] | Predicate | bool | None
+"""All calls (``None``, ``True``), none (``False``), a name, several, ``"re:…"`` over the whole name, or a
+predicate of the call's tags."""
+
+NAMING = ("agent", "role", "node")
+"""The tags that a name is looked for in."""
+UNKNOWN = "unknown"
+"""The role of calls that nobody named."""
+FORMS = "give a name, a list of names, 're:<pattern>', or a function (tags) -> bool"
+
+
+class BadSelect(UsageError, ValueError):
+    """A ``select`` that cannot be read, or a predicate that fails on a call's tags."""
+
+
+def selector(select: Select, what: str = "select") -> Predicate:
+    """``select`` as a predicate of a call's tags. ``what``: how errors call it. :class:`BadSelect` says what
+    cannot be read; so does the predicate where a function of the user's raises.
+    """
+    if select is None or isinstance(select, bool):
+        return lambda tags: select is not False
+    if callable(select):
+        return _predicate(select, what)
+    if isinstance(select, str):
+        return _named(select, what)
+    if not isinstance(select, Sequence) or not all(isinstance(name, str) for name in select):
+        raise BadSelect(f"{what} is {select!r} ({type(select).__name__}): {FORMS}")
+    if not select:
+        raise BadSelect(f"{what} is an empty list, which means nobody: {FORMS}")
+    each = [_named(name, what) for name in select]
+    return lambda tags: any(matches(tags) for matches in each)
+
+
+def policy_for(policies: Mapping[str, str], tags: Tags) -> str | None:
+    """The policy of a call under ``{name or "re:pattern": policy}``: the first entry that matches."""
+    return next((policy for name, policy in policies.items() if _named(name, "policies")(tags)), None)
+
+
+def named(tags: Tags) -> Tags:
+    """``tags``, with the role ``unknown`` where nobody said agent, role or node; ``tags`` is not changed."""
+    said = {tag for tag in NAMING if tag in tags and not (tag == "role" and tags[tag] == UNKNOWN)}
+    if not said:
+        return {**tags, "role": UNKNOWN}
+    if tags.get("role") != UNKNOWN:
+        return tags
+    role = {"role": tags["agent"]} if "agent" in said else {}
+    return {**{tag: value for tag, value in tags.items() if tag != "role"}, **role}
+
+
+def caller(tags: Tags) -> str:
+    """How a call's maker is called, for people: its agent, else its node, else its role."""
+    return tags.get("agent") or tags.get("node") or tags.get("role") or UNKNOWN
+
+
+@lru_cache(maxsize=1024)
+def _named(name: str, what: str) -> Predicate:
+    """A name, or a pattern."""
+    if not name.startswith("re:"):
+        if not name.strip():
+            raise BadSelect(f"{what}: {name!r} is no name: {FORMS}")
+        return lambda tags: name in (tags.get("agent"), tags.get("role"), tags.get("node"))
+    try:
+        pattern = re.compile(name[3:])
+    except re.error as error:
+        raise BadSelect(f"{what}: {name[3:]!r} is not a regular expression: {error}") from None
+    if not pattern.pattern:
+        raise BadSelect(f"{what}: 're:' has no pattern after it, and would match nobody")
+    return lambda tags: any(tag in tags and pattern.fullmatch(tags[tag]) is not None for tag in NAMING)
+
+
+def _predicate(function: Predicate, what: str) -> Predicate:
+    """A user's function, checked as far as can be, and given tags that it may change without effect."""
+    called = getattr(function, "__qualname__", type(function).__name__)
+    if inspect.iscoroutinefunction(function):
+        raise BadSelect(f"{what}: {called}() is a coroutine function; a predicate must answer at once")
+    try:
+        inspect.signature(function).bind({})
+    except TypeError as error:
+        raise BadSelect(f"{what}: {called}() does not take one argument, a call's tags ({error})") from None
+    except ValueError:  # written in C, without a signature to look at
+        pass
+
+    def chosen(tags: Tags) -> bool:
+        try:
+            return bool(function(dict(tags)))
+        except Exception as error:
+            raise BadSelect(
+                f"{what}: {called}() raised {type(error).__name__}: {error} for the tags {tags}; not every "
+                "call has every tag, so read them with tags.get(…)"
+            ) from error
+
+    return chosen

@@ -1,0 +1,31 @@
+"""TinyAgents adapter: every model call of a ``tinyagents`` app is recorded with the agent that made it.
+
+Native doors: the methods that run an ``Agent`` and its tools. Core's wire layer has the token ids. Invariant:
+``uninstrument`` leaves TinyAgents as it was.
+"""
+
+from __future__ import annotations
+
+from agentlightning.capture.adapter import AdapterInstrumentor
+from agentlightning.capture.identity import IDENTITY
+from agl_tinyagents import turns
+from agl_tinyagents.identity import entry_methods, identity
+from agl_tinyagents.package import INSTRUMENTS
+
+__all__ = ["TinyAgentsInstrumentor", "entry_methods", "identity"]
+
+
+class TinyAgentsInstrumentor(AdapterInstrumentor):
+    """Instruments TinyAgents; switches core's capture on where that is not done yet."""
+
+    instruments = INSTRUMENTS
+
+    def begin(self) -> None:
+        """Wrap what runs agents and tools; each step is undone by ``uninstrument``."""
+        from tinyagents import Agent
+
+        self.patch(Agent, "run", turns.run)
+        self.patch(Agent, "stream", turns.stream)
+        missing = "tinyagents-tool-spans-unavailable"  # private: a later version may do without
+        self.patch_private(Agent, "_call_tool", turns.call_tool, missing)
+        self.add(IDENTITY, identity)

@@ -1,0 +1,17 @@
+"""Who is calling, in the terms of TinyAgents: the agent whose turn it is."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from agentlightning.capture.scene import identity as identity
+
+
+def entry_methods(cls: type) -> Sequence[str]:
+    """The methods that run an ``Agent``, which ``@agl.agent`` marks; ``()`` for other classes."""
+    if "tinyagents" not in sys.modules:  # then cls is none of its classes: do not import it for this
+        return ()
+    from tinyagents import Agent
+
+    return ("run", "stream") if issubclass(cls, Agent) else ()

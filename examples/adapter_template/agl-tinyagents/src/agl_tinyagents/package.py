@@ -1,0 +1,8 @@
+"""What this adapter instruments, and with which versions it is tested."""
+
+from __future__ import annotations
+
+from typing import Final
+
+INSTRUMENTS: Final = ("tinyagents >= 1, < 2",)
+TESTED: Final = {"tinyagents": ("1.0",), "openai": ("2.54.0", "3.51.0")}

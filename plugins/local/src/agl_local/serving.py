@@ -1,0 +1,123 @@
+"""A policy folder behind an engine: how it is loaded, where the engine runs, and serving without training.
+
+Invariant: an engine that was begun is closed, also one whose start was given up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import torch
+
+from agentlightning.types import LLM, UsageError
+
+from .config import ConfigError, read_json
+from .options import Options, pick_device, read_options
+from .policy import Policy, load_policy
+from .process import EngineProcess
+from .request import EngineError
+from .thread import EngineThread
+
+T = TypeVar("T")
+
+
+class Refused(UsageError, ValueError):
+    """A recipe or a policy that this driver cannot work with, and why."""
+
+
+class Serving(Protocol):
+    """What is asked of an engine, wherever it runs."""
+
+    address: str
+
+    def start(self) -> str: ...
+    def update(self, state: bytes, version: int) -> int: ...
+    def close(self) -> None: ...
+
+
+def load(path: Path, device: str | torch.device, dtype: str) -> Policy:
+    """``load_policy``, whose complaints about the folder are ones that a person can mend."""
+    try:
+        return load_policy(path, device, dtype)
+    except UsageError:
+        raise
+    except (ValueError, OSError) as error:
+        where = "" if str(path) in str(error) else f"{path}: "
+        raise Refused(f"{where}{error}") from error
+
+
+def make_engine(path: Path, name: str, o: Options, loaded: Policy | None = None) -> Serving:
+    """The engine of a policy folder, not started. ``loaded``: the policy in float32, if it is in memory."""
+    device = pick_device(o.device)
+    if o.engine == "thread":
+        fits = loaded is not None and o.dtype == "float32"
+        served = loaded if loaded is not None and fits else load(path, device, o.dtype)
+        return EngineThread(
+            served, name=name, slots=o.slots, max_len=o.max_len, deterministic=o.deterministic
+        )
+    threads = 1 if o.deterministic else o.threads
+    threads = threads if o.engine_threads is None else o.engine_threads
+    return EngineProcess(
+        path,
+        name=name,
+        threads=threads,
+        slots=o.slots,
+        max_len=o.max_len,
+        device=device,
+        dtype=o.dtype,
+        deterministic=o.deterministic,
+    )
+
+
+class LocalServer:
+    """Serves the model folder ``policy`` under ``name``, as it is. ``options``: those of the driver, of which
+    the engine's count.
+    """
+
+    def __init__(self, policy: str | Path, name: str, options: Mapping[str, Any] | None = None) -> None:
+        self.path = Path(policy)
+        self.name = name
+        self.options: Options = read_options(options)
+        self._engine: Serving | None = None
+        self._closed = False
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="local-server")
+
+    async def start(self) -> LLM:
+        """Serve it. Raises UsageError for a folder that cannot be used."""
+        try:
+            address = await self._call(self._open)
+        except (ConfigError, EngineError) as error:
+            raise Refused(f"policy {self.name!r} ({self.path}) cannot be served: {error}") from error
+        return LLM(endpoint=f"{address}/v1", model=self.name)
+
+    async def close(self) -> None:
+        """Stop the engine, also one that is still starting. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._engine is not None:
+            await asyncio.to_thread(self._engine.close)
+        last = self._worker.submit(self._shut)
+        self._worker.shutdown(wait=False)
+        await asyncio.shield(asyncio.wrap_future(last))
+
+    async def _call(self, function: Callable[..., T], *args: Any) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._worker, function, *args)
+
+    def _open(self) -> str:
+        if self._engine is not None or self._closed:
+            raise RuntimeError(f"the server of policy {self.name!r} has been started or closed already")
+        read_json(self.path / "config.json")  # what is no policy's folder is said here, not by a child
+        engine = self._engine = make_engine(self.path, self.name, self.options)
+        if self._closed:  # while the policy was loaded
+            raise RuntimeError(f"the server of policy {self.name!r} has been closed")
+        return engine.start()
+
+    def _shut(self) -> None:
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            engine.close()

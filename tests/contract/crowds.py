@@ -1,0 +1,10 @@
+"""The suite's ``crowds``, which lives in ``agentlightning.testing.contract``."""
+
+from __future__ import annotations
+
+from agentlightning.testing.contract.crowds import (
+    WORKER as WORKER,
+    CrowdsContract as CrowdsContract,
+    assert_apart as assert_apart,
+    busy as busy,
+)

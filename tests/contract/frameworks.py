@@ -1,0 +1,32 @@
+"""The frameworks under contract: the rows of the table of adapters, and where their tests are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from agentlightning.testing.contract.features import (
+    FEATURES as FEATURES,
+    LACKS as LACKS,
+    STREAM as STREAM,
+    feature as feature,
+    features_of as features_of,
+    lacking as lacking,
+)
+
+FRAMEWORKS = {
+    "agent_framework": ("Agent Framework", "agent-framework-core"),
+    "agentscope": ("AgentScope", "agentscope"),
+    "autogen": ("AutoGen", "autogen-agentchat"),
+    "crewai": ("CrewAI", "crewai"),
+    "langchain": ("LangChain", "langchain"),
+    "langgraph": ("LangGraph", "langgraph"),
+    "openai_agents": ("OpenAI Agents", "openai-agents"),
+    "openai_sdk": ("openai SDK", "openai"),
+    "pydantic_ai": ("Pydantic AI", "pydantic-ai-slim"),
+}
+"""By folder: the name people use, and the distribution whose version is the row's."""
+
+
+def folder_of(path: Path) -> str | None:
+    """The framework's folder that a test file stands in; ``None`` elsewhere."""
+    return next((part for part in reversed(path.parts) if part in FRAMEWORKS), None)

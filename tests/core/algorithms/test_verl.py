@@ -1,0 +1,88 @@
+"""verl's configuration is read into recipe, options and what is handed on; each entry has one place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import agentlightning as agl
+from agentlightning.algorithms.verl import OPTIONS, RECIPE, BadConfiguration
+from agentlightning.recipes import FIELDS
+
+
+def test_the_tree_names_recipe_options_policy_and_the_rest() -> None:
+    found = agl.VERL(
+        {
+            "algorithm": {"adv_estimator": "rloo", "use_kl_in_reward": False},
+            "data": {"train_batch_size": 16, "max_prompt_length": 512},
+            "actor_rollout_ref": {
+                "model": {"path": "models/qwen"},
+                "rollout": {"n": 4, "temperature": 0.8},
+                "actor": {
+                    "clip_ratio": 0.1, "clip_ratio_high": 0.3, "ppo_epochs": 2, "use_kl_loss": True,
+                    "kl_loss_coef": 0.02, "kl_loss_type": "low_var_kl", "optim": {"lr": 1e-6},
+                },
+            },
+            "trainer": {"n_gpus_per_node": 2, "save_freq": 5, "test_freq": None},
+            "agentlightning": {"recipe": {"normalise": "token"}, "options": {"python": "py"}},
+        },
+        keep=3,
+    )  # fmt: skip
+    assert found.recipe == agl.GRPO(
+        normalise="token", baseline="rloo", scale="none", group_size=4, temperature=0.8, clip_low=0.1,
+        clip_high=0.3, epochs=2, kl=0.02,
+    )  # fmt: skip
+    assert found.options == {
+        "ranks": 2, "save_every": 5, "lr": 1e-6, "python": "py", "keep": 3,
+        "overrides": ["data.max_prompt_length=512"],
+    }  # fmt: skip
+    assert (found.policy, found.batch_size) == ("models/qwen", 16)
+
+
+def test_dotted_keys_say_the_same() -> None:
+    nested = agl.VERL({"trainer": {"n_gpus_per_node": 4}, "actor_rollout_ref": {"rollout": {"n": 2}}})
+    dotted = agl.VERL({"trainer.n_gpus_per_node": 4, "actor_rollout_ref.rollout.n": 2})
+    assert (nested.recipe, nested.options) == (dotted.recipe, dotted.options)
+
+
+def test_without_a_term_a_coefficient_says_nothing() -> None:
+    assert agl.VERL({"actor_rollout_ref.actor.kl_loss_coef": 0.5}).recipe.kl == 0.0
+
+
+@pytest.mark.parametrize(("config", "said"), [
+    ({"algorithm": {"adv_estimator": "gae"}}, "known are grpo"),
+    ({"algorithm": {"use_kl_in_reward": True}}, "use_kl_loss"),
+    ({"critic": {"optim": {"lr": 1e-5}}}, "critic.optim.lr: advantages come from credit"),
+    ({"trainer": {"total_epochs": 2}}, r"Trainer\(steps"),
+    ({"actor_rollout_ref.actor.use_kl_loss": True, "actor_rollout_ref.actor.kl_loss_type": "mse"}, "k3"),
+    ({"agentlightning": {"recipy": "grpo"}}, "no entry 'recipy'"),
+    ({"agentlightning": {"recipe": "gpro"}}, "known: grpo, rloo"),
+    ({"agentlightning": {"recipe": {"group_sise": 2}}}, "group_size"),
+    ({"agentlightning": {"recipe": {"group_size": 2}}, "actor_rollout_ref.rollout.n": 4}, "says it too"),
+])  # fmt: skip
+def test_what_belongs_elsewhere_is_refused_by_name(config: dict[str, Any], said: str) -> None:
+    with pytest.raises(BadConfiguration, match=said):
+        agl.VERL(config)
+
+
+def test_a_recipe_and_the_tree_do_not_both_say_it() -> None:
+    assert agl.VERL(recipe=agl.RLOO(group_size=2)).recipe == agl.RLOO(group_size=2)
+    with pytest.raises(BadConfiguration, match="group_size"):
+        agl.VERL({"actor_rollout_ref.rollout.n": 4}, recipe=agl.RLOO())
+
+
+def test_several_policies_are_for_the_local_driver() -> None:
+    from agentlightning.serving import BadPolicies, spec_of
+
+    trainer = agl.Trainer(agl.VERL(), policy={"wolves": "a", "villagers": "b"})
+    if "verl" not in trainer.plugins.drivers:
+        pytest.skip("the plugin agl-verl is not installed")
+    with pytest.raises(BadPolicies, match="one policy a run"):
+        spec_of(trainer.plugins, trainer.driver, trainer.served)
+
+
+def test_every_entry_goes_to_something_there_is() -> None:
+    assert set(RECIPE.values()) <= set(FIELDS)
+    options = pytest.importorskip("agl_verl.options").Options
+    assert set(OPTIONS.values()) <= set(options.__struct_fields__)

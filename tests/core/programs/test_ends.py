@@ -1,0 +1,168 @@
+"""How programs end: by themselves, a signal, the clock, a fault of ours; and what is kept of them."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sqlite3
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from core.programs.running import CALL, run, run_command
+
+from agentlightning.programs.plan import CannotStart, Plan
+from agentlightning.programs.session import open_session
+from agentlightning.store import StoreError
+from agentlightning.testing import Reply, ScriptedModelServer
+from agentlightning.types import AttemptStatus
+
+
+@pytest.fixture
+def server() -> Iterator[ScriptedModelServer]:
+    with ScriptedModelServer() as one:
+        yield one
+
+
+@pytest.mark.parametrize(
+    ("end", "code", "reason"),
+    [
+        ("raise SystemExit(3)", 3, "exited with status 3"),
+        ("raise ValueError('no')", 1, "exited with status 1"),
+        ("import os; os._exit(7)", 7, "exited with status 7"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", 137, "signal 9 (SIGKILL)"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGTERM)", 143, "signal 15 (SIGTERM)"),
+    ],
+)
+async def test_what_was_recorded_survives_any_end(
+    tmp_path: Path, server: ScriptedModelServer, end: str, code: int, reason: str
+) -> None:
+    outcome = await run(
+        tmp_path, f"{CALL}\nask()\nimport agentlightning as agl\nagl.emit_reward(1)\n{end}", server
+    )
+    assert outcome.summary.exit_codes == [code]
+    (attempt,) = outcome.attempts
+    assert attempt.status is AttemptStatus.FAILED and reason in (attempt.reason or "")
+    assert outcome.kinds == ["exact"] and outcome.summary.rewards == [1.0]
+    assert outcome.summary.counts == {}
+
+
+async def test_a_program_that_hangs_is_ended_with_its_children(
+    tmp_path: Path, server: ScriptedModelServer
+) -> None:
+    source = f"""
+import json, os, signal, subprocess, sys, urllib.request
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+child = subprocess.Popen([sys.executable, "-S", "-c", "import signal; signal.pause()"])
+print(child.pid, file=open({str(tmp_path / "pid")!r}, "w"), flush=True)
+body = json.dumps({{"model": "any", "messages": [{{"role": "user", "content": "hi"}}]}}).encode()
+head = {{"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"], "Content-Type": "application/json"}}
+url = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
+urllib.request.urlopen(urllib.request.Request(url, body, head))
+signal.pause()
+"""
+    outcome = await run(tmp_path, source, server, timeout=8.0)
+    (attempt,) = outcome.attempts
+    assert attempt.status is AttemptStatus.TIMEOUT and outcome.summary.exit_codes == [None]
+    assert outcome.kinds == ["gateway-only"]
+    pid = int((tmp_path / "pid").read_text())
+    if sys.platform == "linux":
+        status = Path(f"/proc/{pid}/stat")
+        assert not status.exists() or status.read_text().split()[2] == "Z"
+
+
+async def test_a_process_that_is_left_behind_is_cut_off(tmp_path: Path, server: ScriptedModelServer) -> None:
+    source = f"""{CALL}
+import os, time
+reader, writer = os.pipe()
+if not os.fork():
+    os.setsid(); ask("left behind"); os.write(writer, b"!"); time.sleep(30); os._exit(0)
+os.read(reader, 1)
+"""
+    outcome = await run(tmp_path, source, server)
+    assert outcome.summary.exit_codes == [0] and outcome.asked == ["left behind"]
+    assert outcome.summary.counts["process-left-behind"] == 1
+
+
+async def test_a_stream_that_is_never_read_is_on_record(tmp_path: Path, server: ScriptedModelServer) -> None:
+    source = f"""{CALL}
+from openai import OpenAI
+import os
+stream = OpenAI().chat.completions.create(
+    model="any", messages=[{{"role": "user", "content": "hi"}}], stream=True)
+next(stream)
+os._exit(0)
+"""
+    outcome = await run(tmp_path, source, server)
+    assert len(outcome.kinds) == 1 and outcome.kinds != ["exact"]  # nobody read it to its end
+
+
+async def test_an_engine_that_fails_is_the_reason(tmp_path: Path) -> None:
+    with ScriptedModelServer(lambda body: Reply(status=500, message="no")) as server:
+        outcome = await run(tmp_path, f"{CALL}\nask()", server)
+    assert outcome.summary.errors == 1 and outcome.summary.exit_codes == [1]
+    assert (outcome.attempts[0].reason or "").startswith("model-5xx")
+
+
+async def test_a_store_that_cannot_write_ends_the_run(tmp_path: Path, server: ScriptedModelServer) -> None:
+    plan = Plan(
+        command=[sys.executable, "-c", f"{CALL}\nask()"],
+        upstream=server.url,
+        model="scripted",
+        output=tmp_path / "runs",
+    ).check()
+    with pytest.raises(StoreError):
+        async with open_session(plan) as session:
+            assert session.folder is not None
+
+            def spoil() -> None:
+                other = sqlite3.connect(session.folder / "store.sqlite")  # type: ignore[operator]
+                other.executescript(
+                    "CREATE TRIGGER a BEFORE INSERT ON calls BEGIN SELECT RAISE(FAIL, 'disk full'); END;"
+                    "CREATE TRIGGER b BEFORE UPDATE ON attempts BEGIN SELECT RAISE(FAIL, 'disk full'); END;"
+                )
+                other.close()
+
+            await session.run(0, spoil)
+    assert not [e for e in server.log if e.status != 200]  # the engine answered; the agent did not hear of it
+
+
+async def test_a_run_that_is_cancelled_ends_its_programs(tmp_path: Path, server: ScriptedModelServer) -> None:
+    plan = Plan(
+        command=[sys.executable, "-c", "import signal; signal.pause()"],
+        upstream=server.url,
+        model="scripted",
+        output=tmp_path / "runs",
+    ).check()
+    async with open_session(plan) as session:
+        began = asyncio.Event()
+        work = asyncio.create_task(session.run(0, began.set))
+        await began.wait()
+        (process,) = session.processes.running
+        work.cancel()
+        await asyncio.wait({work})
+        assert process.returncode == -signal.SIGTERM
+        assert not session.processes.running
+
+
+@pytest.mark.parametrize(
+    ("program", "code"), [("no-such-program", 127), ("/no/such", 127), (".", 126), ("./script", 126)]
+)
+def test_a_program_that_cannot_be_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, code: int
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "script").write_text("#!/bin/sh\n")
+    with pytest.raises(CannotStart) as refused:
+        Plan(command=[program], upstream="http://127.0.0.1:1/v1", model="m").check()
+    assert refused.value.code == code and program in str(refused.value)
+    assert [p.name for p in tmp_path.iterdir()] == ["script"]
+
+
+async def test_a_program_that_closes_all_its_files_is_heard_again(
+    tmp_path: Path, server: ScriptedModelServer
+) -> None:
+    source = f"{CALL}\nimport os\nask('before')\nos.closerange(3, 64)\nask('after', OpenAI())"
+    outcome = await run_command(tmp_path, [sys.executable, "-c", source], server)
+    assert outcome.summary.exit_codes == [0] and outcome.kinds == ["exact"] * 2

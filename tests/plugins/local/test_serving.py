@@ -1,0 +1,121 @@
+"""A policy that is served and not trained; checkpoints of a driver that is one of several."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from plugins.local.driver_fixtures import saved_policy
+from plugins.local.test_driver_loop import PROMPT, FakeJob, post, started
+
+from agentlightning.types import UsageError
+from agl_local.checkpoint import CheckpointError, back_to, saved_steps
+from agl_local.options import OptionError
+from agl_local.plugin import agl_drivers, make_server
+from agl_local.policy import fingerprint
+from agl_local.process import EngineProcess
+from agl_local.serving import LocalServer
+
+
+@pytest.mark.parametrize("engine", ["thread", "process"])
+async def test_it_is_served_as_it_is(tmp_path: Path, engine: str) -> None:
+    policy = saved_policy(tmp_path / "policy")
+    options = {"engine": engine, "threads": 1, "slots": 2}
+    server = make_server(policy=policy, name="old", options=options)
+    llm = await server.start()
+    try:
+        assert llm.model == "old"
+        with pytest.raises(RuntimeError, match="started or closed already"):
+            await server.start()
+        body = {"prompt": PROMPT, "max_tokens": 4, "temperature": 0.0, "seed": 1}
+        first, second = [await asyncio.to_thread(post, llm, body) for _ in range(2)]
+        assert first["choices"][0]["token_ids"] == second["choices"][0]["token_ids"]
+        assert first["policy_version"] == 0
+    finally:
+        await server.close()
+        await server.close()
+
+
+async def test_what_cannot_be_served_is_said(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="no option 'slot'"):
+        LocalServer(tmp_path, "old", {"slot": 1})
+    for folder in (tmp_path / "none", tmp_path):
+        server = LocalServer(folder, "old")
+        with pytest.raises(UsageError, match=r"config\.json"):
+            await server.start()
+        await server.close()
+    (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
+    server = LocalServer(tmp_path, "old", {"threads": 1})
+    with pytest.raises(UsageError, match=r"policy 'old' .* cannot be served"):
+        await server.start()
+    await server.close()
+
+
+async def test_a_start_that_is_given_up_leaves_no_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    greeting = threading.Event()
+    processes: list[Any] = []
+    real = EngineProcess._greet
+
+    def greet(self: EngineProcess, deadline: float) -> None:
+        processes.append(self._process)
+        greeting.set()
+        real(self, deadline)
+
+    monkeypatch.setattr(EngineProcess, "_greet", greet)
+    server = LocalServer(saved_policy(tmp_path / "policy"), "old", {"threads": 1})
+    start = asyncio.create_task(server.start())
+    assert await asyncio.to_thread(greeting.wait, 60)
+    start.cancel()
+    await asyncio.wait([start])
+    await server.close()
+    assert processes[0].poll() is not None
+
+
+async def test_a_driver_goes_back_to_a_step_and_forgets_what_came_after(tmp_path: Path) -> None:
+    policy = saved_policy(tmp_path / "policy")
+    driver, llm = await started(policy, save_every=1, keep=3)
+    try:
+        job = FakeJob(driver, llm, tmp_path, steps=3)
+        await driver.run(job)
+        digests = [report.params_digest for report in job.reports]
+    finally:
+        await driver.close()
+    assert agl_drivers()[0].several
+    again, _ = await started(policy, save_every=1, keep=3)
+    try:
+        assert await again.checkpoints(tmp_path) == [1, 2, 3]
+        assert (await again.resume(tmp_path, 2))[0] == 2
+        assert again.version == 2 and fingerprint(again._loaded().model) == digests[1]
+        assert await again.checkpoints(tmp_path) == [1, 2]
+        assert await again.resume(tmp_path, 0) == (0, {}) and await again.checkpoints(tmp_path) == []
+    finally:
+        await again.close()
+
+
+async def test_superfluous_checkpoints_go_when_the_job_knows_of_the_new_one(tmp_path: Path) -> None:
+    driver, llm = await started(saved_policy(tmp_path / "policy"), save_every=1, keep=1)
+    there: list[list[int]] = []
+
+    class Job(FakeJob):
+        async def saved(self, folder: Path, step: int) -> None:
+            there.append(saved_steps(folder.parent))
+
+    try:
+        await driver.run(Job(driver, llm, tmp_path, steps=3))
+    finally:
+        await driver.close()
+    assert there == [[1], [1, 2], [2, 3]] and saved_steps(tmp_path / "checkpoints") == [3]
+
+
+def test_nothing_is_removed_before_the_checkpoint_is_known_to_be_whole(tmp_path: Path) -> None:
+    for step in (1, 2, 3):
+        (tmp_path / f"step-{step:06d}").mkdir()
+    with pytest.raises(CheckpointError, match=r"step-000002 is no checkpoint"):
+        back_to(tmp_path, 2)
+    assert saved_steps(tmp_path) == [1, 2, 3]
+    assert back_to(tmp_path, 0) is None and saved_steps(tmp_path) == []
