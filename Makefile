@@ -12,7 +12,7 @@ PIP := $(PY) -m pip install --quiet --disable-pip-version-check -c constraints.t
 PATHS := -e ./core -e ./plugins/local -e ./plugins/verl -e "./adapters/autogen[instruments,mcp]" $(patsubst %/pyproject.toml,-e ./%,$(filter-out adapters/autogen/%,$(wildcard adapters/*/pyproject.toml)))
 MANIFESTS := constraints.txt pyproject.toml $(wildcard core/pyproject.toml plugins/*/pyproject.toml adapters/*/pyproject.toml)
 
-.PHONY: help demo werewolf test test-slow test-adapters drills-core drill-verify quickstarts test-verl drill-verl failing lint fix wheels real-data seeds bench clean
+.PHONY: help demo werewolf test test-slow test-adapters drills-core drill-verify quickstarts test-verl test-vllm drill-verl failing lint fix wheels real-data seeds bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -65,6 +65,9 @@ test-verl: .venv/demo ## verl's own trainer trains the demo's agent on CPU; the 
 
 drill-verl: .venv/demo ## kill -9 trainer, verl, one of its workers and its engine; the last line is JSON
 	@$(PY) tests/drills/verl.py
+
+test-vllm: ## the gateway and capture before a real vLLM on CPU; the last line is JSON
+	@python=$$($(PYTHON) scripts/environment latest) && "$$python" bench/real_vllm/run.py
 
 real-data: .venv/demo ## the agent over real SVAMP and GSM8K problems; the last line is JSON
 	@$(PY) examples/calc_x/real_data.py

@@ -50,6 +50,19 @@ def test_the_terminal_shows_progress_comparison_and_what_was_counted(tmp_path: P
     assert "\x1b[?25h" in text or not terminal  # the cursor is given back
 
 
+def test_each_steps_reward_is_shown_once_whether_one_policy_is_trained_or_several(tmp_path: Path) -> None:
+    for trained in ([], ["a", "b"]):
+        tracker = ConsoleTracker(tmp_path, Console(file=io.StringIO(), width=100))
+        tracker.start({**RUN, "trained": trained})
+        for step in range(3):
+            for policy in trained or ["p"]:
+                metrics = {"reward_mean": 0.25 * (step + 1), "credit_mean": 0.5, "tokens": 1.0}
+                report = StepReport(run_id="r", step=step, policy=policy, policy_version=1, metrics=metrics)
+                tracker.step(report)
+        assert tracker.rewards == [0.25, 0.5, 0.75]
+        assert all(len(values) == 3 for values in tracker.policies.values())
+
+
 def test_calls_of_attempts_that_were_left_behind_are_no_failed_captures(tmp_path: Path) -> None:
     out = io.StringIO()
     tracker = ConsoleTracker(tmp_path, Console(file=out, width=120))

@@ -98,13 +98,15 @@ class ConsoleTracker:
 
     def _note(self, report: StepReport) -> bool:
         """Take note of a step; whether all policies have reported it. Its rollouts are theirs together."""
-        if report.policy in self.policies:
-            self.policies[report.policy].append(report.metrics.get("credit_mean", float("nan")))
-            self._latest[report.policy] = report
-        if max((len(values) for values in self.policies.values()), default=0) <= len(self.rewards) > 0:
-            return min(map(len, self.policies.values()), default=0) == len(self.rewards)
-        self.rewards.append(report.metrics.get("reward_mean", float("nan")))
-        return len(self.policies) < 2
+        reward = report.metrics.get("reward_mean", float("nan"))
+        if report.policy not in self.policies:
+            self.rewards.append(reward)
+            return True
+        self.policies[report.policy].append(report.metrics.get("credit_mean", float("nan")))
+        self._latest[report.policy] = report
+        if len(self.policies[report.policy]) > len(self.rewards):
+            self.rewards.append(reward)
+        return min(map(len, self.policies.values())) == len(self.rewards)
 
     def evaluated(self, evaluation: Evaluation) -> None:
         self._evaluations[evaluation.name] = evaluation

@@ -1,0 +1,169 @@
+"""Loaders: every set comes out as a list of ``Question``, named by one string.
+
+``load("generated:train")``, ``load("dev")`` (the real questions beside the example), ``load("spider:FILE")``
+and ``load("spider:FOLDER")`` for other real ones, as jsonl, json or parquet. A row that cannot be read, and a
+database that is missing, is an error that names file, row and field; no row is skipped silently.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from spider.databases import BUNDLED, find
+from spider.questions import Question, Split, generate
+from spider.sql.tokens import joined, meaningful
+
+SAMPLES = Path(__file__).resolve().parent / "data"
+GENERATED_SIZE: dict[str, int] = {"train": 4000, "heldout": 480}
+FOLDERS = ("database", "test_database")
+"""Where the public archive keeps databases: of training and development questions, and of test questions."""
+KINDS_OF_FILE = (".jsonl", ".json", ".parquet")
+
+
+class DatasetError(ValueError):
+    """A set that cannot be loaded; the message names file, row and field where there are any."""
+
+
+def load(
+    spec: str,
+    limit: int | None = None,
+    split: Split | None = None,
+    seed: int = 0,
+    databases: str | None = None,
+) -> list[Question]:
+    """The questions of ``spec``, at most ``limit`` of them.
+
+    ``spec`` is ``generated:train``, ``generated:heldout``, ``dev``, or ``spider:PATH``. ``split`` takes a
+    fixed four fifths (train) or the other fifth (heldout) by a checksum of database and gold SQL: nearly
+    every query of this data has two paraphrases, which must not be parted. ``seed`` is used by the generated
+    questions only. ``databases``: the folder of the databases, if they are not beside the file in
+    ``database`` or ``test_database``.
+    """
+    name, _, rest = spec.partition(":")
+    if limit is not None and limit < 0:
+        raise DatasetError(f"limit is {limit}: it must be 0 or more")
+    if name == "generated":
+        which = rest or split or "train"
+        if which not in GENERATED_SIZE:
+            raise DatasetError(f"{spec!r}: the generated questions have the splits 'train' and 'heldout'")
+        size = GENERATED_SIZE[which] if limit is None else limit
+        return generate("train" if which == "train" else "heldout", size, seed)
+    if name == "dev":
+        questions = read(SAMPLES / "dev.jsonl", None if databases is None else Path(databases))
+    elif name == "spider" and rest:
+        place = Path(rest).expanduser()
+        questions = [
+            question
+            for path in (_files(place) if place.is_dir() else [place])
+            for question in read(path, None if databases is None else Path(databases))
+        ]
+    else:
+        raise DatasetError(
+            f"unknown dataset {spec!r}: choose generated:train, generated:heldout, dev, or spider:PATH"
+        )
+    if split is not None:
+        questions = [question for question in questions if split_of(question) == split]
+    return questions if limit is None else questions[:limit]
+
+
+def read(path: Path, databases: Path | None = None) -> list[Question]:
+    """All questions of one file: rows with ``db_id``, ``question``, ``query``. Databases must be there."""
+    folders = [databases] if databases else [path.parent / name for name in FOLDERS]
+    questions = []
+    for number, row in _rows(path):
+        try:
+            if not isinstance(row, Mapping):
+                raise ValueError(f"is not an object but {type(row).__name__}")
+            name = _text(row, "db_id")
+            folder = _folder(name, folders)
+            questions.append(
+                Question(
+                    id=str(row.get("id", f"{path.stem}-{number}")),
+                    db_id=name,
+                    question=_text(row, "question"),
+                    query=_text(row, "query"),
+                    kind="",
+                    folder="" if folder == BUNDLED else str(folder),
+                )
+            )
+        except ValueError as error:
+            raise DatasetError(f"{path}, row {number}: {error}") from None
+    return questions
+
+
+def split_of(question: Question) -> Split:
+    """Train or held out: a function of the database and the gold SQL, whatever its spaces and case."""
+    same = f"{question['db_id']}/{joined(meaningful(question['query'].rstrip('; '))).lower()}"
+    return "heldout" if zlib.crc32(same.encode()) % 5 == 0 else "train"
+
+
+def _folder(name: str, folders: list[Path]) -> Path:
+    """The folder that has the database."""
+    for folder in folders:
+        try:
+            find(name, folder.resolve())
+        except FileNotFoundError:
+            continue
+        return folder.resolve()
+    looked = ", ".join(str(folder) for folder in folders)
+    raise ValueError(f"field 'db_id': no database {name!r} in {looked}; give its folder as databases=…")
+
+
+def _files(folder: Path) -> list[Path]:
+    found = sorted(path for path in folder.iterdir() if path.suffix in KINDS_OF_FILE)
+    if not found:
+        raise DatasetError(f"{folder}: there is no {', '.join(KINDS_OF_FILE)} file in it")
+    return found
+
+
+def _rows(path: Path) -> Iterator[tuple[int, Any]]:
+    """Line (or row) numbers from 1 with their rows."""
+    if not path.is_file():
+        raise DatasetError(f"{path}: no such file")
+    if path.suffix == ".parquet":
+        yield from enumerate(_parquet(path), start=1)
+    elif path.suffix == ".json":
+        yield from enumerate(_json_list(path), start=1)
+    else:
+        with path.open(encoding="utf-8") as lines:
+            for number, line in enumerate(lines, start=1):
+                if line.strip():
+                    yield number, _json(line, f"{path}, row {number}")
+
+
+def _json_list(path: Path) -> list[Any]:
+    rows = _json(path.read_text(encoding="utf-8"), str(path))
+    if not isinstance(rows, list):
+        raise DatasetError(f"{path}: a .json file must hold one list of rows; use .jsonl for one row a line")
+    return rows
+
+
+def _json(text: str, where: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise DatasetError(f"{where}: not JSON ({error.msg} at character {error.pos})") from None
+
+
+def _parquet(path: Path) -> list[Any]:
+    try:
+        import pyarrow.parquet  # type: ignore[import-not-found, import-untyped, unused-ignore]
+    except ImportError:
+        raise DatasetError(
+            f"{path}: reading parquet needs pyarrow; run 'pip install pyarrow' or convert the file to .jsonl"
+        ) from None
+    rows: list[Any] = pyarrow.parquet.read_table(path).to_pylist()
+    return rows
+
+
+def _text(row: Mapping[str, Any], field: str) -> str:
+    value = row.get(field)
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError(
+            f"field {field!r} {'is missing' if value is None else f'must be a text, not {value!r}'}"
+        )
+    return value

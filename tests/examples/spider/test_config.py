@@ -1,0 +1,53 @@
+"""The configurations can be carried out, as far as that is known before a run begins."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("langgraph", reason="the agent is a LangGraph graph")
+pytest.importorskip("langchain_openai")
+
+from agentlightning.algorithms.rl import refuse_ignored, refuse_unusable
+from agentlightning.cli.run import read, trainer_from
+from agentlightning.plugins import load as load_plugins
+from spider.agent import agent, brief
+from spider.budget import Budget
+from spider.evaluate import POLICY
+
+EXAMPLE = POLICY.parent
+
+
+def test_the_cpu_profile() -> None:
+    trainer, chosen, train, val = trainer_from(read(EXAMPLE / "cpu.yaml", []))
+    assert trainer.select == ["write", "rewrite"]
+    assert chosen.function.__self__ is brief  # type: ignore[attr-defined]
+    assert trainer.policy == POLICY
+    assert len(train) == 4_000 and len(val) >= 200
+    assert not {q["query"] + q["db_id"] for q in train} & {q["query"] + q["db_id"] for q in val}
+    assert set(trainer.headroom) == {"oracle", "random"}
+
+
+@pytest.mark.plugins
+def test_the_gpu_profile_has_the_public_settings_and_verl_carries_them_out() -> None:
+    honours = pytest.importorskip("agl_verl.honours")
+    options = pytest.importorskip("agl_verl.options")
+    config = read(EXAMPLE / "gpu.yaml", [])
+    trainer, chosen, train, val = trainer_from(config)
+    recipe = trainer.recipe
+    assert (trainer.batch_size, recipe.group_size, recipe.clip_low, recipe.clip_high) == (32, 4, 0.2, 0.3)
+    assert (recipe.kl, recipe.entropy, recipe.temperature) == (0.0, 0.0, 1.0)
+    honours.refuse(recipe)
+    refuse_ignored(recipe, "verl", honours.HONOURS)
+    refuse_unusable(recipe, load_plugins())
+    found = options.read_options(trainer.options)
+    assert (found.lr, found.max_len, found.device) == (1e-6, 4_096 + 2_048, "cuda")
+    assert trainer.gateway["max_len"] - trainer.gateway["reserve"] == 4_096
+    assert trainer.gateway["over_length"] == "drop"
+    lines = options.overrides("model", recipe, 1, found, "scratch")
+    assert "actor_rollout_ref.actor.optim.lr=1e-06" in lines
+    assert agent.budget == Budget() and agent.budget.answer_tokens == 2_048 and agent.budget.turns == 3
+    assert chosen.function.__self__ is agent  # type: ignore[attr-defined]
+    assert train and val and trainer.select == ["write", "rewrite"]
+    assert str(Path(str(trainer.policy)).name) == "Qwen2.5-Coder-1.5B-Instruct"

@@ -1,0 +1,84 @@
+"""Generated questions: what is asked, what is held out, and that every mistake shows."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from spider.databases import find
+from spider.questions import (
+    KINDS,
+    MISTAKES,
+    SQL,
+    WORDINGS,
+    Combination,
+    ask,
+    combinations,
+    fill,
+    generate,
+    thresholds,
+    words,
+)
+from spider.sql.execution import SqlError, run
+from spider.sql.matching import match
+
+
+def test_a_combination_is_told_and_filled_in() -> None:
+    combination = Combination("below", "loan_1", "customer", "cust_name", "no_of_loans")
+    assert ask(combination, 0, 2) == "List the cust name of each customer with no of loans under 2."
+    assert fill(SQL["below"], combination, 2) == "SELECT cust_name FROM customer WHERE no_of_loans < 2"
+    assert [words(name) for name in ("ratingDate", "isAVA", "HS", "Voting_record", "yCard")] == [
+        "rating date", "is ava", "hs", "voting record", "y card",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("split", ["train", "heldout"])
+def test_every_gold_query_returns_something_and_its_mistake_something_else(split: str) -> None:
+    failing = Counter[str]()
+    for kind in KINDS:
+        assert len(combinations(kind, split)) >= 5  # type: ignore[arg-type]
+        for combination in combinations(kind, split):  # type: ignore[arg-type]
+            for value in thresholds(combination) if kind == "below" else (0,):
+                database = find(combination.database)[0]
+                gold = fill(SQL[kind], combination, value)
+                assert run(database, gold).rows
+                if kind in MISTAKES:
+                    mistaken = fill(MISTAKES[kind], combination, value)
+                    assert not match(gold, mistaken, [database]).match
+                    try:
+                        run(database, mistaken)
+                    except SqlError:
+                        failing[kind] += 1
+    assert set(failing) == {"avg", "highest"}
+
+
+def test_the_kinds_come_in_turn_and_a_shorter_list_is_a_prefix() -> None:
+    questions = generate("train", 240, seed=3)
+    assert Counter(question["kind"] for question in questions) == dict.fromkeys(KINDS, 20)
+    assert generate("train", 24, seed=3) == questions[:24]
+    assert len({question["id"] for question in questions}) == 240
+    assert generate("train", 24, seed=4) != questions[:24]
+
+
+def test_no_gold_sql_of_a_held_out_question_is_trained() -> None:
+    """The split is by gold SQL, not by question."""
+    train, held = generate("train", 6_000), generate("heldout", 3_000)
+    golds = [{(q["db_id"], q["query"]) for q in questions} for questions in (train, held)]
+    assert not golds[0] & golds[1]
+    assert not {q["question"] + q["db_id"] for q in train} & {q["question"] + q["db_id"] for q in held}
+    assert len(golds[1]) > 150
+
+
+def test_a_quarter_of_the_combinations_is_held_out() -> None:
+    for kind in KINDS:
+        train, held = len(combinations(kind, "train")), len(combinations(kind, "heldout"))
+        assert 0.24 < held / (train + held) < 0.3
+        assert len(WORDINGS[kind]) == 2
+
+
+def test_bad_requests_say_what_to_do() -> None:
+    with pytest.raises(ValueError, match="'train' or 'heldout'"):
+        generate("test", 1)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="0 or more"):
+        generate("train", -1)
