@@ -34,6 +34,7 @@ FRAMEWORKS: dict[str, tuple[str, str]] = {
     "openai-agents": ("latest", "openai-agents"),
     "agentscope": ("latest", "agentscope"),
     "agent-framework": ("latest", "agent-framework-core"),
+    "pydantic-ai": ("latest", "pydantic-ai-slim"),
 }
 """Framework → its environment, and the distribution whose version is told."""
 EDGE = 3

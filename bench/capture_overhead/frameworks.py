@@ -193,6 +193,19 @@ def agent_framework() -> Run:
     return run
 
 
+def pydantic_ai() -> Run:
+    """An ``Agent`` for all runs: it remembers nothing."""
+    from openai import AsyncOpenAI
+    from pydantic_ai import Agent
+    from pydantic_ai.models.openai import OpenAIChatModel
+    from pydantic_ai.providers.openai import OpenAIProvider
+
+    sdk = AsyncOpenAI(base_url=URL, api_key=KEY)
+    model = OpenAIChatModel("policy", provider=OpenAIProvider(openai_client=sdk))
+    agent = Agent(model, name=NAME, instructions="Solve.", tools=[add])
+    return lambda task: agent.run(task)
+
+
 CASES = {
     "openai": Case("latest", "openai", None, bare),
     "langchain": Case("latest", "langchain", "agl_langchain:LangChainInstrumentor", langchain),
@@ -207,4 +220,5 @@ CASES = {
     "agent-framework": Case(
         "latest", "agent-framework-core", "agl_agent_framework:AgentFrameworkInstrumentor", agent_framework
     ),
+    "pydantic-ai": Case("latest", "pydantic-ai-slim", "agl_pydantic_ai:PydanticAIInstrumentor", pydantic_ai),
 }

@@ -30,6 +30,7 @@ FRAMEWORKS = [
     "langgraph",
     "openai",
     "openai_agents",
+    "pydantic_ai",
 ]
 
 

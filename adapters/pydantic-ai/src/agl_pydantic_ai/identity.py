@@ -1,0 +1,21 @@
+"""Who is calling, in the terms of Pydantic AI: the agent whose turn it is."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from agentlightning.capture.scene import identity as identity
+
+
+def entry_methods(cls: type) -> Sequence[str]:
+    """``run`` of an agent, which ``@agl.agent`` marks, and which ``run_sync`` and ``run_stream_events`` pass.
+
+    ``iter`` and ``run_stream`` give context managers: they return before the turn begins. ``()`` for classes
+    that are no agents.
+    """
+    if "pydantic_ai" not in sys.modules:  # then cls is none of its classes: do not import it for this
+        return ()
+    from pydantic_ai.agent import AbstractAgent
+
+    return ("run",) if issubclass(cls, AbstractAgent) else ()

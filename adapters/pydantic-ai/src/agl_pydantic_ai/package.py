@@ -1,0 +1,8 @@
+"""What this adapter instruments, and with which versions it is tested."""
+
+from __future__ import annotations
+
+from typing import Final
+
+INSTRUMENTS: Final = ("pydantic-ai-slim >= 2.31.1, < 3",)
+TESTED: Final = {"pydantic-ai-slim": ("2.31.1", "2.62.0"), "openai": ("2.54.0", "3.51.0", "3.52.0")}

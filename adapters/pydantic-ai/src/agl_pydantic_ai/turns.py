@@ -1,0 +1,128 @@
+"""Agents' turns and their tool calls, as scenes: spans that name who works while it works.
+
+A run's steps are driven from the block of ``async with agent.iter()``, which is the user's: nothing is made
+current in it. The framework's own hooks wrap the work instead: one :class:`Turn` is among the run's
+capabilities. Invariant: it changes no request, and there is none outside an attempt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
+
+from opentelemetry import context as otel, trace
+from pydantic import ValidationError
+from pydantic_ai.capabilities import AbstractCapability
+from pydantic_ai.exceptions import (
+    ApprovalRequired,
+    CallDeferred,
+    ModelRetry,
+    SkipToolExecution,
+)
+from pydantic_ai.messages import ToolReturn, ToolReturnPart
+
+from agentlightning.capture.context import current_attempt
+from agentlightning.capture.scene import Scene
+
+Wrapped = Callable[..., Any]
+Handler = Callable[[Any], Any]
+
+
+class Turn(AbstractCapability[Any]):  # type: ignore[misc] # untyped where it is not installed
+    """Makes one run's scene current around each model request and each tool, and nowhere else."""
+
+    _safe_at_runtime = True  # as the framework's own instrumentation says it: durable agents refuse others
+
+    def __init__(self, scene: Scene) -> None:
+        super().__init__()
+        self.scene = scene
+
+    async def wrap_model_request(self, ctx: Any, *, request_context: Any, handler: Handler) -> Any:
+        """The request is sent in here, streams too: theirs are read while ``handler`` waits."""
+        with self.scene.on():
+            return await handler(request_context)
+
+    async def wrap_tool_validate(
+        self, ctx: Any, *, call: Any, tool_def: Any, args: Any, handler: Handler
+    ) -> Any:
+        """A call whose arguments are refused reaches no tool: it gets its span here."""
+        try:
+            return await handler(args)
+        except (ValidationError, ModelRetry) as error:
+            with self.scene.on():
+                refused = tool_scene(call).start()
+                refused.fail(error)
+                refused.end()
+            raise
+
+    async def wrap_tool_execute(
+        self, ctx: Any, *, call: Any, tool_def: Any, args: Any, handler: Handler
+    ) -> Any:
+        """A failed call's result is what the model is told of it. A deferred call has none yet, and a call
+        that a hook answers in the tool's place has the hook's: they did not fail.
+        """
+        with self.scene.on(), tool_scene(call).played() as scene:
+            try:
+                result = await handler(args)
+            except (ApprovalRequired, CallDeferred, SkipToolExecution) as error:
+                instead: Exception = error
+                if isinstance(error, SkipToolExecution):
+                    scene.result(text_of(call, error.result))
+            except Exception as error:
+                scene.result(told_of(error), failed=True)
+                raise
+            else:
+                scene.result(text_of(call, result))
+                return result
+        raise instead
+
+
+def iterate(wrapped: Wrapped, agent: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Wraps ``Agent.iter``, which every way of running passes, once an agent's name was looked for."""
+    if current_attempt() is None:
+        return wrapped(*args, **kwargs)
+    scene = Scene.of_agent(agent.name or type(agent).__name__)
+    kwargs = {**kwargs, "capabilities": [*(kwargs.get("capabilities") or ()), Turn(scene)]}
+    return turn(scene, wrapped(*args, **kwargs))
+
+
+@asynccontextmanager
+async def turn(scene: Scene, manager: AbstractAsyncContextManager[Any]) -> AsyncIterator[Any]:
+    """``manager``, and the scene from its entry to its exit.
+
+    The framework attaches a request's context to the task that reads the stream; of a stream that is given
+    up it stays attached, and would name what the reader does next.
+    """
+    before = otel.get_current()
+    scene.start()
+    try:
+        async with manager as run:
+            yield run
+    except BaseException as error:
+        scene.fail(error)
+        raise
+    finally:
+        if scene.span is not None and trace.get_current_span() is scene.span:
+            otel.attach(before)
+        scene.end()
+
+
+def tool_scene(call: Any) -> Scene:
+    """The scene of a ``ToolCallPart``. Its ``args_as_json_str()`` would write the model's text anew."""
+    written = call.args if isinstance(call.args, str) else call.args_as_json_str()
+    return Scene.of_tool(call.tool_name, call.tool_call_id, written)
+
+
+def text_of(call: Any, result: Any) -> str:
+    """A tool's result as the model will read it."""
+    content = result.return_value if isinstance(result, ToolReturn) else result
+    return str(ToolReturnPart(call.tool_name, content, call.tool_call_id).model_response_str())
+
+
+def told_of(error: Exception) -> str:
+    """What the model will read of a call that failed; else the error's own message."""
+    part = getattr(error, "tool_retry", None) or getattr(error, "tool_failed", None)
+    if part is None:
+        return str(error)
+    return str(part.model_response_str() if isinstance(part, ToolReturnPart) else part.model_response())
