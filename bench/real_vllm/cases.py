@@ -27,7 +27,7 @@ CALCULATE: dict[str, Any] = {
 
 @dataclass
 class Asking:
-    """A client, the model's name, a problem as chat messages, and a prompt of which the policy makes many things."""
+    """A client, the model's name, a problem as chat messages, and a prompt with many likely answers."""
 
     client: AsyncOpenAI
     model: str
@@ -101,6 +101,13 @@ async def several_streamed(a: Asking) -> None:
     must({choice.index for chunk in chunks for choice in chunk.choices} == {0, 1}, "n=2 streams two choices")
 
 
+async def unreasoned(a: Asking) -> None:
+    """A field with which vLLM would hide its token ids."""
+    hide = {"include_reasoning": False}
+    await a.chat(tools=[CALCULATE], extra_body=hide)
+    must(arguments(await a.streamed(tools=[CALCULATE], extra_body=hide)), "a tool is called")
+
+
 async def stop(a: Asking) -> None:
     """The text ends before the word that stopped it; its tokens are there."""
     answer = await a.chat(a.wide, stop=["1"], max_tokens=40)
@@ -150,7 +157,7 @@ async def cooler(a: Asking) -> None:
     await a.chat(a.wide, temperature=0.7, max_tokens=40)
 
 
-# ------------------------------------------------------------------------- what is not sampled as the run says
+# ----------------------------------------------------------------------- what is sampled in another way
 async def guided(a: Asking) -> None:
     """Both names of a guided choice; vLLM itself knows only the second."""
     for extra in ({"guided_choice": CHOICES}, {"structured_outputs": {"choice": CHOICES}}):
@@ -192,6 +199,7 @@ TRAINED: dict[str, Case] = {
     "logprobs": logprobs,
     "n=3": several,
     "n=2, stream": several_streamed,
+    "include_reasoning": unreasoned,
     "stop": stop,
     "8 at once": at_once,
     "completions": completions,

@@ -1,7 +1,7 @@
 """What is said of recorded calls: verdicts, and whether the stored ids are those that vLLM sampled.
 
-The proof of the ids does not rest on what vLLM says of them: agl-local computes, from the ids alone and from the
-weights served at that time, the logprob of each token, which must be the one that vLLM sampled it with.
+The proof of the ids does not rest on what vLLM says of them: agl-local computes, from the ids alone and from
+the weights served at that time, the logprob of each token, which must be the one that vLLM sampled it with.
 """
 
 from __future__ import annotations
@@ -26,8 +26,10 @@ class Tally:
 
     calls: int = 0
     exact: int = 0
-    requests: int = 0
+    further: int = 0
+    """Choices that were asked for beyond the first of each request."""
     refused: int = 0
+    """Requests that got no answer."""
     tokens: int = 0
     gap: float = 0.0
     prompts: int = 0
@@ -40,8 +42,9 @@ class Tally:
     def add(self, record: Record, policies: Sequence[Policy]) -> Tally:
         """Count a record; ``policies[v - 1]`` is version ``v``."""
         found = verdicts(record)
-        self.requests += len({call.sequence for call in record.calls if call.status == "ok"})
         for call in record.calls:
+            if call.status == "ok" and call.choice == 0:
+                self.further += asked_choices(call.request or {}) - 1
             if call.masked:
                 self.masked.add(call.masked)
             if call.status != "ok":
@@ -72,7 +75,7 @@ class Tally:
         """The sum."""
         whole = Tally()
         for one in (self, *others):
-            for name in ("calls", "exact", "requests", "refused", "tokens", "prompts", "prompts_equal"):
+            for name in ("calls", "exact", "further", "refused", "tokens", "prompts", "prompts_equal"):
                 setattr(whole, name, getattr(whole, name) + getattr(one, name))
             whole.gap = max(whole.gap, one.gap)
             whole.versions |= one.versions
@@ -83,7 +86,7 @@ class Tally:
     def told(self) -> dict[str, Any]:
         """As JSON."""
         return {
-            "calls_made": self.calls,
+            "calls": self.calls,
             "calls_exact": self.exact,
             "refused": self.refused,
             "tokens_recomputed": self.tokens,
@@ -92,6 +95,12 @@ class Tally:
             "versions": sorted(v for v in self.versions if v is not None),
             "masked": sorted(self.masked),
         }
+
+
+def asked_choices(request: dict[str, Any]) -> int:
+    """How many choices a request asks for: ``n`` for each prompt."""
+    prompt = request.get("prompt")
+    return int(request.get("n") or 1) * (len(prompt) if isinstance(prompt, list) else 1)
 
 
 @torch.no_grad()

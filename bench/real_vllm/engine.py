@@ -1,7 +1,7 @@
 """A real vLLM in a process and an environment of its own: started, told to load other weights, ended.
 
-Invariant: the process ends with the ``async with`` block, whatever happens inside it. What vLLM prints goes to a log,
-whose end is shown where it does not start.
+Invariant: the process ends with the ``async with`` block, whatever happens inside it. What vLLM prints goes
+to a log, whose end is shown where it does not start.
 """
 
 from __future__ import annotations
@@ -39,8 +39,9 @@ SETTINGS = {
     "OMP_NUM_THREADS": "1",
 }
 _ANSWERED = re.compile(
-    r'^http_requests_total\{(?=[^}]*status="2xx")(?=[^}]*handler="/v1/[^"]*completions")[^}]*\} (\S+)', re.M
+    r'^http_requests_total\{handler="/v1/(?:chat/)?completions".*status="2xx"\} (\S+)', re.M
 )
+_ABORTED = re.compile(r'^vllm:request_success_total\{.*finished_reason="abort".*\} (\S+)', re.M)
 
 
 class VLLM:
@@ -56,17 +57,17 @@ class VLLM:
         return f"{self.root}/v1"
 
     async def answered(self) -> int:
-        """Requests for completions that were answered with success, by vLLM's own count."""
+        """Requests for completions that were answered to their end, by vLLM's own counts."""
         async with self._session.get(f"{self.root}/metrics") as response:
-            return int(sum(float(count) for count in _ANSWERED.findall(await response.text())))
+            text = await response.text()
+        answered, aborted = (
+            sum(float(n) for n in pattern.findall(text)) for pattern in (_ANSWERED, _ABORTED)
+        )
+        return int(answered - aborted)
 
-    async def get(self, path: str) -> Any:
-        """A GET's JSON."""
-        return await self.session_get(self.root + path)
-
-    async def session_get(self, url: str) -> Any:
-        """The same, of any address."""
-        async with self._session.get(url) as response:
+    async def get(self, path: str, root: str | None = None) -> Any:
+        """A GET's JSON, of vLLM or of another server at ``root``."""
+        async with self._session.get((root or self.root) + path) as response:
             response.raise_for_status()
             return await response.json()
 
@@ -76,7 +77,7 @@ class VLLM:
             return response.status, await response.text()
 
     async def reload(self, weights: Path) -> float:
-        """Load the weights of a model folder into the running engine; seconds. Nothing of the old ones is reused."""
+        """Load the weights of a model folder into the running engine; seconds. No cache of old ones stays."""
         begin = time.perf_counter()
         load = {"method": "reload_weights", "kwargs": {"weights_path": str(weights)}}
         for path, body in (

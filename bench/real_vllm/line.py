@@ -59,7 +59,8 @@ class Line:
 
     async def figure(self, name: str) -> Any:
         """One of the gateway's metrics."""
-        return (await self.engine.session_get(self.gateway.url.removesuffix("/v1") + "/metrics"))[name]
+        metrics = await self.engine.get("/metrics", self.gateway.url.removesuffix("/v1"))
+        return metrics[name]
 
     async def until(self, name: str, count: int) -> None:
         """Wait until a metric of the gateway is at least ``count``."""
@@ -68,19 +69,19 @@ class Line:
                 await asyncio.sleep(0.02)
 
     async def swap(self, weights: Path, holding: int) -> dict[str, Any]:
-        """Load other weights as the next version: hold new calls, let those under way end, load, let go on. Waits
-        until ``holding`` calls are held, so that there are some.
+        """Load other weights as the next version: hold new calls, let those at vLLM end, load, let go on.
+
+        It does not go on before ``holding`` calls are held, so that there are some.
         """
-        under_way = await self.figure("in_flight")
         await self.gateway.pause()
-        await self.until("holding", holding)
+        under_way = await self.figure("in_flight")
         if not await self.gateway.drain(PATIENCE):
             raise RuntimeError(f"calls were at vLLM for {PATIENCE:.0f} s after the gate was closed")
         seconds = await self.engine.reload(weights)
+        await self.until("holding", holding)
         self.version += 1
-        held = await self.figure("holding")
         await self.gateway.resume()
-        return {"under_way": under_way, "held": held, "reload_seconds": round(seconds, 3)}
+        return {"under_way": under_way, "held": holding, "reload_seconds": round(seconds, 3)}
 
 
 @asynccontextmanager

@@ -10,12 +10,11 @@ import difflib
 import importlib
 import inspect
 import os
-import re
 import sys
 import traceback
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, get_args, get_origin
 
 import yaml
 from pydantic import (
@@ -32,6 +31,7 @@ from agentlightning.algorithms.batching import check_tasks
 from agentlightning.serving import Given, PolicyFolder, read_policies
 from agentlightning.types import LLM, UsageError
 from agentlightning.types.failure import ATTEMPTS
+from agentlightning.types.select import selector
 
 
 class ConfigError(UsageError, ValueError):
@@ -68,11 +68,7 @@ class AgentSection(_Section):
     @field_validator("select")
     @classmethod
     def _compiles(cls, select: str | list[str] | None) -> str | list[str] | None:
-        if isinstance(select, str) and select.startswith("re:"):
-            try:
-                re.compile(select[3:])
-            except re.error as error:
-                raise ValueError(f"{select[3:]!r} is not a regular expression: {error}") from None
+        selector(select)
         return select
 
 
@@ -116,7 +112,7 @@ class EnvironmentSection(_Section):
 class PolicySection(_Section):
     """A policy by name: a folder (``path``), or an ``endpoint`` that is asked and never trained."""
 
-    path: str | None = None
+    path: str | None = Field(default=None, min_length=1)
     train: bool = True
     """Whether a folder is trained, or served as it is."""
     options: dict[str, Any] = {}
@@ -239,11 +235,14 @@ def _near(error: Mapping[str, Any]) -> str:
     if error["type"] != "extra_forbidden":
         return ""
     section: Any = RunConfig
+    named = False
     for part in error["loc"][:-1]:
-        if part not in section.model_fields:  # the name of a policy
+        if named:  # the name of a policy, which may be that of a field, too
+            named = False
             continue
         kind = section.model_fields[part].annotation
         section = next(k for k in (kind, *get_args(kind)) if isinstance(k, type) and issubclass(k, _Section))
+        named = get_origin(kind) is dict
     known = [name for name in section.model_fields if name != "folder"]  # that is ours to set
     near = difflib.get_close_matches(str(error["loc"][-1]), known, n=1)
     return f". Did you mean {near[0]!r}?" if near else f"; known here: {', '.join(known)}"

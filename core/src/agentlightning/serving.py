@@ -102,6 +102,7 @@ def read_policies(
         found = Policies()
     elif isinstance(policy, Mapping):
         folders = {name: _folder(name, given) for name, given in policy.items()}
+        _check_cases(list(folders))
         trained = {n: f for n, f in folders.items() if isinstance(f, PolicyFolder) and f.train}
         frozen = {n: f for n, f in folders.items() if n not in trained}
         found = Policies(trained, frozen, named=True)
@@ -199,6 +200,10 @@ def _folder(name: str, given: Given) -> PolicyFolder | LLM:
     if isinstance(given, str | Path):
         return PolicyFolder(given)
     if isinstance(given, LLM):
+        if given.sampling_parameters:
+            raise BadPolicies(
+                f"policy {name!r}: an endpoint is asked as the agent asks; leave sampling_parameters out"
+            )
         try:
             _frozen(name, given, {})
         except ValueError as error:
@@ -209,6 +214,16 @@ def _folder(name: str, given: Given) -> PolicyFolder | LLM:
             "agl.LLM(endpoint=…, model=…)"
         )
     return given
+
+
+def _check_cases(names: Sequence[str]) -> None:
+    """Policies have folders of their names, and not all file systems tell ``A`` from ``a``."""
+    known: dict[str, str] = {}
+    for name in names:
+        if (other := known.setdefault(name.lower(), name)) != name:
+            raise BadPolicies(
+                f"policy {name!r}: differs from {other!r} by its case only; choose another name"
+            )
 
 
 def _check_agents(agents: Mapping[str, str], found: Policies) -> None:

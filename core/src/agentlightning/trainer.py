@@ -49,7 +49,8 @@ class Trainer:
     """Trains an agent.
 
     ``algorithm``: a :class:`Recipe`, the name of one, :class:`VERL` (which brings recipe, driver and
-    options), a function (:func:`agl.algo`), or an object with ``async run(context)``. ``driver``: who runs the recipe; ``options`` are its own settings.
+    options), a function (:func:`agl.algo`), or an object with ``async run(context)``. ``driver``: who runs
+    the recipe; ``options`` are its own settings.
 
     ``policy``: folder of the model to start from; or several by name, each a folder, a :class:`PolicyFolder`,
     or an :class:`LLM`, which is asked and never trained. ``policies``: who talks to whom, ``{agent, role,
@@ -61,9 +62,8 @@ class Trainer:
     (:mod:`agentlightning.types.failure`). ``quorum``: when a step goes on without its slowest rollouts
     (:mod:`agentlightning.algorithms.quorum`).
 
-    ``gateway``: policies of the route to the trained policy (``over_length``, ``reserve``, ``max_len``,
-    ``reasoning``). ``headroom``: scripted policies (``oracle``, ``random``), each a factory
-    ``tasks -> script`` for a :class:`ScriptedModelServer`.
+    ``gateway``: settings of the trained policy's route (``over_length``, ``reserve``, ``max_len``,
+    ``reasoning``). ``headroom``: scripted policies, each ``tasks -> script`` of a ScriptedModelServer.
 
     ``folder``: where runs go; each gets ``<folder>/<run id>`` with its store, metrics, checkpoints and
     summary. ``run``: its id; none: after time, name and seed. ``resume``: go on with ``run``, or with the

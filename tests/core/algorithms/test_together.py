@@ -209,3 +209,41 @@ async def test_checkpoints_that_no_kill_explains_are_not_removed() -> None:
     with pytest.raises(Unequal, match=r"'a' has checkpoints of steps 2, 4 .*b: none"):
         await Together(drivers).resume(Path("f"))
     assert drivers["a"].resumed is None
+
+
+async def test_a_driver_that_is_cancelled_from_within_ends_the_run() -> None:
+    """Nobody waits for it: a cancelled task is no error that ``asyncio.wait`` would return for."""
+    for which in ("a", "b"):
+        log: list[str] = []
+        drivers = {name: Driver(name, log) for name in ("a", "b")}
+        drivers[which].fault = asyncio.CancelledError()
+        async with asyncio.timeout(10):
+            with pytest.raises(RuntimeError, match=f"driver of policy '{which}' was cancelled"):
+                await Together(drivers, Gate(log)).run(Job(log))
+        assert log[-1] == "resume"
+
+
+async def test_who_gives_up_waiting_takes_nothing_from_the_others() -> None:
+    meet = Meeting(["a", "b", "c"])
+    go = asyncio.Event()
+
+    async def work() -> int:
+        await go.wait()
+        return 1
+
+    a, b, c = (asyncio.create_task(meet(name, "saved 2", work)) for name in ("a", "b", "c"))
+    while not meet.working:
+        await asyncio.sleep(0)
+    a.cancel()
+    await asyncio.sleep(0)
+    go.set()
+    assert (await b, await c) == (1, 1)
+
+
+async def test_what_is_removed_on_the_way_back_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    drivers = {"a": Driver("a", [], [2, 4]), "b": Driver("b", [], [2])}
+    await Together(drivers).resume(Path("f"))
+    assert "'a'" in caplog.text and "checkpoint of step 4" in caplog.text and "step 2" in caplog.text
+    caplog.clear()
+    await Together({"a": Driver("a", [], [2]), "b": Driver("b", [], [2])}).resume(Path("f"))
+    assert not caplog.text

@@ -56,7 +56,7 @@ def test_a_response_sent_back_is_the_turn_that_was_sampled(chat):
 @settings(deadline=None)
 def test_a_message_sent_back_is_the_turn_that_was_sampled(chat):
     attempt = OpenAttempt(AttemptInfo(rollout_id="ro", attempt_id="at"), lambda tags: True)
-    attempt.remember(chat["choices"][0]["message"])
+    attempt.remember(chat["choices"][0]["message"], chat["id"])
     answer = MESSAGES.answer({"model": "m"}, chat)
     user = {"role": "user", "content": "hi"}
     turns = [user, {"role": "assistant", "content": answer["content"]}, user]

@@ -102,7 +102,7 @@ def test_thinking_goes_back_as_reasoning():
     ],
 )
 def test_arguments_come_back_as_the_model_wrote_them(written, given, sent):
-    said = {} if written is None else {"t1": written}
+    said = {} if written is None else {"t1": ["[0]", written]}
     turn = {"role": "assistant", "content": [{**USE, "input": given}]}
     call = body(USER, turn, USER, said=said)["messages"][1]["tool_calls"][0]
     assert call["function"]["arguments"] == sent

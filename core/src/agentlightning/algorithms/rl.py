@@ -26,7 +26,7 @@ from agentlightning.credit.rules import RULES
 from agentlightning.credit.seals import seal, terms_digest
 from agentlightning.credit.trainable import Versions, version_of
 from agentlightning.plugins import Plugins
-from agentlightning.types import Batch, Evaluation, Recipe, Record, Seal, StepReport, UsageError
+from agentlightning.types import Batch, Evaluation, Recipe, Record, Rollout, Seal, StepReport, UsageError
 from agentlightning.types.failure import read_table
 from agentlightning.types.select import caller
 
@@ -240,21 +240,9 @@ class RLJob:
         Tasks become groups of rollouts in the store; runners lease them; the gateway records their calls;
         when all are finished, credit turns calls and rewards into rows.
         """
-        assert self._batches is not None
         quorum = self.rl.quorum
-        size = self.recipe.group_size + (quorum.hedge if quorum else 0)
-        rollouts = group_rollouts(
-            next(self._batches),
-            size,
-            run_id=self.run_id,
-            name=f"train/{step}",
-            seed=self.seed,
-            mode="train",
-            resources_id=self.context.resources[self.policy],
-            config=self.context.config,
-        )
-        ids = await begin(self.context.store, rollouts)
-        groups = [rollouts[i : i + size] for i in range(0, len(rollouts), size)]
+        groups = self._groups(step, self.recipe.group_size + (quorum.hedge if quorum else 0))
+        ids = await begin(self.context.store, [rollout for group in groups for rollout in group])
         gathered = await gather(self.context.store, groups, quorum, failure=self.rl.failure)
         records = await self.context.store.records(ids)
         self._versions = self.context.versions
@@ -277,6 +265,21 @@ class RLJob:
         self._refuse_barren(step, batch, records)
         self._say_silent(batch)
         return batch
+
+    def _groups(self, step: int, size: int) -> list[list[Rollout]]:
+        """The rollouts of a step: ``size`` for each of its tasks."""
+        assert self._batches is not None
+        rollouts = group_rollouts(
+            next(self._batches),
+            size,
+            run_id=self.run_id,
+            name=f"train/{step}",
+            seed=self.seed,
+            mode="train",
+            resources_id=self.context.resources[self.policy],
+            config=self.context.config,
+        )
+        return [rollouts[i : i + size] for i in range(0, len(rollouts), size)]
 
     def _parts(self, batch: Batch) -> list[tuple[str, int | None, Batch]]:
         """Each policy, its version, and its part of a step."""

@@ -67,6 +67,7 @@ class Together:
         steps = {name: await driver.checkpoints(places[name]) for name, driver in self.drivers.items()}
         common = max(set.intersection(*map(set, steps.values())), default=0)
         _check_skew(steps, common)
+        _say_removed(steps, common)
         states = [await driver.resume(places[name], common) for name, driver in self.drivers.items()]
         return common, states[0][1]
 
@@ -104,6 +105,8 @@ class Meeting:
         self._here: dict[str, str] = {}
         """Who waits, and at which point."""
         self._gone: set[str] = set()
+        self.working = False
+        """All are here, and the last to arrive does what is to be done."""
         self._done: asyncio.Future[Any] | None = None
 
     async def __call__(self, name: str, point: str, work: Callable[[], Awaitable[T]]) -> T:
@@ -117,9 +120,9 @@ class Meeting:
             self._done = asyncio.get_running_loop().create_future()
         done = self._done
         if len(self._here) < len(self._names):
-            result: T = await done
+            result: T = await asyncio.shield(done)  # one that gives up takes nothing from the others
             return result
-        self._here, self._done = {}, None
+        self._here, self._done, self.working = {}, None, True
         try:
             result = await work()
         except asyncio.CancelledError:
@@ -129,6 +132,8 @@ class Meeting:
             done.set_exception(error)
             done.exception()  # looked at, also where nobody else waits
             raise
+        finally:
+            self.working = False
         done.set_result(result)
         return result
 
@@ -137,6 +142,7 @@ class Meeting:
         self._gone.add(name)
         if self._done is not None and not self._done.done():
             self._done.set_exception(self._out_of_step())
+            self._done.exception()  # looked at, also where nobody waits any more
 
     def _out_of_step(self) -> RuntimeError:
         where = [f"{name} is at {point}" for name, point in sorted(self._here.items())]
@@ -159,7 +165,14 @@ class Table:
 
     async def seat(self, name: str, driver: PeerDriver) -> None:
         """One driver, from its first step to its last."""
-        await driver.run(PolicyJob(self, name))
+        try:
+            await driver.run(PolicyJob(self, name))
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            # Not by us: as an error, so that the others, who wait for it, end too.
+            raise RuntimeError(f"the driver of policy {name!r} was cancelled") from None
         self.meet.leave(name)
         for turn in self.turns.values():  # nobody waits for its turn after one that comes no more
             turn.set()
@@ -245,4 +258,16 @@ def _check_skew(steps: Mapping[str, Sequence[int]], common: int) -> None:
             raise Unequal(
                 f"policy {name!r} has checkpoints of steps {', '.join(map(str, ahead))} that another policy "
                 f"lacks ({others}); bring those back, or remove these folders to go on from step {common}"
+            )
+
+
+def _say_removed(steps: Mapping[str, Sequence[int]], common: int) -> None:
+    for name, found in steps.items():
+        for step in (step for step in found if step > common):
+            log.warning(
+                "policy %r: its checkpoint of step %d is removed, because another policy has none of it; the "
+                "run goes on from step %d",
+                name,
+                step,
+                common,
             )

@@ -54,7 +54,8 @@ REFUSED = {
     "algorithm.use_kl_in_reward": "a reward is what the agent emitted; give the KL term of the loss "
     "(actor_rollout_ref.actor.use_kl_loss)",
     "actor_rollout_ref.actor.loss_agg_mode": "the recipe's `normalise` says what a token weighs",
-    "actor_rollout_ref.actor.policy_loss.loss_mode": "the recipe's `objective` and `loss` say what is minimised",
+    "actor_rollout_ref.actor.policy_loss.loss_mode": "the recipe's `objective` and `loss` say what "
+    "is minimised",
     "actor_rollout_ref.actor.ppo_mini_batch_size": "mini-batches are counted, not sized: the recipe's "
     "`minibatches`",
     "algorithm.filter_groups": "the recipe's `drop_zero_spread`",

@@ -10,7 +10,7 @@ baseline.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import get_args
 
@@ -84,12 +84,17 @@ def assign(
         rows=rows,
         earlier=[attempt for a in accounts for attempt in a.record.earlier],
     )
-    policies: dict[str, dict[str, float]] = {}
-    if isinstance(version, Mapping):
-        calls = [(call, a.out.get(call.call_id)) for a in accounts for call in a.record.calls]
-        credited = [c for account in accounts for c in account.credited]
-        policies = {name: policy_metrics(name, calls, credited, groups, rows) for name in version}
+    policies = _policies(accounts, groups, rows, version) if isinstance(version, Mapping) else {}
     return Batch(rows=rows, ledgers=ledgers, metrics=metrics, policies=policies)
+
+
+def _policies(
+    accounts: Sequence[_Account], groups: Advantages, rows: Sequence[Row], names: Iterable[str]
+) -> dict[str, dict[str, float]]:
+    """What is each policy's own of the step."""
+    calls = [(call, a.out.get(call.call_id)) for a in accounts for call in a.record.calls]
+    credited = [c for account in accounts for c in account.credited]
+    return {name: policy_metrics(name, calls, credited, groups, rows) for name in names}
 
 
 def check_recipe(recipe: Recipe, rules: Mapping[str, CreditRule], baselines: Mapping[str, Baseline]) -> None:

@@ -12,6 +12,7 @@ from agentlightning.types import Record
 from agentlightning.types.select import caller, policy_for
 
 MAP = "Name its agent, role or node in agent.policies; 're:.*' as the last entry takes all others."
+ORDER = "The first entry that matches counts: put the narrower one first."
 
 
 def judge_mapping(
@@ -28,14 +29,18 @@ def judge_mapping(
                 f"policy {name!r} got no call in the probe: nothing of it would be trained",
                 "See who calls, below, and name them in agent.policies; or take the policy out.",
             )
-    used = {
-        entry for call in calls for entry in served.routing if policy_for({entry: ""}, call.tags) is not None
-    }
+    matched = [[e for e in served.routing if policy_for({e: ""}, call.tags) is not None] for call in calls]
+    first = {entries[0] for entries in matched if entries}
     for entry, policy in served.agents.items():
-        if entry not in used and entry not in unrouted and entry != REST:
+        if entry in first or entry in unrouted or entry == REST:
+            continue
+        before = next((entries[0] for entries in matched if entry in entries), None)
+        if before is None:
+            problem = f"agent.policies: {entry!r} matched no call of the probe, so {policy!r} got none by it"
+            notes.warn(problem, "Compare it with the names that calls came from.")
+        else:
             notes.warn(
-                f"agent.policies: {entry!r} matched no call of the probe, so {policy!r} got none by it",
-                "Compare it with the names that calls came from.",
+                f"agent.policies: {before!r} stands before {entry!r} and takes all of its calls", ORDER
             )
     for name, n in sorted(unrouted.items()):
         notes.fail(f"{name!r} maps to no policy: {plural(n, 'call')} refused", MAP)

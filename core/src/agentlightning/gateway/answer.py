@@ -90,8 +90,8 @@ _chunks = msgspec.json.Decoder(Chunk)
 
 
 def parse_answer(raw: bytes, api: str) -> Answer:
-    """The answer in ``raw``; :class:`BadAnswer` says what is wrong with it, :class:`EngineUnreachable` that the
-    engine gave it up half-way.
+    """The answer in ``raw``; :class:`BadAnswer` says what is wrong with it, :class:`EngineUnreachable` that
+    the engine gave it up half-way.
     """
     try:
         answer = _answers.decode(raw)

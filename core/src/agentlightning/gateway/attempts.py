@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from agentlightning.gateway.dialect import call_id
 from agentlightning.gateway.errors import Refused
 from agentlightning.gateway.sampling import content_of, derive_seed, root_seed
 from agentlightning.keys import Claims, KeyRefused, Keys
@@ -59,8 +60,8 @@ class OpenAttempt:
         self.sequence = sequence
         self.asked: dict[tuple[str, bytes], list[str | None]] = {}
         """The callers' spans that were given a seed, by lane and what they asked, in order of arrival."""
-        self.arguments: dict[str, str] = {}
-        """Arguments of tool calls that were answered in a dialect, by the call's id."""
+        self.arguments: dict[str, list[str]] = {}
+        """Arguments of tool calls that were answered in a dialect, by the call's id, the latest first."""
         self.cuts: dict[bytes, int] = {}
         """How many blocks were dropped of a chat that was too long, by what it begins with."""
         self.tasks: set[asyncio.Task[object]] = set()
@@ -69,10 +70,12 @@ class OpenAttempt:
         """Records being committed, which outlive a handler that is cancelled."""
         self.closing = False
 
-    def remember(self, message: Mapping[str, Any]) -> None:
-        """Keep the arguments of an answer's tool calls, as the model wrote them."""
-        for call in message.get("tool_calls") or ():
-            self.arguments[str(call.get("id"))] = call["function"].get("arguments") or ""
+    def remember(self, message: Mapping[str, Any], tag: str) -> None:
+        """Keep the arguments of the tool calls of an answer of that id, as the model wrote them."""
+        for place, call in enumerate(message.get("tool_calls") or ()):
+            known = self.arguments.setdefault(call_id(call, tag, place), [])
+            if (written := call["function"].get("arguments") or "") not in known:
+                known.insert(0, written)
 
     def next_sequence(self) -> int:
         """Number of the next call, in order of arrival."""
@@ -212,7 +215,7 @@ class Attempts:
         found = OpenAttempt(info, self._selects, 1 + max((c.sequence for c in calls), default=-1))
         for call in calls:
             if "api" in call.edited and call.response:
-                found.remember(call.response)
+                found.remember(call.response, call.response_id or f"{call.attempt_id}-{call.sequence}")
             if call.choice == 0 and (call.selected or "seed" in call.sampling):  # as when they came
                 found.next_seed(lane_of(call.tags), call.request or {}, call.span_id, call.retry)
         self._found[claims.attempt_id] = found

@@ -8,16 +8,16 @@ never thinned out in silence.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
 from aiohttp import web
 
-from agentlightning.gateway.errors import Refused
+from agentlightning.gateway.errors import BadAnswer, Refused
 
-Said = Mapping[str, str]
-"""Tool call id → its arguments, to the letter as the model wrote them."""
+Said = Mapping[str, Sequence[str]]
+"""Tool call id → arguments, to the letter as the model wrote them; several, where an id was given twice."""
 PASSED = frozenset(
     {
         "chat_template_kwargs",
@@ -96,6 +96,12 @@ def text(value: Any, where: str) -> str:
     return value
 
 
+def kind_of(value: Any, where: str, default: str | None = None) -> str | None:
+    """The ``type`` of a JSON object; ``default`` where it has none."""
+    kind = mapping(value, where).get("type", default)
+    return None if kind is None else text(kind, f"{where}.type")
+
+
 def listed(value: Any, where: str) -> list[Any]:
     """``value`` as a list; nothing is an empty one."""
     if value is None:
@@ -115,8 +121,7 @@ def joined(content: Any, where: str, kinds: Collection[str]) -> str:
 
 def text_of(part: Any, where: str, kinds: Collection[str]) -> str:
     """The text of a part of one of these ``kinds``."""
-    kind = mapping(part, where).get("type")
-    if kind not in kinds:
+    if (kind := kind_of(part, where)) not in kinds:
         raise unsupported(f"{where} of type {kind!r}", f"send text ({', '.join(sorted(kinds))})")
     return text(part.get("text", part.get("refusal")), f"{where}.text")
 
@@ -132,8 +137,7 @@ def function(name: Any, description: Any, parameters: Any, strict: Any, where: s
 
 def json_form(form: Any, where: str, name: str = "answer") -> dict[str, Any] | None:
     """A format of structured output as ``response_format``; plain text is none."""
-    kind = mapping(form, where).get("type")
-    if kind == "text":
+    if (kind := kind_of(form, where)) == "text":
         return None
     if kind == "json_object":
         return {"type": "json_object"}
@@ -157,6 +161,30 @@ def tokens(chat: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in zip(TOKENS, found, strict=True) if value is not None}
 
 
+def call_id(call: Mapping[str, Any], tag: str, place: int) -> str:
+    """Id of the tool call at ``place`` of the answer ``tag``: the engine's, if it gives any."""
+    return str(call.get("id") or f"call_{tag}_{place}")
+
+
+def check_message(message: Mapping[str, Any]) -> None:
+    """:class:`BadAnswer` for an engine's message that is not of the shape that a dialect must know."""
+    for name in ("content", "refusal"):
+        _expect(message.get(name), str, name)
+    calls = message.get("tool_calls")
+    _expect(calls, list, "tool_calls")
+    for place, call in enumerate(calls or ()):
+        at = f"tool_calls[{place}]"
+        _expect(call, dict, at, may_lack=False)
+        _expect(call.get("function"), dict, f"{at}.function", may_lack=False)
+        _expect(call["function"].get("name"), str, f"{at}.function.name", may_lack=False)
+        _expect(call["function"].get("arguments"), str, f"{at}.function.arguments")
+
+
+def _expect(value: Any, kind: type, where: str, may_lack: bool = True) -> None:
+    if not (isinstance(value, kind) or (value is None and may_lack)):
+        raise BadAnswer(f"{where} of the engine's message is of type {type(value).__name__}")
+
+
 def reasoning_of(message: Mapping[str, Any]) -> str:
     """The reasoning of a chat message that was split off, by the gateway or by the engine."""
     return next(
@@ -168,6 +196,7 @@ def errors_in(dialect: Dialect, response: web.StreamResponse) -> web.StreamRespo
     """``response``, where it is an error, as the dialect says errors."""
     if isinstance(response, web.Response) and response.status >= 400 and isinstance(response.body, bytes):
         response.body = dialect.error(response.status, response.body)
+        response.content_type = "application/json"
     return response
 
 

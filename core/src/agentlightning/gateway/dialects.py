@@ -8,7 +8,9 @@ from typing import Any, Final
 import msgspec
 
 from agentlightning.gateway import messages, responses
+from agentlightning.gateway.answer import UNREADABLE, parse_error
 from agentlightning.gateway.dialect import Dialect, Said, named_event
+from agentlightning.gateway.errors import error_body
 from agentlightning.gateway.messages_answer import message, message_error
 from agentlightning.gateway.messages_events import PING, message_events
 from agentlightning.gateway.replay import KEEP_ALIVE
@@ -35,8 +37,13 @@ class Responses:
         return response_events(answer)
 
     def error(self, status: int, raw: bytes) -> bytes:
-        """As it is."""
-        return raw
+        """As it is, where it says it like OpenAI; in these words, where an engine says it otherwise."""
+        try:
+            alike = isinstance(msgspec.json.decode(raw)["error"], dict)
+        except (*UNREADABLE, LookupError, TypeError):
+            alike = False
+        info = parse_error(status, raw)
+        return raw if alike else error_body(status, info.code, info.message)
 
     def error_event(self, status: int, raw: bytes) -> bytes:
         """An ``error`` event; its field ``error`` is what makes the SDK raise."""

@@ -29,8 +29,8 @@ def names_choices(shaping: Mapping[str, Any]) -> bool:
 
 
 def in_common_words(body: dict[str, Any]) -> None:
-    """Say ``guided_choice`` as ``structured_outputs`` (in place), which engines share: vLLM has dropped the older
-    field and, asked with it, answers without a constraint and without a word.
+    """Say ``guided_choice`` as ``structured_outputs`` (in place), which engines share: vLLM has dropped the
+    older field and, asked with it, answers without a constraint and without a word.
     """
     if body.get("guided_choice") is not None and body.get("structured_outputs") is None:
         body["structured_outputs"] = {"choice": body.pop("guided_choice")}

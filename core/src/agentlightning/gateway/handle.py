@@ -43,7 +43,7 @@ from agentlightning.gateway.record import (
     stopped_calls,
 )
 from agentlightning.gateway.route import Routes, Upstream
-from agentlightning.gateway.sampling import SamplingPolicy, settle
+from agentlightning.gateway.sampling import SamplingPolicy, ask_for_tokens, settle
 from agentlightning.gateway.streams import Streamer
 from agentlightning.keys import Keys
 from agentlightning.store.base import AttemptEnded, Store
@@ -109,19 +109,17 @@ class Handler:
             body = _decoded(raw)
             attempt = await self._attempt(caller)
             return await call(caller, attempt, body)
-        except Refused as refused:
+        except (Refused, BadSelect) as error:
+            refused = error if isinstance(error, Refused) else _bad_select(error)
             claims = caller.claims if caller else None
             refused.rollout_id = refused.rollout_id or (claims.rollout_id if claims else None)
             refused.attempt_id = refused.attempt_id or (claims.attempt_id if claims else None)
             return await self._refuse(refused)
-        except BadSelect as error:  # a predicate of the user's that fails on this call's tags
-            log.error("%s", error)
-            return error_response(500, "bad-select", str(error), retry=False)
         except Exception:
             log.exception("%s %s failed", request.method, request.path)
-            return error_response(
-                500, "gateway-error", "the gateway failed on this request; its log says why"
-            )
+            message = "the gateway failed on this request; its log says why"
+            await self.count_refused(failed := Refused(500, "gateway-error", message), caller)
+            return error_response(failed.status, failed.reason, message)
 
     # ---------------------------------------------------------------------------------------------- admit
     async def _read(self, request: web.Request) -> bytes:
@@ -189,7 +187,7 @@ class Handler:
             return tags, self.routes.choose(str(body.get("model", "")), caller.policy, mapped)
         except Refused as refused:
             if mapped is None and caller.policy is None:
-                self.metrics.unrouted[who := maker(tags)] += 1
+                self.metrics.without_policy(who := maker(tags))
                 wanted = f"no policy is given to {who!r}: add its agent, role or node to `policies`"
                 raise Refused(404, "no-route", f"{wanted} ({refused})") from None
             raise
@@ -386,14 +384,11 @@ def _decoded(raw: bytes) -> dict[str, Any]:
         raise Refused(400, "bad-body", f"the request's body is not a JSON object: {error}") from None
 
 
+def _bad_select(error: BadSelect) -> Refused:
+    """A predicate of the user's fails on a call's tags."""
+    log.error("%s", error)
+    return Refused(500, "bad-select", str(error))
+
+
 def _store_failed(message: str) -> Refused:
     return Refused(503, "store-failed", message, retry=True)
-
-
-def ask_for_tokens(sent: dict[str, Any], api: Api) -> None:
-    """Have the engine return token ids and the logprob of each."""
-    sent["return_token_ids"] = True
-    if api == "chat":
-        sent["logprobs"] = True
-    elif not isinstance(sent.get("logprobs"), int) or sent["logprobs"] is False:
-        sent["logprobs"] = 1  # not 0: some engines take that for "none"

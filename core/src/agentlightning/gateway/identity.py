@@ -42,17 +42,11 @@ class Caller(msgspec.Struct, kw_only=True, frozen=True):
 
 def identify(headers: Mapping[str, str], keys: Keys) -> Caller:
     """The caller of a request, or :class:`Refused`: 400 header, 401 no valid key, 409 ended, conflict."""
-    claims = _claims(_presented(headers), keys)
-    attempt = headers.get(HEADER_ATTEMPT)
-    if attempt is not None and attempt != claims.attempt_id:
-        raise Refused(
-            409,
-            "conflicting-identity",
-            f"the key is of attempt {claims.attempt_id}, the header {HEADER_ATTEMPT} says {attempt!r}: "
-            "the client was made for another rollout; use the attempt's own key or the placeholder key",
-            rollout_id=claims.rollout_id,
-            attempt_id=claims.attempt_id,
-        )
+    key, other = _presented(headers)
+    claims = _claims(key, keys)
+    _check_alone(claims, HEADER_ATTEMPT, headers.get(HEADER_ATTEMPT))
+    if other:
+        _check_alone(claims, "x-api-key", _attempt_of(other, keys))
     trace_id, span_id = _traceparent(headers.get(HEADER_TRACE) or headers.get("traceparent"))
     return Caller(
         claims=claims,
@@ -65,12 +59,41 @@ def identify(headers: Mapping[str, str], keys: Keys) -> Caller:
     )
 
 
-def _presented(headers: Mapping[str, str]) -> str:
-    """The key of a request: as OpenAI's SDK sends it, or as Anthropic's does; ours, where both are there."""
+def _presented(headers: Mapping[str, str]) -> tuple[str, str]:
+    """The key of a request, as OpenAI's SDK sends it or as Anthropic's does: ours, where both are there. With
+    it, another one of ours.
+    """
     scheme, _, bearer = headers.get("Authorization", "").partition(" ")
     bearer = bearer.strip() if scheme.lower() == "bearer" else ""
-    other = headers.get("x-api-key", "").strip()
-    return other if other.startswith(PREFIX) and not bearer.startswith(PREFIX) else bearer or other
+    if (other := headers.get("x-api-key", "").strip()) in ("", bearer):
+        return bearer, ""
+    found = [key for key in (bearer, other) if key.startswith(PREFIX) and key != CONTEXT_KEY]
+    if not found:
+        return (CONTEXT_KEY if CONTEXT_KEY in (bearer, other) else bearer or other), ""
+    return found[0], found[1] if len(found) > 1 else ""
+
+
+def _attempt_of(key: str, keys: Keys) -> str | None:
+    """Whose key it is, valid still or not; ``None`` for no key of ours."""
+    try:
+        return keys.check(key).attempt_id
+    except KeyRefused as refused:
+        return refused.claims.attempt_id if refused.claims else None
+    except msgspec.DecodeError:
+        return None
+
+
+def _check_alone(claims: Claims, header: str, attempt: str | None) -> None:
+    """A request belongs to one attempt: :class:`Refused` 409 where ``header`` says another."""
+    if attempt is not None and attempt != claims.attempt_id:
+        raise Refused(
+            409,
+            "conflicting-identity",
+            f"the key is of attempt {claims.attempt_id}, the header {header} says {attempt!r}: "
+            "the client was made for another rollout; use the attempt's own key or the placeholder key",
+            rollout_id=claims.rollout_id,
+            attempt_id=claims.attempt_id,
+        )
 
 
 def _claims(key: str, keys: Keys) -> Claims:

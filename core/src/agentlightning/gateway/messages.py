@@ -20,6 +20,7 @@ from agentlightning.gateway.dialect import (
     function,
     joined,
     json_form,
+    kind_of,
     listed,
     malformed,
     mapping,
@@ -65,11 +66,13 @@ def chat_body(asked: Mapping[str, Any], said: Said) -> dict[str, Any]:
         chat |= _choice(mapping(asked["tool_choice"], "tool_choice"))
     if form := _form(asked):
         chat["response_format"] = form
-    if asked.get("stop_sequences"):
-        chat["stop"] = listed(asked["stop_sequences"], "stop_sequences")
     for name in ("temperature", "top_p", *sorted(PASSED)):
         if asked.get(name) is not None:
             chat[name] = asked[name]
+    if sequences := listed(asked.get("stop_sequences"), "stop_sequences"):
+        more = chat.get("stop") or []
+        more = [more] if isinstance(more, str) else listed(more, "stop")
+        chat["stop"] = [*sequences, *(one for one in more if one not in sequences)]
     if asked.get("stream"):
         chat["stream"] = True
     return chat
@@ -87,14 +90,15 @@ def tool_input(arguments: str) -> dict[str, Any]:
 
 def _refuse(asked: Mapping[str, Any]) -> None:
     """Values that the API has and the gateway has not."""
-    thinking = mapping(asked.get("thinking") or {}, "thinking").get("type")
+    thinking = kind_of(asked.get("thinking") or {}, "thinking")
     if thinking not in (None, "disabled", "adaptive"):
         raise unsupported(
             f"thinking of type {thinking!r}",
             "the engine keeps no thinking budget: leave it out, or say adaptive; the model thinks as its "
             "chat template lets it",
         )
-    for edit in mapping(asked.get("context_management") or {}, "context_management").get("edits") or ():
+    edits = mapping(asked.get("context_management") or {}, "context_management").get("edits")
+    for edit in listed(edits, "context_management.edits"):
         if edit != _NO_EDIT:
             raise unsupported(
                 "an edit of context_management", "set over_length: truncate on the policy's route"
@@ -142,7 +146,7 @@ def _assistant(content: Any, at: str, said: Said) -> dict[str, Any]:
     texts, thoughts, calls = [], [], []
     for place, block in enumerate(listed(content, at)):
         where = f"{at}[{place}]"
-        kind = mapping(block, where).get("type")
+        kind = kind_of(block, where)
         if kind == "tool_use":
             calls.append(_call(block, where, said))
         elif kind == "thinking":
@@ -159,8 +163,8 @@ def _assistant(content: Any, at: str, said: Said) -> dict[str, Any]:
 
 def _call(block: Mapping[str, Any], at: str, said: Said) -> dict[str, Any]:
     name, given = text(block.get("id"), f"{at}.id"), mapping(block.get("input"), f"{at}.input")
-    written = said.get(name)
-    if written is None or tool_input(written) != given:
+    written = next((one for one in said.get(name, ()) if tool_input(one) == given), None)
+    if written is None:
         written = json.dumps(given, ensure_ascii=False)
     called = {"name": text(block.get("name"), f"{at}.name"), "arguments": written}
     return {"id": name, "type": "function", "function": called}
@@ -190,7 +194,7 @@ def _user(content: Any, at: str) -> list[dict[str, Any]]:
 
 # ---------------------------------------------------------------------------------------------------- tools
 def _tool(tool: Any, at: str) -> dict[str, Any]:
-    kind = mapping(tool, at).get("type")
+    kind = kind_of(tool, at)
     if kind not in (None, "custom"):
         raise unsupported(
             f"{at} of type {kind!r}",
@@ -201,7 +205,7 @@ def _tool(tool: Any, at: str) -> dict[str, Any]:
 
 
 def _choice(choice: Mapping[str, Any]) -> dict[str, Any]:
-    kind = choice.get("type")
+    kind = kind_of(choice, "tool_choice")
     if kind == "tool":
         name = text(choice.get("name"), "tool_choice.name")
         chosen: Any = {"type": "function", "function": {"name": name}}

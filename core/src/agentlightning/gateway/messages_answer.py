@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from agentlightning.gateway.answer import parse_error
-from agentlightning.gateway.dialect import reasoning_of, tokens
+from agentlightning.gateway.dialect import call_id, reasoning_of, tokens
 from agentlightning.gateway.errors import TOO_LONG
 from agentlightning.gateway.messages import tool_input
 
@@ -40,6 +40,8 @@ def message(asked: Mapping[str, Any], chat: Mapping[str, Any]) -> dict[str, Any]
     """The answer to ``asked`` from the first choice of ``chat``."""
     choice = chat["choices"][0]
     reason = _REASONS.get(str(choice.get("finish_reason")), "end_turn")
+    if reason == "end_turn" and choice["message"].get("tool_calls"):
+        reason = "tool_use"  # engines say "stop" of a tool that was forced
     stopped = choice.get("stop_reason")
     stopped = stopped if reason == "end_turn" and isinstance(stopped, str) else None
     usage = chat.get("usage") or {}
@@ -75,7 +77,7 @@ def _blocks(said: Mapping[str, Any], tag: str) -> list[dict[str, Any]]:
         blocks.append(
             {
                 "type": "tool_use",
-                "id": call.get("id") or f"toolu_{tag}_{place}",
+                "id": call_id(call, tag, place),
                 "name": called["name"],
                 "input": tool_input(called.get("arguments") or ""),
             }

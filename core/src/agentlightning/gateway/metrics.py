@@ -20,6 +20,9 @@ POLICY = "over_length"
 class Metrics:
     """Plain counters since the start. ``recorded`` counts only what the store acknowledged."""
 
+    NAMES = 1_000
+    """Callers without a policy that are counted by name: agents choose their names."""
+
     def __init__(self) -> None:
         self.calls: Counter[str] = Counter()
         """Status → records stored."""
@@ -63,6 +66,11 @@ class Metrics:
             elif POLICY in call.edited and call.choice == 0:
                 self.over_length["truncated"] += 1
                 self.over_length["messages"] += sum(b - a for a, b in call.edited["dropped"])
+
+    def without_policy(self, who: str) -> None:
+        """Count a request of a caller that is given no policy."""
+        known = who in self.unrouted or len(self.unrouted) < self.NAMES
+        self.unrouted[who if known else "(others)"] += 1
 
     def _nobody(self) -> None:
         """Count a call that nobody named; the first says what to do."""

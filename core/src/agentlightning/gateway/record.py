@@ -10,21 +10,25 @@ import time
 from typing import Any, Literal
 
 import msgspec
+from aiohttp import web
 
 from agentlightning.gateway.answer import Answer, Choice, ErrorInfo
 from agentlightning.gateway.attempts import OpenAttempt
-from agentlightning.gateway.dialect import Dialect
+from agentlightning.gateway.dialect import Dialect, check_message
 from agentlightning.gateway.errors import BadAnswer
 from agentlightning.gateway.guided import holds
 from agentlightning.gateway.identity import Caller
 from agentlightning.gateway.metrics import OVER_LENGTH, POLICY
 from agentlightning.gateway.reasoning import split_answer, split_message
+from agentlightning.gateway.replay import replay
 from agentlightning.gateway.route import Upstream
 from agentlightning.gateway.sampling import OFF_POLICY, Settings, check_echo
 from agentlightning.gateway.stream import Assembler
 from agentlightning.types import Call, Tags
 
 Api = Literal["chat", "completions"]
+_SHAPE = (AttributeError, KeyError, TypeError)
+"""What telling an answer on raises where it is of another shape."""
 
 
 class Exchange(msgspec.Struct, kw_only=True):
@@ -55,8 +59,13 @@ class Exchange(msgspec.Struct, kw_only=True):
     """The API that the agent speaks, where it is another than ``api``."""
     asked: dict[str, Any] = {}
     """The agent's request as its dialect has it."""
-    answered: bool = False
-    """The head of the answer has left: errors can only follow as events."""
+    out: web.StreamResponse | None = None
+    """The stream of the answer, once its head leaves."""
+
+    @property
+    def answered(self) -> bool:
+        """The head of the answer has left: errors can only follow as events."""
+        return self.out is not None
 
     @property
     def streams(self) -> bool:
@@ -155,18 +164,28 @@ def told(exchange: Exchange, raw: bytes) -> dict[str, Any]:
     assert exchange.dialect is not None
     chat: dict[str, Any] = msgspec.json.decode(said(exchange, raw))
     chat["id"] = chat.get("id") or f"{exchange.attempt.info.attempt_id}-{exchange.sequence}"
+    message = chat["choices"][0]["message"]
+    check_message(message)
+    exchange.attempt.remember(message, chat["id"])
     try:
-        exchange.attempt.remember(chat["choices"][0]["message"])
         return exchange.dialect.answer(exchange.asked, chat)
-    except (AttributeError, KeyError, TypeError) as error:
-        raise BadAnswer(
-            f"the engine's message cannot be told as {exchange.dialect.name}: {error!r}"
-        ) from None
+    except _SHAPE as error:
+        raise BadAnswer(f"the engine's answer cannot be told as {exchange.dialect.name}: {error!r}") from None
 
 
 def spoken(exchange: Exchange, raw: bytes) -> bytes:
     """The body of the engine's whole answer as the agent gets it."""
     return msgspec.json.encode(told(exchange, raw)) if exchange.dialect else said(exchange, raw)
+
+
+def replayed(exchange: Exchange, raw: bytes) -> bytes:
+    """The engine's whole answer as a stream; :class:`BadAnswer` where it cannot be told so."""
+    if exchange.dialect:
+        return b"".join(exchange.dialect.events(told(exchange, raw)))
+    try:
+        return b"".join(replay(said(exchange, raw), exchange.api, exchange.wants_usage))
+    except _SHAPE as error:
+        raise BadAnswer(f"the engine's message cannot be told as a stream: {error!r}") from None
 
 
 def stopped_calls(exchange: Exchange, status: Literal["error", "cancelled"], error: str) -> list[Call]:

@@ -16,6 +16,7 @@ from agentlightning.gateway.dialect import (
     function,
     joined,
     json_form,
+    kind_of,
     listed,
     malformed,
     mapping,
@@ -75,11 +76,13 @@ def chat_body(asked: Mapping[str, Any]) -> dict[str, Any]:
 
 def namespaces(asked: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
     """Name of a function towards the engine → its namespace and its name there."""
-    groups = [tool for tool in asked.get("tools") or () if tool.get("type") == "namespace"]
+    groups = [
+        tool for tool in asked.get("tools") or () if tool.get("type") == "namespace" and tool.get("tools")
+    ]
     return {
         _full(group["name"], tool["name"]): (group["name"], tool["name"])
         for group in groups
-        for tool in group["tools"]
+        for tool in group.get("tools") or ()
     }
 
 
@@ -92,7 +95,7 @@ def _refuse(asked: Mapping[str, Any]) -> None:
             f"truncation={asked['truncation']!r}", "set over_length: truncate on the policy's route"
         )
     for name in listed(asked.get("include"), "include"):
-        if name not in _INCLUDED:
+        if text(name, "include") not in _INCLUDED:
             raise unsupported(f"include of {name!r}", f"only {', '.join(sorted(_INCLUDED))} can be included")
     for name in ("text", "reasoning"):
         mapping(asked.get(name) or {}, name)
@@ -114,8 +117,8 @@ def _messages(asked: Mapping[str, Any]) -> list[dict[str, Any]]:
         raise malformed("input", "a text or a list of items")
     for place, item in enumerate(given):
         at = f"input[{place}]"
-        kind = mapping(item, at).get("type", "message")
-        if (add := _ITEMS.get(kind)) is None:
+        kind = kind_of(item, at, "message")
+        if (add := _ITEMS.get(str(kind))) is None:
             raise unsupported(f"{at} of type {kind!r}", f"items may be {', '.join(_ITEMS)}")
         add(out, item, at)
     return out

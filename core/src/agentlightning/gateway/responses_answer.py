@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from agentlightning.gateway.dialect import reasoning_of, tokens
+from agentlightning.gateway.dialect import call_id, reasoning_of, tokens
 from agentlightning.gateway.responses import LOGPROBS, namespaces
 
 _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
@@ -62,7 +62,7 @@ def _items(asked: Mapping[str, Any], chat: Mapping[str, Any], status: str) -> li
         item = {
             "id": f"fc_{tag}_{place}",
             "type": "function_call",
-            "call_id": call.get("id") or f"call_{tag}_{place}",
+            "call_id": call_id(call, tag, place),
             "name": function["name"],
             "arguments": function.get("arguments") or "",
         }

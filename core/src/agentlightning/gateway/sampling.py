@@ -131,6 +131,16 @@ def check_echo(settings: Settings, echo: dict[str, Any]) -> Settings:
     return msgspec.structs.replace(settings, used=settings.used | differs, off_policy=True, guided=False)
 
 
+def ask_for_tokens(sent: dict[str, Any], api: str) -> None:
+    """Have the engine return token ids and the logprob of each."""
+    sent["return_token_ids"] = True
+    sent.pop("include_reasoning", None)  # false: vLLM would keep the ids to itself, too
+    if api == "chat":
+        sent["logprobs"] = True
+    elif not isinstance(sent.get("logprobs"), int) or sent["logprobs"] is False:
+        sent["logprobs"] = 1  # not 0: some engines take that for "none"
+
+
 def root_seed(rollout: Rollout, attempt: Attempt) -> int | None:
     """Root of an attempt's sampling seeds: the rollout's, so that an attempt that only repeats what was cut
     short gets the same tokens; another one after a failure of its own, which the same tokens would repeat.

@@ -7,7 +7,7 @@ committed; an agent that saw the end has been recorded.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+import logging
 from typing import TYPE_CHECKING
 
 import aiohttp
@@ -24,13 +24,14 @@ from agentlightning.gateway.errors import (
     error_body,
 )
 from agentlightning.gateway.reasoning import StreamSplit
-from agentlightning.gateway.record import Exchange, answer_calls, exact, said, stopped_calls, told
-from agentlightning.gateway.replay import KEEP_ALIVE, event as sse, replay
+from agentlightning.gateway.record import Exchange, answer_calls, error_call, exact, replayed, stopped_calls
+from agentlightning.gateway.replay import KEEP_ALIVE, event as sse
 from agentlightning.gateway.stream import DONE, Assembler, Events, payload
 
 if TYPE_CHECKING:
     from agentlightning.gateway.handle import Handler
 
+log = logging.getLogger(__name__)
 _HEADERS = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"}
 
 
@@ -102,9 +103,15 @@ class Streamer:
 
     async def serve(self, request: web.Request, exchange: Exchange) -> web.StreamResponse:
         """Answer one streamed call. A dialect has events of its own, which need the whole answer."""
-        if exchange.dialect is None and exchange.route.passes_through(exchange.tools):
-            return await self._pass(request, exchange)
-        return await self._replayed(request, exchange)
+        passes = exchange.dialect is None and exchange.route.passes_through(exchange.tools)
+        try:
+            return await (self._pass if passes else self._replayed)(request, exchange)
+        except (AgentGone, Refused):
+            raise
+        except Exception:
+            if exchange.out is None:
+                raise
+            return await self._failed(exchange.out, exchange)
 
     # --------------------------------------------------------------------------------------- pass through
     async def _pass(self, request: web.Request, exchange: Exchange) -> web.StreamResponse:
@@ -208,7 +215,7 @@ class Streamer:
             return await self._say(out, exchange, status, code, info.message)
         try:
             calls = answer_calls(exchange, parse_answer(raw, exchange.api))
-            events = _events(exchange, raw)
+            events = replayed(exchange, raw)
         except BadAnswer as error:
             if out is None:
                 return await handler.bad_answer(exchange, error)
@@ -216,13 +223,13 @@ class Streamer:
         await handler.commit(exchange, calls)
         handler.metrics.streams["replayed"] += 1
         out = out or await self._open(request, exchange)
-        await _write(out, b"".join(events))
+        await _write(out, events)
         return out
 
     # --------------------------------------------------------------------------------------------- pieces
     async def _open(self, request: web.Request, exchange: Exchange) -> web.StreamResponse:
         out = web.StreamResponse(headers=_HEADERS)
-        exchange.answered = True
+        exchange.out = out
         try:
             await out.prepare(request)
         except ConnectionResetError:
@@ -242,6 +249,17 @@ class Streamer:
             return out
         return await self._say(out, exchange, 502, code, message)
 
+    async def _failed(self, out: web.StreamResponse, exchange: Exchange) -> web.StreamResponse:
+        """A fault of ours after the head has left: no second answer may follow it."""
+        log.exception("attempt %s: the gateway failed within a stream", exchange.attempt.info.attempt_id)
+        message = "the gateway failed within this stream; its log says why"
+        try:
+            if not exchange.committed:
+                await self._handler.commit(exchange, [error_call(exchange, f"gateway-error: {message}")])
+        except Refused as refused:
+            return await self._refused(out, exchange, refused)
+        return await self._refused(out, exchange, Refused(500, "gateway-error", message))
+
     async def _refused(
         self, out: web.StreamResponse | None, exchange: Exchange, refused: Refused
     ) -> web.StreamResponse:
@@ -258,13 +276,6 @@ class Streamer:
         error = error_body(status, code, message)
         await _write(out, exchange.dialect.error_event(status, error) if exchange.dialect else sse(error))
         return out
-
-
-def _events(exchange: Exchange, raw: bytes) -> Iterator[bytes]:
-    """A whole answer as a stream."""
-    if exchange.dialect:
-        return exchange.dialect.events(told(exchange, raw))
-    return replay(said(exchange, raw), exchange.api, exchange.wants_usage)
 
 
 async def _write(out: web.StreamResponse, data: bytes) -> None:
