@@ -6,7 +6,8 @@ Rollouts of the calc_x agent are collected once, with the local engine, and cred
 rows go through agl-local's updater and, in a run of its own, through verl's trainer, whose worker tells the
 gradient before it clips and the advantages that its loss got. Recipes of two epochs are compared at both
 optimizer steps: the first moves the weights, so at the second ratios and KL are not trivial. ``--curves``
-also trains both for 20 steps with seeds 1, 2 and 3. The last line is one JSON object.
+also trains both for 20 steps with seeds 1, 2 and 3. The last line is one JSON object; comparisons are kept
+in ``bench/results/verl_parity.json``.
 """
 
 from __future__ import annotations
@@ -151,8 +152,17 @@ async def through_verl(
     finally:
         await driver.close()
         del os.environ["AGL_VERL_TAP"]
-    written = sorted((folder / "tap").glob("*.safetensors"), key=lambda file: int(file.stem))
-    return [load_file(file) for file in written], job.reports[0]
+    return tapped(folder / "tap", ranks), job.reports[0]
+
+
+def tapped(folder: Path, ranks: int) -> list[Tensors]:
+    """What all ranks wrote, a step at a time."""
+    steps = []
+    for number in range(len(list(folder.glob("*-0.safetensors")))):
+        parts = [load_file(folder / f"{number}-{rank}.safetensors") for rank in range(ranks)]
+        shared = {name: torch.cat([part[name] for part in parts]) for name in ("advantages", "mask")}
+        steps.append({**parts[0], **shared})
+    return steps
 
 
 def carried(batch: Batch) -> list[float]:
@@ -203,6 +213,7 @@ def compare(name: str, python: str, records: list[Record], folder: Path, ranks: 
     steps = [apart(a, b) for a, b in zip(ours, theirs, strict=True)]
     told = {
         "recipe": name,
+        "ranks": ranks,
         "rows": len(batch.rows),
         "tokens": len(wanted),
         "advantage_difference": max(
@@ -217,6 +228,16 @@ def compare(name: str, python: str, records: list[Record], folder: Path, ranks: 
     }
     print(json.dumps(told), file=sys.stderr)
     return told
+
+
+def keep(every: list[dict[str, Any]]) -> None:
+    """Write what was found, each recipe and number of ranks beside what was found of others before."""
+    place = ROOT / "bench" / "results" / "verl_parity.json"
+    known = json.loads(place.read_text()) if place.exists() else {}
+    for told in every:
+        command = f"python bench/verl_parity/run.py --recipe {told['recipe']} --ranks {told['ranks']}"
+        known[f"{told['recipe']}, ranks {told['ranks']}"] = {"command": command, "result": told}
+    place.write_text(json.dumps(dict(sorted(known.items())), indent=2) + "\n")
 
 
 def equal(told: Mapping[str, Any]) -> bool:
@@ -282,7 +303,8 @@ def main() -> int:
         folder = Path(scratch)
         records = asyncio.run(rollouts(folder / "collect"))
         every = [compare(name, python, records, folder / name, asked.ranks) for name in names]
-        told: dict[str, Any] = {**every[0], "ranks": asked.ranks}
+        keep(every)
+        told: dict[str, Any] = dict(every[0])
         told["recipes"] = {one["recipe"]: one for one in every} if len(every) > 1 else {}
         if asked.curves:
             runs = {d: [curve(d, s, python, folder / d) for s in SEEDS] for d in ("local", "verl")}

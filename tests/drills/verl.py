@@ -177,25 +177,29 @@ def finish(folder: Path, python: str, steps: int) -> None:
 
 
 async def account(folder: Path, struck: list[dict[str, Any]], steps: int) -> dict[str, Any]:
-    """What is on record afterwards."""
+    """What the store holds afterwards: what is missing, what is there twice, what does not verify."""
     place = folder / RUN / "store.sqlite"
     store = SQLiteStore(place)
     try:
-        reports = [report.step for report in await store.query_steps(RUN)]
-        (run,) = await store.query_runs()
-        seals = Counter(seal.rollout_id for seal in await store.query_seals(RUN, limit=100_000))
+        told = await counts(store, [one["checkpoint"] for one in struck], steps)
         checked = await verify(await run_in(store, Place(str(place), folder / RUN, RUN)))
     finally:
         await store.close()
+    return {**told, "unverified": len(checked.differences)}
+
+
+async def counts(store: SQLiteStore, checkpoints: list[int], steps: int) -> dict[str, int]:
+    """Of a run of ``steps`` steps, whose lives left whole ``checkpoints`` when they were ended."""
+    reports = [report.step for report in await store.query_steps(RUN)]
+    (run,) = await store.query_runs()
+    seals = Counter(seal.rollout_id for seal in await store.query_seals(RUN, limit=100_000))
     begun = [life["first_step"] for life in run.get("resumed", [])]
-    wanted = [one["checkpoint"] for one in struck]
     return {
         "lost": len(set(range(steps)) - set(reports)),
         "doubled": len(reports) - len(set(reports)) + sum(n > 1 for n in seals.values()),
         # a life begins where the last whole checkpoint of the one before ended: nothing finished runs again
-        "begun_elsewhere": sum(a != b for a, b in zip(begun, wanted, strict=True)),
+        "begun_elsewhere": sum(a != b for a, b in zip(begun, checkpoints, strict=True)),
         "backwards": sum(later < earlier for earlier, later in pairwise([0, *begun])),
-        "unverified": len(checked.differences),
         "lives": len(begun) + 1,
     }
 

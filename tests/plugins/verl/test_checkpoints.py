@@ -70,4 +70,4 @@ def test_an_export_has_the_new_weights_and_the_old_tokenizer(tmp_path: Path) -> 
     out = Checkpoints(tmp_path / "checkpoints").export(3, policy, tmp_path / "out")
     assert (out / "model.safetensors").read_text() == "new"
     assert (out / "tokenizer_config.json").read_text() == "old"
-    assert (out / "config.json").read_text() == "{}"
+    assert (out / "config.json").read_text() == "old"

@@ -57,10 +57,17 @@ def test_enough_logical_processors_for_every_rank() -> None:
 
 
 def test_the_users_own_lines_win() -> None:
-    assert (
-        lines(overrides=["trainer.v1.trainer_mode=colocate_async"])["trainer.v1.trainer_mode"]
-        == "colocate_async"
-    )
+    found = lines(overrides=["data.max_prompt_length=9", "actor_rollout_ref.rollout.name=other"])
+    assert (found["data.max_prompt_length"], found["actor_rollout_ref.rollout.name"]) == ("9", "other")
+
+
+@pytest.mark.parametrize("line", [
+    "actor_rollout_ref.model.lora_rank=8", "+actor_rollout_ref.model.lora.merge=True",
+    "trainer.v1.trainer_mode=colocate_async", "actor_rollout_ref.rollout.n=4",
+])  # fmt: skip
+def test_lines_that_would_make_it_another_run_are_refused(line: str) -> None:
+    with pytest.raises(OptionError, match="overrides"):
+        read_options({"overrides": [line]})
 
 
 @pytest.mark.parametrize(("given", "why"), [

@@ -42,7 +42,7 @@ def test_all_of_a_session_ends() -> None:
 
 
 def test_what_outlives_its_leader_is_found_all_the_same() -> None:
-    process, other = leader()
+    process, _ = leader()
     with process:
         stopped = subprocess.Popen(["sleep", "60"], start_new_session=True)
         process.kill()

@@ -20,7 +20,12 @@ HONOURS = frozenset(
 """
 
 _PART = "tokens sampled from a part of the distribution have probabilities that no update computes"
-REFUSES = {"critic": "there is no value head", "top_p": _PART, "top_k": _PART, "extra": "it means nothing to it"}
+REFUSES = {
+    "critic": "there is no value head",
+    "top_p": _PART,
+    "top_k": _PART,
+    "extra": "it means nothing to the local driver",
+}
 """The other fields, each with the reason."""
 
 LOSSES = frozenset({"clip", "reinforce"})

@@ -7,6 +7,7 @@ next one's rows are there. An error of the driver is the answer 500 with its tex
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import http.client
 import json
@@ -44,6 +45,7 @@ class ChannelServer:
         """Stop serving; who waits for an answer gets none."""
         if self._runner is not None:
             await self._runner.cleanup()
+            await asyncio.sleep(0)  # connections that were cut are closed in the loop's next turn
 
     async def _serve(self, request: web.Request) -> web.Response:
         given = request.headers.get("Authorization", "")

@@ -79,5 +79,8 @@ class Checkpoints:
         return folder
 
 
-KEPT = frozenset({"tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json"})
-"""Files of the policy that training does not change; written anew by other libraries they might."""
+KEPT = frozenset({"config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja",
+                  "generation_config.json"})  # fmt: skip
+"""Files of the policy that training does not change; written anew by other libraries they might: verl's
+``config.json`` calls the weights bfloat16, which they are not.
+"""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -45,8 +46,9 @@ class Child:
                 start_new_session=True,  # Ctrl-C is for us; we end it
             )
         assert self._process.stdin is not None
-        self._process.stdin.write(self._order.encode() + b"\n")
-        self._process.stdin.flush()
+        with contextlib.suppress(BrokenPipeError):  # it has ended already: `wait` says how
+            self._process.stdin.write(self._order.encode() + b"\n")
+            self._process.stdin.flush()
 
     def wait(self) -> int:
         """Its exit status, once it has ended."""
@@ -73,7 +75,7 @@ class Child:
     def close(self) -> None:
         """End it, and by force what does not follow: Ray's daemons and workers too. Idempotent."""
         process, self._process = self._process, None
-        if process is None:
+        if process is None:  # closed already, or never started
             return
         assert process.stdin is not None
         try:

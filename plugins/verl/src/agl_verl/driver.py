@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 import secrets
 import shutil
 import tempfile
@@ -112,7 +113,12 @@ class VerlDriver:
             **({"VERL_PLATFORM": "cpu"} if self.options.device == "cpu" else {}),
         }
         self._child = Child(self.options.python, given, environment, self._scratch / "verl.log")
-        self._child.start()
+        try:
+            self._child.start()
+        except OSError as error:
+            raise VerlFailed(
+                f"backend.options.python: {self.options.python} does not start: {error}"
+            ) from None
         ready = await self._alive(self._ready, self.options.start_seconds)
         return LLM(endpoint=f"{ready['addresses'][0]}/v1", model=self.name)
 
@@ -200,6 +206,7 @@ class VerlDriver:
             return pack(rows)
         except BaseException as error:
             self._failure = error
+            await self._on_lost({"what": f"got no rows ({type(error).__name__})"})
             raise
 
     async def _on_measured(self, said: dict[str, Any]) -> dict[str, Any]:
@@ -249,11 +256,17 @@ class VerlDriver:
         if logged is None:
             log.warning("verl logged nothing of step %d", step)
             return {}
-        numbers = {k: float(v) for k, v in logged["data"].items() if isinstance(v, int | float)}
+        said = {k: float(v) for k, v in logged["data"].items() if isinstance(v, int | float)}
+        numbers = {k: v for k, v in said.items() if math.isfinite(v)}  # absent, where there was nothing
+        # verl makes no step of a gradient that is not finite, and says so by its norm alone.
+        failed = "actor/grad_norm" in said.keys() - numbers.keys()
+        if failed:
+            log.warning("step %d: the gradient is not finite; verl made no optimizer step of it", done.step)
         ours = {OURS[name]: value for name, value in numbers.items() if name in OURS}
         if tokens and "actor/entropy" in numbers:  # verl sums it, as it does the loss
             ours["entropy"] = numbers["actor/entropy"] / tokens
-        ours["optimizer_steps"] = float(done.optimizer_steps)
+        ours["optimizer_steps"] = float(done.optimizer_steps - failed)
+        ours["steps_skipped"] = float(failed)
         ours["skipped"] = float(not tokens)
         return {**ours, **self._measured, **{f"verl/{name}": value for name, value in numbers.items()}}
 

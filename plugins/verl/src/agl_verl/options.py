@@ -63,7 +63,23 @@ def read_options(given: Mapping[str, Any] | None) -> Options:
         raise OptionError(
             "backend.options: ranks and keep must be 1 or more, save_every 0 or more, lr above 0"
         )
+    for line in found.overrides:
+        key = line.partition("=")[0].lstrip("+~")
+        for name, reason in REFUSED.items():
+            if key == name or key.startswith((f"{name}.", f"{name}_")):
+                raise OptionError(f"backend.options.overrides: {line}: {reason}")
     return found
+
+
+REFUSED = {
+    "actor_rollout_ref.model.lora": "LoRA is not built: verl saves models with the adapters apart, which no "
+    "engine of ours loads",
+    "algorithm.adv_estimator": "advantages come from credit; choose them with the recipe",
+    "actor_rollout_ref.rollout.n": "groups are made by the algorithm: the recipe's group_size",
+    "trainer.use_v1": "the driver is written for verl's V1 trainer",
+    "trainer.v1.trainer_mode": "only verl's synchronous mode is built",
+}
+"""Keys that would make a run another than it says, each with the reason."""
 
 
 def overrides(policy: str, recipe: Recipe, seed: int, o: Options, folder: str) -> list[str]:

@@ -27,8 +27,15 @@ def make_driver(
     return VerlDriver(policy, name, recipe, seed=seed, options=options)
 
 
+def facts(options: Mapping[str, Any]) -> dict[str, str]:
+    """See ``machine.facts``."""
+    from . import machine
+
+    return machine.facts(options)
+
+
 @hookimpl
 def agl_drivers() -> list[DriverSpec]:
     """verl's own trainer: one machine's CPU, or GPUs by Ray."""
     about = "verl's trainer, unforked: Ray, FSDP, CPU and GPUs"
-    return [DriverSpec("verl", make_driver, HONOURS, about, refuses=REFUSES)]
+    return [DriverSpec("verl", make_driver, HONOURS, about, facts=facts, refuses=REFUSES)]

@@ -51,7 +51,7 @@ def engine() -> None:
         def _build_fsdp_module(self, module: Any) -> Any:
             # verl keeps a reference in pinned memory, which only an accelerator has; here it is built like
             # the policy.
-            config = self.engine_config
+            config: Any = self.engine_config  # type: ignore[has-type]
             self.engine_config = dataclasses.replace(config, forward_only=False)
             try:
                 return super()._build_fsdp_module(module)

@@ -1,7 +1,8 @@
 """A tap on verl's training worker: the gradient before it is clipped, the advantages as the loss got them.
 
 For comparisons (``bench/verl_parity``). Off unless the variable names a folder; each optimizer step then
-writes ``<n>.safetensors`` there: ``grad/<parameter>``, and ``advantages``, ``mask`` of all rows, end to end.
+writes ``<n>-<rank>.safetensors`` there: ``advantages``, ``mask`` of the rank's rows, end to end, and with the
+first rank ``grad/<parameter>``.
 """
 
 from __future__ import annotations
@@ -21,20 +22,22 @@ def tapped(engine: type) -> type:
     if folder is None:
         return engine
 
+    place = Path(folder)
+
     class Tapped(engine):  # type: ignore[misc]
         """Writes after the backward passes of an update."""
 
         def forward_backward_batch(self, data: Any, *args: Any, **given: Any) -> Any:
             found = super().forward_backward_batch(data, *args, **given)
             if "advantages" in data.keys():  # noqa: SIM118 - a TensorDict is no mapping
-                write(Path(folder), self.module, data)
+                write(place, self.module, data)
             return found
 
     return Tapped
 
 
 def write(folder: Path, module: torch.nn.Module, data: Any) -> None:
-    """One step's file; its number is that of the files there."""
+    """A step's file of this rank; the step's number is that of the rank's files there."""
     from safetensors.torch import save_file
 
     tensors = {
@@ -46,9 +49,12 @@ def write(folder: Path, module: torch.nn.Module, data: Any) -> None:
         column = data[key]
         flat = column.values() if column.is_nested else column.reshape(-1)
         tensors[name] = flat.detach().cpu().contiguous()
-    if int(os.environ.get("RANK", "0")) == 0:
-        folder.mkdir(parents=True, exist_ok=True)
-        save_file(tensors, folder / f"{len(list(folder.glob('*.safetensors')))}.safetensors")
+    rank = int(os.environ.get("RANK", "0"))
+    if rank:  # the first one has the whole gradient
+        tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith("grad/")}
+    folder.mkdir(parents=True, exist_ok=True)
+    number = len(list(folder.glob(f"*-{rank}.safetensors")))
+    save_file(tensors, folder / f"{number}-{rank}.safetensors")
 
 
 def whole(gradient: torch.Tensor) -> torch.Tensor:
