@@ -60,8 +60,8 @@ wheels: .venv/test ## a wheel of every distribution, in dist/
 quickstarts: .venv/demo ## the quickstart of every framework, trained for a few steps on CPU; the last line is JSON
 	@$(PY) bench/quickstarts.py
 
-test-verl: .venv/demo ## verl's own trainer trains the demo's agent on CPU; the last line is JSON
-	@$(PY) bench/verl_calc_x.py
+test-verl: .venv/demo ## verl's own trainer trains the demo's agent on CPU (fewer: STEPS=3); the last line is JSON
+	@$(PY) bench/verl_calc_x.py --steps $(or $(STEPS),16)
 
 drill-verl: .venv/demo ## kill -9 trainer, verl, one of its workers and its engine; the last line is JSON
 	@$(PY) tests/drills/verl.py

@@ -16,7 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
+settings.register_profile("suite", deadline=None)  # a slow machine is no fault of what is tested
+settings.load_profile("suite")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # read by torch when it is first imported; tests are tiny
 PREFIXES = ("AGL_", "OPENAI_", "OTEL_")
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")

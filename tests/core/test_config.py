@@ -49,6 +49,22 @@ def test_reads_types_and_relative_paths(tmp_path: Path) -> None:
             'agent: {target: a, select: "re:("}\nbackend: {policy: p}',
             r"run\.yaml: agent\.select: .*'\(' is not a regular expression: ",
         ),
+        (
+            'agent: {target: a, select: [b, "re:("]}\nbackend: {policy: p}',
+            r"run\.yaml: agent\.select: .*'\(' is not a regular expression: ",
+        ),
+        ("agent: {target: a, select: []}\nbackend: {policy: p}", r"run\.yaml: agent\.select: .*empty list"),
+        *(
+            (
+                f"agent: {{target: a}}\nbackend: {{policies: {{{name}: {{pth: p}}}}}}",
+                rf"run\.yaml: backend\.policies\.{name}\.pth: .*Did you mean 'path'\?",
+            )
+            for name in ("wolves", "options", "model", "policies")
+        ),
+        (
+            "agent: {target: a}\nbackend: {policies: {w: {path: ''}}}",
+            r"run\.yaml: backend\.policies\.w\.path: .*at least 1 character",
+        ),
         ("agent: {target: a, concurrency: -1}\nbackend: {policy: p}", r"agent\.concurrency: .*or equal to 0"),
     ],
 )

@@ -73,6 +73,12 @@ def test_all_others_talk_to_the_only_policy_that_is_trained() -> None:
         ({"a": 3}, {}, r"policy 'a' is a int: give a folder"),
         ({"a": LLM(endpoint="nowhere", model="m")}, {}, r"policy 'a': .*url is 'nowhere'"),
         ({"a": LLM(endpoint="http://u:p@h/v1", model="m")}, {}, r"carries credentials"),
+        (
+            {"a": LLM(endpoint="http://h/v1", model="m", sampling_parameters={"temperature": 0})},
+            {},
+            r"policy 'a': .*leave sampling_parameters out",
+        ),
+        ({"Wolves": "x", "wolves": "y"}, {}, r"policy 'wolves': differs from 'Wolves' by its case only"),
         (JUDGE, {}, r"the only policy is the one that is trained"),
         (PolicyFolder("x", train=False), {}, r"the only policy is the one that is trained"),
     ],

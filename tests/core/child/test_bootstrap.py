@@ -80,3 +80,14 @@ def test_no_agl_run_to_talk_to_does_not_stop_the_program() -> None:
     told = python("-c", code, **settings.variables(["agentlightning"]))
     assert told.stdout == "runs\n", told.stderr
     assert told.stderr.count("agl run cannot be reached") == 1
+
+
+def test_a_package_of_ours_that_this_interpreter_cannot_read_does_not_stop_it(tmp_path: Path) -> None:
+    child = tmp_path / "agentlightning" / "child"
+    child.mkdir(parents=True)
+    (child.parent / "__init__.py").touch()
+    (child / "__init__.py").write_text("a syntax of tomorrow")
+    (tmp_path / "sitecustomize.py").write_text("print('the user\\'s')")
+    told = python("-c", "print('runs')", path=str(tmp_path), **{WATCH: "openai"})
+    assert told.stdout == "the user's\nruns\n" and told.stderr.count("\n") == 1
+    assert "capture could not begin (SyntaxError" in told.stderr

@@ -8,6 +8,7 @@ import threading
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -108,3 +109,23 @@ def test_others_are_not_looked_at(site: Site) -> None:
     site.write("other.py")
     importlib.import_module("other")
     assert site.told == []
+
+
+def test_a_fork_forgets_what_other_threads_import(site: Site) -> None:
+    site.write("pkg/__init__.py", "import threading, hold\nhold.has.set(); hold.may.wait()")
+    hold = ModuleType("hold")
+    has, may = threading.Event(), threading.Event()
+    vars(hold).update(has=has, may=may)
+    sys.modules["hold"] = hold
+    thread = threading.Thread(target=importlib.import_module, args=("pkg",))
+    thread.start()
+    has.wait()
+    site.watcher._depth[threading.get_ident(), "space"] += 1
+    try:
+        assert {root for _, root in site.watcher._depth} == {"pkg", "space"}
+        site.watcher._forked()
+        assert {root for _, root in site.watcher._depth} == {"space"}  # what this thread is at
+    finally:
+        may.set()
+        thread.join()
+        del sys.modules["hold"]

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from agentlightning.child.frames import HEAD, Counted, Finished, FromProgram, Hello, from_program
+from agentlightning.child.frames import HEAD, Counted, Enter, Finished, FromProgram, Hello, from_program
 from agentlightning.child.line import UNDELIVERED, Line
 from agentlightning.types import Span
 
@@ -31,6 +31,8 @@ class Door:
         frames = []
         while data:
             (length,) = HEAD.unpack(data[: HEAD.size])
+            if len(data) < HEAD.size + length:  # broken off
+                break
             frames.append(from_program(bytes(data[HEAD.size : HEAD.size + length])))
             del data[: HEAD.size + length]
         return frames
@@ -150,3 +152,48 @@ def test_a_number_that_is_another_file_by_now_is_left_alone(door: Door, tmp_path
     assert os.read(reader, 100) == b""
     os.close(reader)
     assert names(door.heard()) == ["before"] and names(door.heard()) == ["after"]
+
+
+def test_a_fork_leaves_other_peoples_files_alone(door: Door) -> None:
+    line = Line(door.address, "k")
+    line.span(span("before"))
+    assert line._connection is not None
+    number = line._connection.fileno()
+    reader, writer = os.pipe()
+    os.dup2(writer, number)  # a daemon closed all its files, and opened one of its own
+    if not (child := os.fork()):
+        os.write(number, b"!")
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert os.read(reader, 1) == b"!"
+    line._hang_up()
+    for one in (reader, writer, number):
+        os.close(one)
+
+
+def test_who_is_interrupted_in_a_frame_says_it_again(door: Door) -> None:
+    line = Line(door.address, "k")
+    connected = line._connected
+    line.span(span("before"))
+
+    class Half:
+        """Is interrupted by Ctrl-C when half is out."""
+
+        def sendall(self, data: bytes) -> None:
+            connected().sendall(data[: len(data) // 2])
+            raise KeyboardInterrupt
+
+    line._connected = lambda: Half()  # type: ignore[assignment, return-value]
+    with pytest.raises(KeyboardInterrupt):
+        line.span(span("interrupted"))
+    line._connected = connected  # type: ignore[method-assign]
+    line.span(span("after"))
+    line._hang_up()
+    assert names(door.heard()) == ["before"]
+    assert names(door.heard()) == ["interrupted", "after"]
+
+
+@pytest.mark.parametrize("task", [1 << 70, "half \ud800"])
+def test_a_question_that_has_no_form_is_an_error_to_whoever_asks(door: Door, task: object) -> None:
+    with pytest.raises(ValueError):
+        Line(door.address, "k").ask(Enter("solve", task))

@@ -188,3 +188,29 @@ def test_ctrl_c_at_a_terminal_arrives_once(tmp_path: Path, server: ScriptedModel
     _, status = os.waitpid(pid, 0)
     os.close(terminal)
     assert b"interrupts 1" in said and os.waitstatus_to_exitcode(status) == 0
+
+
+def test_signals_that_are_ignored_stay_ignored(tmp_path: Path, server: ScriptedModelServer) -> None:
+    """As under ``nohup``, and in the background of a shell's script."""
+    code = "import signal; print(*(int(signal.getsignal(n) == signal.SIG_IGN) for n in (1, 2, 15)))"
+    both = signal.SIGHUP, signal.SIGINT
+    told = agl_run(
+        tmp_path, server, code=code, preexec_fn=lambda: [signal.signal(n, signal.SIG_IGN) for n in both]
+    )
+    assert told.stdout.split() == ["1", "1", "0"], told.stderr
+
+
+def test_a_signal_to_us_ends_the_run_and_not_one_process(tmp_path: Path, server: ScriptedModelServer) -> None:
+    (tmp_path / "tasks").write_text("1\n2\n3\n")
+    code = "import signal; print('here', flush=True); signal.pause()"
+    command = arguments(server, "--tasks", "tasks", "--json", code=code)
+    with subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "here\n"
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=WAIT)
+    assert process.returncode == 128 + signal.SIGTERM and out == ""
+    told = json.loads(err.splitlines()[-1])
+    assert told["exit_codes"] == [143] and any("2 of 3" in line for line in told["warnings"])

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import functools
+import gc
 import inspect
 import pickle
+import types
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Generator
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +16,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from agentlightning.capture.context import current_tags
+from agentlightning.capture.context import current_tags, tagged
 from agentlightning.marks import agent
 from agentlightning.marks.errors import AgentError
 from agentlightning.types.select import BadSelect
@@ -322,3 +325,63 @@ def test_of_several_methods_none_is_marked_where_one_cannot_be() -> None:
     with pytest.raises(AgentError, match="has no method 'nope'"):
         agent(methods=["run", "nope"])(Mine)
     assert Mine.run is run
+
+
+@types.coroutine
+def hang() -> Generator[None, None, None]:
+    yield
+
+
+@agent(methods=["run", "astream"])
+class Left:
+    async def run(self) -> None:
+        await hang()
+
+    async def astream(self) -> AsyncGenerator[str, None]:
+        await hang()
+        yield "never"
+
+
+@pytest.mark.parametrize("work", [lambda: Left().run(), lambda: anext(Left().astream())])
+def test_what_is_left_hanging_may_be_closed_anywhere(work: Any) -> None:
+    """As a loop's end or the collector does it: in a context where nothing was set."""
+
+    async def hanging() -> None:
+        with tagged(turn="1"):
+            await work()
+
+    left = hanging()
+    contextvars.copy_context().run(left.send, None)
+    left.close()
+    gc.collect()  # what could not be raised would be a warning
+    assert current_tags() == {}
+
+
+async def test_a_cancellation_thrown_into_a_stream_is_the_streams() -> None:
+    met: list[str] = []
+
+    @agent(methods=["astream", "items"])
+    class Careful:
+        async def astream(self) -> AsyncGenerator[int, None]:
+            try:
+                yield 1
+            except asyncio.CancelledError:
+                met.append("cancelled")
+                raise
+
+        def items(self) -> Generator[int, None, None]:
+            try:
+                yield 1
+            except KeyboardInterrupt:
+                met.append("interrupted")
+                raise
+
+    stream = Careful().astream()
+    await anext(stream)
+    with pytest.raises(asyncio.CancelledError):
+        await stream.athrow(asyncio.CancelledError())
+    items = Careful().items()
+    next(items)
+    with pytest.raises(KeyboardInterrupt):
+        items.throw(KeyboardInterrupt())
+    assert met == ["cancelled", "interrupted"]

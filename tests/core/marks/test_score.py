@@ -192,3 +192,36 @@ async def test_calls_of_the_reward_function_itself_are_never_trained(recording: 
     await marked(judge).arun("abc")
     assert seen == [({"agent": "reward", "role": "reward"}, False)]
     assert [semconv.REWARD_SPAN_ID in span.attributes for span in recording.spans] == [False]
+
+
+async def test_work_that_an_entry_left_behind_is_rewarded_by_itself(recording: Recording) -> None:
+    @agent(name="team", reward=lambda result: result)
+    class Team:
+        worker: asyncio.Task[Any] | None = None
+
+        async def run(self, value: float, later: asyncio.Event | None = None) -> float:
+            if later is not None:
+                self.worker = asyncio.create_task(self._serve(later))
+            return value
+
+        async def _serve(self, later: asyncio.Event) -> float:
+            await later.wait()
+            return await self.run(0.5)
+
+    team, later = Team(), asyncio.Event()
+    await team.run(0.25, later)
+    later.set()
+    assert team.worker is not None
+    await team.worker
+    assert rewards(recording) == [(0.25, "team"), (0.5, "team")]
+
+
+class Odd:
+    def item(self, place: int) -> int:
+        return place
+
+
+@pytest.mark.parametrize("value", [10**400, Odd()], ids=["large", "odd"])
+def test_what_cannot_be_a_number_is_a_bad_reward(recording: Recording, value: Any) -> None:
+    with pytest.raises(BadReward, match="give a finite number"):
+        marked(lambda result: value).run("abc")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 
 import pytest
 
 from agentlightning.capture.context import AttemptContext
 from agentlightning.child.frames import (
+    GREETING,
     HEAD,
     Adapted,
     Counted,
@@ -114,3 +116,35 @@ async def test_who_does_not_greet_is_nobody(house: House) -> None:
     assert await reader.read() == b""
     writer.close()
     assert house.door.refused == {"no-greeting": 1} and house.spans == []
+
+
+async def test_who_told_all_and_ended_at_once_is_heard(house: House) -> None:
+    host, _, port = house.address.rpartition(":")
+    with socket.create_connection((host, int(port))) as program:  # this loop is at something else meanwhile
+        program.sendall(packed(Hello(house.key, 1, "3")) + house.span())
+    await house.door.dismiss(house.context)
+    assert [span.name for span in house.spans] == ["s"] and not house.door.refused
+
+
+async def test_what_cannot_be_read_takes_nothing_else_with_it(house: House) -> None:
+    await house.say(HEAD.pack(3) + b"abc", house.span(), packed(Counted("lost", -5)), house.span())
+    assert len(house.spans) == 2 and house.door.refused == {"no-frame": 2} and not house.guest.counts
+
+
+async def test_strangers_say_little(house: House) -> None:
+    host, _, port = house.address.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(HEAD.pack(GREETING + 1))
+    assert await reader.read() == b""  # though the bytes never came
+    writer.close()
+    assert house.door.refused == {"no-frame": 1, "no-greeting": 1}
+
+
+async def test_strangers_do_not_hold_the_door_open(house: House) -> None:
+    host, _, port = house.address.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    while not house.door._strangers:
+        await asyncio.sleep(0)
+    await house.door.stop()
+    assert await reader.read() == b""
+    writer.close()

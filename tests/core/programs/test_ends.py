@@ -13,7 +13,8 @@ import pytest
 from core.programs.running import CALL, run, run_command
 
 from agentlightning.programs.plan import CannotStart, Plan
-from agentlightning.programs.session import open_session
+from agentlightning.programs.session import open_session, run_all
+from agentlightning.programs.summary import summarise
 from agentlightning.store import StoreError
 from agentlightning.testing import Reply, ScriptedModelServer
 from agentlightning.types import AttemptStatus
@@ -166,3 +167,73 @@ async def test_a_program_that_closes_all_its_files_is_heard_again(
     source = f"{CALL}\nimport os\nask('before')\nos.closerange(3, 64)\nask('after', OpenAI())"
     outcome = await run_command(tmp_path, [sys.executable, "-c", source], server)
     assert outcome.summary.exit_codes == [0] and outcome.kinds == ["exact"] * 2
+
+
+async def test_what_the_system_refuses_to_execute(tmp_path: Path, server: ScriptedModelServer) -> None:
+    script = tmp_path / "script"
+    script.write_text("echo no interpreter is named\n")
+    script.chmod(0o755)
+    outcome = await run_command(tmp_path, [str(script)], server)
+    assert outcome.summary.exit_codes == [126]
+    assert "cannot be executed" in (outcome.attempts[0].reason or "")
+
+
+async def test_a_task_too_long_for_an_environment_says_so(
+    tmp_path: Path, server: ScriptedModelServer
+) -> None:
+    outcome = await run(tmp_path, "pass", server, tasks=["x" * 200_000])
+    assert outcome.summary.exit_codes == [126]
+    assert "give it the path of a file" in (outcome.attempts[0].reason or "")
+
+
+async def test_what_a_shell_started_ends_with_it(tmp_path: Path, server: ScriptedModelServer) -> None:
+    child = f"import os, signal; print(os.getpid(), file=open({str(tmp_path / 'pid')!r}, 'w'), flush=True)"
+    line = f'{sys.executable} -S -c "{child}; signal.pause()"; true'
+    plan = Plan(
+        command=["sh", "-c", line], upstream=server.url, model="scripted", output=tmp_path / "runs"
+    ).check()
+    async with open_session(plan) as session:
+        work = asyncio.create_task(session.run(0))
+        while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text().endswith("\n"):
+            await asyncio.sleep(0.01)
+        work.cancel()
+        await asyncio.wait({work})
+    if sys.platform == "linux":
+        status = Path(f"/proc/{int((tmp_path / 'pid').read_text())}/stat")
+        assert not status.exists() or status.read_text().split()[2] == "Z"
+
+
+async def test_after_a_signal_no_other_process_is_started(
+    tmp_path: Path, server: ScriptedModelServer
+) -> None:
+    plan = Plan(
+        command=[sys.executable, "-S", "-c", "import signal; signal.pause()"],
+        tasks=[1, 2, 3],
+        upstream=server.url,
+        model="scripted",
+        output=tmp_path / "runs",
+    ).check()
+    async with open_session(plan) as session:
+        work = asyncio.create_task(run_all(session, lambda one: None))
+        while not session.processes.running:
+            await asyncio.sleep(0.01)
+        session.processes.heard(signal.SIGTERM)
+        session.processes.send(signal.SIGTERM)
+        ran = await work
+        summary = await summarise(session, ran, 0.0)
+    assert [one.code for one in ran] == [-signal.SIGTERM]
+    assert any("2 of 3 processes were not started: SIGTERM came" in line for line in summary.warnings)
+
+
+@pytest.mark.parametrize(("text", "said"), [("much", "not a finite number"), (None, "no file")])
+async def test_a_reward_file_that_holds_none(
+    tmp_path: Path, server: ScriptedModelServer, text: str | None, said: str
+) -> None:
+    write = (
+        "os.remove(p) if os.path.exists(p) else 0; os.mkfifo(p)"
+        if text is None
+        else f"open(p, 'w').write({text!r})"
+    )
+    outcome = await run(tmp_path, f"import os; p = os.environ['AGL_REWARD_FILE']; {write}", server)
+    reason = outcome.attempts[0].reason or ""
+    assert reason.startswith("bad-reward:") and said in reason

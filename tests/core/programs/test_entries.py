@@ -150,3 +150,79 @@ solve("here")
         "forked": (["forked"], [0.5], "succeeded"),
         "here": (["here"], [0.5], "succeeded"),
     }
+
+
+async def test_a_reward_function_speaks_for_its_entry(tmp_path: Path, server: ScriptedModelServer) -> None:
+    source = (
+        AGENTS
+        + """
+@agl.agent(reward=lambda result: None if result == "none" else len(result) / 8)
+class Poet:
+    def run(self, task):
+        ask(task)
+        return task
+
+@agl.rollout
+def around(task):
+    Poet().run(task)
+    return 0.125
+
+assert Poet().run("poem") == "poem"
+assert Poet().run("none") == "none"
+around("inner")
+"""
+    )
+    outcome = await run(tmp_path, source, server, per_entry=True)
+    assert outcome.summary.exit_codes == [0]
+    assert by_task(outcome) == {
+        "poem": (["poem"], [0.5], "succeeded"),
+        "none": (["none"], [], "succeeded"),
+        "inner": (["inner"], [0.125], "succeeded"),
+    }
+    inner = [reward for reward in outcome.records[3].rewards if reward.agent == "Poet"]
+    assert [reward.value for reward in inner] == [0.625]
+
+
+async def test_results_of_any_kind_leave_the_program_alone(
+    tmp_path: Path, server: ScriptedModelServer
+) -> None:
+    source = (
+        AGENTS
+        + """
+class Scalar:
+    shape = ()
+    def item(self): return 0.5
+
+class Mute(Exception):
+    def __str__(self): raise ValueError("no words")
+
+@agl.rollout
+def give(task):
+    made = {"nan": float("nan"), "large": 10**400, "scalar": Scalar()}
+    if task == "mute": raise Mute
+    return made[task]
+
+for task in ("nan", "large", "scalar"): give(task)
+try: give("mute")
+except Mute: pass
+
+@agl.rollout
+def long(task): return 1.0
+assert long(2**70) == 1.0
+ring = []
+ring.append(ring)
+assert long(ring) == 1.0
+"""
+    )
+    outcome = await run(tmp_path, source, server, per_entry=True)
+    assert outcome.summary.exit_codes == [0]
+    assert {task: found[1:] for task, found in by_task(outcome).items()} == {
+        "nan": ([], "failed"),
+        "large": ([], "failed"),
+        "scalar": ([0.5], "succeeded"),
+        "mute": ([], "failed"),
+        "what it was called with cannot be read (RecursionError)": ([1.0], "succeeded"),
+    }
+    reasons = [attempt.reason or "" for attempt in outcome.attempts[1:]]
+    assert [reason.partition(":")[0] for reason in reasons if reason] == ["bad-reward"] * 2 + ["agent-raised"]
+    assert outcome.summary.counts == {"entry-denied": 1, "task-unreadable": 1}

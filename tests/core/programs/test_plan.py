@@ -33,6 +33,7 @@ SETTINGS = Settings(
         ({"model": None}, "--model"),
         ({"api_key_env": "NO_SUCH_VARIABLE"}, "NO_SUCH_VARIABLE"),
         ({"upstream": None, "policy": Path("/nowhere")}, "Hugging Face"),
+        ({"reward_file": "same", "tasks": [1, 2], "concurrency": 2}, "each other's reward"),
     ],
 )
 def test_what_is_wrong_is_said(wrong: dict[str, Any], said: str) -> None:
@@ -95,7 +96,7 @@ def test_secrets_stay_here_and_other_peoples_engines_stay_theirs() -> None:
 
 def test_a_proxy_is_not_in_the_way() -> None:
     found = environment({"https_proxy": "http://proxy:1", "NO_PROXY": "intra"}, SETTINGS, [])
-    assert found["NO_PROXY"] == "intra,127.0.0.1,localhost" and found["no_proxy"] == "127.0.0.1,localhost"
+    assert found["NO_PROXY"] == found["no_proxy"] == "intra,127.0.0.1,localhost"  # readers prefer either
     assert "NO_PROXY" not in environment({}, SETTINGS, [])
 
 
@@ -128,3 +129,12 @@ with open({str(place)!r}, "w") as file:
     for file in (tmp_path / "runs").rglob("*"):
         if file.is_file():
             assert b"sk-of-the-vendor" not in file.read_bytes() and key.encode() not in file.read_bytes()
+
+
+async def test_arguments_are_not_on_record(tmp_path: Path) -> None:
+    with ScriptedModelServer() as server:
+        outcome = await run(tmp_path, "pass", server, "--password=hunter2")
+    assert outcome.summary.exit_codes == [0]
+    assert "hunter2" not in str(outcome.records[0].rollout.metadata)
+    for file in (tmp_path / "runs").rglob("*"):
+        assert not file.is_file() or b"hunter2" not in file.read_bytes()

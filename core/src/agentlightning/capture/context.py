@@ -13,11 +13,12 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from agentlightning.types import LLM, Resource, Span, Tags
 from agentlightning.types.select import Predicate
 
+Value = TypeVar("Value")
 Sink = Callable[[Span], None]
 """Takes a finished span from any thread; must not block and must not raise."""
 
@@ -41,6 +42,8 @@ class AttemptContext:
     task: Any = None
     scored: Any = None
     """The object of a marked class that the runner runs: the rollout's reward is made of what it returns."""
+    worth: list[float | None] | None = None
+    """Where one call of an entry has the attempt to itself: what its class's reward function gave."""
     faults: list[Exception] = field(default_factory=list)
     """Errors in what our decorators were given. They fail the attempt, whatever the agent makes of them."""
 
@@ -69,6 +72,8 @@ class Mark:
     """The agent that a framework named where the method was called."""
     first: bool = True
     """No entry method of the same object is at work around this one."""
+    over: bool = False
+    """The method's code does not run: it has ended, or waits at a ``yield``. Tasks it began may live on."""
     calls: list[str] = field(default_factory=list)
     """Spans of the model calls that the agent made itself."""
 
@@ -101,12 +106,19 @@ def current_task() -> Any:
 @contextmanager
 def attempt_context(context: AttemptContext) -> Iterator[AttemptContext]:
     """Work for ``context`` within the block."""
-    token = _current.set(context)
-    try:
+    with setting(_current, context):
         yield context
+
+
+@contextmanager
+def setting(variable: ContextVar[Value], value: Value) -> Iterator[None]:
+    """``variable`` is ``value`` within the block."""
+    token = variable.set(value)
+    try:
+        yield
     finally:
-        with suppress(ValueError):  # an agent left hanging is closed by the collector, where nothing was set
-            _current.reset(token)
+        with suppress(ValueError):  # code left hanging is closed by the collector, where nothing was set
+            variable.reset(token)
 
 
 def current_tags() -> Tags:
@@ -123,11 +135,8 @@ def current_mark() -> Mark | None:
 @contextmanager
 def tagged(**tags: str) -> Iterator[None]:
     """Add tags to every call made within the block, e.g. ``with tagged(phase="night"): …``."""
-    token = _tags.set({**_tags.get(), **{k: str(v) for k, v in tags.items()}})
-    try:
+    with setting(_tags, {**_tags.get(), **{k: str(v) for k, v in tags.items()}}):
         yield
-    finally:
-        _tags.reset(token)
 
 
 def kept_tags() -> Callable[[], AbstractContextManager[None]]:
@@ -136,11 +145,7 @@ def kept_tags() -> Callable[[], AbstractContextManager[None]]:
 
     @contextmanager
     def again() -> Iterator[None]:
-        tokens = _tags.set({**_tags.get(), **tags}), _mark.set(mark or _mark.get())
-        try:
+        with setting(_tags, {**_tags.get(), **tags}), setting(_mark, mark or _mark.get()):
             yield
-        finally:
-            _mark.reset(tokens[1])
-            _tags.reset(tokens[0])
 
     return again

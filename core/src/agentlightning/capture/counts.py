@@ -7,17 +7,23 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from threading import Lock
+from threading import RLock
+
+from agentlightning.capture.forked import in_children
 
 
 class Counts:
     """Thread-safe counters, reason → times."""
 
     def __init__(self) -> None:
-        self._lock = Lock()
+        self._renew()
+        in_children(self._renew)
         self._counts: Counter[str] = Counter()
         self.heard: Callable[[str, int], None] | None = None
         """Is told each count as it is made: where another process keeps the ledger (``agl run``)."""
+
+    def _renew(self) -> None:
+        self._lock = RLock()  # a destructor may count while its thread counts
 
     def add(self, reason: str, times: int = 1) -> None:
         """Count ``reason``."""

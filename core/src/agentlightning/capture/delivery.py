@@ -9,17 +9,26 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections import OrderedDict
-from threading import Lock
+from threading import RLock
 
 from agentlightning.capture.context import AttemptContext
 from agentlightning.capture.counts import COUNTS
+from agentlightning.capture.forked import in_children
 from agentlightning.types import Span
 
 _LOG = logging.getLogger(__name__)
 _REMEMBERED = 65_536
 """Ended attempts and answered responses are remembered up to this many; older ones are forgotten."""
 
-_lock = Lock()
+_lock = RLock()  # a destructor may deliver while its thread does
+
+
+def _renew() -> None:
+    global _lock
+    _lock = RLock()
+
+
+in_children(_renew)
 _ended: OrderedDict[str, None] = OrderedDict()
 _responses: OrderedDict[tuple[str, str], str] = OrderedDict()
 

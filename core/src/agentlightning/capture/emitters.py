@@ -99,10 +99,13 @@ def emit_exception(exception: BaseException, *, attributes: Mapping[str, Any] | 
 
 def finite(value: Any, name: str) -> float:
     """``value`` as a number, scalars of numpy and torch too; ``ValueError`` for what is no finite one."""
-    if callable(item := getattr(value, "item", None)) and not isinstance(value, int | float):
-        value = item()  # a scalar of numpy or torch
-    if isinstance(value, int | float) and math.isfinite(value):
-        return float(value)
+    try:
+        if callable(item := getattr(value, "item", None)) and not isinstance(value, int | float):
+            value = item()  # a scalar of numpy or torch
+        if isinstance(value, int | float) and math.isfinite(value):
+            return float(value)
+    except Exception as error:
+        raise ValueError(f"reward {name} of type {type(value).__name__} is no number: {error}") from None
     raise ValueError(
         f"reward {name} is {value!r} ({type(value).__name__}), not a finite number: emit a float, int or "
         "bool, or emit nothing if there is no reward (missing is not zero)"

@@ -14,6 +14,14 @@ AROUND: list[Callable[[Entry], Entry]] = []
 """What is put around entries; it keeps their kind (plain, coroutine, generator)."""
 
 
+def unmarked(function: Entry) -> Entry:
+    """What is under the wrapper of ``@agl.agent``, if ``function`` is one; wrappers of others copy the
+    attribute and stay.
+    """
+    wrapper, method = getattr(function, "__agl_unmarked__", (None, function))
+    return method if wrapper is function else function
+
+
 def around(entry: Entry) -> Entry:
     """``entry`` as it is to be called."""
     for wrapper in AROUND:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from agentlightning.capture.context import Mark, _mark, _tags, current_attempt, current_mark
+from agentlightning.capture.context import Mark, _mark, _tags, current_attempt, current_mark, setting
 from agentlightning.capture.identity import framework
 from agentlightning.types import Tags
 from agentlightning.types.select import BadSelect, Predicate, named
@@ -24,7 +24,7 @@ def enter(agent: str, owner: Any, selects: Predicate | None = None) -> Mark:
         mark.above = framework().get("agent")
     outer = mark.outer
     while outer is not None:
-        if outer.owner is owner:
+        if outer.owner is owner and not outer.over:
             mark.first, mark.calls = False, outer.calls
             break
         outer = outer.outer
@@ -35,12 +35,8 @@ def enter(agent: str, owner: Any, selects: Predicate | None = None) -> Mark:
 def marked(mark: Mark) -> Iterator[None]:
     """Code within the block is the mark's. It is nearer than an agent that ``tagged`` named outside."""
     farther = {tag: value for tag, value in _tags.get().items() if tag != "agent"}
-    tokens = _tags.set(farther), _mark.set(mark)
-    try:
+    with setting(_tags, farther), setting(_mark, mark):
         yield
-    finally:
-        _mark.reset(tokens[1])
-        _tags.reset(tokens[0])
 
 
 def claim(tags: Tags, span_id: str) -> bool:

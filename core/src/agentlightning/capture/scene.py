@@ -16,6 +16,7 @@ from typing import Any, Self
 from opentelemetry import trace
 
 from agentlightning import semconv
+from agentlightning.capture.closing import close
 from agentlightning.capture.context import current_attempt, kept_tags
 from agentlightning.capture.identity import span_agent
 from agentlightning.types import Tags
@@ -126,7 +127,7 @@ class Scene:
         finally:
             try:
                 with self.on():
-                    await source.aclose()
+                    await close(source)
             finally:
                 self.end()
 

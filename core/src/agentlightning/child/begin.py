@@ -18,6 +18,7 @@ from agentlightning import capture
 from agentlightning.capture import processors
 from agentlightning.capture.context import AttemptContext, process_attempt
 from agentlightning.capture.counts import COUNTS
+from agentlightning.capture.forked import in_children
 from agentlightning.child.frames import Adapted
 from agentlightning.child.imports import Told
 from agentlightning.child.line import Line
@@ -86,7 +87,8 @@ class Adapters:
         self._line = line
         self._waiting = [spec for spec in known.values() if not names or spec.name in names]
         self._wire = False
-        self._working = threading.Lock()
+        self._free()
+        in_children(self._free)
         self._again = False
         self._tries: Counter[str] = Counter()
         self.roots = {spec.framework.partition(".")[0] for spec in self._waiting}
@@ -94,17 +96,20 @@ class Adapters:
             if name not in known:
                 line.send(Adapted(name, "it is not installed in the program's environment"))
 
+    def _free(self) -> None:
+        self._working = threading.Lock()
+
     def imported(self, just: str) -> None:
         """``just`` has been imported: put on what has become possible. What is imported meanwhile, here or in
         another thread, is seen by whoever is at it.
         """
         self._again = True
-        while self._again and self._working.acquire(blocking=False):
+        while self._again and (working := self._working).acquire(blocking=False):
             try:
                 self._again = False
                 self._put_on(just)
             finally:
-                self._working.release()
+                working.release()
 
     def _put_on(self, just: str) -> None:
         if not self._wire and any(_whole(name, just) for name in SDKS):

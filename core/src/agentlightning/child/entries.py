@@ -13,13 +13,15 @@ import math
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial, update_wrapper
+from numbers import Real
 from typing import Any
 
+from agentlightning.capture.closing import close
 from agentlightning.capture.context import AttemptContext, _current, attempt_context
 from agentlightning.capture.convert import jsonable
 from agentlightning.capture.counts import COUNTS
 from agentlightning.capture.delivery import end_attempt
-from agentlightning.capture.entries import AROUND
+from agentlightning.capture.entries import AROUND, unmarked
 from agentlightning.child.frames import Enter, Entered, Leave, Left
 from agentlightning.child.imports import say
 from agentlightning.child.line import Line
@@ -64,12 +66,12 @@ class Entries:
         else:
             why = getattr(answer, "why", "")
         if isinstance(answer, Entered):
-            return Visit(self._line, self._context(answer, task))
+            return Visit(self._line, self._context(answer, task, scored=unmarked(entry) is not entry))
         COUNTS.add(DENIED)
-        say(f"{entry.__qualname__}() gets no rollout of its own: {why}")
+        say(f"{getattr(entry, '__qualname__', 'the entry')}() gets no rollout of its own: {why}")
         return None
 
-    def _context(self, at: Entered, task: Any) -> AttemptContext:
+    def _context(self, at: Entered, task: Any, *, scored: bool) -> AttemptContext:
         settings = self._settings
         return AttemptContext(
             rollout_id=at.rollout_id,
@@ -81,6 +83,7 @@ class Entries:
             policies=settings.policies,
             resources={"policy": LLM(endpoint=settings.gateway, model=settings.model, api_key=at.key)},
             task=task,
+            worth=[] if scored else None,
         )
 
 
@@ -113,7 +116,7 @@ class Visit:
 
     def failed(self, error: BaseException) -> None:
         """The entry raised."""
-        self.leave(error=f"{type(error).__name__}: {error}"[:2000])
+        self.leave(error=_said(error))
 
     def leave(self, result: Any = None, *, error: str | None = None) -> None:
         """The entry has returned, or raised: put its attempt on record. A number is its reward."""
@@ -121,19 +124,40 @@ class Visit:
             return
         self._over = True
         if error is None and self._context.faults:
-            error = str(self._context.faults[0])
+            error = _said(self._context.faults[0])
         end_attempt(self._context.attempt_id)
-        number = isinstance(result, int | float) and math.isfinite(result)
+        result = next(iter(self._context.worth or ()), result)
         try:
-            answer = self._line.ask(
-                Leave(self._context.attempt_id, reward=float(result) if number else None, error=error)
-            )
+            answer = self._line.ask(Leave(self._context.attempt_id, reward=_number(result), error=error))
         except (OSError, ValueError) as failed:
             COUNTS.add("entry-end-lost")
             say(f"the end of attempt {self._context.attempt_id} could not be put on record: {failed}")
         else:
             if not isinstance(answer, Left):
                 COUNTS.add("entry-end-lost")
+
+
+def _number(result: Any) -> float | None:
+    """The number that an entry came to, ``None`` for what is none; scalars of array libraries are numbers.
+    One that is not finite is handed on: it is no reward, and says so where rewards are taken.
+    """
+    try:
+        if callable(item := getattr(result, "item", None)) and getattr(result, "shape", None) == ():
+            result = item()
+        return float(result) if isinstance(result, Real) else None
+    except OverflowError:
+        return math.inf
+    except Exception:  # whatever the object is, it cannot be read as a number
+        return math.nan
+
+
+def _said(error: BaseException) -> str:
+    """An error as text that can be sent; errors of programs may fail at saying even that."""
+    try:
+        text = str(error)
+    except Exception as another:
+        text = f"its message cannot be read ({type(another).__name__})"
+    return f"{type(error).__name__}: {text}"[:2000].encode(errors="replace").decode()
 
 
 def _stream(entries: Entries, entry: Callable[..., Any]) -> Callable[..., Any]:
@@ -154,11 +178,13 @@ def _stream(entries: Entries, entry: Callable[..., Any]) -> Callable[..., Any]:
                             return
                     try:
                         advance = source.asend((yield item))
-                    except Exception as error:  # thrown in by the caller
+                    except GeneratorExit:
+                        raise
+                    except BaseException as error:  # thrown in by the caller
                         advance = source.athrow(error)
             finally:
                 with here():
-                    await source.aclose()
+                    await close(source)
 
     return stream
 
@@ -182,7 +208,9 @@ def _items(entries: Entries, entry: Callable[..., Any]) -> Callable[..., Any]:
                             return end.value
                     try:
                         advance = partial(source.send, (yield item))
-                    except Exception as error:  # thrown in by the caller
+                    except GeneratorExit:
+                        raise
+                    except BaseException as error:  # thrown in by the caller
                         advance = partial(source.throw, error)
             finally:
                 with here():
@@ -237,4 +265,8 @@ def _task(entry: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, An
     first = next(iter(given), None)
     if first in ("self", "cls"):
         del given[first]
-    return jsonable(next(iter(given.values())) if len(given) == 1 else given)
+    try:
+        return jsonable(next(iter(given.values())) if len(given) == 1 else given)
+    except Exception as error:  # what holds itself, or cannot say what it is
+        COUNTS.add("task-unreadable")
+        return f"what it was called with cannot be read ({type(error).__name__})"

@@ -6,7 +6,7 @@ The first frame of a connection is a :class:`Hello` with the attempt's key, and 
 from __future__ import annotations
 
 import struct
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -15,6 +15,8 @@ from agentlightning.types import Span
 HEAD = struct.Struct("!I")
 LARGEST = 1 << 28
 """Bytes of a frame: more is not from a program of ours."""
+GREETING = 1 << 14
+"""Bytes of a :class:`Hello`: nobody may send more who has not said who he is."""
 
 
 class Hello(msgspec.Struct, tag=True):
@@ -35,7 +37,7 @@ class Counted(msgspec.Struct, tag=True):
     """From the program: something could not be kept."""
 
     reason: str
-    times: int = 1
+    times: Annotated[int, msgspec.Meta(ge=1)] = 1
 
 
 class Adapted(msgspec.Struct, tag=True):
@@ -90,8 +92,13 @@ _to_program: msgspec.msgpack.Decoder[ToProgram] = msgspec.msgpack.Decoder(ToProg
 
 
 def packed(frame: FromProgram | ToProgram) -> bytes:
-    """A frame with its length before it."""
-    body = _encoder.encode(frame)
+    """A frame with its length before it; ``ValueError``: it has no form on the wire."""
+    try:
+        body = _encoder.encode(frame)
+    except (TypeError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
+        raise ValueError(str(error)) from None
+    if len(body) > LARGEST:
+        raise ValueError(f"a frame of {len(body)} bytes")
     return HEAD.pack(len(body)) + body
 
 

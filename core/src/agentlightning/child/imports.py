@@ -33,7 +33,8 @@ class Watcher:
     def __init__(self, roots: Sequence[str], told: Told) -> None:
         self.roots = set(roots)
         self._told = told
-        self._depth: Counter[str] = Counter()
+        self._depth: Counter[tuple[int, str]] = Counter()
+        """Thread and root → modules that are being executed."""
         self._lock = threading.RLock()
         os.register_at_fork(after_in_child=self._forked)
 
@@ -60,28 +61,32 @@ class Watcher:
 
         def exec_module(module: ModuleType) -> None:
             vars(loader).pop("exec_module", None)
+            at = threading.get_ident(), root
             with self._lock:
-                self._depth[root] += 1
+                self._depth[at] += 1
             try:
                 execute(module)
             finally:
-                self._leave(root, module.__name__)
+                self._leave(at, module.__name__)
 
         try:
             loader.exec_module = exec_module
         except AttributeError:  # a loader that takes no attribute: what it loads goes unheard
             pass
 
-    def _leave(self, root: str, name: str) -> None:
+    def _leave(self, at: tuple[int, str], name: str) -> None:
+        _, root = at
         with self._lock:
-            self._depth[root] -= 1
-            whole = not self._depth[root]
+            self._depth[at] -= 1
+            self._depth += Counter()  # forgets what is no more
+            whole = all(other != root for _, other in self._depth)
         if whole and root in self.roots:
             self._told(name)
 
     def _forked(self) -> None:
-        """In a forked process: the thread that held the lock may not be there."""
-        self._lock = threading.RLock()
+        """In a forked process: other threads, the one that held the lock too, are not there."""
+        self._lock, here = threading.RLock(), threading.get_ident()
+        self._depth = Counter({at: times for at, times in self._depth.items() if at[0] == here})
 
 
 def watch() -> None:

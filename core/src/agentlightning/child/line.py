@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from agentlightning.capture.forked import in_children
 from agentlightning.child.frames import (
     HEAD,
     Counted,
@@ -51,7 +52,7 @@ class Line:
         self._lost = 0
         self._connection: socket.socket | None = None
         self._inode: tuple[int, int] | None = None
-        os.register_at_fork(after_in_child=self._forked)
+        in_children(self._forked)
 
     def greet(self) -> None:
         """Say that this process is there."""
@@ -74,14 +75,16 @@ class Line:
         self._send(data)
 
     def ask(self, frame: Enter | Leave) -> ToProgram:
-        """Send a frame after all that was sent before, and wait for its answer. ``OSError``: none came."""
+        """Send a frame after all that was sent before, and wait for its answer. ``OSError``: none came;
+        ``ValueError``: the frame or the answer is none.
+        """
+        asked = packed(frame)
         with self._lock, self._occupied():
-            while self._waiting:
-                self._write(self._waiting.popleft())
+            self._write_all()
             try:
                 connection = self._connected()
                 connection.settimeout(ANSWER)
-                connection.sendall(packed(frame))
+                connection.sendall(asked)
                 (length,) = HEAD.unpack(_exactly(connection, HEAD.size))
                 answer = to_program(_exactly(connection, length))
                 connection.settimeout(WAIT)
@@ -97,8 +100,14 @@ class Line:
             if self._busy:  # called from within, by a destructor or a signal's handler: it is sent out there
                 return
             with self._occupied():
-                while self._waiting:
-                    self._write(self._waiting.popleft())
+                self._write_all()
+
+    def _write_all(self) -> None:
+        while self._waiting:
+            data = self._waiting[0]
+            self._write(data)
+            if self._waiting and self._waiting[0] is data:  # a fork forgets what waits
+                self._waiting.popleft()  # only here: who is interrupted (Ctrl-C) writes it again
 
     @contextmanager
     def _occupied(self) -> Iterator[None]:
@@ -120,6 +129,9 @@ class Line:
             except OSError as error:
                 self._hang_up()
                 why = error
+            except BaseException:  # half a frame may be out: what comes next needs a connection of its own
+                self._hang_up()
+                raise
         if not self._lost:
             say(f"agl run cannot be reached ({why}): what is recorded in the program is lost until it can")
         self._lost += 1
@@ -127,8 +139,7 @@ class Line:
     def _connected(self) -> socket.socket:
         """The connection, made if there is none, or if the program has closed it (as daemons close all)."""
         if self._connection is not None and _inode(self._connection) != self._inode:
-            self._connection.detach()  # its number may be another file's by now
-            self._connection = None
+            self._hang_up()
         if self._connection is None:
             made = socket.create_connection(self._place, WAIT)
             made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -137,9 +148,13 @@ class Line:
         return self._connection
 
     def _hang_up(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-        self._connection = None
+        connection, self._connection = self._connection, None
+        if connection is None:
+            return
+        if _inode(connection) == self._inode:
+            connection.close()
+        else:  # the program has closed it, and its number may be another file's by now
+            connection.detach()
 
     def _forked(self) -> None:
         """In a forked process: let go of what is the parent's."""

@@ -52,3 +52,22 @@ def _handled_though_ignored() -> Iterator[None]:
     finally:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+
+
+@contextmanager
+def ignored_is_ignored() -> Iterator[None]:
+    """Within the block an ignored SIGINT is that, and not merely blocked: programs started here inherit it,
+    and one may set a handler of its own. Whoever uses this handles SIGTERM himself.
+    """
+    if not hasattr(signal, "pthread_sigmask") or signal.SIGINT not in signal.pthread_sigmask(
+        signal.SIG_BLOCK, ()
+    ):
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        signal.signal(signal.SIGINT, before)

@@ -118,6 +118,7 @@ def register(app: typer.Typer) -> None:
 
 
 async def _run(plan: Plan, as_json: bool) -> int:
+    from agentlightning.cli.interrupts import ignored_is_ignored
     from agentlightning.cli.run_view import show
     from agentlightning.programs.session import open_session, run_all
     from agentlightning.programs.summary import as_record, summarise
@@ -125,7 +126,7 @@ async def _run(plan: Plan, as_json: bool) -> int:
     began = time.perf_counter()
     async with open_session(plan) as session:
         await session.store.add_run(session.run_id, _info(plan))
-        with _signals_passed_on(session):
+        with ignored_is_ignored(), _signals_passed_on(session):
             ran = await run_all(session, lambda one: None)
         summary = await summarise(session, ran, time.perf_counter() - began)
         await session.store.update_run(session.run_id, {"summary": as_record(summary)})
@@ -133,7 +134,7 @@ async def _run(plan: Plan, as_json: bool) -> int:
         print(msgspec.json.encode(summary).decode(), file=sys.stderr, flush=True)
     else:
         show(summary)
-    return _exit_code(ran)
+    return _exit_code(ran, len(plan.tasks), session.processes.ended)
 
 
 def _info(plan: Plan) -> dict[str, Any]:
@@ -146,10 +147,14 @@ def _info(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _exit_code(ran: list[Ran]) -> int:
-    """The program's; of several that did not all succeed, 1."""
+def _exit_code(ran: list[Ran], planned: int, signalled: int | None) -> int:
+    """The program's; of several that did not all succeed, 1. ``signalled``: the signal after which no other
+    was started.
+    """
     from agentlightning.programs.program import status_of
 
+    if len(ran) < planned and signalled is not None:
+        return status_of(-signalled)
     codes = [TIMED_OUT if one.code is None else status_of(one.code) for one in ran]
     return codes[0] if len(codes) == 1 else int(any(codes))
 
@@ -159,14 +164,17 @@ def _signals_passed_on(session: Session) -> Iterator[None]:
     """Signals to us are the program's. What is typed at the terminal has reached it already."""
     loop = asyncio.get_running_loop()
     numbers = [getattr(signal, name) for name in _PASSED_ON if hasattr(signal, name)]
+    # One that we ignore (nohup, a shell's background) the program is to ignore too: it inherits that from us.
+    before = {number: signal.getsignal(number) for number in numbers}
+    before = {number: handler for number, handler in before.items() if handler != signal.SIG_IGN}
 
     def arrived(number: int) -> None:
+        session.processes.heard(number)
         if number not in (signal.SIGINT, signal.SIGQUIT) or not _typed_here():
             session.processes.send(number)
 
-    before = {number: signal.getsignal(number) for number in numbers}
     try:
-        for number in numbers:
+        for number in before:
             loop.add_signal_handler(number, arrived, number)
     except (NotImplementedError, RuntimeError, ValueError):  # no main thread, or a system without
         yield
@@ -174,9 +182,10 @@ def _signals_passed_on(session: Session) -> Iterator[None]:
     try:
         yield
     finally:
-        for number in numbers:
+        for number, handler in before.items():
             loop.remove_signal_handler(number)
-            signal.signal(number, before[number])
+            if handler is not None:  # one that Python did not set, it cannot set again
+                signal.signal(number, handler)
 
 
 def _typed_here() -> bool:

@@ -65,8 +65,12 @@ class Entry:
         """Code within the block is the method's own."""
         if self._mark is None:
             self._mark = enter(self.word.name, self.owner, self.word.selects)
-        with marked(self._mark):
-            yield
+        self._mark.over = False
+        try:
+            with marked(self._mark):
+                yield
+        finally:
+            self._mark.over = True
 
     def returned(self, result: Any) -> None:
         """A plain method returned ``result``."""
@@ -107,7 +111,13 @@ class Entry:
 
     def _give(self, value: float | None) -> None:
         """A reward of the calls that the agent made itself, each, and of the agent."""
-        if value is None or self._mark is None:
+        attempt = current_attempt()
+        if attempt is None or self._mark is None:
+            return
+        if attempt.worth is not None and self._mark.outer is None:  # as where a runner runs it
+            attempt.worth[:] = [value]
+            return
+        if value is None:
             return
         said = {semconv.AGENT_NAME: self.word.name}
         for span_id in self._mark.calls:

@@ -10,17 +10,12 @@ import inspect
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from typing import Any
 
-from agentlightning.capture.entries import around
+from agentlightning.capture.closing import close
+from agentlightning.capture.entries import around, unmarked as unmarked
 from agentlightning.marks.entry import Entry
 
 Begun = Callable[[tuple[Any, ...]], Entry]
 """One run of the method, given the positional arguments of the call."""
-
-
-def unmarked(function: Callable[..., Any]) -> Callable[..., Any]:
-    """What is under our wrapper, if ``function`` is one; wrappers of others copy the attribute and stay."""
-    wrapper, method = getattr(function, "__agl_unmarked__", (None, function))
-    return method if wrapper is function else function
 
 
 def wrapped(
@@ -56,10 +51,10 @@ def wrapped(
 
         wrapper = call
     functools.update_wrapper(wrapper, method)
-    wrapper = around(wrapper)
     wrapper.__agl_unmarked__ = (wrapper, method)
-    made: Callable[..., Any] = wrapper
-    return made
+    made: Any = around(wrapper)
+    made.__agl_unmarked__ = (made, method)
+    return made  # type: ignore[no-any-return]
 
 
 async def _awaited(result: Coroutine[Any, Any, Any], entry: Entry) -> Any:
@@ -88,12 +83,14 @@ def _async_generator(
                         break
                 try:
                     advance = source.asend((yield item))
-                except Exception as error:  # thrown in by the caller
+                except GeneratorExit:
+                    raise
+                except BaseException as error:  # thrown in by the caller
                     advance = source.athrow(error)
             await entry.came(item)
         finally:
             with entry.on():
-                await source.aclose()
+                await close(source)
 
     return stream
 
@@ -117,7 +114,9 @@ def _generator(
                         break
                 try:
                     advance = functools.partial(source.send, (yield item))
-                except Exception as error:  # thrown in by the caller
+                except GeneratorExit:
+                    raise
+                except BaseException as error:  # thrown in by the caller
                     advance = functools.partial(source.throw, error)
             entry.returned(item if returned is None else returned)
             return returned

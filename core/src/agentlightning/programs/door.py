@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 from agentlightning.capture.context import AttemptContext
 from agentlightning.capture.delivery import deliver
 from agentlightning.child.frames import (
+    GREETING,
     HEAD,
     LARGEST,
     Adapted,
@@ -33,7 +36,7 @@ from agentlightning.keys import KeyRefused, Keys
 from agentlightning.types import Span
 
 _LOG = logging.getLogger(__name__)
-GREETING = 10.0
+TO_GREET = 10.0
 """Seconds in which a connection must have said whose it is."""
 LAST_WORDS = 2.0
 """Seconds in which connections must end once their program has; what they had sent is read before."""
@@ -72,19 +75,26 @@ class Door:
         self._keys = keys
         self._guests: dict[str, Guest] = {}
         self._server: asyncio.Server | None = None
+        self._address = ("127.0.0.1", 0)
+        self._strangers: dict[asyncio.Task[None], asyncio.Event] = {}
+        """Connections that have not said whose they are, and when they have."""
+        self._knocks: dict[Any, asyncio.Event] = {}
+        """Addresses of our own connections."""
         self.refused: Counter[str] = Counter()
         """Connections and frames that were nobody's."""
 
     async def start(self) -> str:
         """Listen on loopback; the result is the address, ``host:port``."""
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        host, port = self._server.sockets[0].getsockname()[:2]
+        host, port = self._address = self._server.sockets[0].getsockname()[:2]
         return f"{host}:{port}"
 
     async def stop(self) -> None:
         """Let nobody in any more."""
         if self._server is not None:
             self._server.close()
+            for task in tuple(self._strangers):
+                task.cancel()
             await self._server.wait_closed()
 
     def expect(self, context: AttemptContext) -> Guest:
@@ -97,6 +107,7 @@ class Door:
         off.
         """
         guest = self._guests[context.attempt_id]
+        await self._let_in()
         if guest.talking:
             _, late = await asyncio.wait(guest.talking, timeout=LAST_WORDS)
             if late:
@@ -106,13 +117,37 @@ class Door:
                 await asyncio.wait(late)
         self._guests.pop(context.attempt_id, None)
 
+    async def _let_in(self) -> None:
+        """Whoever connected before this is heard: also a process that told all and ended at once, while we
+        were at something else. Connections are accepted in their order, so one of our own shows when.
+        """
+        loop = asyncio.get_running_loop()
+        with socket.socket() as ours:
+            ours.setblocking(False)
+            ours.bind(("127.0.0.1", 0))
+            place = ours.getsockname()
+            arrived = self._knocks[place] = asyncio.Event()
+            try:
+                async with asyncio.timeout(LAST_WORDS):
+                    await loop.sock_connect(ours, self._address)
+                    await arrived.wait()
+                    for greeted in tuple(self._strangers.values()):
+                        await greeted.wait()
+            except (OSError, TimeoutError) as error:  # whoever comes now is refused, and counted
+                _LOG.warning("not all connections of a program could be waited for: %r", error)
+            finally:
+                self._knocks.pop(place, None)
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
         try:
-            guest = await asyncio.wait_for(self._greeted(reader), GREETING)
+            if (knock := self._knocks.pop(writer.get_extra_info("peername"), None)) is not None:
+                knock.set()
+                return
+            guest = await self._met(reader, task)
             if guest is None:
                 return
-            task = asyncio.current_task()
-            assert task is not None
             guest.talking.add(task)
             task.add_done_callback(guest.talking.discard)
             await self._listen(guest, reader, writer)
@@ -123,8 +158,16 @@ class Door:
         finally:
             writer.close()
 
+    async def _met(self, reader: asyncio.StreamReader, task: asyncio.Task[None]) -> Guest | None:
+        greeted = self._strangers[task] = asyncio.Event()
+        try:
+            return await asyncio.wait_for(self._greeted(reader), TO_GREET)
+        finally:
+            del self._strangers[task]
+            greeted.set()
+
     async def _greeted(self, reader: asyncio.StreamReader) -> Guest | None:
-        frame = await self._frame(reader)
+        frame = self._frame(await self._body(reader, GREETING))
         if not isinstance(frame, Hello):
             self.refused["no-greeting"] += 1
             return None
@@ -140,7 +183,9 @@ class Door:
         return guest
 
     async def _listen(self, guest: Guest, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while (frame := await self._frame(reader)) is not None:
+        while (body := await self._body(reader, LARGEST)) is not None:
+            if (frame := self._frame(body)) is None:
+                continue  # the next one may be whole
             if isinstance(frame, Finished):
                 guest.span(frame.span)
             elif isinstance(frame, Counted):
@@ -152,20 +197,29 @@ class Door:
                 writer.write(packed(await _answer(guest, frame)))
                 await writer.drain()
 
-    async def _frame(self, reader: asyncio.StreamReader) -> FromProgram | None:
-        """The next frame; ``None``: there is none, or what came is no frame, which is counted."""
+    async def _body(self, reader: asyncio.StreamReader, largest: int) -> bytes | None:
+        """The next frame's bytes; ``None``: there is none, or its length cannot be, which is counted."""
         try:
             (length,) = HEAD.unpack(await reader.readexactly(HEAD.size))
-            if length > LARGEST:
-                raise ValueError(f"a frame of {length} bytes")
-            return from_program(await reader.readexactly(length))
+            if length <= largest:
+                return await reader.readexactly(length)
+            self._no_frame(f"{length} bytes: its connection is closed")
         except asyncio.IncompleteReadError as end:
             if end.partial:
                 self.refused["broken-off"] += 1
-        except ValueError as error:
-            self.refused["no-frame"] += 1
-            _LOG.warning("a program sent what is no frame of ours (%s): its connection is closed", error)
         return None
+
+    def _frame(self, body: bytes | None) -> FromProgram | None:
+        """What the bytes say; ``None``: nothing, which is counted where there are any."""
+        try:
+            return None if body is None else from_program(body)
+        except ValueError as error:
+            self._no_frame(str(error))
+            return None
+
+    def _no_frame(self, why: str) -> None:
+        self.refused["no-frame"] += 1
+        _LOG.warning("a program sent what is no frame of ours: %s", why)
 
 
 async def _answer(guest: Guest, frame: Enter | Leave) -> ToProgram:

@@ -42,8 +42,8 @@ def environment(
     if api_key_env is not None:
         found[api_key_env] = key
     if any(base.get(name) for name in _PROXIES):
-        for name in ("no_proxy", "NO_PROXY"):
-            found[name] = ",".join(filter(None, [base.get(name), *_OWN]))
+        for name, other in (("no_proxy", "NO_PROXY"), ("NO_PROXY", "no_proxy")):
+            found[name] = ",".join(filter(None, [base.get(name) or base.get(other), *_OWN]))
     found |= settings.variables(list(watched))
     found["PYTHONPATH"] = os.pathsep.join(filter(None, [str(BOOTSTRAP), base.get("PYTHONPATH")]))
     return found

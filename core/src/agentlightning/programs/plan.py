@@ -71,6 +71,12 @@ class Plan:
                 "or --policy FOLDER (served here)"
             )
         self._check_engine()
+        shared = self.reward_file is not None and "{rollout}" not in self.reward_file
+        if shared and min(self.concurrency, len(self.tasks)) > 1:
+            raise UsageError(
+                f"--reward-file {self.reward_file}: processes at a time would read each other's reward; put "
+                "{rollout} into it, which each finds in AGL_REWARD_FILE"
+            )
         executable(self.command[0], os.environ)
         return self
 

@@ -14,18 +14,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from agentlightning.runner.lifeline import how_it_died, kill_tree
+from agentlightning.marks.errors import BadReward
+from agentlightning.runner.lifeline import descendants, how_it_died, kill_all, kill_tree
 
 TO_END = 0.6
 """Seconds that a program has to end by itself when it is told to."""
+NOT_EXECUTED = 126
+"""Exit status of what the system refuses to execute."""
+LONGEST = 4096
+"""Bytes of a reward file: more is no number."""
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+"""Signals after which no further process is started."""
 
 
 class ProgramFailed(Exception):
     """The program's own end was a failure: its exit status, or the signal it died with."""
-
-
-class BadReward(ValueError):
-    """The reward file holds no number."""
 
 
 @dataclass(slots=True)
@@ -33,6 +36,13 @@ class Processes:
     """The processes under way, which signals to us are passed on to."""
 
     running: set[asyncio.subprocess.Process] = field(default_factory=set)
+    ended: int | None = None
+    """The signal that has ended the run."""
+
+    def heard(self, number: int) -> None:
+        """A signal came to us; whether to pass it on is another question."""
+        if number in ENDING:
+            self.ended = number
 
     def send(self, number: int) -> None:
         """Pass a signal on."""
@@ -53,6 +63,8 @@ async def run(
     process = await asyncio.create_subprocess_exec(*command, env=dict(environment))
     processes.running.add(process)
     started()
+    if processes.ended is not None:  # it came while the process was being started
+        processes.send(processes.ended)
     try:
         return await process.wait()
     except asyncio.CancelledError:
@@ -63,6 +75,7 @@ async def run(
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
+    below = descendants(process.pid)  # by name: once the process has ended, nobody knows whose they were
     with contextlib.suppress(ProcessLookupError):
         process.send_signal(signal.SIGTERM)
     try:
@@ -70,6 +83,7 @@ async def _end(process: asyncio.subprocess.Process) -> None:
     except TimeoutError:
         kill_tree(process.pid)
         await process.wait()
+    kill_all(below)
 
 
 def told(code: int) -> str:
@@ -89,14 +103,17 @@ class RewardFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._before = self._stamp()
+        try:
+            self._before = self._stamp()
+        except OSError as error:
+            raise BadReward(f"{path} cannot be read: {error}") from None
 
     def read(self) -> float | None:
         """The number; ``None`` where none was written. :class:`BadReward`: what was written is no number."""
-        if self._stamp() in (None, self._before):
-            return None
         try:
-            text = self.path.read_text().strip()
+            if self._stamp() in (None, self._before):
+                return None
+            text = self._text()
             value = float(text)
         except (OSError, UnicodeDecodeError) as error:
             raise BadReward(f"{self.path} cannot be read: {error}") from None
@@ -105,6 +122,12 @@ class RewardFile:
         if not math.isfinite(value):
             raise BadReward(f"{self.path} holds {text[:60]!r}, not a finite number")
         return value
+
+    def _text(self) -> str:
+        if not self.path.is_file():  # to read a pipe is to wait
+            raise OSError("it is no file")
+        with self.path.open("rb") as file:
+            return file.read(LONGEST).decode().strip()
 
     def _stamp(self) -> tuple[int, int, int] | None:
         try:

@@ -8,6 +8,7 @@ the word of the process that called it.
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -53,6 +54,9 @@ class EntryFailed(Exception):
     """An entry raised; the message is its error's."""
 
 
+_ENDED_INSIDE = "the program ended before its entry returned"
+
+
 class _Works(LitAgent[Any]):
     """What the runner runs: the work that was registered for a rollout."""
 
@@ -90,7 +94,7 @@ class Session:
         """Run one process on the task of that index."""
         task = self.plan.tasks[index]
         one = _Process(self, task, started)
-        host = {"program": list(self.plan.command), "entries": self.plan.per_entry}
+        host = {"program": self.plan.name, "entries": self.plan.per_entry}
         mode = "val" if self.plan.per_entry else "train"  # what is trained is then in the entries
         rollout = await self.perform(task, one.work, metadata=host, task_id=str(index), mode=mode)
         return Ran(rollout, one.code, one.guest)
@@ -118,6 +122,8 @@ class _Process:
     def __init__(self, session: Session, task: Any, started: Callable[[], None]) -> None:
         self._session, self._task, self._started = session, task, started
         self._entries: dict[str, tuple[asyncio.Future[Leave], asyncio.Task[Rollout]]] = {}
+        self._performing: set[asyncio.Task[Rollout]] = set()
+        self._over = False
         self.code: int | None = None
         self.guest: Guest | None = None
 
@@ -136,6 +142,9 @@ class _Process:
         command[0] = executable(command[0], variables)
         try:
             self.code = await program.run(command, variables, session.processes, self._started)
+        except (OSError, ValueError) as error:
+            self.code = program.NOT_EXECUTED
+            raise ProgramFailed(f"the program cannot be executed: {error}{_too_long(error)}") from None
         finally:
             await session.door.dismiss(context)
             await self._abandon()
@@ -156,6 +165,8 @@ class _Process:
 
         async def work(context: AttemptContext) -> float | None:
             assert self.guest is not None and context.key is not None
+            if self._over:
+                raise EntryFailed(_ENDED_INSIDE)
             self.guest.contexts[context.attempt_id] = context
             self._entries[context.attempt_id] = left, task
             entered.set_result(Entered(context.rollout_id, context.attempt_id, context.key))
@@ -167,8 +178,10 @@ class _Process:
                 raise EntryFailed(end.error)
             return end.reward
 
-        about = {"entry": frame.entry, "program": list(self._session.plan.command)}
+        about = {"entry": frame.entry, "program": self._session.plan.name}
         task = asyncio.create_task(self._session.perform(frame.task, work, metadata=about))
+        self._performing.add(task)
+        task.add_done_callback(self._performing.discard)
         waiting: set[asyncio.Future[Any]] = {entered, task}
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         if not entered.done():
@@ -183,12 +196,21 @@ class _Process:
         left, task = found
         if not left.done():
             left.set_result(frame)
-        return Left(str((await task).status))
+        return Left(str((await asyncio.shield(task)).status))  # who asked may be cut off; the end is the end
 
     async def _abandon(self) -> None:
         """The process has ended inside of entries."""
+        self._over = True
         for attempt_id in list(self._entries):
-            await self._leave(Leave(attempt_id, error="the program ended before its entry returned"))
+            await self._leave(Leave(attempt_id, error=_ENDED_INSIDE))
+        if self._performing:  # opened or closed for a connection that was cut off
+            await asyncio.wait(self._performing)
+
+
+def _too_long(error: Exception) -> str:
+    if getattr(error, "errno", None) != errno.E2BIG:
+        return ""
+    return " (its task is in its environment, which holds about 128 kB: give it the path of a file instead)"
 
 
 def _settings(session: Session, context: AttemptContext, task: Any) -> Settings:
@@ -288,20 +310,24 @@ def _watched(plugins: Plugins) -> list[str]:
 
 
 async def run_all(session: Session, ended: Callable[[Ran], None]) -> list[Ran]:
-    """Run a process for each task, at most ``concurrency`` at a time; ``ended`` is told of each."""
+    """Run a process for each task, at most ``concurrency`` at a time; ``ended`` is told of each. After a
+    signal that ends programs no other is started.
+    """
     places = asyncio.Semaphore(session.plan.concurrency)
 
-    async def one(index: int) -> Ran:
+    async def one(index: int) -> Ran | None:
         async with places:
+            if session.processes.ended is not None:
+                return None
             ran = await session.run(index)
         ended(ran)
         return ran
 
-    tasks: Sequence[asyncio.Task[Ran]] = [
+    tasks: Sequence[asyncio.Task[Ran | None]] = [
         asyncio.create_task(one(index)) for index in range(len(session.plan.tasks))
     ]
     try:
-        return list(await asyncio.gather(*tasks))
+        return [ran for ran in await asyncio.gather(*tasks) if ran is not None]
     except BaseException:
         for task in tasks:
             task.cancel()

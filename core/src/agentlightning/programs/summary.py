@@ -5,6 +5,7 @@ Read from the store when the programs have ended, so that it says what is on rec
 
 from __future__ import annotations
 
+import signal
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -73,6 +74,10 @@ async def summarise(session: Session, ran: Sequence[Ran], seconds: float) -> Sum
             _add(summary, record)
             await _add_spans(summary, session, record)
     _add_guests(summary, session, ran)
+    number, planned = session.processes.ended, len(session.plan.tasks)
+    if number is not None and len(ran) < planned:
+        why = f"{signal.Signals(number).name} came"
+        summary.warnings.append(f"{planned - len(ran)} of {planned} processes were not started: {why}")
     for field in ("statuses", "failures", "verdicts", "unsure", "agents", "tools", "counts"):
         setattr(summary, field, dict(Counter(getattr(summary, field)).most_common()))
     return summary

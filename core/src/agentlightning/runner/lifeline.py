@@ -41,14 +41,19 @@ def kill_tree(pid: int) -> None:
     """
     _signal(pid, signal.SIGSTOP)
     found: set[int] = set()
-    while fresh := _descendants(pid) - found:
+    while fresh := descendants(pid) - found:
         for one in fresh:
             _signal(one, signal.SIGSTOP)
         found |= fresh
-    for one in found:
-        _signal(one, signal.SIGKILL)
+    kill_all(found)
     kill_group(pid)
     _signal(pid, signal.SIGKILL)
+
+
+def kill_all(pids: set[int]) -> None:
+    """SIGKILL what is still there of these."""
+    for one in pids:
+        _signal(one, signal.SIGKILL)
 
 
 def kill_group(pid: int) -> None:
@@ -73,7 +78,7 @@ def _signal(pid: int, number: int) -> None:
         os.kill(pid, number)
 
 
-def _descendants(pid: int) -> set[int]:
+def descendants(pid: int) -> set[int]:
     """Children of ``pid`` and theirs; empty where the system does not tell."""
     found: set[int] = set()
     waiting = [pid]

@@ -17,6 +17,9 @@ def _watch() -> None:
         from agentlightning.child.imports import watch
     except ImportError:  # another interpreter, without our package: the gateway alone records
         return
+    except Exception as error:  # one that our package is there for, but not of its version
+        sys.stderr.write(f"agl: capture could not begin ({error!r}); only the gateway records\n")
+        return
     watch()
 
 

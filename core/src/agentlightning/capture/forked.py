@@ -1,0 +1,12 @@
+"""After a fork only the thread that forked is there: a lock that another held will never be free again."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+
+def in_children(renew: Callable[[], None]) -> None:
+    """Call ``renew`` in every process that is forked from this one, before its own code runs."""
+    if hasattr(os, "register_at_fork"):  # systems without it have no fork
+        os.register_at_fork(after_in_child=renew)
