@@ -1,12 +1,13 @@
 """Wolves and town as two policies of one run, playing against each other, with three rules of credit.
 
-    python bench/werewolf_two_policies.py [--steps 40] [--games 300] [--rules outcome discounted aimed]
+    python bench/werewolf_two_policies.py [--steps 24] [--games 200] [--rules outcome discounted aimed]
 
-Both start from the shipped policy with random weights. ``outcome``: every decision gets the result of its
-side; ``discounted``: less for early ones (0.9 for each later decision of the seat); ``aimed``: 0.2 more or
-less for whom a vote or an attack strikes. Before and after, each policy plays ``games`` sampled games against
-the script, and both play each other. The last line is one JSON object: win rates with 95 % intervals, the
-share of won decisions by role, and the curve of self-play, as they come out.
+Both start from the shipped policy with random weights; how it plays before is measured once. ``outcome``:
+every decision gets the result of its side; ``discounted``: less for early ones (0.9 for each later decision
+of the seat); ``aimed``: 0.2 more or less for whom a vote or an attack strikes. Before and after, each policy
+plays ``games`` sampled games against the script, and both play each other. The last line is one JSON object:
+win rates with 95 % intervals, the share of won decisions by role, the curve of self-play, and what it took,
+as they come out.
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import resource
 import sys
 import tempfile
+import time
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -32,6 +35,8 @@ from werewolf.tasks import EVALUATION, games
 
 CONFIG = Path(__file__).resolve().parents[1] / "examples" / "werewolf" / "cpu.yaml"
 RULES: dict[str, dict[str, float]] = {"outcome": {}, "discounted": {"discount": 0.9}, "aimed": {"aim": 0.2}}
+DEALS = 2
+"""Deals of a step; each is played eight times."""
 PAIRS = {
     "wolves against the script": ("wolves", {"wolves": "policy", "town": "scripted"}),
     "town against the script": ("town", {"wolves": "scripted", "town": "policy"}),
@@ -86,8 +91,12 @@ async def by_role(context: Context, evaluation: str) -> dict[str, dict[str, floa
     }
 
 
-async def train(rule: str, steps: int, n: int, seed: int, folder: str) -> dict[str, Any]:
-    """One run of both policies with a rule of credit."""
+async def train(
+    rule: str, steps: int, n: int, seed: int, folder: str, before: dict[str, Any] | None
+) -> dict[str, Any]:
+    """One run of both policies with a rule of credit. ``before``: what another run found, for all start from
+    the same policies.
+    """
     self_play = {"wolves": "policy", "town": "policy"}
     start = str(CONFIG.parent / "policy")
     config = load_config(
@@ -97,6 +106,7 @@ async def train(rule: str, steps: int, n: int, seed: int, folder: str) -> dict[s
             "agent.select": None,
             "agent.policies": {"re:wolf.*": "wolves", "re:villager|seer|witch": "town"},
             "training.steps": steps,
+            "training.batch_size": DEALS,
             "training.seed": seed,
             "environment.train.args": {"n": 4000, "sides": self_play, "rewards": RULES[rule]},
             "environment.val": None,
@@ -110,7 +120,7 @@ async def train(rule: str, steps: int, n: int, seed: int, folder: str) -> dict[s
     trainer.plugins = trainer.plugins.listening([curve])
     rl = RL(trainer.recipe, steps=steps, batch_size=trainer.batch_size)
     async with trainer.session(agent, tasks, ()) as context:
-        before = await pairs(context, "before", n)
+        before = before or await pairs(context, "before", n)
         summary = await context.guard(rl.run(context))
         after = await pairs(context, "after", n)
     return {
@@ -126,22 +136,32 @@ async def train(rule: str, steps: int, n: int, seed: int, folder: str) -> dict[s
     }
 
 
+def cpu() -> dict[str, float]:
+    """Seconds of CPU so far, of this process and of the engines that have ended."""
+    of = {"main": resource.RUSAGE_SELF, "engines": resource.RUSAGE_CHILDREN}
+    used = {name: resource.getrusage(who) for name, who in of.items()}
+    return {name: round(one.ru_utime + one.ru_stime, 1) for name, one in used.items()}
+
+
 def main() -> None:
     """All rules, one after the other."""
     parser = argparse.ArgumentParser(description="Wolves and town as two policies in one run.")
-    parser.add_argument("--steps", type=int, default=40)
-    parser.add_argument("--games", type=int, default=300)
+    parser.add_argument("--steps", type=int, default=24)
+    parser.add_argument("--games", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--rules", nargs="+", default=list(RULES), choices=list(RULES))
     given = parser.parse_args()
-    found = []
+    found: list[dict[str, Any]] = []
+    start = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         for rule in given.rules:
-            found.append(asyncio.run(train(rule, given.steps, given.games, given.seed, folder)))
+            before = found[0]["before"] if found else None
+            found.append(asyncio.run(train(rule, given.steps, given.games, given.seed, folder, before)))
             for when in ("before", "after"):
                 for name, one in found[-1][when].items():
                     print(f"{rule:11} {when:7} {name:26} {one['win']:.3f}  {one['ci']}", flush=True)
-    print(json.dumps({"seed": given.seed, "games": given.games, "rules": found}))
+    cost = {"seconds": round(time.monotonic() - start, 1), "cpu_seconds": cpu()}
+    print(json.dumps({"seed": given.seed, "games": given.games, "deals": DEALS, "rules": found, **cost}))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from werewolf.engine import Answer, Ask, Event
+from werewolf.engine import Answer, Ask, Event, Kind, Say
 from werewolf.players.knowledge import Knowledge
 
 
@@ -29,6 +29,8 @@ class Decision:
     valid: bool
     target: int = 0
     """The seat that was chosen, if one was."""
+    said: str = ""
+    """What a model said in public in its own words."""
 
 
 @dataclass
@@ -91,8 +93,6 @@ class AskingPlayer:
         """Put a decision into the account; ``None``: the model brought none about."""
         role = self.knows.role
         target = answer if isinstance(answer, int) else 0
-        self.account.decisions.append(
-            Decision(
-                self.seat, role.value, role.side.value, ask.kind.value, calls, answer is not None, target
-            )
-        )
+        said = answer.text if isinstance(answer, Say) and ask.kind is not Kind.WOLF_TALK else ""
+        valid, kind, side = answer is not None, ask.kind.value, role.side.value
+        self.account.decisions.append(Decision(self.seat, role.value, side, kind, calls, valid, target, said))

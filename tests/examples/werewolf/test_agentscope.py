@@ -5,7 +5,8 @@ tool.
 from __future__ import annotations
 
 import json
-from itertools import pairwise
+from collections import Counter
+from itertools import cycle, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,11 @@ pytest.importorskip("agl_agentscope", reason="the adapter is not installed")
 import agentscope.agent
 from openai import DefaultAsyncHttpxClient
 
+from agentlightning import open_store, semconv
+from agentlightning.hookspecs import hookimpl
+from agentlightning.testing import Reply
 from agentlightning.testing.scripted import ScriptedModelServer
-from agentlightning.types import LLM
+from agentlightning.types import LLM, Batch, Record, StepReport
 from werewolf.chatter import chatter
 from werewolf.engine import Game, Kind, Role
 from werewolf.players.asking import Account
@@ -201,3 +205,170 @@ async def test_games_of_a_group_share_the_deal_and_differ_in_the_rest(trainer_of
     assert set(played) == {0.0, 1.0}
     again = await play_game(task, none, Rollout(rollout_id="again", mode="val", sample=0, seed=99))
     assert again == played[0]
+
+
+class Reports:
+    """What each update reported."""
+
+    def __init__(self) -> None:
+        self.steps: list[StepReport] = []
+        self.out: Counter[str] = Counter()
+        """Reason → calls that were not trained."""
+        self.judge: Counter[str] = Counter()
+        """What the games say of their judge."""
+
+    @hookimpl
+    def agl_policy_updated(self, report: StepReport) -> None:
+        self.steps.append(report)
+
+    @hookimpl
+    def agl_rows_built(self, batch: Batch) -> None:
+        for ledger in batch.ledgers:
+            assert ledger.sums
+            self.out.update(ledger.out)
+
+
+FEW = {"training.steps": 1, "training.batch_size": 1, "training.recipe.group_size": 2}
+
+
+def tasks_of(**task: Any) -> dict[str, Any]:
+    """One deal, again and again."""
+    return {**FEW, "environment.train.args": {"n": 1, "trained": "wolves", **task}}
+
+
+async def trained(trainer_of: Any, **overrides: Any) -> tuple[dict[str, Any], list[Record], Reports]:
+    """A run's summary, what its store holds of each rollout, and its reports."""
+    trainer, agent, train, _ = trainer_of(**overrides)
+    trainer.run = "r"  # the names of rollouts are functions of it
+    reports = Reports()
+    trainer.plugins = trainer.plugins.listening([reports])
+    summary = await trainer.afit(agent, train, ())
+    store = open_store(str(next(Path(trainer.folder).glob("*/store.sqlite"))))
+    try:
+        rollouts = await store.query_rollouts()
+        for rollout in rollouts:
+            for span in await store.query_spans(rollout.rollout_id):
+                judge = {k[6:]: v for k, v in span.attributes.items() if k.startswith("judge.")}
+                reports.judge.update(judge)
+        return summary, await store.records([r.rollout_id for r in rollouts]), reports
+    finally:
+        await store.close()
+
+
+@pytest.mark.plugins
+@pytest.mark.skipif(ONE, reason="in this environment the local driver is not installed")
+async def test_supplied_triplets_make_the_same_rows_as_emitted_rewards(
+    trainer_of: Any, tmp_path: Path
+) -> None:
+    sides, rewards = {"wolves": "policy", "town": "policy"}, {"discount": 0.9, "aim": 0.2}
+    found = {}
+    for name in ("play_game", "play_game_supplied"):
+        summary, records, reports = await trained(
+            trainer_of,
+            **tasks_of(sides=sides, rewards=rewards),
+            **{
+                "agent.target": f"werewolf.agent:{name}",
+                "backend.policy": None,  # by name, so that calls that are not selected have seeds too
+                "backend.policies": absolute({"both": {}}),
+                "backend.options.deterministic": True,
+                "output": str(tmp_path / name),
+            },
+        )
+        (report,) = reports.steps
+        assert report.rows_digest and report.params_digest and report.metrics["rows"] > 0
+        found[name] = report.rows_digest, report.params_digest, report.metrics["reward_mean"]
+        named = [set(r.attempt.metadata.get(semconv.SUPPLIED, ())) for r in records if r.attempt]
+        assert summary["totals"]["rollouts_failed"] == 0
+        for record, own in zip(records, named, strict=True):
+            mine = {call.call_id for call in record.calls if call.tags["side"] == "wolves"}
+            assert own == (mine if name == "play_game_supplied" else set()) and mine
+    assert found["play_game"] == found["play_game_supplied"]
+
+
+SNAPSHOT = {"wolves": {"path": "policy"}, "old": {"path": "policy", "train": False}}
+
+
+@pytest.mark.plugins
+@pytest.mark.skipif(ONE, reason="in this environment the local driver is not installed")
+async def test_a_frozen_snapshot_plays_the_other_side(trainer_of: Any) -> None:
+    summary, records, reports = await trained(
+        trainer_of,
+        **tasks_of(sides={"wolves": "policy", "town": "policy:old"}),
+        **{"agent.select": None, "backend.policy": None, "backend.policies": absolute(SNAPSHOT)},
+    )
+    assert summary["totals"]["rollouts_failed"] == 0
+    for record in records:
+        of_side = {(call.tags["side"], call.policy) for call in record.calls}
+        assert of_side == {("wolves", "wolves"), ("town", "old")}
+    town = sum(call.policy == "old" for record in records for call in record.calls)
+    assert reports.out == {"frozen-policy": town} and town > 0
+
+
+@pytest.mark.plugins
+@pytest.mark.skipif(ONE, reason="in this environment the local driver is not installed")
+async def test_an_endpoint_plays_the_other_side_with_free_speech(trainer_of: Any) -> None:
+    with ScriptedModelServer(chatter(4), ids="always") as server:
+        summary, records, reports = await trained(
+            trainer_of,
+            **tasks_of(sides={"wolves": "policy", "town": "llm:talker"}),
+            **{"agent.select": None, "backend.policy": None, "backend.policies": beside(talker=server)},
+        )
+        asked = len(server.log)
+    assert summary["totals"]["rollouts_failed"] == 0 and reports.out == {"frozen-policy": asked}
+    for record in records:
+        of_side = {(call.tags["side"], call.policy) for call in record.calls}
+        assert of_side == {("wolves", "wolves"), ("town", "talker")}
+
+
+@pytest.mark.plugins
+@pytest.mark.skipif(ONE, reason="in this environment the local driver is not installed")
+async def test_a_judge_scores_the_speeches_of_models_and_is_never_trained(trainer_of: Any) -> None:
+    answers = cycle(["1.0", Reply(status=500, message="broken")])
+    with ScriptedModelServer(chatter(4)) as talker, ScriptedModelServer(lambda body: next(answers)) as critic:
+        summary, records, reports = await trained(
+            trainer_of,
+            **tasks_of(
+                sides={"wolves": "policy", "town": "model:talker"},
+                judge="llm:critic",
+                rewards={"judge": 0.5, "town_win": 1.0, "town_lose": 0.0},
+            ),
+            **{
+                "agent.select": None,
+                "backend.policy": None,
+                "backend.policies": beside(talker=talker, critic=critic),
+            },
+        )
+        answered = [x.status for x in critic.log]
+    assert summary["totals"]["rollouts_failed"] == 0 and 200 in answered and 500 in answered
+    scored = 0
+    for record in records:
+        judging = [call for call in record.calls if call.tags.get("role") == "judge"]
+        assert judging and all(call.policy == "critic" for call in judging)
+        spans = {call.span_id: call for call in record.calls}
+        named = {reward.span_id: reward for reward in record.rewards if reward.name == "judge"}
+        for span_id in named:
+            assert spans[span_id].tags["kind"] in ("speech", "pk_speech")
+        for reward in record.rewards:
+            if reward.name == "reward" and reward.span_id in spans:
+                bonus = reward.value % 1.0
+                assert bonus == (0.25 if reward.span_id in named else 0.0)
+        scored += len(named)
+    assert scored == answered.count(200) + reports.judge["cached"]
+    assert reports.judge["asked"] == len(answered)
+    assert reports.judge["failed:InternalServerError"] == answered.count(500)
+    others = sum(call.policy != "wolves" for record in records for call in record.calls)
+    assert reports.out.keys() <= {"frozen-policy", "error"} and reports.out.total() == others
+
+
+def absolute(policies: dict[str, Any]) -> dict[str, Any]:
+    """With the folder of the example's policy."""
+    import werewolf
+
+    folder = str(Path(werewolf.__file__).parent / "policy")
+    return {name: {**policy, "path": folder} for name, policy in policies.items()}
+
+
+def beside(**servers: ScriptedModelServer) -> dict[str, Any]:
+    """The wolves' policy, and endpoints."""
+    endpoints = {name: {"endpoint": server.url, "model": server.model} for name, server in servers.items()}
+    return {**absolute({"wolves": {}}), **endpoints}

@@ -93,6 +93,8 @@ def test_the_seer_sees_sides_and_the_king_is_a_wolf(driven: Any, role: Role, sid
     play[Kind.CHECK] = play.seat(role)
     (checked,) = play.until(Happening.CHECKED).happened(Happening.CHECKED)
     assert checked.data["side"] == side.value and checked.audience == {play.seat(Role.SEER)}
+    (asked,) = play.asked(Kind.CHECK)
+    assert play.seat(Role.SEER) not in asked.options
 
 
 def test_wolves_talk_until_the_last_speaker_of_a_pass_agrees(driven: Any) -> None:

@@ -158,18 +158,29 @@ def test_the_configurations_are_sound(name: str) -> None:
     )
 
 
+@pytest.mark.plugins
 def test_the_free_speech_profile_is_one_that_verl_carries_out() -> None:
-    verl = pytest.importorskip("agl_verl.honours")
-    from agentlightning.algorithms.rl import refuse_ignored
-    from agentlightning.config import load_config
-    from agentlightning.recipes import get
-    from agl_verl.options import read_options
+    """Without AgentScope: everything between the file and the lines that verl gets."""
+    honours = pytest.importorskip("agl_verl.honours")
+    options = pytest.importorskip("agl_verl.options")
+    from agentlightning.algorithms.rl import refuse_ignored, refuse_unusable
+    from agentlightning.cli.run import read, trainer_from
+    from agentlightning.plugins import load
+    from werewolf.agent import play_game
 
-    config = load_config(ROOT / "gpu.yaml")
-    recipe = get(config.training.algorithm, **config.training.recipe)
-    refuse_ignored(recipe, "verl", verl.HONOURS)
-    verl.refuse(recipe)
-    assert read_options(config.backend.options).ranks == 8
+    trainer, agent, train, val = trainer_from(read(ROOT / "gpu.yaml", []))
+    assert agent.function is play_game and len(train) == 2_000 and len(val) == 100
+    recipe = trainer.recipe
+    honours.refuse(recipe)
+    refuse_ignored(recipe, "verl", honours.HONOURS)
+    refuse_unusable(recipe, load())
+    found = options.read_options(trainer.options)
+    assert (found.ranks, found.device, found.max_len) == (8, "cuda", 16_384)
+    assert trainer.gateway["reserve"] < found.max_len <= found.micro_tokens
+    lines = options.overrides("model", recipe, 1, found, "scratch")
+    assert "actor_rollout_ref.actor.optim.lr=1e-06" in lines
+    assert "actor_rollout_ref.actor.clip_ratio_high=0.3" in lines
+    assert "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=32768" in lines
 
 
 def test_roles_know_their_side() -> None:
