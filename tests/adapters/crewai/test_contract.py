@@ -76,8 +76,8 @@ class CrewAI(AdapterContract):
 
     async def several(self, client: Any, task: str, n: int) -> bool:
         llm = client[False]
-        many = LLM(llm.model, base_url=llm.base_url, api_key=llm.api_key, n=n)
-        many.call(task)
+        many = LLM(llm.model, base_url=llm.base_url, api_key=llm.api_key, additional_params={"n": n})
+        await many.acall(task)
         await self.close({False: many})
         return True
 
