@@ -87,3 +87,27 @@ def test_local() -> None:
     engine, update = result("local_engine"), result("local_update")
     stands(f"{engine['turns_per_second']:,.0f}")
     stands(f"{update['seconds']:.2f} s, {update['times_faster']:.2f} × faster")
+
+
+def test_werewolf() -> None:
+    wolves = result("werewolf")["sides"]["wolves"]
+    assert wolves["ci_before"][1] < wolves["ci_after"][0]
+    stands(f"{wolves['win_before']:.3f} (", f"**{wolves['win_after']:.3f}**")
+
+
+def test_rows() -> None:
+    r = result("rows")
+    stands(*(f"{r[what]['forest']['tokens_fewer']:.2f} ×" for what in ("zh12", "tool_agent")))
+
+
+def test_verl() -> None:
+    kept = json.loads((ROOT / "bench" / "results" / "verl_parity.json").read_text())
+    worst = max(one["result"]["gradient_relative_error"] for one in kept.values() if "result" in one)
+    assert worst < 1e-3
+    stands(f"{worst:.1e} for")
+
+
+def test_vllm() -> None:
+    r = result("vllm")
+    assert r["calls_made"] == r["calls_exact"]
+    stands(f"{r['calls_exact']} of {r['calls_made']} calls exact", f"{r['logprob_gap_max']:.1e} |")

@@ -260,7 +260,7 @@ def test_a_run_goes_on_only_as_what_it_was(agl: Agl, tmp_path: Path) -> None:
     assert code == 0, err
     summary = json.loads((tmp_path / "runs" / "r" / "summary.json").read_text())
     assert summary["totals"]["rollouts"] == 6 and summary["totals"]["rollouts_failed"] == 0
-    assert summary["totals"]["calls"] == 6 and summary["accounts"] == {"gateway": {"unnamed-calls": 6}}
+    assert summary["totals"]["calls"] == 6 and summary["accounts"] == {}
     refused(agl("train", "-c", path, "--run", "r"), "exists: go on with it (--resume)")
     again = ("train", "-c", path, "--run", "r", "--resume")
     refused(agl(*again, "--seed", "7"), "run r cannot go on: seed was 1 when it began and is 7")

