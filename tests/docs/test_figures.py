@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 from pathlib import Path
 from typing import Any
 
@@ -111,3 +112,11 @@ def test_vllm() -> None:
     r = result("vllm")
     assert r["calls_made"] == r["calls_exact"]
     stands(f"{r['calls_exact']} of {r['calls_made']} calls exact", f"{r['logprob_gap_max']:.1e} |")
+
+
+def test_capture_overhead() -> None:
+    found = result("capture_overhead")["frameworks"]
+    wire = statistics.median(one["wire_us"] for one in found.values())
+    adapter = statistics.median(one["adapter_us"] for name, one in found.items() if name != "openai")
+    large = statistics.median(one["wire_us_32k"] for one in found.values())
+    stands(f"{wire:.0f} µs and {adapter:.0f} µs", f"{large / 1000:.1f} ms ([each framework]")
