@@ -128,6 +128,12 @@ def test_its_time_is_up(tmp_path: Path, server: ScriptedModelServer) -> None:
     assert "timeout" in next(iter(summary(told)["failures"]))
 
 
+def as_in_a_terminal() -> None:
+    """In a child: no signal is ignored, as it is where tests run in the background or under ``nohup``."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1])
 def test_signals_are_passed_on(tmp_path: Path, server: ScriptedModelServer, number: signal.Signals) -> None:
     code = f"""
@@ -147,6 +153,7 @@ def test_signals_are_passed_on(tmp_path: Path, server: ScriptedModelServer, numb
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,  # no terminal that would send it to both
+        preexec_fn=as_in_a_terminal,
     )
     assert process.stdout is not None and process.stdout.readline() == "ready\n"
     process.send_signal(number)
@@ -176,7 +183,7 @@ def test_ctrl_c_at_a_terminal_arrives_once(tmp_path: Path, server: ScriptedModel
     pid, terminal = pty.fork()
     if not pid:
         os.chdir(tmp_path)
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # a process of the test runner may ignore it
+        as_in_a_terminal()
         command = arguments(server, code=code)
         os.execv(command[0], command)
     said = b""
