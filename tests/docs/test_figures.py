@@ -120,3 +120,11 @@ def test_capture_overhead() -> None:
     adapter = statistics.median(one["adapter_us"] for name, one in found.items() if name != "openai")
     large = statistics.median(one["wire_us_32k"] for one in found.values())
     stands(f"{wire:.0f} µs and {adapter:.0f} µs", f"{large / 1000:.1f} ms ([each framework]")
+
+
+def test_quickstarts() -> None:
+    found = result("quickstarts")["frameworks"].values()
+    exact, calls = (sum(one[key] for one in found) for key in ("calls_exact", "calls"))
+    after = [one["after"] for one in found]
+    assert all(one["after"] > one["before"] for one in found) and exact == calls
+    stands(f"→ {min(after):.2f}–{max(after):.2f}; {exact:,} of {calls:,}")
