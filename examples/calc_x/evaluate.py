@@ -16,16 +16,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
-from agl_local.model import LanguageModel
 from agl_local.policy import Policy, load_policy
-from agl_local.tokenizer import ChatTokenizer
 from calc_x.calculator import calculate_text
 from calc_x.grading import grade
 from calc_x.oracle import call_message
 from calc_x.problems import KINDS, Problem, generate
 from calc_x.teacher import AUTOGEN, Wording, first_request, second_request
+from small_policy.answering import complete
 
 POLICY = Path(__file__).resolve().parent / "policy"
 MAX_NEW = 32
@@ -68,14 +66,14 @@ def evaluate(
     prompts = [
         tokenizer.apply(first_request(problem["question"], wording), wording.tools) for problem in problems
     ]
-    texts = complete(policy.model, tokenizer, prompts, temperature, random)
+    texts = complete(policy.model, tokenizer, prompts, temperature, random, MAX_NEW)
     calls = {i: call for i, text in enumerate(texts) if (call := called_expression(text)) is not None}
     requests = [
         second_request(problems[i]["question"], call_message(call), calculate_text(call), wording)
         for i, call in calls.items()
     ]
     prompts = [tokenizer.apply(request, wording.again) for request in requests]
-    answers = complete(policy.model, tokenizer, prompts, temperature, random)
+    answers = complete(policy.model, tokenizer, prompts, temperature, random, MAX_NEW)
     for i, text in zip(calls, answers, strict=True):
         texts[i] = text
     rewards = [grade(text, problem["result"]) for text, problem in zip(texts, problems, strict=True)]
@@ -93,48 +91,6 @@ def called_expression(text: str) -> str | None:
     except (ValueError, KeyError, TypeError):
         return None
     return expression if isinstance(expression, str) else None
-
-
-@torch.no_grad()
-def complete(
-    model: LanguageModel,
-    tokenizer: ChatTokenizer,
-    prompts: Sequence[Sequence[int]],
-    temperature: float,
-    random: torch.Generator,
-) -> list[str]:
-    """The text answered to each prompt, up to the end token or ``MAX_NEW`` tokens."""
-    if not prompts:
-        return []
-    model.pack()
-    lengths = torch.tensor([len(prompt) for prompt in prompts])
-    cache = model.new_cache(len(prompts), int(lengths.max()) + MAX_NEW)
-    slots = torch.arange(len(prompts))
-    columns = torch.arange(int(lengths.max()))[None]
-    positions = torch.where(columns < lengths[:, None], columns, -1)
-    logits = model.step(_padded(prompts), positions, cache, slots, last=lengths - 1)
-    ends = torch.tensor(tokenizer.eos_ids)
-    done = torch.zeros(len(prompts), dtype=torch.bool)
-    written: list[Tensor] = []
-    for offset in range(MAX_NEW):
-        token = _choose(logits, temperature, random).masked_fill(done, int(ends[0]))
-        written.append(token)
-        done |= torch.isin(token, ends)
-        if bool(done.all()) or offset == MAX_NEW - 1:
-            break
-        logits = model.step(token[:, None], (lengths + offset)[:, None], cache, slots)[:, 0]
-    rows = torch.stack(written, dim=1).tolist()
-    return [tokenizer.decode([i for i in row if i not in tokenizer.eos_ids]) for row in rows]
-
-
-def _choose(logits: Tensor, temperature: float, random: torch.Generator) -> Tensor:
-    if temperature == 0.0:
-        return logits.argmax(-1)
-    return torch.multinomial(torch.softmax(logits / temperature, -1), 1, generator=random)[:, 0]
-
-
-def _padded(rows: Sequence[Sequence[int]]) -> Tensor:
-    return torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
 
 
 def table(policy: Policy, n: int = 400, wording: Wording = AUTOGEN) -> str:

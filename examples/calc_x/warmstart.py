@@ -8,94 +8,41 @@ thread and fixed seeds, so the same machine builds the same bits.
 from __future__ import annotations
 
 import argparse
-import math
 import time
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
-import torch
-from torch import Tensor
-from torch.nn.functional import cross_entropy
-
-from agl_local.config import ModelConfig
-from agl_local.model import CausalLM
-from agl_local.policy import Policy, init_model, save_policy
+from agl_local.policy import Policy, save_policy
 from agl_local.tokenizer import ChatTokenizer
 from calc_x.evaluate import POLICY, table
 from calc_x.teacher import AUTOGEN, Example, Wording, traces
 from calc_x.tokenizer import build_tokenizer
+from small_policy import teaching
+from small_policy.teaching import Row
 
 STEPS = 450
 FIRST_CALLS, SECOND_CALLS = 96, 32
 """Rows of each step. Writing the expression is the hard part, repeating the result the easy one."""
-LEARNING_RATE = 2e-3
-WARM_UP = 30
-WEIGHT_DECAY = 0.01
-CLIP = 1.0
 HELD_OUT = 400
 """Problems the card's figures are measured on."""
 CARD = Path(__file__).resolve().parent / "card.md"
 
-Row = tuple[list[int], int]
-"""Token ids of a prompt and its answer, and the length of the prompt."""
-
-
-def config(tokenizer: ChatTokenizer) -> ModelConfig:
-    """The shape of the policy: 2 layers, hidden 128, 4 heads on 2 key-value heads of 32, untied."""
-    return ModelConfig(
-        hidden_size=128,
-        intermediate_size=384,
-        num_layers=2,
-        num_heads=4,
-        num_kv_heads=2,
-        head_dim=32,
-        vocab_size=tokenizer.vocab_size,
-        max_positions=2048,
-        tied=False,
-        eos_token_ids=tokenizer.eos_ids,
-    )
-
 
 def row(tokenizer: ChatTokenizer, example: Example) -> Row:
-    """An example as tokens; the answer ends with the end token."""
-    prompt = tokenizer.apply(example.messages, example.tools)
-    whole = tokenizer.render([*example.messages, example.reply], example.tools, add_generation_prompt=False)
-    ids = tokenizer.encode(whole.rstrip("\n"))
-    if ids[: len(prompt)] != prompt or ids[-1] not in tokenizer.eos_ids:
-        raise ValueError(f"the chat template does not extend its own prompt: {whole!r}")
-    return ids, len(prompt)
+    """An example as tokens."""
+    return teaching.row(tokenizer, example.messages, example.reply, example.tools)
 
 
 def batches(
     tokenizer: ChatTokenizer, seed: int, wordings: Sequence[Wording] = (AUTOGEN,)
 ) -> Iterator[list[list[Row]]]:
-    """The rows of each step, in micro-batches of similar length so that little is padding."""
+    """The rows of each step, in micro-batches."""
     stream = traces(seed, wordings)
     while True:
         pairs = list(islice(stream, FIRST_CALLS))
         examples = [first for first, _ in pairs] + [second for _, second in pairs[:SECOND_CALLS]]
-        rows = [row(tokenizer, example) for example in examples]
-        rows.sort(key=lambda r: len(r[0]))
-        yield [rows[i : i + 32] for i in range(0, len(rows), 32)]
-
-
-def loss(model: CausalLM, rows: list[Row]) -> tuple[Tensor, int]:
-    """Summed negative log-likelihood of the answer tokens of ``rows``, and how many there are."""
-    ids = torch.nn.utils.rnn.pad_sequence([torch.tensor(ids) for ids, _ in rows], batch_first=True)
-    columns = torch.arange(ids.shape[1] - 1)
-    start = torch.tensor([prompt - 1 for _, prompt in rows])[:, None]
-    stop = torch.tensor([len(ids) - 1 for ids, _ in rows])[:, None]
-    chosen = (columns >= start) & (columns < stop)
-    logits = model.logits(model.hidden(ids[:, :-1])[chosen])
-    return cross_entropy(logits, ids[:, 1:][chosen], reduction="sum"), int(chosen.sum())
-
-
-def rate(step: int, steps: int) -> float:
-    """Linear warm-up, then a cosine to zero."""
-    if step < WARM_UP:
-        return (step + 1) / WARM_UP
-    return 0.5 * (1 + math.cos(math.pi * (step - WARM_UP) / max(1, steps - WARM_UP)))
+        yield teaching.micro_batches([row(tokenizer, example) for example in examples])
 
 
 def build(
@@ -107,29 +54,8 @@ def build(
     wordings: Sequence[Wording] = (AUTOGEN,),
 ) -> Policy:
     """Train a fresh policy for ``steps`` steps of ``FIRST_CALLS + SECOND_CALLS`` rows."""
-    torch.set_num_threads(1)
     tokenizer = tokenizer or build_tokenizer()
-    shape = config(tokenizer)
-    model = init_model(shape, seed)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY)
-    begin = time.perf_counter()
-    for step, micro_batches in enumerate(islice(batches(tokenizer, seed, wordings), steps)):
-        for group in optimizer.param_groups:
-            group["lr"] = LEARNING_RATE * rate(step, steps)
-        optimizer.zero_grad()
-        tokens = sum(len(ids) - prompt for rows in micro_batches for ids, prompt in rows)
-        total = 0.0
-        for rows in micro_batches:
-            summed, _ = loss(model, rows)
-            (summed / tokens).backward()  # type: ignore[no-untyped-call]
-            total += summed.item() / tokens
-        torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)
-        optimizer.step()
-        if log_every and (step + 1) % log_every == 0:
-            print(
-                f"step {step + 1}/{steps}  loss {total:.4f}  {time.perf_counter() - begin:.0f} s", flush=True
-            )
-    return Policy(model.eval(), tokenizer, shape)
+    return teaching.teach(tokenizer, batches(tokenizer, seed, wordings), seed, steps, log_every)
 
 
 def main() -> None:

@@ -15,11 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
-from agl_local.model import LanguageModel
 from agl_local.policy import Policy, load_policy
-from agl_local.tokenizer import ChatTokenizer
+from small_policy.answering import complete
 from spider.budget import BRIEF
 from spider.databases import find
 from spider.prompts import Messages, is_right, query_in, to_check, to_rewrite, to_write
@@ -137,51 +135,9 @@ def _turn(
     policy: Policy, courses: Sequence[Course], node: str, temperature: float, random: torch.Generator
 ) -> None:
     prompts = [policy.tokenizer.apply(course.prompt(node)) for course in courses]
-    answers = complete(policy.model, policy.tokenizer, prompts, temperature, random)
+    answers = complete(policy.model, policy.tokenizer, prompts, temperature, random, MAX_NEW)
     for course, answer in zip(courses, answers, strict=True):
         course.take(node, answer)
-
-
-@torch.no_grad()
-def complete(
-    model: LanguageModel,
-    tokenizer: ChatTokenizer,
-    prompts: Sequence[Sequence[int]],
-    temperature: float,
-    random: torch.Generator,
-) -> list[str]:
-    """The text answered to each prompt, up to the end token or ``MAX_NEW`` tokens."""
-    if not prompts:
-        return []
-    model.pack()
-    lengths = torch.tensor([len(prompt) for prompt in prompts])
-    cache = model.new_cache(len(prompts), int(lengths.max()) + MAX_NEW)
-    slots = torch.arange(len(prompts))
-    columns = torch.arange(int(lengths.max()))[None]
-    positions = torch.where(columns < lengths[:, None], columns, -1)
-    logits = model.step(_padded(prompts), positions, cache, slots, last=lengths - 1)
-    ends = torch.tensor(tokenizer.eos_ids)
-    done = torch.zeros(len(prompts), dtype=torch.bool)
-    written: list[Tensor] = []
-    for offset in range(MAX_NEW):
-        token = _choose(logits, temperature, random).masked_fill(done, int(ends[0]))
-        written.append(token)
-        done |= torch.isin(token, ends)
-        if bool(done.all()) or offset == MAX_NEW - 1:
-            break
-        logits = model.step(token[:, None], (lengths + offset)[:, None], cache, slots)[:, 0]
-    rows = torch.stack(written, dim=1).tolist()
-    return [tokenizer.decode([i for i in row if i not in tokenizer.eos_ids]) for row in rows]
-
-
-def _choose(logits: Tensor, temperature: float, random: torch.Generator) -> Tensor:
-    if temperature == 0.0:
-        return logits.argmax(-1)
-    return torch.multinomial(torch.softmax(logits / temperature, -1), 1, generator=random)[:, 0]
-
-
-def _padded(rows: Sequence[Sequence[int]]) -> Tensor:
-    return torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
 
 
 def table(policy: Policy, n: int = 360) -> str:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import socket
 import stat
 import threading
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -216,6 +218,30 @@ def test_it_is_shared_again_in_each_loop(tmp_path: Path) -> None:
         loop.run_until_complete(asyncio.gather(task, return_exceptions=True))
     loop.close()
     asyncio.run(SQLiteStore(path).close())
+
+
+def test_a_loop_that_was_dropped_takes_nothing_from_the_next(tmp_path: Path) -> None:
+    path = tmp_path / "s.sqlite"
+    owner = LocalStore(path)
+    dropped = asyncio.new_event_loop()
+    dropped.run_until_complete(owner.enqueue_rollout(1))
+    dropped.run_until_complete(asyncio.sleep(0.05))
+    keeper = weakref.ref(owner._keeper)
+    assert owner_of(path).address is not None
+
+    async def after() -> int:
+        await owner.enqueue_rollout(2)
+        await asyncio.sleep(0.05)
+        gc.collect()  # the keeper in the dropped loop is closed where it waits
+        assert keeper() is None
+        client = LocalStore(path, patience=20.0)
+        found = await client.query_rollouts()
+        await client.close()
+        return len(found)
+
+    assert asyncio.run(after()) == 2
+    asyncio.run(owner.close())
+    dropped.close()
 
 
 async def test_threads_share_one_store(tmp_path: Path) -> None:

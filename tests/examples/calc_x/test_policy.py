@@ -13,7 +13,8 @@ from calc_x.evaluate import POLICY, Evaluation, called_expression, evaluate
 from calc_x.problems import generate
 from calc_x.teacher import first_request, traces
 from calc_x.tokenizer import SCAFFOLD, build_tokenizer
-from calc_x.warmstart import build, loss, row
+from calc_x.warmstart import build, row
+from small_policy.teaching import loss
 
 HELD_OUT = 256
 

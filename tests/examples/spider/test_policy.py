@@ -9,12 +9,13 @@ import pytest
 import torch
 
 from agl_local.policy import Policy, load_policy
+from small_policy.teaching import loss
 from spider.datasets import load
 from spider.evaluate import POLICY, Evaluation, evaluate
 from spider.questions import KINDS, MISTAKES, generate
 from spider.teacher import Example, examples
 from spider.tokenizer import SCAFFOLD, build_tokenizer
-from spider.warmstart import build, loss, row
+from spider.warmstart import build, row
 
 HELD_OUT = 252
 

@@ -182,9 +182,15 @@ class LocalStore(StoreClient):
             return
         try:
             await asyncio.get_running_loop().create_future()
-        finally:
+        except asyncio.CancelledError:
             await share.close()
-            self._share = None
+            raise
+        except GeneratorExit:  # its loop stopped without an end and was forgotten: nothing can be awaited
+            share.abandon()
+            raise
+        finally:
+            if self._share is share:
+                self._share = None
 
     async def close(self) -> None:
         """As a client, close the connections; as the owner, commit and let the next process own the file."""

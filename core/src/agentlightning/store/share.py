@@ -27,6 +27,7 @@ class Share:
     def __init__(self, runner: web.AppRunner, lock: FileLock, sock: socket.socket | None) -> None:
         self.runner, self.lock, self.sock = runner, lock, sock
         self.path = None if sock is None else str(sock.getsockname())
+        self._withdrawn = False
 
     async def close(self) -> None:
         """Let nobody in any more and answer what is under way; the store stays open."""
@@ -42,8 +43,12 @@ class Share:
             self.sock.close()
 
     def _withdraw(self) -> None:
-        """Take the address back; only while the lock is held is the socket's file ours to remove."""
-        if self.lock.held:
+        """Take the address back, once: the next one announced is another's to withdraw.
+
+        Only while the lock is held is the socket's file ours to remove.
+        """
+        withdrawn, self._withdrawn = self._withdrawn, True
+        if self.lock.held and not withdrawn:
             address.remove(self.path)
             self.lock.announce(address=None, token=None)
 

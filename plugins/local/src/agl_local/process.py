@@ -38,6 +38,7 @@ class EngineProcess:
         self._token = secrets.token_urlsafe(32)
         self._process: subprocess.Popen[bytes] | None = None
         self._stderr: IO[bytes] | None = None
+        self._reader: threading.Thread | None = None
         options = {"--policy": path, "--name": name, "--host": "127.0.0.1", "--port": 0, "--slots": slots,
                    "--threads": threads, "--max-len": max_len, "--device": device, "--dtype": dtype,
                    "--version": version}  # fmt: skip
@@ -106,7 +107,7 @@ class EngineProcess:
         process, self._process = self._process, None
         if process is None:
             return
-        assert process.stdin is not None and process.stdout is not None
+        assert process.stdin is not None
         try:
             process.stdin.close()
         except BrokenPipeError:
@@ -116,7 +117,11 @@ class EngineProcess:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-        process.stdout.close()
+        assert process.stdout is not None
+        if self._reader is None:
+            process.stdout.close()
+        else:
+            self._reader.join(timeout)  # the pipe ends with the child, and the reader closes it
         if self._stderr is not None:
             self._stderr.close()
 
@@ -136,7 +141,8 @@ class EngineProcess:
         except BrokenPipeError as error:
             raise self._broken("died at once") from error
         lines: Queue[bytes] = Queue()
-        threading.Thread(target=_read_lines, args=(process.stdout, lines), daemon=True).start()
+        self._reader = threading.Thread(target=_read_lines, args=(process.stdout, lines), daemon=True)
+        self._reader.start()
         try:
             line = lines.get(timeout=max(0.0, deadline - time.monotonic()))
         except Empty:
@@ -178,6 +184,7 @@ class EngineProcess:
 
 def _read_lines(source: IO[bytes], lines: Queue[bytes]) -> None:
     """Hand on the first line (empty: the end), then keep the pipe empty: the child must not block."""
-    lines.put(source.readline())
-    while source.read(65536):
-        pass
+    with source:
+        lines.put(source.readline())
+        while source.read(65536):
+            pass

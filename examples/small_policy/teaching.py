@@ -1,0 +1,114 @@
+"""The warm start: a Qwen2-shaped network from random weights, taught by a teacher's traces.
+
+The loss is the mean negative log-likelihood of the answers' tokens, their end tokens included; AdamW with a
+warm-up and a cosine. One thread and fixed seeds, so the same machine builds the same bits.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from agl_local.config import ModelConfig
+from agl_local.model import CausalLM
+from agl_local.policy import Policy, init_model
+from agl_local.tokenizer import ChatTokenizer
+
+LEARNING_RATE = 2e-3
+WARM_UP = 30
+WEIGHT_DECAY = 0.01
+CLIP = 1.0
+MICRO_ROWS = 32
+
+Row = tuple[list[int], int]
+"""Token ids of a prompt and its answer, and the length of the prompt."""
+
+
+def shape_of(tokenizer: ChatTokenizer) -> ModelConfig:
+    """The shape of the policy: 2 layers, hidden 128, 4 heads on 2 key-value heads of 32, untied."""
+    return ModelConfig(
+        hidden_size=128,
+        intermediate_size=384,
+        num_layers=2,
+        num_heads=4,
+        num_kv_heads=2,
+        head_dim=32,
+        vocab_size=tokenizer.vocab_size,
+        max_positions=2048,
+        tied=False,
+        eos_token_ids=tokenizer.eos_ids,
+    )
+
+
+def row(
+    tokenizer: ChatTokenizer,
+    messages: list[dict[str, Any]],
+    reply: dict[str, Any],
+    tools: list[dict[str, Any]] | None = None,
+) -> Row:
+    """A prompt and its answer as tokens; the answer ends with the end token."""
+    prompt = tokenizer.apply(messages, tools)
+    whole = tokenizer.render([*messages, reply], tools, add_generation_prompt=False)
+    ids = tokenizer.encode(whole.rstrip("\n"))
+    if ids[: len(prompt)] != prompt or ids[-1] not in tokenizer.eos_ids:
+        raise ValueError(f"the chat template does not extend its own prompt: {whole!r}")
+    return ids, len(prompt)
+
+
+def micro_batches(rows: Sequence[Row]) -> list[list[Row]]:
+    """The rows of a step in batches of similar length, so that little is padding."""
+    by_length = sorted(rows, key=lambda r: len(r[0]))
+    return [by_length[i : i + MICRO_ROWS] for i in range(0, len(by_length), MICRO_ROWS)]
+
+
+def loss(model: CausalLM, rows: list[Row]) -> tuple[Tensor, int]:
+    """Summed negative log-likelihood of the answer tokens of ``rows``, and how many there are."""
+    ids = torch.nn.utils.rnn.pad_sequence([torch.tensor(ids) for ids, _ in rows], batch_first=True)
+    columns = torch.arange(ids.shape[1] - 1)
+    start = torch.tensor([prompt - 1 for _, prompt in rows])[:, None]
+    stop = torch.tensor([len(ids) - 1 for ids, _ in rows])[:, None]
+    chosen = (columns >= start) & (columns < stop)
+    logits = model.logits(model.hidden(ids[:, :-1])[chosen])
+    return cross_entropy(logits, ids[:, 1:][chosen], reduction="sum"), int(chosen.sum())
+
+
+def rate(step: int, steps: int) -> float:
+    """Linear warm-up, then a cosine to zero."""
+    if step < WARM_UP:
+        return (step + 1) / WARM_UP
+    return 0.5 * (1 + math.cos(math.pi * (step - WARM_UP) / max(1, steps - WARM_UP)))
+
+
+def teach(
+    tokenizer: ChatTokenizer, batches: Iterable[list[list[Row]]], seed: int, steps: int, log_every: int = 50
+) -> Policy:
+    """A fresh policy, trained for ``steps`` steps, each on the micro-batches that ``batches`` gives."""
+    torch.set_num_threads(1)
+    shape = shape_of(tokenizer)
+    model = init_model(shape, seed)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY)
+    begin = time.perf_counter()
+    for step, parts in enumerate(islice(batches, steps)):
+        for group in optimizer.param_groups:
+            group["lr"] = LEARNING_RATE * rate(step, steps)
+        optimizer.zero_grad()
+        tokens = sum(len(ids) - prompt for rows in parts for ids, prompt in rows)
+        total = 0.0
+        for rows in parts:
+            summed, _ = loss(model, rows)
+            (summed / tokens).backward()  # type: ignore[no-untyped-call]
+            total += summed.item() / tokens
+        torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)
+        optimizer.step()
+        if log_every and (step + 1) % log_every == 0:
+            print(
+                f"step {step + 1}/{steps}  loss {total:.4f}  {time.perf_counter() - begin:.0f} s", flush=True
+            )
+    return Policy(model.eval(), tokenizer, shape)
