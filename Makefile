@@ -12,7 +12,7 @@ PIP := $(PY) -m pip install --quiet --disable-pip-version-check -c constraints.t
 PATHS := -e ./core -e ./plugins/local -e ./plugins/verl -e "./adapters/autogen[instruments,mcp]" $(patsubst %/pyproject.toml,-e ./%,$(filter-out adapters/autogen/%,$(wildcard adapters/*/pyproject.toml)))
 MANIFESTS := constraints.txt pyproject.toml $(wildcard core/pyproject.toml plugins/*/pyproject.toml adapters/*/pyproject.toml)
 
-.PHONY: help demo werewolf test test-slow test-adapters drills-core drill-verify quickstarts test-verl test-vllm drill-verl failing lint fix wheels real-data seeds bench clean
+.PHONY: help demo werewolf test test-slow test-adapters drills-core drill-verify quickstarts test-verl test-verl-inside test-vllm drill-verl failing lint fix wheels real-data seeds bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -62,6 +62,9 @@ quickstarts: .venv/demo ## the quickstart of every framework, trained for a few 
 
 test-verl: .venv/demo ## verl's own trainer trains the demo's agent on CPU (fewer: STEPS=3); the last line is JSON
 	@$(PY) bench/verl_calc_x.py --steps $(or $(STEPS),16)
+
+test-verl-inside: ## the tests of what runs inside verl, in its environment
+	@python=$$($(PYTHON) scripts/environment verl) && "$$python" -m pytest -q tests/plugins/verl/inside
 
 drill-verl: .venv/demo ## kill -9 trainer, verl, one of its workers and its engine; the last line is JSON
 	@$(PY) tests/drills/verl.py

@@ -38,6 +38,12 @@ async def pair(path: Path) -> tuple[LocalStore, LocalStore]:
     return owner, client
 
 
+async def answering(path: Path) -> None:
+    """Return once the file's owner has said where it answers."""
+    while owner_of(path).address is None:
+        await asyncio.sleep(0.001)
+
+
 async def test_the_second_opener_is_a_client_of_the_first(tmp_path: Path) -> None:
     owner, client = await pair(tmp_path / "s.sqlite")
     made = await client.enqueue_rollout({"q": 1})
@@ -225,13 +231,12 @@ def test_a_loop_that_was_dropped_takes_nothing_from_the_next(tmp_path: Path) -> 
     owner = LocalStore(path)
     dropped = asyncio.new_event_loop()
     dropped.run_until_complete(owner.enqueue_rollout(1))
-    dropped.run_until_complete(asyncio.sleep(0.05))
+    dropped.run_until_complete(answering(path))
     keeper = weakref.ref(owner._keeper)
-    assert owner_of(path).address is not None
 
     async def after() -> int:
         await owner.enqueue_rollout(2)
-        await asyncio.sleep(0.05)
+        await answering(path)
         gc.collect()  # the keeper in the dropped loop is closed where it waits
         assert keeper() is None
         client = LocalStore(path, patience=20.0)
