@@ -66,7 +66,7 @@ test-verl: .venv/demo ## verl's own trainer trains the demo's agent on CPU (fewe
 test-verl-inside: ## the tests of what runs inside verl, in its environment
 	@python=$$($(PYTHON) scripts/environment verl) && "$$python" -m pytest -q tests/plugins/verl/inside
 
-drill-verl: .venv/demo ## kill -9 trainer, verl, one of its workers and its engine; the last line is JSON
+drill-verl: .venv/demo ## kill -9 trainer, verl, a worker, its engine, and the store; the last line is JSON
 	@$(PY) tests/drills/verl.py
 
 test-vllm: ## the gateway and capture before a real vLLM on CPU; the last line is JSON

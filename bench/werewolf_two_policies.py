@@ -1,6 +1,6 @@
 """Wolves and town as two policies of one run, playing against each other, with three rules of credit.
 
-    python bench/werewolf_two_policies.py [--steps 24] [--games 200] [--rules outcome discounted aimed]
+    python bench/werewolf_two_policies.py [--steps 40] [--deals 8] [--games 400] [--rules …]
 
 Both start from the shipped policy with random weights; how it plays before is measured once. ``outcome``:
 every decision gets the result of its side; ``discounted``: less for early ones (0.9 for each later decision
@@ -35,8 +35,6 @@ from werewolf.tasks import EVALUATION, games
 
 CONFIG = Path(__file__).resolve().parents[1] / "examples" / "werewolf" / "cpu.yaml"
 RULES: dict[str, dict[str, float]] = {"outcome": {}, "discounted": {"discount": 0.9}, "aimed": {"aim": 0.2}}
-DEALS = 2
-"""Deals of a step; each is played eight times."""
 PAIRS = {
     "wolves against the script": ("wolves", {"wolves": "policy", "town": "scripted"}),
     "town against the script": ("town", {"wolves": "scripted", "town": "policy"}),
@@ -92,11 +90,12 @@ async def by_role(context: Context, evaluation: str) -> dict[str, dict[str, floa
 
 
 async def train(
-    rule: str, steps: int, n: int, seed: int, folder: str, before: dict[str, Any] | None
+    rule: str, given: argparse.Namespace, folder: str, before: dict[str, Any] | None
 ) -> dict[str, Any]:
     """One run of both policies with a rule of credit. ``before``: what another run found, for all start from
     the same policies.
     """
+    steps, n = given.steps, given.games
     self_play = {"wolves": "policy", "town": "policy"}
     start = str(CONFIG.parent / "policy")
     config = load_config(
@@ -106,8 +105,8 @@ async def train(
             "agent.select": None,
             "agent.policies": {"re:wolf.*": "wolves", "re:villager|seer|witch": "town"},
             "training.steps": steps,
-            "training.batch_size": DEALS,
-            "training.seed": seed,
+            "training.batch_size": given.deals,
+            "training.seed": given.seed,
             "environment.train.args": {"n": 4000, "sides": self_play, "rewards": RULES[rule]},
             "environment.val": None,
             "backend.policy": None,
@@ -146,8 +145,9 @@ def cpu() -> dict[str, float]:
 def main() -> None:
     """All rules, one after the other."""
     parser = argparse.ArgumentParser(description="Wolves and town as two policies in one run.")
-    parser.add_argument("--steps", type=int, default=24)
-    parser.add_argument("--games", type=int, default=200)
+    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--deals", type=int, default=8, help="of a step; each is played eight times")
+    parser.add_argument("--games", type=int, default=400, help="of each evaluation")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--rules", nargs="+", default=list(RULES), choices=list(RULES))
     given = parser.parse_args()
@@ -156,12 +156,14 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for rule in given.rules:
             before = found[0]["before"] if found else None
-            found.append(asyncio.run(train(rule, given.steps, given.games, given.seed, folder, before)))
+            found.append(asyncio.run(train(rule, given, folder, before)))
             for when in ("before", "after"):
                 for name, one in found[-1][when].items():
                     print(f"{rule:11} {when:7} {name:26} {one['win']:.3f}  {one['ci']}", flush=True)
     cost = {"seconds": round(time.monotonic() - start, 1), "cpu_seconds": cpu()}
-    print(json.dumps({"seed": given.seed, "games": given.games, "deals": DEALS, "rules": found, **cost}))
+    print(
+        json.dumps({"seed": given.seed, "games": given.games, "deals": given.deals, "rules": found, **cost})
+    )
 
 
 if __name__ == "__main__":

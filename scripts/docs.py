@@ -14,9 +14,11 @@ import sys
 from pathlib import Path
 
 import agl_local.plugin
+import agl_verl.critic
 import agl_verl.plugin
 from agentlightning import hookspecs, plugins
 from agentlightning.algorithms.rl import CORE_FIELDS
+from agentlightning.credit import critic
 from agentlightning.recipes import FIELDS
 from agentlightning.specs import DriverSpec
 
@@ -118,11 +120,12 @@ def readme() -> str:
 def drivers() -> str:
     """The page about verl, with what each driver does with every field of a recipe."""
     specs = [spec for plugin in (agl_local.plugin, agl_verl.plugin) for spec in plugin.agl_drivers()]
-    titles = " | ".join(f"driver `{spec.name}`" for spec in specs)
-    rows = [f"| recipe field | {titles} |", "|---|" + "---|" * len(specs)]
+    titles = " | ".join([*(f"driver `{spec.name}`" for spec in specs), "`verl` with `critic: true`"])
+    rows = [f"| recipe field | {titles} |", "|---|" + "---|" * (len(specs) + 1)]
     for name in FIELDS:
         if name != "name":
-            rows.append(f"| `{name}` | {' | '.join(honoured(name, spec) for spec in specs)} |")
+            cells = [*(honoured(name, spec) for spec in specs), with_critic(name, specs[-1])]
+            rows.append(f"| `{name}` | {' | '.join(cells)} |")
     table = "\n".join(rows)
     page = (ROOT / "docs" / "verl.md").read_text()
     return FIELDS_TABLE.sub(lambda block: f"{block[1]}\n{table}\n\n{block[2]}", page)
@@ -132,7 +135,18 @@ def honoured(name: str, spec: DriverSpec) -> str:
     """What a driver does with a field of a recipe."""
     if name in spec.refuses:
         return f"refused: {spec.refuses[name]}"
+    if name == "lam":
+        return "refused: it is a critic's"
+    if name == "critic":
+        return agl_verl.critic.SAYS[name]
     return "in the rows" if name in CORE_FIELDS else "in the loss" if name in spec.honours else "refused"
+
+
+def with_critic(name: str, spec: DriverSpec) -> str:
+    """The same, of recipes whose advantages are a critic's."""
+    if name in critic.REFUSES:
+        return f"refused but for `{critic.WANTED[name]!r}`: {critic.REFUSES[name]}"
+    return agl_verl.critic.SAYS.get(name) or honoured(name, spec)
 
 
 def main() -> int:

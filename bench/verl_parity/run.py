@@ -1,11 +1,13 @@
 """The same rollouts through both drivers: advantages, gradients, and reward curves.
 
-    python bench/verl_parity/run.py [--recipe all] [--ranks 1] [--curves]   (makes the environment `verl`)
+    python bench/verl_parity/run.py [--recipe all] [--ranks 1] [--nodes 1] [--curves]
 
 Rollouts of the calc_x agent are collected once, with the local engine, and credited by each recipe. Their
 rows go through agl-local's updater and, in a run of its own, through verl's trainer, whose worker tells the
 gradient before it clips and the advantages that its loss got. Recipes of two epochs are compared at both
-optimizer steps: the first moves the weights, so at the second ratios and KL are not trivial. ``--curves``
+optimizer steps: the first moves the weights, so at the second ratios and KL are not trivial. ``ppo``, which
+the local driver does not run, is compared with its formulas (``critic.py``); of the rows of ``stale`` a half
+is a version behind (``stale.py``). ``--curves``
 also trains both for 20 steps with seeds 1, 2 and 3. The last line is one JSON object; comparisons are kept
 in ``bench/results/verl_parity.json``.
 """
@@ -25,11 +27,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import critic
 import msgspec
+import stale
 import torch
 from safetensors.torch import load_file
 
-from agentlightning import GRPO, RLOO
+from agentlightning import GRPO, PPO, RLOO
 from agentlightning.cli.run import trainer_from
 from agentlightning.config import load_config
 from agentlightning.credit.assign import assign
@@ -40,6 +44,10 @@ from agl_local.policy import load_policy
 from agl_local.update import Updater
 from agl_verl.driver import VerlDriver
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from ray_nodes import cluster
+
 ROOT = Path(__file__).resolve().parents[2]
 POLICY = ROOT / "examples" / "calc_x" / "policy"
 CONFIG = ROOT / "examples" / "calc_x" / "cpu.yaml"
@@ -48,6 +56,8 @@ CURVE_STEPS = 20
 NO_CLIP = 1e9
 """A bound that no gradient's norm reaches."""
 Tensors = dict[str, torch.Tensor]
+MORE: dict[str, Any] = {}
+"""Further options of verl's driver: the cluster that it joins, LoRA."""
 
 
 TINY = 1e-12
@@ -63,6 +73,8 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     "kl": lambda: GRPO(name="kl", kl=0.5, entropy=0.05, epochs=2),
     "reinforce": lambda: GRPO(name="reinforce", loss="reinforce"),
     "minibatches": lambda: GRPO(name="minibatches", minibatches=2),
+    "stale": lambda: GRPO(name="stale", staleness=1, importance_cap=1.2, epochs=2),
+    "ppo": lambda: PPO(gamma=0.99, lam=0.9, epochs=2),
 }  # fmt: skip
 """What is compared, by name; the settings are there to make each part of a loss act."""
 
@@ -129,7 +141,7 @@ def local_gradients(recipe: Recipe, batch: Batch) -> list[Tensors]:
         found.append(grads)
 
     updater.optimizer.register_step_pre_hook(take)
-    updater.update(list(batch.rows), 0)
+    updater.update(list(batch.rows), recipe.staleness)
     return found
 
 
@@ -141,13 +153,15 @@ def rate(recipe: Recipe) -> float:
 async def through_verl(
     python: str, recipe: Recipe, batch: Batch, folder: Path, ranks: int
 ) -> tuple[list[Tensors], StepReport]:
-    """What the tap on verl's worker wrote for the same rows, and the driver's report."""
+    """What the tap on verl's worker wrote for the same rows, and the driver's report. See :data:`MORE`."""
     os.environ["AGL_VERL_TAP"] = str(folder / "tap")
     options = {"python": python, "engine_threads": 1, "max_len": 512, "ranks": ranks, "lr": rate(recipe)}
-    driver = VerlDriver(POLICY, "policy", recipe, seed=1, options={**options, "clip_norm": NO_CLIP})
+    options |= {"clip_norm": NO_CLIP, **MORE}
+    driver = VerlDriver(POLICY, "policy", recipe, seed=1, options=options)
     job = Recorded(recipe, batch, folder)
     try:
         await driver.start()
+        driver._version = recipe.staleness  # what `stale.py` has rows of that age for
         await driver.run(job)
     finally:
         await driver.close()
@@ -160,7 +174,8 @@ def tapped(folder: Path, ranks: int) -> list[Tensors]:
     steps = []
     for number in range(len(list(folder.glob("*-0.safetensors")))):
         parts = [load_file(folder / f"{number}-{rank}.safetensors") for rank in range(ranks)]
-        shared = {name: torch.cat([part[name] for part in parts]) for name in ("advantages", "mask")}
+        columns = [name for name in parts[0] if not name.startswith(("grad/", "before/"))]
+        shared = {name: torch.cat([part[name] for part in parts]) for name in columns}
         steps.append({**parts[0], **shared})
     return steps
 
@@ -196,7 +211,7 @@ def added(steps: list[Tensors]) -> Tensors:
 def compare(name: str, python: str, records: list[Record], folder: Path, ranks: int) -> dict[str, Any]:
     """One recipe through both: the advantages (weights included), and the gradient of each step."""
     recipe = RECIPES[name]()
-    batch = assign(records, recipe, version=0)
+    batch = assign(stale.aged(records) if recipe.staleness else records, recipe, version=recipe.staleness)
     written, report = asyncio.run(through_verl(python, recipe, batch, folder, ranks))
     theirs = [{n[5:]: g for n, g in step.items() if n.startswith("grad/")} for step in written]
     if recipe.minibatches > 1:  # which rows share a step is drawn; together they are the whole batch
@@ -223,6 +238,7 @@ def compare(name: str, python: str, records: list[Record], folder: Path, ranks: 
         "gradient_relative_error": max(step["relative_error"] for step in steps),
         "gradient_norms": [step["norm"] for step in steps],
         "clip_fraction": report.metrics.get("clip_fraction"),
+        "tokens_stale": report.metrics["tokens_stale"],
         "kl_reference": report.metrics.get("kl_reference"),
         "logprob_gap_max": report.metrics["logprob_gap_max"],
     }
@@ -230,18 +246,37 @@ def compare(name: str, python: str, records: list[Record], folder: Path, ranks: 
     return told
 
 
-def keep(every: list[dict[str, Any]]) -> None:
+def by_hand(name: str, python: str, records: list[Record], folder: Path, ranks: int) -> dict[str, Any]:
+    """A recipe with a critic through verl, and its numbers made again."""
+    recipe = RECIPES[name]()
+    batch = critic.joined(assign(records, recipe, version=0))
+    written, report = asyncio.run(through_verl(python, recipe, batch, folder, ranks))
+    values = tapped(folder / "tap" / "critic", ranks)
+    told = critic.compare(recipe, batch, written, values, rate(recipe), POLICY, apart)
+    clipped = {key: report.metrics.get(key) for key in ("clip_fraction", "value_clip_fraction")}
+    told = {"recipe": name, "ranks": ranks, **told, **clipped}
+    print(json.dumps(told), file=sys.stderr)
+    return told
+
+
+def keep(every: list[dict[str, Any]], script: str = "run.py") -> None:
     """Write what was found, each recipe and number of ranks beside what was found of others before."""
     place = ROOT / "bench" / "results" / "verl_parity.json"
     known = json.loads(place.read_text()) if place.exists() else {}
     for told in every:
-        command = f"python bench/verl_parity/run.py --recipe {told['recipe']} --ranks {told['ranks']}"
-        known[f"{told['recipe']}, ranks {told['ranks']}"] = {"command": command, "result": told}
+        shape = {key: told[key] for key in ("ranks", "nodes") if key in told}
+        command = f"python bench/verl_parity/{script}"
+        command += f" --recipe {told['recipe']}" if script == "run.py" else ""
+        command += "".join(f" --{key} {value}" for key, value in shape.items())
+        name = ", ".join([told["recipe"], *(f"{key} {value}" for key, value in shape.items())])
+        known[name] = {"command": command, "result": told}
     place.write_text(json.dumps(dict(sorted(known.items())), indent=2) + "\n")
 
 
 def equal(told: Mapping[str, Any]) -> bool:
     """Whether the two drivers did the same."""
+    if "value_difference" in told:
+        return critic.equal(told)
     return (
         told["advantage_difference"] <= 1e-6
         and told["gradient_cosine"] > 0.9999
@@ -293,16 +328,23 @@ def main() -> int:
     parser.add_argument("--curves", action="store_true", help="also 20 steps of training, three seeds each")
     parser.add_argument("--recipe", default="grpo", help=f"all, or some of: {', '.join(RECIPES)}")
     parser.add_argument("--ranks", type=int, default=1, help="data-parallel training workers of verl")
+    parser.add_argument("--nodes", type=int, default=1, help="Ray nodes, with one training worker each")
     asked = parser.parse_args()
     names = list(RECIPES) if asked.recipe == "all" else asked.recipe.split(",")
     made = subprocess.run(
         [sys.executable, str(ROOT / "scripts" / "environment"), "verl"], stdout=subprocess.PIPE, check=True
     )
     python = made.stdout.decode().split()[-1]
-    with tempfile.TemporaryDirectory(prefix="verl-parity-") as scratch:
+    place = tempfile.TemporaryDirectory(prefix="verl-parity-")
+    with place as scratch, cluster(python, asked.nodes) as joined:
         folder = Path(scratch)
+        MORE.update(joined.options)
+        ranks = joined.options.get("ranks", asked.ranks)
         records = asyncio.run(rollouts(folder / "collect"))
-        every = [compare(name, python, records, folder / name, asked.ranks) for name in names]
+        through = {name: by_hand if RECIPES[name]().critic else compare for name in names}
+        every = [through[name](name, python, records, folder / name, ranks) for name in names]
+        if asked.nodes > 1:
+            every = [{**told, "nodes": asked.nodes} for told in every]
         keep(every)
         told: dict[str, Any] = dict(every[0])
         told["recipes"] = {one["recipe"]: one for one in every} if len(every) > 1 else {}

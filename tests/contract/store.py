@@ -412,6 +412,10 @@ class StoreContract(RequeueContract, PagingContract, InputContract):
         assert [r.input for r in await store.query_rollouts(group_id="g1")] == [3, 4, 5]
         ids = [page[2].rollout_id, page[0].rollout_id]
         assert {r.rollout_id for r in await store.query_rollouts(rollout_ids=ids)} == set(ids)
+        waiting = await store.query_rollouts(rollout_ids=ids, status=[RolloutStatus.QUEUING], mode="train")
+        assert [r.rollout_id for r in waiting] == []
+        waiting = await store.query_rollouts(rollout_ids=ids, status=[RolloutStatus.QUEUING], mode="val")
+        assert {r.rollout_id for r in waiting} == set(ids)
         assert await store.query_rollouts(status=[RolloutStatus.RUNNING]) == []
         with pytest.raises(NotFound):
             await store.query_rollouts(after="ro-x")

@@ -103,9 +103,12 @@ def test_rows() -> None:
 
 def test_verl() -> None:
     kept = json.loads((ROOT / "bench" / "results" / "verl_parity.json").read_text())
-    worst = max(one["result"]["gradient_relative_error"] for one in kept.values() if "result" in one)
-    assert worst < 1e-3
-    stands(f"{worst:.1e} for")
+    errors = {n: one["result"]["gradient_relative_error"] for n, one in kept.items() if "result" in one}
+    critic = max(error for name, error in errors.items() if name.startswith("ppo"))
+    worst = max(error for name, error in errors.items() if not name.startswith("ppo"))
+    assert worst < 1e-3 and critic < 1e-3
+    stands(f"{worst:.1e} for twelve recipes", f"{critic:.1e} of")
+    assert len({name.partition(",")[0] for name in errors if not name.startswith("ppo")}) == 12
 
 
 def test_vllm() -> None:

@@ -6,6 +6,9 @@ and types the same command again, with ``--resume``. Afterwards every step must 
 have begun before a checkpoint that was there, each step's seals must verify against the store, and the
 exported policy must load in transformers with the logits that the local engine's network computes.
 
+With ``--nodes 2`` the run joins a Ray cluster, which has to stand after each kill with nothing of the run in
+it. Then the store dies, in the middle of steps of another run (``verl_store.py``).
+
 The last line is one JSON object; exit status 1 where something was lost, trained twice or left running.
 """
 
@@ -27,6 +30,12 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
+
+from drills import verl_store
+from ray_nodes import Joined, cluster
 
 from agentlightning.audit.places import Place
 from agentlightning.audit.run import run_in
@@ -62,13 +71,14 @@ print(json.dumps(max(abs(float(wanted[t - 1, ids[t]]) - float(x)) for t, x in zi
 
 
 class Life:
-    """One `agl train` of the run, and the session that verl leads under it."""
+    """One `agl train` of the run, and the session that verl leads under it; the cluster it has ``joined``."""
 
-    def __init__(self, folder: Path, python: str, steps: int) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, python: str, steps: int, joined: Joined) -> None:
+        self.folder, self.joined = folder, joined
         settings = {
             "output": folder, "environment.headroom": "{}", "environment.val.limit": 8,
             "training.batch_size": 4, "backend.options.save_every": 1, "backend.options.python": python,
+            **joined.settings,
         }  # fmt: skip
         command = [AGL, "train", "--config", str(ROOT / "examples" / "calc_x" / "verl.yaml"), "--run", RUN,
                    "--resume", "--steps", str(steps)]  # fmt: skip
@@ -85,7 +95,7 @@ class Life:
             if "agl_verl.inside.main" in command_line(pid):
                 found["child"] = pid
                 self.sessions.add(pid)
-                for one in session.members(pid):
+                for one in [*session.members(pid), *self.joined.running()]:
                     for what, sign in SIGNS.items():
                         if sign in command_line(one):
                             found[what] = one
@@ -93,7 +103,8 @@ class Life:
 
     def left(self) -> list[int]:
         """What of verl still runs."""
-        return [pid for leader in self.sessions for pid in session.members(leader)]
+        own = [pid for leader in self.sessions for pid in session.members(leader)]
+        return [*own, *self.joined.running()]
 
 
 SIGNS = {"worker": "ray::WorkerDict", "engine": "agl_local.server"}
@@ -137,10 +148,10 @@ def wait(what: str, there: Callable[[], Any], seconds: float) -> float:
     return time.monotonic() - began
 
 
-def strike(victim: str, folder: Path, python: str, steps: int) -> dict[str, Any]:
+def strike(victim: str, folder: Path, python: str, steps: int, joined: Joined) -> dict[str, Any]:
     """One life and its end: what was killed, how long the rest took to end, what was left."""
     before = on_file(folder)
-    life = Life(folder, python, steps)
+    life = Life(folder, python, steps, joined)
     try:
         wait(
             f"steps of the life of the {victim}",
@@ -166,9 +177,9 @@ def strike(victim: str, folder: Path, python: str, steps: int) -> dict[str, Any]
     return told
 
 
-def finish(folder: Path, python: str, steps: int) -> None:
+def finish(folder: Path, python: str, steps: int, joined: Joined) -> None:
     """The last life, which nobody ends."""
-    life = Life(folder, python, steps)
+    life = Life(folder, python, steps, joined)
     wait("the child", lambda: life.process.poll() is not None or "child" in life.look(), 60.0)
     wait("the end of the run", lambda: life.process.poll() is not None, 2 * PATIENCE)
     if life.process.returncode:
@@ -212,33 +223,45 @@ def logits(python: str, folder: Path) -> float:
     return float(done.stdout.splitlines()[-1])
 
 
+def lives(folder: Path, python: str, victims: list[str], joined: Joined) -> dict[str, Any]:
+    """Kill each, finish, count."""
+    folder.mkdir(parents=True, exist_ok=True)
+    steps = BEGIN * len(victims) + 2
+    struck = [strike(victim, folder, python, steps, joined) for victim in victims]
+    finish(folder, python, steps, joined)
+    return {
+        "kills": len(struck),
+        **asyncio.run(account(folder, struck, steps)),
+        "logprob_difference": logits(python, folder),
+        "ends": {one["victim"]: one["seconds_to_end"] for one in struck},
+        "none_left": {one["victim"]: one["seconds_to_none_left"] for one in struck},
+        "steps": steps,
+        **joined.left(),
+    }
+
+
 def main() -> int:
     """Kill each in turn, finish, count."""
     parser = argparse.ArgumentParser(description="Kill -9 drill of the verl driver.")
     parser.add_argument("--victims", default=",".join(VICTIMS), help=f"some of {', '.join(VICTIMS)}")
+    parser.add_argument("--store-kills", type=int, default=4, help="0: the store lives")
+    parser.add_argument("--nodes", type=int, default=1, help="of a Ray cluster that the run joins")
     parser.add_argument("--keep", type=Path, help="keep the run's files here")
     asked = parser.parse_args()
-    victims = asked.victims.split(",")
-    steps = BEGIN * len(victims) + 2
+    victims = asked.victims.split(",") if asked.victims else []
     made = subprocess.run(
         [sys.executable, str(ROOT / "scripts" / "environment"), "verl"], stdout=subprocess.PIPE, check=True
     )
     python = made.stdout.decode().split()[-1]
-    with tempfile.TemporaryDirectory(prefix="drill-verl-") as scratch:
-        folder = asked.keep or Path(scratch)
-        folder.mkdir(parents=True, exist_ok=True)
-        struck = [strike(victim, folder, python, steps) for victim in victims]
-        finish(folder, python, steps)
-        told = {
-            "kills": len(struck),
-            **asyncio.run(account(folder, struck, steps)),
-            "logprob_difference": logits(python, folder),
-            "ends": {one["victim"]: one["seconds_to_end"] for one in struck},
-            "none_left": {one["victim"]: one["seconds_to_none_left"] for one in struck},
-            "steps": steps,
-        }
+    with tempfile.TemporaryDirectory(prefix="drill-verl-") as scratch, cluster(python, asked.nodes) as joined:
+        told = lives(asked.keep or Path(scratch), python, victims, joined)
+    if asked.store_kills:
+        with tempfile.TemporaryDirectory(prefix="drill-verl-store-") as scratch:
+            store = verl_store.drill(Path(scratch), python, asked.store_kills)
+        told |= {"store_kills": sum(store["store_kills"].values()), "store": store}
     print(json.dumps(told))
     wrong = sum(told[name] for name in ("lost", "doubled", "begun_elsewhere", "backwards", "unverified"))
+    wrong += bool(told.get("store", {}).get("wrong")) + (told.get("nodes_after", asked.nodes) != asked.nodes)
     return 0 if not wrong and told["logprob_difference"] < 1e-4 else 1
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -39,6 +39,9 @@ class ScriptedDriver:
         self.url, self.model = url, model
         self.version = 0
         self.batches: list[Batch] = []
+        self.reports: list[StepReport] = []
+        self.update: Callable[[int], Awaitable[None]] = _nothing
+        """What an update of that step is."""
 
     async def start(self) -> LLM:
         return LLM(endpoint=self.url, model=self.model)
@@ -55,17 +58,19 @@ class ScriptedDriver:
         for step in range(job.first_step, job.steps):
             batch = await job.collect(step)
             self.batches.append(batch)
+            await self.update(step)
             self.version += 1
-            await job.report(
-                StepReport(
-                    run_id=job.run_id,
-                    step=step,
-                    policy=job.policy,
-                    policy_version=self.version,
-                    metrics=dict(batch.metrics),
-                    rows_digest=rows_digest(in_order(batch.rows)),
-                )
+            report = StepReport(
+                run_id=job.run_id,
+                step=step,
+                policy=job.policy,
+                policy_version=self.version,
+                metrics=dict(batch.metrics),
+                rows_digest=rows_digest(in_order(batch.rows)),
             )
+            self.reports.append(report)
+            await job.report(report)
+            await job.evaluate(step)
             (job.folder / "finished.json").write_text(json.dumps([step + 1, job.state()]))
 
     async def export(self, folder: Path) -> Path:
@@ -74,6 +79,10 @@ class ScriptedDriver:
 
     async def close(self) -> None:
         return None
+
+
+async def _nothing(step: int) -> None:
+    """An update that takes no time."""
 
 
 class Line:
@@ -109,10 +118,11 @@ class Line:
         }
         self.trainer = Trainer(plugins=build([Plugin(), *listeners], discover=False), **given)
 
-    async def fit(self, agent: Any, tasks: list[Any]) -> dict[str, Any]:
+    async def fit(self, agent: Any, tasks: list[Any], val: Sequence[Any] = ()) -> dict[str, Any]:
         """Train; what the store has of the run is in :attr:`records` afterwards, however it ended."""
         algorithm = self.trainer._algorithm()
-        async with self.trainer.session(agent, tasks) as context:
+        async with self.trainer.session(agent, tasks, val) as context:
+            self.context = context
             try:
                 result = await context.guard(algorithm.run(context))
             finally:

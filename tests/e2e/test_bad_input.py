@@ -145,6 +145,10 @@ CONFIGURATIONS: dict[str, list[tuple[dict[str, Any], tuple[str, ...]]]] = {
         ({"training.quorum": {"k": 9}}, ("quorum.k = 9: more than the 2 rollouts of a group",)),
         ({"training.quorum": {"kk": 9}}, ("training.quorum: ", "give k, deadline and hedge")),
         ({"training.quorum": {"k": 1, "deadline": -1}}, ("training.quorum.deadline = -1.0",)),
+        ({"training.ahead": 1}, ("training.ahead = 1 with recipe.staleness = 0", "importance_cap")),
+        ({"training.ahead": -1}, ("training.ahead: Input should be greater than or equal to 0",)),
+        ({"training.refill": 2}, ("training.refill = 2 without recipe.drop_zero_spread",)),
+        ({"training.refil": 2}, ("training.refil: ", "Did you mean 'refill'?")),
     ],
     "recipe": [
         ({"training.recipe": {"group_sise": 2}}, ("training.recipe: ", "Did you mean 'group_size'?")),

@@ -20,7 +20,7 @@ import agentlightning as agl
 import agl_local.checkpoint
 import agl_local.plugin
 from agentlightning import GRPO, LLM, Rollout, Trainer
-from agentlightning.algorithms import context, rl
+from agentlightning.algorithms import context, rl, upcoming
 from agentlightning.audit.places import Place
 from agentlightning.audit.run import run_in
 from agentlightning.audit.verify import verify
@@ -195,7 +195,7 @@ async def whole(folder: Path) -> dict[str, Any]:
 
 
 POINTS = [
-    (rl, "begin", "after", 2),
+    (upcoming, "begin", "after", 2),
     (rl, "gather", "after", 1),
     (rl, "seal", "after", 3),
     (LocalDriver, "_update", "before", 3),

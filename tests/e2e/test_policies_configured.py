@@ -22,7 +22,7 @@ from agentlightning.audit.listing import Line
 from agentlightning.cli.runs import table
 from agentlightning.config import ConfigError, load_config, policies_of
 from agentlightning.doctor import Case, Check, Size, examine
-from agentlightning.serving import PolicyFolder
+from agentlightning.serving import PolicyFolder, read_policies
 from agentlightning.testing import ScriptedModelServer
 from agentlightning.trackers.console import ConsoleTracker
 from agentlightning.types import StepReport
@@ -68,6 +68,17 @@ def test_what_the_file_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     }
 
 
+def test_several_addresses_of_one_endpoint(tmp_path: Path) -> None:
+    judge = {"endpoints": ["http://a/v1", "http://b/v1"], "model": "referee-1"}
+    config = load_config(configuration(tmp_path, "http://unused/v1"), {"backend.policies.judge": judge})
+    found = policies_of(config)
+    assert isinstance(found, dict)
+    assert found["judge"] == LLM(endpoint="http://a/v1", replicas=["http://b/v1"], model="referee-1")
+    served = read_policies(found, config.agent.policies)
+    assert served.record()["policies"]["judge"]["replicas"] == ["http://b/v1"]
+    assert "judge (frozen) referee-1 at http://a/v1, http://b/v1" in served.about()
+
+
 @pytest.mark.parametrize(
     ("key", "value", "match"),
     [
@@ -82,6 +93,15 @@ def test_what_the_file_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         ("backend.policies.judge.model", None, r"give the model that the endpoint is to be asked for"),
         ("backend.policies.wolves.model", "m", r"model and api_key_env belong to an endpoint"),
         ("backend.policies.judge.endpoint", "nowhere", r"backend\.policies: 'judge': .*url is 'nowhere'"),
+        ("backend.policies.judge.endpoints", ["http://h/v1"], r"either endpoint \(one address\), or "),
+        ("backend.policies.wolves.endpoints", ["http://h/v1"], r"wolves: .*either path \(a folder\)"),
+        ("backend.policies.wolves.endpoints", [], r"wolves\.endpoints: .*at least 1"),
+        ("backend.policies.new", {"endpoints": ["http://h/v1"]}, r"new: .*give the model that the endpoint"),
+        (
+            "backend.policies.new",
+            {"endpoints": ["http://h/v1", "http://h/v1/"], "model": "m"},
+            r"backend\.policies: 'new': .*an address is given twice",
+        ),
         ("backend.policies.by-agent", {"path": "x"}, r"backend\.policies: 'by-agent': that name is taken"),
     ],
 )  # fmt: skip

@@ -13,7 +13,7 @@ from openai import AsyncOpenAI
 
 import agentlightning as agl
 from agentlightning import capture
-from agentlightning.algorithms.rl import NothingTrained
+from agentlightning.algorithms.barren import NothingTrained
 from agentlightning.plugins import build
 from agentlightning.store import open_store
 from agl_autogen import AutoGenInstrumentor

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from agentlightning.hookspecs import hookimpl as hookimpl, hookspec as hookspec
     from agentlightning.marks import agent as agent
     from agentlightning.plugins import PluginError as PluginError, Plugins as Plugins
-    from agentlightning.recipes import GRPO as GRPO, RLOO as RLOO
+    from agentlightning.recipes import GRPO as GRPO, PPO as PPO, RLOO as RLOO
     from agentlightning.runner.hooks import Hook as Hook
     from agentlightning.runner.lit import LitAgentRunner as LitAgentRunner
     from agentlightning.runner.strategy import (
@@ -115,7 +115,7 @@ _PUBLIC = {
     "hookspecs": "hookimpl hookspec",
     "marks": "agent",
     "plugins": "PluginError Plugins",
-    "recipes": "GRPO RLOO",
+    "recipes": "GRPO PPO RLOO",
     "runner.hooks": "Hook",
     "runner.lit": "LitAgentRunner",
     "runner.strategy": "ClientServerExecutionStrategy SharedMemoryExecutionStrategy",

@@ -43,6 +43,7 @@ def agl_recipes() -> list[RecipeSpec]:
 
     return [
         RecipeSpec("grpo", recipe("grpo"), "arXiv 2402.03300"),
+        RecipeSpec("ppo", recipe("ppo"), "arXiv 1707.06347"),
         RecipeSpec("rloo", recipe("rloo"), "arXiv 2402.14740"),
     ]
 

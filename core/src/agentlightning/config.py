@@ -88,6 +88,10 @@ class TrainingSection(_Section):
     """The failure table, e.g. ``{timeout: 0.0, agent-raised: retry}`` (``docs/failures.md``)."""
     quorum: dict[str, Any] | None = None
     """When a step goes on without its slowest rollouts: ``{k: 6, deadline: 30, hedge: 0}``; none: never."""
+    ahead: int = Field(default=0, ge=0)
+    """How many later steps' rollouts are under way while a step is trained (``docs/async.md``)."""
+    refill: int = Field(default=0, ge=0)
+    """Further batches that a step may roll out until ``batch_size`` groups have a spread."""
 
 
 class DataSection(_Section):
@@ -110,7 +114,9 @@ class EnvironmentSection(_Section):
 
 
 class PolicySection(_Section):
-    """A policy by name: a folder (``path``), or an ``endpoint`` that is asked and never trained."""
+    """A policy by name: a folder (``path``), or an ``endpoint`` that is asked and never trained (several that
+    serve the same model: ``endpoints``).
+    """
 
     path: str | None = Field(default=None, min_length=1)
     train: bool = True
@@ -118,21 +124,29 @@ class PolicySection(_Section):
     options: dict[str, Any] = {}
     """The driver's settings for it, over those of the run."""
     endpoint: str | None = None
+    endpoints: list[str] | None = Field(default=None, min_length=1)
     model: str | None = None
     api_key_env: str | None = None
     """Environment variable that holds the endpoint's key."""
 
     @model_validator(mode="after")
     def _one_kind(self) -> PolicySection:
-        if (self.path is None) == (self.endpoint is None):
+        if self.endpoint is not None and self.endpoints is not None:
+            raise ValueError("give either endpoint (one address), or endpoints (several)")
+        if (self.path is None) == (not self.addresses):
             raise ValueError("give either path (a folder), or endpoint and model")
-        if self.endpoint is None and (self.model or self.api_key_env):
+        if not self.addresses and (self.model or self.api_key_env):
             raise ValueError("model and api_key_env belong to an endpoint, not to a path")
-        if self.endpoint is not None and not self.model:
+        if self.addresses and not self.model:
             raise ValueError("give the model that the endpoint is to be asked for")
-        if self.endpoint is not None and self.model_fields_set & {"train", "options"}:
+        if self.addresses and self.model_fields_set & {"train", "options"}:
             raise ValueError("an endpoint is never trained: train and options belong to a path")
         return self
+
+    @property
+    def addresses(self) -> list[str]:
+        """Where an endpoint is; empty for a folder."""
+        return self.endpoints or ([] if self.endpoint is None else [self.endpoint])
 
 
 class BackendSection(_Section):
@@ -259,14 +273,15 @@ def policies_of(config: RunConfig, *, keys: bool = True) -> Given | dict[str, Gi
 
 
 def _given(config: RunConfig, name: str, one: PolicySection, keys: bool) -> Given:
-    if one.endpoint is None:
+    if not one.addresses:
         return PolicyFolder(config.path(one.path or ""), one.train, one.options)
     key = os.environ.get(one.api_key_env) if one.api_key_env else None
     if keys and one.api_key_env and not key:
         raise ConfigError(
             f"backend.policies.{name}.api_key_env: the environment variable {one.api_key_env} is not set"
         )
-    return LLM(endpoint=one.endpoint, model=one.model or "", api_key=key)
+    first, *others = one.addresses
+    return LLM(endpoint=first, replicas=others, model=one.model or "", api_key=key)
 
 
 def _assign(data: dict[str, Any], dotted: str, value: Any, path: Path) -> None:

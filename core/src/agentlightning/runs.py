@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import re
+import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -143,6 +144,22 @@ def check_same(then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
                 f"run {then.get('run_id')} cannot go on: {key} was {before!r} when it began "
                 f"and is {after!r}; use what it began with, or begin another run"
             )
+
+
+def say(line: str) -> None:
+    """A line for the person at the terminal."""
+    print(line, file=sys.stderr)
+
+
+def say_where(folder: Path) -> Callable[..., None]:
+    """For an exit stack: on the way out of a run that did not finish, where its files lie."""
+
+    def leaving(kind: type[BaseException] | None, error: BaseException | None, _: Any) -> None:
+        if kind is not None:
+            say(f"The run did not finish. What there is of it: {folder}")
+            say(f"To go on with it: --run {folder.name} --resume")
+
+    return leaving
 
 
 def versions(names: Sequence[str]) -> dict[str, str]:

@@ -252,6 +252,7 @@ def _trained(name: str, llm: LLM, driver: Driver, named: bool, routes: Mapping[s
     return Upstream(
         policy=name,
         url=llm.endpoint,
+        replicas=llm.replicas,
         model=llm.model,
         api_key=llm.api_key,
         trainable=True,
@@ -263,7 +264,13 @@ def _trained(name: str, llm: LLM, driver: Driver, named: bool, routes: Mapping[s
 
 def _frozen(name: str, llm: LLM, own: Mapping[str, Any]) -> Upstream:
     return Upstream(
-        policy=name, url=llm.endpoint, model=llm.model, api_key=llm.api_key, trainable=False, **own
+        policy=name,
+        url=llm.endpoint,
+        replicas=llm.replicas,
+        model=llm.model,
+        api_key=llm.api_key,
+        trainable=False,
+        **own,
     )
 
 
@@ -278,9 +285,12 @@ async def _serve_frozen(
 
 def _told(given: PolicyFolder | LLM) -> dict[str, Any]:
     if isinstance(given, LLM):
-        return {"trained": False, "endpoint": given.endpoint, "model": given.model}
+        more = {"replicas": list(given.replicas)} if given.replicas else {}
+        return {"trained": False, "endpoint": given.endpoint, "model": given.model, **more}
     return {"trained": given.train, "path": str(given.path), "options": dict(given.options)}
 
 
 def _where(given: PolicyFolder | LLM) -> str:
-    return f"{given.model} at {given.endpoint}" if isinstance(given, LLM) else str(given.path)
+    if isinstance(given, LLM):
+        return f"{given.model} at {', '.join([given.endpoint, *given.replicas])}"
+    return str(given.path)

@@ -38,7 +38,9 @@ class Job(Protocol):
     folder: Path
 
     async def collect(self, step: int) -> Batch:
-        """Roll out the step's tasks with the present policy and return its rows, credited."""
+        """The step's rows, credited: its tasks are rolled out with the present policy, or were by one before
+        it, as far as the recipe's ``staleness`` goes. Steps are asked for in their order, each once.
+        """
 
     async def report(self, report: StepReport) -> None:
         """Tell trackers, hooks and the store what the step did."""
@@ -51,6 +53,14 @@ class Job(Protocol):
 
     async def saved(self, folder: Path, step: int) -> None:
         """Tell hooks that a checkpoint of ``step`` finished steps lies complete in ``folder``."""
+
+    async def hold(self) -> None:
+        """Let no new call of the policy reach its engine. Calls that the engine gives up from here on are
+        asked again, whole, after :meth:`release`.
+        """
+
+    async def release(self) -> None:
+        """Let calls pass; the engine serves :attr:`Driver.version`."""
 
 
 class Driver(Protocol):
@@ -72,7 +82,9 @@ class Driver(Protocol):
         """Version of the policy that the engine serves now."""
 
     async def run(self, job: Job) -> None:
-        """Own the loop: ``collect``, update, publish version n+1, ``report``, until ``job.steps``."""
+        """Own the loop: ``collect``, update, publish version n+1, ``report``, until ``job.steps``. Calls of
+        later steps may come all the while: the engine serves on, or stands still and answers them later.
+        """
 
     async def export(self, folder: Path) -> Path:
         """Write the present policy in Hugging Face layout."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import platform
-import sys
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -23,7 +22,7 @@ from agentlightning.algorithms.baseline import Baseline
 from agentlightning.algorithms.batching import check_tasks
 from agentlightning.algorithms.context import Algorithm, Context, Dataset
 from agentlightning.algorithms.quorum import read_quorum
-from agentlightning.algorithms.rl import refuse_ignored, refuse_unusable
+from agentlightning.algorithms.rl import refuse_ignored, refuse_timing, refuse_unusable
 from agentlightning.algorithms.verl import VERL
 from agentlightning.capture.sessions import capturing_for
 from agentlightning.converters.selection import selection
@@ -35,7 +34,7 @@ from agentlightning.runner.adapters import instrumentors
 from agentlightning.runner.hooks import with_hooks
 from agentlightning.runner.runner import Isolation
 from agentlightning.runner.strategy import Strategy, background, check_tracer, read_strategy
-from agentlightning.runs import data_digest, open_run, put_on_record, versions
+from agentlightning.runs import data_digest, open_run, put_on_record, say, say_where, versions
 from agentlightning.serving import Given, Policies, read_policies, serve, serve_scripted, spec_of
 from agentlightning.store import Store, open_store
 from agentlightning.trackers import Relay
@@ -60,7 +59,8 @@ class Trainer:
     ``isolation``: ``process`` gives each a process that can be killed. ``timeout``, ``unresponsive``
     (seconds) and ``max_attempts``: how a rollout is tried. ``failure``: the failure table
     (:mod:`agentlightning.types.failure`). ``quorum``: when a step goes on without its slowest rollouts
-    (:mod:`agentlightning.algorithms.quorum`).
+    (:mod:`agentlightning.algorithms.quorum`). ``ahead``: later steps whose rollouts are under way while a
+    step is trained. ``refill``: further batches a step may take until ``batch_size`` groups have a spread.
 
     ``gateway``: settings of the trained policy's route (``over_length``, ``reserve``, ``max_len``,
     ``reasoning``). ``headroom``: scripted policies, each ``tasks -> script`` of a ScriptedModelServer.
@@ -96,6 +96,8 @@ class Trainer:
         evaluate_every: int = 0,
         failure: Mapping[str, Any] | None = None,
         quorum: Mapping[str, Any] | None = None,
+        ahead: int = 0,
+        refill: int = 0,
         seed: int = 1,
         folder: str | Path = "runs",
         run: str | None = None,
@@ -135,9 +137,9 @@ class Trainer:
         self.evaluate_every = evaluate_every
         self.failure = read_table(failure)
         self.quorum = read_quorum(quorum)
-        self.served  # noqa: B018 - raises for what cannot be served
-        if self.quorum is not None and self.options.get("deterministic"):
-            raise UsageError("quorum: who comes first depends on timing, which deterministic mode excludes")
+        self.ahead, self.refill = ahead, refill
+        folders = self.served.trained.values()  # raises for what cannot be served
+        refuse_timing(self.quorum, ahead, [self.options, *(folder.options for folder in folders)])
         self.seed = seed
         self.folder = Path(folder)
         self.run = run
@@ -212,6 +214,8 @@ class Trainer:
             headroom_tasks=self.headroom_tasks,
             failure=self.failure,
             quorum=self.quorum,
+            ahead=self.ahead,
+            refill=self.refill,
         )
         return rl
 
@@ -278,13 +282,13 @@ class Trainer:
                     unresponsive=self.unresponsive,
                     attempts=self.max_attempts,
                 ),
-                say=_say,
+                say=say,
                 initial=self.initial_resources,
                 endpoint=serve_policy,
             )
             await put_on_record(context, self._info(context, agent), resumed=run.resumed)
             if self.trackers != []:  # a probe that leaves nothing behind has no place to tell of
-                stack.push(_say_where(folder))
+                stack.push(say_where(folder))
             self._start_runner(context, agent, stack)
             yield context
 
@@ -358,6 +362,8 @@ class Trainer:
             "steps": self.steps,
             "batch_size": self.batch_size,
             "seed": self.seed,
+            "ahead": self.ahead,
+            "refill": self.refill,
             "about": {
                 "agent": f"{self.name} · {getattr(as_agent(agent), 'name', type(agent).__name__)}",
                 "recipe": json.dumps({"name": recipe.name, **recipe.uses()}),
@@ -383,18 +389,3 @@ def _call_recorded(plugins: Plugins) -> Callable[[Call], None] | None:
     if not plugins.listens("agl_call_recorded"):
         return None
     return lambda call: plugins.moment("agl_call_recorded", call=call)
-
-
-def _say_where(folder: Path) -> Callable[..., None]:
-    """On the way out of a run that did not finish: where its files lie."""
-
-    def leaving(kind: type[BaseException] | None, error: BaseException | None, _: Any) -> None:
-        if kind is not None:
-            _say(f"The run did not finish. What there is of it: {folder}")
-            _say(f"To go on with it: --run {folder.name} --resume")
-
-    return leaving
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr)

@@ -46,18 +46,48 @@ def test_dotted_keys_say_the_same() -> None:
     assert (nested.recipe, nested.options) == (dotted.recipe, dotted.options)
 
 
+def test_the_mode_of_verls_trainer_is_an_option() -> None:
+    assert agl.VERL({"trainer.v1.trainer_mode": "colocate_async"}).options == {"mode": "colocate_async"}
+
+
+def test_ranks_are_those_of_all_nodes_and_lora_is_one_option() -> None:
+    found = agl.VERL({
+        "trainer": {"nnodes": 2, "n_gpus_per_node": 8}, "ray_kwargs.ray_init.address": "10.0.0.1:6379",
+        "actor_rollout_ref.model": {"lora_rank": 16, "lora_alpha": 32, "target_modules": ["q_proj"]},
+    })  # fmt: skip
+    assert found.options == {
+        "nodes": 2, "ranks": 16, "ray_address": "10.0.0.1:6379",
+        "lora": {"rank": 16, "alpha": 32, "targets": ["q_proj"]},
+    }  # fmt: skip
+    nothing = {"trainer": {"nnodes": 1, "n_gpus_per_node": 1}, "actor_rollout_ref.model.lora_rank": 0}
+    assert agl.VERL({**nothing, "actor_rollout_ref.model.target_modules": "all-linear"}).options == {}
+
+
+def test_gae_is_ppo_with_a_critic() -> None:
+    found = agl.VERL({
+        "algorithm": {"adv_estimator": "gae", "gamma": 0.99, "lam": 0.9},
+        "critic": {"optim": {"lr": 1e-5}, "cliprange_value": 0.2}, "trainer.critic_warmup": 5,
+        "agentlightning": {"recipe": {"credit": "per_call"}},
+    })  # fmt: skip
+    assert found.recipe == agl.PPO(gamma=0.99, lam=0.9, credit="per_call")
+    assert found.options == {
+        "critic_lr": 1e-5, "critic_warmup": 5, "overrides": ["critic.cliprange_value=0.2"],
+    }  # fmt: skip
+    assert agl.VERL({"algorithm.adv_estimator": "gae"}).recipe == agl.PPO()
+
+
 def test_without_a_term_a_coefficient_says_nothing() -> None:
     assert agl.VERL({"actor_rollout_ref.actor.kl_loss_coef": 0.5}).recipe.kl == 0.0
 
 
 @pytest.mark.parametrize(("config", "said"), [
-    ({"algorithm": {"adv_estimator": "gae"}}, "known are grpo"),
+    ({"algorithm": {"adv_estimator": "remax"}}, "known are grpo.*gae"),
     ({"algorithm": {"use_kl_in_reward": True}}, "use_kl_loss"),
     ({"critic": {"optim": {"lr": 1e-5}}}, "critic.optim.lr: advantages come from credit"),
     ({"trainer": {"total_epochs": 2}}, r"Trainer\(steps"),
     ({"actor_rollout_ref.actor.use_kl_loss": True, "actor_rollout_ref.actor.kl_loss_type": "mse"}, "k3"),
     ({"agentlightning": {"recipy": "grpo"}}, "no entry 'recipy'"),
-    ({"agentlightning": {"recipe": "gpro"}}, "known: grpo, rloo"),
+    ({"agentlightning": {"recipe": "gpro"}}, "known: grpo, ppo, rloo"),
     ({"agentlightning": {"recipe": {"group_sise": 2}}}, "group_size"),
     ({"agentlightning": {"recipe": {"group_size": 2}}, "actor_rollout_ref.rollout.n": 4}, "says it too"),
 ])  # fmt: skip

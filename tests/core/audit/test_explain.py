@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,14 @@ from typing import Any
 import msgspec
 import pytest
 from core.audit.runs import RUN, add_rollout, edit_reward, make_run, plugins
+from rich.console import Console
 
 from agentlightning.audit.explain import NoSuchToken, explain
 from agentlightning.audit.places import NoSuchRun
 from agentlightning.audit.targets import open_target
+from agentlightning.cli.explain_view import view
 from agentlightning.hookspecs import hookimpl
-from agentlightning.recipes import GRPO
+from agentlightning.recipes import GRPO, PPO
 from agentlightning.specs import DriverSpec
 from agentlightning.store import SQLiteStore
 from agentlightning.types import Row
@@ -82,6 +85,17 @@ async def test_a_token_in_full(tmp_path: Path) -> None:
     assert [m["role"] for m in found["call"]["messages"]] == ["user", "assistant", "tool"]
     assert found["step"] == {"step": 0, "version": 0, "as_trained": True, "note": ""}
     assert found["left_out"] is None
+
+
+async def test_with_a_critic_credit_is_the_return_and_the_advantage_is_not_here(tmp_path: Path) -> None:
+    folder = await make_run(tmp_path, recipe=PPO(group_size=2))
+    found = await explained(folder, f"{await call_of(folder, 'ro-0-0', 0)}:0")
+    assert found["credit"]["rule"] == "discounted" and found["credit"]["value"] == 1.0
+    assert found["advantage"]["critic"] and found["token"]["critic"]
+    console = Console(record=True, width=120, file=io.StringIO())
+    console.print(view(found))
+    said = console.export_text()
+    assert "the critic's, made during the step and not kept" in said and "made likelier" not in said
 
 
 async def test_without_an_inspector_the_token_is_an_id_and_that_is_said(tmp_path: Path) -> None:

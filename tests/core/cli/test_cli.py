@@ -45,7 +45,7 @@ def test_help_lists_every_command() -> None:
         (["train", "-c", str(CONFIG), "--set", "nonsense"], "--set 'nonsense': write key=value"),
         (
             ["train", "-c", str(CONFIG), "--set", "training.algorithm=grop"],
-            "no recipe is called 'grop'; known: grpo, rloo",
+            "no recipe is called 'grop'; known: grpo, ppo, rloo",
         ),
         (["train", "-c", str(CONFIG), "--set", "training.recipe={group_sise: 2}"], "training.recipe: "),
         (

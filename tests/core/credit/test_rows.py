@@ -23,7 +23,10 @@ def branching(rollout_id="r0", **fields):
 def test_a_row_in_full():
     fresh = one_call("r1", policy_version=5)
     records = [branching(reward=1.0), make_record("r1", [fresh], reward=0.0)]
-    first, branch, _ = assign(records, Recipe(name="t", normalise="token", staleness=1), version=5).rows
+    batch = assign(records, Recipe(name="t", normalise="token", staleness=1), version=5)
+    first, branch, _ = batch.rows
+    assert batch.metrics["staleness_max"] == 1  # one token of six
+    assert batch.metrics["staleness_mean"] == pytest.approx(1 / 6, rel=1e-12)
     assert first.token_ids == [1, 2, 3, 4, 5]
     assert first.mask == [0, 1, 0, 1, 1]
     assert first.advantages == [0.0, 0.5, 0.0, 0.5, 0.5]
@@ -69,7 +72,7 @@ def test_an_unknown_version_is_minus_one_and_counted():
     )
     assert batch.rows[0].versions == [-1] * 4
     assert batch.metrics["tokens_version_unknown"] == 2
-    assert "staleness" not in batch.rows[0].metadata
+    assert "staleness" not in batch.rows[0].metadata and "staleness_mean" not in batch.metrics
 
 
 # Three rollouts: r0 has calls of 1, 2 and 1 tokens in two rows, r1 one call of 2, r2 one of 4.

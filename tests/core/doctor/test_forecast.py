@@ -50,6 +50,14 @@ def judge(forecast: Forecast | None = None, **changes: Any) -> Check:
     return judge_forecast(forecast or predict(PLAN, SEEN), **{**known, **changes})
 
 
+def test_what_overlaps_and_what_may_be_refilled_is_said() -> None:
+    plan = Plan(steps=2, rollouts=8, held_out=0, ahead=1, refill=2)
+    found = predict(plan, Measured(rollouts=4, seconds=2.0, tokens=1.0, bytes=1, update=3.0))
+    assert found.step_seconds == 10.0  # an upper bound
+    assert any("a step takes 6.0 s at best" in line for line in found.assumptions)
+    assert any("rolls out up to 3 times as much" in line for line in found.assumptions)
+
+
 def test_room_enough_is_well_with_its_assumptions() -> None:
     check = judge()
     assert check.status == "ok" and check.title == "16 min for 40 steps and the evaluations"

@@ -153,13 +153,13 @@ class Engine:
         self.runner = None
         self.url = ""
 
-    async def start(self):
+    async def start(self, port=0):
         app = web.Application()
         app.router.add_post("/v1/chat/completions", self._serve)
         app.router.add_post("/v1/completions", self._serve)
         self.runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
         await self.runner.setup()
-        await web.TCPSite(self.runner, "127.0.0.1", 0).start()
+        await web.TCPSite(self.runner, "127.0.0.1", port).start()
         self.url = f"http://127.0.0.1:{self.runner.addresses[0][1]}/v1"
 
     async def _serve(self, request):

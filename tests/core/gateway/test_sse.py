@@ -119,6 +119,14 @@ def test_tool_calls_grow_by_index():
     assert choice.message["content"] is None and not assembler.finished
 
 
+def test_the_version_of_a_stream_of_several_choices_is_the_oldest():
+    assembler = Assembler("completions", expected=2)
+    for index, version in ((0, 3), (1, 4), (0, 3), (1, 5)):
+        chunk = {"choices": [{"index": index, "text": "a"}], "policy_version": version}
+        assembler.add(parse_chunk(json.dumps(chunk).encode()))
+    assert assembler.answer().policy_version == 3
+
+
 @pytest.mark.parametrize("tool", ["x", {"index": "0"}, 3])
 def test_a_broken_tool_call_is_a_bad_answer(tool):
     with pytest.raises(BadAnswer):

@@ -41,9 +41,19 @@ def test_rloo_sums_logprobs_and_leaves_one_out():
     assert (recipe.epochs, recipe.minibatches, recipe.staleness, recipe.kl) == (1, 1, 0, 0.0)
 
 
+def test_ppo_has_a_critic_and_no_groups():
+    recipe = recipes.PPO()
+    assert recipe.critic and recipe.uses() == {
+        "group_size": 1, "credit": "discounted", "lam": 0.95, "baseline": "none", "normalise": "token",
+        "critic": True,
+    }  # fmt: skip
+    assert recipes.PPO(lam=1.0, clip_low=0.1).uses().keys() >= {"clip_low"} and recipes.PPO().gamma == 1.0
+
+
 @pytest.mark.parametrize("name", sorted(recipes.RECIPES))
 def test_every_recipe_can_be_credited_overridden_and_sent(name):
-    recipe = recipes.get(name, group_size=3, gamma=1, group_by=["group", "side"])
+    grouped = {} if recipes.get(name).critic else {"group_by": ["group", "side"]}
+    recipe = recipes.get(name, group_size=3, gamma=1, **grouped)
     check_recipe(recipe, RULES, BASELINES)
     assert (recipe.name, recipe.group_size, recipe.gamma) == (name, 3, 1.0)
     assert msgspec.json.decode(msgspec.json.encode(recipe), type=Recipe) == recipe
@@ -61,7 +71,7 @@ def test_a_recipe_shares_nothing_with_the_next():
 @pytest.mark.parametrize(
     ("name", "overrides", "words"),
     [
-        ("gpro", {}, "no recipe 'gpro'; known: grpo, rloo"),
+        ("gpro", {}, "no recipe 'gpro'; known: grpo, ppo, rloo"),
         (
             "grpo",
             {"normalize": "token"},

@@ -39,6 +39,7 @@ class Steps:
         self.steps, self.first_step, self.folder, self.special = steps, first_step, folder, special
         self.reports: list[StepReport] = []
         self.log: list[str] = []
+        self.driver: VerlDriver | None = None
 
     async def collect(self, step: int) -> Batch:
         self.log.append(f"collect {step}")
@@ -55,6 +56,12 @@ class Steps:
 
     def state(self) -> dict[str, Any]:
         return {"reported": len(self.reports)}
+
+    async def hold(self) -> None:
+        self.log.append("hold")
+
+    async def release(self) -> None:
+        self.log.append(f"release {self.driver.version}" if self.driver else "release")
 
     async def saved(self, folder: Path, step: int) -> None:
         assert json.loads((folder / "job.json").read_text()) == self.state()
@@ -129,6 +136,47 @@ async def test_a_gradient_that_is_not_finite_is_no_step(
     assert "grad_norm" not in job.reports[1].metrics
 
 
+async def test_calls_are_held_while_engines_give_them_up_and_pass_when_the_new_version_is_served(
+    policy: Path, python: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("FAKE_VERL", "0:pause")
+    job = Steps(tmp_path, steps=2)
+    job.driver = made = driver(policy, python)
+    await life(made, job)
+    assert job.log == [line for n in range(2) for line in (
+        f"collect {n}", "hold", f"release {n + 1}", f"report {n}", f"saved {n + 1}", f"evaluate {n}"
+    )]  # fmt: skip
+
+
+async def test_engines_that_wake_without_a_word_are_awake_when_the_next_rows_are_asked_for(
+    policy: Path, python: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("FAKE_VERL", "0:sleep")
+    job = Steps(tmp_path, steps=2)
+    job.driver = made = driver(policy, python)
+    await life(made, job)
+    doors = [line for line in job.log if line[:4] in ("coll", "hold", "rele", "repo")]
+    assert doors[:4] == ["collect 0", "hold", "release 1", "report 0"]
+    assert sorted(doors[4:]) == ["collect 1", "hold", "release 2", "report 1"]
+
+
+async def test_nobody_waits_for_engines_that_died_asleep(
+    policy: Path, python: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("FAKE_VERL", "1:die-asleep")
+    job = Steps(tmp_path, steps=2)
+    with pytest.raises(VerlFailed, match="status -9"):
+        await asyncio.wait_for(life(driver(policy, python), job), 60)
+    assert job.log == ["collect 0", "hold", "release"]
+
+
+async def test_stale_tokens_are_counted(policy: Path, python: str, tmp_path: Path):
+    """The rows are of version 0, and the second step trains version 1."""
+    job = Steps(tmp_path, steps=2)
+    await life(driver(policy, python), job)
+    assert [r.metrics["tokens_stale"] for r in job.reports] == [0.0, 2.0]
+
+
 @pytest.mark.parametrize(("what", "said"), [
     ("die", "ended with status -9"),
     ("fail", "RuntimeError: CUDA out of memory, say"),
@@ -197,6 +245,23 @@ def test_the_doctor_hears_what_the_interpreter_has(tmp_path: Path):
                 facts({"python": str(script)})
     found = facts({"python": str(script), "ranks": 2})
     assert (found["verl"], found["ranks"], found["device"]) == ("0.9.1", "2", "cpu")
+
+
+@pytest.mark.parametrize(
+    ("special", "asks_for_a_key"), [({}, False), ({"engine": "vllm", "device": "cuda", "ranks": 2}, True)]
+)
+async def test_every_address_that_is_announced_is_the_gateways(
+    special: dict[str, Any], asks_for_a_key: bool, policy: Path, python: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_ADDRESSES", "http://10.0.0.1:1 http://10.0.0.2:1")
+    made = driver(policy, python, **special)
+    try:
+        llm = await made.start()
+        assert [llm.endpoint, *llm.replicas] == ["http://10.0.0.1:1/v1", "http://10.0.0.2:1/v1"]
+        assert (llm.model, bool(llm.api_key)) == ("policy", asks_for_a_key)
+        assert not llm.api_key or llm.api_key not in made._child._order  # type: ignore[union-attr]
+    finally:
+        await made.close()
 
 
 async def test_a_policy_that_is_not_there(tmp_path: Path, python: str):

@@ -41,6 +41,13 @@ def test_the_prompt_ends_where_training_begins() -> None:
     assert (found.oldest, found.newest) == (3, 3)
 
 
+def test_a_token_that_is_not_known_to_be_of_the_version_that_is_trained_is_stale() -> None:
+    merged = row([0, 1, 0, 1, 1], versions=[-1, 2, -1, 3, -1])
+    assert for_recipe(merged, GRPO, version=3).stale == [1, 0, 0, 1]
+    (made,) = unpack(pack(step([merged], GRPO, version=2))).rows
+    assert (made.stale, made.oldest, made.newest) == ([0, 0, 1, 1], 2, 3)
+
+
 @given(
     st.lists(st.tuples(st.booleans(), st.floats(-5, 5), st.floats(0, 1)), min_size=1, max_size=30).filter(
         lambda tokens: any(trained for trained, _, _ in tokens)

@@ -156,6 +156,8 @@ class Context:
                 "unnamed-calls": gateway.unnamed if gateway.unnamed < gateway.calls.total() else 0,
             },
             "over-length": dict(gateway.over_length),
+            "moved": dict(gateway.moved),
+            "given-up": dict(gateway.given_up),
             "without-policy": dict(gateway.unrouted),
             "hooks": dict(self.plugins.errors),
         }
@@ -163,7 +165,8 @@ class Context:
 
     async def guard(self, work: Coroutine[Any, Any, T]) -> T:
         """Await ``work``; if the runner dies meanwhile, stop it and raise the runner's error instead of
-        waiting for ever.
+        waiting for ever. Work that is stopped has ended on return, so that what it settles on its way out
+        goes to a store that is open.
         """
         main = asyncio.ensure_future(work)
         if self.runner is None:
@@ -176,6 +179,7 @@ class Context:
             return main.result()
         finally:
             main.cancel()
+            await asyncio.wait({main})
 
 
 def _stands(known: dict[str, Any], name: str, policy: str | None, version: int) -> bool:

@@ -33,7 +33,9 @@ class Quorum(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=Tr
     k: int | None = None
     """This many of ``n`` suffice; ``None``: all ``n`` are needed."""
     deadline: float | None = None
-    """Seconds from the start of the wait after which ``k`` suffice; ``None``: at once."""
+    """Seconds from the start of the wait after which ``k`` suffice; ``None``: at once. Rollouts that were
+    under way before (``ahead``) have a start on it: it bounds what a step costs, not what a rollout has.
+    """
     hedge: int = 0
     """Rollouts queued beyond ``n`` in each group; the first ``n`` that succeed count."""
 
@@ -91,6 +93,11 @@ class Gathered(msgspec.Struct, kw_only=True):
     """Groups in which fewer than ``n`` rollouts succeeded."""
     waited_seconds: float = 0.0
 
+    def add(self, other: Gathered) -> None:
+        """Enter what became of others."""
+        for name in self.__struct_fields__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
     def metrics(self) -> dict[str, float]:
         """For the step's metrics."""
         return {
@@ -124,13 +131,8 @@ async def gather(
     async with asyncio.TaskGroup() as tasks:
         running = [tasks.create_task(wait.run()) for wait in waits]
     out = Gathered(waited_seconds=clock() - began)
-    for one in (task.result() for task in running):
-        out.counted += one.counted
-        out.left_out += one.left_out
-        out.stragglers += one.stragglers
-        out.hedged += one.hedged
-        out.cancelled += one.cancelled
-        out.short_groups += one.short_groups
+    for task in running:
+        out.add(task.result())
     return out
 
 

@@ -7,18 +7,20 @@ rows, and when the policy is evaluated. The driver owns the loop and the gradien
 
 from __future__ import annotations
 
+import math
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from agentlightning.algorithms.barren import Barren
 from agentlightning.algorithms.batching import group_rollouts, task_batches
 from agentlightning.algorithms.context import Context
-from agentlightning.algorithms.evaluate import NothingRewarded, reasons
-from agentlightning.algorithms.quorum import Quorum, gather
-from agentlightning.algorithms.work import begin
+from agentlightning.algorithms.quorum import Gathered, Quorum, gather
+from agentlightning.algorithms.refill import further, with_spread
+from agentlightning.algorithms.totals import Totals
+from agentlightning.algorithms.upcoming import Groups, Upcoming
 from agentlightning.credit.assign import assign, check_recipe
 from agentlightning.credit.baselines import BASELINES
 from agentlightning.credit.policies import part
@@ -26,9 +28,8 @@ from agentlightning.credit.rules import RULES
 from agentlightning.credit.seals import seal, terms_digest
 from agentlightning.credit.trainable import Versions, version_of
 from agentlightning.plugins import Plugins
-from agentlightning.types import Batch, Evaluation, Recipe, Record, Rollout, Seal, StepReport, UsageError
+from agentlightning.types import Batch, Evaluation, Recipe, Record, Seal, StepReport, UsageError
 from agentlightning.types.failure import read_table
-from agentlightning.types.select import caller
 
 
 class RecipeRefused(UsageError, ValueError):
@@ -61,6 +62,37 @@ def refuse_unusable(recipe: Recipe, plugins: Plugins) -> None:
         raise RecipeRefused(str(error)) from None
 
 
+def refuse_unfit(recipe: Recipe, *, ahead: int = 0, refill: int = 0) -> None:
+    """Raise for numbers of ``ahead`` and ``refill`` that ``recipe`` would turn into nothing."""
+    for name, value in (("ahead", ahead), ("refill", refill)):
+        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+            raise RecipeRefused(f"{name} = {value!r}: a whole number, 0 or more")
+    if recipe.staleness < ahead:
+        raise RecipeRefused(
+            f"ahead = {ahead} with recipe.staleness = {recipe.staleness}: calls that are made ahead are "
+            f"up to {ahead} versions old when they are trained, and the recipe leaves them out; set "
+            f"recipe.staleness to {ahead} or more, best with recipe.importance_cap (say 2.0), which corrects "
+            "for their age"
+        )
+    if refill and not recipe.drop_zero_spread:
+        raise RecipeRefused(
+            f"refill = {refill} without recipe.drop_zero_spread: groups without a spread are then part of "
+            "the step, and nothing replaces them; set recipe.drop_zero_spread to true"
+        )
+    if refill and recipe.baseline == "none" and recipe.scale == "none":
+        raise RecipeRefused(
+            f"refill = {refill} with recipe.baseline = 'none': where nothing is compared, no group is "
+            "without a spread, and nothing would ever be refilled; drop refill, or use a baseline"
+        )
+
+
+def refuse_timing(quorum: Quorum | None, ahead: int, options: Sequence[Mapping[str, Any]]) -> None:
+    """Raise for what depends on timing, if a driver's ``options`` say that nothing may."""
+    if any(one.get("deterministic") for one in options) and (quorum is not None or ahead):
+        what = "quorum: who comes first" if quorum else f"ahead = {ahead}: which version answers a call"
+        raise UsageError(f"{what} depends on timing, which deterministic mode excludes")
+
+
 CORE_FIELDS = frozenset(
     {
         "group_size", "credit", "gamma", "baseline", "group_by", "scale", "normalise", "constant",
@@ -70,56 +102,12 @@ CORE_FIELDS = frozenset(
 """Recipe fields that core itself honours, whatever the driver: they end in the rows."""
 
 
-TOTALS = {
-    "rollouts": "rollouts",
-    "rollouts_failed": "rollouts_failed",
-    "calls": "calls",
-    "calls_exact": "verdicts/exact",
-    "calls_no_ids": "verdicts/no-ids",
-    "calls_left_behind": "out/other-attempt",
-    "calls_frozen": "out/frozen-policy",
-    "calls_trained": "calls_trained",
-    "tokens_trained": "tokens_trained",
-}
-"""Sums over the run's steps → the metric that is summed."""
-
-
-OF_EACH = ("rows", "calls", "calls_trained", "tokens_trained", "optimizer_steps", "skipped")
-"""Metrics that are summed for each of several policies; ``skipped``: steps that changed nothing."""
-
-
-BARREN_STEPS = 3
-"""Steps in a row without a rewarded rollout after which a run ends with an error."""
-
-
-FLAT = frozenset({"zero-spread", "group-of-one"})
-"""Reasons for leaving calls out that say nothing against the run: there was just nothing to prefer."""
-
-
-class NothingTrained(UsageError):
-    """Rollouts are rewarded, but none of their calls can be trained: a wrong ``select``, or no calls."""
-
-
-def _only_flat(batch: Batch) -> bool:
-    """Whether all calls were left out because their groups were flat."""
-    out = {reason for ledger in batch.ledgers for reason in ledger.out} - {"frozen-policy"}
-    return bool(out) and out <= FLAT
-
-
-def _why(records: Sequence[Record], batch: Batch) -> str:
-    """Why no call was trained, and whom the calls came from."""
-    reasons_out: Counter[str] = Counter()
-    for ledger in batch.ledgers:
-        reasons_out.update(ledger.out)
-    if not reasons_out:
-        return "the agent made no model call; is it using the endpoint it is given?"
-    agents = sorted({caller(call.tags) for record in records for call in record.calls})
-    listed = ", ".join(f"{n} × {reason}" for reason, n in reasons_out.most_common(3))
-    return f"{listed}; calls came from {', '.join(agents)} (see `select`)"
-
-
 class RL:
-    """Trains with ``recipe``: ``steps`` steps of ``batch_size`` tasks."""
+    """Trains with ``recipe``: ``steps`` steps of ``batch_size`` tasks.
+
+    ``ahead``: how many later steps' rollouts are under way while a step is trained. ``refill``: up to so many
+    further batches are rolled out in a step, until ``batch_size`` groups have a spread (``docs/async.md``).
+    """
 
     def __init__(
         self,
@@ -131,9 +119,12 @@ class RL:
         headroom_tasks: int = 100,
         failure: Mapping[str, Any] | None = None,
         quorum: Quorum | None = None,
+        ahead: int = 0,
+        refill: int = 0,
     ) -> None:
         if quorum is not None:
             quorum.size(recipe.group_size + quorum.hedge)
+        refuse_unfit(recipe, ahead=ahead, refill=refill)
         if steps < 0 or batch_size < 1:
             raise ValueError(
                 f"steps={steps} and batch_size={batch_size}: need steps >= 0 and batch_size >= 1"
@@ -145,6 +136,8 @@ class RL:
         self.headroom_tasks = headroom_tasks
         self.failure = read_table(failure)
         self.quorum = quorum
+        self.ahead = ahead
+        self.refill = refill
 
     async def run(self, context: Context) -> dict[str, Any]:
         """Evaluate, train, evaluate. The summary holds both evaluations and how long training took."""
@@ -157,7 +150,10 @@ class RL:
         if job.first_step:  # an earlier life may have ended between its checkpoint and this evaluation
             await job.evaluate(job.first_step - 1)
         began = time.perf_counter()
-        await context.driver.run(job)
+        try:
+            await context.driver.run(job)
+        finally:
+            await job.end()
         seconds = time.perf_counter() - began
         after = await job.measure("after")
         sampled_after = await job.measure("after-sampled", greedy=False)
@@ -172,8 +168,8 @@ class RL:
             "eval_failed": [before.failed, after.failed] if before and after else None,
             "train_seconds": round(seconds, 3),
             "headroom": job.headroom,
-            "totals": job.totals,
-            **({"policies": job.policies} if job.policies else {}),
+            "totals": job.totals.values,
+            **({"policies": job.totals.policies} if job.totals.policies else {}),
         }
 
 
@@ -199,20 +195,16 @@ class RLJob:
         self.seed = context.seed
         self.folder: Path = context.folder
         self.headroom: dict[str, float] = {}
-        self.totals: dict[str, Any] = {**dict.fromkeys(TOTALS, 0.0), "logprob_gap_max": None}
-        """``logprob_gap_max``: ``None`` as long as no driver has measured it."""
-        self._barren = 0
-        self.policies: dict[str, dict[str, float]] = {}
-        """Of a run with named policies: sums over the steps of each."""
+        self.totals = Totals()
+        self._barren = Barren(context.say)
         self._seals: dict[str, list[Seal]] = {}
         """Of the step under way, by policy."""
         self._versions: Versions = None
         """What its rows were built for."""
-        self._metrics: dict[str, float] = {}
-        """Of all of it, until they are in the totals."""
-        self._silent: Counter[str] = Counter()
-        """Policy → steps in a row without a row for it."""
         self._batches = task_batches(context.train, rl.batch_size, context.seed) if rl.steps else None
+        self._upcoming = Upcoming(
+            context.store, context.run_id, self._of_step, steps=rl.steps, ahead=rl.ahead
+        )
         self._restore(context.progress)
 
     # ----------------------------------------------------------------------------- what a checkpoint keeps
@@ -220,15 +212,12 @@ class RLJob:
         """What goes into a checkpoint beside the driver's own: JSON. The order of the data is a function of
         seed and step; built-in rules and baselines keep nothing from step to step.
         """
-        kept: dict[str, Any] = {"totals": self.totals, "barren": self._barren}
-        return {**kept, "policies": self.policies, "silent": dict(self._silent)} if self.policies else kept
+        return {**self.totals.state(), **self._barren.state()}
 
     def _restore(self, state: dict[str, Any]) -> None:
         """The inverse of :meth:`state`; the data go on behind the batches of the finished steps."""
-        self.totals.update(state.get("totals", {}))
-        self._barren = state.get("barren", 0)
-        self.policies = state.get("policies", {})
-        self._silent.update(state.get("silent", {}))
+        self.totals.restore(state)
+        self._barren.restore(state)
         if self._batches is not None:
             for _ in range(self.first_step):
                 next(self._batches)
@@ -238,15 +227,44 @@ class RLJob:
         """Roll out this step's tasks and credit them.
 
         Tasks become groups of rollouts in the store; runners lease them; the gateway records their calls;
-        when all are finished, credit turns calls and rewards into rows.
+        when all are finished, credit turns calls and rewards into rows. With ``ahead``, those of the steps
+        after it run on meanwhile and afterwards.
         """
-        quorum = self.rl.quorum
-        groups = self._groups(step, self.recipe.group_size + (quorum.hedge if quorum else 0))
-        ids = await begin(self.context.store, [rollout for group in groups for rollout in group])
-        gathered = await gather(self.context.store, groups, quorum, failure=self.rl.failure)
-        records = await self.context.store.records(ids)
+        found = await self._upcoming.standing(step)
+        groups = await self._upcoming.turn(step)
+        gathered, records = await self._waited(groups)
+        batch = self._credited(records)
+        more = further(
+            self.context.train, self.rl.batch_size, self.seed, step, [group[0].input for group in groups]
+        )
+        for number in range(1, self.rl.refill + 1):
+            if with_spread(batch, groups) >= self.rl.batch_size:
+                break
+            extra = self._groups(f"train/{step}+{number}", next(more))
+            await self._upcoming.add(step, extra)
+            also, new = await self._waited(extra)
+            gathered.add(also)
+            groups, records = [*groups, *extra], [*records, *new]
+            batch = self._credited(records)
+        self._upcoming.over(step)
+        if self.rl.quorum:
+            found |= gathered.metrics()
+        if self.rl.refill:
+            found |= self._refilled(batch, groups)
+        batch.metrics.update(found)
+        self._kept(step, batch, records)
+        return batch
+
+    async def _waited(self, groups: Groups) -> tuple[Gathered, list[Record]]:
+        """The records of groups that are queued, when they have ended."""
+        gathered = await gather(self.context.store, groups, self.rl.quorum, failure=self.rl.failure)
+        ids = [rollout.rollout_id for group in groups for rollout in group]
+        return gathered, await self.context.store.records(ids)
+
+    def _credited(self, records: list[Record]) -> Batch:
+        """The rows of a step's records, for the versions that are served now."""
         self._versions = self.context.versions
-        batch = assign(
+        return assign(
             records,
             self.recipe,
             version=self._versions,
@@ -254,26 +272,40 @@ class RLJob:
             baselines={name: spec.baseline for name, spec in self.context.plugins.baselines.items()},
             failure=self.rl.failure,
         )
-        if quorum:
-            batch.metrics.update(gathered.metrics())
-        self._metrics = batch.metrics
+
+    def _refilled(self, batch: Batch, groups: Groups) -> dict[str, float]:
+        """What a step with refill took, as metrics; ``groups`` are of tasks, whatever the baseline groups."""
+        spread, size = with_spread(batch, groups), self.rl.batch_size
+        return {
+            "refill/batches": float(math.ceil(len(groups) / size) - 1),
+            "refill/groups": float(len(groups)),
+            "refill/without_spread": float(len(groups) - spread),
+            "refill/short": float(max(0, size - spread)),
+        }
+
+    def _kept(self, step: int, batch: Batch, records: list[Record]) -> None:
+        """Take note of a step that was collected, and tell hooks."""
+        self.totals.collected(batch.metrics)
         self._seals = {
             name: seal(mine, records, run_id=self.run_id, step=step, policy=name, version=version)
             for name, version, mine in self._parts(batch)
         }
         self.context.plugins.moment("agl_rows_built", step=step, batch=batch)
-        self._refuse_barren(step, batch, records)
-        self._say_silent(batch)
-        return batch
+        self._barren.step(step, batch, records)
 
-    def _groups(self, step: int, size: int) -> list[list[Rollout]]:
-        """The rollouts of a step: ``size`` for each of its tasks."""
+    def _of_step(self, step: int) -> Groups:
+        """The rollouts of a step: those of the next batch of tasks."""
         assert self._batches is not None
+        return self._groups(f"train/{step}", next(self._batches))
+
+    def _groups(self, name: str, tasks: list[Any]) -> Groups:
+        """A group of rollouts for each task. ``name``: of the batch, on which ids and seeds depend."""
+        size = self.recipe.group_size + (self.rl.quorum.hedge if self.rl.quorum else 0)
         rollouts = group_rollouts(
-            next(self._batches),
+            tasks,
             size,
             run_id=self.run_id,
-            name=f"train/{step}",
+            name=name,
             seed=self.seed,
             mode="train",
             resources_id=self.context.resources[self.policy],
@@ -287,30 +319,10 @@ class RLJob:
             return [(self.policy, self._versions, batch)]
         return [(name, version, part(batch, name)) for name, version in self._versions.items()]
 
-    def _refuse_barren(self, step: int, batch: Batch, records: list[Record]) -> None:
-        """End a run that has stopped learning because nothing comes back: a dead engine, a broken agent."""
-        learnable = batch.metrics.get("calls_trained") or _only_flat(batch)
-        self._barren = 0 if learnable else self._barren + 1
-        if self._barren < BARREN_STEPS:
-            return
-        idle = batch.metrics.get("failed/no-call") == len(records)
-        if batch.metrics.get("reward_count") or idle:
-            raise NothingTrained(
-                f"{BARREN_STEPS} steps in a row trained not one call: {_why(records, batch)}"
-            )
-        raise NothingRewarded(
-            f"steps {step - BARREN_STEPS + 2} to {step + 1}: not one rollout got a reward; "
-            f"in the last of them: {reasons(records)}"
-        )
-
-    def _say_silent(self, batch: Batch) -> None:
-        """Say of a policy that it gets nothing to train on, when that has become a habit."""
-        for name, own in batch.policies.items():
-            self._silent[name] = 0 if own["rows"] else self._silent[name] + 1
-            if self._silent[name] == BARREN_STEPS:
-                out = ", ".join(f"{n:g} × {k[4:]}" for k, n in own.items() if k.startswith("out/"))
-                why = f"its calls were left out: {out}" if out else "no call went to it (see `policies`)"
-                self.context.say(f"{BARREN_STEPS} steps in a row trained nothing of policy {name!r}: {why}")
+    async def end(self) -> None:
+        """End what is under way and will not be trained: nothing of a run that has done all of its steps."""
+        if ended := await self._upcoming.end():
+            self.context.say(f"{ended} rollouts were under way and are cancelled: they would not be trained")
 
     async def report(self, report: StepReport) -> None:
         """Make the step known: store (with the seals of what it trained), totals, moment hook (trackers
@@ -321,21 +333,8 @@ class RLJob:
             report.versions = dict(self._versions)
         report.terms_digest = terms_digest(self.recipe, self.rl.failure)
         await self.context.store.add_step(report, self._seals[report.policy])
-        self._count(report)
+        self.totals.count(report, several=isinstance(self._versions, Mapping))
         self.context.plugins.moment("agl_policy_updated", report=report)
-
-    def _count(self, report: StepReport) -> None:
-        """Enter a step into the totals: what its policies share, once."""
-        metrics, gap = report.metrics, report.metrics.get("logprob_gap_max")
-        if isinstance(self._versions, Mapping):
-            metrics, self._metrics = self._metrics, {}
-            mine = self.policies.setdefault(report.policy, dict.fromkeys(OF_EACH, 0.0))
-            for name in OF_EACH:
-                mine[name] += report.metrics.get(name, 0.0)
-        for total, metric in TOTALS.items():
-            self.totals[total] += metrics.get(metric, 0.0)
-        if gap is not None:
-            self.totals["logprob_gap_max"] = max(self.totals["logprob_gap_max"] or 0.0, gap)
 
     async def saved(self, folder: Path, step: int) -> None:
         """Tell hooks of a checkpoint."""
@@ -370,3 +369,12 @@ class RLJob:
         self.context.say(f"Headroom: {scores} → {room:.0f} points to gain")
         if room < 15:
             self.context.say("Under 15 points of headroom: this task will teach this policy nothing.")
+
+    # ---------------------------------------------------------------------- an engine that gives up its calls
+    async def hold(self) -> None:
+        """No new call of the policy reaches its engine; those that it gives up are asked again."""
+        await self.context.gateway.hold(self.policy)
+
+    async def release(self) -> None:
+        """Calls of the policy pass again."""
+        await self.context.gateway.release(self.policy)

@@ -35,6 +35,8 @@ class Gate(Protocol):
     async def pause(self) -> None: ...
     async def drain(self, timeout: float | None = None) -> bool: ...
     async def resume(self) -> None: ...
+    async def hold(self, policy: str) -> None: ...
+    async def release(self, policy: str) -> None: ...
 
 
 def home(folder: Path, policy: str) -> Path:
@@ -247,6 +249,16 @@ class PolicyJob:
         """Return when every policy has its checkpoint of this step."""
         self.table.saved[self.policy] = folder
         await self.table.meet(self.policy, f"saved {step}", lambda: self.table.keep(step))
+
+    async def hold(self) -> None:
+        """Calls of the policy wait before its engine; those of the others pass."""
+        if self.table.gate is not None:
+            await self.table.gate.hold(self.policy)
+
+    async def release(self) -> None:
+        """They pass again."""
+        if self.table.gate is not None:
+            await self.table.gate.release(self.policy)
 
 
 def _check_skew(steps: Mapping[str, Sequence[int]], common: int) -> None:

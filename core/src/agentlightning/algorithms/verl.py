@@ -23,6 +23,7 @@ ESTIMATORS: dict[str, dict[str, Any]] = {
     "rloo": {"baseline": "rloo", "scale": "none"},
     "reinforce_plus_plus_baseline": {"baseline": "group", "scale": "none"},
     "reinforce_plus_plus": {"baseline": "batch", "group_by": ["batch"], "scale": "std"},
+    "gae": {"critic": True},
 }
 """verl's advantage estimators → what credit calls them."""
 
@@ -35,6 +36,7 @@ RECIPE = {
     "actor_rollout_ref.actor.entropy_coeff": "entropy",
     "actor_rollout_ref.actor.ppo_epochs": "epochs",
     "algorithm.gamma": "gamma",
+    "algorithm.lam": "lam",
 }
 """Entry of verl's tree → field of the recipe."""
 
@@ -43,10 +45,16 @@ OPTIONS = {
     "actor_rollout_ref.actor.optim.weight_decay": "weight_decay",
     "actor_rollout_ref.actor.grad_clip": "clip_norm",
     "actor_rollout_ref.actor.ppo_max_token_len_per_gpu": "micro_tokens",
-    "trainer.n_gpus_per_node": "ranks",
+    "actor_rollout_ref.rollout.name": "engine",
+    "actor_rollout_ref.rollout.tensor_model_parallel_size": "tensor_parallel",
+    "actor_rollout_ref.rollout.gpu_memory_utilization": "engine_memory",
+    "critic.optim.lr": "critic_lr",
+    "trainer.critic_warmup": "critic_warmup",
+    "ray_kwargs.ray_init.address": "ray_address",
     "trainer.save_freq": "save_every",
     "trainer.max_actor_ckpt_to_keep": "keep",
     "trainer.device": "device",
+    "trainer.v1.trainer_mode": "mode",
 }
 """Entry of verl's tree → option of the driver."""
 
@@ -58,14 +66,15 @@ REFUSED = {
     "is minimised",
     "actor_rollout_ref.actor.ppo_mini_batch_size": "mini-batches are counted, not sized: the recipe's "
     "`minibatches`",
-    "algorithm.filter_groups": "the recipe's `drop_zero_spread`",
+    "algorithm.filter_groups": "the recipe's `drop_zero_spread`, and Trainer(refill=…) for how many further "
+    "batches a step may take",
     "data.train_files": "tasks go to Trainer.fit",
     "data.val_files": "tasks go to Trainer.fit",
     "trainer.test_freq": "Trainer(evaluate_every=…)",
     "trainer.total_training_steps": "Trainer(steps=…)",
     "trainer.total_epochs": "Trainer(steps=…)",
     "trainer.resume_mode": "Trainer(run=…, resume=True)",
-    "critic": "advantages come from credit, and nothing asks a critic",
+    "critic": "advantages come from credit, and nothing asks a critic (but with adv_estimator=gae)",
 }
 """Entries, or sections, whose place is another."""
 
@@ -96,14 +105,15 @@ class VERL:
         if unknown := set(own) - {"recipe", "options"}:
             raise BadConfiguration(f"{OURS}: no entry {sorted(unknown)[0]!r}; it has recipe and options")
         tree = dict(entries(given))
+        base = "ppo" if tree.get("algorithm.adv_estimator") == "gae" else "grpo"
         refuse(tree)
         self.policy: str | Path | None = tree.pop("actor_rollout_ref.model.path", None)
         """Folder of the model, if the tree names it."""
         self.batch_size: int | None = tree.pop("data.train_batch_size", None)
         """Tasks of a step, if the tree says."""
         fields = {**special(tree), **{RECIPE[key]: tree.pop(key) for key in [*tree] if key in RECIPE}}
-        self.recipe = read_recipe(recipe if recipe is not None else own.get("recipe", "grpo"), fields)
-        found = {OPTIONS[key]: tree.pop(key) for key in [*tree] if key in OPTIONS}
+        self.recipe = read_recipe(recipe if recipe is not None else own.get("recipe", base), fields, base)
+        found = machines(tree) | {OPTIONS[key]: tree.pop(key) for key in [*tree] if key in OPTIONS}
         self.options: dict[str, Any] = {**found, **own.get("options", {}), **options}
         if tree:
             lines = [f"{key}={value}" for key, value in tree.items()]
@@ -112,8 +122,11 @@ class VERL:
 
 def refuse(tree: dict[str, Any]) -> None:
     """Raise BadConfiguration for an entry whose place is another; those that ask for nothing are removed."""
+    reasons = {**REFUSED}
+    if tree.get("algorithm.adv_estimator") == "gae":
+        del reasons["critic"]
     for key in [*tree]:
-        reason = next((why for name, why in REFUSED.items() if f"{key}.".startswith(f"{name}.")), None)
+        reason = next((why for name, why in reasons.items() if f"{key}.".startswith(f"{name}.")), None)
         if reason is not None and tree.pop(key) not in (False, None):
             raise BadConfiguration(f"{key}: {reason}")
 
@@ -136,6 +149,18 @@ def special(tree: dict[str, Any]) -> dict[str, Any]:
     return fields
 
 
+def machines(tree: dict[str, Any]) -> dict[str, Any]:
+    """Options of the driver that several entries make together; they are removed from ``tree``."""
+    found: dict[str, Any]
+    nodes, each = tree.pop("trainer.nnodes", 1), tree.pop("trainer.n_gpus_per_node", 1)
+    found = {name: n for name, n in {"ranks": nodes * each, "nodes": nodes}.items() if n != 1}
+    names = {"rank": "lora_rank", "alpha": "lora_alpha", "targets": "target_modules"}
+    given = {name: tree.pop(f"actor_rollout_ref.model.{key}", None) for name, key in names.items()}
+    if given["rank"]:  # 0 is verl's word for none
+        found["lora"] = {name: value for name, value in given.items() if value is not None}
+    return found
+
+
 def entries(tree: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
     """Dotted key and value of every leaf."""
     for key, value in tree.items():
@@ -145,14 +170,16 @@ def entries(tree: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any
             yield f"{above}{key}", value
 
 
-def read_recipe(given: Recipe | str | Mapping[str, Any], fields: Mapping[str, Any]) -> Recipe:
-    """The recipe that was named or given, with ``fields`` of verl's tree."""
+def read_recipe(
+    given: Recipe | str | Mapping[str, Any], fields: Mapping[str, Any], base: str = "grpo"
+) -> Recipe:
+    """The recipe that was named or given, with ``fields`` of verl's tree; ``base``: where none is named."""
     if isinstance(given, Recipe):
         if fields:
             raise BadConfiguration(f"{', '.join(sorted(fields))}: said by the recipe and by verl's tree")
         return given
     own = {"name": given} if isinstance(given, str) else dict(given)
-    name = own.pop("name", "grpo")
+    name = own.pop("name", base)
     if name not in RECIPES:
         raise BadConfiguration(f"{OURS}.recipe: no recipe {name!r}; known: {', '.join(sorted(RECIPES))}")
     if clash := sorted(set(own) & set(fields)):

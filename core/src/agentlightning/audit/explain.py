@@ -239,7 +239,7 @@ def _credit(run: Run, stand: Standing, call_id: str) -> dict[str, Any]:
         empty["baseline"] = _baseline(stand, account, recipe.baseline)
         empty["advantage"] = {
             "value": shown[1].advantage, "scale": account["scale"], "scaled_by": recipe.scale,
-            "flat": account["flat"],
+            "flat": account["flat"], "critic": recipe.critic,
         }  # fmt: skip
     found = place_of(stand.batch.rows, call_id)
     if found is None:
@@ -307,6 +307,7 @@ def _token(run: Run, stand: Standing, call: Call, index: int, policy: Path | Non
         "advantage": traced.get("advantage"),
         "weight": traced.get("weight"),
         "weight_times_advantage": traced.get("weight_times_advantage"),
+        "critic": run.recipe.critic,
     }
     if isinstance(looked, str):
         return out

@@ -77,7 +77,9 @@ def _token(token: Facts, call: Facts) -> Panel:
         change = token["logprob_now"] - token["logprob_then"] if token["logprob_then"] is not None else None
         moved = "" if change is None else f"  ({change:+.6f})"
         grid.add_row("logprob now", f"{token['logprob_now']:.6f}{moved}  {token['now']}")
-    if token["mask"]:
+    if token["mask"] and token["critic"]:
+        grid.add_row("pull", "weight × the critic's advantage, which is made during the step and not kept")
+    elif token["mask"]:
         pull = token["weight_times_advantage"]
         direction = (
             "nothing pulls at it" if pull == 0 else "made likelier" if pull > 0 else "made less likely"
@@ -130,7 +132,8 @@ def _credit(found: Facts) -> Panel:
     grid = _grid()
     if found["credit"]:
         credit, base, advantage = found["credit"], found["baseline"], found["advantage"]
-        gamma = f", gamma {credit['gamma']:g}" if credit["rule"] == "discounted" else ""
+        own = credit["rule"] == "discounted" and not found["advantage"]["critic"]
+        gamma = f", gamma {credit['gamma']:g}" if own else ""
         grid.add_row("credit", f"{_number(credit['value'])}  by rule {credit['rule']}{gamma}")
         grid.add_row(
             "baseline", f"{_number(base['value'])}  by {base['name']} over {', '.join(base['group'])}"
@@ -149,6 +152,8 @@ def _credit(found: Facts) -> Panel:
 
 
 def _advantage(credit: Facts, base: Facts, advantage: Facts) -> str:
+    if advantage["critic"]:
+        return "the critic's, made during the step and not kept; credit is the return it learns"
     if advantage["flat"]:
         why = "a group of one" if advantage["flat"] == "group-of-one" else "a group of equal values"
         return f"0  by definition: {why} has nothing to compare ({advantage['flat']})"

@@ -8,6 +8,7 @@ from typing import Any
 
 from agentlightning.agents import AgentError, LitAgent, as_agent
 from agentlightning.algorithms.quorum import read_quorum
+from agentlightning.algorithms.rl import refuse_unfit
 from agentlightning.config import ConfigError, RunConfig, load_config, load_data, policies_of, resolve
 from agentlightning.plugins import load as load_plugins, pick
 from agentlightning.trainer import Trainer
@@ -46,7 +47,7 @@ def trainer_from(
         recipe: Recipe = pick(plugins.recipes, "recipe", training.algorithm).factory(**training.recipe)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"training.recipe: {error}") from None
-    _check(config)
+    _check(config, recipe)
     trainer = Trainer(
         recipe,
         policy=policies_of(config),
@@ -71,6 +72,8 @@ def trainer_from(
         evaluate_every=training.evaluate_every,
         failure=training.failure,
         quorum=training.quorum,
+        ahead=training.ahead,
+        refill=training.refill,
         seed=training.seed,
         folder=config.path(config.output),
         run=run,
@@ -86,7 +89,7 @@ def trainer_from(
     return trainer, agent, train, val
 
 
-def _check(config: RunConfig) -> None:
+def _check(config: RunConfig, recipe: Recipe) -> None:
     """What would otherwise be found out only after the policy was loaded and evaluated."""
     training = config.training
     if training.steps and config.environment.train is None:
@@ -97,6 +100,7 @@ def _check(config: RunConfig) -> None:
     try:
         read_table(training.failure)
         read_quorum(training.quorum)
+        refuse_unfit(recipe, ahead=training.ahead, refill=training.refill)
     except ValueError as error:
         raise ConfigError(f"training.{error}") from None
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import get_args
 
 from agentlightning.credit.baselines import BASELINES, Advantages, Baseline, Credited, advantages
+from agentlightning.credit.critic import check_critic, for_rule
 from agentlightning.credit.failure import failure_of, with_reward
 from agentlightning.credit.forest import Forest, grow
 from agentlightning.credit.ledger import close_ledger, open_ledger
@@ -118,8 +119,7 @@ def check_recipe(recipe: Recipe, rules: Mapping[str, CreditRule], baselines: Map
         raise ValueError(f"recipe.staleness = {recipe.staleness}: must be 0 or more versions")
     if not (math.isfinite(recipe.temperature) and recipe.temperature > 0):
         raise ValueError(f"recipe.temperature = {recipe.temperature}: training needs a temperature above 0")
-    if recipe.critic:
-        raise ValueError("recipe.critic: credit gives advantages, a critic needs rewards; set critic=False")
+    check_critic(recipe)
 
 
 def _in_order(records: Sequence[Record]) -> list[Record]:
@@ -167,7 +167,7 @@ def _credit(account: _Account, recipe: Recipe, rule: CreditRule) -> None:
     if len(account.out) == len(account.record.calls):
         return
     seen = live_record(account.record, account.out)
-    credits = rule(seen, recipe)
+    credits = rule(seen, for_rule(recipe))
     if unknown := set(credits) - {call.call_id for call in seen.calls}:
         raise ValueError(f"credit rule {recipe.credit!r} credited calls it was not shown: {sorted(unknown)}")
     for call in seen.calls:

@@ -84,9 +84,19 @@ def row_metrics(rows: Sequence[Row]) -> dict[str, float]:
         "tokens_trained": sum(row.trained_tokens for row in rows),
         "tokens_version_unknown": sum(row.trained_tokens - sum(v >= 0 for v in row.versions) for row in rows),
     }
-    staleness = [row.metadata["staleness"] for row in rows if "staleness" in row.metadata]
-    if staleness:
-        out["staleness_max"] = max(staleness)
+    ages = sum((_ages(row) for row in rows), Counter[int]())
+    if ages:
+        out["staleness_mean"] = sum(age * n for age, n in ages.items()) / ages.total()
+        out["staleness_max"] = max(ages)
     if values:
         out["advantage_abs_mean"] = mean([abs(value) for value in values])
     return out
+
+
+def _ages(row: Row) -> Counter[int]:
+    """How many versions before the one that is trained its trained tokens were sampled, where it is known."""
+    if "staleness" not in row.metadata:
+        return Counter()
+    versions = Counter(version for version in row.versions if version >= 0)
+    trained = row.metadata["staleness"] + min(versions)
+    return Counter({trained - version: n for version, n in versions.items()})

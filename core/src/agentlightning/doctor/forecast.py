@@ -24,6 +24,10 @@ class Plan:
     evaluate_every: int = 0
     scripted: int = 0
     """Rollouts of scripted policies (oracle, random)."""
+    ahead: int = 0
+    """Later steps whose rollouts are under way while one is trained."""
+    refill: int = 0
+    """Further batches that a step may roll out."""
 
     @property
     def evaluations(self) -> int:
@@ -90,6 +94,15 @@ def predict(plan: Plan, seen: Measured, *, policy_bytes: int = 0, checkpoints: i
     else:
         update = seen.update * share + seen.sync
         assumptions.append("an update costs in proportion to its tokens")
+    if plan.ahead:
+        assumptions.append(
+            "rollouts and updates are counted one after the other; with `ahead` they overlap as far as cores "
+            f"allow, so that a step takes {max(collecting, update):.1f} s at best"
+        )
+    if plan.refill:
+        assumptions.append(
+            f"no step is refilled; one that is rolls out up to {plan.refill + 1} times as much"
+        )
     others = plan.evaluations + plan.scripted
     total = plan.steps * plan.rollouts + others
     store = seen.bytes / seen.rollouts * total

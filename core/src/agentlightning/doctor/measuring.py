@@ -67,6 +67,8 @@ def plan(findings: Findings) -> Plan:
         held_out=held_out,
         evaluate_every=trainer.evaluate_every,
         scripted=len(trainer.headroom) * min(trainer.headroom_tasks, held_out),
+        ahead=trainer.ahead,
+        refill=trainer.refill,
     )
 
 
@@ -137,3 +139,9 @@ class Rehearsal:
 
     async def saved(self, folder: Path, step: int) -> None:
         """A checkpoint goes with the temporary folder."""
+
+    async def hold(self) -> None:
+        """Nobody calls."""
+
+    async def release(self) -> None:
+        """Nobody has called."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from agentlightning.algorithms.batching import check_tasks, task_id
-from agentlightning.algorithms.rl import refuse_ignored
+from agentlightning.algorithms.rl import refuse_ignored, refuse_unfit
 from agentlightning.credit.assign import check_recipe
 from agentlightning.credit.baselines import BASELINES
 from agentlightning.credit.rules import RULES
@@ -58,6 +58,7 @@ def _recipe(case: Case) -> None:
     trainer, plugins = case.trainer, case.trainer.plugins
     spec = pick(plugins.drivers, "driver", trainer.driver)
     refuse_ignored(trainer.recipe, trainer.driver, spec.honours, spec.refuses)
+    refuse_unfit(trainer.recipe, ahead=trainer.ahead, refill=trainer.refill)
     rules = {name: s.rule for name, s in plugins.credit_rules.items()}
     baselines = {name: s.baseline for name, s in plugins.baselines.items()}
     check_recipe(trainer.recipe, {**RULES, **rules}, {**BASELINES, **baselines})
@@ -73,7 +74,8 @@ def _policy(notes: Notes, case: Case) -> None:
     for name, given in {**served.trained, **served.frozen}.items():
         kind = "" if name in served.trained else " (frozen)"
         if isinstance(given, LLM):
-            notes.fact(f"policy {name}{kind}: {given.model} at {given.endpoint}")
+            where = ", ".join([given.endpoint, *given.replicas])
+            notes.fact(f"policy {name}{kind}: {given.model} at {where}")
         elif not Path(given.path).is_dir():
             notes.fail(
                 f"the policy's folder {given.path} does not exist",

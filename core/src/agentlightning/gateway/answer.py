@@ -114,9 +114,9 @@ def parse_answer(raw: bytes, api: str) -> Answer:
 def refuse_aborted(answer: Answer) -> None:
     """An answer that the engine gave up is not what the model said: the agent may ask again."""
     if any(choice.finish_reason == ABORTED for choice in answer.choices):
-        raise EngineUnreachable(
-            503, "engine-aborted", f"the engine gave this answer up half-way (finish_reason {ABORTED!r})"
-        )
+        message = f"the engine gave this answer up half-way (finish_reason {ABORTED!r})"
+        tokens = sum(len(choice.token_ids or ()) for choice in answer.choices)
+        raise EngineUnreachable(503, "engine-aborted", message, tokens=tokens)
 
 
 def parse_chunk(raw: bytes) -> Chunk:

@@ -72,7 +72,7 @@ class Gateway:
         self._routes = Routes()
         self._gate = Gate()
         self._attempts = Attempts(store, keys, select, policies=policies)
-        self._forwarder = Forwarder(limits or Limits())
+        self._forwarder = Forwarder(limits or Limits(), self.metrics.moved)
         self._handler = Handler(
             store,
             keys,
@@ -124,6 +124,16 @@ class Gateway:
     async def resume(self) -> None:
         """Let held calls go on."""
         self._gate.resume()
+
+    async def hold(self, policy: str) -> None:
+        """Hold new calls of one policy. Those that its engine gives up meanwhile are asked again, whole,
+        after :meth:`release`; those that it finishes are finished.
+        """
+        self._gate.hold(policy)
+
+    async def release(self, policy: str) -> None:
+        """Let calls of the policy go on."""
+        self._gate.release(policy)
 
     # ------------------------------------------------------------------------------------------ lifecycle
     def app(self) -> web.Application:
@@ -228,6 +238,8 @@ class Gateway:
                 "in_flight": gate.inside,
                 "holding": gate.holding,
                 "held": gate.held,
+                "engines": {r.policy: [a.state() for a in r.addresses] for r in self._routes},
+                "policies_held": gate.policies,
                 "replayed_kinds": {
                     r.policy: ["with tools" if tools else "without tools" for tools in sorted(r.inexact)]
                     for r in self._routes

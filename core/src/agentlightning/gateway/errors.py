@@ -43,12 +43,13 @@ class BadAnswer(Exception):
 
 class EngineUnreachable(Exception):
     """The engine could not be asked, or did not finish. ``status`` is what the agent gets (502, 503 or
-    504)."""
+    504); ``tokens``: what it had sampled, as far as known."""
 
-    def __init__(self, status: int, code: str, message: str) -> None:
+    def __init__(self, status: int, code: str, message: str, *, tokens: int = 0) -> None:
         super().__init__(message)
         self.status = status
         self.code = code
+        self.tokens = tokens
 
 
 class AgentGone(Exception):

@@ -1,12 +1,14 @@
-"""The gate before the engines: closed while weights change.
+"""The gate before the engines: closed while weights change, for all calls or for those of some policies.
 
-Invariant: after :meth:`Gate.pause` and a successful :meth:`Gate.drain` no call is at an engine, until
-:meth:`Gate.resume`.
+Invariants: after :meth:`Gate.pause` and a successful :meth:`Gate.drain` no call is at an engine, until
+:meth:`Gate.resume`; between :meth:`Gate.hold` and :meth:`Gate.release` no call of that policy sets out for
+one.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -19,6 +21,9 @@ class Gate:
         self._open.set()
         self._idle = asyncio.Event()
         self._idle.set()
+        self._released: dict[str, asyncio.Event] = {}
+        """Policy that is held → set when it is let go."""
+        self._holds: Counter[str] = Counter()
         self.inside = 0
         """Calls at an engine."""
         self.holding = 0
@@ -28,28 +33,52 @@ class Gate:
 
     @property
     def paused(self) -> bool:
-        """New calls wait."""
+        """New calls wait, whatever their policy."""
         return not self._open.is_set()
+
+    @property
+    def policies(self) -> list[str]:
+        """Policies that are held."""
+        return sorted(self._released)
 
     def pause(self) -> None:
         """Hold new calls."""
         self._open.clear()
 
     def resume(self) -> None:
-        """Let held calls go on."""
+        """Let held calls go on; those of a policy that is held by itself wait on."""
         self._open.set()
 
-    async def wait(self) -> None:
-        """Wait until calls may pass."""
-        if self._open.is_set():
+    def hold(self, policy: str) -> None:
+        """Hold new calls of ``policy``. Idempotent."""
+        if policy not in self._released:
+            self._released[policy] = asyncio.Event()
+            self._holds[policy] += 1
+
+    def release(self, policy: str) -> None:
+        """Let calls of ``policy`` go on. Idempotent."""
+        if released := self._released.pop(policy, None):
+            released.set()
+
+    def holds(self, policy: str) -> int:
+        """How often ``policy`` has been held."""
+        return self._holds[policy]
+
+    async def wait(self, policy: str) -> None:
+        """Wait until calls of ``policy`` may pass."""
+        if self._open.is_set() and policy not in self._released:
             return
         self.held += 1
         self.holding += 1
         try:
-            while not self._open.is_set():  # it may be closed again before this task runs
-                await self._open.wait()
+            while (closed := self._closed(policy)) is not None:  # again: before this task runs
+                await closed.wait()
         finally:
             self.holding -= 1
+
+    def _closed(self, policy: str) -> asyncio.Event | None:
+        """What a call of ``policy`` has to wait for."""
+        return self._released.get(policy) if self._open.is_set() else self._open
 
     @contextmanager
     def within(self) -> Iterator[None]:

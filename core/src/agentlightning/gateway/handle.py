@@ -11,13 +11,16 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 from aiohttp import web
 
-from agentlightning.gateway.answer import UNREADABLE, ErrorInfo, parse_answer, parse_error
+from agentlightning.gateway.again import AskAgain, Tries
+from agentlightning.gateway.answer import ErrorInfo, parse_answer, parse_error
 from agentlightning.gateway.attempts import Attempts, OpenAttempt, lane_of
+from agentlightning.gateway.bodies import decoded
 from agentlightning.gateway.dialect import Dialect, errors_in
 from agentlightning.gateway.errors import (
     TOO_LONG,
@@ -51,7 +54,6 @@ from agentlightning.types import Call, Tags, merge_tags
 from agentlightning.types.select import BadSelect, caller as maker, named, policy_for
 
 log = logging.getLogger(__name__)
-_bodies = msgspec.json.Decoder(dict[str, Any])
 
 
 class Handler:
@@ -77,6 +79,7 @@ class Handler:
         self.forwarder = forwarder
         self.gate = gate
         self.metrics = metrics
+        self.tries = Tries(gate, metrics)
         self.on_call = on_call
         self.over_length = OverLength(forwarder, metrics)
         self.sampling: dict[str, SamplingPolicy] = {}
@@ -106,7 +109,7 @@ class Handler:
         try:
             caller = identify(request.headers, self.keys)
             raw = await self._read(request)
-            body = _decoded(raw)
+            body = decoded(raw)
             attempt = await self._attempt(caller)
             return await call(caller, attempt, body)
         except (Refused, BadSelect) as error:
@@ -144,9 +147,11 @@ class Handler:
         assert task is not None
         attempt.tasks.add(task)
         try:
-            await self.gate.wait()
-            with self.gate.within():
-                return await self._forwarded(request, exchange)
+            while True:
+                await self.gate.wait(exchange.route.policy)
+                self.tries.begin(exchange)
+                with self.gate.within(), suppress(AskAgain):
+                    return await self._forwarded(request, exchange)
         except (asyncio.CancelledError, AgentGone) as gone:
             return await self._stopped(exchange, gone)
         except Refused:
@@ -171,6 +176,7 @@ class Handler:
             too_long = await self.over_length.fit(exchange)
         except EngineUnreachable as error:
             return await self.unreachable(exchange, error)
+        self.tries.check(exchange)
         if too_long is not None:
             await self.commit(exchange, [over_length_call(exchange, f"over-length: {too_long}")])
             return error_response(400, TOO_LONG, too_long, retry=False)
@@ -243,8 +249,8 @@ class Handler:
 
     async def ask(self, request: web.Request, exchange: Exchange) -> tuple[int, dict[str, str], bytes]:
         """Status, headers to pass back and body of the engine's whole answer."""
-        sent = msgspec.json.encode(exchange.sent)
-        async with self.forwarder.post(exchange.route, exchange.api, sent, request.headers) as response:
+        sent, key = msgspec.json.encode(exchange.sent), exchange.attempt.info.attempt_id
+        async with self.forwarder.post(exchange.route, exchange.api, sent, request.headers, key) as response:
             raw = await self.forwarder.read(response)
             headers = {"Content-Type": response.headers.get("Content-Type", "application/json")}
             for name in PASSED_BACK:
@@ -312,11 +318,13 @@ class Handler:
     # ------------------------------------------------------------------------------------- ends of a call
     async def unreachable(self, exchange: Exchange, error: EngineUnreachable) -> web.Response:
         """The engine could not be asked: recorded, and said so."""
+        self.tries.failed(exchange, error.code, error.tokens)
         await self.commit(exchange, [error_call(exchange, f"{error.code}: {error}")])
         return error_response(error.status, error.code, str(error))
 
     async def bad_answer(self, exchange: Exchange, error: BadAnswer) -> web.Response:
         """The engine's answer cannot be read: recorded as an error, never passed on."""
+        self.tries.failed(exchange, "bad-answer")
         await self.commit(exchange, [error_call(exchange, f"bad-answer: {error}")])
         return error_response(502, "bad-answer", str(error))
 
@@ -334,6 +342,8 @@ class Handler:
 
     async def refusal(self, exchange: Exchange, status: int, raw: bytes) -> ErrorInfo:
         """Record that the engine answered an error status."""
+        if status >= 500:
+            self.tries.failed(exchange, f"http-{status}")
         info = parse_error(status, raw)
         await self.commit(exchange, [refusal_call(exchange, status, info)])
         if info.over_length:
@@ -375,13 +385,6 @@ class Handler:
         except Exception:
             self.metrics.uncounted += 1
             log.exception("the store did not take the count of a refused request (%s)", refused.reason)
-
-
-def _decoded(raw: bytes) -> dict[str, Any]:
-    try:
-        return _bodies.decode(raw)
-    except UNREADABLE as error:
-        raise Refused(400, "bad-body", f"the request's body is not a JSON object: {error}") from None
 
 
 def _bad_select(error: BadSelect) -> Refused:

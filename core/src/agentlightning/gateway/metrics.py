@@ -35,6 +35,11 @@ class Metrics:
         self.over_length: Counter[str] = Counter()
         """``refused``, ``dropped`` (and refused), ``truncated``, ``unchecked`` → calls; ``messages`` →
         messages that truncation left out."""
+        self.moved: Counter[str] = Counter()
+        """Policy → requests whose address was gone, asked again, whole, at another."""
+        self.given_up: Counter[str] = Counter()
+        """Calls that an engine gave up while their policy was held: ``calls`` that were asked again,
+        ``streams`` that ended as errors because a part had left, ``tokens`` that both had cost."""
         self.split = 0
         """Records whose reasoning was split off."""
         self.dialects: Counter[str] = Counter()
@@ -91,6 +96,8 @@ class Metrics:
             "refused": dict(self.refused),
             "streams": dict(self.streams),
             "over_length": dict(self.over_length),
+            "moved": dict(self.moved),
+            "given_up": dict(self.given_up),
             "split": self.split,
             "dialects": dict(self.dialects),
             "unnamed": self.unnamed,

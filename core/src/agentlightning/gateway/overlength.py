@@ -131,7 +131,7 @@ class OverLength:
         if "tokens" in body:
             return len(body["tokens"])
         raw = msgspec.json.encode(body)
-        async with self._forwarder.post(route, "tokenize", raw, {}) as response:
+        async with self._forwarder.post(route, "tokenize", raw, {}, None) as response:
             status, answer = response.status, await self._forwarder.read(response)
         if status == 200:
             try:

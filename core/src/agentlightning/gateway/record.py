@@ -54,6 +54,10 @@ class Exchange(msgspec.Struct, kw_only=True):
     should weights change under way, the older number is the safe one for staleness."""
     assembler: Assembler | None = None
     """What has arrived of a stream."""
+    holds: int = 0
+    """How often its policy had been held when it was forwarded."""
+    begun: bool = False
+    """Part of the answer has left: it cannot be asked again."""
     committed: bool = False
     dialect: Dialect | None = None
     """The API that the agent speaks, where it is another than ``api``."""

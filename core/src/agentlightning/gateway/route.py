@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 from urllib.parse import urlsplit
 
-from yarl import URL
-
+from agentlightning.gateway.addresses import Addresses
 from agentlightning.gateway.errors import Refused
 from agentlightning.gateway.reasoning import Reasoning
 
@@ -18,6 +17,7 @@ OverLengthPolicy = Literal["error", "drop", "truncate"]
 @dataclass(slots=True, kw_only=True)
 class Upstream:
     """A policy's engine: an OpenAI-compatible base URL (ending in ``/v1``) and the model name it knows.
+    ``replicas``: further addresses at which the same is served; each attempt keeps to one of them all.
 
     ``version`` says which version of the policy it serves, when its answers do not. ``stream_ids``: whether
     its streams carry every token id (``None``: found out from the streams themselves).
@@ -25,6 +25,7 @@ class Upstream:
 
     url: str
     model: str
+    replicas: Sequence[str] = ()
     policy: str = "default"
     api_key: str | None = field(default=None, repr=False)
     trainable: bool = True
@@ -52,26 +53,28 @@ class Upstream:
     """A prompt that should have fitted by its bytes did not: from then on every prompt is counted."""
     inexact: set[bool] = field(default_factory=set, init=False)
     """Kinds of stream (with tools: True) seen to lose token ids; from then on asked whole and replayed."""
-    endpoints: dict[str, URL] = field(default_factory=dict, init=False, repr=False)
+    addresses: Addresses = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        parts = urlsplit(self.url)
+        urls = [self.url, *self.replicas]
+        for url in urls:
+            self._check_url(url)
+        if len({url.rstrip("/") for url in urls}) < len(urls):
+            raise ValueError(f"route {self.policy!r}: an address is given twice: {', '.join(urls)}")
+        self._check_policies()
+        self.window = self.max_len
+        self.addresses = Addresses(urls)
+
+    def _check_url(self, url: str) -> None:
+        parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(
-                f"route {self.policy!r}: url is {self.url!r}; give one such as http://127.0.0.1:8000/v1"
+                f"route {self.policy!r}: url is {url!r}; give one such as http://127.0.0.1:8000/v1"
             )
         if parts.username or parts.password or parts.query:
             raise ValueError(
                 f"route {self.policy!r}: the url carries credentials or a query; pass the key as api_key"
             )
-        self._check_policies()
-        self.window = self.max_len
-        base = self.url.rstrip("/")
-        self.endpoints = {
-            "chat": URL(f"{base}/chat/completions"),
-            "completions": URL(f"{base}/completions"),
-            "tokenize": URL(f"{base.removesuffix('/v1')}/tokenize"),
-        }
 
     def _check_policies(self) -> None:
         for name, kind in (("over_length", OverLengthPolicy), ("reasoning", Reasoning)):

@@ -166,6 +166,11 @@ class Assembler:
         return self._finished >= self._expected
 
     @property
+    def tokens(self) -> int:
+        """Token ids that have arrived."""
+        return sum(len(growing.ids or ()) for growing in self._choices.values())
+
+    @property
     def empty(self) -> bool:
         """No choice has begun."""
         return not self._choices
@@ -173,9 +178,12 @@ class Assembler:
     def add(self, chunk: Chunk) -> None:
         """Take the next chunk."""
         head = self._head
-        for name in ("id", "created", "model", "usage", "policy_version", "sampling", "guided_choice_ids"):
+        for name in ("id", "created", "model", "usage", "sampling", "guided_choice_ids"):
             if (value := getattr(chunk, name)) is not None:
                 setattr(head, name, value)
+        if chunk.policy_version is not None:  # of several choices, one may have begun before an update
+            versions = (chunk.policy_version, head.policy_version)
+            head.policy_version = min(v for v in versions if v is not None)
         if chunk.prompt_token_ids is not None and head.prompt_token_ids is None:
             head.prompt_token_ids = chunk.prompt_token_ids
         several = len(chunk.choices) > 1

@@ -14,7 +14,8 @@ import aiohttp
 import msgspec
 from aiohttp import web
 
-from agentlightning.gateway.answer import parse_answer, parse_chunk, parse_error, refuse_aborted
+from agentlightning.gateway.again import GIVEN_UP, AskAgain
+from agentlightning.gateway.answer import Chunk, parse_answer, parse_chunk, parse_error, refuse_aborted
 from agentlightning.gateway.errors import (
     TOO_LONG,
     AgentGone,
@@ -59,6 +60,9 @@ class Relay:
         self.assembler = exchange.assembler = Assembler(exchange.api, exchange.choices)
         self.held: list[bytes] = []
         self.done = False
+        self._early: list[bytes] | None = []
+        """Events that say nothing yet, as long as no other has come: an engine that gives the call up then is
+        asked again."""
 
     def feed(self, data: bytes) -> bytes:
         """The events of ``data`` that may leave now."""
@@ -88,9 +92,16 @@ class Relay:
                 return None  # asked for by the gateway, not by the agent
             if self._split is not None and chunk.choices and (spoken := self._split.chunk(data)) is not data:
                 event = sse(spoken)
+            if self._early is not None and not _says(chunk) and not self.assembler.finished:
+                self._early.append(event)
+                return None
+        if self._early is not None and data is not None:
+            event, self._early = b"".join([*self._early, event]), None
         if self.done or self.assembler.finished:
             self.held.append(event)
             return None
+        if data is not None:
+            self._exchange.begun = True
         return event
 
 
@@ -106,7 +117,7 @@ class Streamer:
         passes = exchange.dialect is None and exchange.route.passes_through(exchange.tools)
         try:
             return await (self._pass if passes else self._replayed)(request, exchange)
-        except (AgentGone, Refused):
+        except (AgentGone, Refused, AskAgain):
             raise
         except Exception:
             if exchange.out is None:
@@ -119,24 +130,24 @@ class Streamer:
         if exchange.route.trainable:
             options = sent.get("stream_options")
             sent["stream_options"] = {**(options if isinstance(options, dict) else {}), "include_usage": True}
-        out: web.StreamResponse | None = None
+        out = exchange.out
         handler = self._handler
-        body = msgspec.json.encode(sent)
+        body, key = msgspec.json.encode(sent), exchange.attempt.info.attempt_id
         try:
             async with handler.forwarder.post(
-                exchange.route, exchange.api, body, request.headers
+                exchange.route, exchange.api, body, request.headers, key
             ) as response:
                 if response.status != 200 or response.content_type != "text/event-stream":
                     head = {"Content-Type": response.headers.get("Content-Type", "application/json")}
                     raw = await handler.forwarder.read(response)
-                    return await self._whole(request, exchange, None, response.status, head, raw)
+                    return await self._whole(request, exchange, out, response.status, head, raw)
                 out = await self._open(request, exchange)
                 relay = await self._relay(out, exchange, response)
             return await self._close(out, exchange, relay)
         except EngineUnreachable as error:
             if out is None:
                 return await handler.unreachable(exchange, error)
-            return await self._break(out, exchange, error.code, str(error))
+            return await self._break(out, exchange, error.code, str(error), tokens=error.tokens)
         except BadAnswer as error:
             assert out is not None
             return await self._break(out, exchange, "bad-answer", str(error))
@@ -178,7 +189,7 @@ class Streamer:
         sent = exchange.sent
         sent.pop("stream_options", None)
         sent["stream"] = False
-        out: web.StreamResponse | None = None
+        out = exchange.out
         keep_alive = exchange.dialect.keep_alive if exchange.dialect else KEEP_ALIVE
         asking = asyncio.ensure_future(self._handler.ask(request, exchange))
         try:
@@ -190,7 +201,7 @@ class Streamer:
         except EngineUnreachable as error:
             if out is None:
                 return await self._handler.unreachable(exchange, error)
-            return await self._break(out, exchange, error.code, str(error))
+            return await self._break(out, exchange, error.code, str(error), tokens=error.tokens)
         except Refused as refused:
             return await self._refused(out, exchange, refused)
         finally:
@@ -228,6 +239,8 @@ class Streamer:
 
     # --------------------------------------------------------------------------------------------- pieces
     async def _open(self, request: web.Request, exchange: Exchange) -> web.StreamResponse:
+        if exchange.out is not None:  # by an earlier try
+            return exchange.out
         out = web.StreamResponse(headers=_HEADERS)
         exchange.out = out
         try:
@@ -237,9 +250,18 @@ class Streamer:
         return out
 
     async def _break(
-        self, out: web.StreamResponse, exchange: Exchange, code: str, message: str, last: bytes | None = None
+        self,
+        out: web.StreamResponse,
+        exchange: Exchange,
+        code: str,
+        message: str,
+        last: bytes | None = None,
+        *,
+        tokens: int = 0,
     ) -> web.StreamResponse:
         """The engine failed half-way: record what arrived, and end the stream with an error event."""
+        if (code := self._handler.tries.failed(exchange, code, tokens)) == GIVEN_UP:
+            last = None
         try:
             await self._handler.commit(exchange, stopped_calls(exchange, "error", f"{code}: {message}"))
         except Refused as refused:
@@ -276,6 +298,14 @@ class Streamer:
         error = error_body(status, code, message)
         await _write(out, exchange.dialect.error_event(status, error) if exchange.dialect else sse(error))
         return out
+
+
+def _says(chunk: Chunk) -> bool:
+    """Whether a chunk has a part of the answer in it; the first one often has but the role."""
+    return any(
+        choice.token_ids or choice.text or any(v for k, v in (choice.delta or {}).items() if k != "role")
+        for choice in chunk.choices
+    )
 
 
 async def _write(out: web.StreamResponse, data: bytes) -> None:

@@ -294,6 +294,7 @@ async def _upstream(plan: Plan, plugins: Plugins, stack: AsyncExitStack) -> Upst
     return Upstream(
         policy=POLICY,
         url=llm.endpoint,
+        replicas=llm.replicas,
         model=llm.model,
         api_key=llm.api_key,
         trainable=not plan.frozen,

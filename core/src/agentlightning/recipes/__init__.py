@@ -11,10 +11,11 @@ from typing import Any
 
 from agentlightning.recipes.grpo import GRPO
 from agentlightning.recipes.make import FIELDS, make
+from agentlightning.recipes.ppo import PPO
 from agentlightning.recipes.rloo import RLOO
 from agentlightning.types import Recipe
 
-RECIPES: Mapping[str, Callable[..., Recipe]] = {"grpo": GRPO, "rloo": RLOO}
+RECIPES: Mapping[str, Callable[..., Recipe]] = {"grpo": GRPO, "ppo": PPO, "rloo": RLOO}
 """The built-in recipes by name."""
 
 
@@ -26,4 +27,4 @@ def get(name: str, /, recipes: Mapping[str, Callable[..., Recipe]] = RECIPES, **
     return factory(**overrides)
 
 
-__all__ = ["FIELDS", "GRPO", "RECIPES", "RLOO", "get", "make"]
+__all__ = ["FIELDS", "GRPO", "PPO", "RECIPES", "RLOO", "get", "make"]

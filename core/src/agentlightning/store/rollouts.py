@@ -272,17 +272,16 @@ class Rollouts(Core):
                 query = query.where(_t.c[name] == value)
         if status is not None:
             query = query.where(_t.c.status.in_([RolloutStatus(s).value for s in status]))
-        ids = None if rollout_ids is None else json.dumps(list(rollout_ids))
-        if ids is not None:
-            query = query.where(text("rollout_id IN (SELECT value FROM json_each(:ids))"))
+        if rollout_ids is not None:
+            among = text("rollout_id IN (SELECT value FROM json_each(:ids))")
+            query = query.where(among.bindparams(ids=json.dumps(list(rollout_ids))))
 
         def work() -> list[Rollout]:
             found = query
             if after is not None:
                 place = self._place(after)
                 found = query.where(_t.c.seq < place if back else _t.c.seq > place)
-            rows = self.db.all(sql(found)) if ids is None else self.db.all(sql(found), ids=ids)
-            return [rollout_of(row) for row in rows]
+            return [rollout_of(row) for row in self.db.all(sql(found))]
 
         return await self.writer.read(work)
 

@@ -20,7 +20,11 @@ class Recipe(Dumps, msgspec.Struct, kw_only=True, frozen=True):
     credit: str = "broadcast"
     """Credit rule: rewards → one number per call."""
     gamma: float = 1.0
-    """Discount of the rule ``discounted``, per later call."""
+    """Discount of the rule ``discounted``, per later call; with a critic that of GAE, per token, and none
+    of the rule.
+    """
+    lam: float = 1.0
+    """λ of generalised advantage estimation (arXiv 1506.02438), which needs a critic."""
     baseline: str = "group"
     """``group`` (mean of the group), ``rloo`` (mean of the others), ``batch``, ``none``, or a plugin's."""
     group_by: list[str] = msgspec.field(default_factory=lambda: ["group"])
@@ -52,6 +56,9 @@ class Recipe(Dumps, msgspec.Struct, kw_only=True, frozen=True):
     top_p: float = 1.0
     top_k: int = -1
     critic: bool = False
+    """Advantages come from a value model (GAE); a call's credit is the return it learns
+    (:mod:`.credit.critic`).
+    """
     merge: bool = True
     """Merge calls that extend each other into one row."""
     extra: dict[str, Any] = {}

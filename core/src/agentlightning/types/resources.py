@@ -14,6 +14,9 @@ class LLM(Model, tag="llm", tag_field="resource_type"):
     model: str
     api_key: str | None = None
     sampling_parameters: dict[str, Any] = {}
+    replicas: list[str] = []
+    """Further base URLs at which the same model is served. They are for a gateway, which keeps the calls of
+    an attempt at one of them all; an agent knows one address."""
 
     def get_base_url(self, rollout_id: str | None = None, attempt_id: str | None = None) -> str:
         """The URL for an OpenAI client. The attempt travels in the key, not in the URL."""

@@ -1,10 +1,11 @@
 """The local driver: serves the policy, and for each step collects rows, updates the weights and publishes
 them.
 
-``run`` is the loop, top to bottom. Invariants: the engine serves version n + 1 before step n is reported; the
-rows of a step were sampled by the version that is served while they are collected; a step that is reported is
-in the next checkpoint; everything that computes runs in one worker thread, so the event loop stays free for
-gateway and runner.
+``run`` is the loop, top to bottom. Invariants: the engine serves version n + 1 before step n is reported, and
+serves all the while (calls under way when new weights come stand still for as long as these are loaded); the
+rows of a step were sampled by the version that is served while they are collected, or by one before it, as
+far as the recipe's ``staleness`` goes; a step that is reported is in the next checkpoint; everything that
+computes runs in one worker thread, so the event loop stays free for gateway and runner.
 """
 
 from __future__ import annotations
@@ -35,13 +36,15 @@ from .checkpoint import (
     save_checkpoint,
     saved_steps,
 )
+from .engines import Engines
 from .export import export_policy
 from .honours import HONOURS, refuse
 from .invariance import network_of
 from .model import LanguageModel
 from .options import Options, pick_device, read_options
+from .orders import PauseMode
 from .policy import Policy, fingerprint, state_bytes
-from .serving import Refused, Serving, load, make_engine
+from .serving import Refused, load, make_engines
 from .update import Updater
 
 log = logging.getLogger(__name__)
@@ -76,7 +79,7 @@ class LocalDriver:
         self._policy: Policy | None = None
         self._reference: LanguageModel | None = None
         self._updates: Updater | None = None
-        self._engine: Serving | None = None
+        self._engines: Engines | None = None
         self._closed = False
         self._algorithms_before: bool | None = None
         """Torch's setting before we changed it."""
@@ -85,8 +88,8 @@ class LocalDriver:
     async def start(self) -> LLM:
         """Load the policy and serve it as version 0. Raises UsageError for a folder that cannot be used."""
         await self._call(self._open)
-        assert self._engine is not None  # else _open has raised
-        return LLM(endpoint=f"{self._engine.address}/v1", model=self.name)
+        assert self._engines is not None  # else _open has raised
+        return self._engines.llm(self.name)
 
     @property
     def version(self) -> int:
@@ -141,8 +144,8 @@ class LocalDriver:
         if self._closed:
             return
         self._closed = True
-        if self._engine is not None:  # it ends what the worker may be waiting for: a start, new weights
-            await asyncio.to_thread(self._engine.close)
+        if self._engines is not None:  # it ends what the worker may be waiting for: a start, new weights
+            await asyncio.to_thread(self._engines.close)
         last = self._worker.submit(self._shut)
         self._worker.shutdown(wait=False)
         await asyncio.shield(asyncio.wrap_future(last))
@@ -152,7 +155,7 @@ class LocalDriver:
         return await asyncio.get_running_loop().run_in_executor(self._worker, function, *args)
 
     def _open(self) -> None:
-        if self._engine is not None:
+        if self._engines is not None:
             raise RuntimeError(f"the driver of policy {self.name!r} has been started already")
         o = self.options
         self._still_open()
@@ -166,9 +169,9 @@ class LocalDriver:
         self._policy = load(self.path, device, "float32")
         if o.deterministic:
             network_of(self._policy.model)
-        engine = self._engine = make_engine(self.path, self.name, o, self._policy)
+        engines = self._engines = make_engines(self.path, self.name, o, self._policy)
         self._still_open()
-        engine.start()
+        engines.start()
         self._still_open()
 
     def _still_open(self) -> None:
@@ -178,9 +181,9 @@ class LocalDriver:
 
     def _shut(self) -> None:
         """The worker's last job: whatever it started before is there now, and ends here."""
-        engine, self._engine = self._engine, None
-        if engine is not None:
-            engine.close()
+        engines, self._engines = self._engines, None
+        if engines is not None:
+            engines.close()
         if self._algorithms_before is not None:
             torch.use_deterministic_algorithms(self._algorithms_before)
 
@@ -248,8 +251,11 @@ class LocalDriver:
         return metrics
 
     def _publish(self, version: int) -> None:
-        assert self._engine is not None
-        self._version = self._engine.update(state_bytes(self._loaded().model), version)
+        assert self._engines is not None
+        # Calls of later steps may be under way, and one that straddles an update counts as its older version.
+        # Where tokens may be stale, nobody waits until the longest of these answers is complete.
+        mode: PauseMode = "hold" if self.recipe.staleness else "drain"
+        self._version = self._engines.update(state_bytes(self._loaded().model), version, mode)
 
     def _report(
         self, job: Job, step: int, batch: Batch, metrics: Mapping[str, float], seconds: dict[str, float]

@@ -15,13 +15,14 @@ HONOURS = frozenset(
         "staleness", "drop_zero_spread", "temperature", "merge",
     }
 )  # fmt: skip
-"""Recipe fields that this driver implements. Not: ``critic`` (no value head), ``top_p`` and ``top_k`` (see
-``refuse``).
+"""Recipe fields that this driver implements. Not: ``critic`` and ``lam`` (no value head), ``top_p`` and
+``top_k`` (see ``refuse``).
 """
 
 _PART = "tokens sampled from a part of the distribution have probabilities that no update computes"
 REFUSES = {
-    "critic": "there is no value head",
+    "critic": "there is no value head; the driver `verl` trains one",
+    "lam": "it is a critic's",
     "top_p": _PART,
     "top_k": _PART,
     "extra": "it means nothing to the local driver",
@@ -35,7 +36,10 @@ def refuse(recipe: Recipe) -> None:
     """Raise ValueError for a recipe that would not be carried out as written; the text says why."""
     where = f"recipe {recipe.name!r}"
     if recipe.critic:
-        raise ValueError(f"{where}: critic = True needs a value head, which the local driver does not have")
+        raise ValueError(
+            f"{where}: critic = True needs a value head, which the local driver does not have; "
+            "train it with the driver verl"
+        )
     if recipe.loss not in LOSSES:
         raise ValueError(f"{where}: loss {recipe.loss!r} is not one of {sorted(LOSSES)}")
     if recipe.top_p != 1.0 or recipe.top_k > 0:

@@ -47,12 +47,15 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """CPU threads of the update."""
     engine: Literal["process", "thread"] = "process"
     """Where the policy is served: a child process, or a thread of this one (for tests and debuggers)."""
+    engines: int = 1
+    """Engine processes that serve the policy, each with its own copy of the weights: more answers at a time
+    on a machine with cores to spare. The calls of an attempt keep to one."""
     engine_threads: int | None = None
-    """CPU threads of the engine process; ``None``: as ``threads``, or 1 when ``deterministic``, whose small
+    """CPU threads of an engine process; ``None``: as ``threads``, or 1 when ``deterministic``, whose small
     products gain little from a second core and lose much where others want that core too.
     """
     slots: int = 64
-    """Conversations that the engine runs at a time."""
+    """Conversations that an engine runs at a time."""
     max_len: int | None = None
     """Tokens of prompt and answer together; ``None``: what the policy allows, at most 2048."""
     reference: str | None = None
@@ -76,7 +79,7 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """Steps between digests of the parameters; 0: none (each step when ``deterministic``)."""
 
     def __post_init__(self) -> None:
-        for name in ("micro_tokens", "threads", "slots", "keep"):
+        for name in ("micro_tokens", "threads", "engines", "slots", "keep"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         for name in ("warmup", "save_every", "digest_every", "weight_decay"):
@@ -88,6 +91,8 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
             raise ValueError(f"clip_norm must be positive (or null for no clipping), got {self.clip_norm}")
         if self.deterministic and self.dtype != "float32":
             raise ValueError(f"deterministic needs dtype float32, got {self.dtype}")
+        if self.engines > 1 and self.engine == "thread":
+            raise ValueError(f"engines must be 1 with engine: thread, got {self.engines}")
         if self.dtype not in DTYPES:
             raise ValueError(f"dtype {self.dtype!r} is not one of {sorted(DTYPES)}")
 

@@ -19,6 +19,7 @@ from queue import Empty, Queue
 from typing import IO, Any
 from urllib.parse import urlencode, urlsplit
 
+from .orders import PauseMode
 from .request import EngineError
 
 _TAIL = 4000
@@ -69,7 +70,7 @@ class EngineProcess:
             raise
         return self.address
 
-    def update(self, state: bytes, version: int, mode: str = "drain") -> int:
+    def update(self, state: bytes, version: int, mode: PauseMode = "drain") -> int:
         """Send weights (safetensors bytes, see ``policy.state_bytes``); returns the version that is now
         served.
         """

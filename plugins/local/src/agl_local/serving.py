@@ -9,13 +9,14 @@ import asyncio
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import torch
 
 from agentlightning.types import LLM, UsageError
 
 from .config import ConfigError, read_json
+from .engines import Engines, Serving
 from .options import Options, pick_device, read_options
 from .policy import Policy, load_policy
 from .process import EngineProcess
@@ -29,16 +30,6 @@ class Refused(UsageError, ValueError):
     """A recipe or a policy that this driver cannot work with, and why."""
 
 
-class Serving(Protocol):
-    """What is asked of an engine, wherever it runs."""
-
-    address: str
-
-    def start(self) -> str: ...
-    def update(self, state: bytes, version: int) -> int: ...
-    def close(self) -> None: ...
-
-
 def load(path: Path, device: str | torch.device, dtype: str) -> Policy:
     """``load_policy``, whose complaints about the folder are ones that a person can mend."""
     try:
@@ -50,8 +41,12 @@ def load(path: Path, device: str | torch.device, dtype: str) -> Policy:
         raise Refused(f"{where}{error}") from error
 
 
-def make_engine(path: Path, name: str, o: Options, loaded: Policy | None = None) -> Serving:
-    """The engine of a policy folder, not started. ``loaded``: the policy in float32, if it is in memory."""
+def make_engines(path: Path, name: str, o: Options, loaded: Policy | None = None) -> Engines:
+    """The engines of a policy folder, not started. ``loaded``: the policy in float32, if it is in memory."""
+    return Engines([_make_engine(path, name, o, loaded) for _ in range(o.engines)])
+
+
+def _make_engine(path: Path, name: str, o: Options, loaded: Policy | None) -> Serving:
     device = pick_device(o.device)
     if o.engine == "thread":
         fits = loaded is not None and o.dtype == "float32"
@@ -82,25 +77,24 @@ class LocalServer:
         self.path = Path(policy)
         self.name = name
         self.options: Options = read_options(options)
-        self._engine: Serving | None = None
+        self._engines: Engines | None = None
         self._closed = False
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="local-server")
 
     async def start(self) -> LLM:
         """Serve it. Raises UsageError for a folder that cannot be used."""
         try:
-            address = await self._call(self._open)
+            return await self._call(self._open)
         except (ConfigError, EngineError) as error:
             raise Refused(f"policy {self.name!r} ({self.path}) cannot be served: {error}") from error
-        return LLM(endpoint=f"{address}/v1", model=self.name)
 
     async def close(self) -> None:
         """Stop the engine, also one that is still starting. Idempotent."""
         if self._closed:
             return
         self._closed = True
-        if self._engine is not None:
-            await asyncio.to_thread(self._engine.close)
+        if self._engines is not None:
+            await asyncio.to_thread(self._engines.close)
         last = self._worker.submit(self._shut)
         self._worker.shutdown(wait=False)
         await asyncio.shield(asyncio.wrap_future(last))
@@ -108,16 +102,17 @@ class LocalServer:
     async def _call(self, function: Callable[..., T], *args: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._worker, function, *args)
 
-    def _open(self) -> str:
-        if self._engine is not None or self._closed:
+    def _open(self) -> LLM:
+        if self._engines is not None or self._closed:
             raise RuntimeError(f"the server of policy {self.name!r} has been started or closed already")
         read_json(self.path / "config.json")  # what is no policy's folder is said here, not by a child
-        engine = self._engine = make_engine(self.path, self.name, self.options)
+        engines = self._engines = make_engines(self.path, self.name, self.options)
         if self._closed:  # while the policy was loaded
             raise RuntimeError(f"the server of policy {self.name!r} has been closed")
-        return engine.start()
+        engines.start()
+        return engines.llm(self.name)
 
     def _shut(self) -> None:
-        engine, self._engine = self._engine, None
-        if engine is not None:
-            engine.close()
+        engines, self._engines = self._engines, None
+        if engines is not None:
+            engines.close()

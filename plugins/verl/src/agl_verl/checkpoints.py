@@ -13,15 +13,17 @@ from typing import Any
 
 from agentlightning.types import UsageError
 
+from .shape import Shape
+
 STATE = "job.json"
 WEIGHTS = Path("actor") / "huggingface"
 
 
 class Checkpoints:
-    """Those in ``folder``, each ``global_step_<finished steps>`` as verl names them."""
+    """Those in ``folder``, each ``global_step_<finished steps>`` as verl names them, of one ``shape``."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, shape: Shape | None = None) -> None:
+        self.folder, self.shape = folder, shape or Shape()
 
     def place(self, step: int) -> Path:
         """The folder of a checkpoint."""
@@ -33,11 +35,15 @@ class Checkpoints:
         return sorted(int(name) for name in found if name.isdigit())
 
     def back_to(self, step: int | None) -> int | None:
-        """The last whole one, or that of ``step``; ``None`` if there is none. Later ones are deleted."""
+        """The last whole one, or that of ``step``; ``None`` if there is none. Later ones are deleted.
+        UsageError for one that is not there, or of another shape.
+        """
         steps = self.steps()
         if step is not None and step and step not in steps:
             raise UsageError(f"{self.folder}: there is no checkpoint of step {step}; there is {steps}")
         chosen = step if step is not None else (steps[-1] if steps else None)
+        if chosen and (why := self.shape.differs(self.place(chosen))):
+            raise UsageError(f"checkpoint {self.place(chosen)}: {why}")
         for later in self.folder.glob("global_step_*"):
             name = later.name.rpartition("_")[2]
             if name.isdigit() and int(name) > (chosen or 0):
@@ -51,10 +57,17 @@ class Checkpoints:
         return found
 
     def complete(self, step: int, state: dict[str, Any]) -> bool:
-        """Put ``state`` beside what verl saved; whether it had saved this step."""
+        """Put ``state`` beside what verl saved; whether it had saved this step. UsageError if a part of it is
+        not here.
+        """
         place = self.place(step)
         if not place.is_dir():
             return False
+        if missing := self.shape.lacks(place):
+            raise UsageError(
+                f"checkpoint {place}: verl has saved it, but there is no {missing} here; all nodes must "
+                "share the run's folder"
+            )
         passing = place / f"{STATE}.tmp"
         with passing.open("w") as file:
             json.dump(state, file)

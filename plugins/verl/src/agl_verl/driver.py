@@ -25,12 +25,15 @@ from agentlightning.credit.digest import in_order, rows_digest
 from agentlightning.specs import Job
 from agentlightning.types import LLM, Batch, Recipe, StepReport, UsageError
 
+from . import critic
 from .channel import ADDRESS, SECRET, ChannelServer
 from .checkpoints import Checkpoints
 from .child import Child
+from .engines import key_of
 from .honours import HONOURS, plain, refuse
 from .options import Options, overrides, read_options
 from .rows import pack, step as rows_of
+from .shape import Shape
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +49,8 @@ class Collected:
     step: int
     batch: Batch
     optimizer_steps: int
+    stale: int
+    """Trained tokens of older versions."""
     seconds: float
     """That its rollouts took."""
     since: float
@@ -72,6 +77,7 @@ class VerlDriver:
         self.recipe = recipe
         self.seed = seed
         self.options: Options = read_options(options)
+        critic.check(recipe, self.options)
         self._scratch = Path(tempfile.mkdtemp(prefix="agl-verl-"))
         self._orders: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -83,6 +89,8 @@ class VerlDriver:
         self._step: Collected | None = None
         self._measured: dict[str, float] = {}
         self._failure: BaseException | None = None
+        self._paused = False
+        """verl's servers take no calls."""
 
     # ------------------------------------------------------------------------------------------ the driver
     async def start(self) -> LLM:
@@ -100,12 +108,14 @@ class VerlDriver:
                 "loaded": self._on_loaded,
                 "collect": self._on_collect,
                 "measured": self._on_measured,
+                "pause": self._on_pause,
+                "resume": self._on_resume,
                 "lost": self._on_lost,
                 "finished": self._on_finished,
             },
         )
         address = await self._server.start()
-        given = overrides(str(self.path), self.recipe, self.seed, self.options, str(self._scratch))
+        given = overrides(str(self.path), self.recipe, self.seed, self.options, str(self._scratch), self.name)
         environment = {
             ADDRESS: address,
             SECRET: secret,
@@ -120,7 +130,9 @@ class VerlDriver:
                 f"backend.options.python: {self.options.python} does not start: {error}"
             ) from None
         ready = await self._alive(self._ready, self.options.start_seconds)
-        return LLM(endpoint=f"{ready['addresses'][0]}/v1", model=self.name)
+        first, *others = (f"{address}/v1" for address in ready["addresses"])
+        key = key_of(secret) if self.options.engine == "vllm" else None
+        return LLM(endpoint=first, replicas=others, model=self.name, api_key=key)
 
     @property
     def version(self) -> int:
@@ -129,11 +141,15 @@ class VerlDriver:
 
     async def checkpoints(self, folder: Path) -> list[int]:
         """Finished steps of which the run in ``folder`` has a whole checkpoint."""
-        return Checkpoints(folder / "checkpoints").steps()
+        return self._kept(folder).steps()
+
+    def _kept(self, folder: Path) -> Checkpoints:
+        shape = Shape(self.options.ranks, self.recipe.critic, self.options.lora)
+        return Checkpoints(folder / "checkpoints", shape)
 
     async def resume(self, folder: Path, step: int | None = None) -> tuple[int, dict[str, Any]]:
         """Go on from the last whole checkpoint (or that of ``step``); ``(0, {})`` if there is none."""
-        checkpoints = Checkpoints(folder / "checkpoints")
+        checkpoints = self._kept(folder)
         found = checkpoints.back_to(step)
         if found is None:
             return 0, {}
@@ -147,7 +163,7 @@ class VerlDriver:
         if job.first_step >= job.steps:
             return
         self._job = job
-        self._checkpoints = Checkpoints(job.folder / "checkpoints")
+        self._checkpoints = self._kept(job.folder)
         every = self.options.save_every or job.steps
         await self._orders.put(
             {
@@ -158,7 +174,11 @@ class VerlDriver:
                 "loss": None if plain(self.recipe) else self.recipe.model_dump(),
             }
         )
-        await self._alive(self._finished)
+        try:
+            await self._alive(self._finished)
+        except BaseException:
+            await self._release()
+            raise
         await self._settle()
 
     async def export(self, folder: Path) -> Path:
@@ -198,16 +218,43 @@ class VerlDriver:
             step = int(said["step"]) - 1  # verl counts from one
             began = time.perf_counter()
             batch = await self._job.collect(step)
-            rows = rows_of(batch.rows, self.recipe, self.options.ranks)
+            rows = rows_of(batch.rows, self.recipe, self.options.ranks, self._version)
+            if step < self.options.critic_warmup:
+                rows.optimizer_steps = 0
             self._measured = {}
             self._step = Collected(
-                step, batch, rows.optimizer_steps, time.perf_counter() - began, time.perf_counter()
+                step,
+                batch,
+                rows.optimizer_steps,
+                sum(sum(row.stale) for row in rows.rows),
+                time.perf_counter() - began,
+                time.perf_counter(),
             )
             return pack(rows)
         except BaseException as error:
             self._failure = error
             await self._on_lost({"what": f"got no rows ({type(error).__name__})"})
             raise
+
+    async def _on_pause(self, said: dict[str, Any]) -> dict[str, Any]:
+        """verl's servers are about to give up what they were asked, or to sleep."""
+        self._paused = True
+        if self._job is not None:
+            await self._job.hold()
+        return {}
+
+    async def _on_resume(self, said: dict[str, Any]) -> dict[str, Any]:
+        """They serve the weights of the step that verl is at."""
+        if self._step is not None:
+            self._version = self._step.step + 1
+        await self._release()
+        return {}
+
+    async def _release(self) -> None:
+        """Let calls pass, if they were held."""
+        held, self._paused = self._paused, False
+        if held and self._job is not None:
+            await self._job.release()
 
     async def _on_measured(self, said: dict[str, Any]) -> dict[str, Any]:
         self._measured = said
@@ -230,6 +277,7 @@ class VerlDriver:
         done, self._step = self._step, None
         step, batch = done.step, done.batch
         self._version = step + 1
+        await self._release()  # its synchronous trainer wakes servers without a word; they are awake now
         found = self._metrics(done)
         updating = time.perf_counter() - done.since
         await self._job.report(
@@ -265,6 +313,7 @@ class VerlDriver:
         ours = {OURS[name]: value for name, value in numbers.items() if name in OURS}
         if tokens and "actor/entropy" in numbers:  # verl sums it, as it does the loss
             ours["entropy"] = numbers["actor/entropy"] / tokens
+        ours["tokens_stale"] = float(done.stale)
         ours["optimizer_steps"] = float(done.optimizer_steps - failed)
         ours["steps_skipped"] = float(failed)
         ours["skipped"] = float(not tokens)
@@ -311,5 +360,9 @@ OURS = {
     "actor/ppo_kl": "approx_kl",
     "actor/kl_reference": "kl_reference",
     "actor/lr": "lr",
+    "critic/vf_loss": "value_loss",
+    "critic/vf_explained_var": "value_explained",
+    "critic/vf_clipfrac": "value_clip_fraction",
+    "critic/grad_norm": "value_grad_norm",
 }
 """verl's name of a metric → the one that the local driver uses."""

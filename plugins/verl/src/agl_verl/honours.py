@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
+import math
+
+from agentlightning.credit.critic import check_critic
 from agentlightning.types import Recipe, UsageError
 
 HONOURS = frozenset(
     {
         "objective", "loss", "clip_low", "clip_high", "clip_ratio_c", "kl", "entropy", "epochs",
-        "minibatches",
+        "minibatches", "importance_cap", "critic", "lam",
         # Carried out by credit, whose rows verl takes as they are.
         "group_size", "credit", "gamma", "baseline", "group_by", "scale", "normalise", "constant",
-        "drop_zero_spread", "temperature", "merge",
+        "staleness", "drop_zero_spread", "temperature", "merge",
     }
 )  # fmt: skip
 """Recipe fields that this driver implements."""
 
 REFUSES = {
-    "staleness": "its trainer runs in synchronous mode, in which every token of a step is fresh",
-    "importance_cap": "it corrects stale tokens, and in verl's synchronous mode there are none",
-    "critic": "advantages come from credit; verl's critic would compute them from rewards that rows do not "
-    "carry",
     "top_p": "tokens sampled from a part of the distribution have probabilities that no update computes",
     "top_k": "tokens sampled from a part of the distribution have probabilities that no update computes",
     "extra": "it means nothing to verl",
@@ -39,18 +38,27 @@ def refuse(recipe: Recipe) -> None:
     for field, reason in REFUSES.items():
         if field in recipe.uses():
             raise Refused(f"{where}: {field} = {getattr(recipe, field)!r}: {reason}")
+    try:
+        check_critic(recipe)
+    except ValueError as error:
+        raise Refused(f"{where}: {error}") from None
     if recipe.loss not in LOSSES:
         raise Refused(f"{where}: loss {recipe.loss!r} is not one of {', '.join(LOSSES)}")
     for field in ("epochs", "minibatches"):
         if getattr(recipe, field) < 1:
             raise Refused(f"{where}: {field} = {getattr(recipe, field)}: must be at least 1")
+    if not 0 < (1.0 if recipe.importance_cap is None else recipe.importance_cap) < math.inf:
+        raise Refused(f"{where}: importance_cap = {recipe.importance_cap}: must be above 0, and finite")
 
 
 def plain(recipe: Recipe) -> bool:
     """Whether verl's own loss says the same as the recipe: its clipped surrogate, summed over the tokens.
 
     verl multiplies its KL and entropy terms with a sum over tokens that knows no weights, and its sequence
-    objectives take a row for a sequence, where credit means a call. Such recipes bring their loss
-    (``inside/loss.py``).
+    objectives take a row for a sequence, where credit means a call. With a critic, advantages are verl's,
+    and its loss knows no weights to go with them. A token of an older version was drawn with other logprobs
+    than those that verl computes before it updates. Such recipes bring their loss (``inside/loss.py``).
     """
-    return recipe.loss == "clip" and recipe.objective == "token" and not recipe.kl and not recipe.entropy
+    plain = recipe.loss == "clip" and recipe.objective == "token" and not recipe.critic
+    fresh = not recipe.staleness and recipe.importance_cap is None
+    return plain and fresh and not recipe.kl and not recipe.entropy

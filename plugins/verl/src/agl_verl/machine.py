@@ -24,13 +24,15 @@ def facts(options: Mapping[str, Any]) -> dict[str, str]:
     """Device, ranks and versions. OptionError for an interpreter that is not there or lacks something."""
     o = read_options(options)
     try:
-        done = subprocess.run([o.python, "-c", ASK, *WANTED], capture_output=True, timeout=60, check=True)
+        wanted = [*WANTED, *([] if o.engine == "embedded" else [o.engine])]
+        done = subprocess.run([o.python, "-c", ASK, *wanted], capture_output=True, timeout=60, check=True)
     except (OSError, subprocess.SubprocessError) as error:
         raise OptionError(f"backend.options.python: {o.python} cannot be asked for verl: {error}") from None
     found: dict[str, str | None] = json.loads(done.stdout.splitlines()[-1])
     if missing := [name for name, there in found.items() if there is None]:
         raise OptionError(
             f"backend.options.python: {o.python} has no {', '.join(missing)}: make an environment that has "
-            "with `scripts/environment verl`, or pip install 'agl-verl[cpu]'"
+            "with `scripts/environment verl`, or pip install 'agl-verl[cpu]'; for GPUs: scripts/setup_gpu.sh"
         )
-    return {"device": o.device, "ranks": str(o.ranks), **{name: str(there) for name, there in found.items()}}
+    about = {"device": o.device, "ranks": str(o.ranks), "engine": o.engine}
+    return {**about, **{name: str(there) for name, there in found.items()}}

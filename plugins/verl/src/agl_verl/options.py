@@ -11,6 +11,11 @@ import msgspec
 
 from agentlightning.types import Recipe, UsageError
 
+from . import cluster, critic, engines, modes
+from .engines import Engine
+from .lora import Lora, lines as lora_lines
+from .modes import Mode
+
 
 class OptionError(UsageError, ValueError):
     """An option that the driver does not have, or a value that cannot be used."""
@@ -23,20 +28,44 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """Interpreter of the environment that has verl; agents and their frameworks need not live in it."""
     device: Literal["cpu", "cuda"] = "cpu"
     ranks: int = 1
-    """Data-parallel training workers (FSDP)."""
+    """Data-parallel training workers (FSDP), on all nodes together."""
+    nodes: int = 1
+    """Ray nodes that share the ranks equally; more than one needs ``ray_address``."""
+    ray_address: str | None = None
+    """``HOST:PORT`` of a Ray cluster to join; ``None``: a Ray of the run's own, on this machine."""
+    mode: Mode = "sync"
+    """Whether calls under way wait for an update to end: see :mod:`agl_verl.modes`."""
+    engine_gpus: int = 0
+    """GPUs that engines have to themselves, in mode ``separate_async``."""
     lr: float = 1e-4
     """Learning rate of AdamW, constant."""
     weight_decay: float = 0.0
     betas: tuple[float, float] = (0.9, 0.999)
     clip_norm: float = 1.0
+    critic_lr: float | None = None
+    """Learning rate of a recipe's critic; ``None``: ``lr``."""
+    critic_warmup: int = 0
+    """First steps of a run that train the critic alone."""
     max_len: int = 2048
     """Tokens of prompt and answer together."""
     micro_tokens: int = 4096
     """Tokens of one forward pass of a worker."""
+    lora: Lora | None = None
+    """``{rank: 8, alpha: 16, targets: all-linear}``: train small matrices beside frozen weights."""
+    engine: Engine = "embedded"
+    """What serves the policy: agl-local's engine, or verl's own ``vllm`` or ``sglang`` servers on GPUs."""
+    engines: int = 1
+    """Embedded engines: that of rank 0, or of the first ranks, each with a copy of the weights."""
+    tensor_parallel: int = 1
+    """Ranks that one vLLM or SGLang server spans."""
+    engine_memory: float = 0.5
+    """Share of a GPU's memory that a vLLM or SGLang server takes."""
+    tool_parser: str | None = None
+    """vLLM's or SGLang's name for the way the model writes tool calls; ``None``: as Qwen does."""
     engine_threads: int | None = None
-    """Of the engine; ``None``: torch's own choice."""
+    """Of an embedded engine; ``None``: torch's own choice."""
     slots: int = 64
-    """Answers the engine writes at a time."""
+    """Answers that an engine writes at a time."""
     save_every: int = 0
     """Steps between checkpoints; there is always one after the last step."""
     keep: int = 2
@@ -59,10 +88,17 @@ def read_options(given: Mapping[str, Any] | None) -> Options:
         found = msgspec.convert(dict(given or {}), Options)
     except msgspec.ValidationError as error:
         raise OptionError(f"backend.options: {error}") from None
+    if found.critic_warmup < 0 or not (found.critic_lr is None or found.critic_lr > 0):
+        raise OptionError("backend.options: critic_warmup must be 0 or more, critic_lr above 0")
     if found.ranks < 1 or found.keep < 1 or found.save_every < 0 or found.lr <= 0:
         raise OptionError(
             "backend.options: ranks and keep must be 1 or more, save_every 0 or more, lr above 0"
         )
+    cluster.check(found)
+    engines.check(found)
+    modes.check(found)
+    if found.lora is not None:
+        found.lora.check()
     for line in found.overrides:
         key = line.partition("=")[0].lstrip("+~")
         for name, reason in REFUSED.items():
@@ -72,18 +108,30 @@ def read_options(given: Mapping[str, Any] | None) -> Options:
 
 
 REFUSED = {
-    "actor_rollout_ref.model.lora": "LoRA is not built: verl saves models with the adapters apart, which no "
-    "engine of ours loads",
+    **cluster.REFUSED,
+    **engines.REFUSED,
+    **modes.REFUSED,
+    "actor_rollout_ref.model.lora": "say it with the option lora: {rank, alpha, targets}; engine and export "
+    "get the sums then",
+    "actor_rollout_ref.model.target_modules": "say it with the option lora: {rank, alpha, targets}",
     "algorithm.adv_estimator": "advantages come from credit; choose them with the recipe",
+    "algorithm.gamma": "the recipe's gamma",
+    "algorithm.lam": "the recipe's lam",
+    "critic.enable": "a critic is the recipe's to have: ppo",
+    "critic.ppo_mini_batch_size": "mini-batches are counted, not sized: the recipe's minibatches",
+    "trainer.critic_warmup": "say it with the option critic_warmup",
     "actor_rollout_ref.rollout.n": "groups are made by the algorithm: the recipe's group_size",
     "trainer.use_v1": "the driver is written for verl's V1 trainer",
-    "trainer.v1.trainer_mode": "only verl's synchronous mode is built",
 }
 """Keys that would make a run another than it says, each with the reason."""
 
 
-def overrides(policy: str, recipe: Recipe, seed: int, o: Options, folder: str) -> list[str]:
-    """verl's configuration, line by line. ``folder``: for what is written before the run has one."""
+def overrides(
+    policy: str, recipe: Recipe, seed: int, o: Options, folder: str, name: str = "policy"
+) -> list[str]:
+    """verl's configuration, line by line. ``folder``: for what is written before the run has one; ``name``:
+    by which agents' calls ask for the policy.
+    """
     actor, rollout, reference = (f"actor_rollout_ref.{part}" for part in ("actor", "rollout", "ref"))
     lines = [
         f"actor_rollout_ref.model.path={policy}",
@@ -102,6 +150,8 @@ def overrides(policy: str, recipe: Recipe, seed: int, o: Options, folder: str) -
         f"data.max_response_length={o.max_len}",
         # Rows come with their advantages; the sum over all tokens of the step is the loss that credit means.
         "algorithm.adv_estimator=agl",
+        # It computes figures that a step without a trained token does not have; core corrects stale tokens.
+        "algorithm.rollout_correction=null",
         "algorithm.use_kl_in_reward=False",
         f"{actor}.loss_agg_mode=token-sum",
         f"{actor}.ppo_mini_batch_size=1",
@@ -124,11 +174,8 @@ def overrides(policy: str, recipe: Recipe, seed: int, o: Options, folder: str) -
         f"{actor}.optim.weight_decay={o.weight_decay}",
         f"{actor}.optim.betas=[{o.betas[0]},{o.betas[1]}]",
         f"{actor}.checkpoint.save_contents=[model,optimizer,extra,hf_model]",
-        f"{rollout}.name=embedded",
         f"{rollout}.n=1",
-        f"{rollout}.tensor_model_parallel_size=1",
         f"{rollout}.temperature={recipe.temperature}",
-        f"{rollout}.free_cache_engine=False",
         f"{rollout}.calculate_log_probs=True",
         f"{rollout}.log_prob_use_dynamic_bsz=True",
         f"{rollout}.log_prob_max_token_len_per_gpu={o.micro_tokens}",
@@ -136,17 +183,11 @@ def overrides(policy: str, recipe: Recipe, seed: int, o: Options, folder: str) -
         f"{reference}.log_prob_max_token_len_per_gpu={o.micro_tokens}",
         f"{rollout}.agent.num_workers=1",
         f"+{rollout}.agent.agent_loop_manager_class=agl_verl.inside.manager.Manager",
-        f"+{rollout}.engine_kwargs.embedded.slots={o.slots}",
-        f"+{rollout}.engine_kwargs.embedded.max_len={o.max_len}",
-        f"+{rollout}.engine_kwargs.embedded.device={o.device}",
+        *engines.lines(o, name),
         "reward.num_workers=1",
         f"trainer.device={o.device}",
-        f"trainer.n_gpus_per_node={o.ranks}",
-        "trainer.nnodes=1",
         "trainer.use_v1=True",
-        "trainer.v1.trainer_mode=sync",
-        "trainer.v1.sampler.custom_sampler.path=pkg://agl_verl.inside.sampler",
-        "trainer.v1.sampler.custom_sampler.name=StepBuffer",
+        *modes.lines(o),
         "trainer.logger=[file]",
         "trainer.project_name=agentlightning",
         "trainer.experiment_name=run",
@@ -156,14 +197,14 @@ def overrides(policy: str, recipe: Recipe, seed: int, o: Options, folder: str) -
         "trainer.total_epochs=1",
         f"trainer.default_local_dir={folder}",
         "transfer_queue.backend.SimpleStorage.num_data_storage_units=1",
-        "+ray_kwargs.ray_init.include_dashboard=False",
-        # Ray's own bookkeeping wants several logical CPUs a worker; too few, and it waits without a word.
-        f"ray_kwargs.ray_init.num_cpus={16 + 8 * o.ranks}",
+        *cluster.lines(o),
     ]
-    if o.engine_threads is not None:
-        lines.append(f"+{rollout}.engine_kwargs.embedded.threads={o.engine_threads}")
+    if o.lora is not None:
+        lines += lora_lines(o.lora, seed)
+    if recipe.critic:
+        lines += critic.lines(policy, recipe, seed, o)
     if o.device == "cpu":
-        lines += [*cpu(actor), *cpu(reference), f"+ray_kwargs.ray_init.num_gpus={o.ranks}"]
+        lines += [*cpu(actor), *cpu(reference)]
     return [*lines, *o.overrides]
 
 

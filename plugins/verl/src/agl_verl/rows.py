@@ -2,7 +2,8 @@
 
 A row's prompt ends where its first trained token begins; all behind it is the response, of which the mask
 says what is trained. A token carries its weight times its advantage: verl's loss sums over all tokens of the
-step, so the carrier's sum is what credit means, whatever the number of rows, micro-batches and ranks.
+step, so the carrier's sum is what credit means, whatever the number of rows, micro-batches and ranks. With a
+critic a token carries its reward instead, and its weight waits for the advantage that verl makes.
 Invariant: every trained token of the step is in exactly one row, with the ids that the engine sampled.
 """
 
@@ -13,9 +14,10 @@ from collections.abc import Sequence
 
 import msgspec
 
+from agentlightning.credit.critic import rewards
 from agentlightning.types import Recipe, Row, UsageError
 
-WEIGHTS, SEGMENTS = "agl_weights", "agl_segments"
+WEIGHTS, SEGMENTS, STALE = "agl_weights", "agl_segments", "agl_stale"
 """Names of the fields that verl does not know, and carries along to the loss."""
 OUTSIDE = -1
 """Segment of a token that no trained call wrote."""
@@ -29,13 +31,15 @@ class TrainRow(msgspec.Struct, array_like=True):
     mask: list[int]
     logprobs: list[float]
     carrier: list[float]
-    """Weight × advantage."""
+    """Weight × advantage; with a critic, the reward."""
     weights: list[float]
     segments: list[int]
     """Which call of the row wrote the token, for sequence objectives."""
     oldest: int
     newest: int
     """Policy versions that its trained tokens were sampled from."""
+    stale: list[int]
+    """1 where a trained token is not known to be of the version that is trained."""
 
 
 class Step(msgspec.Struct):
@@ -52,8 +56,10 @@ class CannotTrain(UsageError, ValueError):
     """A row that the loss would not treat as credit means it."""
 
 
-def train_row(row: Row, recipe: Recipe, scale: int = 1) -> TrainRow:
-    """``row`` for verl, its weights times ``scale``. Raises CannotTrain for what its loss would ignore."""
+def train_row(row: Row, recipe: Recipe, scale: int = 1, version: int = 0) -> TrainRow:
+    """``row`` for verl, its weights times ``scale``; ``version`` is trained. Raises CannotTrain for what its
+    loss would ignore.
+    """
     if row.allowed:
         raise CannotTrain(
             f"row {row.row_id}: its tokens were sampled by guided choice, whose mask verl's loss does not "
@@ -70,16 +76,18 @@ def train_row(row: Row, recipe: Recipe, scale: int = 1) -> TrainRow:
         raise CannotTrain(f"row {row.row_id} {what}")
     versions = [v for v, trained in zip(row.versions, row.mask, strict=True) if trained and v >= 0] or [0]
     weights = [scale * w for w in row.weights]
+    carrier = rewards(row) if recipe.critic else [w * a for w, a in zip(weights, row.advantages, strict=True)]
     return TrainRow(
         prompt=row.token_ids[:start],
         response=row.token_ids[start:],
         mask=row.mask[start:],
         logprobs=row.logprobs[start:],
-        carrier=[w * a for w, a in zip(weights[start:], row.advantages[start:], strict=True)],
+        carrier=carrier[start:],
         weights=weights[start:],
         segments=_segments(row, recipe)[start:],
         oldest=min(versions),
         newest=max(versions),
+        stale=[int(on and v != version) for on, v in zip(row.mask, row.versions, strict=True)][start:],
     )
 
 
@@ -96,8 +104,9 @@ def _segments(row: Row, recipe: Recipe) -> list[int]:
     return found
 
 
-def step(rows: Sequence[Row], recipe: Recipe, ranks: int = 1) -> Step:
-    """The step's rows that have a trained token, and how many of them each optimizer step gets.
+def step(rows: Sequence[Row], recipe: Recipe, ranks: int = 1, version: int = 0) -> Step:
+    """The step's rows that have a trained token, and how many of them each optimizer step gets; ``version``
+    is trained.
 
     verl's mini-batches have equal numbers of rows, a multiple of ``ranks``. With k of them each optimizer
     step sees about a k-th of the weights, so these are multiplied by k: a gradient's norm means the same
@@ -106,10 +115,19 @@ def step(rows: Sequence[Row], recipe: Recipe, ranks: int = 1) -> Step:
     wanted = [row for row in rows if row.trained_tokens]
     share = max(1, math.ceil(len(wanted) / (ranks * recipe.minibatches))) * ranks
     count = max(1, math.ceil(len(wanted) / share))
-    made = [train_row(row, recipe, count) for row in wanted]
-    regular = bool(recipe.kl or recipe.entropy)
-    live = any(regular or any(row.carrier) for row in made)
-    return Step(made, share, recipe.epochs * count if live else 0)
+    made = [train_row(row, recipe, count, version) for row in wanted]
+    return Step(made, share, recipe.epochs * count if _pulls(made, recipe) else 0)
+
+
+def _pulls(rows: Sequence[TrainRow], recipe: Recipe) -> bool:
+    """Whether the rows have a gradient. A critic sees differences where rewards are equal, but none in a
+    single token.
+    """
+    if rows and (recipe.kl or recipe.entropy):
+        return True
+    if recipe.critic:
+        return sum(sum(row.mask) for row in rows) > 1
+    return any(any(row.carrier) for row in rows)
 
 
 def pack(value: Step) -> bytes:

@@ -12,24 +12,34 @@ import torch
 import transfer_queue as tq
 
 from agl_verl.channel import Channel
+from agl_verl.rows import STALE
 
 
 def tell(keys: list[str]) -> None:
     """Tell the driver what the rows ``keys`` of this step say."""
-    fields = ["old_log_probs", "rollout_log_probs", "response_mask"]
+    fields = ["old_log_probs", "rollout_log_probs", "response_mask", STALE]
     data = tq.kv_batch_get(keys=keys, partition_id="train", select_fields=fields)
     Channel().ask("measured", **measure(*(data[name].unbind() for name in fields)))
 
 
 def measure(
-    ours: Iterable[torch.Tensor], captured: Iterable[torch.Tensor], masks: Iterable[torch.Tensor]
+    ours: Iterable[torch.Tensor],
+    captured: Iterable[torch.Tensor],
+    masks: Iterable[torch.Tensor],
+    stale: Iterable[torch.Tensor],
 ) -> dict[str, float]:
-    """Largest and mean difference over the trained tokens; empty if there are none."""
-    gaps = torch.cat([(a - b)[m.bool()].abs() for a, b, m in zip(ours, captured, masks, strict=True)])
-    if not len(gaps):
-        return {}
-    return {
-        "logprob_gap_max": float(gaps.max()),
-        "logprob_gap_mean": float(gaps.mean()),
-        "logprob_gap_tokens": float(len(gaps)),
-    }
+    """Largest and mean difference over the trained tokens, those of older versions apart: theirs is what the
+    policy has learned since. Nothing is said of what there is none of.
+    """
+    gaps, old = [], []
+    for a, b, mask, row in zip(ours, captured, masks, stale, strict=True):
+        on = mask.bool()
+        gaps.append((a - b)[on].abs())
+        old.append(row[on].bool())
+    every, late = torch.cat(gaps), torch.cat(old)
+    found: dict[str, float] = {}
+    for name, of in (("logprob_gap", every[~late]), ("logprob_gap_stale", every[late])):
+        if len(of):
+            found |= {f"{name}_max": float(of.max()), f"{name}_mean": float(of.mean())}
+            found[f"{name}_tokens"] = float(len(of))
+    return found

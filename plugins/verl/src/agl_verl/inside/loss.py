@@ -1,4 +1,5 @@
-"""The loss of recipes that verl's own cannot say: weighted KL and entropy, calls as sequences, no ratio.
+"""The loss of recipes that verl's own cannot say: weighted KL and entropy, calls as sequences, no ratio,
+tokens of older versions.
 
 The formula is :mod:`agl_local.loss`, the one file in which it is written down; here verl's tensors become its
 terms. verl calls a loss with what the model computed for a micro-batch and that micro-batch's fields, ours
@@ -17,7 +18,7 @@ from verl.workers.utils.padding import no_padding_2_padding
 
 from agentlightning.types import Recipe
 from agl_local.loss import Terms, policy_loss
-from agl_verl.rows import SEGMENTS, WEIGHTS
+from agl_verl.rows import SEGMENTS, STALE, WEIGHTS
 
 
 class RecipeLoss:
@@ -35,7 +36,8 @@ class RecipeLoss:
         if not len(logp):  # nothing but padding; the gradient has to be there, and is zero
             nothing = model_output["log_probs"].values().sum() * 0.0
             return nothing, {"actor/pg_loss": Metric(AggregationType.SUM, nothing)}
-        terms = terms_of(data, masks, logp, model_output.get("entropy") if self.recipe.entropy else None)
+        entropy = model_output.get("entropy") if self.recipe.entropy else None
+        terms = terms_of(data, masks, logp, entropy, self.recipe.critic)
         found = policy_loss(terms, self.recipe)
         total = found.total * data["dp_size"]
         metrics = {
@@ -48,20 +50,28 @@ class RecipeLoss:
         return total, metrics
 
 
-def terms_of(data: Any, masks: list[torch.Tensor], logp: torch.Tensor, entropy: Any) -> Terms:
-    """The loss's terms for the trained tokens of a micro-batch."""
+def terms_of(
+    data: Any, masks: list[torch.Tensor], logp: torch.Tensor, entropy: Any, unweighted: bool = False
+) -> Terms:
+    """The loss's terms for the trained tokens of a micro-batch. ``unweighted``: its advantages are a
+    critic's; else weights are in them.
+    """
     weights = flat(data[WEIGHTS].unbind(), masks)
     carrier = flat(data["advantages"].unbind(), masks)
     numbers = [flat([row], [mask]) for row, mask in zip(data[SEGMENTS].unbind(), masks, strict=True)]
     calls = torch.cat([torch.stack([torch.full_like(n, i), n], 1) for i, n in enumerate(numbers)])
+    proximal, captured, stale = (
+        flat(data[name].unbind(), masks) for name in ("old_log_probs", "rollout_log_probs", STALE)
+    )
     reference = flat(data["ref_log_prob"].unbind(), masks) if "ref_log_prob" in data.keys() else None  # noqa: SIM118
     return Terms(
         logp=logp,
-        old=flat(data["old_log_probs"].unbind(), masks),
-        advantages=torch.where(weights > 0, carrier / weights, 0.0),
+        old=torch.where(stale.bool(), captured, proximal),
+        advantages=carrier if unweighted else torch.where(weights > 0, carrier / weights, 0.0),
         weights=weights,
         segments=torch.unique(calls, dim=0, return_inverse=True)[1],
-        stale=torch.zeros_like(logp, dtype=torch.bool),
+        stale=stale.bool(),
+        proximal=proximal,
         reference=reference,
         entropy=None if entropy is None else flat(no_padding_2_padding(entropy, data), masks),
     )

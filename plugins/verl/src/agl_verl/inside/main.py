@@ -4,7 +4,7 @@ it.
     python -m agl_verl.inside.main        (configuration as JSON on the first line of standard input)
 
 Its standard input stays open for as long as the driver lives; when it ends, so do the engine, Ray and this
-process.
+process. A cluster that was joined loses this run's actors, and stands.
 """
 
 from __future__ import annotations
@@ -20,22 +20,6 @@ from agl_verl.channel import Channel
 
 PATIENCE = 15.0
 """Seconds that Ray may take to end by itself; less than the driver gives us."""
-
-
-class Kept:
-    """verl's task runner, kept: the engine must serve until the driver is done."""
-
-    def __init__(self, runner: Any) -> None:
-        self._runner = runner
-        self.handle: Any = None
-
-    def remote(self) -> Any:
-        """As the actor class does."""
-        self.handle = self._runner.remote()
-        return self.handle
-
-    def options(self, **given: Any) -> Kept:
-        return Kept(self._runner.options(**given))
 
 
 def configuration(overrides: list[str]) -> Any:
@@ -69,8 +53,11 @@ def main() -> int:
         return 3
     from verl.trainer.main_ppo import TaskRunnerV1, run_ppo
 
-    runner = Kept(TaskRunnerV1)
-    run_ppo(configuration(order["overrides"]), task_runner_class=runner)
+    from agl_verl.inside.cluster import Kept, told
+
+    config = told(configuration(order["overrides"]))
+    runner = Kept(TaskRunnerV1, config)  # held until the end: the engine is verl's, and goes with it
+    run_ppo(config, task_runner_class=runner)
     Channel().ask("finished")
     threading.Event().wait()  # the engine serves on; see _until_end
     return 0

@@ -2,8 +2,7 @@
 
 verl calls ``create`` when engine and workers stand, and ``generate_sequences`` at the beginning of each step.
 The manager tells the driver where the engine is, does what it orders before the training begins (load a
-checkpoint), and fetches each step's rows. Invariant: what verl trains in a step are exactly the rows that
-were collected for it.
+checkpoint), and takes note of each step; its rows are fetched when verl samples them (``sampler.py``).
 """
 
 from __future__ import annotations
@@ -11,17 +10,12 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import transfer_queue as tq
-from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
 from agl_verl.channel import Channel
 from agl_verl.inside.replica import ENGINES
 from agl_verl.inside.sampler import StepBuffer
+from agl_verl.inside.trajectories import forget
 from agl_verl.inside.watch import Watch, everybody
-from agl_verl.rows import SEGMENTS, WEIGHTS, TrainRow, unpack
-
-EMPTY = TrainRow([0], [0], [0], [0.0], [0.0], [0.0], [-1], 0, 0)
-"""Stands for a step in which nothing is trained: verl cannot go on without a row."""
 
 
 class Manager:
@@ -54,6 +48,7 @@ class Manager:
                 settings = self._config.trainer
                 settings.default_local_dir, settings.save_freq = order["checkpoints"], order["save_every"]
                 settings.max_actor_ckpt_to_keep = None  # the driver removes what is superfluous
+                settings.max_critic_ckpt_to_keep = None
                 if order["loss"] is not None:
                     from agl_verl.inside.loss import RecipeLoss
 
@@ -68,16 +63,15 @@ class Manager:
     def _load(self, trainer: Any, path: str) -> None:
         """Weights, optimizer and random states of a checkpoint, and the engine with these weights."""
         self._config.trainer.resume_mode, self._config.trainer.resume_from_path = "resume_path", path
+        trainer.checkpoint_manager.sleep_replicas()  # as verl does before it loads: they share its GPUs
         trainer._load_checkpoint()
+        forget()
         trainer.on_init_end()
 
     def generate_sequences(self, prompts: Any) -> None:
-        """The rows of a step, put where verl looks for them. Blocks until its rollouts have ended."""
+        """A step begins; its rollouts are the algorithm's."""
         uid, step = str(_value(prompts["uid"])), int(_value(prompts["global_steps"]))
-        found = unpack(self._channel.ask("collect", step=step))
-        StepBuffer.step = found
-        put(uid, step, found.rows or [EMPTY])
-        tq.kv_put(key=uid, partition_id="train", tag={"status": "finished"})
+        StepBuffer.asked.append((uid, step))
 
 
 def _value(column: Any) -> Any:
@@ -86,41 +80,3 @@ def _value(column: Any) -> Any:
         return column
     first = column.reshape(-1)[0].item() if isinstance(column, torch.Tensor) else column[0]
     return getattr(first, "data", first)
-
-
-def put(uid: str, step: int, rows: list[TrainRow]) -> None:
-    """Rows as verl's trajectories of prompt ``uid``."""
-    fields, tags = [], []
-    for row in rows:
-        whole = row.prompt + row.response
-        mask = torch.tensor(row.mask)
-        fields.append(
-            {
-                "prompts": torch.tensor(row.prompt),
-                "responses": torch.tensor(row.response),
-                "input_ids": torch.tensor(whole),
-                "position_ids": torch.arange(len(whole)),
-                "response_mask": mask,
-                "loss_mask": mask,
-                "rollout_log_probs": torch.tensor(row.logprobs, dtype=torch.float32),
-                "rm_scores": torch.tensor(row.carrier, dtype=torch.float32),
-                WEIGHTS: torch.tensor(row.weights, dtype=torch.float32),
-                SEGMENTS: torch.tensor(row.segments),
-                "uid": uid,
-                "num_turns": 1,
-                "extra_fields": {"reward_extra_info": {}},
-            }
-        )
-        tags.append(
-            {
-                "status": "success",
-                "prompt_len": len(row.prompt),
-                "response_len": len(row.response),
-                "seq_len": len(whole),
-                "global_steps": step,
-                "min_global_steps": row.oldest,
-                "max_global_steps": row.newest,
-            }
-        )
-    keys = [f"{uid}_{number}_0" for number in range(len(rows))]
-    tq.kv_batch_put(keys=keys, fields=list_of_dict_to_tensordict(fields), tags=tags, partition_id="train")

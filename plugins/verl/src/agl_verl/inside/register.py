@@ -40,13 +40,31 @@ def carried(
     return advantages, advantages
 
 
+def critic() -> None:
+    """``algorithm.adv_estimator=gae``, which also tells the driver what every step does, and value models."""
+    from verl.trainer.ppo import core_algos
+    from verl.workers.engine import EngineRegistry
+    from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithValueHead
+
+    from agl_verl.inside.critic import estimating, valued
+
+    core_algos.compute_gae_advantage_return = estimating(core_algos.compute_gae_advantage_return)
+    ours = valued(tapped(FSDPEngineWithValueHead, "critic"))
+    on_cpu = os.environ.get("VERL_PLATFORM") == "cpu"
+    # The key of verl's own names no vendor, and is asked after one that does.
+    where = {"device": "cpu"} if on_cpu else {"device": "cuda", "vendor": "nvidia"}
+    EngineRegistry.register(model_type="value_model", backend=["fsdp", "fsdp2"], **where)(ours)
+
+
 def engine() -> None:
     """verl's FSDP engine on a CPU (``fsdp2``), and process groups of one kind of device."""
     import verl.utils.distributed as distributed
     from verl.workers.engine import EngineRegistry, FSDPEngineWithLMHead
 
-    class CpuFsdp(tapped(FSDPEngineWithLMHead)):  # type: ignore[misc]
-        """As it is, but for the tap, and a reference's way to the CPU."""
+    from agl_verl.inside.lora import adapted
+
+    class CpuFsdp(adapted(tapped(FSDPEngineWithLMHead))):  # type: ignore[misc]
+        """As it is, but for the tap, LoRA, and a reference's way to the CPU."""
 
         def _build_fsdp_module(self, module: Any) -> Any:
             # verl keeps a reference in pinned memory, which only an accelerator has; here it is built like
@@ -68,6 +86,17 @@ def engine() -> None:
     distributed.initialize_global_process_group_ray = one_backend
 
 
+def gpu_engine() -> None:
+    """verl's FSDP engine on a GPU: as it is, but for the tap and LoRA."""
+    from verl.workers.engine import EngineRegistry, FSDPEngineWithLMHead
+
+    from agl_verl.inside.lora import adapted
+
+    ours = adapted(tapped(FSDPEngineWithLMHead))
+    where = {"model_type": "language_model", "device": "cuda", "vendor": "nvidia"}
+    EngineRegistry.register(backend=["fsdp", "fsdp2"], **where)(ours)
+
+
 def rollout() -> None:
     """``rollout.name=embedded``: the local engine behind a Ray actor."""
     from verl.workers.rollout.base import _ROLLOUT_REGISTRY
@@ -82,14 +111,24 @@ def rollout() -> None:
     _ROLLOUT_REGISTRY[NAME, "async"] = "agl_verl.inside.weights.EmbeddedWeights"
 
 
+def servers() -> None:
+    """``rollout.name=vllm`` and ``sglang``: verl's servers, announced to the driver."""
+    from agl_verl.inside import servers
+
+    servers.register("vllm", servers.vllm)
+    servers.register("sglang", servers.sglang)
+
+
 def register() -> list[str]:
     """Register; what could not be."""
     failed = []
-    steps = [estimator, rollout]
+    steps = [estimator, critic, rollout, servers]
     if os.environ.get("VERL_PLATFORM") == "cpu":
         import agl_verl.inside.platform  # noqa: F401 - registers itself
 
         steps.append(engine)
+    else:
+        steps.append(gpu_engine)
     for step in steps:
         try:
             step()

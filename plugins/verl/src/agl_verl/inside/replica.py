@@ -1,8 +1,8 @@
 """The local engine as a rollout replica of verl: one Ray actor that owns the engine's process.
 
 Agents reach the engine over the OpenAI API through the gateway, never through verl; the actor is there to
-start the engine, to give it weights, and to end it. Only the first replica has an engine: further ranks
-train.
+start the engine, to give it weights, and to end it. The first replicas have an engine, as many as the option
+``engines`` says: further ranks train.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from typing import Any
 
 import ray
 from verl.workers.rollout.replica import RolloutReplica
+
+from agl_verl.inside.cluster import here
 
 ENGINES: dict[str, Any] = {}
 """Address of each engine that the trainer's process has launched → its actor; read by the manager, which
@@ -49,10 +51,20 @@ class EmbeddedServer:
         """Serve these weights (safetensors) as ``version``; returns the version that is served."""
         return int(self._engine.update(state, version)) if self._engine is not None else version
 
+    def abort_all_requests(self, *args: Any, **kwargs: Any) -> None:
+        """verl is about to update: calls under way stand still where they are. Nothing is given up."""
+        if self._engine is not None:
+            self._engine.pause("hold")
+
+    def resume_generation(self) -> None:
+        """They go on with the weights that are served now."""
+        if self._engine is not None:
+            self._engine.resume()
+
     def nothing(self, *args: Any, **kwargs: Any) -> None:
         """What verl asks of servers that share a GPU with the trainer: the engine keeps its memory."""
 
-    sleep = wake_up = abort_all_requests = resume_generation = clear_kv_cache = nothing
+    sleep = wake_up = clear_kv_cache = nothing
     release_kv_cache = resume_kv_cache = start_profile = stop_profile = nothing
 
 
@@ -60,11 +72,12 @@ class EmbeddedReplica(RolloutReplica):  # type: ignore[misc]
     """See the module. The engine's settings are ``rollout.engine_kwargs.embedded``."""
 
     async def launch_servers(self) -> None:
-        serve = dict(self.config.engine_kwargs.get("embedded", {})) if self.replica_rank == 0 else None
+        serve = dict(self.config.engine_kwargs["embedded"])
+        engines = serve.pop("engines")
         actor = ray.remote(num_cpus=0, max_concurrency=16)(EmbeddedServer).options(
-            name=server_name(self.replica_rank)
+            name=server_name(self.replica_rank), scheduling_strategy=here()
         )
-        server = actor.remote(str(self.model_config.path), serve)
+        server = actor.remote(str(self.model_config.path), serve if self.replica_rank < engines else None)
         address = await server.where.remote()
         self.servers = [server]
         self._server_handle, self._server_address = server, address.removeprefix("http://")

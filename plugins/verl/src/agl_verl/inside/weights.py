@@ -16,7 +16,9 @@ from agl_verl.inside.replica import server_name
 
 
 class EmbeddedWeights(BaseRollout):  # type: ignore[misc]
-    """What a training worker knows of the engine. Every rank helps to gather; the first one sends."""
+    """What a training worker knows of the engines. Every rank helps to gather; those that have an engine of
+    their number send, each to its own.
+    """
 
     async def resume(self, tags: list[str]) -> None: ...
     async def release(self) -> None: ...
@@ -27,14 +29,15 @@ class EmbeddedWeights(BaseRollout):  # type: ignore[misc]
         """Load ``weights`` as version ``global_steps``, and return when it is served."""
         if wire_format != "named_tensors":
             raise ValueError(f"the embedded engine takes whole tensors, not {wire_format!r}")
-        first = int(os.environ.get("RANK", "0")) == 0
+        rank = int(os.environ.get("RANK", "0"))
+        sends = rank < self.config.engine_kwargs["embedded"]["engines"]
         state = {
             name: tensor.detach().cpu().float().contiguous()
             for name, tensor in weights
-            if first or _gather(tensor)
+            if sends or _gather(tensor)
         }
-        if first:
-            server = ray.get_actor(server_name(0))
+        if sends:
+            server = ray.get_actor(server_name(rank))
             loaded = server.load.remote(save(state), int(given.get("global_steps") or 0))
             await asyncio.to_thread(ray.get, loaded)
 

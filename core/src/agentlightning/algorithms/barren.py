@@ -1,0 +1,91 @@
+"""Barren steps: a run that has stopped learning, because nothing comes back, ends with the reason.
+
+A dead engine, a broken agent or a wrong ``select`` would otherwise be found out when all steps are over.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from agentlightning.algorithms.evaluate import NothingRewarded, reasons
+from agentlightning.types import Batch, Record, UsageError
+from agentlightning.types.select import caller
+
+BARREN_STEPS = 3
+"""Steps in a row without a rewarded rollout after which a run ends with an error."""
+
+
+FLAT = frozenset({"zero-spread", "group-of-one"})
+"""Reasons for leaving calls out that say nothing against the run: there was just nothing to prefer."""
+
+
+class NothingTrained(UsageError):
+    """Rollouts are rewarded, but none of their calls can be trained: a wrong ``select``, or no calls."""
+
+
+class Barren:
+    """Counts the steps in a row from which nothing could be learned, of the run and of each policy.
+
+    ``say``: where a line for the person at the terminal goes.
+    """
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self.steps = 0
+        """In a row without anything to learn."""
+        self.silent: Counter[str] = Counter()
+        """Policy → steps in a row without a row for it."""
+
+    def state(self) -> dict[str, Any]:
+        """What goes into a checkpoint."""
+        kept: dict[str, Any] = {"barren": self.steps}
+        return {**kept, "silent": dict(self.silent)} if self.silent else kept
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """The inverse of :meth:`state`."""
+        self.steps = state.get("barren", 0)
+        self.silent.update(state.get("silent", {}))
+
+    def step(self, step: int, batch: Batch, records: Sequence[Record]) -> None:
+        """Take note of a step. Raises :class:`.NothingRewarded` or :class:`NothingTrained` at the third."""
+        learnable = batch.metrics.get("calls_trained") or _only_flat(batch)
+        self.steps = 0 if learnable else self.steps + 1
+        if self.steps >= BARREN_STEPS:
+            raise _nothing(step, batch, records)
+        for name, own in batch.policies.items():
+            self.silent[name] = 0 if own["rows"] else self.silent[name] + 1
+            if self.silent[name] == BARREN_STEPS:
+                out = ", ".join(f"{n:g} × {k[4:]}" for k, n in own.items() if k.startswith("out/"))
+                why = f"its calls were left out: {out}" if out else "no call went to it (see `policies`)"
+                self._say(f"{BARREN_STEPS} steps in a row trained nothing of policy {name!r}: {why}")
+
+
+def _nothing(step: int, batch: Batch, records: Sequence[Record]) -> UsageError:
+    """What ends the run."""
+    idle = batch.metrics.get("failed/no-call") == len(records)
+    if batch.metrics.get("reward_count") or idle:
+        return NothingTrained(f"{BARREN_STEPS} steps in a row trained not one call: {_why(records, batch)}")
+    return NothingRewarded(
+        f"steps {step - BARREN_STEPS + 2} to {step + 1}: not one rollout got a reward; "
+        f"in the last of them: {reasons(records)}"
+    )
+
+
+def _only_flat(batch: Batch) -> bool:
+    """Whether all calls were left out because their groups were flat."""
+    out = {reason for ledger in batch.ledgers for reason in ledger.out} - {"frozen-policy"}
+    return bool(out) and out <= FLAT
+
+
+def _why(records: Sequence[Record], batch: Batch) -> str:
+    """Why no call was trained, and whom the calls came from."""
+    reasons_out: Counter[str] = Counter()
+    for ledger in batch.ledgers:
+        reasons_out.update(ledger.out)
+    if not reasons_out:
+        return "the agent made no model call; is it using the endpoint it is given?"
+    agents = sorted({caller(call.tags) for record in records for call in record.calls})
+    listed = ", ".join(f"{n} × {reason}" for reason, n in reasons_out.most_common(3))
+    return f"{listed}; calls came from {', '.join(agents)} (see `select`)"

@@ -1,0 +1,63 @@
+"""Totals: what the steps of a run come to, for its summary; kept in every checkpoint."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from agentlightning.types import StepReport
+
+TOTALS = {
+    "rollouts": "rollouts",
+    "rollouts_failed": "rollouts_failed",
+    "calls": "calls",
+    "calls_exact": "verdicts/exact",
+    "calls_no_ids": "verdicts/no-ids",
+    "calls_left_behind": "out/other-attempt",
+    "calls_frozen": "out/frozen-policy",
+    "calls_trained": "calls_trained",
+    "tokens_trained": "tokens_trained",
+}
+"""Sums over the run's steps → the metric that is summed."""
+
+
+OF_EACH = ("rows", "calls", "calls_trained", "tokens_trained", "optimizer_steps", "skipped")
+"""Metrics that are summed for each of several policies; ``skipped``: steps that changed nothing."""
+
+
+class Totals:
+    """Sums over the steps that were reported."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {**dict.fromkeys(TOTALS, 0.0), "logprob_gap_max": None}
+        """``logprob_gap_max``: ``None`` as long as no driver has measured it."""
+        self.policies: dict[str, dict[str, float]] = {}
+        """Of a run with named policies: sums over the steps of each."""
+        self._step: dict[str, float] = {}
+        """Metrics that the policies of the step share, until they are in the totals."""
+
+    def state(self) -> dict[str, Any]:
+        """What goes into a checkpoint."""
+        kept: dict[str, Any] = {"totals": self.values}
+        return {**kept, "policies": self.policies} if self.policies else kept
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """The inverse of :meth:`state`."""
+        self.values.update(state.get("totals", {}))
+        self.policies = state.get("policies", {})
+
+    def collected(self, metrics: dict[str, float]) -> None:
+        """A step was collected; ``metrics`` are those of all its policies together."""
+        self._step = metrics
+
+    def count(self, report: StepReport, *, several: bool) -> None:
+        """Enter a report. ``several``: of one of several policies; what they share is entered once."""
+        metrics, gap = report.metrics, report.metrics.get("logprob_gap_max")
+        if several:
+            metrics, self._step = self._step, {}
+            mine = self.policies.setdefault(report.policy, dict.fromkeys(OF_EACH, 0.0))
+            for name in OF_EACH:
+                mine[name] += report.metrics.get(name, 0.0)
+        for total, metric in TOTALS.items():
+            self.values[total] += metrics.get(metric, 0.0)
+        if gap is not None:
+            self.values["logprob_gap_max"] = max(self.values["logprob_gap_max"] or 0.0, gap)

@@ -1,0 +1,81 @@
+"""What credit means where a critic makes the advantages.
+
+Generalised advantage estimation (GAE, arXiv 1506.02438) reads rewards in time, a row at a time; credit says
+one number per call. Here the number is the call's *return*: what its rule says the call led to. Nothing is
+subtracted from it and nothing divides it; a row's rewards are the differences,
+
+    reward at the last token of call i  =  return(i) − return(next call of the row)
+    reward at the last token of the row =  return(its last call)
+
+Invariant: from any trained token on, the rewards of its row sum to the return of the token's call, in
+whatever rows the forest put the rollout's calls. With the rule ``discounted`` these are the rewards the
+calls themselves emitted, at their ends, the rollout's at the end of its last call; and where a row ends
+before the rollout does, all that came after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import pairwise
+from types import MappingProxyType
+from typing import Any
+
+import msgspec
+
+from agentlightning.types import Recipe, Row
+
+_COMPARED = "nothing is compared within a group: the critic says what was to be expected"
+REFUSES: Mapping[str, str] = MappingProxyType(
+    {
+        "baseline": _COMPARED,
+        "group_by": _COMPARED,
+        "scale": "advantages are whitened over the step's trained tokens, not scaled by a group's spread",
+        "drop_zero_spread": "equal returns are no reason to leave a group out: its tokens have advantages",
+        "objective": "each token has an advantage of its own, a sequence has none",
+    }
+)
+"""Recipe fields that mean nothing with a critic, or something else → why."""
+WANTED: Mapping[str, Any] = MappingProxyType(
+    {
+        "baseline": "none",
+        "group_by": ["group"],
+        "scale": "none",
+        "drop_zero_spread": False,
+        "objective": "token",
+    }
+)
+"""The values they must have."""
+
+
+def check_critic(recipe: Recipe) -> None:
+    """``ValueError`` that names the field, for a critic's recipe that would be ignored in part."""
+    if not 0.0 <= recipe.lam <= 1.0:
+        raise ValueError(f"recipe.lam = {recipe.lam}: must lie in [0, 1]")
+    if not recipe.critic:
+        if recipe.lam != 1.0:
+            raise ValueError(f"recipe.lam = {recipe.lam}: it is GAE's, which needs a critic; set critic=True")
+        return
+    for field, wanted in WANTED.items():
+        if (value := getattr(recipe, field)) != wanted:
+            raise ValueError(
+                f"recipe.{field} = {value!r} with a critic: {REFUSES[field]}; set it to {wanted!r}, as PPO() "
+                "does"
+            )
+
+
+def for_rule(recipe: Recipe) -> Recipe:
+    """``recipe`` as credit rules see it. Time is discounted once: with a critic by GAE, token by token."""
+    return msgspec.structs.replace(recipe, gamma=1.0) if recipe.critic else recipe
+
+
+def rewards(row: Row) -> list[float]:
+    """The reward of every token of ``row``, whose advantages are its calls' returns; 0 but at the last token
+    of a trained call.
+    """
+    found = [0.0] * len(row.token_ids)
+    trained = sorted((segment for segment in row.segments if segment.trained), key=lambda one: one.start)
+    for one, following in pairwise(trained):
+        found[one.end - 1] = one.advantage - following.advantage
+    for last in trained[-1:]:
+        found[last.end - 1] = last.advantage
+    return found

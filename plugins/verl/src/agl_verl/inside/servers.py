@@ -1,0 +1,139 @@
+"""verl's own vLLM and SGLang servers before our gateway: what ours add to verl's classes.
+
+verl launches its servers, gives them weights and puts them to sleep, as ever. Its replica, as we register it,
+tells the driver where their OpenAI endpoints are, and of the times in which they finish no call: from an
+abort, or sleep, until they generate again. Agents' calls come through the gateway, never through verl; which
+version answers is the driver's to say, since it closes the gateway for that time. Invariant: no call sets out
+for a server that aborts, sleeps or gets weights.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from typing import Any
+
+import ray
+from verl.workers.rollout.replica import RolloutReplica, RolloutReplicaRegistry
+
+from agl_verl.channel import ADDRESS, SECRET, Channel
+from agl_verl.engines import key_of
+from agl_verl.inside.replica import ENGINES
+
+KEY = "VLLM_API_KEY"
+"""Variable from which vLLM reads the key that it asks for."""
+STILL: set[int] = set()
+"""Ranks of the replicas of this process that finish no call now."""
+
+
+class Server:
+    """Goes before a server class of verl's: the actor of one node of a replica."""
+
+    node_rank: int
+    _server_task: asyncio.Task[Any]
+
+    def well(self) -> None:
+        """Raises RuntimeError if what answers agents has ended. (Other nodes have nobody to answer.)"""
+        if self.node_rank == 0 and self._server_task.done():
+            raise RuntimeError("the server has ended")
+
+
+class Keyed:
+    """An actor class whose actors get the key among their variables; the rest is Ray's."""
+
+    def __init__(self, actor: Any, key: str) -> None:
+        self._actor, self._key = actor, key
+
+    def options(self, *, runtime_env: dict[str, Any], **given: Any) -> Any:
+        """As the actor class does."""
+        variables = {**runtime_env.get("env_vars", {}), KEY: self._key}
+        return self._actor.options(runtime_env={**runtime_env, "env_vars": variables}, **given)
+
+
+class Announced:
+    """Goes before a replica class of verl's. ``server``: the class of its actors; ``keyed``: whether they ask
+    for the key.
+    """
+
+    server: type
+    keyed: bool
+    is_reward_model: bool
+    is_teacher_model: bool
+    replica_rank: int
+    _server_address: str
+    _server_handle: Any
+
+    def __init__(self, *args: Any, **given: Any) -> None:
+        super().__init__(*args, **given)
+        if self._ours:
+            actor = ray.remote(self.server)
+            self.server_class = Keyed(actor, key_of(os.environ[SECRET])) if self.keyed else actor
+
+    @property
+    def _ours(self) -> bool:
+        """Whether it serves the policy: verl uses such replicas for its reward models and teachers, too."""
+        return not (self.is_reward_model or self.is_teacher_model)
+
+    async def launch_servers(self) -> None:
+        """As verl does; then the manager finds the address in ``ENGINES``, and tells it."""
+        await super().launch_servers()  # type: ignore[misc]
+        if self._ours:
+            ENGINES[f"http://{self._server_address}"] = self._server_handle
+
+    async def sleep(self) -> None:
+        await self._still()
+        await super().sleep()  # type: ignore[misc]
+
+    async def abort_all_requests(self, reject_request: bool = False) -> Any:
+        await self._still()
+        return await super().abort_all_requests(reject_request=reject_request)  # type: ignore[misc]
+
+    async def resume_generation(self) -> None:
+        await super().resume_generation()  # type: ignore[misc]
+        await self._again()
+
+    async def wake_up(self) -> None:
+        await super().wake_up()  # type: ignore[misc]
+        await self._again()
+
+    async def _still(self) -> None:
+        """Have the gateway hold calls, before this replica stops."""
+        if self._ours:
+            STILL.add(self.replica_rank)
+            await asyncio.to_thread(Channel().ask, "pause")
+
+    async def _again(self) -> None:
+        """Have it let them go, when the last replica generates again."""
+        if self._ours and STILL:
+            STILL.discard(self.replica_rank)
+            if not STILL:
+                await asyncio.to_thread(Channel().ask, "resume")
+
+
+def register(name: str, replica: Callable[[], type[RolloutReplica]]) -> None:
+    """Have verl take the replica class that ``replica`` imports for its own ``name``, in runs of our driver.
+
+    Its own names stay: verl compares them (its weights' adapter, its client, its checks).
+    """
+    theirs = RolloutReplicaRegistry._registry[name]
+
+    def load() -> type[RolloutReplica]:
+        base = theirs()  # it also prepares what the import needs
+        return replica() if ADDRESS in os.environ else base
+
+    RolloutReplicaRegistry.register(name, load)
+
+
+def vllm() -> type[RolloutReplica]:
+    """The replica of ``rollout.name=vllm``; needs vLLM."""
+    from agl_verl.inside.vllm import VllmReplica
+
+    return VllmReplica
+
+
+def sglang() -> type[RolloutReplica]:
+    """The replica of ``rollout.name=sglang``; needs SGLang."""
+    from agl_verl.inside.sglang import SglangReplica
+
+    return SglangReplica

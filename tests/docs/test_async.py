@@ -1,0 +1,33 @@
+"""docs/async.md: its examples are taken, and its metrics are those that steps have."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import yaml
+
+from agentlightning.algorithms.rl import refuse_unfit
+from agentlightning.config import TrainingSection
+from agentlightning.recipes import get
+
+PAGE = (Path(__file__).parents[2] / "docs" / "async.md").read_text()
+SOURCE = Path(__file__).parents[2]
+
+
+def test_the_examples_are_taken() -> None:
+    blocks = [yaml.safe_load(block)["training"] for block in re.findall(r"```yaml\n(.*?)```", PAGE, re.S)]
+    sections = [TrainingSection.model_validate(block) for block in blocks]
+    assert [(s.ahead, s.refill) for s in sections] == [(1, 0), (0, 3)]
+    for section in sections:
+        refuse_unfit(get("grpo", **section.recipe), ahead=section.ahead, refill=section.refill)
+
+
+def test_the_metrics_are_those_of_the_code() -> None:
+    places = ("algorithms/rl.py", "algorithms/upcoming.py", "credit/metrics.py")
+    code = "".join((SOURCE / "core" / "src" / "agentlightning" / place).read_text() for place in places)
+    code += (SOURCE / "plugins" / "local" / "src" / "agl_local" / "update.py").read_text()
+    own = set(re.findall(r'"((?:ahead|refill)/\w+)"', code))
+    told = set(re.findall(r"`((?:ahead|refill)/\w+)`", PAGE))
+    assert own == told and len(own) == 6
+    assert all(f'"{name}"' in code for name in ("staleness_mean", "staleness_max", "tokens_stale"))
