@@ -96,6 +96,22 @@ def test_werewolf() -> None:
     stands(f"{wolves['win_before']:.3f} (", f"**{wolves['win_after']:.3f}**")
 
 
+def test_spider_ablation() -> None:
+    runs = json.loads((ROOT / "bench" / "results" / "spider_ablation.json").read_text())["runs"]
+    page = (ROOT / "examples" / "spider" / "README.md").read_text()
+    for arm in {run["arm"] for run in runs}:
+        mine = [run for run in runs if run["arm"] == arm]
+        shown = []
+        for key in ("reward_after", "sampled_after"):
+            values = [run[key] for run in mine]
+            shown.append(f"{statistics.fmean(values):.3f} ({min(values):.3f}–{max(values):.3f})")
+        counts = [
+            f"{statistics.fmean(run[key] for run in mine):,.0f}"
+            for key in ("calls_trained", "tokens_trained")
+        ]
+        assert f"| {' | '.join([arm, *shown, *counts])} |" in page
+
+
 def test_rows() -> None:
     r = result("rows")
     stands(*(f"{r[what]['forest']['tokens_fewer']:.2f} ×" for what in ("zh12", "tool_agent")))
