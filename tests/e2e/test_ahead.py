@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, defaultdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 from e2e.bad import Line
@@ -13,7 +14,9 @@ from e2e.playing import SIZE, TASKS, Broke, Play, equal, line, plan, recipe, ste
 from agentlightning import Rollout
 from agentlightning.algorithms.evaluate import NothingRewarded
 from agentlightning.algorithms.rl import RecipeRefused
-from agentlightning.algorithms.upcoming import ENDED, Upcoming
+from agentlightning.algorithms.upcoming import ENDED, RunEnded, Upcoming
+from agentlightning.specs import Job
+from agentlightning.store import SQLiteStore
 from agentlightning.testing import ScriptedModelServer
 from agentlightning.types import RolloutStatus, UsageError
 from agentlightning.types.failure import kind_of
@@ -200,12 +203,75 @@ async def test_a_killed_run_rolls_out_again_whatever_its_checkpoint_does_not_kno
     assert sum(r.metrics["retried/succeeded"] for r in again.driver.reports) == 5 * SIZE
 
 
+async def test_a_step_that_a_driver_still_asks_for_when_the_run_ends_is_not_made(tmp_path: Path) -> None:
+    """As a driver with a child does: the question is a task of its own, which nobody cancels."""
+    async with ScriptedModelServer() as server:
+        made = line(server, tmp_path, 0, steps=2)
+        asked: list[asyncio.Task[Any]] = []
+
+        async def act(step: int, rollout: Rollout) -> float:
+            if rollout.sample == 1:
+                await asyncio.Event().wait()
+            return float(rollout.sample)
+
+        play = Play(made, act)
+
+        async def run(job: Job) -> None:
+            asked.append(asyncio.create_task(job.collect(0)))
+            await play.until(0, 2)
+            raise Broke
+
+        async def close() -> None:
+            await asyncio.wait(asked)  # it ends by itself, while the store is open
+
+        made.driver.run, made.driver.close = run, close  # type: ignore[method-assign]
+        with pytest.raises(Broke):
+            await made.fit(play, TASKS)
+    with pytest.raises(RunEnded, match="no step is made"):
+        asked[0].result()
+    assert Counter(r.rollout.status for r in made.records) == {"succeeded": 2, "cancelled": 2}
+
+
+async def test_what_a_killed_run_left_in_the_queue_runs_once_when_it_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Runners are there before the step that queues it again: none of it may be taken until then."""
+    async with ScriptedModelServer() as server:
+        made = line(server, tmp_path, 1, steps=2)
+
+        async def update(step: int) -> None:
+            raise Broke
+
+        async def killed(self: Upcoming) -> int:
+            return 0
+
+        made.driver.update = update
+        with monkeypatch.context() as patch:
+            patch.setattr(Upcoming, "end", killed)
+            with pytest.raises(Broke):
+                await made.fit(Play(made), TASKS, [100])
+        store = SQLiteStore(tmp_path / "r" / "store.sqlite")
+        left = [r for r in await store.query_rollouts() if step_of(r) == 1]
+        await store.requeue_rollouts([r.rollout_id for r in left], reason="killed")
+        await store.close()
+        before = {r.rollout_id: r.attempts for r in left}
+        (tmp_path / "r" / "finished.json").write_text("[1, {}]")
+        # an evaluation comes first, behind what is in the queue
+        again = line(server, tmp_path, 1, steps=2, resume=True, evaluate_every=1, n_runners=1)
+        await again.fit(Play(again), TASKS, [100])
+    after = {r.rollout.rollout_id: r.rollout.attempts for r in again.records if step_of(r.rollout) == 1}
+    assert len(after) == SIZE and after == {i: n + 1 for i, n in before.items()}
+
+
 async def test_a_quorum_counts_from_when_its_step_is_waited_for(tmp_path: Path) -> None:
     async with ScriptedModelServer() as server:
         made = line(server, tmp_path, 1, steps=3, quorum={"k": 1, "deadline": 0.05})
 
+        slow = asyncio.Semaphore(0)
+
         async def act(step: int, rollout: Rollout) -> float:
             if step == 1 and rollout.sample == 1:
+                slow.release()
                 await asyncio.Event().wait()
             return float(rollout.sample)
 
@@ -214,6 +280,8 @@ async def test_a_quorum_counts_from_when_its_step_is_waited_for(tmp_path: Path) 
         async def update(step: int) -> None:
             if step == 0:
                 await play.until(1, 2)
+                for _ in range(2):
+                    await asyncio.wait_for(slow.acquire(), 20)
                 await asyncio.sleep(0.1)  # longer than the deadline, and nobody is stopped: nobody waits yet
                 rollouts = await rollouts_of(made, 1)
                 assert Counter(r.status for r in rollouts) == {"succeeded": 2, "running": 2}

@@ -98,6 +98,7 @@ async def test_a_resumed_step_asks_the_same_tasks_also_where_others_come_out_oth
     assert {step_of(r.rollout) for r in again.records if r.rollout.rollout_id not in before} == (
         {3} if ahead == 0 else set()
     )
+    assert await equal(tmp_path)
 
 
 async def test_a_quorum_is_kept_in_every_batch(tmp_path: Path) -> None:

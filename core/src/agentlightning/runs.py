@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 
 from agentlightning.algorithms.context import Context
+from agentlightning.algorithms.work import leave_behind
 from agentlightning.store.base import Store
 from agentlightning.store.lock import FileLock, Locked
 from agentlightning.types import Evaluation, StepReport, UsageError
@@ -184,6 +185,7 @@ async def put_on_record(context: Context, info: dict[str, Any], *, resumed: bool
         context.plugins.moment("agl_run_started", run=info)
         return
     check_same(known, info)
+    await leave_behind(context.store, context.run_id)
     reports, evaluations = await take_up(context, known)
     await context.publish()
     lives = [*known.get("resumed", []), {"time": time.time(), "first_step": context.first_step}]
@@ -199,7 +201,7 @@ async def find_run(store: Store, run_id: str) -> dict[str, Any] | None:
 
 def check_known(folder: Path) -> None:
     """:class:`RunError` for a folder with checkpoints of which the store knows nothing."""
-    if any(folder.glob("checkpoints/step-*")) or any(folder.glob("policies/*/checkpoints/step-*")):
+    if any(folder.glob("checkpoints/*")) or any(folder.glob("policies/*/checkpoints/*")):
         raise RunError(
             f"{folder} holds checkpoints, but its store knows no run {folder.name}: name the store it was "
             "trained with (`store` in the configuration), or begin another run"

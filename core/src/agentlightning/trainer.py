@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from agentlightning.agents import as_agent
-from agentlightning.algorithms.algo import Bound, as_algorithm
+from agentlightning.algorithms.algo import Bound, as_algorithm, refuse_settings_of_rl
 from agentlightning.algorithms.baseline import Baseline
 from agentlightning.algorithms.batching import check_tasks
 from agentlightning.algorithms.context import Algorithm, Context, Dataset
@@ -193,10 +193,13 @@ class Trainer:
 
     def _algorithm(self) -> Algorithm:
         """The algorithm object: given, registered under the name, or RL with the recipe."""
+        named = isinstance(self.algorithm, str) and self.algorithm in {*self.plugins.recipes, "rl"}
+        if not named and not isinstance(self.algorithm, Recipe):
+            refuse_settings_of_rl(quorum=self.quorum, ahead=self.ahead, refill=self.refill)
         if not isinstance(self.algorithm, str | Recipe):
             own: Algorithm = as_algorithm(self.algorithm, self)
             return own
-        if isinstance(self.algorithm, str) and self.algorithm not in {*self.plugins.recipes, "rl"}:
+        if isinstance(self.algorithm, str) and not named:
             known: dict[str, Any] = {**self.plugins.recipes, **self.plugins.algorithms}
             made: Algorithm = as_algorithm(pick(known, "recipe or algorithm", self.algorithm).factory(), self)
             return made

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
 
-from agentlightning import GRPO
+from agentlightning import GRPO, Trainer
 from agentlightning.algorithms.quorum import Gathered
 from agentlightning.algorithms.refill import further, with_spread
 from agentlightning.algorithms.rl import RL, RecipeRefused, refuse_timing
@@ -98,3 +99,13 @@ def test_what_was_gathered_adds_up() -> None:
         short_groups=1,
         waited_seconds=1.5,
     )
+
+
+@pytest.mark.parametrize("given", [{"ahead": 1}, {"refill": 2}, {"quorum": {"hedge": 1}}])
+def test_an_algorithm_of_ones_own_does_not_ignore_them(given: dict[str, Any], tmp_path: Path) -> None:
+    async def mine(*, store: Any) -> None: ...
+
+    (name,) = given
+    trainer = Trainer(mine, folder=tmp_path, trackers=[], **given)
+    with pytest.raises(UsageError, match=rf"training\.{name}: only training with a recipe knows it"):
+        trainer.fit(lambda task: 1.0, train_dataset=[1])

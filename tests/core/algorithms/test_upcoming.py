@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from agentlightning.algorithms.batching import group_rollouts
-from agentlightning.algorithms.upcoming import ENDED, Groups, Upcoming
-from agentlightning.algorithms.work import RESUMED
+from agentlightning.algorithms.upcoming import ENDED, Groups, RunEnded, Upcoming
+from agentlightning.algorithms.work import RESUMED, leave_behind
 from agentlightning.store import SQLiteStore, Store
 from agentlightning.types import Rollout, RolloutStatus
 
@@ -32,7 +32,7 @@ def make(step: int) -> Groups:
 
 
 def upcoming(store: Store, **options: Any) -> Upcoming:
-    return Upcoming(store, "r", make, **{"steps": 4, "ahead": 1, **options})
+    return Upcoming(store, make, **{"steps": 4, "ahead": 1, **options})
 
 
 async def queued(store: Store) -> list[Any]:
@@ -126,6 +126,8 @@ async def test_what_an_earlier_life_began_is_made_again_in_its_turn_and_not_befo
     await finish(store, 2 * SIZE - 1)  # step 1, and of step 2 all but one
     await store.dequeue_many_rollouts("w", 1)  # that one is with a worker, and step 3 waits
     # killed: nothing was cancelled, and the last checkpoint is that of no step
+    assert await leave_behind(store, "r") == 1 + SIZE
+    assert await queued(store) == [], "there is nothing that a worker could take before it is queued again"
     second = upcoming(store, ahead=1)
     await second.turn(0)
     assert await queued(store) == ["task 0", "task 1"]
@@ -147,11 +149,16 @@ async def test_rollouts_of_others_are_left_alone(store: Store) -> None:
     held_out = group_rollouts(["v"], 1, name="eval", run_id="r", mode="val", **options)
     other = group_rollouts(["o"], 1, name="train/3", run_id="other", mode="train", **options)
     await store.enqueue_many_rollouts([*held_out, *other])
+    own = await store.enqueue_rollout("of the user's own algorithm", run_id="r")
     work = upcoming(store)
     await work.turn(0)
     assert await work.end() == 2 * SIZE
-    left = await store.query_rollouts(rollout_ids=[r.rollout_id for r in [*held_out, *other]])
+    left = await store.query_rollouts(rollout_ids=[r.rollout_id for r in [*held_out, *other, own]])
     assert {r.status for r in left} == {RolloutStatus.QUEUING}
+    # a run that goes on leaves behind its steps and evaluations
+    assert await leave_behind(store, "r") == 1
+    left = await store.query_rollouts(rollout_ids=[r.rollout_id for r in [*held_out, *other, own]])
+    assert [r.status for r in left] == ["cancelled", "queuing", "queuing"]
 
 
 async def test_a_turn_that_is_cancelled_half_way_leaves_nothing_queued(
@@ -174,3 +181,40 @@ async def test_a_turn_that_is_cancelled_half_way_leaves_nothing_queued(
     with pytest.raises(asyncio.CancelledError):
         await turn
     assert await work.end() == 2 * SIZE
+
+
+async def test_a_step_that_is_waited_for_elsewhere_is_not_made_of_what_is_left(store: Store) -> None:
+    """A driver whose child asks: that question goes on a little longer than the run."""
+    work = upcoming(store)
+    groups = await work.turn(0)
+    waiting = asyncio.create_task(store.wait_for_rollouts([r.rollout_id for r in groups[0]]))
+    await finish(store, 1)
+    assert await work.end() == 2 * SIZE - 1
+    assert {r.status for r in await waiting} == {"succeeded", "cancelled"}
+    for ask in (work.turn, lambda step: work.add(step, make(9))):
+        with pytest.raises(RunEnded, match="no step is made of them"):
+            await ask(0)
+    with pytest.raises(RunEnded):
+        work.over(0)
+    assert len(await store.query_rollouts()) == 2 * SIZE
+
+
+async def test_what_is_being_queued_when_the_run_ends_is_cancelled_too(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enqueue, stands, on = store.enqueue_many_rollouts, asyncio.Event(), asyncio.Event()
+
+    async def slow(rollouts: list[Rollout], **options: Any) -> list[Rollout]:
+        stands.set()
+        await on.wait()
+        return await enqueue(rollouts, **options)
+
+    monkeypatch.setattr(store, "enqueue_many_rollouts", slow)
+    work = upcoming(store)
+    turn = asyncio.create_task(work.turn(0))
+    await stands.wait()
+    assert await work.end() == 0
+    on.set()
+    with pytest.raises(RunEnded):
+        await turn
+    assert [r.status for r in await store.query_rollouts()] == ["cancelled"] * SIZE

@@ -40,6 +40,13 @@ def test_the_tree_names_recipe_options_policy_and_the_rest() -> None:
     assert (found.policy, found.batch_size) == ("models/qwen", 16)
 
 
+def test_an_entry_that_is_none_is_none_to_hydra() -> None:
+    given = {"trainer.rollout_data_dir": None, "trainer.balance_batch": False}
+    assert agl.VERL(given).options["overrides"] == [
+        "trainer.rollout_data_dir=null", "trainer.balance_batch=False",
+    ]  # fmt: skip
+
+
 def test_dotted_keys_say_the_same() -> None:
     nested = agl.VERL({"trainer": {"n_gpus_per_node": 4}, "actor_rollout_ref": {"rollout": {"n": 2}}})
     dotted = agl.VERL({"trainer.n_gpus_per_node": 4, "actor_rollout_ref.rollout.n": 2})

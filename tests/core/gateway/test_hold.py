@@ -9,6 +9,7 @@ from aiohttp import web
 
 from agentlightning.gateway import Upstream
 from agentlightning.gateway.again import GIVEN_UP
+from agentlightning.gateway.errors import EngineUnreachable
 
 from .conftest import chunks, events, whole
 
@@ -129,6 +130,24 @@ async def test_a_replayed_stream_is_kept_alive_and_asked_again(world, path, body
     (record,) = world.store.calls
     assert (record.status, record.policy_version) == ("ok", 1)
     assert (await world.metrics())["given_up"] == {"calls": 1, "tokens": 2}
+
+
+async def test_a_stream_whose_head_has_left_is_not_measured_again(world, monkeypatch):
+    """What would be wrong with it could only be said as a second answer within the first."""
+    weights, fitted = Weights(world), []
+    weights.route(stream_ids=False)
+
+    async def fit(exchange):
+        fitted.append(exchange)
+        if len(fitted) > 1:
+            raise EngineUnreachable(502, "engine-unreachable", "nobody counts tokens")
+
+    monkeypatch.setattr(world.gateway._handler.over_length, "fit", fit)
+    rest = await reading(world, {"messages": HI}, b": keep-alive")
+    await weights.update()
+    told = await asyncio.wait_for(rest(), 20)
+    assert b"there" in told and b"HTTP/1.1" not in told and events(told)[-1] == "[DONE]"
+    assert [c.status for c in world.store.calls] == ["ok"]
 
 
 async def test_a_stream_of_which_a_part_has_left_ends_with_the_reason(world):

@@ -7,6 +7,7 @@ import json
 import os
 import stat
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -267,3 +268,13 @@ async def test_every_address_that_is_announced_is_the_gateways(
 async def test_a_policy_that_is_not_there(tmp_path: Path, python: str):
     with pytest.raises(agl.UsageError, match=r"no config\.json"):
         await driver(tmp_path / "nowhere", python).start()
+
+
+async def test_a_driver_that_is_not_started_leaves_nothing(
+    policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "scratch"))
+    (tmp_path / "scratch").mkdir()
+    driver = VerlDriver(policy, "policy", agl.GRPO())
+    assert not list((tmp_path / "scratch").iterdir())
+    await driver.close()

@@ -41,6 +41,10 @@ def test_vllm_says_what_exact_capture_needs() -> None:
     assert not [key for key in found if "embedded" in key or "api_key" in key]
 
 
+def test_a_policy_of_any_name_is_a_name() -> None:
+    assert lines("true", **GPU)[f"{ROLLOUT}.engine_kwargs.vllm.served_model_name"] == "'true'"
+
+
 def test_sglang_takes_no_defaults_from_the_models_folder() -> None:
     found = lines(device="cuda", engine="sglang", tool_parser="qwen3_coder")
     own = f"{ROLLOUT}.engine_kwargs.sglang"
@@ -59,6 +63,8 @@ def test_sglang_takes_no_defaults_from_the_models_folder() -> None:
         ({"engines": 3, "ranks": 2}, r"engines: 3 engines want as many ranks, there are 2"),
         ({"tensor_parallel": 2, "ranks": 2}, r"tensor_parallel: the embedded engine has no such thing"),
         ({"tool_parser": "hermes"}, r"tool_parser: the embedded engine has no such thing"),
+        ({"engine_memory": 0.9}, r"engine_memory: the embedded engine has no such thing"),
+        ({**GPU, "engine_threads": 2}, r"engine_threads: verl's vllm servers have no such thing"),
         ({"engine": "trtllm"}, r"engine"),
         ({"overrides": [f"{ROLLOUT}.name=vllm"]}, r"say it with the option engine"),
         ({"overrides": [f"{ROLLOUT}.logprobs_mode=raw_logprobs"]}, r"logprobs must be those of what was"),

@@ -26,6 +26,12 @@ def test_verl_is_told_of_the_matrices_and_saves_no_model_with_them_apart() -> No
     assert found[actor + "fsdp_config.seed"] == "7"
 
 
+def test_targets_may_be_a_pattern() -> None:
+    assert lines(lora={"rank": 8, "targets": ".*(q|v)_proj$"})["actor_rollout_ref.model.target_modules"] == (
+        "'.*(q|v)_proj$'"
+    )
+
+
 def test_without_it_nothing_of_it_is_said() -> None:
     found = lines()
     assert not any("lora" in key for key in found)

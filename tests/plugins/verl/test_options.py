@@ -65,10 +65,28 @@ def test_the_users_own_lines_win() -> None:
     "actor_rollout_ref.model.lora_rank=8", "+actor_rollout_ref.model.lora.merge=True",
     "trainer.v1.colocate_async.num_warmup_batches=2", "algorithm.rollout_correction.rollout_is=token",
     "trainer.v1.trainer_mode=colocate_async", "actor_rollout_ref.rollout.n=4",
+    "actor_rollout_ref.actor.loss_agg_mode=token-mean", "algorithm.use_kl_in_reward=True",
+    "actor_rollout_ref.actor.clip_ratio_high=0.4", "++actor_rollout_ref.actor.kl_loss_coef=0.1",
+    "actor_rollout_ref.actor.policy_loss.loss_mode=gspo", "actor_rollout_ref.rollout.temperature=0.5",
+    "actor_rollout_ref.rollout.top_p=0.9", "algorithm.filter_groups.enable=True", "trainer.save_freq=5",
+    "trainer.total_training_steps=9", "trainer.val_before_train=True", "trainer.resume_mode=auto",
+    "data.train_batch_size=8", "actor_rollout_ref.rollout={n: 4}", "~critic", "+trainer={nnodes: 2}",
 ])  # fmt: skip
 def test_lines_that_would_make_it_another_run_are_refused(line: str) -> None:
     with pytest.raises(OptionError, match="overrides"):
         read_options({"overrides": [line]})
+
+
+def test_lines_that_ask_for_nothing_pass() -> None:
+    given = ["trainer.val_before_train=False", "trainer.test_freq=-1", "algorithm.use_kl_in_reward=False"]
+    given += ["actor_rollout_ref.rollout.top_p=1.0", "actor_rollout_ref.actor.optim.lr_warmup_steps=3"]
+    assert read_options({"overrides": given}).overrides == given
+
+
+def test_a_folder_of_any_name_is_one_value() -> None:
+    made = overrides("/a, b (2)/it's ü", agl.PPO(), 7, read_options(None), "/s", "p")
+    assert r"actor_rollout_ref.model.path='/a, b (2)/it\'s ü'" in made
+    assert r"critic.model.path='/a, b (2)/it\'s ü'" in made
 
 
 @pytest.mark.parametrize(("given", "why"), [

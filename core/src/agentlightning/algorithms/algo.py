@@ -208,3 +208,12 @@ def summary_of(result: Any) -> dict[str, Any]:
         return {}
     found: dict[str, Any] = jsonable(result if isinstance(result, dict) else {"result": result})
     return found
+
+
+def refuse_settings_of_rl(**given: Any) -> None:
+    """Raise for what only the algorithm with recipes reads: another would ignore it in silence."""
+    if named := [name for name, value in given.items() if value]:
+        raise UsageError(
+            f"training.{named[0]}: only training with a recipe knows it; an algorithm of your own queues its "
+            "rollouts itself: drop it"
+        )

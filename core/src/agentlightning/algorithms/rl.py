@@ -202,9 +202,7 @@ class RLJob:
         self._versions: Versions = None
         """What its rows were built for."""
         self._batches = task_batches(context.train, rl.batch_size, context.seed) if rl.steps else None
-        self._upcoming = Upcoming(
-            context.store, context.run_id, self._of_step, steps=rl.steps, ahead=rl.ahead
-        )
+        self._upcoming = Upcoming(context.store, self._of_step, steps=rl.steps, ahead=rl.ahead)
         self._restore(context.progress)
 
     # ----------------------------------------------------------------------------- what a checkpoint keeps

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-from agentlightning.algorithms.work import RESUMED, begin
-from agentlightning.store.base import Conflict, Store
-from agentlightning.types import Rollout, RolloutStatus
+from agentlightning.algorithms.work import UNDER_WAY, begin, cancel
+from agentlightning.store.base import Store
+from agentlightning.types import Rollout
 
 log = logging.getLogger(__name__)
 
@@ -25,41 +25,43 @@ ENDED = "cancelled: the run ended before this step was trained"
 """Reason of the rollouts that a run leaves behind when it ends early; they are made again when it goes on."""
 PATIENCE = 10.0
 """Seconds that the end of a run waits for a store to take note."""
-UNDER_WAY = [status for status in RolloutStatus if not status.final]
+
+
+class RunEnded(RuntimeError):
+    """A step was asked for, or would be made of what is there of it, after its run has ended."""
 
 
 class Upcoming:
-    """The steps of the run ``run_id`` from the first that :meth:`turn` is asked for up to ``steps``.
+    """The steps of a run from the first that :meth:`turn` is asked for up to ``steps``.
 
     ``make``: the groups of a step; asked once for each step, in their order.
     """
 
-    def __init__(
-        self, store: Store, run_id: str, make: Callable[[int], Groups], *, steps: int, ahead: int = 0
-    ) -> None:
-        self._store, self._run, self._make = store, run_id, make
+    def __init__(self, store: Store, make: Callable[[int], Groups], *, steps: int, ahead: int = 0) -> None:
+        self._store, self._make = store, make
         self._steps, self._ahead = steps, ahead
         self._next: int | None = None
         """The first step of which nothing is queued."""
         self._open: dict[int, Groups] = {}
         """What was queued of each step, until its turn is over."""
+        self._ended = False
 
     async def turn(self, step: int) -> Groups:
         """It is the turn of ``step``: its groups, queued; so are those after it, as far as ``ahead`` goes."""
-        first = self._next is None
         begun = step if self._next is None else self._next
         for later in range(begun, min(step + self._ahead, self._steps - 1) + 1):
+            self._check()
             self._next = later + 1
             self._open[later] = self._make(later)
-            await begin(self._store, _flat(self._open[later]))
-        if first:
-            await self._leave_behind()
+            await self._queue(self._open[later])
+        self._check()
         return self._open[step]
 
     async def add(self, step: int, groups: Groups) -> None:
         """Queue further groups of a step whose turn it is."""
+        self._check()
         self._open[step] = [*self._open[step], *groups]
-        await begin(self._store, _flat(groups))
+        await self._queue(groups)
 
     async def standing(self, step: int) -> dict[str, float]:
         """How far the rollouts of a step have come before its turn, as metrics; empty without ``ahead``."""
@@ -73,11 +75,16 @@ class Upcoming:
         }
 
     def over(self, step: int) -> None:
-        """The rollouts of ``step`` have been waited for."""
+        """The rollouts of ``step`` have been waited for. Raises :class:`RunEnded` if they were cancelled."""
+        self._check()
         self._open.pop(step, None)
 
     async def end(self) -> int:
-        """Cancel what is under way; of how many rollouts. It says so in the log where the store is gone."""
+        """Cancel what is under way; of how many rollouts. It says so in the log where the store is gone.
+
+        A driver may ask from a task of its own, which goes on a little longer: it gets :class:`RunEnded`.
+        """
+        self._ended = True
         ids = [rollout.rollout_id for groups in self._open.values() for rollout in _flat(groups)]
         self._open.clear()
         if not ids:
@@ -85,33 +92,19 @@ class Upcoming:
         try:
             async with asyncio.timeout(PATIENCE):
                 known = await self._store.query_rollouts(rollout_ids=ids, status=UNDER_WAY, limit=len(ids))
-                return await self._cancel(known, ENDED)
+                return await cancel(self._store, known, ENDED)
         except Exception as error:
             log.warning("%d rollouts of a run that ends were not cancelled in its store: %r", len(ids), error)
             return 0
 
-    async def _leave_behind(self) -> None:
-        """Stop what an earlier life of the run had under way for steps whose turn has not come: it would run
-        now, and again in its turn.
-        """
-        mine = {rollout.rollout_id for groups in self._open.values() for rollout in _flat(groups)}
-        after: str | None = None
-        while page := await self._store.query_rollouts(
-            run_id=self._run, mode="train", status=UNDER_WAY, after=after
-        ):
-            after = page[-1].rollout_id
-            await self._cancel([rollout for rollout in page if rollout.rollout_id not in mine], RESUMED)
+    async def _queue(self, groups: Groups) -> None:
+        await begin(self._store, _flat(groups))
+        if self._ended:  # meanwhile: :meth:`end` may have found nothing of them yet
+            await cancel(self._store, _flat(groups), ENDED)
 
-    async def _cancel(self, rollouts: Sequence[Rollout], reason: str) -> int:
-        """Cancel rollouts; how many of them had not just ended."""
-        cancelled = 0
-        for rollout in rollouts:
-            try:
-                await self._store.update_rollout(rollout.rollout_id, RolloutStatus.CANCELLED, reason=reason)
-            except Conflict:
-                continue
-            cancelled += 1
-        return cancelled
+    def _check(self) -> None:
+        if self._ended:
+            raise RunEnded("the run has ended: its rollouts were cancelled, and no step is made of them")
 
 
 def _flat(groups: Groups) -> list[Rollout]:

@@ -116,8 +116,13 @@ class VERL:
         found = machines(tree) | {OPTIONS[key]: tree.pop(key) for key in [*tree] if key in OPTIONS}
         self.options: dict[str, Any] = {**found, **own.get("options", {}), **options}
         if tree:
-            lines = [f"{key}={value}" for key, value in tree.items()]
+            lines = [f"{key}={said(value)}" for key, value in tree.items()]
             self.options["overrides"] = [*lines, *self.options.get("overrides", [])]
+
+
+def said(value: Any) -> str:
+    """``value`` in Hydra's form, in which ``None`` would be a text."""
+    return "null" if value is None else str(value)
 
 
 def refuse(tree: dict[str, Any]) -> None:

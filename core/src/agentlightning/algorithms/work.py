@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from agentlightning.store.base import Store
-from agentlightning.types import Rollout
+from agentlightning.store.base import Conflict, Store
+from agentlightning.types import Rollout, RolloutStatus
 
 RESUMED = "cancelled: the run broke off and went on"
 """Reason of the attempts that are left behind."""
+UNDER_WAY = [status for status in RolloutStatus if not status.final]
+"""What a rollout is that has not ended."""
 
 
 async def begin(store: Store, rollouts: Sequence[Rollout]) -> list[str]:
@@ -27,3 +29,29 @@ async def begin(store: Store, rollouts: Sequence[Rollout]) -> list[str]:
     if begun:
         await store.requeue_rollouts(begun, reason=RESUMED)
     return [r.rollout_id for r in known]
+
+
+async def leave_behind(store: Store, run_id: str) -> int:
+    """Cancel what an earlier life of the run has left under way of its steps and evaluations, before any
+    worker of this life takes it: it would run at once, to no use, and again in its turn. Of how many
+    rollouts. What an algorithm of the user's own has queued is left to that.
+    """
+    cancelled = 0
+    after: str | None = None
+    while page := await store.query_rollouts(run_id=run_id, status=UNDER_WAY, after=after):
+        after = page[-1].rollout_id
+        ours = [rollout for rollout in page if (rollout.group_id or "").startswith(f"{run_id}/")]
+        cancelled += await cancel(store, ours, RESUMED)
+    return cancelled
+
+
+async def cancel(store: Store, rollouts: Sequence[Rollout], reason: str) -> int:
+    """Cancel rollouts; how many of them had not just ended."""
+    cancelled = 0
+    for rollout in rollouts:
+        try:
+            await store.update_rollout(rollout.rollout_id, RolloutStatus.CANCELLED, reason=reason)
+        except Conflict:
+            continue
+        cancelled += 1
+    return cancelled

@@ -173,7 +173,8 @@ class Handler:
         exchange.sent["model"] = route.model
         exchange.version = route.serving()
         try:
-            too_long = await self.over_length.fit(exchange)
+            # one whose head has left is asked again: it fits, and no second answer may follow
+            too_long = None if exchange.answered else await self.over_length.fit(exchange)
         except EngineUnreachable as error:
             return await self.unreachable(exchange, error)
         self.tries.check(exchange)

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 from agentlightning.types import Recipe, UsageError
 
+from .quote import quote
+
 if TYPE_CHECKING:
     from .options import Options
 
@@ -39,7 +41,7 @@ def lines(policy: str, recipe: Recipe, seed: int, o: Options) -> list[str]:
         f"algorithm.gamma={recipe.gamma}",
         f"algorithm.lam={recipe.lam}",
         "critic.enable=True",
-        f"critic.model.path={policy}",
+        f"critic.model.path={quote(policy)}",
         "critic.model.use_remove_padding=False",
         "+critic.model.override_config.attn_implementation=sdpa",
         "critic.loss_agg_mode=token-mean",

@@ -78,7 +78,8 @@ class VerlDriver:
         self.seed = seed
         self.options: Options = read_options(options)
         critic.check(recipe, self.options)
-        self._scratch = Path(tempfile.mkdtemp(prefix="agl-verl-"))
+        self._scratch: Path | None = None
+        """What verl writes before the run has a folder; there from start to close."""
         self._orders: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._server: ChannelServer | None = None
@@ -115,14 +116,15 @@ class VerlDriver:
             },
         )
         address = await self._server.start()
-        given = overrides(str(self.path), self.recipe, self.seed, self.options, str(self._scratch), self.name)
+        scratch = self._scratch = Path(tempfile.mkdtemp(prefix="agl-verl-"))
+        given = overrides(str(self.path), self.recipe, self.seed, self.options, str(scratch), self.name)
         environment = {
             ADDRESS: address,
             SECRET: secret,
-            "VERL_FILE_LOGGER_PATH": str(self._scratch / "metrics.jsonl"),
+            "VERL_FILE_LOGGER_PATH": str(scratch / "metrics.jsonl"),
             **({"VERL_PLATFORM": "cpu"} if self.options.device == "cpu" else {}),
         }
-        self._child = Child(self.options.python, given, environment, self._scratch / "verl.log")
+        self._child = Child(self.options.python, given, environment, scratch / "verl.log")
         try:
             self._child.start()
         except OSError as error:
@@ -196,7 +198,8 @@ class VerlDriver:
         server, self._server = self._server, None
         if server is not None:
             await server.stop()
-        shutil.rmtree(self._scratch, ignore_errors=True)
+        if self._scratch is not None:
+            shutil.rmtree(self._scratch, ignore_errors=True)
 
     # ------------------------------------------------------------------------------------- verl's questions
     async def _on_ready(self, said: dict[str, Any]) -> dict[str, Any]:
@@ -299,6 +302,7 @@ class VerlDriver:
     def _metrics(self, done: Collected) -> dict[str, float]:
         """What verl logged of a step, under our names, and its own as ``verl/…``."""
         step, tokens = done.step + 1, sum(row.trained_tokens for row in done.batch.rows)
+        assert self._scratch is not None
         lines = (self._scratch / "metrics.jsonl").read_text().splitlines()
         logged = next((line for line in map(json.loads, reversed(lines)) if line["step"] == step), None)
         if logged is None:

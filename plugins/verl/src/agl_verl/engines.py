@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Literal
 
 from agentlightning.types import UsageError
 
+from .quote import quote
+
 if TYPE_CHECKING:
     from .options import Options
 
@@ -21,6 +23,8 @@ Engine = Literal["embedded", "vllm", "sglang"]
 PARSERS = {"vllm": "hermes", "sglang": "qwen"}
 """What each calls the parser of the ``<tool_call>`` that Qwen's models write."""
 ROLLOUT = "actor_rollout_ref.rollout"
+MEMORY = 0.5
+"""Share of a GPU that a server takes where nothing is said."""
 
 
 class EngineError(UsageError, ValueError):
@@ -35,7 +39,11 @@ def check(o: Options) -> None:
             "1"
         )
     if o.engine == "embedded":
-        given = {"tensor_parallel": o.tensor_parallel > 1, "tool_parser": o.tool_parser is not None}
+        given = {
+            "tensor_parallel": o.tensor_parallel > 1,
+            "tool_parser": o.tool_parser is not None,
+            "engine_memory": o.engine_memory != MEMORY,
+        }
         for name in [name for name, there in given.items() if there]:
             raise EngineError(
                 f"backend.options.{name}: the embedded engine has no such thing; it is for vllm, sglang"
@@ -50,6 +58,11 @@ def check(o: Options) -> None:
         raise EngineError(
             f"backend.options.engine: verl's {o.engine} servers are for GPUs (device: cuda); on a CPU there "
             "is engine: embedded"
+        )
+    if o.engine_threads is not None:
+        raise EngineError(
+            f"backend.options.engine_threads: verl's {o.engine} servers have no such thing; it is for "
+            "embedded"
         )
     if o.engines > 1:
         raise EngineError(
@@ -87,8 +100,8 @@ def lines(o: Options, name: str) -> list[str]:
         f"{ROLLOUT}.logprobs_mode=processed_logprobs",
         f"{ROLLOUT}.top_p=1.0",
         f"{ROLLOUT}.top_k=-1",
-        f"{own}.served_model_name={name}",
-        f"{own}.tool_call_parser={o.tool_parser or PARSERS[o.engine]}",
+        f"{own}.served_model_name={quote(name)}",
+        f"{own}.tool_call_parser={quote(o.tool_parser or PARSERS[o.engine])}",
         f"{own}.enable_auto_tool_choice=True" if o.engine == "vllm" else f"{own}.sampling_defaults=openai",
     ]
 

@@ -11,6 +11,8 @@ import msgspec
 
 from agentlightning.types import UsageError
 
+from .quote import quote
+
 
 class LoraError(UsageError, ValueError):
     """Settings of LoRA that cannot be used."""
@@ -38,7 +40,8 @@ class Lora(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 def lines(lora: Lora, seed: int) -> list[str]:
     """Its lines of verl's configuration, in which FSDP has other words than the rest."""
     model, actor = "actor_rollout_ref.model", "actor_rollout_ref.actor"
-    targets = lora.targets if isinstance(lora.targets, str) else "[" + ",".join(lora.targets) + "]"
+    named = lora.targets
+    targets = quote(named) if isinstance(named, str) else f"[{','.join(map(quote, named))}]"
     return [
         f"{model}.lora_rank={lora.rank}",
         f"{model}.lora_alpha={lora.alpha}",

@@ -12,9 +12,10 @@ import msgspec
 from agentlightning.types import Recipe, UsageError
 
 from . import cluster, critic, engines, modes
-from .engines import Engine
+from .engines import MEMORY, Engine
 from .lora import Lora, lines as lora_lines
 from .modes import Mode
+from .quote import quote
 
 
 class OptionError(UsageError, ValueError):
@@ -58,7 +59,7 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """Embedded engines: that of rank 0, or of the first ranks, each with a copy of the weights."""
     tensor_parallel: int = 1
     """Ranks that one vLLM or SGLang server spans."""
-    engine_memory: float = 0.5
+    engine_memory: float = MEMORY
     """Share of a GPU's memory that a vLLM or SGLang server takes."""
     tool_parser: str | None = None
     """vLLM's or SGLang's name for the way the model writes tool calls; ``None``: as Qwen does."""
@@ -100,11 +101,23 @@ def read_options(given: Mapping[str, Any] | None) -> Options:
     if found.lora is not None:
         found.lora.check()
     for line in found.overrides:
-        key = line.partition("=")[0].lstrip("+~")
-        for name, reason in REFUSED.items():
-            if key == name or key.startswith((f"{name}.", f"{name}_")):
-                raise OptionError(f"backend.options.overrides: {line}: {reason}")
+        if reason := refused(line):
+            raise OptionError(f"backend.options.overrides: {line}: {reason}")
     return found
+
+
+def refused(line: str) -> str | None:
+    """Why a line of verl's configuration has no place among ``overrides``; ``None``: it has one."""
+    key, _, value = line.partition("=")
+    key = key.strip().lstrip("+~")
+    for name, reason in REFUSED.items():
+        if value.strip().lower() in NOTHING.get(name, ()):
+            continue
+        if key == name or key.startswith((f"{name}.", f"{name}_")):
+            return reason
+        if name.startswith(f"{key}."):
+            return f"a whole section, {name} among it; give its entries one by one"
+    return None
 
 
 REFUSED = {
@@ -114,16 +127,54 @@ REFUSED = {
     "actor_rollout_ref.model.lora": "say it with the option lora: {rank, alpha, targets}; engine and export "
     "get the sums then",
     "actor_rollout_ref.model.target_modules": "say it with the option lora: {rank, alpha, targets}",
+    "actor_rollout_ref.model.path": "the policy is the run's: backend.policy",
+    "actor_rollout_ref.actor.loss_agg_mode": "the recipe's normalise says what a token weighs",
+    "actor_rollout_ref.actor.policy_loss": "the recipe's objective and loss say what is minimised",
+    "actor_rollout_ref.actor.ppo_mini_batch_size": "mini-batches are counted, not sized: the recipe's "
+    "minibatches",
+    "actor_rollout_ref.actor.ppo_epochs": "the recipe's epochs",
+    "actor_rollout_ref.actor.clip_ratio": "the recipe's clip_low, clip_high and clip_ratio_c",
+    "actor_rollout_ref.actor.entropy_coeff": "the recipe's entropy",
+    "actor_rollout_ref.actor.use_kl_loss": "the recipe's kl",
+    "actor_rollout_ref.actor.kl_loss": "the recipe's kl",
+    "actor_rollout_ref.rollout.temperature": "the recipe's temperature",
+    "actor_rollout_ref.rollout.top": "tokens must be sampled from the whole distribution",
     "algorithm.adv_estimator": "advantages come from credit; choose them with the recipe",
+    "algorithm.filter_groups": "the recipe's drop_zero_spread, and the algorithm's refill",
+    "algorithm.use_kl_in_reward": "a reward is what the agent emitted; the recipe's kl is a term of the loss",
     "algorithm.gamma": "the recipe's gamma",
     "algorithm.lam": "the recipe's lam",
     "critic.enable": "a critic is the recipe's to have: ppo",
+    "critic.ppo_epochs": "the recipe's epochs",
     "critic.ppo_mini_batch_size": "mini-batches are counted, not sized: the recipe's minibatches",
+    "data.train": "tasks belong to the algorithm",
+    "data.val": "tasks belong to the algorithm",
+    "data.custom_cls": "tasks belong to the algorithm",
     "trainer.critic_warmup": "say it with the option critic_warmup",
+    "trainer.default_local_dir": "checkpoints lie in the run's folder",
+    "trainer.device": "say it with the option device",
+    "trainer.logger": "steps are read from verl's file; a run's trackers are the algorithm's",
+    "trainer.max_actor_ckpt_to_keep": "say it with the option keep",
+    "trainer.max_critic_ckpt_to_keep": "say it with the option keep",
+    "trainer.resume": "a run goes on by its id: --run ID --resume",
+    "trainer.save_freq": "say it with the option save_every",
+    "trainer.test_freq": "the algorithm evaluates: evaluate_every",
+    "trainer.total": "the algorithm's steps",
+    "trainer.val": "the algorithm evaluates: evaluate_every",
     "actor_rollout_ref.rollout.n": "groups are made by the algorithm: the recipe's group_size",
     "trainer.use_v1": "the driver is written for verl's V1 trainer",
 }
 """Keys that would make a run another than it says, each with the reason."""
+
+OFF = frozenset({"false", "null", "-1", "0"})
+NOTHING = {
+    "algorithm.filter_groups": OFF,
+    "algorithm.use_kl_in_reward": OFF,
+    "actor_rollout_ref.rollout.top": frozenset({"-1", "1", "1.0"}),
+    "trainer.test_freq": OFF,
+    "trainer.val": OFF,
+}
+"""Of these keys the values that ask for nothing, which is no reason to refuse."""
 
 
 def overrides(
@@ -134,7 +185,7 @@ def overrides(
     """
     actor, rollout, reference = (f"actor_rollout_ref.{part}" for part in ("actor", "rollout", "ref"))
     lines = [
-        f"actor_rollout_ref.model.path={policy}",
+        f"actor_rollout_ref.model.path={quote(policy)}",
         "actor_rollout_ref.model.use_remove_padding=False",
         "+actor_rollout_ref.model.override_config.attn_implementation=sdpa",
         # The data are placeholders, one a step: tasks belong to the algorithm.
@@ -195,7 +246,7 @@ def overrides(
         "trainer.test_freq=-1",
         "trainer.resume_mode=disable",
         "trainer.total_epochs=1",
-        f"trainer.default_local_dir={folder}",
+        f"trainer.default_local_dir={quote(folder)}",
         "transfer_queue.backend.SimpleStorage.num_data_storage_units=1",
         *cluster.lines(o),
     ]

@@ -15,7 +15,7 @@ from transfer_queue import interface
 import agentlightning as agl
 from agl_verl.channel import SECRET
 from agl_verl.inside import cluster
-from agl_verl.inside.cluster import NotThis, check, joins, told
+from agl_verl.inside.cluster import Kept, NotThis, check, joins, told
 from agl_verl.inside.main import configuration
 from agl_verl.options import overrides, read_options
 
@@ -58,6 +58,33 @@ def test_the_queue_has_the_name_that_is_asked_for() -> None:
     name, namespace = cluster.QUEUE
     assert f'name="{name}", namespace="{namespace}"' in source
     assert f'get_actor("{name}", namespace="{namespace}")' in source  # a second run would take the first's
+
+
+class Runner:
+    """Stands for verl's task runner."""
+
+    def __init__(self) -> None:
+        self.given: dict[str, Any] = {}
+
+    def options(self, **given: Any) -> Runner:
+        self.given |= given
+        return self
+
+    def remote(self, *args: Any) -> Runner:
+        return self
+
+    @property
+    def __ray_call__(self) -> Runner:
+        return self
+
+
+def test_the_runner_is_kept_whatever_options_verl_gives_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "here", lambda: "here")
+    monkeypatch.setattr(cluster.ray, "get", lambda reference: None)
+    kept = Kept(Runner(), OmegaConf.create({"ray_kwargs": {"ray_init": {}}}))
+    runner = kept.options(runtime_env={"nsight": {}}).remote()
+    assert kept.handle is runner
+    assert runner.given == {"scheduling_strategy": "here", "runtime_env": {"nsight": {}}}
 
 
 def composed(monkeypatch: pytest.MonkeyPatch, policy: str, **given: object) -> Any:

@@ -179,7 +179,7 @@ def test_calls_stand_still_while_verl_updates_and_go_on_with_the_new_weights(ser
     asking = threading.Thread(target=ask, args=(served.address, told))
     asking.start()
     while not served._engine.metrics()["generated_tokens"]:
-        pass
+        assert asking.is_alive(), told
     served.abort_all_requests(reject_request=False)  # as verl calls it
     before = served._engine.metrics()
     assert (before["paused"], before["running"]) == ("hold", 4)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -140,6 +141,9 @@ async def test_a_launched_server_is_announced_keyed_and_watched(told: list[str],
             assert (await answer.json())["data"] == [{"id": "policy"}]
         async with session.get(url) as answer:
             assert answer.status == 401
+    logs = Path(ray._private.worker._global_node.get_logs_dir_path())
+    written = b"".join(file.read_bytes() for file in logs.rglob("*") if file.is_file())
+    assert b"OTHER" in written and key.encode() not in written, "Ray logs the variables of an actor"
     await server.well.remote()
     await server.end.remote()
     with pytest.raises(RuntimeError, match="the server has ended"):

@@ -21,7 +21,7 @@ from agl_local.logprobs import token_logprobs
 from agl_local.pack import pack
 from agl_local.policy import save_policy
 from agl_verl.inside import weights
-from agl_verl.inside.replica import EmbeddedServer, server_name
+from agl_verl.inside.replica import EmbeddedServer, place, server_name
 from agl_verl.inside.weights import EmbeddedWeights
 
 
@@ -124,6 +124,12 @@ async def test_with_several_engines_each_of_the_first_ranks_sends_to_its_own(
         monkeypatch.setenv("RANK", str(rank))
         await sender(engines=2).update_weights(iter({"a": torch.ones(2)}.items()), global_steps=4)
     assert sent == [(server_name(0), 4), (server_name(1), 4)]
+
+
+def test_engines_share_the_gpus_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert [place("cuda", number) for number in range(3)] == ["cuda:0", "cuda:1", "cuda:0"]
+    assert place("cpu", 1) == "cpu"
 
 
 async def test_another_form_of_weights_is_refused() -> None:

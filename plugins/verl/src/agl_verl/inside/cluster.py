@@ -69,7 +69,9 @@ class Kept:
         return self.handle
 
     def options(self, **given: Any) -> Kept:
-        return Kept(self._runner, self._config, **given)
+        """As the actor class does, but that it is this one which keeps the runner."""
+        self._given |= given
+        return self
 
 
 def equip(actor: Any, variables: dict[str, str]) -> None:

@@ -47,9 +47,10 @@ def critic() -> None:
     from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithValueHead
 
     from agl_verl.inside.critic import estimating, valued
+    from agl_verl.inside.resumed import resumed
 
     core_algos.compute_gae_advantage_return = estimating(core_algos.compute_gae_advantage_return)
-    ours = valued(tapped(FSDPEngineWithValueHead, "critic"))
+    ours = valued(resumed(tapped(FSDPEngineWithValueHead, "critic")))
     on_cpu = os.environ.get("VERL_PLATFORM") == "cpu"
     # The key of verl's own names no vendor, and is asked after one that does.
     where = {"device": "cpu"} if on_cpu else {"device": "cuda", "vendor": "nvidia"}
@@ -62,9 +63,10 @@ def engine() -> None:
     from verl.workers.engine import EngineRegistry, FSDPEngineWithLMHead
 
     from agl_verl.inside.lora import adapted
+    from agl_verl.inside.resumed import resumed
 
-    class CpuFsdp(adapted(tapped(FSDPEngineWithLMHead))):  # type: ignore[misc]
-        """As it is, but for the tap, LoRA, and a reference's way to the CPU."""
+    class CpuFsdp(adapted(resumed(tapped(FSDPEngineWithLMHead)))):  # type: ignore[misc]
+        """As it is, but for the tap, LoRA, options that stay, and a reference's way to the CPU."""
 
         def _build_fsdp_module(self, module: Any) -> Any:
             # verl keeps a reference in pinned memory, which only an accelerator has; here it is built like
@@ -87,12 +89,13 @@ def engine() -> None:
 
 
 def gpu_engine() -> None:
-    """verl's FSDP engine on a GPU: as it is, but for the tap and LoRA."""
+    """verl's FSDP engine on a GPU: as it is, but for the tap, LoRA, and options that stay."""
     from verl.workers.engine import EngineRegistry, FSDPEngineWithLMHead
 
     from agl_verl.inside.lora import adapted
+    from agl_verl.inside.resumed import resumed
 
-    ours = adapted(tapped(FSDPEngineWithLMHead))
+    ours = adapted(resumed(tapped(FSDPEngineWithLMHead)))
     where = {"model_type": "language_model", "device": "cuda", "vendor": "nvidia"}
     EngineRegistry.register(backend=["fsdp", "fsdp2"], **where)(ours)
 

@@ -26,15 +26,27 @@ def server_name(rank: int) -> str:
     return f"agl_embedded_{rank}"
 
 
-class EmbeddedServer:
-    """The actor. ``serve``: of :class:`agl_local.process.EngineProcess`; ``None``: it has no engine."""
+def place(device: str, number: int) -> str:
+    """Where engine ``number`` is on ``device``: engines share the GPUs of this machine out among them."""
+    if device != "cuda":
+        return device
+    import torch
 
-    def __init__(self, policy: str, serve: dict[str, Any] | None) -> None:
+    return f"cuda:{number % max(1, torch.cuda.device_count())}"
+
+
+class EmbeddedServer:
+    """The actor. ``serve``: of :class:`agl_local.process.EngineProcess`; ``None``: it has no engine.
+    ``number``: of the engine.
+    """
+
+    def __init__(self, policy: str, serve: dict[str, Any] | None, number: int = 0) -> None:
         self._engine: Any = None
         self.address = ""
         if serve is not None:
             from agl_local.process import EngineProcess
 
+            serve = {**serve, "device": place(serve.get("device", "cpu"), number)}
             self._engine = EngineProcess(Path(policy), **serve)
             self.address = self._engine.start()
 
@@ -77,7 +89,8 @@ class EmbeddedReplica(RolloutReplica):  # type: ignore[misc]
         actor = ray.remote(num_cpus=0, max_concurrency=16)(EmbeddedServer).options(
             name=server_name(self.replica_rank), scheduling_strategy=here()
         )
-        server = actor.remote(str(self.model_config.path), serve if self.replica_rank < engines else None)
+        given = serve if self.replica_rank < engines else None
+        server = actor.remote(str(self.model_config.path), given, self.replica_rank)
         address = await server.where.remote()
         self.servers = [server]
         self._server_handle, self._server_address = server, address.removeprefix("http://")

@@ -36,6 +36,8 @@ TOUCHED: dict[str, tuple[str, ...]] = {
     "verl.workers.engine.fsdp.transformer_impl:FSDPEngineWithLMHead._build_lora_module": ("module",),
     "verl.workers.engine.fsdp.transformer_impl:FSDPEngineWithLMHead.get_per_tensor_param": (),
     "verl.workers.engine.fsdp.transformer_impl:FSDPEngineWithLMHead.save_checkpoint": ("local_path",),
+    "verl.workers.engine.fsdp.transformer_impl:FSDPEngine.load_checkpoint": ("local_path",),
+    "verl.single_controller.ray:RayWorkerGroup.workers": (),
     "verl.workers.engine_workers:ActorRolloutRefWorker.set_loss_fn": ("loss_fn",),
     "verl.workers.engine.fsdp.transformer_impl:FSDPEngineWithValueHead._build_module": (),
     "verl.workers.engine.fsdp.transformer_impl:FSDPEngineWithValueHead.forward_backward_batch": ("data",),

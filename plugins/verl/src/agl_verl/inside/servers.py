@@ -28,10 +28,15 @@ STILL: set[int] = set()
 
 
 class Server:
-    """Goes before a server class of verl's: the actor of one node of a replica."""
+    """Goes before a server class of verl's: the actor of one node of a replica. ``key``: what it asks for."""
 
     node_rank: int
     _server_task: asyncio.Task[Any]
+
+    def __init__(self, *args: Any, key: str | None = None, **given: Any) -> None:
+        if key is not None:
+            os.environ[KEY] = key
+        super().__init__(*args, **given)
 
     def well(self) -> None:
         """Raises RuntimeError if what answers agents has ended. (Other nodes have nobody to answer.)"""
@@ -40,15 +45,20 @@ class Server:
 
 
 class Keyed:
-    """An actor class whose actors get the key among their variables; the rest is Ray's."""
+    """An actor class whose actors get the key with their arguments; the rest is Ray's. Among the variables of
+    a runtime environment it would be in Ray's logs.
+    """
 
     def __init__(self, actor: Any, key: str) -> None:
         self._actor, self._key = actor, key
 
-    def options(self, *, runtime_env: dict[str, Any], **given: Any) -> Any:
+    def options(self, **given: Any) -> Keyed:
         """As the actor class does."""
-        variables = {**runtime_env.get("env_vars", {}), KEY: self._key}
-        return self._actor.options(runtime_env={**runtime_env, "env_vars": variables}, **given)
+        return Keyed(self._actor.options(**given), self._key)
+
+    def remote(self, *args: Any, **given: Any) -> Any:
+        """As the actor class does."""
+        return self._actor.remote(*args, key=self._key, **given)
 
 
 class Announced:

@@ -1,7 +1,8 @@
-"""What we touch of verl's vLLM and SGLang servers, looked up in their source: importing needs the engines.
+"""What we touch of verl that only its source tells: attributes, and its vLLM and SGLang servers, whose import
+needs the engines.
 
-Each line is one class that ours go before: the methods that we extend, with the parameters that we pass, and
-the attributes of ``self`` that we read or set.
+Each line is one class: the methods that we extend, with the parameters that we pass, and the attributes of
+``self`` that we read or set.
 """
 
 from __future__ import annotations
@@ -21,6 +22,15 @@ SERVERS: dict[str, dict[str, tuple[str, ...]]] = {
                                 "resume_generation": (), "self.server_class": (), "self._server_handle": (),
                                 "self._server_address": ()},
     f"{SGLANG}:SGLangHttpServer": {"launch_server": (), "self.node_rank": (), "self._server_task": ()},
+    "workers/rollout/replica.py:RolloutReplica": {"self.config": (), "self.model_config": (),
+                                                  "self.replica_rank": (), "self.servers": (),
+                                                  "self._server_handle": (), "self._server_address": ()},
+    "trainer/ppo/v1/trainer_base.py:PPOTrainer": {"self.config": (), "self.global_steps": (),
+                                                  "self.total_training_steps": (),
+                                                  "self.actor_rollout_wg": (), "self.checkpoint_manager": ()},
+    "workers/engine/fsdp/transformer_impl.py:FSDPEngine": {"self.engine_config": (), "self.module": (),
+                                                           "self.optimizer": (), "self.lr_scheduler": (),
+                                                           "self.rank": (), "self._is_lora": ()},
 }  # fmt: skip
 """``file:class`` → what it has: ``method`` with parameters, or ``self.attribute`` that it sets."""
 
