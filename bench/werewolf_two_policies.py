@@ -30,6 +30,7 @@ from agentlightning.algorithms.rl import RL
 from agentlightning.cli.run import trainer_from
 from agentlightning.config import load_config
 from agentlightning.hookspecs import hookimpl
+from agentlightning.store.pages import pages
 from agentlightning.types import StepReport
 from werewolf.tasks import EVALUATION, games
 
@@ -74,7 +75,9 @@ async def pairs(context: Context, when: str, n: int) -> dict[str, Any]:
 
 async def by_role(context: Context, evaluation: str) -> dict[str, dict[str, float]]:
     """Role → decisions, and the mean of their rewards."""
-    rollouts = [r for r in await context.store.query_rollouts() if r.metadata.get("evaluation") == evaluation]
+    rollouts = []
+    async for page in pages(context.store.query_rollouts):
+        rollouts += [r for r in page if r.metadata.get("evaluation") == evaluation]
     rewards: dict[str, list[float]] = defaultdict(list)
     for record in await context.store.records([r.rollout_id for r in rollouts]):
         roles = {call.response_id: call.tags["role"] for call in record.calls}

@@ -118,6 +118,9 @@ def test_rows() -> None:
 
 
 def test_verl() -> None:
+    run = result("verl_calc_x")
+    assert run["calls"] == run["calls_exact"] and run["steps"] >= 15
+    stands(f"held-out {run['before']:.3f} → {run['after']:.3f}; gradients")
     kept = json.loads((ROOT / "bench" / "results" / "verl_parity.json").read_text())
     results = {name: one["result"] for name, one in kept.items() if name != "curves"}
     errors = {name: one["gradient_relative_error"] for name, one in results.items()}
@@ -140,6 +143,31 @@ def test_capture_overhead() -> None:
     adapter = statistics.median(one["adapter_us"] for name, one in found.items() if name != "openai")
     large = statistics.median(one["wire_us_32k"] for one in found.values())
     stands(f"{wire:.0f} µs and {adapter:.0f} µs", f"{large / 1000:.1f} ms ([each framework]")
+
+
+def test_ahead() -> None:
+    means = result("ahead")["means"]
+    page = (ROOT / "docs" / "async.md").read_text()
+    for one in means:
+        staleness = f"{one['staleness_mean']:.2f}" if one["staleness_mean"] else "0"
+        reward = f"{one['reward_before']:.3f} → {one['reward_after']:.3f}"
+        parts = f"{one['rollout']:.2f}, {one['update']:.2f}"
+        cells = [
+            f"{one['wait']:g} s",
+            f"{one['ahead']}",
+            f"{one['seconds_per_step']:.2f}",
+            parts,
+            staleness,
+            reward,
+        ]
+        assert f"| {' | '.join(cells)} |" in page
+    fast, slow = ([one for one in means if one["wait"] == wait] for wait in (0.0, 1.0))
+    stands(*(" → ".join(f"{one['seconds_per_step']:.2f}" for one in two) for two in (fast, slow)))
+
+
+def test_curves() -> None:
+    kept = json.loads((ROOT / "bench" / "results" / "verl_parity.json").read_text())["curves"]["result"]
+    assert kept["local"] == kept["verl"] and len(kept["local"]) == 3 and kept["steps"] == 20
 
 
 def test_quickstarts() -> None:
