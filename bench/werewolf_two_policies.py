@@ -1,6 +1,7 @@
 """Wolves and town as two policies of one run, playing against each other, with three rules of credit.
 
     python bench/werewolf_two_policies.py [--steps 40] [--deals 8] [--games 400] [--rules …]
+    python bench/werewolf_two_policies.py --draw bench/results/NAME.json          # its curves, as NAME.png
 
 Both start from the shipped policy with random weights; how it plays before is measured once. ``outcome``:
 every decision gets the result of its side; ``discounted``: less for early ones (0.9 for each later decision
@@ -145,6 +146,24 @@ def cpu() -> dict[str, float]:
     return {name: round(one.ru_utime + one.ru_stime, 1) for name, one in used.items()}
 
 
+def draw(kept: Path) -> None:
+    """The wolves' share of the games of each step, mean of eight steps, as a picture beside ``kept``."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(8, 3.5), layout="constrained")
+    for rule in json.loads(kept.read_text())["result"]["rules"]:
+        won = rule["self_play"]
+        near = [won[max(0, i - 7) : i + 1] for i in range(len(won))]
+        axes.plot(range(1, len(won) + 1), [sum(part) / len(part) for part in near], label=rule["rule"])
+    axes.set(xlabel="step", ylabel="games that the wolves win", ylim=(0, 1))
+    axes.grid(alpha=0.3)
+    axes.legend(loc="lower right", frameon=False)
+    figure.savefig(kept.with_suffix(".png"), dpi=130)
+
+
 def main() -> None:
     """All rules, one after the other."""
     parser = argparse.ArgumentParser(description="Wolves and town as two policies in one run.")
@@ -153,7 +172,10 @@ def main() -> None:
     parser.add_argument("--games", type=int, default=400, help="of each evaluation")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--rules", nargs="+", default=list(RULES), choices=list(RULES))
+    parser.add_argument("--draw", type=Path, metavar="FILE", help="draw the curves of a kept result")
     given = parser.parse_args()
+    if given.draw:
+        return draw(given.draw)
     found: list[dict[str, Any]] = []
     start = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
