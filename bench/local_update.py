@@ -19,31 +19,13 @@ import time
 from pathlib import Path
 
 import torch
-from tokenizers import Tokenizer, decoders, models
+from local_engine import VOCAB, tiny_policy
 
 from agentlightning.types import Recipe, Row
-from agl_local.config import ModelConfig
-from agl_local.policy import Policy, init_model, save_policy
-from agl_local.tokenizer import ChatTokenizer
+from agl_local.policy import Policy, save_policy
 from agl_local.update import Updater
 
-VOCAB, PROMPTS, SAMPLES = 500, 8, 8
-
-
-def tiny_policy() -> Policy:
-    """Random weights of the demos' shape."""
-    tokenizer = Tokenizer(models.BPE(vocab={f"t{i}": i for i in range(VOCAB)}, merges=[]))
-    tokenizer.decoder = decoders.ByteLevel()
-    config = ModelConfig(
-        hidden_size=128,
-        intermediate_size=384,
-        num_layers=2,
-        num_heads=4,
-        num_kv_heads=2,
-        head_dim=32,
-        vocab_size=VOCAB,
-    )
-    return Policy(init_model(config, seed=0), ChatTokenizer(tokenizer), config)
+PROMPTS, SAMPLES = 8, 8
 
 
 def make_rows(idle_groups: int) -> list[Row]:

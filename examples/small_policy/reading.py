@@ -29,9 +29,11 @@ vLLM) put Qwen2's own cutting in place of what the tokenizer file says, so it mu
 """
 
 
-def tokenizer_of(texts: Iterable[str], size: int, scaffold: Iterable[str], template: Path) -> ChatTokenizer:
+def tokenizer_of(
+    texts: Iterable[str], size: int, scaffold: Iterable[str], template: Path, length: int = 2048
+) -> ChatTokenizer:
     """BPE of at most ``size`` tokens (bytes, special tokens and merges) over ``texts``, the scaffold on top,
-    and the chat template; the same every time.
+    and the chat template, for a model of ``length`` tokens; the same every time.
     """
     backend = Tokenizer(BPE(unk_token=None))
     backend.normalizer = NFC()
@@ -49,5 +51,5 @@ def tokenizer_of(texts: Iterable[str], size: int, scaffold: Iterable[str], templ
     return ChatTokenizer(
         backend,
         chat_template=template.read_text(encoding="utf-8"),
-        config={"eos_token": END, "pad_token": PAD, "model_max_length": 2048},
+        config={"eos_token": END, "pad_token": PAD, "model_max_length": length},
     )
