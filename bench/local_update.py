@@ -22,7 +22,7 @@ import torch
 from local_engine import VOCAB, tiny_policy
 
 from agentlightning.types import Recipe, Row
-from agl_local.policy import Policy, save_policy
+from agl_local.policy import save_policy
 from agl_local.update import Updater
 
 PROMPTS, SAMPLES = 8, 8

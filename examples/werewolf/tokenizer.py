@@ -1,4 +1,4 @@
-"""The small policy's tokenizer: byte-level BPE over boards, each word of the board as one token of its own."""
+"""The small policy's tokenizer: byte-level BPE over boards, each word of the board as one token."""
 
 from __future__ import annotations
 

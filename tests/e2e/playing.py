@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 from e2e.bad import Line
 from openai import AsyncOpenAI
 
 from agentlightning import GRPO, LLM, Rollout
+from agentlightning.algorithms.upcoming import Upcoming
 from agentlightning.audit.places import Place
 from agentlightning.audit.run import run_in
 from agentlightning.audit.verify import verify
@@ -89,3 +91,15 @@ async def equal(folder: Path) -> bool:
         return (await verify(await run_in(store, Place(str(store), folder / "r", "r")))).equal
     finally:
         await store.close()
+
+
+async def break_off(made: Line, play: Play, *data: Any) -> None:
+    """Run until the driver raises :class:`Broke`, and leave what is under way as a SIGKILL would."""
+
+    async def nothing(self: Upcoming) -> int:
+        return 0
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Upcoming, "end", nothing)
+        with pytest.raises(Broke):
+            await made.fit(play, *data)

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 from e2e.bad import Line
-from e2e.playing import SIZE, TASKS, Broke, Play, equal, line, plan, recipe, step_of
+from e2e.playing import SIZE, TASKS, Broke, Play, break_off, equal, line, plan, recipe, step_of
 
 from agentlightning import Rollout
 from agentlightning.algorithms.evaluate import NothingRewarded
 from agentlightning.algorithms.rl import RecipeRefused
-from agentlightning.algorithms.upcoming import ENDED, RunEnded, Upcoming
+from agentlightning.algorithms.upcoming import ENDED, RunEnded
 from agentlightning.specs import Job
 from agentlightning.store import SQLiteStore
 from agentlightning.testing import ScriptedModelServer
@@ -170,9 +170,7 @@ async def test_a_run_that_ends_early_ends_its_rollouts_and_goes_on_with_new_ones
     assert await equal(tmp_path)
 
 
-async def test_a_killed_run_rolls_out_again_whatever_its_checkpoint_does_not_know(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_killed_run_rolls_out_again_whatever_its_checkpoint_does_not_know(tmp_path: Path) -> None:
     async with ScriptedModelServer() as server:
         made = line(server, tmp_path, 2, steps=6)
         play = Play(made)
@@ -182,14 +180,8 @@ async def test_a_killed_run_rolls_out_again_whatever_its_checkpoint_does_not_kno
                 await play.until(5)
                 raise Broke
 
-        async def killed(self: Upcoming) -> int:
-            return 0
-
         made.driver.update = update
-        with monkeypatch.context() as patch:
-            patch.setattr(Upcoming, "end", killed)
-            with pytest.raises(Broke):
-                await made.fit(play, TASKS)
+        await break_off(made, play, TASKS)
         before = plan(made)
         assert len(before) == 6 * SIZE
         (tmp_path / "r" / "finished.json").write_text("[1, {}]")  # the last checkpoint is older than that
@@ -232,9 +224,7 @@ async def test_a_step_that_a_driver_still_asks_for_when_the_run_ends_is_not_made
     assert Counter(r.rollout.status for r in made.records) == {"succeeded": 2, "cancelled": 2}
 
 
-async def test_what_a_killed_run_left_in_the_queue_runs_once_when_it_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_a_killed_run_left_in_the_queue_runs_once_when_it_goes_on(tmp_path: Path) -> None:
     """Runners are there before the step that queues it again: none of it may be taken until then."""
     async with ScriptedModelServer() as server:
         made = line(server, tmp_path, 1, steps=2)
@@ -242,14 +232,8 @@ async def test_what_a_killed_run_left_in_the_queue_runs_once_when_it_goes_on(
         async def update(step: int) -> None:
             raise Broke
 
-        async def killed(self: Upcoming) -> int:
-            return 0
-
         made.driver.update = update
-        with monkeypatch.context() as patch:
-            patch.setattr(Upcoming, "end", killed)
-            with pytest.raises(Broke):
-                await made.fit(Play(made), TASKS, [100])
+        await break_off(made, Play(made), TASKS, [100])
         store = SQLiteStore(tmp_path / "r" / "store.sqlite")
         left = [r for r in await store.query_rollouts() if step_of(r) == 1]
         await store.requeue_rollouts([r.rollout_id for r in left], reason="killed")
