@@ -183,11 +183,34 @@ def overrides(
     """verl's configuration, line by line. ``folder``: for what is written before the run has one; ``name``:
     by which agents' calls ask for the policy.
     """
-    actor, rollout, reference = (f"actor_rollout_ref.{part}" for part in ("actor", "rollout", "ref"))
     lines = [
         f"actor_rollout_ref.model.path={quote(policy)}",
         "actor_rollout_ref.model.use_remove_padding=False",
         "+actor_rollout_ref.model.override_config.attn_implementation=sdpa",
+        *_data(o, seed),
+        # Rows come with their advantages; the sum over all tokens of the step is the loss that credit means.
+        "algorithm.adv_estimator=agl",
+        # It computes figures that a step without a trained token does not have; core corrects stale tokens.
+        "algorithm.rollout_correction=null",
+        "algorithm.use_kl_in_reward=False",
+        *_actor(recipe, seed, o),
+        *_rollout(recipe, o, name),
+        *_trainer(o, folder),
+    ]
+    if o.lora is not None:
+        lines += lora_lines(o.lora, seed)
+    if recipe.critic:
+        lines += critic.lines(policy, recipe, seed, o)
+    if o.device == "cpu":
+        lines += [*cpu(ACTOR), *cpu(REFERENCE)]
+    return [*lines, *o.overrides]
+
+
+ACTOR, ROLLOUT, REFERENCE = (f"actor_rollout_ref.{part}" for part in ("actor", "rollout", "ref"))
+
+
+def _data(o: Options, seed: int) -> list[str]:
+    return [
         # The data are placeholders, one a step: tasks belong to the algorithm.
         "data.train_files=[]",
         "data.val_files=[]",
@@ -199,42 +222,52 @@ def overrides(
         f"data.seed={seed % 2**31}",
         f"data.max_prompt_length={o.max_len}",
         f"data.max_response_length={o.max_len}",
-        # Rows come with their advantages; the sum over all tokens of the step is the loss that credit means.
-        "algorithm.adv_estimator=agl",
-        # It computes figures that a step without a trained token does not have; core corrects stale tokens.
-        "algorithm.rollout_correction=null",
-        "algorithm.use_kl_in_reward=False",
-        f"{actor}.loss_agg_mode=token-sum",
-        f"{actor}.ppo_mini_batch_size=1",
-        f"{actor}.use_dynamic_bsz=True",
-        f"{actor}.ppo_max_token_len_per_gpu={o.micro_tokens}",
-        f"{actor}.ppo_epochs={recipe.epochs}",
+    ]
+
+
+def _actor(recipe: Recipe, seed: int, o: Options) -> list[str]:
+    return [
+        f"{ACTOR}.loss_agg_mode=token-sum",
+        f"{ACTOR}.ppo_mini_batch_size=1",
+        f"{ACTOR}.use_dynamic_bsz=True",
+        f"{ACTOR}.ppo_max_token_len_per_gpu={o.micro_tokens}",
+        f"{ACTOR}.ppo_epochs={recipe.epochs}",
         # Rows come sorted by length when several ranks share them.
-        f"{actor}.shuffle={recipe.minibatches > 1}",
-        f"{actor}.data_loader_seed={seed % 2**31}",
-        f"{actor}.clip_ratio={recipe.clip_low}",
-        f"{actor}.clip_ratio_low={recipe.clip_low}",
-        f"{actor}.clip_ratio_high={recipe.clip_high}",
-        f"{actor}.clip_ratio_c={recipe.clip_ratio_c or NO_DUAL_CLIP}",
+        f"{ACTOR}.shuffle={recipe.minibatches > 1}",
+        f"{ACTOR}.data_loader_seed={seed % 2**31}",
+        f"{ACTOR}.clip_ratio={recipe.clip_low}",
+        f"{ACTOR}.clip_ratio_low={recipe.clip_low}",
+        f"{ACTOR}.clip_ratio_high={recipe.clip_high}",
+        f"{ACTOR}.clip_ratio_c={recipe.clip_ratio_c or NO_DUAL_CLIP}",
         # Terms of the loss, which are the recipe's own then (inside/loss.py): here they say what to compute.
-        f"{actor}.entropy_coeff={recipe.entropy}",
-        f"{actor}.use_kl_loss={bool(recipe.kl)}",
-        f"{actor}.kl_loss_coef={recipe.kl}",
-        f"{actor}.grad_clip={o.clip_norm}",
-        f"{actor}.optim.lr={o.lr}",
-        f"{actor}.optim.weight_decay={o.weight_decay}",
-        f"{actor}.optim.betas=[{o.betas[0]},{o.betas[1]}]",
-        f"{actor}.checkpoint.save_contents=[model,optimizer,extra,hf_model]",
-        f"{rollout}.n=1",
-        f"{rollout}.temperature={recipe.temperature}",
-        f"{rollout}.calculate_log_probs=True",
-        f"{rollout}.log_prob_use_dynamic_bsz=True",
-        f"{rollout}.log_prob_max_token_len_per_gpu={o.micro_tokens}",
-        f"{reference}.log_prob_use_dynamic_bsz=True",
-        f"{reference}.log_prob_max_token_len_per_gpu={o.micro_tokens}",
-        f"{rollout}.agent.num_workers=1",
-        f"+{rollout}.agent.agent_loop_manager_class=agl_verl.inside.manager.Manager",
+        f"{ACTOR}.entropy_coeff={recipe.entropy}",
+        f"{ACTOR}.use_kl_loss={bool(recipe.kl)}",
+        f"{ACTOR}.kl_loss_coef={recipe.kl}",
+        f"{ACTOR}.grad_clip={o.clip_norm}",
+        f"{ACTOR}.optim.lr={o.lr}",
+        f"{ACTOR}.optim.weight_decay={o.weight_decay}",
+        f"{ACTOR}.optim.betas=[{o.betas[0]},{o.betas[1]}]",
+        f"{ACTOR}.checkpoint.save_contents=[model,optimizer,extra,hf_model]",
+    ]
+
+
+def _rollout(recipe: Recipe, o: Options, name: str) -> list[str]:
+    return [
+        f"{ROLLOUT}.n=1",
+        f"{ROLLOUT}.temperature={recipe.temperature}",
+        f"{ROLLOUT}.calculate_log_probs=True",
+        f"{ROLLOUT}.log_prob_use_dynamic_bsz=True",
+        f"{ROLLOUT}.log_prob_max_token_len_per_gpu={o.micro_tokens}",
+        f"{REFERENCE}.log_prob_use_dynamic_bsz=True",
+        f"{REFERENCE}.log_prob_max_token_len_per_gpu={o.micro_tokens}",
+        f"{ROLLOUT}.agent.num_workers=1",
+        f"+{ROLLOUT}.agent.agent_loop_manager_class=agl_verl.inside.manager.Manager",
         *engines.lines(o, name),
+    ]
+
+
+def _trainer(o: Options, folder: str) -> list[str]:
+    return [
         "reward.num_workers=1",
         f"trainer.device={o.device}",
         "trainer.use_v1=True",
@@ -250,13 +283,6 @@ def overrides(
         "transfer_queue.backend.SimpleStorage.num_data_storage_units=1",
         *cluster.lines(o),
     ]
-    if o.lora is not None:
-        lines += lora_lines(o.lora, seed)
-    if recipe.critic:
-        lines += critic.lines(policy, recipe, seed, o)
-    if o.device == "cpu":
-        lines += [*cpu(actor), *cpu(reference)]
-    return [*lines, *o.overrides]
 
 
 NO_DUAL_CLIP = 1e9
