@@ -6,6 +6,7 @@ import pytest
 
 import agentlightning as agl
 from agentlightning.algorithms.rl import RecipeRefused, refuse_ignored
+from agentlightning.recipes import FIELDS
 from agl_verl.honours import HONOURS, REFUSES, Refused, plain, refuse
 from agl_verl.options import OptionError, overrides, read_options
 
@@ -100,7 +101,7 @@ def test_recipes_that_verl_would_take_otherwise(given: dict[str, object], why: s
 
 
 def test_every_field_of_a_recipe_is_honoured_or_refused_with_a_reason() -> None:
-    assert HONOURS | REFUSES.keys() == set(agl.recipes.FIELDS) - {"name"}
+    assert HONOURS | REFUSES.keys() == set(FIELDS) - {"name"}
     assert not HONOURS & REFUSES.keys()
 
 
