@@ -21,6 +21,7 @@ sys.path.insert(0, str(HERE.parent))
 
 from agentlightning import GRPO, Evaluation, Ledger, Trainer  # noqa: E402
 from agentlightning.credit import assign  # noqa: E402
+from agentlightning.store.pages import pages  # noqa: E402
 from calc_x.agent import solve  # noqa: E402
 from calc_x.datasets import load  # noqa: E402
 from calc_x.headroom import oracle  # noqa: E402
@@ -43,8 +44,9 @@ async def run(folder: str) -> tuple[Evaluation, Evaluation, list[Ledger]]:
     async with trainer.session(solve, (), tasks) as context:
         by_oracle = await context.evaluate(tasks, name="oracle", policy="oracle")
         by_tiny = await context.evaluate(tasks, name="tiny")
-        rollouts = await context.store.query_rollouts(run_id=context.run_id)
-        records = await context.store.records([rollout.rollout_id for rollout in rollouts])
+        records = []
+        async for page in pages(context.store.query_rollouts, run_id=context.run_id):
+            records += await context.store.records([rollout.rollout_id for rollout in page])
     return by_oracle, by_tiny, assign(records, GRPO()).ledgers
 
 

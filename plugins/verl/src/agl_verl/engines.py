@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 
 from agentlightning.types import UsageError
 
+from .modes import ROLLOUT
 from .quote import quote
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 Engine = Literal["embedded", "vllm", "sglang"]
 PARSERS = {"vllm": "hermes", "sglang": "qwen"}
 """What each calls the parser of the ``<tool_call>`` that Qwen's models write."""
-ROLLOUT = "actor_rollout_ref.rollout"
 MEMORY = 0.5
 """Share of a GPU that a server takes where nothing is said."""
 

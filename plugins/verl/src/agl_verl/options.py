@@ -14,7 +14,7 @@ from agentlightning.types import Recipe, UsageError
 from . import cluster, critic, engines, modes
 from .engines import MEMORY, Engine
 from .lora import Lora, lines as lora_lines
-from .modes import Mode
+from .modes import ROLLOUT, Mode
 from .quote import quote
 
 
@@ -206,7 +206,7 @@ def overrides(
     return [*lines, *o.overrides]
 
 
-ACTOR, ROLLOUT, REFERENCE = (f"actor_rollout_ref.{part}" for part in ("actor", "rollout", "ref"))
+ACTOR, REFERENCE = "actor_rollout_ref.actor", "actor_rollout_ref.ref"
 
 
 def _data(o: Options, seed: int) -> list[str]:
