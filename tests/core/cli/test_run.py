@@ -222,3 +222,33 @@ def test_a_signal_to_us_ends_the_run_and_not_one_process(tmp_path: Path, server:
     assert process.returncode == 128 + signal.SIGTERM and out == ""
     told = json.loads(err.splitlines()[-1])
     assert told["exit_codes"] == [143] and any("2 of 3" in line for line in told["warnings"])
+
+
+def test_a_rollout_of_thousands_of_spans_is_summarised_and_the_status_stands(
+    tmp_path: Path, server: ScriptedModelServer
+) -> None:
+    code = """
+        import agentlightning as agl, sys
+        for number in range(1_050):
+            agl.emit_reward(1.0, name=f"note-{number}")
+        sys.exit(7)
+    """
+    told = agl_run(tmp_path, server, "--json", code=code)
+    assert told.returncode == 7, told.stderr
+    assert len(summary(told)["rewards"]) == 1_050 and summary(told)["exit_codes"] == [7]
+
+
+def test_the_status_is_the_programs_where_the_summary_fails(
+    tmp_path: Path, server: ScriptedModelServer
+) -> None:
+    code = """
+        import pathlib, sqlite3, sys
+        (file,) = pathlib.Path("runs").glob("*/store.sqlite")
+        other = sqlite3.connect(file)
+        fail = "BEGIN SELECT RAISE(FAIL, 'disk full'); END"
+        other.execute(f"CREATE TRIGGER a BEFORE UPDATE ON runs {fail}")
+        other.commit()
+        sys.exit(9)
+    """
+    told = agl_run(tmp_path, server, code=code)
+    assert told.returncode == 9 and "disk full" in told.stderr and "Traceback" not in told.stderr

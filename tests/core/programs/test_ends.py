@@ -15,7 +15,6 @@ from core.programs.running import CALL, run, run_command
 from agentlightning.programs.plan import CannotStart, Plan
 from agentlightning.programs.session import open_session, run_all
 from agentlightning.programs.summary import summarise
-from agentlightning.store import StoreError
 from agentlightning.testing import Reply, ScriptedModelServer
 from agentlightning.types import AttemptStatus
 
@@ -106,26 +105,30 @@ async def test_an_engine_that_fails_is_the_reason(tmp_path: Path) -> None:
     assert (outcome.attempts[0].reason or "").startswith("model-5xx")
 
 
-async def test_a_store_that_cannot_write_ends_the_run(tmp_path: Path, server: ScriptedModelServer) -> None:
+async def test_a_store_that_cannot_write_is_named_and_the_exit_status_stands(
+    tmp_path: Path, server: ScriptedModelServer
+) -> None:
     plan = Plan(
         command=[sys.executable, "-c", f"{CALL}\nask()"],
         upstream=server.url,
         model="scripted",
         output=tmp_path / "runs",
     ).check()
-    with pytest.raises(StoreError):
-        async with open_session(plan) as session:
-            assert session.folder is not None
+    async with open_session(plan) as session:
+        assert session.folder is not None
 
-            def spoil() -> None:
-                other = sqlite3.connect(session.folder / "store.sqlite")  # type: ignore[operator]
-                other.executescript(
-                    "CREATE TRIGGER a BEFORE INSERT ON calls BEGIN SELECT RAISE(FAIL, 'disk full'); END;"
-                    "CREATE TRIGGER b BEFORE UPDATE ON attempts BEGIN SELECT RAISE(FAIL, 'disk full'); END;"
-                )
-                other.close()
+        def spoil() -> None:
+            other = sqlite3.connect(session.folder / "store.sqlite")  # type: ignore[operator]
+            other.executescript(
+                "CREATE TRIGGER a BEFORE INSERT ON calls BEGIN SELECT RAISE(FAIL, 'disk full'); END;"
+                "CREATE TRIGGER b BEFORE UPDATE ON attempts BEGIN SELECT RAISE(FAIL, 'disk full'); END;"
+            )
+            other.close()
 
-            await session.run(0, spoil)
+        ran = await session.run(0, spoil)
+        summary = await summarise(session, [ran], 0.0)
+    assert ran.code == 1 and ran.rollout is None and "disk full" in (ran.fault or "")
+    assert summary.exit_codes == [1] and any("disk full" in line for line in summary.warnings)
     assert not [e for e in server.log if e.status != 200]  # the engine answered; the agent did not hear of it
 
 

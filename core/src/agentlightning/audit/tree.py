@@ -16,10 +16,13 @@ from agentlightning.audit.targets import Target
 from agentlightning.capture.emitters import BODY
 from agentlightning.capture.operations import INPUT, NAME, OUTPUT
 from agentlightning.credit.verdicts import Verdict, verdicts
+from agentlightning.store.pages import pages
 from agentlightning.types import Attempt, Span
 from agentlightning.types.base import Model
 
 CALL_ID = "agl.call_id"
+_PAGE = 10_000
+"""Spans of one read."""
 _AGENT_OPERATIONS = ("invoke_agent", "create_agent")
 
 
@@ -61,10 +64,13 @@ async def trace(run: Run, target: Target, every: bool = False) -> list[Trace]:
         attempts = [a for a in attempts if a.attempt_id == wanted]
     (record,) = await run.store.records([rollout_id])
     judged = verdicts(record)
-    return [
-        _trace(attempt, await run.store.query_spans(rollout_id, attempt.attempt_id), judged)
-        for attempt in attempts
-    ]
+    return [_trace(attempt, await _spans(run, attempt), judged) for attempt in attempts]
+
+
+async def _spans(run: Run, attempt: Attempt) -> list[Span]:
+    """Every span of an attempt, read page by page."""
+    found = pages(run.store.query_spans, attempt.rollout_id, attempt_id=attempt.attempt_id, size=_PAGE)
+    return [span async for page in found for span in page]
 
 
 def _trace(attempt: Attempt, spans: Sequence[Span], judged: Mapping[str, Verdict]) -> Trace:

@@ -128,13 +128,18 @@ async def _run(plan: Plan, as_json: bool) -> int:
         await session.store.add_run(session.run_id, _info(plan))
         with ignored_is_ignored(), _signals_passed_on(session):
             ran = await run_all(session, lambda one: None)
-        summary = await summarise(session, ran, time.perf_counter() - began)
-        await session.store.update_run(session.run_id, {"summary": as_record(summary)})
+        code = _exit_code(ran, len(plan.tasks), session.processes.ended)
+        try:
+            summary = await summarise(session, ran, time.perf_counter() - began)
+            await session.store.update_run(session.run_id, {"summary": as_record(summary)})
+        except Exception as error:  # the programs have ended: their exit status stands whatever fails here
+            print(f"agl: the run cannot be summarised: {error}", file=sys.stderr, flush=True)
+            return code
     if as_json:
         print(msgspec.json.encode(summary).decode(), file=sys.stderr, flush=True)
     else:
         show(summary)
-    return _exit_code(ran, len(plan.tasks), session.processes.ended)
+    return code
 
 
 def _info(plan: Plan) -> dict[str, Any]:

@@ -33,7 +33,7 @@ from agentlightning.programs.program import Processes, ProgramFailed, RewardFile
 from agentlightning.runner import Runner
 from agentlightning.runs import open_folder, open_run
 from agentlightning.specs import Server
-from agentlightning.store import Store, open_store
+from agentlightning.store import Store, StoreError, open_store
 from agentlightning.types import ProxyLLM, Resource, Rollout, RolloutConfig, new_id
 
 REWARD_FILE = "AGL_REWARD_FILE"
@@ -43,11 +43,14 @@ Work = Callable[[AttemptContext], Awaitable[float | None]]
 
 @dataclass(slots=True)
 class Ran:
-    """A process of the program, to its end. ``code``: negative for a signal; ``None``: its time was up."""
+    """A process of the program, to its end. ``code``: negative for a signal; ``None``: its time was up.
+    ``rollout`` is ``None`` where its end could not be stored; ``fault`` then says why.
+    """
 
-    rollout: Rollout
+    rollout: Rollout | None
     code: int | None
     guest: Guest | None
+    fault: str | None = None
 
 
 class EntryFailed(Exception):
@@ -96,7 +99,12 @@ class Session:
         one = _Process(self, task, started)
         host = {"program": self.plan.name, "entries": self.plan.per_entry}
         mode = "val" if self.plan.per_entry else "train"  # what is trained is then in the entries
-        rollout = await self.perform(task, one.work, metadata=host, task_id=str(index), mode=mode)
+        try:
+            rollout = await self.perform(task, one.work, metadata=host, task_id=str(index), mode=mode)
+        except StoreError as error:
+            if one.code is None:  # it never ran, or was stopped by us: there is no status to keep
+                raise
+            return Ran(None, one.code, one.guest, str(error))
         return Ran(rollout, one.code, one.guest)
 
     async def perform(self, task: Any, work: Work, **fields: Any) -> Rollout:

@@ -17,10 +17,14 @@ from agentlightning.capture.rewards import reward_of
 from agentlightning.credit.verdicts import unrecorded, verdicts
 from agentlightning.programs.program import status_of
 from agentlightning.programs.session import Ran, Session
+from agentlightning.store.pages import pages
 from agentlightning.types import Record
 
 UNNAMED = "unknown"
 _AT_ONCE = 100
+"""Rollouts of one read."""
+_SPANS = 10_000
+"""Spans of one read."""
 
 
 class Summary(msgspec.Struct, kw_only=True):
@@ -60,7 +64,7 @@ class Summary(msgspec.Struct, kw_only=True):
 
 async def summarise(session: Session, ran: Sequence[Ran], seconds: float) -> Summary:
     """Read what became of the session's rollouts."""
-    ids = [one.rollout.rollout_id for one in ran] + session.entries
+    ids = [one.rollout.rollout_id for one in ran if one.rollout is not None] + session.entries
     summary = Summary(
         run_id=session.run_id,
         store=session.place,
@@ -74,6 +78,8 @@ async def summarise(session: Session, ran: Sequence[Ran], seconds: float) -> Sum
             _add(summary, record)
             await _add_spans(summary, session, record)
     _add_guests(summary, session, ran)
+    for why in sorted({one.fault for one in ran if one.fault is not None}):
+        summary.warnings.append(f"the end of a program could not be stored: {why}")
     number, planned = session.processes.ended, len(session.plan.tasks)
     if number is not None and len(ran) < planned:
         why = f"{signal.Signals(number).name} came"
@@ -106,16 +112,12 @@ def _add(summary: Summary, record: Record) -> None:
 
 async def _add_spans(summary: Summary, session: Session, record: Record) -> None:
     """A rollout's tools and rewards."""
-    after: str | None = None
-    while page := await session.store.query_spans(record.rollout.rollout_id, limit=1000, after=after):
+    async for page in pages(session.store.query_spans, record.rollout.rollout_id, size=_SPANS):
         for span in page:
             if name := span.attributes.get(semconv.TOOL_NAME):
                 _count(summary.tools, str(name))
             if (reward := reward_of(span)) is not None:
                 summary.rewards.append(reward.value)
-        if len(page) < 1000:
-            return
-        after = page[-1].span_id
 
 
 def _add_guests(summary: Summary, session: Session, ran: Sequence[Ran]) -> None:
