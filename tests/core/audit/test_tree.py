@@ -95,10 +95,10 @@ def test_every_span_is_there_exactly_once(pairs: list[tuple[str, str | None]]) -
 async def test_an_attempt_of_more_spans_than_a_page_is_shown_whole(tmp_path: Path) -> None:
     folder = await make_run(tmp_path)
     store = SQLiteStore(folder / "store.sqlite")
-    lease = await store.start_rollout({"q": 1}, run_id=RUN)
+    lease = await store.start_rollout({"q": 1})
     ids = {"rollout_id": lease.rollout.rollout_id, "attempt_id": lease.attempt.attempt_id}
     many = [Span(**ids, name="note", span_id=f"{number:016x}") for number in range(10_050)]
-    await store.add_spans(many)
+    await store.add_many_spans(many)
     await store.close()
     async with open_target(ids["rollout_id"], str(folder), plugins=plugins()) as (run, target):
         (one,) = await trace(run, target)

@@ -14,6 +14,7 @@ from typing import Any
 import aiohttp
 import pytest
 from contract.store import Clock
+from google.protobuf.message import DecodeError
 from opentelemetry.exporter.otlp.proto.http import Compression
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
@@ -246,6 +247,52 @@ async def test_garbage_is_refused_with_the_reason(
     else:
         assert answer["code"] == 3 and answer["message"]
     assert (await sqlite.statistics())["spans"] == 0
+
+
+DAMAGED = [
+    {"traceId": "xyz"},
+    {"startTimeUnixNano": "yesterday"},
+    {"attributes": [{"key": 3}]},
+    {"links": [7]},
+    {"name": {"not": "text"}},
+]
+
+
+@pytest.mark.parametrize("damage", [*DAMAGED, None], ids=str)
+async def test_a_damaged_span_is_lost_alone(
+    http: aiohttp.ClientSession, sqlite: SQLiteStore, damage: dict[str, Any] | None
+) -> None:
+    lease = await sqlite.start_rollout(1)
+    body = by_hand(lease, 3)
+    spans = body["resourceSpans"][0]["scopeSpans"][0]["spans"]
+    spans[1] = 3 if damage is None else {**spans[1], **damage}
+    status, answer = await post(http, body)
+    assert (status, answer["partialSuccess"]["rejectedSpans"]) == (200, "1")
+    assert [s.name for s in await sqlite.query_spans(lease.rollout.rollout_id)] == ["s0", "s2"]
+    assert (await sqlite.counts())["refused"] == {"otlp-damaged-span": 1}
+
+
+async def test_a_damaged_span_of_protobuf_is_lost_alone(
+    http: aiohttp.ClientSession, sqlite: SQLiteStore
+) -> None:
+    lease = await sqlite.start_rollout(1)
+    request = ExportTraceServiceRequest()
+    resource = request.resource_spans.add()
+    for key, value in owner(lease).items():
+        resource.resource.attributes.add(key=key).value.string_value = value
+    scope = resource.scope_spans.add()
+    for number in range(300):
+        scope.spans.add(name=f"span-{number:03}", trace_id=b"t" * 16, span_id=number.to_bytes(8, "big"))
+    body = request.SerializeToString().replace(
+        b"span-007", b"sp\xff\xfe-007"
+    )  # no UTF-8: protobuf refuses it
+    with pytest.raises(DecodeError):
+        ExportTraceServiceRequest.FromString(body)
+    status, answer = await post(http, body, PROTOBUF)
+    assert status == 200
+    assert ExportTraceServiceResponse.FromString(answer).partial_success.rejected_spans == 1
+    stored = [s.name for s in await sqlite.query_spans(lease.rollout.rollout_id)]
+    assert stored == [f"span-{number:03}" for number in range(300) if number != 7]
 
 
 @pytest.mark.parametrize("encoding", ["identity", "gzip", "deflate"])

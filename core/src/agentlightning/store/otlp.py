@@ -20,6 +20,7 @@ from opentelemetry.proto.collector.trace.v1 import trace_service_pb2 as service
 from opentelemetry.proto.trace.v1 import trace_pb2 as trace
 
 from agentlightning.capture.convert import jsonable
+from agentlightning.store import salvage
 from agentlightning.types import Span
 
 PROTOBUF: Final = "application/x-protobuf"
@@ -41,28 +42,58 @@ class Undecodable(ValueError):
     """A body that is no export request."""
 
 
-def decode(body: bytes, content_type: str) -> Any:
-    """The ``ExportTraceServiceRequest`` in a body."""
+def decode(body: bytes, content_type: str) -> tuple[Any, int]:
+    """The ``ExportTraceServiceRequest`` in a body, and how many damaged spans were left out of it.
+    :class:`Undecodable` where nothing sound is left.
+    """
+    kind, read = ("protobuf", _protobuf) if content_type == PROTOBUF else ("JSON", _json)
+    try:
+        return read(body)
+    except _WRONG as error:
+        raise Undecodable(f"the body is no ExportTraceServiceRequest in {kind}: {error}") from None
+
+
+def _protobuf(body: bytes) -> tuple[Any, int]:
+    try:
+        return service.ExportTraceServiceRequest.FromString(body), 0
+    except DecodeError as error:
+        return _sound(salvage.from_protobuf(body), error)
+
+
+def _json(body: bytes) -> tuple[Any, int]:
+    found = _with_ids(json.loads(body))
     request = service.ExportTraceServiceRequest()
     try:
-        if content_type == PROTOBUF:
-            request.ParseFromString(body)
-        else:
-            json_format.ParseDict(_with_ids(json.loads(body)), request, ignore_unknown_fields=True)
+        return json_format.ParseDict(found, request, ignore_unknown_fields=True), 0
     except _WRONG as error:
-        kind = "protobuf" if content_type == PROTOBUF else "JSON"
-        raise Undecodable(f"the body is no ExportTraceServiceRequest in {kind}: {error}") from None
-    return request
+        return _sound(salvage.from_json(found), error)
+
+
+def _sound(salvaged: tuple[Any, int], error: Exception) -> tuple[Any, int]:
+    """What was salvaged, if it holds a span; else the error of the request as a whole."""
+    request, damaged = salvaged
+    if any(scope.spans for resource in request.resource_spans for scope in resource.scope_spans):
+        return request, damaged
+    raise error
 
 
 def _with_ids(found: Any) -> Any:
-    """Hex ids as the base64 that the JSON mapping of protobuf has for bytes."""
+    """Hex ids as the base64 that the JSON mapping of protobuf has for bytes. What is no hex becomes a value that
+    does not decode, so that only its own span is refused.
+    """
     for span in _json_spans(found):
-        for item in (span, *(span.get("links") or ())):
+        for item in (span, *(span.get("links") or ())) if isinstance(span, dict) else ():
             for name in _IDS:
-                if isinstance(text := item.get(name), str):
-                    item[name] = base64.b64encode(bytes.fromhex(text)).decode()
+                if isinstance(item, dict) and isinstance(text := item.get(name), str):
+                    item[name] = _as_base64(text)
     return found
+
+
+def _as_base64(text: str) -> str | bool:
+    try:
+        return base64.b64encode(bytes.fromhex(text)).decode()
+    except ValueError:
+        return False
 
 
 def _json_spans(found: dict[str, Any]) -> Iterator[dict[str, Any]]:

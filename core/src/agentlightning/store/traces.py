@@ -105,10 +105,12 @@ async def _ingest(
         body = await _body(request)
         work = partial(_decoded, body, encoding, content_type)
         small = len(body) < _SMALL and encoding in _PLAIN
-        found = work() if small else await asyncio.get_running_loop().run_in_executor(pool, work)
+        found, damaged = work() if small else await asyncio.get_running_loop().run_in_executor(pool, work)
     except otlp.Undecodable as error:
         raise Refused(400, str(error)) from None
     good, refused = _sorted(found, claims)
+    if damaged:
+        refused["otlp-damaged-span", "they cannot be decoded"] += damaged
     refused += await _store(store, good)
     if refused:
         await _count(store, refused)
@@ -116,11 +118,13 @@ async def _ingest(
     return web.Response(body=otlp.answer(content_type, n, why), content_type=content_type)
 
 
-def _decoded(body: bytes, encoding: str, content_type: str) -> list[Span]:
+def _decoded(body: bytes, encoding: str, content_type: str) -> tuple[list[Span], int]:
+    """The sound spans of a body, and how many damaged ones were left out."""
     from agentlightning.store import otlp
 
     body = body if encoding in _PLAIN else _decompressed(body)
-    return list(otlp.spans(otlp.decode(body, content_type)))
+    request, damaged = otlp.decode(body, content_type)
+    return list(otlp.spans(request)), damaged
 
 
 async def _body(request: web.Request) -> bytes:
