@@ -181,3 +181,21 @@ def test_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         open_store("redis://x")
     with pytest.raises(ValueError, match="NORMAL or FULL"):
         SQLiteStore(tmp_path / "x.sqlite", synchronous="OFF")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("what", ["deleted", "replaced"])
+async def test_a_file_that_was_deleted_is_noticed(tmp_path: Path, what: str) -> None:
+    path = tmp_path / "s.sqlite"
+    store = SQLiteStore(path)
+    before = await store.enqueue_rollout("before")
+    path.rename(tmp_path / "moved.sqlite")
+    if what == "replaced":
+        path.write_bytes(b"another file")
+    for _ in range(2):
+        with pytest.raises(StoreError, match=r"s\.sqlite was deleted or replaced .* nothing more is stored"):
+            await store.enqueue_rollout("lost")
+    path.unlink(missing_ok=True)
+    (tmp_path / "moved.sqlite").rename(path)
+    after = await store.enqueue_rollout("after")
+    assert [r.rollout_id for r in await store.query_rollouts()] == [before.rollout_id, after.rollout_id]
+    await store.close()

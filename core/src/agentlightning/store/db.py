@@ -88,9 +88,30 @@ class Database:
             os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))  # resources may hold keys
         try:
             self.connection = self._connect(synchronous)
+            self._file = self._identity()
         except BaseException:
             self._unlock()
             raise
+
+    def _identity(self) -> tuple[int, int] | None:
+        """Which file lies at the path; ``None``: none, or the store is in memory."""
+        if self.path is None:
+            return None
+        try:
+            found = os.stat(self.path)
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
+
+    def check_file(self) -> None:
+        """:class:`StoreError` if the file was deleted or replaced since it was opened: SQLite would go on
+        writing to a file that nobody can open again.
+        """
+        if self._identity() != self._file:
+            raise StoreError(
+                f"{self.path} was deleted or replaced while the store was open: nothing more is stored. "
+                "Put the file back, or start a new run"
+            )
 
     def _connect(self, synchronous: str) -> sqlite3.Connection:
         connection = sqlite3.connect(

@@ -78,8 +78,8 @@ def _sound(salvaged: tuple[Any, int], error: Exception) -> tuple[Any, int]:
 
 
 def _with_ids(found: Any) -> Any:
-    """Hex ids as the base64 that the JSON mapping of protobuf has for bytes. What is no hex becomes a value that
-    does not decode, so that only its own span is refused.
+    """Hex ids as the base64 that the JSON mapping of protobuf has for bytes. What is no hex becomes a value
+    that does not decode, so that only its own span is refused.
     """
     for span in _json_spans(found):
         for item in (span, *(span.get("links") or ())) if isinstance(span, dict) else ():

@@ -1,8 +1,8 @@
 """The sound spans of an OTLP export request that does not decode as a whole.
 
-An exporter sends spans in batches and drops a batch that is refused, so one damaged span would lose all of its
-neighbours. Here each span is decoded by itself. Source: ``ExportTraceServiceRequest`` of opentelemetry-proto 1.x
-and the protobuf wire format.
+An exporter sends spans in batches and drops a batch that is refused, so one damaged span would lose all of
+its neighbours. Here each span is decoded by itself. Source: ``ExportTraceServiceRequest`` of
+opentelemetry-proto 1.x and the protobuf wire format.
 
 Invariant: sound spans + damaged spans = spans that were sent.
 """
@@ -26,8 +26,8 @@ _SPANS: Final = 2
 
 
 def from_protobuf(body: bytes) -> tuple[Any, int]:
-    """The request without its damaged spans, and how many those are. ``ValueError``: the frame around the spans
-    is damaged too.
+    """The request without its damaged spans, and how many those are. ``ValueError``: the frame around the
+    spans is damaged too.
     """
     request, damaged = service.ExportTraceServiceRequest(), 0
     for number, resource_spans in _fields(body):
@@ -51,7 +51,7 @@ def from_protobuf(body: bytes) -> tuple[Any, int]:
 
 
 def from_json(found: Any) -> tuple[Any, int]:
-    """As :func:`from_protobuf`, of a body in JSON whose ids are base64 already, or hex that cannot be read."""
+    """As :func:`from_protobuf`, of a body in JSON whose ids are base64 already."""
     request, damaged = service.ExportTraceServiceRequest(), 0
     for resource_spans in _listed(found, "resourceSpans"):
         resource = request.resource_spans.add()

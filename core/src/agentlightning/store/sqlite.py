@@ -75,7 +75,7 @@ class SQLiteStore(
     ) -> None:
         self.db = Database(store_file(path), synchronous)
         self.memory = Memory()
-        self.writer = Writer(self.db.connection, self.memory.forget)
+        self.writer = Writer(self.db.connection, self.memory.forget, self.db.check_file)
         self.signals = Signals()
         self.clock = clock or Anchored()
         self.opened = self.clock()

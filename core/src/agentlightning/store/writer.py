@@ -44,15 +44,22 @@ class HalfWay(Exception):
 class Writer:
     """Runs work against the connection, on the loop that owns it.
 
-    ``undone`` is called whenever work is taken back.
+    ``undone`` is called whenever work is taken back; ``check`` before each commit, which it stops by raising
+    a :class:`StoreError`.
     """
 
     _parts: Literal["plain", "careful"] | None = None
     """Set within :meth:`together`: how its parts are written."""
 
-    def __init__(self, connection: sqlite3.Connection, undone: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        connection: sqlite3.Connection,
+        undone: Callable[[], None],
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
         self._connection = connection
         self._undone = undone
+        self._check = check
         self._execute = connection.execute
         self._pid = os.getpid()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -226,8 +233,9 @@ class Writer:
     def _commit(self) -> None:
         self._commit_handle = None
         try:
+            self._check()
             self._execute("COMMIT")
-        except sqlite3.Error as error:
+        except (sqlite3.Error, StoreError) as error:
             self._fail(error)
             return
         self.commits += 1
