@@ -15,6 +15,7 @@ from agentlightning.store.pages import pages
 from agentlightning.types import (
     AttemptedRollout,
     AttemptStatus,
+    Link,
     Rollout,
     RolloutStatus,
     Seal,
@@ -136,12 +137,14 @@ class PagingContract:
                 for n in range(3)
             ]
             await store.add_step(report, seals)
+            await store.add_link(Link(run_id="r0", number=i, kind="step", name=f"{i}"))
             await store.update_worker(f"w{i}", "idle" if i else "busy")
             last = await store.add_resources({"n": str(i)})
         for method, args in (
             (store.query_runs, ()),
             (store.query_steps, ("r0",)),
             (store.query_seals, ("r0",)),
+            (store.query_links, ("r0",)),
             (store.query_workers, ()),
             (store.query_resources, ()),
         ):
@@ -258,7 +261,8 @@ class PagingContract:
             await store.count("dropped", "stale", rollout_id=lease.rollout.rollout_id)
             await finish(store, lease)
         seal = Seal(run_id=run_id, step=0, policy="p", rollout_id=lease.rollout.rollout_id)
-        await store.add_step(StepReport(run_id=run_id, step=0, policy="p", policy_version=1), [seal])
+        report = StepReport(run_id=run_id, step=0, policy="p", policy_version=1)
+        await store.add_step(report, [seal], link=Link(run_id=run_id, number=0, kind="step", name="0/p"))
 
     async def test_a_run_is_deleted_with_all_it_made(self, store: Store) -> None:
         shared, own = await store.add_resources({"p": "shared"}), await store.add_resources({"p": "own"})
@@ -274,7 +278,7 @@ class PagingContract:
             == deleted[1]
             == {
                 **{"rollouts": 32, "attempts": 31, "calls": 30, "spans": 30, "counts": 30},
-                **{"seals": 1, "steps": 1, "runs": 1, "resources": 1},
+                **{"seals": 1, "steps": 1, "links": 1, "runs": 1, "resources": 1},
             }
         )
         after = await store.statistics()
@@ -328,5 +332,5 @@ class PagingContract:
         assert {r.run_id for r in await store.query_rollouts()} == {"waits"}
 
 
-GONE = ("rollouts", "attempts", "calls", "spans", "counts", "seals", "steps", "runs", "resources")
+GONE = ("rollouts", "attempts", "calls", "spans", "counts", "seals", "steps", "links", "runs", "resources")
 ONE_RUN = dict.fromkeys(GONE[:-1], 1)

@@ -9,6 +9,7 @@ import asyncio
 import math
 from typing import Any
 
+import msgspec
 import pytest
 from contract.input import InputContract
 from contract.paging import PagingContract
@@ -22,6 +23,7 @@ from agentlightning.types import (
     AttemptedRollout,
     AttemptStatus,
     JsonResource,
+    Link,
     PromptTemplate,
     Rollout,
     RolloutConfig,
@@ -495,6 +497,30 @@ class StoreContract(RequeueContract, PagingContract, InputContract):
         with pytest.raises(ValueError, match="twice"):
             await store.add_step(report(1), [seal(1, 1), seal(1, 1)])
         assert await store.query_seals("r", 1) == []
+
+    async def test_links_are_only_ever_added(self, store: Store) -> None:
+        def link(number: int, **fields: Any) -> Link:
+            return Link(run_id="r", number=number, kind="step", name="0/p", **fields)
+
+        body = {"metrics": {"loss": float("inf"), "n": 3}, "text": "ä"}
+        await store.add_link(link(0, body=body, head="a"))
+        for _ in range(2):
+            await store.add_link(
+                link(1, seals=[Seal(run_id="r", step=-1, rollout_id="ro-1")]), request_id="x"
+            )
+        report = StepReport(run_id="r", step=0, policy="p", policy_version=1)
+        for number in (0, 1, 3):  # there already, and one that leaves a gap
+            with pytest.raises(Conflict, match="the next one is 2"):
+                await store.add_link(link(number))
+            with pytest.raises(Conflict):
+                await store.add_step(report, link=link(number))
+        assert await store.query_steps("r") == []  # a step and its link, or neither
+        await store.add_step(report, link=link(2))
+        with pytest.raises(ValueError, match="of run r, the step of run other"):
+            await store.add_step(msgspec.structs.replace(report, run_id="other"), link=link(3))
+        found = await store.query_links("r")
+        assert [one.number for one in found] == [0, 1, 2] and found[0].body == body
+        assert found[1].seals[0].rollout_id == "ro-1" and await store.query_links("other") == []
 
     async def test_counts_add_up(self, store: Store) -> None:
         await store.count("dropped", "stale", rollout_id="ro-1", n=2)

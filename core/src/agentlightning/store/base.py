@@ -17,6 +17,7 @@ from agentlightning.types import (
     AttemptedRollout,
     AttemptStatus,
     Call,
+    Link,
     Mode,
     Record,
     Resource,
@@ -258,8 +259,17 @@ class Store(Protocol):
         request_id: str | None = None,
     ) -> dict[str, int]: ...
     async def add_step(
-        self, report: StepReport, seals: Sequence[Seal] = (), *, request_id: str | None = None
+        self,
+        report: StepReport,
+        seals: Sequence[Seal] = (),
+        *,
+        link: Link | None = None,
+        request_id: str | None = None,
     ) -> None: ...
+    async def add_link(self, link: Link, *, request_id: str | None = None) -> None: ...
+    async def query_links(
+        self, run_id: str, *, limit: int | None = None, after: str | None = None
+    ) -> list[Link]: ...
     async def query_steps(
         self, run_id: str, *, limit: int | None = None, after: str | None = None
     ) -> list[StepReport]: ...

@@ -60,5 +60,13 @@ def _pages(connection: sqlite3.Connection) -> Iterator[list[tuple[int, int, byte
         last = rows[-1][0]
 
 
-MIGRATIONS: list[Migration] = [seals_forgiveness_and_numbers]
+def links_of_runs(connection: sqlite3.Connection) -> None:
+    """2 → 3: the chain of a run, link by link."""
+    connection.execute(
+        "CREATE TABLE links (run_id TEXT NOT NULL, number INTEGER NOT NULL, link BLOB NOT NULL, "
+        "PRIMARY KEY (run_id, number))"
+    )
+
+
+MIGRATIONS: list[Migration] = [seals_forgiveness_and_numbers, links_of_runs]
 """``MIGRATIONS[i]`` takes a file from version ``i + 1`` to ``i + 2``."""

@@ -10,7 +10,7 @@ from agentlightning.store.otel import span_of
 from agentlightning.store.pages import SortBy, SortOrder
 from agentlightning.store.render import as_call_span
 from agentlightning.store.transport import Transport
-from agentlightning.types import Call, Resource, Resources, Seal, Span, StepReport, Worker
+from agentlightning.types import Call, Link, Resource, Resources, Seal, Span, StepReport, Worker
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
@@ -181,9 +181,22 @@ class Remote(Transport):
         )
 
     async def add_step(
-        self, report: StepReport, seals: Sequence[Seal] = (), *, request_id: str | None = None
+        self,
+        report: StepReport,
+        seals: Sequence[Seal] = (),
+        *,
+        link: Link | None = None,
+        request_id: str | None = None,
     ) -> None:
-        await self._call("add_step", report=report, seals=seals, request_id=request_id)
+        await self._call("add_step", report=report, seals=seals, link=link, request_id=request_id)
+
+    async def add_link(self, link: Link, *, request_id: str | None = None) -> None:
+        await self._call("add_link", link=link, request_id=request_id)
+
+    async def query_links(
+        self, run_id: str, *, limit: int | None = None, after: str | None = None
+    ) -> list[Link]:
+        return cast("list[Link]", await self._call("query_links", run_id=run_id, limit=limit, after=after))
 
     async def query_steps(
         self, run_id: str, *, limit: int | None = None, after: str | None = None

@@ -71,7 +71,12 @@ _DELETE = {
 }
 _OF_RUN = {
     name: sql(delete(table).where(table.c.run_id == bindparam("run_id")))
-    for name, table in (("seals", schema.seals), ("steps", schema.steps), ("runs", _n))
+    for name, table in (
+        ("seals", schema.seals),
+        ("steps", schema.steps),
+        ("links", schema.links),
+        ("runs", _n),
+    )
 }
 _open = func.sum(text("rollouts.status IN ('queuing', 'preparing', 'running', 'requeuing')"))
 _ROLLOUTS = sql(

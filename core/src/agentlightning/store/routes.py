@@ -66,6 +66,8 @@ ROUTES: Final[tuple[tuple[str, str, str], ...]] = (
     ("POST", "/steps", "add_step"),
     ("GET", "/runs/{run_id}/steps", "query_steps"),
     ("GET", "/runs/{run_id}/seals", "query_seals"),
+    ("POST", "/links", "add_link"),
+    ("GET", "/runs/{run_id}/links", "query_links"),
     ("POST", "/counts", "count"),
     ("GET", "/counts", "counts"),
     ("GET", "/workers", "query_workers"),

@@ -78,6 +78,15 @@ seals = Table(
     Index("seals_rollout", "rollout_id"),
 )
 
+links = Table(
+    "links",
+    metadata,
+    Column("run_id", Text, nullable=False),
+    Column("number", Integer, nullable=False),
+    Column("link", LargeBinary, nullable=False),
+    PrimaryKeyConstraint("run_id", "number"),
+)
+
 resources = Table(
     "resources",
     metadata,

@@ -1,7 +1,7 @@
-"""Steps: the report of each, and seals of what it trained.
+"""Steps: the report of each, seals of what it trained, and the run's chain.
 
-Invariant: a step run again (after a crash) replaces its earlier report and all its earlier seals, in one
-transaction.
+Invariants: a step run again (after a crash) replaces its earlier report and all its earlier seals, in one
+transaction; links are only ever added, each under the next number.
 """
 
 from __future__ import annotations
@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import bindparam, delete, select, tuple_
+from sqlalchemy import bindparam, delete, func, select, tuple_
 from sqlalchemy.dialects.sqlite import insert
 
 from agentlightning.store import codec, schema
-from agentlightning.store.base import NotFound
+from agentlightning.store.base import Conflict, NotFound
 from agentlightning.store.core import Core
 from agentlightning.store.db import inserting, sql
 from agentlightning.store.pages import check_limit
-from agentlightning.types import Seal, StepReport
+from agentlightning.types import Link, Seal, StepReport
 
-_s, _e = schema.steps, schema.seals
+_s, _e, _l = schema.steps, schema.seals, schema.links
 _step = insert(_s)
 _ADD_STEP = sql(
     _step.on_conflict_do_update(
@@ -33,6 +33,8 @@ _UNSEAL = sql(
     )
 )
 _SEAL = inserting(_e)
+_LINK = inserting(_l)
+_LAST_LINK = sql(select(func.max(_l.c.number)).where(_l.c.run_id == bindparam("run_id")))
 _SEALED = sql(
     select(_e.c.seq).where(
         _e.c.run_id == bindparam("run_id"),
@@ -47,9 +49,16 @@ class Steps(Core):
     """Reports and seals."""
 
     async def add_step(
-        self, report: StepReport, seals: Sequence[Seal] = (), *, request_id: str | None = None
+        self,
+        report: StepReport,
+        seals: Sequence[Seal] = (),
+        *,
+        link: Link | None = None,
+        request_id: str | None = None,
     ) -> None:
-        """Store the report of a step with the seals of what it trained."""
+        """Store the report of a step with the seals of what it trained, and its link in the run's chain."""
+        if link is not None and link.run_id != report.run_id:
+            raise ValueError(f"the link is of run {link.run_id}, the step of run {report.run_id}")
         rows = [_row(report, seal) for seal in seals]
         if len({seal.rollout_id for seal in seals}) < len(seals):
             raise ValueError(f"seals: step {report.step} seals a rollout twice")
@@ -59,8 +68,37 @@ class Steps(Core):
             self.db.execute(_ADD_STEP, **key, time=self.clock(), report=codec.pack(report))
             self.db.execute(_UNSEAL, **key)
             self.db.many(_SEAL, rows)
+            if link is not None:
+                self._append(link)
 
         await self._write("add_step", work, request_id)
+
+    async def add_link(self, link: Link, *, request_id: str | None = None) -> None:
+        """Add a link to the end of a run's chain. ``Conflict`` for a number that is not the next."""
+        await self._write("add_link", lambda: self._append(link), request_id)
+
+    def _append(self, link: Link) -> None:
+        last = self.db.one(_LAST_LINK, run_id=link.run_id)
+        number = 0 if last is None or last[0] is None else int(last[0]) + 1
+        if link.number != number:
+            raise Conflict(
+                f"link {link.number} of run {link.run_id}: the next one is {number}; does another process "
+                "train this run?"
+            )
+        self.db.execute(_LINK, run_id=link.run_id, number=link.number, link=codec.pack(link))
+
+    async def query_links(
+        self, run_id: str, *, limit: int | None = None, after: str | None = None
+    ) -> list[Link]:
+        """The chain of a run, oldest first. ``after``: the number of the last link of the page before."""
+        check_limit(limit)
+        query = select(_l.c.link).where(_l.c.run_id == run_id).order_by(_l.c.number)
+        if after is not None:
+            if not after.isdigit():
+                raise ValueError(f"after: {after!r} is no place in this list")
+            query = query.where(_l.c.number > int(after))
+        rows = await self.writer.read(lambda: self.db.all(sql(query.limit(limit))))
+        return [codec.unpack(row[0], Link) for row in rows]
 
     async def query_steps(
         self, run_id: str, *, limit: int | None = None, after: str | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from agentlightning.types.base import Model
 
@@ -143,6 +143,34 @@ class StepReport(Model):
     """Of a run with named policies: that version, of every policy that the step trained."""
     terms_digest: str | None = None
     """Of recipe and failure table, as the step was credited by them."""
+
+
+LinkKind = Literal["begin", "resume", "step", "evaluation", "checkpoint", "end"]
+
+
+class Link(Model):
+    """One entry of a run's chain: what was recorded then, bound to everything before it.
+
+    Links are only ever added, never replaced: what a resumed run makes again has a later link.
+    """
+
+    run_id: str
+    number: int
+    """0, 1, 2, …"""
+    kind: LinkKind
+    name: str
+    """What it is of: ``0/policy`` (a step's number and policy), the batch of an evaluation, a checkpoint's
+    folder."""
+    body: dict[str, Any] = {}
+    """What was recorded, as plain values; of files, and of a step's seals, their digests."""
+    seals: list[Seal] = []
+    """Of the rollouts of an evaluation; those of a step are records of their own."""
+    previous: str = ""
+    """The head of the link before."""
+    head: str = ""
+    """sha256 over all of the above (:func:`agentlightning.credit.chain.head_of`)."""
+    mac: str | None = None
+    """HMAC-SHA256 of the head, where the run was given a key (``AGL_SEAL_KEY``)."""
 
 
 class Evaluation(Model):
