@@ -13,7 +13,7 @@ from functools import partial
 import msgspec
 from aiohttp import web
 
-from agentlightning import collector
+from agentlightning import collector, log_limit
 from agentlightning.gateway.attempts import AttemptInfo, Attempts
 from agentlightning.gateway.counting import count_tokens
 from agentlightning.gateway.dialect import errors_in
@@ -206,6 +206,7 @@ class Gateway:
     async def _startup(self, app: web.Application) -> None:
         await self._forwarder.start()
         collector.relax()
+        log_limit.limit()
 
     async def _cleanup(self, app: web.Application) -> None:
         collector.restore()

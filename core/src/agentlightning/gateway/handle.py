@@ -49,7 +49,7 @@ from agentlightning.gateway.route import Routes, Upstream
 from agentlightning.gateway.sampling import SamplingPolicy, ask_for_tokens, settle
 from agentlightning.gateway.streams import Streamer
 from agentlightning.keys import Keys
-from agentlightning.store.base import AttemptEnded, Store
+from agentlightning.store.base import AttemptEnded, Store, StoreError
 from agentlightning.types import Call, Tags, merge_tags
 from agentlightning.types.select import BadSelect, caller as maker, named, policy_for
 
@@ -136,9 +136,9 @@ class Handler:
             return await self.attempts.get(caller.claims)
         except Refused:
             raise
-        except Exception:
+        except Exception as error:
             log.exception("attempt %s: the store could not be asked about it", caller.claims.attempt_id)
-            raise _store_failed("the store could not be asked about this key's attempt") from None
+            raise _store_failed("the store could not be asked about this key's attempt", error) from None
 
     async def _admitted(self, request: web.Request, exchange: Exchange) -> web.StreamResponse:
         """Run the call as one of its attempt's tasks, so that closing the attempt can stop it."""
@@ -276,11 +276,10 @@ class Handler:
             self.metrics.lost_records += len(calls)
             self.attempts.lost(exchange.caller.claims.attempt_id)
             raise Refused(409, "attempt-ended", str(error)) from None
-        except Exception:
+        except Exception as error:
             self._lost(calls)
-            raise _store_failed(
-                "the record of this call could not be stored, so its answer is withheld"
-            ) from None
+            said = "the record of this call could not be stored, so its answer is withheld"
+            raise _store_failed(said, error) from None
         self._recorded(calls)
 
     async def _write_again(self, calls: list[Call], fence: int) -> None:
@@ -394,5 +393,7 @@ def _bad_select(error: BadSelect) -> Refused:
     return Refused(500, "bad-select", str(error))
 
 
-def _store_failed(message: str) -> Refused:
-    return Refused(503, "store-failed", message, retry=True)
+def _store_failed(message: str, error: Exception) -> Refused:
+    """The store's own words are for people; what else it raised is in the log only."""
+    said = f"{message}: {error}" if isinstance(error, StoreError) else message
+    return Refused(503, "store-failed", said, retry=True)

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Literal, Protocol, get_args
 
-from agentlightning import capture
+from agentlightning import capture, log_limit
 from agentlightning.agents import LitAgent, as_agent
 from agentlightning.capture.context import AttemptContext
 from agentlightning.capture.rewards import reward_of
@@ -136,6 +136,7 @@ class Runner:
         self._stopped, self._freed = False, asyncio.Event()
         guard_loop()
         wait_for_no_thread()
+        log_limit.limit()
         if self._pool is not None:
             await self._pool.start()
         beat = asyncio.create_task(self._heart.beat())

@@ -85,7 +85,7 @@ def _guarded(handler: Handler, token: str | None) -> Handler:
             return _answer(request, Failure("StoreError", said), 413)
         except Exception as error:
             body, status = failure(error)
-            if status == 500:
+            if status >= 500:  # this server's own fault (a full disk, say), which its operator must see too
                 _log.exception("error in %s %s", request.method, request.path)
             return _answer(request, body, status)
 
@@ -162,6 +162,6 @@ def _batch_handler(store: SQLiteStore) -> Handler:
 
 
 def _told(found: Any) -> Outcome:
-    if isinstance(found, Exception) and failure(found)[1] == 500:
+    if isinstance(found, Exception) and failure(found)[1] >= 500:
         _log.error("error in a batch", exc_info=found)
     return outcome(found)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from aiohttp import web
 
-from agentlightning import collector
+from agentlightning import collector, log_limit
 from agentlightning.loopback import is_loopback
 from agentlightning.store.app import create_app as create_app, runner as runner_of
 from agentlightning.store.base import StoreError
@@ -53,6 +53,7 @@ async def start(
         )
     store = path if isinstance(path, SQLiteStore) else SQLiteStore(path)
     runner = runner_of(create_app(store, token))
+    log_limit.limit()
     try:
         await runner.setup()
         site = web.TCPSite(runner, host, port)
