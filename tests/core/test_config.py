@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agentlightning.config import ConfigError, DataSection, load_config, load_data, resolve
+from agentlightning.config import ConfigError, DataSection, load_config, load_data, read_yaml, resolve
 from agentlightning.types import UsageError
 
 GOOD = """
@@ -29,6 +29,24 @@ def test_reads_types_and_relative_paths(tmp_path: Path) -> None:
     assert config.training.steps == 5 and config.training.recipe == {"group_size": 4}
     assert config.path("policy") == tmp_path.resolve() / "policy"
     assert config.backend.options == {"lr": 1e-4}
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("1e-4", 1e-4), ("1E5", 1e5), ("-2e+3", -2e3), (".5e1", 5.0), ("1.e-2", 1e-2), ("1.5e-3", 1.5e-3)],
+)
+def test_numbers_are_those_of_json(text: str, number: float, tmp_path: Path) -> None:
+    lines = f"agent: {{target: a}}\nbackend: {{policy: p, options: {{lr: {text}, name: '1e-4'}}}}"
+    read = load_config(write(tmp_path, f"{lines}\ntraining: {{recipe: {{entropy: {text}}}}}"))
+    assert read.backend.options == {"lr": number, "name": "1e-4"}
+    assert read.training.recipe == {"entropy": number}
+    assert type(read.backend.options["lr"]) is float
+    assert read_yaml(text) == number
+
+
+@pytest.mark.parametrize("text", ["1e", "e4", "1e-4x", "v1e4", "0x1e4", "1.2.3e4", "2e-"])
+def test_words_and_other_numbers_stay_what_they_are(text: str) -> None:
+    assert read_yaml(text) == (0x1E4 if text == "0x1e4" else text)
 
 
 @pytest.mark.parametrize(

@@ -73,6 +73,28 @@ def test_unknown_name_lists_the_known() -> None:
         pick(build(discover=False).recipes, "recipe", "nope")
 
 
+@pytest.mark.parametrize(
+    ("kind", "name", "folders"),
+    [
+        ("adapter", "langgraph", './core ./adapters/langchain "./adapters/langgraph[instruments]"'),
+        ("adapter", "crewai", './core "./adapters/crewai[instruments]"'),
+        ("driver", "local", "./core ./plugins/local"),
+        ("driver", "verl", "./core ./plugins/verl"),
+    ],
+)
+def test_one_of_ours_that_is_missing_names_its_install_line(kind: str, name: str, folders: str) -> None:
+    with pytest.raises(PluginError) as refused:
+        pick(getattr(build(discover=False), f"{kind}s"), kind, name)
+    said = str(refused.value)
+    assert f"the {kind} {name!r} is not installed" in said
+    assert said.endswith(f"pip install -c constraints.txt {folders}")
+
+
+def test_a_near_miss_of_one_that_is_not_installed_is_named_too() -> None:
+    with pytest.raises(PluginError, match=r"no adapter is called 'langraph'; .*Did you mean 'langgraph'\?"):
+        pick(build(discover=False).adapters, "adapter", "langraph")
+
+
 def test_the_same_name_twice_names_both() -> None:
     class Again(Extra):
         pass

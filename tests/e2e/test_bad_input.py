@@ -177,7 +177,7 @@ CONFIGURATIONS: dict[str, list[tuple[dict[str, Any], tuple[str, ...]]]] = {
         ({"environment.train": GONE}, ("environment.train: ", "there are no tasks to train on; give file")),
         ({"environment.train": {}}, ("environment.train: give either file or target",)),
         ({"environment.train": {"file": "gone.jsonl"}}, ("environment.train.file: there is no file",)),
-        ({"environment.train": {"file": "."}}, ("environment.train.file: ", "cannot be read")),
+        ({"environment.train": {"file": "."}}, ("environment.train.file: ", "is a folder: give a file")),
         ({"environment.train": {"target": f"{MODULE}:no_tasks"}}, ("train: the dataset is empty",)),
         ({"environment.train": {"target": f"{MODULE}:raising"}}, ("raised KeyError", f"{MODULE}.py:15")),
         ({"environment.train": {"target": f"{MODULE}:value"}}, ("is a int, not a function",)),

@@ -10,9 +10,10 @@ import difflib
 import importlib
 import inspect
 import os
+import re
 import sys
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
@@ -27,10 +28,12 @@ from pydantic import (
     model_validator,
 )
 
-from agentlightning.algorithms.batching import check_tasks
+from agentlightning.algorithms.batching import DatasetError, check_tasks
+from agentlightning.algorithms.datasets import tasks_of
 from agentlightning.serving import Given, PolicyFolder, read_policies
 from agentlightning.types import LLM, UsageError
 from agentlightning.types.failure import ATTEMPTS
+from agentlightning.types.policy import no_policy
 from agentlightning.types.select import selector
 
 
@@ -203,11 +206,27 @@ class RunConfig(_Section):
         return str(self.path(self.store))
 
 
+class _Loader(yaml.SafeLoader):
+    """YAML with the numbers of JSON: ``1e-4`` is one, which YAML 1.1 reads as a text for want of a point."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"[-+]?(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9][0-9_]*)[eE][-+]?[0-9]+$"),
+    list("-+.0123456789"),
+)
+
+
+def read_yaml(text: str) -> Any:
+    """What a YAML text says. Raises ``yaml.YAMLError``."""
+    return yaml.load(text, Loader=_Loader)  # a SafeLoader
+
+
 def load_config(file: str | Path, overrides: dict[str, Any] | None = None) -> RunConfig:
     """Read ``file``. ``overrides`` maps dotted keys (``training.seed``) to values and wins."""
     path = Path(file)
     try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+        data = read_yaml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ConfigError(f"{path}: there is no such file") from None
     except OSError as error:
@@ -263,18 +282,19 @@ def _near(error: Mapping[str, Any]) -> str:
 
 
 def policies_of(config: RunConfig, *, keys: bool = True) -> Given | dict[str, Given]:
-    """What the configuration gives the trainer as ``policy``. ``keys``: with the keys of endpoints, which are
-    read from the environment; :class:`ConfigError` if one is not there.
+    """What the configuration gives the trainer as ``policy``. ``keys``: with what is outside the file, the
+    folders and the keys of endpoints from the environment; :class:`ConfigError` if one is not there.
     """
     backend = config.backend
     if backend.policy is not None:
-        return config.path(backend.policy)
+        return _folder(config, backend.policy, "backend.policy", keys)
     return {name: _given(config, name, one, keys) for name, one in backend.policies.items()}
 
 
 def _given(config: RunConfig, name: str, one: PolicySection, keys: bool) -> Given:
     if not one.addresses:
-        return PolicyFolder(config.path(one.path or ""), one.train, one.options)
+        folder = _folder(config, one.path or "", f"backend.policies.{name}.path", keys)
+        return PolicyFolder(folder, one.train, one.options)
     key = os.environ.get(one.api_key_env) if one.api_key_env else None
     if keys and one.api_key_env and not key:
         raise ConfigError(
@@ -282,6 +302,14 @@ def _given(config: RunConfig, name: str, one: PolicySection, keys: bool) -> Give
         )
     first, *others = one.addresses
     return LLM(endpoint=first, replicas=others, model=one.model or "", api_key=key)
+
+
+def _folder(config: RunConfig, given: str, key: str, there: bool) -> Path:
+    folder = config.path(given)
+    if there and not folder.is_dir():
+        where = "" if str(folder) == given else f" (looked for at {folder})"
+        raise ConfigError(f"{key}: {no_policy(given)}{where}")
+    return folder
 
 
 def _assign(data: dict[str, Any], dotted: str, value: Any, path: Path) -> None:
@@ -321,10 +349,14 @@ def load_data(section: DataSection | None, config: RunConfig, key: str) -> list[
         return []
     if (section.file is None) == (section.target is None):
         raise ConfigError(f"{key}: give either file or target")
-    if section.target is not None:
-        tasks = _call(resolve(section.target, f"{key}.target"), section.target, section.args, key)
-    else:
-        tasks = _read_jsonl(config.path(section.file or ""), key)
+    try:
+        if section.target is None:
+            tasks = tasks_of(config.path(section.file or ""), f"{key}.file")
+        else:
+            made = _call(resolve(section.target, f"{key}.target"), section.target, section.args, key)
+            tasks = tasks_of(made, key)
+    except DatasetError as error:
+        raise ConfigError(str(error)) from None
     if not tasks:
         raise ConfigError(f"{key}: the dataset is empty")
     tasks = tasks[: section.limit] if section.limit else tasks
@@ -332,8 +364,10 @@ def load_data(section: DataSection | None, config: RunConfig, key: str) -> list[
     return tasks
 
 
-def _call(loader: Any, target: str, args: dict[str, Any], key: str) -> list[Any]:
-    """The tasks that ``loader(**args)`` returns; its own errors are told with the target that raised them."""
+def _call(loader: Any, target: str, args: dict[str, Any], key: str) -> Any:
+    """The dataset that ``loader(**args)`` returns; its own errors are told with the target that raised
+    them.
+    """
     if not callable(loader):
         kind = type(loader).__name__
         raise ConfigError(f"{key}.target: {target} is a {kind}, not a function that returns tasks")
@@ -346,11 +380,12 @@ def _call(loader: Any, target: str, args: dict[str, Any], key: str) -> list[Any]
         pass
     try:
         found = loader(**args)
-        if isinstance(found, Iterable) and not isinstance(found, str | bytes | dict):
-            return list(found)
+        found = list(found) if isinstance(found, Iterator) else found  # a generator raises only now
     except Exception as error:
         raise ConfigError(f"{key}.target: {target} raised {_told(error)}") from error
-    raise ConfigError(f"{key}.target: {target} returned a {type(found).__name__}, not a list of tasks")
+    if found is None or isinstance(found, str | bytes | dict):
+        raise ConfigError(f"{key}.target: {target} returned a {type(found).__name__}, not a list of tasks")
+    return found
 
 
 def _told(error: Exception) -> str:
@@ -359,24 +394,3 @@ def _told(error: Exception) -> str:
     ours = [f for f in frames if f.filename != __file__ and not f.filename.startswith("<frozen ")]
     where = f" ({ours[-1].filename}:{ours[-1].lineno})" if ours else ""
     return f"{type(error).__name__}: {error}{where}"
-
-
-def _read_jsonl(path: Path, key: str) -> list[Any]:
-    import msgspec
-
-    tasks = []
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError:
-        raise ConfigError(f"{key}.file: there is no file {path}") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{key}.file: {path} cannot be read: {error}") from None
-    for number, line in enumerate(lines, 1):
-        if line.strip():
-            try:
-                tasks.append(msgspec.json.decode(line))
-            except msgspec.DecodeError as error:
-                raise ConfigError(f"{path}:{number}: not valid JSON: {error}") from None
-            except RecursionError:
-                raise ConfigError(f"{path}:{number}: not valid JSON: nested too deeply") from None
-    return tasks

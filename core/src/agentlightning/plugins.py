@@ -36,6 +36,7 @@ from agentlightning.specs import (
     StoreSpec,
     TrackerSpec,
 )
+from agentlightning.suite import CHECKOUT, install_line
 from agentlightning.types import UsageError
 
 log = logging.getLogger(__name__)
@@ -109,14 +110,20 @@ class Plugins:
 
 
 def pick(table: dict[str, Spec], kind: str, name: str) -> Spec:
-    """The spec called ``name``; the error lists what there is."""
+    """The spec called ``name``; the error lists what there is, and what installs one of ours that is not."""
     try:
         return table[name]
     except KeyError:
-        near = difflib.get_close_matches(name, table, n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
-        known = ", ".join(sorted(table)) or "none are installed"
-        raise PluginError(f"no {kind} is called {name!r}; known: {known}.{hint}") from None
+        pass
+    known = ", ".join(sorted(table)) or "none are installed"
+    if (line := install_line(kind, name)) is not None:
+        raise PluginError(
+            f"the {kind} {name!r} is not installed, or AGL_PLUGINS leaves it out (`agl plugins` lists what "
+            f"there is; known: {known}); in a checkout of Agent Lightning: {line}"
+        )
+    near = difflib.get_close_matches(name, {*table, *CHECKOUT.get(kind, ())}, n=1)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    raise PluginError(f"no {kind} is called {name!r}; known: {known}.{hint}")
 
 
 def build(extra: Iterable[object] = (), *, discover: bool = True) -> Plugins:

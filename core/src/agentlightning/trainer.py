@@ -19,8 +19,8 @@ from typing import Any
 from agentlightning.agents import as_agent
 from agentlightning.algorithms.algo import Bound, as_algorithm, refuse_settings_of_rl
 from agentlightning.algorithms.baseline import Baseline
-from agentlightning.algorithms.batching import check_tasks
-from agentlightning.algorithms.context import Algorithm, Context, Dataset
+from agentlightning.algorithms.context import Algorithm, Context
+from agentlightning.algorithms.datasets import read_dataset
 from agentlightning.algorithms.quorum import read_quorum
 from agentlightning.algorithms.rl import refuse_ignored, refuse_timing, refuse_unusable
 from agentlightning.algorithms.verl import VERL
@@ -30,7 +30,7 @@ from agentlightning.gateway import Gateway
 from agentlightning.keys import Keys
 from agentlightning.plugins import Plugins, load as load_plugins, pick
 from agentlightning.runner import Runner
-from agentlightning.runner.adapters import instrumentors
+from agentlightning.runner.adapters import instrumentors, listed
 from agentlightning.runner.hooks import with_hooks
 from agentlightning.runner.runner import Isolation
 from agentlightning.runner.strategy import Strategy, background, check_tracer, read_strategy
@@ -41,7 +41,8 @@ from agentlightning.trackers import Relay
 from agentlightning.types import Call, Recipe, Resource, UsageError
 from agentlightning.types.failure import ATTEMPTS, read_table, rollout_config
 
-Data = Dataset | None
+Data = Any
+"""A dataset: what :func:`read_dataset` reads."""
 
 
 class Trainer:
@@ -90,7 +91,7 @@ class Trainer:
         max_attempts: int = ATTEMPTS,
         select: str | list[str] | None = None,
         gateway: Mapping[str, Any] | None = None,
-        adapters: Sequence[str] = (),
+        adapters: str | Sequence[str] = (),
         headroom: dict[str, Callable[..., Any]] | None = None,
         headroom_tasks: int = 100,
         evaluate_every: int = 0,
@@ -103,7 +104,7 @@ class Trainer:
         run: str | None = None,
         resume: bool = False,
         store: Store | str | Path | None = None,
-        trackers: Sequence[str] | None = None,
+        trackers: str | Sequence[str] | None = None,
         plugins: Plugins | None = None,
         name: str = "agent",
         note: str | None = None,
@@ -131,7 +132,7 @@ class Trainer:
         self.max_attempts = max_attempts
         self.select = select
         self.gateway = dict(gateway or {})
-        self.adapters = tuple(adapters)
+        self.adapters = listed(adapters)
         self.headroom = headroom or {}
         self.headroom_tasks = headroom_tasks
         self.evaluate_every = evaluate_every
@@ -145,7 +146,7 @@ class Trainer:
         self.run = run
         self.resume = resume
         self.store = store
-        self.trackers = trackers
+        self.trackers = None if trackers is None else listed(trackers)
         self.plugins = plugins or load_plugins()
         self.name = name
         self.note = note
@@ -174,8 +175,7 @@ class Trainer:
         """Coroutine form of :meth:`fit`."""
         algorithm = self._algorithm()
         serve = self.policy is not None or not isinstance(algorithm, Bound)
-        train, val = (() if given is None else given for given in (train_dataset, val_dataset))
-        async with self.session(agent, train, val, serve_policy=serve) as context:
+        async with self.session(agent, train_dataset, val_dataset, serve_policy=serve) as context:
             began = time.perf_counter()
             result = await context.guard(algorithm.run(context))
             summary = {
@@ -239,11 +239,10 @@ class Trainer:
     # ------------------------------------------------------------------------------------------ opening
     @asynccontextmanager
     async def session(
-        self, agent: Any, train: Sequence[Any] = (), val: Sequence[Any] = (), *, serve_policy: bool = True
+        self, agent: Any, train: Data = (), val: Data = (), *, serve_policy: bool = True
     ) -> AsyncIterator[Context]:
         """All that a run needs, open: store, gateway, engine, runner. Closed in reverse, whatever happens."""
-        check_tasks(train, "training tasks")
-        check_tasks(val, "held-out tasks")
+        train, val = read_dataset(train, "training tasks"), read_dataset(val, "held-out tasks")
         async with AsyncExitStack() as stack:
             run = open_run(self.folder, self.name, self.seed, run=self.run, resume=self.resume)
             stack.callback(run.close)
@@ -290,7 +289,7 @@ class Trainer:
                 endpoint=serve_policy,
             )
             await put_on_record(context, self._info(context, agent), resumed=run.resumed)
-            if self.trackers != []:  # a probe that leaves nothing behind has no place to tell of
+            if self._tracker_names():  # a probe that leaves nothing behind has no place to tell of
                 stack.push(say_where(folder))
             self._start_runner(context, agent, stack)
             yield context

@@ -103,6 +103,24 @@ def test_what_belongs_elsewhere_is_refused_by_name(config: dict[str, Any], said:
         agl.VERL(config)
 
 
+def test_all_that_cannot_be_used_is_named_at_once() -> None:
+    with pytest.raises(BadConfiguration) as refused:
+        agl.VERL({
+            "algorithm": {"adv_estimator": "remax", "use_kl_in_reward": True},
+            "actor_rollout_ref": {"actor": {"loss_agg_mode": "token-mean", "ppo_mini_batch_size": 8}},
+            "trainer": {"total_epochs": 3, "resume_mode": "auto"},
+            "agentlightning": {"recipy": "grpo", "recipe": {"group_sise": 2}},
+        })  # fmt: skip
+    said = str(refused.value)
+    assert said.startswith("8 entries cannot be used:\n")
+    for key in (
+        "algorithm.adv_estimator", "algorithm.use_kl_in_reward", "actor_rollout_ref.actor.loss_agg_mode",
+        "actor_rollout_ref.actor.ppo_mini_batch_size", "trainer.total_epochs", "trainer.resume_mode",
+        "recipy", "group_sise",
+    ):  # fmt: skip
+        assert said.count(key) == 1, key
+
+
 def test_a_recipe_and_the_tree_do_not_both_say_it() -> None:
     assert agl.VERL(recipe=agl.RLOO(group_size=2)).recipe == agl.RLOO(group_size=2)
     with pytest.raises(BadConfiguration, match="group_size"):

@@ -24,7 +24,7 @@ def solve(task: str, prompt_template: PromptTemplate) -> float:
     return float(len(prompt_template.format(any_input=task)))
 
 
-@pytest.mark.parametrize("tracer", [None, object()])
+@pytest.mark.parametrize("tracer", [None, agl.OtelTracer()])
 async def test_iter_serves_until_told(store: Store, tracer: object) -> None:
     runner = agl.LitAgentRunner[str](tracer=tracer)
     update = await store.add_resources({"prompt_template": PromptTemplate(template="<{any_input}>")})
@@ -36,6 +36,12 @@ async def test_iter_serves_until_told(store: Store, tracer: object) -> None:
         event.set()
         await asyncio.wait_for(serving, 10)
     assert agl.find_final_reward(await store.query_spans(done.rollout_id)) == 5.0
+
+
+@pytest.mark.parametrize("tracer", ["typo", "otel", agl.OtelTracer, object(), 7])
+def test_what_is_no_tracer_is_refused_by_name(tracer: object) -> None:
+    with pytest.raises(UsageError, match=r"tracer=.* is no tracer: give an object, agl\.OtelTracer\(\)"):
+        agl.LitAgentRunner[str](tracer=tracer)
 
 
 async def test_iter_ends_after_so_many(store: Store) -> None:

@@ -23,6 +23,7 @@ from agl_local.options import Options, read_options
 from agl_local.plugin import agl_drivers
 from agl_local.policy import fingerprint, load_policy
 from agl_local.process import EngineProcess
+from agl_local.serving import LocalServer
 
 RECIPE = Recipe(name="test", group_size=16)
 PROMPT = tiny_tokenizer().encode("say a or b: ")
@@ -264,6 +265,26 @@ async def test_a_policy_that_is_not_there_is_named_and_close_still_works(tmp_pat
         await driver.start()
     assert isinstance(caught.value, UsageError)
     await driver.close()
+
+
+async def test_a_name_of_the_hub_says_how_to_download_it() -> None:
+    for serve in (LocalDriver("Qwen/Qwen2.5-0.5B-Instruct", "tiny", RECIPE), LocalServer("Qwen/Q-1", "t")):
+        with pytest.raises(UsageError, match=r"hf download Qwen/Q\S+ --local-dir models/Q") as caught:
+            await serve.start()
+        assert "there is no such folder" in str(caught.value)
+        await serve.close()
+
+
+async def test_a_policy_without_a_chat_template_is_refused(tmp_path: Path) -> None:
+    folder = saved_policy(tmp_path / "policy")
+    settings = folder / "tokenizer_config.json"
+    kept = json.loads(settings.read_text())
+    assert kept.pop("chat_template")
+    settings.write_text(json.dumps(kept))
+    for serve in (LocalDriver(folder, "tiny", RECIPE), LocalServer(folder, "tiny")):
+        with pytest.raises(UsageError, match=r"has no chat template.*chat_template\.jinja"):
+            await serve.start()
+        await serve.close()
 
 
 @pytest.mark.parametrize(

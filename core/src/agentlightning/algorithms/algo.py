@@ -177,6 +177,11 @@ def as_algorithm(given: Any, trainer: Any) -> Any:
         given = given()
     if inspect.isroutine(given) or isinstance(given, functools.partial):
         given = algo(given)
+    if not callable(getattr(given, "run", None)):
+        raise UsageError(
+            f"algorithm={given!r} is no algorithm: give a recipe (agl.GRPO()) or its name ('grpo'), "
+            "agl.VERL(config), an agl.Algorithm, a function of @agl.algo, or an object with run(context)"
+        )
     return Bound(given, trainer) if isinstance(given, Algorithm) else given
 
 

@@ -7,7 +7,7 @@ by its name, before anything starts.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,9 @@ from agentlightning.recipes import RECIPES, get
 from agentlightning.types import Recipe, UsageError
 
 OURS = "agentlightning"
-"""Section of the configuration for what verl has no word for: ``recipe``, ``options``."""
+"""Section of the configuration for what verl has no word for."""
+SECTION = ("recipe", "options")
+"""What it may hold."""
 
 ESTIMATORS: dict[str, dict[str, Any]] = {
     "grpo": {},
@@ -87,12 +89,12 @@ class BadConfiguration(UsageError, ValueError):
 
 
 class VERL:
-    """A recipe trained by verl's trainer (``pip install agl-verl``).
+    """A recipe trained by verl's trainer, through the driver of ``plugins/verl``.
 
     ``config``: verl's own tree, nested or with dotted keys, and a section ``agentlightning`` with ``recipe``
     (a name, or fields) and ``options`` (those of the driver, e.g. ``python``: the interpreter that has verl).
-    ``recipe`` and ``options`` may be given beside it, and win. :class:`BadConfiguration` for an entry that
-    belongs elsewhere.
+    ``recipe`` and ``options`` may be given beside it, and win. :class:`BadConfiguration` names every entry
+    that belongs elsewhere, all of them at once.
     """
 
     driver = "verl"
@@ -102,17 +104,18 @@ class VERL:
     ) -> None:
         given = dict(config or {})
         own = given.pop(OURS, {})
-        if unknown := set(own) - {"recipe", "options"}:
-            raise BadConfiguration(f"{OURS}: no entry {sorted(unknown)[0]!r}; it has recipe and options")
+        wrong = [f"{OURS}: no entry {key!r}; it has recipe and options" for key in own if key not in SECTION]
         tree = dict(entries(given))
         base = "ppo" if tree.get("algorithm.adv_estimator") == "gae" else "grpo"
-        refuse(tree)
+        wrong += refused(tree)
         self.policy: str | Path | None = tree.pop("actor_rollout_ref.model.path", None)
         """Folder of the model, if the tree names it."""
         self.batch_size: int | None = tree.pop("data.train_batch_size", None)
         """Tasks of a step, if the tree says."""
-        fields = {**special(tree), **{RECIPE[key]: tree.pop(key) for key in [*tree] if key in RECIPE}}
-        self.recipe = read_recipe(recipe if recipe is not None else own.get("recipe", base), fields, base)
+        fields = {**special(tree, wrong), **{RECIPE[key]: tree.pop(key) for key in [*tree] if key in RECIPE}}
+        self.recipe = read_recipe(
+            recipe if recipe is not None else own.get("recipe", base), fields, base, wrong
+        )
         found = machines(tree) | {OPTIONS[key]: tree.pop(key) for key in [*tree] if key in OPTIONS}
         self.options: dict[str, Any] = {**found, **own.get("options", {}), **options}
         if tree:
@@ -125,31 +128,37 @@ def said(value: Any) -> str:
     return "null" if value is None else str(value)
 
 
-def refuse(tree: dict[str, Any]) -> None:
-    """Raise BadConfiguration for an entry whose place is another; those that ask for nothing are removed."""
+def refused(tree: dict[str, Any]) -> list[str]:
+    """What is wrong with entries whose place is another; they are removed, also those that ask for
+    nothing.
+    """
     reasons = {**REFUSED}
     if tree.get("algorithm.adv_estimator") == "gae":
         del reasons["critic"]
+    wrong = []
     for key in [*tree]:
         reason = next((why for name, why in reasons.items() if f"{key}.".startswith(f"{name}.")), None)
         if reason is not None and tree.pop(key) not in (False, None):
-            raise BadConfiguration(f"{key}: {reason}")
+            wrong.append(f"{key}: {reason}")
+    return wrong
 
 
-def special(tree: dict[str, Any]) -> dict[str, Any]:
-    """Fields of the recipe that several entries make together; they are removed from ``tree``."""
+def special(tree: dict[str, Any], wrong: list[str]) -> dict[str, Any]:
+    """Fields of the recipe that several entries make together; they are removed from ``tree``. What cannot
+    be used is added to ``wrong``.
+    """
     actor, fields = "actor_rollout_ref.actor", {}
     if (estimator := tree.pop("algorithm.adv_estimator", None)) is not None:
         if estimator not in ESTIMATORS:
             known = ", ".join(ESTIMATORS)
-            raise BadConfiguration(f"algorithm.adv_estimator = {estimator!r}: known are {known}")
-        fields.update(ESTIMATORS[estimator])
+            wrong.append(f"algorithm.adv_estimator = {estimator!r}: known are {known}")
+        fields.update(ESTIMATORS.get(estimator, {}))
     if (clip := tree.pop(f"{actor}.clip_ratio", None)) is not None:
         fields.update(clip_low=clip, clip_high=clip)
     coefficient, kind = tree.pop(f"{actor}.kl_loss_coef", 0.001), tree.pop(f"{actor}.kl_loss_type", "k3")
     if tree.pop(f"{actor}.use_kl_loss", False):
         if kind not in K3:
-            raise BadConfiguration(f"{actor}.kl_loss_type = {kind!r}: ours is {' or '.join(K3)}")
+            wrong.append(f"{actor}.kl_loss_type = {kind!r}: ours is {' or '.join(K3)}")
         fields["kl"] = coefficient
     return fields
 
@@ -176,20 +185,39 @@ def entries(tree: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any
 
 
 def read_recipe(
-    given: Recipe | str | Mapping[str, Any], fields: Mapping[str, Any], base: str = "grpo"
+    given: Recipe | str | Mapping[str, Any],
+    fields: Mapping[str, Any],
+    base: str = "grpo",
+    wrong: Sequence[str] = (),
 ) -> Recipe:
-    """The recipe that was named or given, with ``fields`` of verl's tree; ``base``: where none is named."""
+    """The recipe that was named or given, with ``fields`` of verl's tree; ``base``: where none is named.
+
+    Raises :class:`BadConfiguration` for all that cannot be used, ``wrong`` (found before) included.
+    """
+    found = [*wrong]
     if isinstance(given, Recipe):
         if fields:
-            raise BadConfiguration(f"{', '.join(sorted(fields))}: said by the recipe and by verl's tree")
+            found.append(f"{', '.join(sorted(fields))}: said by the recipe and by verl's tree")
+        _refuse(found)
         return given
     own = {"name": given} if isinstance(given, str) else dict(given)
     name = own.pop("name", base)
     if name not in RECIPES:
-        raise BadConfiguration(f"{OURS}.recipe: no recipe {name!r}; known: {', '.join(sorted(RECIPES))}")
-    if clash := sorted(set(own) & set(fields)):
-        raise BadConfiguration(f"{OURS}.recipe.{clash[0]}: verl's tree says it too")
+        found.append(f"{OURS}.recipe: no recipe {name!r}; known: {', '.join(sorted(RECIPES))}")
+    clash = sorted(set(own) & set(fields))
+    found += [f"{OURS}.recipe.{field}: verl's tree says it too" for field in clash]
     try:
-        return get(name, **own, **fields)
+        recipe = get(name if name in RECIPES else base, **{**own, **fields})
     except ValueError as error:
-        raise BadConfiguration(str(error)) from None
+        found.append(str(error))
+    _refuse(found)
+    return recipe
+
+
+def _refuse(wrong: Sequence[str]) -> None:
+    """One error for all that is wrong: who mends one entry must not meet the next at the next start."""
+    if len(wrong) == 1:
+        raise BadConfiguration(wrong[0])
+    if wrong:
+        listed = "".join(f"\n  {line}" for line in wrong)
+        raise BadConfiguration(f"{len(wrong)} entries cannot be used:{listed}")

@@ -9,7 +9,15 @@ from typing import Any
 from agentlightning.agents import AgentError, LitAgent, as_agent
 from agentlightning.algorithms.quorum import read_quorum
 from agentlightning.algorithms.rl import refuse_unfit
-from agentlightning.config import ConfigError, RunConfig, load_config, load_data, policies_of, resolve
+from agentlightning.config import (
+    ConfigError,
+    RunConfig,
+    load_config,
+    load_data,
+    policies_of,
+    read_yaml,
+    resolve,
+)
 from agentlightning.plugins import load as load_plugins, pick
 from agentlightning.trainer import Trainer
 from agentlightning.types import Recipe
@@ -26,7 +34,7 @@ def read(config: Path, sets: list[str] | None, **direct: Any) -> RunConfig:
         if not sep:
             raise ConfigError(f"--set {item!r}: write key=value, e.g. --set training.steps=10")
         try:
-            overrides[key] = yaml.safe_load(value)
+            overrides[key] = read_yaml(value)
         except yaml.YAMLError as error:
             raise ConfigError(f"--set {item!r}: the value is not valid YAML: {error}") from None
     overrides.update({key.replace("__", "."): value for key, value in direct.items() if value is not None})

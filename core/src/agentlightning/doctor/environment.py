@@ -14,6 +14,7 @@ from agentlightning.doctor.check import Check, Notes
 from agentlightning.doctor.findings import Findings
 from agentlightning.doctor.words import plural, size
 from agentlightning.plugins import Plugins, load as load_plugins
+from agentlightning.suite import install_line
 from agentlightning.types import UsageError
 
 LEAST_DISK = 2e9
@@ -152,4 +153,5 @@ def _devices(notes: Notes, plugins: Plugins) -> None:
             continue
         notes.fact(f"driver {name}: " + ", ".join(f"{key} {value}" for key, value in facts.items()))
     if not plugins.drivers:
-        notes.warn("no driver is installed", "Install one, e.g. `pip install agl-local`.")
+        line = install_line("driver", "local")
+        notes.warn("no driver is installed", f"Install one; in a checkout: `{line}`.")

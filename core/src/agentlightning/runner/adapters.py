@@ -9,8 +9,14 @@ from typing import Any
 from agentlightning.plugins import Plugins, pick
 
 
-def instrumentors(plugins: Plugins, names: Sequence[str] = ()) -> list[Any]:
+def listed(names: str | Sequence[str]) -> tuple[str, ...]:
+    """Names; a single one may be given bare."""
+    return (names,) if isinstance(names, str) else tuple(names)
+
+
+def instrumentors(plugins: Plugins, adapters: str | Sequence[str] = ()) -> list[Any]:
     """Of the adapters asked for by name, and of those whose framework this process has imported."""
+    names = listed(adapters)
     for name in names:
         pick(plugins.adapters, "adapter", name)
     return [

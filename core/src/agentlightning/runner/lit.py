@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 
 from agentlightning.capture.sessions import capturing_for
 from agentlightning.plugins import load
-from agentlightning.runner.adapters import instrumentors
+from agentlightning.runner.adapters import instrumentors, listed
 from agentlightning.runner.gates import gate_from_env
 from agentlightning.runner.hooks import with_hooks
 from agentlightning.runner.runner import Isolation, Runner, Stop
@@ -38,7 +38,7 @@ class LitAgentRunner(Generic[T]):
         *,
         concurrency: int = 1,
         isolation: Isolation = "inline",
-        adapters: Sequence[str] = (),
+        adapters: str | Sequence[str] = (),
         timeout: float | None = None,
     ) -> None:
         self.tracer = tracer
@@ -49,7 +49,7 @@ class LitAgentRunner(Generic[T]):
             "isolation": isolation,
             "timeout": timeout,
         }
-        self._adapters = adapters
+        self._adapters = listed(adapters)
         self._runner: Runner | None = None
 
     @contextmanager

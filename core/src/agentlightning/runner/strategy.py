@@ -59,7 +59,14 @@ def background(runner: Runner, stack: AsyncExitStack) -> asyncio.Task[None]:
 
 
 def check_tracer(tracer: Any, isolation: str) -> None:
-    """UsageError for a tracer that would be ignored: worker processes always capture."""
+    """UsageError for what is no tracer, and for one that would be ignored: worker processes always
+    capture.
+    """
+    if tracer is not None and (isinstance(tracer, type) or not hasattr(tracer, "trace")):
+        raise UsageError(
+            f"tracer={tracer!r} is no tracer: give an object, agl.OtelTracer(), agl.AgentOpsTracer() or "
+            "agl.DummyTracer(), or leave it out"
+        )
     if isolation == "process" and not getattr(tracer, "captures", True):
         raise UsageError(
             f"tracer={tracer!r}: agents in worker processes are always captured; run them in this one"

@@ -44,7 +44,7 @@ from .model import LanguageModel
 from .options import Options, pick_device, read_options
 from .orders import PauseMode
 from .policy import Policy, fingerprint, state_bytes
-from .serving import Refused, load, make_engines
+from .serving import Refused, load, make_engines, refuse_without_template
 from .update import Updater
 
 log = logging.getLogger(__name__)
@@ -167,6 +167,7 @@ class LocalDriver:
         # The trainer's weights are float32 whatever the engine's are: a step of 1e-6 would vanish in
         # bfloat16.
         self._policy = load(self.path, device, "float32")
+        refuse_without_template(self._policy.tokenizer, self.path)
         if o.deterministic:
             network_of(self._policy.model)
         engines = self._engines = make_engines(self.path, self.name, o, self._policy)

@@ -19,6 +19,7 @@ from safetensors.torch import load as _load_bytes, load_file, save as _save_byte
 from torch import Tensor, nn
 
 from agentlightning.types import UsageError
+from agentlightning.types.policy import no_policy
 
 from .config import ConfigError, ForeignConfig, MissingFile, ModelConfig, UnsupportedModel, read_json
 from .model import CausalLM, LanguageModel
@@ -71,11 +72,9 @@ def load_policy(
     if dtype not in DTYPES:
         raise ValueError(f"dtype {dtype!r} is not one of {sorted(DTYPES)}")
     if not path.is_dir():
-        raise MissingFile(
-            f"{path}: there is no such folder; a policy is a model folder in Hugging Face layout"
-        )
+        raise MissingFile(no_policy(path))
     raw = read_json(path / "config.json")
-    tokenizer = _read_tokenizer(path)
+    tokenizer = read_tokenizer(path)
     try:
         config = ModelConfig.from_hf(raw)
     except UnsupportedModel as why:
@@ -190,7 +189,7 @@ def _read_weights(path: Path) -> dict[str, Tensor]:
     return tensors
 
 
-def _read_tokenizer(path: Path) -> ChatTokenizer:
+def read_tokenizer(path: Path) -> ChatTokenizer:
     try:
         return ChatTokenizer.load(path)
     except FileNotFoundError as error:

@@ -14,14 +14,16 @@ from typing import Any, TypeVar
 import torch
 
 from agentlightning.types import LLM, UsageError
+from agentlightning.types.policy import no_policy
 
 from .config import ConfigError, read_json
 from .engines import Engines, Serving
 from .options import Options, pick_device, read_options
-from .policy import Policy, load_policy
+from .policy import Policy, load_policy, read_tokenizer
 from .process import EngineProcess
 from .request import EngineError
 from .thread import EngineThread
+from .tokenizer import ChatTokenizer
 
 T = TypeVar("T")
 
@@ -39,6 +41,16 @@ def load(path: Path, device: str | torch.device, dtype: str) -> Policy:
     except (ValueError, OSError) as error:
         where = "" if str(path) in str(error) else f"{path}: "
         raise Refused(f"{where}{error}") from error
+
+
+def refuse_without_template(tokenizer: ChatTokenizer, path: Path) -> None:
+    """Raise Refused for a policy that no agent can talk to: each of its calls would be an error."""
+    if tokenizer.template is None:
+        raise Refused(
+            f"{path}: the policy has no chat template, so no agent could talk to it (a base model has none): "
+            "put one into the folder as chat_template.jinja, or into tokenizer_config.json (chat_template), "
+            "e.g. that of the same family's instruct model"
+        )
 
 
 def make_engines(path: Path, name: str, o: Options, loaded: Policy | None = None) -> Engines:
@@ -85,7 +97,9 @@ class LocalServer:
         """Serve it. Raises UsageError for a folder that cannot be used."""
         try:
             return await self._call(self._open)
-        except (ConfigError, EngineError) as error:
+        except (ConfigError, EngineError, OSError) as error:
+            if isinstance(error, UsageError):
+                raise
             raise Refused(f"policy {self.name!r} ({self.path}) cannot be served: {error}") from error
 
     async def close(self) -> None:
@@ -105,7 +119,10 @@ class LocalServer:
     def _open(self) -> LLM:
         if self._engines is not None or self._closed:
             raise RuntimeError(f"the server of policy {self.name!r} has been started or closed already")
-        read_json(self.path / "config.json")  # what is no policy's folder is said here, not by a child
+        if not self.path.is_dir():  # what is no policy's folder is said here, not by a child
+            raise Refused(no_policy(self.path))
+        read_json(self.path / "config.json")
+        refuse_without_template(read_tokenizer(self.path), self.path)
         engines = self._engines = make_engines(self.path, self.name, self.options)
         if self._closed:  # while the policy was loaded
             raise RuntimeError(f"the server of policy {self.name!r} has been closed")

@@ -24,6 +24,7 @@ from typing import Any
 from agentlightning.credit.digest import in_order, rows_digest
 from agentlightning.specs import Job
 from agentlightning.types import LLM, Batch, Recipe, StepReport, UsageError
+from agentlightning.types.policy import no_policy
 
 from . import critic
 from .channel import ADDRESS, SECRET, ChannelServer
@@ -96,6 +97,8 @@ class VerlDriver:
     # ------------------------------------------------------------------------------------------ the driver
     async def start(self) -> LLM:
         """Start verl and its engine, which serves the policy as version 0. Tens of seconds: Ray."""
+        if not self.path.is_dir():
+            raise UsageError(f"policy {no_policy(self.path)}")
         if not (self.path / "config.json").exists():
             raise UsageError(f"policy {self.path}: there is no config.json; give a model folder")
         loop = asyncio.get_running_loop()

@@ -1,0 +1,22 @@
+"""What is said where a policy's folder should be and is none."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+_HUB = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+"""``owner/name``, as models are called on the Hugging Face hub."""
+
+
+def no_policy(given: str | Path) -> str:
+    """That ``given`` is no folder, and, where it could be a model of the hub, how to download it."""
+    text = Path(given).as_posix()
+    said = f"{given}: there is no such folder; a policy is a model folder in Hugging Face layout"
+    if not _HUB.fullmatch(text):
+        return said
+    folder = f"models/{text.rpartition('/')[2]}"
+    return (
+        f"{said}. If it is a model of the Hugging Face hub, download it first (pip install huggingface_hub): "
+        f"hf download {text} --local-dir {folder}, and give {folder}"
+    )
