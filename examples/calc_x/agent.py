@@ -50,13 +50,14 @@ class Llm(Protocol):
 
 async def solve(task: Mapping[str, Any], llm: Llm) -> float:
     """Answer one problem with the calculator in process and return the reward, 1.0 or 0.0."""
-    return grade(await answer(task["question"], llm), task["result"])
+    return grade(await answer(task["question"], llm), task["result"], task["question"])
 
 
 async def solve_over_mcp(task: Mapping[str, Any], llm: Llm) -> float:
     """The same with the calculator in a subprocess of its own, over MCP stdio."""
     async with calculator_over_mcp() as workbench:
-        return grade(await answer(task["question"], llm, workbench), task["result"])
+        said = await answer(task["question"], llm, workbench)
+        return grade(said, task["result"], task["question"])
 
 
 async def answer(question: str, llm: Llm, workbench: Workbench | None = None) -> str:

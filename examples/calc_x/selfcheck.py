@@ -1,8 +1,9 @@
 """Does the reward accept what is right and refuse what is wrong? ``python -m calc_x.selfcheck [FILES...]``.
 
-For every problem the gold answer must grade 1.0, an empty answer and a planted wrong answer 0.0. Without
-files the bundled samples and the generated problems are checked. The last line of the output is the sum; the
-exit status is 1 if anything failed.
+Of every problem, the gold answer must grade 1.0, and so must the ways in which people write it.
+No answer and every planted mutant of the gold answer must grade 0.0: off by one, the wrong sign, the wrong
+unit or scale, two answers at once. Without files the bundled samples and the generated problems are checked.
+The last line of the output is the sum; the exit status is 1 if anything failed.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from fractions import Fraction
 from pathlib import Path
 
 from calc_x.datasets import READERS, guess_format as format_of, load, read
-from calc_x.expression import ExpressionError, evaluate, render
-from calc_x.grading import grade
+from calc_x.expression import ExpressionError, Number, evaluate, render
+from calc_x.grading import asks_percent, grade
 from calc_x.oracle import expression_for
 from calc_x.problems import Problem
 
@@ -30,32 +32,78 @@ class Count:
 
 
 def check(problems: Iterable[Problem]) -> Count:
-    """Grade the gold, an empty and a wrong answer of each problem."""
+    """Grade the gold answer, its variants and its mutants for each problem."""
     count = Count()
     for problem in problems:
         count.problems += 1
-        gold = problem["result"]
-        graded = [grade(f"### ANSWER: {text} ###", gold) for text in (gold, "", wrong_answer(gold))]
-        graded += [grade("", gold), grade(None, gold)]
-        if graded != [1.0, 0.0, 0.0, 0.0, 0.0]:
-            count.failures.append(
-                f"{problem['id']}: gold {gold!r} grades {graded} (gold, empty, wrong, '', None)"
-            )
+        for message in wrongly_graded(problem):
+            count.failures.append(f"{problem['id']}, gold {problem['result']!r}: {message}")
         count.by_calculator += (
             problem["expression"] != "" and expression_for(problem) == problem["expression"]
         )
     return count
 
 
-def wrong_answer(gold: str) -> str:
-    """An answer of the same sort that is wrong: the next letter, or a number far from the gold one."""
+def wrongly_graded(problem: Problem) -> list[str]:
+    """What is wrong about the grades of a problem, one text each; none where all is right."""
+    gold, asked = problem["result"], problem["question"]
+    wrong = [text for text in (None, "") if grade(text, gold, asked)]
+    found = [f"{text!r} was accepted as a message" for text in wrong]
+    for name, message in variants(gold).items():
+        if not grade(message, gold, asked):
+            found.append(f"the variant {name} was refused: {message!r}")
+    for name, answer in mutants(gold, asked).items():
+        if grade(f"### ANSWER: {answer} ###", gold, asked):
+            found.append(f"the mutant {name} was accepted: {answer!r}")
+    return found
+
+
+def variants(gold: str) -> dict[str, str]:
+    """Messages that give the gold answer as people write it, by name."""
+    written = {"gold": gold, "bold": f"**{gold}**", "boxed": f"\\boxed{{{gold}}}", "full stop": f"{gold}."}
+    value = _value(gold)
+    if value is not None and "%" not in gold:
+        written |= {"equation": f"x = {gold}", "unit": f"{gold} apples", "currency": f"${gold}"}
+    if value is not None and value == int(value):
+        written |= {"separators": f"{int(value):,}", "point zero": f"{int(value)}.0"}
+    messages = {name: f"### ANSWER: {text} ###" for name, text in written.items()}
+    first = next(iter(mutants(gold).values()))
+    return messages | {"corrected": f"### ANSWER: {first} ### No, sorry. ### ANSWER: {gold} ###"}
+
+
+def mutants(gold: str, question: str = "") -> dict[str, str]:
+    """Answers that are wrong in the ways models and rules are, by name; none of them equals the gold."""
     if len(gold) == 1 and gold.isalpha():
-        return "A" if gold.upper() == "E" else chr(ord(gold) + 1)
+        others = [letter for letter in "ABCDE" if letter != gold.upper()]
+        return {f"letter {letter}": letter for letter in others} | {"two letters": f"{gold} or {others[0]}"}
+    value = _value(gold)
+    if value is None:
+        return {"another text": f"not {gold}"}
+    more, less = render(value + 1), render(value - 1)
+    if isinstance(value, Fraction) and value.denominator != 1:  # render would cut its digits
+        more, less = f"{gold.partition(' = ')[0]} + 1", f"{gold.partition(' = ')[0]} - 1"
+    wrong = {"off by one, more": more, "off by one, less": less, "two answers": f"{gold} or {more}"}
+    wrong |= {"two answers, turned": f"{more} or {gold}", "not": f"not {gold}", "nothing but words": "apples"}
+    if value != 0:
+        wrong |= {
+            "sign": render(-value),
+            "unit, cents": render(value * 100),
+            "unit, tenth": render(value / 10),
+        }
+        scale = next(word for word in ("million", "thousand", "dozen") if word not in question)
+        wrong |= {"scale": f"{gold} {scale}", "double": render(2 * value)}
+        if "%" in gold:  # 72 and 0.72 both say 72%
+            del wrong["unit, cents"]
+        elif not asks_percent(question):
+            wrong["unit, percent"] = f"{gold}%"
+    return wrong
+
+
+def _value(gold: str) -> Number | None:
     try:
-        value = evaluate(gold.partition(" = around ")[0])
+        return evaluate(gold.partition(" = around ")[0])
     except ExpressionError:
-        return f"not {gold}"
-    return render(2 * value + 1) if value > 0 else "1"
+        return None
 
 
 def main(arguments: list[str] | None = None) -> int:
