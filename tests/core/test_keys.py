@@ -69,3 +69,9 @@ def test_short_secrets_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AGL_SECRET", "x" * 20)
     key = Keys.from_env().mint("ro-1", "at-1")
     assert Keys.from_env().check(key).rollout_id == "ro-1"
+
+
+def test_an_empty_secret_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGL_SECRET", "")
+    with pytest.raises(ValueError, match="AGL_SECRET: the key secret has 0 bytes"):
+        Keys.from_env()

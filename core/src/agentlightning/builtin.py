@@ -5,7 +5,6 @@ Every factory imports lazily: loading this module costs nothing.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -74,9 +73,10 @@ def agl_stores() -> list[StoreSpec]:
         return open_file(url)
 
     def remote(url: str) -> Any:
+        from agentlightning.loopback import token_from_env
         from agentlightning.store.client import StoreClient
 
-        return StoreClient(url, os.environ.get("AGL_TOKEN"))
+        return StoreClient(url, token_from_env("AGL_TOKEN"))
 
     schemes = {"sqlite": embedded, "http": remote, "https": remote, "unix": remote}
     return [StoreSpec(scheme, factory) for scheme, factory in schemes.items()]

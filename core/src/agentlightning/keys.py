@@ -19,6 +19,8 @@ import time
 
 import msgspec
 
+from agentlightning.types import UsageError
+
 PREFIX = "agl-"
 CONTEXT_KEY = "agl-context"
 """Placeholder key for clients shared by many rollouts: the wire layer puts the attempt's own key in its
@@ -35,6 +37,10 @@ class KeyRefused(Exception):
         self.reason = reason
         self.claims = claims
         """Whom a genuine key spoke for; ``None`` for a forged or foreign one."""
+
+
+class BadSecret(UsageError, ValueError):
+    """A secret that could be guessed."""
 
 
 class Claims(msgspec.Struct, array_like=True, frozen=True):
@@ -54,9 +60,11 @@ class Keys:
 
     def __init__(self, secret: bytes | None = None) -> None:
         if secret is not None and len(secret) < 16:
-            raise ValueError(
+            raise BadSecret(
                 f"the key secret has {len(secret)} bytes; give at least 16, e.g. from `openssl rand -hex 32`"
             )
+        self.shared = secret is not None
+        """Whether other processes may have the secret too."""
         self._secret = secret or secrets.token_bytes(32)
         self._offset = time.time() - time.monotonic()
         """Wall clock less monotonic clock when this process began."""
@@ -65,9 +73,14 @@ class Keys:
 
     @classmethod
     def from_env(cls) -> Keys:
-        """Secret from ``AGL_SECRET`` (shared by processes of one run), else a random one."""
+        """Secret from ``AGL_SECRET`` (shared by processes of one run), else a random one. An empty one is
+        refused: whoever set the variable wanted a secret.
+        """
         value = os.environ.get("AGL_SECRET")
-        return cls(value.encode() if value else None)
+        try:
+            return cls(None if value is None else value.encode())
+        except BadSecret as error:
+            raise BadSecret(f"AGL_SECRET: {error}") from None
 
     def mint(
         self, rollout_id: str, attempt_id: str, *, run_id: str = "", fence: int = 1, ttl: float = 86_400.0

@@ -1,8 +1,21 @@
-"""Whether an address can be reached from this machine only: servers refuse others unless they are told to."""
+"""Who can reach a server: addresses of this machine only, and the tokens that other addresses need."""
 
 from __future__ import annotations
 
 import ipaddress
+import logging
+import os
+from typing import Final
+
+from agentlightning.types import UsageError
+
+SHORTEST: Final = 16
+"""Characters of a token below which a warning is logged."""
+_log = logging.getLogger(__name__)
+
+
+class Exposed(UsageError, ValueError):
+    """A server would be open to people it should not be open to; the message says what to do."""
 
 
 def is_loopback(host: str) -> bool:
@@ -13,3 +26,51 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def host_of(authority: str) -> str:
+    """The host of a ``Host`` header or of a URL's authority: without port, brackets and case."""
+    if authority.startswith("["):
+        return authority[1:].partition("]")[0].lower()
+    return authority.partition(":")[0].rstrip(".").lower()
+
+
+def check_token(token: str | None, variable: str) -> str | None:
+    """A token as it was given. An empty one is refused: whoever set it wanted one. A short one is warned of,
+    for it can be guessed.
+    """
+    if token is None:
+        return None
+    if not token.strip():
+        raise Exposed(
+            f"{variable} is empty: set it to a token, e.g. from `openssl rand -hex 32`, or unset it"
+        )
+    if token != token.strip() or not token.isprintable() or not token.isascii():
+        raise Exposed(
+            f"{variable} cannot be sent in a header: give printable ASCII without spaces at its ends, e.g. "
+            "from `openssl rand -hex 32`"
+        )
+    if len(token) < SHORTEST:
+        _log.warning(
+            "%s has %d characters and can be guessed: give at least %d, e.g. from `openssl rand -hex 32`",
+            variable,
+            len(token),
+            SHORTEST,
+        )
+    return token
+
+
+def token_from_env(variable: str) -> str | None:
+    """The token of an environment variable, checked; ``None`` where the variable is not set."""
+    return check_token(os.environ.get(variable), variable)
+
+
+def check_interface(what: str, host: str, *, guarded: bool, variable: str) -> None:
+    """Refuse, before anything listens, to serve ``what`` on a host that other machines can reach, unless it
+    is ``guarded`` by the secret of ``variable``.
+    """
+    if not guarded and not is_loopback(host):
+        raise Exposed(
+            f"refusing to serve {what} on {host or 'every interface'} without a token: anybody there could "
+            f"use it. Set {variable} (e.g. from `openssl rand -hex 32`), or serve on 127.0.0.1"
+        )

@@ -9,7 +9,7 @@ from aiohttp import web
 from agentlightning.gateway import Gateway, Upstream
 from agentlightning.keys import Keys
 
-from .conftest import whole
+from .conftest import SECRET, whole
 
 
 async def get(world, path, method="GET"):
@@ -141,7 +141,7 @@ async def test_start_stop_and_url(store):
         await gateway.start()
     await gateway.stop()
     await gateway.stop()
-    other = Gateway(store, Keys())
+    other = Gateway(store, Keys(SECRET))
     assert (await other.start("0.0.0.0", allow_remote=True)).startswith("http://0.0.0.0:")
     with pytest.raises(OSError):
         await Gateway(store, Keys()).start(port=int(other.url.split(":")[2].split("/")[0]))

@@ -79,7 +79,10 @@ async def test_errors_say_what_and_where(http: aiohttp.ClientSession) -> None:
         http.post("/v1/agl/rollouts", data=b"{", headers={"Content-Type": "application/json"})
     )
     assert status == 400
-    packed = {"data": gzip.compress(b"{}"), "headers": {"Content-Encoding": "gzip"}}
+    packed = {
+        "data": gzip.compress(b"{}"),
+        "headers": {"Content-Encoding": "gzip", "Content-Type": "application/json"},
+    }
     status, error = await answer(http.post("/v1/agl/rollouts", **packed))
     assert status == 415 and "not compressed" in error["message"]
     status, error = await answer(http.get("/v1/agl/rollouts/ro-x/spans?limit=many"))

@@ -6,12 +6,15 @@ import threading
 
 import aiohttp
 import pytest
+from contract.pages import pages_are_refused, programs_are_served, request, send
 from plugins.local.engine_fixtures import TOOL, logprobs_of, small_policy
 
 from agl_local.engine import Engine
+from agl_local.main import main
 from agl_local.policy import state_bytes
 from agl_local.server import ADMIN_HEADER, create_app, serve
 
+JSON = {"Content-Type": "application/json"}
 ADMIN = {ADMIN_HEADER: "secret"}
 USER = {"role": "user", "content": "Add 1 and 22 für mich"}
 CALLS = 'Sure.\n<tool_call>\n{"name": "add", "arguments": {"a":1,  "b": 22}}\n</tool_call>'
@@ -198,7 +201,9 @@ async def test_bad_prompts(client, prompt):
 
 async def test_errors_in_the_shape_of_openai(client):
     for data, status in ((b"{", 400), (b"[]", 400), (b"\xff", 400), (b" " * (17 * 2**20), 413)):
-        error = await client.post("/v1/chat/completions", status=status, json=None, data=io.BytesIO(data))
+        error = await client.post(
+            "/v1/chat/completions", status=status, json=None, data=io.BytesIO(data), headers=JSON
+        )
         assert set(error["error"]) == {"message", "type", "param", "code"}
     assert (await client.chat(404, model="nobody"))["error"]["code"] == "model_not_found"
     assert "nobody" in (await client.chat(404, model="nobody"))["error"]["message"]
@@ -293,3 +298,49 @@ async def test_routing_by_policy_name(policy):
                 assert got == pytest.approx(logprobs_of(p, body["prompt_token_ids"], ids), abs=1e-5)
             assert "['a', 'b']" in (await client.chat(404))["error"]["message"]
         await runner.cleanup()
+
+
+ASK = b'{"messages": [{"role": "user", "content": "1"}], "max_tokens": 1}'
+CHAT = "/v1/chat/completions"
+
+
+async def test_web_pages_are_refused(client):
+    for path in (CHAT, "/v1/completions", "/tokenize"):
+        await pages_are_refused(client.address, "POST", path, ASK)
+    await programs_are_served(client.address, "POST", CHAT, ASK)
+    rebound = request("GET", "/metrics", {"Host": "evil.example"})
+    assert (await send(client.address, rebound)).status == 403
+
+
+async def test_a_token_opens_everything_but_the_drivers_doors(policy):
+    with Engine(policy, slots=2, max_len=320, name="tiny") as engine:
+        token = "a token of more than sixteen characters"
+        app = create_app({"tiny": engine}, admin_token="secret", token=token)
+        runner, address = await serve(app, "0.0.0.0")
+        url = address.replace("0.0.0.0", "127.0.0.1")
+        named = {"Host": "engine.example", "Content-Type": "application/json"}
+        assert (await send(url, request("POST", CHAT, named, ASK))).status == 401
+        assert (await send(url, request("GET", "/health", named))).status == 200
+        keyed = {**named, "Authorization": f"Bearer {token}"}
+        assert (await send(url, request("POST", CHAT, keyed, ASK))).status == 200
+        assert (await send(url, request("POST", "/agl/pause", keyed))).status == 403
+        wrong = {**named, "Authorization": "Bearer " + token[:-1]}
+        assert (await send(url, request("GET", "/metrics", wrong))).status == 401
+        await runner.cleanup()
+
+
+async def test_an_interface_wants_a_token(policy):
+    with Engine(policy, slots=2, max_len=320, name="tiny") as engine:
+        with pytest.raises(ValueError, match=r"the engine on 0\.0\.0\.0 without a token.*AGL_LOCAL_TOKEN"):
+            await serve(create_app({"tiny": engine}), "0.0.0.0")
+        with pytest.raises(ValueError, match="AGL_LOCAL_TOKEN is empty"):
+            create_app({"tiny": engine}, token="")
+
+
+def test_the_command_says_so_before_it_loads_a_policy(capsys, monkeypatch, tmp_path):
+    missing = str(tmp_path / "missing")
+    assert main(["--policy", missing, "--host", "0.0.0.0"]) == 1
+    assert "the engine on 0.0.0.0 without a token" in capsys.readouterr().err
+    monkeypatch.setenv("AGL_LOCAL_TOKEN", "")
+    assert main(["--policy", missing]) == 1
+    assert "AGL_LOCAL_TOKEN is empty" in capsys.readouterr().err

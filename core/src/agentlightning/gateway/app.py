@@ -18,18 +18,20 @@ from agentlightning.gateway.attempts import AttemptInfo, Attempts
 from agentlightning.gateway.counting import count_tokens
 from agentlightning.gateway.dialect import errors_in
 from agentlightning.gateway.dialects import BY_PATH
-from agentlightning.gateway.errors import error_response
+from agentlightning.gateway.errors import Refused, error_response
 from agentlightning.gateway.forward import Forwarder, Limits
 from agentlightning.gateway.gate import Gate
 from agentlightning.gateway.handle import Handler
+from agentlightning.gateway.identity import identify
 from agentlightning.gateway.metrics import Metrics
 from agentlightning.gateway.route import Routes, Upstream
 from agentlightning.gateway.sampling import SamplingPolicy
 from agentlightning.keys import Keys
-from agentlightning.loopback import is_loopback
+from agentlightning.loopback import check_interface, is_loopback
 from agentlightning.store.base import Store
 from agentlightning.types import Call
 from agentlightning.types.select import Select
+from agentlightning.webserver.guard import Foreign, guard
 
 BODY_LIMIT = 32 * 2**20
 HEADER_LIMIT = 16_384
@@ -136,12 +138,15 @@ class Gateway:
         self._gate.release(policy)
 
     # ------------------------------------------------------------------------------------------ lifecycle
-    def app(self) -> web.Application:
-        """The aiohttp application; it opens and closes the connections to the engines.
+    def app(self, *, local: bool = True) -> web.Application:
+        """The aiohttp application; it opens and closes the connections to the engines. ``local``: it is
+        served on loopback, and answers to the names of this machine only; a request with a valid key may
+        call it as it likes.
 
         Serve it with ``handler_cancellation=True``: that is how an agent that hangs up frees its engine.
         """
-        app = web.Application(client_max_size=self._body_limit)
+        no_pages = guard(self._foreign, local=local, trusted=self._bears_key)
+        app = web.Application(client_max_size=self._body_limit, middlewares=[no_pages])
         app.router.add_post("/v1/chat/completions", self._chat)
         app.router.add_post("/v1/completions", self._completions)
         for path, dialect in BY_PATH.items():
@@ -158,7 +163,8 @@ class Gateway:
     async def start(self, host: str = "127.0.0.1", port: int = 0, *, allow_remote: bool = False) -> str:
         """Serve, and return the base URL (``http://host:port/v1``).
 
-        A host that others can reach is refused unless ``allow_remote``: the traffic is not encrypted.
+        A host that others can reach is refused unless ``allow_remote``, for the traffic is not encrypted, and
+        unless the keys' secret is one that was given (``AGL_SECRET``).
         """
         if self._runner is not None:
             raise RuntimeError(f"the gateway is started already, at {self._url}")
@@ -167,8 +173,9 @@ class Gateway:
                 f"host {host!r} can be reached from other machines; use 127.0.0.1, or allow_remote=True "
                 "behind a firewall or a TLS proxy"
             )
+        check_interface("the gateway", host, guarded=self._keys.shared, variable="AGL_SECRET")
         runner = web.AppRunner(
-            self.app(),
+            self.app(local=is_loopback(host)),
             access_log=None,
             handler_cancellation=True,
             max_line_size=HEADER_LIMIT,
@@ -213,6 +220,18 @@ class Gateway:
         await self._forwarder.stop()
 
     # ------------------------------------------------------------------------------------------- handlers
+    def _bears_key(self, request: web.Request) -> bool:
+        try:
+            identify(request.headers, self._keys)
+        except Refused:
+            return False
+        return True
+
+    async def _foreign(self, request: web.Request, why: Foreign) -> web.StreamResponse:
+        response = await self._handler.refuse(Refused(why.status, why.reason, why.message))
+        dialect = BY_PATH.get(request.path)
+        return errors_in(dialect, response) if dialect else response
+
     async def _chat(self, request: web.Request) -> web.StreamResponse:
         return await self._handler.serve(request, "chat")
 

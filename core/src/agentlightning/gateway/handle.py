@@ -117,7 +117,7 @@ class Handler:
             claims = caller.claims if caller else None
             refused.rollout_id = refused.rollout_id or (claims.rollout_id if claims else None)
             refused.attempt_id = refused.attempt_id or (claims.attempt_id if claims else None)
-            return await self._refuse(refused)
+            return await self.refuse(refused)
         except Exception:
             log.exception("%s %s failed", request.method, request.path)
             message = "the gateway failed on this request; its log says why"
@@ -368,7 +368,8 @@ class Handler:
             ) from None
         raise gone if isinstance(gone, asyncio.CancelledError) else asyncio.CancelledError from None
 
-    async def _refuse(self, refused: Refused) -> web.Response:
+    async def refuse(self, refused: Refused) -> web.Response:
+        """Count a refusal, and say it."""
         await self.count_refused(refused)
         return error_response(refused.status, refused.reason, str(refused), retry=refused.retry)
 

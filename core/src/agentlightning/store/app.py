@@ -11,6 +11,7 @@ import hmac
 import logging
 import os
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -18,7 +19,7 @@ from aiohttp import web
 
 from agentlightning.keys import Keys
 from agentlightning.store import schema, traces
-from agentlightning.store.base import Store
+from agentlightning.store.base import Store, StoreError
 from agentlightning.store.routes import (
     BY_NAME,
     LONGEST_WAIT,
@@ -38,22 +39,28 @@ from agentlightning.store.routes import (
 )
 from agentlightning.store.sqlite import SQLiteStore
 from agentlightning.store.transport import BODY_LIMIT
+from agentlightning.webserver.guard import Foreign, guard
 
 _log = logging.getLogger(__name__)
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-def create_app(store: SQLiteStore, token: str | None = None) -> web.Application:
-    """The application over a store; with a ``token`` every request but ``/health`` must bear it.
+def create_app(
+    store: SQLiteStore, token: str | None = None, *, open_to_pages: bool = False
+) -> web.Application:
+    """The application over a store; with a ``token`` every request but ``/health`` must bear it. Without one,
+    requests that a web page may have sent are refused (:mod:`agentlightning.webserver.guard`), unless
+    ``open_to_pages``: on a socket that no browser can reach.
 
     Spans may also be sent with an attempt's own key, where ``AGL_SECRET`` lets this process check it.
     """
-    app = web.Application(client_max_size=BODY_LIMIT)
+    middlewares = [] if token is not None or open_to_pages else [_guard(store)]
+    app = web.Application(client_max_size=BODY_LIMIT, middlewares=middlewares)
     for route in TABLE:
         app.router.add_route(route.verb, route.path, _guarded(_handler(store, route), token))
     app.router.add_post(f"{PREFIX}/batch", _guarded(_batch_handler(store), token))
     app.router.add_get(f"{PREFIX}/health", _health)
-    traces.add(app, store, token, Keys.from_env() if os.environ.get("AGL_SECRET") else None)
+    traces.add(app, store, token, Keys.from_env() if "AGL_SECRET" in os.environ else None)
     return app
 
 
@@ -62,6 +69,17 @@ def runner(app: web.Application) -> web.AppRunner:
     return web.AppRunner(
         app, access_log=None, handler_cancellation=True, shutdown_timeout=5.0, auto_decompress=False
     )
+
+
+def _guard(store: SQLiteStore) -> Any:
+    async def refuse(request: web.Request, why: Foreign) -> web.Response:
+        with suppress(StoreError):  # a store that cannot write refuses all the same
+            await store.count("refused", why.reason)
+        if request.path == traces.PATH:
+            return traces.refusal(request, traces.Refused(why.status, why.message))
+        return _answer(request, Failure("Forbidden", why.message), why.status)
+
+    return guard(refuse)
 
 
 async def _health(_: web.Request) -> web.Response:

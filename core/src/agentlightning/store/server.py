@@ -11,7 +11,7 @@ from pathlib import Path
 from aiohttp import web
 
 from agentlightning import collector, log_limit
-from agentlightning.loopback import is_loopback
+from agentlightning.loopback import Exposed, check_interface, check_token
 from agentlightning.store.app import create_app as create_app, runner as runner_of
 from agentlightning.store.base import StoreError
 from agentlightning.store.share import Share, try_to_share
@@ -47,10 +47,11 @@ async def start(
     Processes that open the same file become clients over a local socket, whatever the token: only the file's
     owner may open it.
     """
-    if token is None and not is_loopback(host):
-        raise StoreError(
-            f"refusing to serve the store on {host} without a token: anybody there could write to it"
-        )
+    try:
+        token = check_token(token, "AGL_TOKEN")
+        check_interface("the store", host, guarded=token is not None, variable="AGL_TOKEN")
+    except Exposed as error:
+        raise StoreError(str(error)) from None
     store = path if isinstance(path, SQLiteStore) else SQLiteStore(path)
     runner = runner_of(create_app(store, token))
     log_limit.limit()

@@ -59,7 +59,7 @@ async def share(store: SQLiteStore) -> Share | None:
     if lock is None or path is None:
         return None
     token = None if address.HAS_UNIX else secrets.token_hex(32)
-    runner = runner_of(create_app(store, token))
+    runner = runner_of(create_app(store, token, open_to_pages=True))
     sock = None
     try:
         await runner.setup()

@@ -37,7 +37,7 @@ _AT_ONCE: Final = 128
 _TYPES: Final = ("application/x-protobuf", "application/json")
 _PLAIN: Final = ("", "identity")
 _ENCODINGS: Final = (*_PLAIN, "gzip", "deflate")
-_CODES: Final = {400: 3, 401: 16, 409: 9, 413: 8, 415: 3, 503: 14}
+_CODES: Final = {400: 3, 401: 16, 403: 7, 409: 9, 413: 8, 415: 3, 503: 14}
 """HTTP status → code of ``google.rpc.Status``."""
 
 
@@ -55,22 +55,27 @@ def add(app: web.Application, store: SQLiteStore, token: str | None, keys: Keys 
     pool = ThreadPoolExecutor(1, "agl-otlp")
 
     async def handle(request: web.Request) -> web.Response:
-        content_type = request.content_type if request.content_type in _TYPES else _TYPES[1]
         try:
             claims = _who(request.headers.get("Authorization", ""), token, keys)
             return await _ingest(request, store, claims, pool)
         except Refused as refused:
-            from agentlightning.store import otlp
-
-            body = otlp.status(content_type, _CODES[refused.status], str(refused))
-            headers = {"Retry-After": "1"} if refused.status == 503 else {}
-            return web.Response(body=body, status=refused.status, content_type=content_type, headers=headers)
+            return refusal(request, refused)
 
     async def close(_: web.Application) -> None:
         pool.shutdown(wait=False)
 
     app.router.add_post(PATH, handle)
     app.on_cleanup.append(close)
+
+
+def refusal(request: web.Request, refused: Refused) -> web.Response:
+    """A ``google.rpc.Status``, in the request's own type."""
+    from agentlightning.store import otlp
+
+    content_type = request.content_type if request.content_type in _TYPES else _TYPES[1]
+    body = otlp.status(content_type, _CODES[refused.status], str(refused))
+    headers = {"Retry-After": "1"} if refused.status == 503 else {}
+    return web.Response(body=body, status=refused.status, content_type=content_type, headers=headers)
 
 
 def _who(authorization: str, token: str | None, keys: Keys | None) -> Claims | None:

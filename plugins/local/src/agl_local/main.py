@@ -1,6 +1,7 @@
 """``python -m agl_local.server``: load policies, serve them, announce the address on standard output as one
 JSON line.
 
+With ``AGL_LOCAL_TOKEN`` set, requests bear it as their API key. A host that others can reach needs it.
 The admin token comes from the environment (``AGL_LOCAL_ADMIN_TOKEN``) or, for a child of ``EngineProcess``,
 as the first line of standard input, never from the command line. A child ends when its standard input does:
 with its parent.
@@ -18,14 +19,16 @@ import threading
 from collections.abc import Callable, Sequence
 
 import torch
+from aiohttp import web
 
+from agentlightning.loopback import check_interface, token_from_env
 from agentlightning.types import UsageError
 
 from .engine import Engine
 from .policy import DTYPES, load_policy
-from .server import create_app, serve
+from .server import TOKEN_VARIABLE, create_app, serve
 
-TOKEN_VARIABLE = "AGL_LOCAL_ADMIN_TOKEN"
+ADMIN_VARIABLE = "AGL_LOCAL_ADMIN_TOKEN"
 
 
 def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -63,15 +66,17 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    token = sys.stdin.readline().strip() if args.child else os.environ.get(TOKEN_VARIABLE)
+    admin = sys.stdin.readline().strip() if args.child else os.environ.get(ADMIN_VARIABLE)
     threads = args.threads or torch.get_num_threads()
     # The engines compute in threads of their own, which alone are to use several cores.
     torch.set_num_threads(1)
     engines: dict[str, Engine] = {}
     try:
+        token = None if args.child else token_from_env(TOKEN_VARIABLE)  # a child's users have no key for it
+        check_interface("the engine", args.host, guarded=token is not None, variable=TOKEN_VARIABLE)
         for name, path in zip(args.name, args.policy, strict=True):
             engines[name] = _open(name, path, args, threads)
-        asyncio.run(_serve(engines, args, token or None))
+        asyncio.run(_serve(create_app(engines, admin_token=admin or None, token=token), args))
     except UsageError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -93,12 +98,12 @@ def _open(name: str, path: str, args: argparse.Namespace, threads: int) -> Engin
     )
 
 
-async def _serve(engines: dict[str, Engine], args: argparse.Namespace, token: str | None) -> None:
+async def _serve(app: web.Application, args: argparse.Namespace) -> None:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
-    runner, address = await serve(create_app(engines, admin_token=token), args.host, args.port)
+    runner, address = await serve(app, args.host, args.port)
     if args.child:
         end = lambda: loop.call_soon_threadsafe(stop.set)  # noqa: E731
         threading.Thread(target=_watch_parent, args=(end, os.getppid()), daemon=True).start()

@@ -3,8 +3,10 @@ agl_local.server``.
 
 Routes: POST /v1/chat/completions, /v1/completions, /tokenize (a prompt's ids and their number); GET
 /v1/models, /health, /metrics; and, for the driver only (header ``X-AGL-Admin-Token``): POST /agl/weights,
-/agl/pause, /agl/resume, GET /agl/version. Without an admin token these are closed. Run the app with
-``serve``: it makes aiohttp cancel a handler whose client has gone, which frees the slot.
+/agl/pause, /agl/resume, GET /agl/version. Without an admin token these are closed. Where there is a token
+(``AGL_LOCAL_TOKEN``), every other request but /health bears it as its API key; where there is none, what a
+web page may have sent is refused. Run the app with ``serve``: it makes aiohttp cancel a handler whose client
+has gone, which frees the slot.
 """
 
 from __future__ import annotations
@@ -18,6 +20,9 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
+from agentlightning.loopback import check_interface, check_token
+from agentlightning.webserver.guard import Foreign, guard
+
 from .answers import Answer
 from .engine import Engine
 from .orders import PauseMode, pause_mode
@@ -27,27 +32,41 @@ from .request import Completion, EngineError, PromptTooLong, Request
 from .stream import Mailbox, stream_answer
 
 ADMIN_HEADER = "X-AGL-Admin-Token"
+TOKEN_VARIABLE = "AGL_LOCAL_TOKEN"
 MAX_BODY = 16 * 2**20
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _ENGINES: web.AppKey[dict[str, Engine]] = web.AppKey("engines", dict)
 _MAILBOX: web.AppKey[Mailbox] = web.AppKey("mailbox", Mailbox)
+_GUARDED: web.AppKey[bool] = web.AppKey("guarded", bool)
 
 
-def create_app(engines: dict[str, Engine], *, admin_token: str | None = None) -> web.Application:
+def create_app(
+    engines: dict[str, Engine], *, admin_token: str | None = None, token: str | None = None
+) -> web.Application:
     """The application that serves ``engines`` by policy name; it does not close them."""
     if not engines:
         raise ValueError("at least one engine is needed")
+    token = check_token(token, TOKEN_VARIABLE)
+
+    def is_admin(request: web.Request) -> bool:
+        return _same(request.headers.get(ADMIN_HEADER, ""), admin_token)
 
     @web.middleware
-    async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
+    async def doors(request: web.Request, handler: Handler) -> web.StreamResponse:
         if request.path.startswith("/agl/"):
-            given = request.headers.get(ADMIN_HEADER, "")
-            if admin_token is None or not hmac.compare_digest(given.encode(), admin_token.encode()):
+            if not is_admin(request):
                 return _error(ApiError(403, f"{ADMIN_HEADER} is missing or wrong", code="forbidden"))
+        elif token is not None and request.path != "/health":
+            given = request.headers.get("Authorization", "").removeprefix("Bearer ")
+            if not _same(given, token):
+                said = f"the API key is missing or wrong: it is the engine's {TOKEN_VARIABLE}"
+                return _error(ApiError(401, said, code="unauthorized"))
         return await handler(request)
 
-    app = web.Application(client_max_size=MAX_BODY, middlewares=[_errors, guard])
+    no_pages = [] if token is not None else [guard(_foreign, trusted=is_admin)]
+    app = web.Application(client_max_size=MAX_BODY, middlewares=[_errors, doors, *no_pages])
     app[_ENGINES] = engines
+    app[_GUARDED] = token is not None
     app[_MAILBOX] = Mailbox()
     app.router.add_post("/v1/chat/completions", _chat)
     app.router.add_post("/v1/completions", _completions)
@@ -64,8 +83,9 @@ def create_app(engines: dict[str, Engine], *, admin_token: str | None = None) ->
 
 async def serve(app: web.Application, host: str = "127.0.0.1", port: int = 0) -> tuple[web.AppRunner, str]:
     """Start ``app``; returns the runner (``await runner.cleanup()`` stops it) and its address,
-    ``http://host:port``.
+    ``http://host:port``. A host that other machines can reach is refused where the app has no token.
     """
+    check_interface("the engine", host, guarded=app[_GUARDED], variable=TOKEN_VARIABLE)
     runner = web.AppRunner(app, handler_cancellation=True, access_log=None)
     await runner.setup()
     await web.TCPSite(runner, host, port).start()
@@ -86,6 +106,14 @@ async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
         return _error(ApiError(400, str(error), code="context_length_exceeded"))
     except EngineError as error:
         return _error(ApiError(500, str(error), code="engine_error"))
+
+
+async def _foreign(_: web.Request, why: Foreign) -> web.Response:
+    return _error(ApiError(why.status, why.message, code=why.reason))
+
+
+def _same(given: str, secret: str | None) -> bool:
+    return secret is not None and hmac.compare_digest(given.encode(errors="replace"), secret.encode())
 
 
 def _error(error: ApiError) -> web.Response:
