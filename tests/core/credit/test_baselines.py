@@ -7,7 +7,9 @@ import math
 import pytest
 from core.credit.builders import make_record, one_call
 
-from agentlightning.credit.baselines import Credited, advantages, group_key, std
+from agentlightning.credit.baselines import advantages
+from agentlightning.credit.groups import Credited, group_key
+from agentlightning.credit.spread import std
 from agentlightning.types import Recipe, Rollout
 
 # Two groups: g holds 0, 1, 5 (mean 2, sample std sqrt(7)); h holds 2, 4 (mean 3, sample std sqrt(2)).

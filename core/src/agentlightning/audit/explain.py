@@ -16,7 +16,6 @@ from agentlightning import semconv
 from agentlightning.audit.run import CannotRecompute, Run
 from agentlightning.audit.standing import Standing, standing
 from agentlightning.audit.targets import Target
-from agentlightning.credit.baselines import std
 from agentlightning.credit.explain import REASONS, links, place_of, share, standings, trace_token
 from agentlightning.credit.failure import failure_of
 from agentlightning.credit.rewards import attached, defect, resolve
@@ -261,12 +260,12 @@ def _credit(run: Run, stand: Standing, call_id: str) -> dict[str, Any]:
 def _baseline(stand: Standing, account: dict[str, Any], name: str) -> dict[str, Any]:
     assert stand.compared is not None
     members = standings(stand.compared.rows, account["group"])
-    values = list(members.values())
     return {
         "name": name,
         "value": account["baseline"],
         "group": account["group"],
-        "std": std(values) if len(values) > 1 else None,
+        "spread": account["spread"],
+        "pool": account["pool"],
         "members": [
             {"rollout": rollout, "value": value, "this": rollout == stand.record.rollout.rollout_id}
             for rollout, value in members.items()

@@ -14,10 +14,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import get_args
 
-from agentlightning.credit.baselines import BASELINES, Advantages, Baseline, Credited, advantages
+from agentlightning.credit.baselines import BASELINES, Advantages, Baseline, advantages
 from agentlightning.credit.critic import check_critic, for_rule
 from agentlightning.credit.failure import failure_of, with_reward
 from agentlightning.credit.forest import Forest, grow
+from agentlightning.credit.groups import Credited, turns
 from agentlightning.credit.ledger import close_ledger, open_ledger
 from agentlightning.credit.metrics import batch_metrics
 from agentlightning.credit.policies import policy_metrics
@@ -170,6 +171,7 @@ def _credit(account: _Account, recipe: Recipe, rule: CreditRule) -> None:
     credits = rule(seen, for_rule(recipe))
     if unknown := set(credits) - {call.call_id for call in seen.calls}:
         raise ValueError(f"credit rule {recipe.credit!r} credited calls it was not shown: {sorted(unknown)}")
+    at = turns(seen.calls)
     for call in seen.calls:
         if call.call_id in account.out:
             continue
@@ -181,13 +183,14 @@ def _credit(account: _Account, recipe: Recipe, rule: CreditRule) -> None:
                 f"credit rule {recipe.credit!r} gave {credit} for call {call.call_id!r}; missing is None"
             )
         else:
-            account.credited.append(Credited(account.record.rollout, call, float(credit)))
+            found = Credited(account.record.rollout, call, float(credit), at[call.call_id])
+            account.credited.append(found)
 
 
 def _rows(account: _Account, groups: Advantages, recipe: Recipe, version: Versions) -> list[Row]:
     """Grow the forest over what is left, build its rows and close the ledger."""
     trained: list[Call] = []
-    for _, call, _ in account.credited:
+    for call in (one.call for one in account.credited):
         flat = groups.calls[call.call_id].flat
         if flat and recipe.drop_zero_spread:
             account.out[call.call_id] = flat

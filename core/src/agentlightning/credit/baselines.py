@@ -1,40 +1,40 @@
 """Baselines: credit → advantage.
 
-A baseline sees *one value per (rollout, group key)*, the mean credit of the rollout's calls there, so that a
-long rollout does not outvote a short one. Then ``advantage(call) = credit(call) - baseline``, divided by ``s
-+ 1e-6`` if ``recipe.scale == "std"``; ``s`` is the *sample* standard deviation (n - 1) of the group's values.
-The GRPO paper (arXiv 2402.03300) writes std without saying which; verl and TRL take ``torch.std``, the sample
-one.
+A baseline sees *one value per rollout and location*, the mean credit of the rollout's calls there, so that a
+long rollout does not outvote a short one. A location is a group, or with ``turn`` in ``group_by`` one turn of
+a group. Then ``advantage(call) = credit(call) - baseline``, divided by ``s + 1e-6`` if ``recipe.scale ==
+"std"``. ``s`` is the spread of the *group*, pooled over all its residuals (:mod:`.spread`); for one value a
+rollout that is the sample standard deviation (n - 1). The GRPO paper (arXiv 2402.03300) writes std without
+saying which; verl and TRL take ``torch.std``, the sample one.
 
-Invariant: with a baseline, a group of one value and a group whose values are all equal give advantage 0, and
-are counted: there is nothing to compare. ``none`` compares nothing and zeroes nothing, unless it is scaled.
+Turns tell something only where a rollout's calls have different credits. Where every rollout of a group has
+one value, as with one reward at the end, the group is one location, whatever ``group_by`` says of turns.
+
+Invariants. With a baseline, a group of one rollout and a group whose rollouts did the same at every turn give
+advantage 0, and are counted; so is a call at a turn that no other rollout of its group has: there is nothing
+to compare. No other group is 0 everywhere. ``none`` compares nothing and zeroes nothing, unless it is scaled.
+Scaled, no advantage of a built-in baseline exceeds ``sqrt(rollouts of the group · calls of a rollout)``.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from agentlightning.types import Call, Recipe, Rollout
+from agentlightning.credit.groups import TURN, Credited, GroupKey, by_key, by_rollout, keys, turn_key
+from agentlightning.credit.spread import Residual, equal, mean, pooled
+from agentlightning.types import Recipe
 
 EPSILON = 1e-6
 """Added to the standard deviation, as verl and the GRPO reference implementations do."""
 
-GroupKey = tuple[str, ...]
 Groups = dict[GroupKey, dict[str, float]]
-"""Group key → rollout id → value, in the order of the records."""
+"""Location → rollout id → value, in the order of the records."""
 Baseline = Callable[[Groups, Recipe], Groups]
-"""The groups' values → a baseline for each of them, under the same keys."""
-
-
-class Credited(NamedTuple):
-    """A call that will be trained, with the number its rule gave."""
-
-    rollout: Rollout
-    call: Call
-    credit: float
+"""The values at each location → a baseline for each of them, under the same keys."""
 
 
 class Advantage(NamedTuple):
@@ -45,8 +45,12 @@ class Advantage(NamedTuple):
     baseline: float
     scale: float
     group: GroupKey
+    """Its location: the group, or a turn of it."""
     flat: str
     """Why it is 0 by definition: ``group-of-one``, ``zero-spread``, or empty."""
+    pool: GroupKey
+    """Its group, whose spread it may be divided by."""
+    spread: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,11 @@ class Advantages:
     groups_zero_spread: int = 0
     flats: dict[GroupKey, str] = field(default_factory=dict)
     """Group → why it has nothing to compare: ``group-of-one``, ``zero-spread``, or empty."""
+
+    @property
+    def alone(self) -> int:
+        """Calls at a turn that no other rollout of their group has, in groups that do have a spread."""
+        return sum(bool(one.flat) and not self.flats[one.pool] for one in self.calls.values())
 
 
 def group(groups: Groups, recipe: Recipe) -> Groups:
@@ -84,7 +93,7 @@ def none(groups: Groups, recipe: Recipe) -> Groups:
 
 BASELINES: Mapping[str, Baseline] = {"group": group, "rloo": rloo, "batch": group, "none": none}
 """The built-in baselines by name. ``batch`` is the mean over one group that holds the whole batch, whatever
-``group_by`` says: one value per rollout."""
+``group_by`` says but for ``turn``: one value per rollout (and turn)."""
 
 
 def advantages(
@@ -94,58 +103,45 @@ def advantages(
 
     Where the calls are of several policies, each policy is compared with itself, whatever ``group_by`` says.
     """
-    group_by = ["batch"] if recipe.baseline == "batch" else recipe.group_by
-    if "policy" not in group_by and len({c.call.policy for c in credited}) > 1:
-        group_by = ["policy", *group_by]
-    keys = {c.call.call_id: group_key(c.rollout, c.call, group_by) for c in credited}
-    groups = _values(credited, keys)
-    bases = baselines[recipe.baseline](groups, recipe)
-    spreads = {key: _spread(list(values.values())) for key, values in groups.items()}
-    compares = recipe.baseline != "none" or recipe.scale == "std"
+    group_by = _group_by(credited, recipe)
+    pools = keys(credited, group_by)
+    members = by_key(credited, pools)
+    at = _locations(members, TURN in group_by)
+    values = {key: _values(of) for key, of in by_key(credited, at).items()}
+    bases = baselines[recipe.baseline](values, recipe)
+    spreads = {key: _spread(of, at, values) for key, of in members.items()}
     out: dict[str, Advantage] = {}
-    for rollout, call, credit in credited:
-        key = keys[call.call_id]
-        base = _base(bases, key, rollout.rollout_id, recipe)
-        flat = spreads[key].flat if compares else ""
-        scale = spreads[key].std + EPSILON if recipe.scale == "std" and not flat else 1.0
-        value = 0.0 if flat else (credit - base) / scale
-        if not math.isfinite(value):
-            raise ValueError(
-                f"rollout {rollout.rollout_id!r}: the advantage of its credit {credit:g} over the baseline "
-                f"{base:g} is {value}; the rewards of its group are too far apart for floating point"
-            )
-        out[call.call_id] = Advantage(value, credit, base, scale, key, flat)
+    for one in credited:
+        call, key = one.call.call_id, at[one.call.call_id]
+        base = _base(bases, key, one.rollout.rollout_id, recipe)
+        flat = _flat(spreads[pools[call]], values[key], recipe)
+        out[call] = _advantage(one, base, flat, recipe, key, pools[call], spreads[pools[call]].std)
     flats = {key: spread.flat for key, spread in spreads.items()}
-    kinds = list(flats.values())
-    return Advantages(out, len(groups), kinds.count("group-of-one"), kinds.count("zero-spread"), flats)
+    kinds = Counter(flats.values())
+    return Advantages(out, len(flats), kinds["group-of-one"], kinds["zero-spread"], flats)
 
 
-def group_key(rollout: Rollout, call: Call, group_by: Sequence[str]) -> GroupKey:
-    """The group of a call, e.g. ``("group=7", "side=wolf")``.
-
-    ``group``: rollouts sampled together, else those of one task, else the rollout alone; ``task``;
-    ``policy``; ``batch``: everything; any other word is a tag, and calls without it form a group of their
-    own.
-    """
-    return tuple(_part(rollout, call, name) for name in group_by)
-
-
-def mean(values: Sequence[float]) -> float:
-    """The mean, within the values' own bounds: equal values have exactly that mean, rounding or not."""
-    try:
-        centre = math.fsum(values) / len(values)
-    except OverflowError:  # of the sum; the mean itself lies between its values
-        centre = math.fsum(value / len(values) for value in values)
-    return min(max(centre, min(values)), max(values))
+def _group_by(credited: Sequence[Credited], recipe: Recipe) -> list[str]:
+    found = list(recipe.group_by)
+    if recipe.baseline == "batch":
+        found = ["batch", *([TURN] if TURN in found else [])]
+    if "policy" not in found and len({c.call.policy for c in credited}) > 1:
+        found = ["policy", *found]
+    return found
 
 
-def std(values: Sequence[float]) -> float:
-    """Sample standard deviation (n - 1); NaN for fewer than two values."""
-    if len(values) < 2:
-        return math.nan
-    centre = mean(values)
-    # hypot scales before it squares, so that a huge reward is a huge deviation and no overflow
-    return math.hypot(*(value - centre for value in values)) / math.sqrt(len(values) - 1)
+def _locations(members: Mapping[GroupKey, Sequence[Credited]], by_turn: bool) -> dict[str, GroupKey]:
+    """Call id → what it is compared at: its group, or its turn there if turns tell anything."""
+    out: dict[str, GroupKey] = {}
+    for key, of in members.items():
+        turned = by_turn and not all(equal([c.credit for c in own]) for own in by_rollout(of).values())
+        out.update((one.call.call_id, (*key, turn_key(one)) if turned else key) for one in of)
+    return out
+
+
+def _values(at: Sequence[Credited]) -> dict[str, float]:
+    """One value per rollout: the mean credit of its calls at a location."""
+    return {rollout: mean([one.credit for one in own]) for rollout, own in by_rollout(at).items()}
 
 
 class _Spread(NamedTuple):
@@ -153,21 +149,50 @@ class _Spread(NamedTuple):
     flat: str
 
 
-def _spread(values: Sequence[float]) -> _Spread:
-    """Equal means equal up to rounding (1e-12 of the largest): means of equal credits may differ in the last
-    bit."""
-    if len(values) < 2:
+def _spread(of: Sequence[Credited], at: Mapping[str, GroupKey], values: Groups) -> _Spread:
+    """The spread of a group, and why it has none to learn from."""
+    centres = {key: mean(list(values[key].values())) for key in {at[one.call.call_id] for one in of}}
+    residuals: dict[str, list[Residual]] = {}
+    for one in of:
+        key = at[one.call.call_id]
+        if len(values[key]) > 1:
+            found = Residual(one.credit - centres[key], len(values[key]))
+            residuals.setdefault(one.rollout.rollout_id, []).append(found)
+    if not residuals:
         return _Spread(0.0, "group-of-one")
-    equal = max(values) - min(values) <= 1e-12 * max(map(abs, values))
-    return _Spread(std(values), "zero-spread" if equal else "")
+    return _Spread(pooled(residuals), "zero-spread" if _same(of, at, values) else "")
 
 
-def _values(credited: Sequence[Credited], keys: Mapping[str, GroupKey]) -> Groups:
-    """One value per (rollout, key): the mean credit of its calls there."""
-    credits: dict[GroupKey, dict[str, list[float]]] = {}
-    for rollout, call, credit in credited:
-        credits.setdefault(keys[call.call_id], {}).setdefault(rollout.rollout_id, []).append(credit)
-    return {key: {rollout: mean(values) for rollout, values in of.items()} for key, of in credits.items()}
+def _same(of: Sequence[Credited], at: Mapping[str, GroupKey], values: Groups) -> bool:
+    """Whether the rollouts of a group did the same: equal credits wherever they are compared, or call for
+    call the same turns with equal credits.
+    """
+    compared = {key: own for key, own in by_key(of, at).items() if len(values[key]) > 1}
+    if all(equal([one.credit for one in own]) for own in compared.values()):
+        return True
+    by_turn = by_key(of, {one.call.call_id: (turn_key(one),) for one in of})
+    rollouts = len(by_rollout(of))
+    return all(len(found := _values(own)) == rollouts and equal(found.values()) for own in by_turn.values())
+
+
+def _flat(spread: _Spread, values: Mapping[str, float], recipe: Recipe) -> str:
+    """Why a call's advantage is 0 by definition."""
+    if recipe.baseline == "none":
+        return spread.flat if recipe.scale == "std" else ""
+    return spread.flat or ("group-of-one" if len(values) == 1 else "")
+
+
+def _advantage(
+    one: Credited, base: float, flat: str, recipe: Recipe, at: GroupKey, pool: GroupKey, spread: float
+) -> Advantage:
+    scale = spread + EPSILON if recipe.scale == "std" and not flat else 1.0
+    value = 0.0 if flat else (one.credit - base) / scale
+    if not math.isfinite(value):
+        raise ValueError(
+            f"rollout {one.rollout.rollout_id!r}: the advantage of its credit {one.credit:g} over the "
+            f"baseline {base:g} is {value}; the rewards of its group are too far apart for floating point"
+        )
+    return Advantage(value, one.credit, base, scale, at, flat, pool, spread)
 
 
 def _base(bases: Groups, key: GroupKey, rollout_id: str, recipe: Recipe) -> float:
@@ -178,15 +203,3 @@ def _base(bases: Groups, key: GroupKey, rollout_id: str, recipe: Recipe) -> floa
             "it must return a finite number for every value it is shown"
         )
     return base
-
-
-def _part(rollout: Rollout, call: Call, name: str) -> str:
-    if name == "batch":
-        return "batch"
-    if name == "policy":
-        return f"policy={call.policy}"
-    if name == "task":
-        return f"task={rollout.task_id}" if rollout.task_id is not None else f"rollout={rollout.rollout_id}"
-    if name == "group":
-        return f"group={rollout.group_id}" if rollout.group_id is not None else _part(rollout, call, "task")
-    return f"{name}={call.tags[name]}" if name in call.tags else f"no {name}"

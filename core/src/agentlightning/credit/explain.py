@@ -10,9 +10,9 @@ from itertools import pairwise
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from agentlightning.credit.baselines import mean
 from agentlightning.credit.breaks import Continuations, classify
 from agentlightning.credit.forest import grow
+from agentlightning.credit.spread import mean
 from agentlightning.credit.trainable import call_order
 from agentlightning.types import Batch, Call, Recipe, Row, Segment
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from agentlightning.credit.baselines import Advantages, mean, std
+from agentlightning.credit.baselines import Advantages
 from agentlightning.credit.rewards import Rewards
+from agentlightning.credit.spread import mean, std
 from agentlightning.types import AttemptStatus, EarlierAttempt, Ledger, Row
 from agentlightning.types.failure import kind_of_end
 
@@ -35,6 +36,7 @@ def batch_metrics(
         "groups": groups.groups,
         "groups_zero_spread": groups.groups_zero_spread,
         "groups_of_one": groups.groups_of_one,
+        "calls_alone": groups.alone,
     }
     return {**out, **_rewards(rewards), **_calls(ledgers), **row_metrics(rows)}
 

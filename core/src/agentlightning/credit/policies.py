@@ -9,11 +9,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from agentlightning.credit.baselines import Advantages, Credited, mean
+from agentlightning.credit.baselines import Advantages
+from agentlightning.credit.groups import Credited
 from agentlightning.credit.metrics import row_metrics
+from agentlightning.credit.spread import mean
 from agentlightning.types import Batch, Call, Row
 
-OWN = ("calls", "calls_trained", "merged", "groups", "groups_zero_spread", "groups_of_one", "out/")
+OWN = (
+    "calls", "calls_trained", "calls_alone", "merged", "groups", "groups_zero_spread", "groups_of_one",
+    "out/",
+)  # fmt: skip
 """Metrics of a batch, beside those of its rows, that are a policy's own; ``/``: with all below."""
 
 
@@ -33,12 +38,13 @@ def policy_metrics(
     mine = [row for row in rows if row.policy == policy]
     made = sum(call.policy == policy for call, _ in calls)
     trained = sum(segment.trained for row in mine for segment in row.segments)
-    keys = {groups.calls[c.call.call_id].group for c in credited if c.call.policy == policy}
+    own = [groups.calls[c.call.call_id] for c in credited if c.call.policy == policy]
+    keys = {one.pool for one in own}
     flats = Counter(groups.flats[key] for key in keys)
     values: dict[str, list[float]] = {}
-    for rollout, call, credit in credited:
-        if call.policy == policy:
-            values.setdefault(rollout.rollout_id, []).append(credit)
+    for one in credited:
+        if one.call.policy == policy:
+            values.setdefault(one.rollout.rollout_id, []).append(one.credit)
     found: dict[str, float] = {
         "calls": made,
         "calls_trained": trained,
@@ -46,6 +52,7 @@ def policy_metrics(
         "groups": len(keys),
         "groups_zero_spread": flats["zero-spread"],
         "groups_of_one": flats["group-of-one"],
+        "calls_alone": sum(bool(one.flat) and not groups.flats[one.pool] for one in own),
         "credit_count": len(values),
         **{f"out/{reason}": n for reason, n in sorted(out.items())},
         **row_metrics(mine),

@@ -94,7 +94,9 @@ def _account(call: Call, advantage: Advantage) -> dict[str, Any]:
         "credit": advantage.credit,
         "baseline": advantage.baseline,
         "scale": advantage.scale,
+        "spread": advantage.spread,
         "group": list(advantage.group),
+        "pool": list(advantage.pool),
         "flat": advantage.flat,
         "tags": call.tags,
     }

@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 from agentlightning.algorithms.evaluate import reasons
 from agentlightning.credit.assign import assign
-from agentlightning.credit.baselines import mean as average
 from agentlightning.credit.failure import failure_of
 from agentlightning.credit.rewards import resolve
+from agentlightning.credit.spread import mean as average
 from agentlightning.doctor import variance
 from agentlightning.doctor.check import Check, Notes
 from agentlightning.doctor.findings import Findings, Spent

@@ -1,0 +1,94 @@
+"""Which calls are compared with which: the keys that ``group_by`` names, and turns.
+
+A *turn* is the n-th call of an agent within its rollout. Calls that an agent makes at the same turn of
+different rollouts stand in much the same place, so their credits say what was done better there, where a
+mean over whole rollouts would also compare early calls with late ones. The *group* of a call is what
+``group_by`` says without ``turn``: turns are locations within it, and share its spread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from agentlightning.types import Call, Rollout
+
+GroupKey = tuple[str, ...]
+TURN = "turn"
+"""The word of ``group_by`` for the n-th call of an agent within its rollout."""
+
+
+class Credited(NamedTuple):
+    """A call that will be trained, with the number its rule gave."""
+
+    rollout: Rollout
+    call: Call
+    credit: float
+    turn: int = 1
+    """Its agent's n-th request of the rollout, counted from 1 (:func:`turns`)."""
+
+
+def turns(calls: Iterable[Call]) -> dict[str, int]:
+    """Call id → which request of its agent (tag ``agent``) it is in its rollout, counted from 1. The choices
+    of one request share their turn.
+    """
+    seen: dict[str, list[int]] = {}
+    out: dict[str, int] = {}
+    for call in sorted(calls, key=lambda call: call.sequence):
+        requests = seen.setdefault(_agent(call), [])
+        if not requests or requests[-1] != call.sequence:
+            requests.append(call.sequence)
+        out[call.call_id] = len(requests)
+    return out
+
+
+def keys(credited: Sequence[Credited], group_by: Sequence[str]) -> dict[str, GroupKey]:
+    """Call id → its group."""
+    return {c.call.call_id: group_key(c.rollout, c.call, group_by) for c in credited}
+
+
+def group_key(rollout: Rollout, call: Call, group_by: Sequence[str]) -> GroupKey:
+    """The group of a call, e.g. ``("group=7", "side=wolf")``.
+
+    ``group``: rollouts sampled together, else those of one task, else the rollout alone; ``task``;
+    ``policy``; ``batch``: everything; any other word is a tag, and calls without it form a group of their
+    own. ``turn`` divides no group: it is a location within one (:func:`turn_key`).
+    """
+    return tuple(_part(rollout, call, name) for name in group_by if name != TURN)
+
+
+def turn_key(one: Credited) -> str:
+    """The turn of a call, e.g. ``turn=wolf 3``: the third call of the agent ``wolf``."""
+    return f"{TURN}={' '.join(filter(None, (_agent(one.call), str(one.turn))))}"
+
+
+def by_rollout(items: Iterable[Credited]) -> dict[str, list[Credited]]:
+    """Rollout id → its calls, in the order given."""
+    out: dict[str, list[Credited]] = {}
+    for one in items:
+        out.setdefault(one.rollout.rollout_id, []).append(one)
+    return out
+
+
+def by_key(credited: Iterable[Credited], key: Mapping[str, GroupKey]) -> dict[GroupKey, list[Credited]]:
+    """Key → its calls, in the order given."""
+    out: dict[GroupKey, list[Credited]] = {}
+    for one in credited:
+        out.setdefault(key[one.call.call_id], []).append(one)
+    return out
+
+
+def _agent(call: Call) -> str:
+    return call.tags.get("agent", "")
+
+
+def _part(rollout: Rollout, call: Call, name: str) -> str:
+    if name == "batch":
+        return "batch"
+    if name == "policy":
+        return f"policy={call.policy}"
+    if name == "task":
+        return f"task={rollout.task_id}" if rollout.task_id is not None else f"rollout={rollout.rollout_id}"
+    if name == "group":
+        return f"group={rollout.group_id}" if rollout.group_id is not None else _part(rollout, call, "task")
+    return f"{name}={call.tags[name]}" if name in call.tags else f"no {name}"
