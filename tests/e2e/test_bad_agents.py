@@ -50,7 +50,6 @@ RAISED = {
     "raises without end": "RecursionError: maximum recursion depth",
     "exits": "SystemExit: 3",
     "cancels itself": "CancelledError: no message",
-    "emits nan": "ValueError: reward reward is nan .*not a finite number",
     "emits outside": "RuntimeError: .*was emitted where there is no current attempt",
 }
 """Vice → why its attempt failed."""
@@ -59,16 +58,18 @@ RAISED = {
 async def test_what_is_raised_or_returned_is_the_attempts_end_and_nobody_elses(tmp_path: Path) -> None:
     returned = [name for name in VICES if name.startswith("returns ")]
     honest = ["emits what has no json form", "an honest one"]
-    line, result = await run(tmp_path, [*RAISED, *returned, *honest])
+    line, result = await run(tmp_path, [*RAISED, "emits nan", *returned, *honest])
     reasons = line.reasons()
     for name, why in RAISED.items():
         assert re.match(f"agent-raised: {why}", reasons[name] or ""), (name, reasons[name])
     assert len(returned) == len(RESULTS)
     for name in returned:
         assert (reasons[name] or "").startswith("bad-reward: the agent returned "), (name, reasons[name])
-    assert line.failures() == {"agent-raised": len(RAISED), "bad-reward": len(returned), None: 2}
+    assert re.match("bad-reward: reward reward is nan, not a finite number", reasons["emits nan"] or "")
+    failed = {"agent-raised": len(RAISED), "bad-reward": len(returned) + 1}
+    assert line.failures() == {**failed, None: 2}
     # none of them is a zero: the honest are trained, the calls of the others are accounted for
-    assert line.trained == set(honest) and line.out() == {"failed-rollout": len(RAISED) + len(returned)}
+    assert line.trained == set(honest) and line.out() == {"failed-rollout": sum(failed.values())}
     assert result["totals"]["calls"] == len(line.records)
     assert result["accounts"] == {"capture": {"emit-outside-attempt": 1, "convert-stringified": 3}}
 

@@ -19,6 +19,8 @@ EXCEPTION_SPAN: Final = "agentlightning.exception"
 ANNOTATION_SPAN: Final = "agentlightning.annotation"
 OPERATION_SPAN: Final = "agentlightning.operation"
 ROLLOUT_SPAN: Final = "agentlightning.rollout"
+BAD_RECORD_SPAN: Final = "agentlightning.bad_record"
+"""What is kept of a span that an agent handed over and that cannot be a record (``capture/door.py``)."""
 
 # GenAI conventions
 OPERATION_NAME: Final = "gen_ai.operation.name"
@@ -69,6 +71,10 @@ REWARD_CALL: Final = "agl.reward.call_id"
 REWARD_SPAN_ID: Final = "agl.reward.span_id"
 REWARD_AGENT: Final = "agl.reward.agent"
 REWARD_FINAL: Final = "agl.reward.final"
+BAD_RECORD_REASON: Final = "agl.bad_record.reason"
+BAD_RECORD_NAME: Final = "agl.bad_record.name"
+BAD_RECORD_GIVEN: Final = "agl.bad_record.given"
+"""Why a span could not be a record, what it was called, and a short view of its attributes."""
 SUPPLIED: Final = "agl.supplied"
 """On a reward that came with an agent-supplied transition; in an attempt's metadata, the ids of the calls
 that its agent's own record names: the others are replaced.

@@ -280,7 +280,7 @@ async def test_what_is_no_transition_names_item_and_field(
             "bad-reward: item 1: attribute agl.reward.value is nan",
         ),
         (Span(rollout_id="", attempt_id="", name="n", attributes={"x": object()}), "no valid JSON form"),
-        (Span(rollout_id="", attempt_id="", name=5), "no valid JSON form"),  # type: ignore[arg-type]
+        (Span(rollout_id="", attempt_id="", name=5), "the span's name is 5"),  # type: ignore[arg-type]
     ],
 )
 def test_what_is_neither_is_refused(item: Any, message: str) -> None:

@@ -1,6 +1,7 @@
 """From OpenTelemetry's finished span to ours: hex ids, seconds, and attributes that survive JSON.
 
-Invariant: a value that has no JSON form becomes text and is counted; no attribute is left out.
+Invariant: a value that has no JSON form becomes text and is counted; no attribute is left out, and what is
+too large or has no end is cut, marked and counted.
 """
 
 from __future__ import annotations
@@ -23,34 +24,121 @@ _ATTEMPT_KEY = re.compile(re.escape(PREFIX) + r"[A-Za-z0-9_-]{40,}")
 _STATUS: dict[StatusCode, Any] = {StatusCode.UNSET: "unset", StatusCode.OK: "ok", StatusCode.ERROR: "error"}
 
 
+LONGEST_TEXT = 16 << 20
+"""Characters of one text; what is longer is cut, marked so, and counted."""
+MOST_VALUES = 200_000
+"""Values of one conversion, nested ones included; the rest is left out, marked so, and counted."""
+DEEPEST = 64
+"""Levels of nesting; what lies deeper becomes a mark, and is counted."""
+
+
 def jsonable(value: Any) -> Any:
     """``value`` with tuples as lists, keys as text, and whatever JSON cannot say as text (counted).
 
     Subclasses of text and numbers (enums, numpy's float64) become plain ones, scalars of array libraries the
     number they hold. Keys are masked: an ``api_key`` field, and an attempt's key anywhere in a text.
+
+    It ends and never raises, whatever objects agents hand over: circles, nesting without end, sequences
+    without end, and methods that raise become marks in the text.
     """
-    if value is None or isinstance(value, bool):
-        return value
-    if isinstance(value, str):
-        return _ATTEMPT_KEY.sub("agl-***", str.__str__(value))
-    if isinstance(value, int):
-        return int(value)
-    if isinstance(value, float):
-        return float(value) if math.isfinite(value) else _as_text(value)
-    if isinstance(value, Mapping):
-        return {str(k): "***" if str(k) in _SECRET and v else jsonable(v) for k, v in value.items()}
-    if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
-        return [jsonable(inner) for inner in value]
-    if callable(item := getattr(value, "item", None)) and getattr(value, "shape", None) == ():
-        return jsonable(item())
-    if callable(dump := getattr(value, "model_dump", None)):
-        return jsonable(dump())
-    return _as_text(value)
+    return _Conversion().of(value, 0)
+
+
+def valid_text(value: str) -> str:
+    """``value`` as text that has a UTF-8 form: half characters (lone surrogates) become ``?``."""
+    plain = str.__str__(value)
+    return plain if plain.isascii() else plain.encode("utf-8", "replace").decode()
+
+
+def described(error: BaseException, longest: int = 2000) -> str:
+    """An error's message as text that can be stored; errors of agents may fail at saying even that."""
+    try:
+        said = str(error)[:longest].strip()
+    except Exception as another:
+        said = f"its message cannot be read ({type(another).__name__})"
+    return valid_text(said) or "no message"
+
+
+class _Conversion:
+    """One conversion, which takes a bounded number of values."""
+
+    def __init__(self) -> None:
+        self._left = MOST_VALUES
+        self._above: set[int] = set()
+        """Ids of the containers that the present value lies in."""
+
+    def of(self, value: Any, depth: int) -> Any:
+        """The JSON form of one value."""
+        self._left -= 1
+        if value is None or isinstance(value, bool):
+            return value
+        if isinstance(value, str):
+            return _text(value)
+        if isinstance(value, int):
+            return int.__int__(value)
+        if isinstance(value, float):
+            return float.__float__(value) if math.isfinite(value) else _as_text(value)
+        if self._left < 0:
+            return _marked("too many values")
+        if depth >= DEEPEST or id(value) in self._above:
+            return _marked("a circle" if id(value) in self._above else "nested too deeply")
+        self._above.add(id(value))
+        try:
+            return self._object(value, depth + 1)
+        except Exception as error:
+            return _marked(f"a {type(value).__name__} that raises {type(error).__name__}")
+        finally:
+            self._above.discard(id(value))
+
+    def _object(self, value: Any, depth: int) -> Any:
+        """Of a container, or of an object with a form of its own."""
+        if isinstance(value, Mapping):
+            return self._mapping(value, depth)
+        if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
+            return self._sequence(value, depth)
+        if callable(item := getattr(value, "item", None)) and getattr(value, "shape", None) == ():
+            return self.of(item(), depth)
+        if callable(dump := getattr(value, "model_dump", None)):
+            return self.of(dump(), depth)
+        return _as_text(value)
+
+    def _mapping(self, value: Mapping[Any, Any], depth: int) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for key, inner in value.items():
+            if self._left <= 0:
+                found["…"] = _marked("too many values")
+                break
+            name = _text(key if isinstance(key, str) else str(key))
+            found[name] = "***" if name in _SECRET and inner else self.of(inner, depth)
+        return found
+
+    def _sequence(self, value: Sequence[Any], depth: int) -> list[Any]:
+        found: list[Any] = []
+        for inner in value:
+            if self._left <= 0:
+                found.append(_marked("too many values"))
+                break
+            found.append(self.of(inner, depth))
+        return found
+
+
+def _text(value: str) -> str:
+    plain = valid_text(value)
+    if len(plain) > LONGEST_TEXT:
+        COUNTS.add("convert-cut")
+        plain = f"{plain[:LONGEST_TEXT]}… (cut: {len(plain)} characters)"
+    return _ATTEMPT_KEY.sub("agl-***", plain)
 
 
 def _as_text(value: Any) -> str:
     COUNTS.add("convert-stringified")
-    return _ATTEMPT_KEY.sub("agl-***", str(value))
+    return _text(str(value))
+
+
+def _marked(why: str) -> str:
+    """What stands for a value that is left out."""
+    COUNTS.add("convert-cut")
+    return f"({why})"
 
 
 def convert(span: ReadableSpan, context: AttemptContext) -> Span:

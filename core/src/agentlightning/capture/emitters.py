@@ -8,7 +8,6 @@ may be idle.
 
 from __future__ import annotations
 
-import math
 import os
 import secrets
 import time
@@ -18,9 +17,10 @@ from typing import Any
 
 from agentlightning import semconv
 from agentlightning.capture.context import AttemptContext, current_attempt
-from agentlightning.capture.convert import jsonable
+from agentlightning.capture.convert import described, jsonable
 from agentlightning.capture.counts import COUNTS
 from agentlightning.capture.delivery import attempt_ended, deliver, span_of_response, trace_of
+from agentlightning.capture.door import BadRecord, check_span, named_values, number, shown
 from agentlightning.capture.identity import current_span, span_agent
 from agentlightning.capture.operations import operation as operation
 from agentlightning.types import Span
@@ -45,71 +45,64 @@ def emit_reward(
 
     ``call``: a call id, a response id, or the openai response object itself. ``final``: whether it is the
     reward of the rollout; by default it is, unless ``call`` or ``agent`` narrows it. A mapping needs
-    ``primary_key``, the entry that is trained on. ``ValueError`` for what is no finite number.
+    ``primary_key``, the entry that is trained on. ``ValueError`` for what is no finite number between -2**53
+    and 2**53, and for a name, an agent or an attribute that no reward can have: the message names it.
     """
     dimensions = None
     if isinstance(value, Mapping):
-        dimensions = {str(key): finite(number, f"{name}[{key!r}]") for key, number in value.items()}
-        if primary_key is None or primary_key not in dimensions:
+        dimensions = {k: finite(v, f"{shown(name)}[{k!r}]") for k, v in named_values(value, "reward").items()}
+        if not isinstance(primary_key, str) or primary_key not in dimensions:
             raise ValueError(
                 f"a reward with several dimensions needs primary_key, one of {sorted(dimensions)}; "
-                f"got {primary_key!r}"
+                f"got {shown(primary_key)}"
             )
-        number = dimensions[primary_key]
+        worth = dimensions[primary_key]
     else:
-        number = finite(value, name)
+        worth = finite(value, name if isinstance(name, str) else shown(name))
     carried: dict[str, Any] = {
-        semconv.REWARD_VALUE: number,
+        semconv.REWARD_VALUE: worth,
         semconv.REWARD_NAME: name,
         semconv.EVALUATION_NAME: name,
-        semconv.EVALUATION_SCORE: number,
+        semconv.EVALUATION_SCORE: worth,
         semconv.REWARD_FINAL: (call is None and agent is None) if final is None else final,
         semconv.REWARD_AGENT: agent,
         DIMENSIONS: dimensions,
-        **(attributes or {}),
+        **named_values(attributes, "attributes"),
     }
     return _emit(semconv.REWARD_SPAN, carried, call=call)
 
 
 def emit_message(message: str, *, attributes: Mapping[str, Any] | None = None) -> Span:
     """Record a line of text."""
-    return _emit(semconv.MESSAGE_SPAN, {BODY: str(message), **(attributes or {})})
+    return _emit(semconv.MESSAGE_SPAN, {BODY: jsonable(message), **named_values(attributes, "attributes")})
 
 
 def emit_object(value: Any, *, attributes: Mapping[str, Any] | None = None) -> Span:
     """Record a JSON-able value; what has no JSON form becomes text and is counted."""
-    return _emit(semconv.OBJECT_SPAN, {BODY: value, **(attributes or {})})
+    return _emit(semconv.OBJECT_SPAN, {BODY: value, **named_values(attributes, "attributes")})
 
 
 def emit_annotation(annotation: Mapping[str, Any], *, attributes: Mapping[str, Any] | None = None) -> Span:
     """Record facts about the present moment, each as an attribute of its own."""
-    return _emit(semconv.ANNOTATION_SPAN, {**annotation, **(attributes or {})})
+    carried = {**named_values(annotation, "annotation"), **named_values(attributes, "attributes")}
+    return _emit(semconv.ANNOTATION_SPAN, carried)
 
 
 def emit_exception(exception: BaseException, *, attributes: Mapping[str, Any] | None = None) -> Span:
     """Record an exception that the agent handled."""
     carried = {
         semconv.EXCEPTION_TYPE: type(exception).__qualname__,
-        semconv.EXCEPTION_MESSAGE: str(exception),
+        semconv.EXCEPTION_MESSAGE: described(exception),
         "exception.stacktrace": "".join(traceback.format_exception(exception)),
-        **(attributes or {}),
+        **named_values(attributes, "attributes"),
     }
-    return _emit(semconv.EXCEPTION_SPAN, carried, error=f"{type(exception).__qualname__}: {exception}")
+    said = f"{type(exception).__qualname__}: {described(exception)}"
+    return _emit(semconv.EXCEPTION_SPAN, carried, error=said)
 
 
 def finite(value: Any, name: str) -> float:
     """``value`` as a number, scalars of numpy and torch too; ``ValueError`` for what is no finite one."""
-    try:
-        if callable(item := getattr(value, "item", None)) and not isinstance(value, int | float):
-            value = item()  # a scalar of numpy or torch
-        if isinstance(value, int | float) and math.isfinite(value):
-            return float(value)
-    except Exception as error:
-        raise ValueError(f"reward {name} of type {type(value).__name__} is no number: {error}") from None
-    raise ValueError(
-        f"reward {name} is {value!r} ({type(value).__name__}), not a finite number: emit a float, int or "
-        "bool, or emit nothing if there is no reward (missing is not zero)"
-    )
+    return number(value, f"reward {name}")
 
 
 def _emit(kind: str, attributes: Mapping[str, Any], *, call: Any = None, error: str | None = None) -> Span:
@@ -132,6 +125,11 @@ def _emit(kind: str, attributes: Mapping[str, Any], *, call: Any = None, error: 
     )
     named = {semconv.AGENT_NAME: span_agent(), **attributes, **_link(context, call)}
     span.attributes = jsonable({key: value for key, value in named.items() if value is not None})
+    try:
+        check_span(span)
+    except BadRecord as bad:
+        COUNTS.add("bad-record")
+        raise BadRecord(f"{kind} was not emitted: {bad}", bad.kind) from None
     if context is None or attempt_ended(context.attempt_id):
         _outside(kind, context)
     else:
@@ -146,7 +144,7 @@ def _link(context: AttemptContext | None, call: Any) -> dict[str, str]:
     given = call if isinstance(call, str) else getattr(call, "id", None)
     if not isinstance(given, str) or not given:
         raise ValueError(
-            f"call={call!r} names no model call: give a call id, a response id, or the response object"
+            f"call={shown(call)} names no model call: give a call id, a response id, or the response object"
         )
     span_id = span_of_response(context.attempt_id, given) if context else None
     if span_id is not None:

@@ -17,6 +17,7 @@ from opentelemetry import trace
 
 from agentlightning import semconv
 from agentlightning.capture.context import AttemptContext
+from agentlightning.capture.convert import described
 from agentlightning.capture.delivery import deliver, trace_of
 from agentlightning.capture.identity import Standing, span_agent
 from agentlightning.types import Span, Tags, merge_tags
@@ -87,7 +88,7 @@ class NativeSpan:
         if self.title is None:
             return
         if error is not None:
-            failed = f"{type(error).__name__}: {error}"
+            failed = f"{type(error).__name__}: {described(error)}"
             self.attributes[semconv.EXCEPTION_TYPE] = type(error).__name__
         rollout_id, attempt_id = self.context.rollout_id, self.context.attempt_id
         said = {semconv.AGENT_NAME: self.tags["agent"]} if "agent" in self.tags else {}

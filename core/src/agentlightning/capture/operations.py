@@ -19,7 +19,7 @@ from opentelemetry import trace
 
 from agentlightning import semconv
 from agentlightning.capture.context import AttemptContext, current_attempt
-from agentlightning.capture.convert import jsonable
+from agentlightning.capture.convert import described, jsonable
 from agentlightning.capture.counts import COUNTS
 from agentlightning.capture.delivery import deliver, trace_of
 from agentlightning.capture.identity import Standing, current_span, span_agent
@@ -88,7 +88,7 @@ class operation:
                 span_id=f"{self._id:016x}",
                 parent_id=self._parent,
                 status="error" if error else "ok",
-                status_message=f"{type(error).__name__}: {error}" if error else None,
+                status_message=f"{type(error).__name__}: {described(error)}" if error else None,
                 attributes=jsonable({key: value for key, value in attributes.items() if value is not None}),
                 start_time=self._start,
                 end_time=time.time(),

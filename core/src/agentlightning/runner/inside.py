@@ -18,10 +18,12 @@ from opentelemetry import trace
 from agentlightning import capture
 from agentlightning.agents import LitAgent
 from agentlightning.capture.context import AttemptContext, attempt_context
+from agentlightning.capture.convert import described
+from agentlightning.capture.door import BadRecord
 from agentlightning.capture.emitters import emit_reward
 from agentlightning.runner.hooks import Moments
 from agentlightning.runner.outcome import Outcome, failed, settle
-from agentlightning.runner.supplied import BadRecord, read_supplied
+from agentlightning.runner.supplied import read_supplied
 from agentlightning.runner.threads import in_thread
 from agentlightning.semconv import ROLLOUT_SPAN
 from agentlightning.types import AttemptStatus, Resource, Rollout, Triplet
@@ -66,6 +68,9 @@ def understand(result: Any, context: AttemptContext) -> Ended:
     try:
         supplied = read_supplied(result, context.rollout_id, context.attempt_id)
     except BadRecord as bad:
+        return Ended(Outcome(AttemptStatus.FAILED, bad.reason))
+    except Exception as error:  # the agent's own classes may raise anything while they are read
+        bad = BadRecord(f"the returned {type(result).__name__} cannot be read: {described(error)}")
         return Ended(Outcome(AttemptStatus.FAILED, bad.reason))
     if supplied is None:
         return Ended(settle(result))

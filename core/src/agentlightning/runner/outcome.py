@@ -7,13 +7,14 @@ because the model had failed it, the attempt's recorded calls say: :func:`classi
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from numbers import Real
 from typing import Any
 
+from agentlightning.capture.convert import described
+from agentlightning.capture.door import BadRecord, number
 from agentlightning.gateway.answer import ErrorInfo
 from agentlightning.marks.errors import BadReward
 from agentlightning.store.base import Store
@@ -41,13 +42,14 @@ def settle(result: Any) -> Outcome:
         result = _unwrapped(result)
         value = float(result) if isinstance(result, Real) else None
     except Exception as error:
-        return _bad(f"a {type(result).__name__} that cannot be read as a number: {said(error)}")
+        return _bad(f"a {type(result).__name__} that cannot be read as a number: {described(error)}")
     if result is None:
         return Outcome(AttemptStatus.SUCCEEDED)
     if value is not None:
-        if math.isfinite(value):
-            return Outcome(AttemptStatus.SUCCEEDED, reward=value)
-        return _bad(f"{value}, which is not a finite number")
+        try:
+            return Outcome(AttemptStatus.SUCCEEDED, reward=number(value, "the returned reward"))
+        except BadRecord as bad:
+            return _bad(f"{value:g}: {bad}")
     listed = isinstance(result, Sequence) and not isinstance(result, str | bytes)
     if listed and all(isinstance(span, Span) for span in result):
         return Outcome(AttemptStatus.SUCCEEDED, spans=result)
@@ -70,19 +72,12 @@ def failed(error: BaseException) -> Outcome:
     """What the agent raised, its own timeouts included; a prompt that was too long by the model's word is
     ``over-length``.
     """
+    if isinstance(error, BadRecord):
+        return Outcome(AttemptStatus.FAILED, error.reason)
     if isinstance(error, BadReward):
-        return Outcome(AttemptStatus.FAILED, f"bad-reward: {said(error)}")
+        return Outcome(AttemptStatus.FAILED, f"bad-reward: {described(error)}")
     kind = "over-length" if any(map(_too_long, _causes(error))) else RAISED
-    return Outcome(AttemptStatus.FAILED, f"{kind}: {type(error).__name__}: {said(error)}")
-
-
-def said(error: BaseException) -> str:
-    """An error's message as text that can be stored; errors of agents may fail at saying even that."""
-    try:
-        text = str(error)[:2000].strip()
-    except Exception as another:
-        text = f"its message cannot be read ({type(another).__name__})"
-    return text.encode(errors="replace").decode() or "no message"
+    return Outcome(AttemptStatus.FAILED, f"{kind}: {type(error).__name__}: {described(error)}")
 
 
 def overdue(timeout: float | None) -> Outcome:
@@ -153,4 +148,4 @@ def _too_long(error: BaseException) -> bool:
     status, code = getattr(error, "status_code", None), getattr(error, "code", None)
     if status not in TOO_LONG_STATUS:
         return False
-    return ErrorInfo(said(error), code if isinstance(code, str) else "").over_length
+    return ErrorInfo(described(error), code if isinstance(code, str) else "").over_length

@@ -20,6 +20,7 @@ from typing import Any, Literal, Protocol, get_args
 from agentlightning import capture, log_limit
 from agentlightning.agents import LitAgent, as_agent
 from agentlightning.capture.context import AttemptContext
+from agentlightning.capture.door import BadRecord, all_admitted
 from agentlightning.capture.rewards import reward_of
 from agentlightning.gateway import AttemptInfo
 from agentlightning.gateway.sampling import root_seed
@@ -29,9 +30,9 @@ from agentlightning.runner.frames import Job
 from agentlightning.runner.gates import CannotRun, Gate as Gate, admit
 from agentlightning.runner.heart import Heart
 from agentlightning.runner.inside import Ended, execute
+from agentlightning.runner.keeping import UNSTORABLE, as_bad, store_failed
 from agentlightning.runner.outcome import Outcome, cancelled, classify, failed, overdue
 from agentlightning.runner.pool import Child, Pool
-from agentlightning.runner.supplied import BadRecord
 from agentlightning.runner.threads import wait_for_no_thread
 from agentlightning.runner.transitions import take
 from agentlightning.store.base import AttemptEnded, Store
@@ -267,15 +268,15 @@ class Runner:
     async def _settle(self, lease: AttemptedRollout, ended: Ended, spans: list[Span]) -> Attempt:
         """Write the end of an attempt. What cannot be stored fails its attempt, not the runner."""
         ids = (lease.rollout.rollout_id, lease.attempt.attempt_id)
+        spans[:] = all_admitted(spans, *ids)
         try:
             outcome, metadata = await self._record(lease, ended, spans)
             try:
                 attempt = await self.store.update_attempt(
                     *ids, outcome.status, reason=outcome.reason, spans=spans, metadata=metadata
                 )
-            except (TypeError, ValueError) as error:
-                reason = f"bad-record: what the attempt recorded could not be stored: {error}"
-                attempt = await self.store.update_attempt(*ids, AttemptStatus.FAILED, reason=reason)
+            except UNSTORABLE as error:
+                attempt = await store_failed(self.store, *ids, spans, error)
         except AttemptEnded as error:
             self.ended["fenced"] += 1
             log.warning("attempt %s: its end was refused: %s", ids[1], error)
@@ -294,8 +295,8 @@ class Runner:
                 taken = await take(
                     self.store, lease, ended.triplets, policies=self.policies, resources=resources
                 )
-            except BadRecord as bad:
-                return await self._refuse(lease, bad), None
+            except UNSTORABLE as error:
+                return await self._refuse(lease, as_bad(error)), None
             metadata = taken.metadata
             spans += taken.rewards
         spans += ended.outcome.spans

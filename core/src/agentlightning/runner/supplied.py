@@ -11,35 +11,30 @@ Invariant: a list is taken as a whole or not at all; a refusal names the item an
 from __future__ import annotations
 
 import base64
-import math
 from collections.abc import Sequence
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
 from agentlightning import semconv
+from agentlightning.capture.convert import described, valid_text
+from agentlightning.capture.door import LARGEST_INT, LONGEST_NAME, BadRecord, check_span, number, shown
 from agentlightning.store import codec
 from agentlightning.types import Span, Triplet
 
 T = TypeVar("T")
 Fields = dict[str, Any]
-LARGEST_ID = 2**31 - 1
+_LEAST = -1e30
+"""What a float32 holds, in which logprobs are kept."""
 _POSITIVE = 1e-4
 """Rounding above 0 that a logprob may have."""
 _PACKED = (semconv.PROMPT_IDS, semconv.RESPONSE_IDS, semconv.LOGPROBS)
-
-
-class BadRecord(ValueError):
-    """What the agent handed in cannot be a record. ``kind``: of the failure table."""
-
-    def __init__(self, message: str, kind: Literal["bad-record", "bad-reward"] = "bad-record") -> None:
-        super().__init__(message)
-        self.kind = kind
-
-    @property
-    def reason(self) -> str:
-        """The attempt's reason, its kind first."""
-        return f"{self.kind}: {self}"
+_COLDEST, _HOTTEST = 0.0, 1e3
+"""Temperatures that a call may have been sampled at."""
+MOST_TAGS = 1_000
+"""Tags of one call, at most."""
+LONGEST_METADATA = 16 << 20
+"""Bytes of one triplet's metadata or one returned span, at most, as JSON."""
 
 
 def read_supplied(result: Any, rollout_id: str, attempt_id: str) -> tuple[list[Triplet], list[Span]] | None:
@@ -71,11 +66,12 @@ def _span(span: Span, owner: tuple[str, str], where: str) -> Span:
             raise BadRecord(f"{where}: its {name} is {getattr(span, name)!r}, the attempt's is {own!r}")
     if not isinstance(span.attributes, dict):
         raise BadRecord(f"{where}: attributes is a {type(span.attributes).__name__}, not a dict")
-    if span.name == semconv.REWARD_SPAN:
-        value = span.attributes.get(semconv.REWARD_VALUE)
-        _reward(value, f"{where}: attribute {semconv.REWARD_VALUE}", optional=False)
     rest = {name: value for name, value in span.attributes.items() if name not in _PACKED}
     owned = msgspec.structs.replace(span, rollout_id=owner[0], attempt_id=owner[1], attributes=rest)
+    try:
+        check_span(owned)
+    except BadRecord as bad:
+        raise BadRecord(f"{where}: {bad}", bad.kind) from None
     checked: Span = _encodable(owned, where, "content")
     return checked
 
@@ -104,7 +100,7 @@ def _triplet(item: Triplet, where: str) -> Triplet:
     prompt = _ids(item.prompt_ids, f"{where}: prompt_ids")
     response = _ids(item.response_ids, f"{where}: response_ids")
     if item.call_id is not None and (not isinstance(item.call_id, str) or not item.call_id):
-        raise BadRecord(f"{where}: call_id is {item.call_id!r}, not the id of a call")
+        raise BadRecord(f"{where}: call_id is {shown(item.call_id)}, not the id of a call")
     refers = item.call_id is not None and not prompt and not response
     if not refers and not (prompt and response):
         empty = "response_ids" if prompt else "prompt_ids"
@@ -112,7 +108,7 @@ def _triplet(item: Triplet, where: str) -> Triplet:
     return Triplet(
         prompt_ids=prompt,
         response_ids=response,
-        reward=_reward(item.reward, f"{where}: reward", optional=True),
+        reward=_reward(item.reward, f"{where}: reward"),
         logprobs=_logprobs(item.logprobs, len(response), f"{where}: logprobs"),
         tags=_tags(item.tags, f"{where}: tags"),
         call_id=item.call_id,
@@ -131,8 +127,8 @@ def _listed(values: Any, where: str) -> Sequence[Any]:
 def _ids(values: Any, where: str) -> list[int]:
     listed = _listed(values, where)
     for i, value in enumerate(listed):
-        if type(value) is not int or not 0 <= value <= LARGEST_ID:
-            raise BadRecord(f"{where}[{i}] is {value!r}: token ids are integers from 0 to {LARGEST_ID}")
+        if type(value) is not int or not 0 <= value <= LARGEST_INT:
+            raise BadRecord(f"{where}[{i}] is {shown(value)}: token ids are integers from 0 to {LARGEST_INT}")
     return list(listed)
 
 
@@ -143,26 +139,23 @@ def _logprobs(values: Any, length: int, where: str) -> list[float] | None:
     if len(listed) != length:
         raise BadRecord(f"{where} has {len(listed)} values for {length} response ids")
     for i, value in enumerate(listed):
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not number or not math.isfinite(value) or value > _POSITIVE:
-            raise BadRecord(f"{where}[{i}] is {value!r}: a logprob is a finite number, at most 0")
+        if type(value) not in (int, float) or not _LEAST <= value <= _POSITIVE:
+            raise BadRecord(f"{where}[{i}] is {shown(value)}: a logprob is a finite number, at most 0")
     return [float(value) for value in listed]
 
 
-def _reward(value: Any, where: str, *, optional: bool) -> float | None:
-    if value is None and optional:
-        return None
-    if callable(item := getattr(value, "item", None)) and not isinstance(value, int | float):
-        value = item()
-    if not isinstance(value, int | float) or not math.isfinite(value):
-        raise BadRecord(f"{where} is {value!r}, not a finite number", "bad-reward")
-    return float(value)
+def _reward(value: Any, where: str) -> float | None:
+    return None if value is None else number(value, where)
 
 
 def _tags(tags: Any, where: str) -> dict[str, str]:
     if not isinstance(tags, dict) or not all(isinstance(x, str) for pair in tags.items() for x in pair):
-        raise BadRecord(f"{where} is {tags!r}, not a dict from text to text")
-    return dict(tags)
+        raise BadRecord(f"{where} is {shown(tags)}, not a dict from text to text")
+    if len(tags) > MOST_TAGS or any(len(x) > LONGEST_NAME for pair in tags.items() for x in pair):
+        raise BadRecord(
+            f"{where}: {len(tags)} tags; at most {MOST_TAGS} of {LONGEST_NAME} characters each are taken"
+        )
+    return {valid_text(name): valid_text(value) for name, value in tags.items()}
 
 
 def _metadata(given: Any, where: str) -> Fields:
@@ -173,16 +166,33 @@ def _metadata(given: Any, where: str) -> Fields:
     for name, kind in kinds.items():
         value = given.get(name)
         if value is not None and (not isinstance(value, kind) or isinstance(value, bool)):
-            raise BadRecord(f"{where}: metadata[{name!r}] is {value!r}, not of type {kind.__name__}")
+            raise BadRecord(f"{where}: metadata[{name!r}] is {shown(value)}, not of type {kind.__name__}")
+        if isinstance(value, str) and not 0 < len(value) <= LONGEST_NAME:
+            raise BadRecord(f"{where}: metadata[{name!r}] has {len(value)} characters")
+    version = given.get("policy_version")
+    if version is not None and not 0 <= version <= LARGEST_INT:
+        raise BadRecord(
+            f"{where}: metadata['policy_version'] is {shown(version)}, not from 0 to {LARGEST_INT}"
+        )
     temperature = (given.get("sampling") or {}).get("temperature", 1.0)
-    if type(temperature) not in (int, float) or not math.isfinite(temperature):
-        raise BadRecord(f"{where}: metadata['sampling']['temperature'] is {temperature!r}, not finite")
+    if type(temperature) not in (int, float) or not _COLDEST <= temperature <= _HOTTEST:
+        raise BadRecord(
+            f"{where}: metadata['sampling']['temperature'] is {shown(temperature)}, not from {_COLDEST:g} "
+            f"to {_HOTTEST:g}"
+        )
     return _encodable(given, where, "metadata")
 
 
 def _encodable(value: T, where: str, what: str) -> T:
     """The value as it comes back from the other side of a pipe; it must have its type's fields."""
     try:
-        return msgspec.json.decode(msgspec.json.encode(value), type=type(value))
-    except (TypeError, ValueError, msgspec.MsgspecError) as error:
-        raise BadRecord(f"{where}: its {what} has no valid JSON form: {error}") from None
+        encoded = msgspec.json.encode(value)
+        if len(encoded) > LONGEST_METADATA:
+            raise BadRecord(
+                f"{where}: its {what} takes {len(encoded)} bytes as JSON; at most {LONGEST_METADATA} are taken"
+            )
+        return msgspec.json.decode(encoded, type=type(value))
+    except BadRecord:
+        raise
+    except Exception as error:  # objects of agents may raise anything while they are encoded
+        raise BadRecord(f"{where}: its {what} has no valid JSON form: {described(error, 300)}") from None

@@ -14,7 +14,7 @@ from typing import Any
 
 from agentlightning import semconv
 from agentlightning.capture.delivery import trace_of
-from agentlightning.runner.supplied import BadRecord
+from agentlightning.capture.door import BadRecord
 from agentlightning.store.base import Store
 from agentlightning.types import LLM, AttemptedRollout, Call, Resource, Span, Triplet
 from agentlightning.types.select import named, policy_for

@@ -1,0 +1,241 @@
+"""The door: what an agent hands over is checked here once, before it is anybody's record.
+
+Emitters, the runner (for spans that reached an attempt by whatever way), the store (for OTLP) and returned
+lists all ask the same questions. Whoever reads spans later may rely on the answers: in a span that passed,
+the attributes that are read have the type and range they are read with.
+
+Invariant: what does not pass is kept as a span named ``agentlightning.bad_record`` with the reason, or
+refused with the reason; it is counted, and nothing that stands beside it is lost.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import logging
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, Literal
+
+from agentlightning import semconv
+from agentlightning.capture.convert import LONGEST_TEXT, described, jsonable, valid_text
+from agentlightning.capture.counts import COUNTS
+from agentlightning.types import Span
+
+log = logging.getLogger(__name__)
+
+LARGEST_REWARD: Final = 2.0**53
+"""Beyond it a double does not tell neighbouring integers apart, and squares of gradients leave float32."""
+LARGEST_INT: Final = 2**31 - 1
+LONGEST_NAME: Final = 1_000
+"""Characters of a span's or a reward's name, of an id, of a tag's value."""
+_TIMES: Final = (0.0, 1e11)
+_STATUSES: Final = ("unset", "ok", "error")
+Kind = Literal["bad-record", "bad-reward"]
+
+
+class BadRecord(ValueError):
+    """What the agent handed in cannot be a record. ``kind``: of the failure table."""
+
+    def __init__(self, message: str, kind: Kind = "bad-record") -> None:
+        super().__init__(message)
+        self.kind: Kind = kind
+
+    @property
+    def reason(self) -> str:
+        """The attempt's reason, its kind first."""
+        return f"{self.kind}: {self}"
+
+
+def shown(value: Any) -> str:
+    """A short ``repr`` for a message; objects of agents may fail at giving even that."""
+    try:
+        text = repr(value)
+    except Exception as error:
+        text = f"<a {type(value).__name__} whose repr raises {type(error).__name__}>"
+    return valid_text(text if len(text) <= 80 else f"{text[:77]}…")
+
+
+def number(value: Any, where: str) -> float:
+    """``value`` as a reward: a finite float, from numpy's and torch's scalars too. :class:`BadRecord` says
+    what is wrong with it.
+    """
+    try:
+        if not isinstance(value, int | float) and callable(item := getattr(value, "item", None)):
+            value = item()  # a scalar of numpy or torch
+        found = float(value) if isinstance(value, int | float) else math.nan
+    except Exception as error:
+        what = f"{where} of type {type(value).__name__} is no number: {described(error, 500)}"
+        raise BadRecord(what, "bad-reward") from None
+    if not math.isfinite(found):
+        raise BadRecord(
+            f"{where} is {shown(value)}, not a finite number but a {type(value).__name__}: give a float, int or "
+            "bool, or nothing if there is no reward (missing is not zero)"
+            if not isinstance(value, float)
+            else f"{where} is {value}, not a finite number: give one, or nothing if there is no reward "
+            "(missing is not zero)",
+            "bad-reward",
+        )
+    if abs(found) > LARGEST_REWARD:
+        raise BadRecord(
+            f"{where} is {found:g}: a reward lies between -2**53 and 2**53, so that sums and gradients of it "
+            "stay finite; scale it down",
+            "bad-reward",
+        )
+    return found
+
+
+def text(value: Any, where: str, longest: int = LONGEST_NAME) -> str:
+    """``value``, which must be a text that is neither empty nor too long."""
+    if not isinstance(value, str) or not 0 < len(value) <= longest:
+        size = f" of {len(value)} characters" if isinstance(value, str) else ""
+        raise BadRecord(
+            f"{where} is {shown(value)} ({type(value).__name__}{size}): give a text of 1 to {longest} characters"
+        )
+    return valid_text(value)
+
+
+def named_values(given: Any, where: str) -> dict[str, Any]:
+    """``given``, which must be a mapping from text to anything; ``None`` is an empty one."""
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        raise BadRecord(f"{where} is a {type(given).__name__}, not a mapping from names to values")
+    found = dict(given)
+    if odd := [name for name in found if not isinstance(name, str)]:
+        raise BadRecord(f"{where}: the name {shown(odd[0])} is no text")
+    return found
+
+
+def check_span(span: Span) -> None:
+    """:class:`BadRecord` for a span that readers could not rely on; the message names the field."""
+    text(span.name, "the span's name")
+    for name in ("rollout_id", "attempt_id", "trace_id", "span_id", "parent_id"):
+        value = getattr(span, name)
+        if value not in ("", None) or (value is None and name != "parent_id"):
+            text(value, f"the span's {name}")
+    for name in ("start_time", "end_time"):
+        value = getattr(span, name)
+        if type(value) not in (int, float) or not _TIMES[0] <= value <= _TIMES[1]:
+            raise BadRecord(f"the span's {name} is {shown(value)}, not seconds since 1970")
+    if span.status not in _STATUSES or not isinstance(span.kind, str):
+        raise BadRecord(f"the span's status is {shown(span.status)} and its kind {shown(span.kind)}")
+    if not (span.status_message is None or isinstance(span.status_message, str)):
+        raise BadRecord(f"the span's status_message is {shown(span.status_message)}, not a text")
+    for name, kind in (("attributes", dict), ("resource", dict), ("events", list), ("links", list)):
+        if not isinstance(getattr(span, name), kind):
+            found = type(getattr(span, name)).__name__
+            raise BadRecord(f"the span's {name} is a {found}, not a {kind.__name__}")
+    _check_attributes(span)
+
+
+def admitted(span: Any, rollout_id: str, attempt_id: str) -> Span:
+    """``span`` if it passes, else what is kept of it. For spans that reached an attempt; a faulty one is
+    counted and logged.
+    """
+    try:
+        if not isinstance(span, Span):
+            raise BadRecord(f"a {type(span).__name__} was handed over as a span")
+        if (span.rollout_id, span.attempt_id) != (rollout_id, attempt_id):
+            raise BadRecord(f"the span belongs to attempt {shown(span.attempt_id)}, not to {attempt_id}")
+        check_span(span)
+        return span
+    except BadRecord as bad:
+        return set_aside(span, bad, rollout_id, attempt_id)
+
+
+def set_aside(span: Any, bad: Exception, rollout_id: str, attempt_id: str) -> Span:
+    """What is kept of something that cannot be a record: a span that nobody reads, with the reason."""
+    COUNTS.add("bad-record")
+    name = getattr(span, "name", None)
+    log.warning("attempt %s handed over a bad record (%s): %s", attempt_id, shown(name), bad)
+    given = getattr(span, "attributes", None)
+    times = [getattr(span, key, 0.0) for key in ("start_time", "end_time")]
+    start, end = (t if type(t) in (int, float) and _TIMES[0] <= t <= _TIMES[1] else 0.0 for t in times)
+    return Span(
+        rollout_id=rollout_id,
+        attempt_id=attempt_id,
+        name=semconv.BAD_RECORD_SPAN,
+        status="error",
+        status_message=valid_text(str(bad)),
+        attributes={
+            semconv.BAD_RECORD_REASON: valid_text(str(bad)),
+            semconv.BAD_RECORD_NAME: shown(name),
+            semconv.BAD_RECORD_GIVEN: shown(jsonable(given)),
+        },
+        start_time=start,
+        end_time=end,
+    )
+
+
+# --------------------------------------------------------------------------------------------- attributes
+def _check_attributes(span: Span) -> None:
+    for name, value in span.attributes.items():
+        if not isinstance(name, str):
+            raise BadRecord(f"an attribute's name is {shown(name)}, not a text")
+        if (check := _CHECKS.get(name)) is not None:
+            check(value, f"attribute {name}")
+        elif name.startswith(semconv.TAG_PREFIX):
+            _plain(value, f"attribute {name}")
+    if span.name == semconv.REWARD_SPAN:
+        a = span.attributes
+        value = number(a.get(semconv.REWARD_VALUE), f"attribute {semconv.REWARD_VALUE}")
+        a[semconv.REWARD_VALUE] = value
+
+
+def _plain(value: Any, where: str) -> None:
+    if isinstance(value, str):
+        if len(value) > LONGEST_NAME:
+            raise BadRecord(f"{where} has {len(value)} characters; at most {LONGEST_NAME} are taken")
+    elif not isinstance(value, int | float | bool):
+        raise BadRecord(f"{where} is {shown(value)}, not a text or a number")
+
+
+def _optional(value: Any, where: str) -> None:
+    if value is not None:
+        text(value, where)
+
+
+def _count(value: Any, where: str) -> None:
+    if type(value) is not int or not 0 <= value <= LARGEST_INT:
+        raise BadRecord(f"{where} is {shown(value)}, not an integer from 0 to {LARGEST_INT}")
+
+
+def _flag(value: Any, where: str) -> None:
+    if not isinstance(value, bool):
+        raise BadRecord(f"{where} is {shown(value)}, not true or false")
+
+
+def _packed(value: Any, where: str) -> None:
+    """Base64 of numbers of four bytes each."""
+    if not isinstance(value, str) or len(value) > LONGEST_TEXT:
+        raise BadRecord(f"{where} is {shown(value)}, not base64 text")
+    try:
+        size = len(base64.b64decode(value, validate=True))
+    except (ValueError, binascii.Error) as error:
+        raise BadRecord(f"{where} is no base64: {error}") from None
+    if size % 4:
+        raise BadRecord(f"{where} holds {size} bytes, which is no whole number of 32-bit values")
+
+
+_CHECKS: Mapping[str, Callable[[Any, str], object]] = {
+    semconv.CHOICE: _count,
+    semconv.PROMPT_IDS: _packed,
+    semconv.RESPONSE_IDS: _packed,
+    semconv.LOGPROBS: _packed,
+    semconv.TOKENS_DIGEST: text,
+    semconv.RESPONSE_ID: _optional,
+    semconv.AGENT_NAME: _plain,
+    semconv.REWARD_NAME: text,
+    semconv.REWARD_CALL: _optional,
+    semconv.REWARD_SPAN_ID: _optional,
+    semconv.REWARD_AGENT: _optional,
+    semconv.REWARD_FINAL: _flag,
+    semconv.SELECTED: _flag,
+}
+"""Attributes that somebody reads → how they are checked."""
+
+
+def all_admitted(spans: Iterable[Any], rollout_id: str, attempt_id: str) -> list[Span]:
+    """:func:`admitted` of each, in their order."""
+    return [admitted(span, rollout_id, attempt_id) for span in spans]
