@@ -221,8 +221,8 @@ assert long(ring) == 1.0
         "large": ([], "failed"),
         "scalar": ([0.5], "succeeded"),
         "mute": ([], "failed"),
-        "what it was called with cannot be read (RecursionError)": ([1.0], "succeeded"),
+        "['(a circle)']": ([1.0], "succeeded"),
     }
     reasons = [attempt.reason or "" for attempt in outcome.attempts[1:]]
     assert [reason.partition(":")[0] for reason in reasons if reason] == ["bad-reward"] * 2 + ["agent-raised"]
-    assert outcome.summary.counts == {"entry-denied": 1, "task-unreadable": 1}
+    assert outcome.summary.counts == {"entry-denied": 1, "convert-cut": 1}

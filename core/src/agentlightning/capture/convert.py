@@ -70,6 +70,12 @@ class _Conversion:
     def of(self, value: Any, depth: int) -> Any:
         """The JSON form of one value."""
         self._left -= 1
+        try:
+            return self._value(value, depth)
+        except Exception as error:
+            return _marked(f"a {type(value).__name__} that raises {type(error).__name__}")
+
+    def _value(self, value: Any, depth: int) -> Any:
         if value is None or isinstance(value, bool):
             return value
         if isinstance(value, str):
@@ -85,8 +91,6 @@ class _Conversion:
         self._above.add(id(value))
         try:
             return self._object(value, depth + 1)
-        except Exception as error:
-            return _marked(f"a {type(value).__name__} that raises {type(error).__name__}")
         finally:
             self._above.discard(id(value))
 
@@ -123,7 +127,7 @@ class _Conversion:
 
 
 def _text(value: str) -> str:
-    plain = valid_text(value)
+    plain = str.__str__(value)
     if len(plain) > LONGEST_TEXT:
         COUNTS.add("convert-cut")
         plain = f"{plain[:LONGEST_TEXT]}… (cut: {len(plain)} characters)"

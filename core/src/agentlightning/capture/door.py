@@ -47,6 +47,11 @@ class BadRecord(ValueError):
         return f"{self.kind}: {self}"
 
 
+def is_a(value: Any, *kinds: type) -> bool:
+    """``isinstance``, by the type alone: objects of agents may raise where their ``__class__`` is asked."""
+    return issubclass(type(value), kinds)
+
+
 def shown(value: Any) -> str:
     """A short ``repr`` for a message; objects of agents may fail at giving even that."""
     try:
@@ -61,19 +66,17 @@ def number(value: Any, where: str) -> float:
     what is wrong with it.
     """
     try:
-        if not isinstance(value, int | float) and callable(item := getattr(value, "item", None)):
+        if not is_a(value, int, float) and callable(item := getattr(value, "item", None)):
             value = item()  # a scalar of numpy or torch
-        found = float(value) if isinstance(value, int | float) else math.nan
+        found = float(value) if is_a(value, int, float) else math.nan
     except Exception as error:
         what = f"{where} of type {type(value).__name__} is no number: {described(error, 500)}"
         raise BadRecord(what, "bad-reward") from None
     if not math.isfinite(found):
+        of = "" if is_a(value, float) else f" but a {type(value).__name__}"
         raise BadRecord(
-            f"{where} is {shown(value)}, not a finite number but a {type(value).__name__}: give a float, int or "
-            "bool, or nothing if there is no reward (missing is not zero)"
-            if not isinstance(value, float)
-            else f"{where} is {value}, not a finite number: give one, or nothing if there is no reward "
-            "(missing is not zero)",
+            f"{where} is {shown(value)}, not a finite number{of}: give a float, int or bool, or nothing if "
+            "there is no reward (missing is not zero)",
             "bad-reward",
         )
     if abs(found) > LARGEST_REWARD:
@@ -87,22 +90,23 @@ def number(value: Any, where: str) -> float:
 
 def text(value: Any, where: str, longest: int = LONGEST_NAME) -> str:
     """``value``, which must be a text that is neither empty nor too long."""
-    if not isinstance(value, str) or not 0 < len(value) <= longest:
-        size = f" of {len(value)} characters" if isinstance(value, str) else ""
-        raise BadRecord(
-            f"{where} is {shown(value)} ({type(value).__name__}{size}): give a text of 1 to {longest} characters"
-        )
-    return valid_text(value)
+    if not is_a(value, str):
+        raise BadRecord(f"{where} is {shown(value)}, a {type(value).__name__}: give a text")
+    if not 0 < len(value) <= longest:
+        raise BadRecord(f"{where} has {len(value)} characters: give a text of 1 to {longest}")
+    if valid_text(value) != value:
+        raise BadRecord(f"{where} is {shown(value)}, which holds half a character: it has no UTF-8 form")
+    return str.__str__(value)
 
 
 def named_values(given: Any, where: str) -> dict[str, Any]:
     """``given``, which must be a mapping from text to anything; ``None`` is an empty one."""
     if given is None:
         return {}
-    if not isinstance(given, Mapping):
+    if not is_a(given, Mapping):
         raise BadRecord(f"{where} is a {type(given).__name__}, not a mapping from names to values")
     found = dict(given)
-    if odd := [name for name in found if not isinstance(name, str)]:
+    if odd := [name for name in found if not is_a(name, str)]:
         raise BadRecord(f"{where}: the name {shown(odd[0])} is no text")
     return found
 
@@ -118,12 +122,12 @@ def check_span(span: Span) -> None:
         value = getattr(span, name)
         if type(value) not in (int, float) or not _TIMES[0] <= value <= _TIMES[1]:
             raise BadRecord(f"the span's {name} is {shown(value)}, not seconds since 1970")
-    if span.status not in _STATUSES or not isinstance(span.kind, str):
+    if span.status not in _STATUSES or not is_a(span.kind, str):
         raise BadRecord(f"the span's status is {shown(span.status)} and its kind {shown(span.kind)}")
-    if not (span.status_message is None or isinstance(span.status_message, str)):
+    if not (span.status_message is None or is_a(span.status_message, str)):
         raise BadRecord(f"the span's status_message is {shown(span.status_message)}, not a text")
     for name, kind in (("attributes", dict), ("resource", dict), ("events", list), ("links", list)):
-        if not isinstance(getattr(span, name), kind):
+        if not is_a(getattr(span, name), kind):
             found = type(getattr(span, name)).__name__
             raise BadRecord(f"the span's {name} is a {found}, not a {kind.__name__}")
     _check_attributes(span)
@@ -134,7 +138,7 @@ def admitted(span: Any, rollout_id: str, attempt_id: str) -> Span:
     counted and logged.
     """
     try:
-        if not isinstance(span, Span):
+        if not is_a(span, Span):
             raise BadRecord(f"a {type(span).__name__} was handed over as a span")
         if (span.rollout_id, span.attempt_id) != (rollout_id, attempt_id):
             raise BadRecord(f"the span belongs to attempt {shown(span.attempt_id)}, not to {attempt_id}")
@@ -147,10 +151,10 @@ def admitted(span: Any, rollout_id: str, attempt_id: str) -> Span:
 def set_aside(span: Any, bad: Exception, rollout_id: str, attempt_id: str) -> Span:
     """What is kept of something that cannot be a record: a span that nobody reads, with the reason."""
     COUNTS.add("bad-record")
-    name = getattr(span, "name", None)
+    name = span.name if is_a(span, Span) else None
     log.warning("attempt %s handed over a bad record (%s): %s", attempt_id, shown(name), bad)
-    given = getattr(span, "attributes", None)
-    times = [getattr(span, key, 0.0) for key in ("start_time", "end_time")]
+    given = span.attributes if is_a(span, Span) else None
+    times = (span.start_time, span.end_time) if is_a(span, Span) else (0.0, 0.0)
     start, end = (t if type(t) in (int, float) and _TIMES[0] <= t <= _TIMES[1] else 0.0 for t in times)
     return Span(
         rollout_id=rollout_id,
@@ -171,7 +175,7 @@ def set_aside(span: Any, bad: Exception, rollout_id: str, attempt_id: str) -> Sp
 # --------------------------------------------------------------------------------------------- attributes
 def _check_attributes(span: Span) -> None:
     for name, value in span.attributes.items():
-        if not isinstance(name, str):
+        if not is_a(name, str):
             raise BadRecord(f"an attribute's name is {shown(name)}, not a text")
         if (check := _CHECKS.get(name)) is not None:
             check(value, f"attribute {name}")
@@ -184,10 +188,10 @@ def _check_attributes(span: Span) -> None:
 
 
 def _plain(value: Any, where: str) -> None:
-    if isinstance(value, str):
-        if len(value) > LONGEST_NAME:
-            raise BadRecord(f"{where} has {len(value)} characters; at most {LONGEST_NAME} are taken")
-    elif not isinstance(value, int | float | bool):
+    if is_a(value, str):
+        if value:
+            text(value, where)
+    elif not is_a(value, int, float, bool):
         raise BadRecord(f"{where} is {shown(value)}, not a text or a number")
 
 
@@ -202,13 +206,13 @@ def _count(value: Any, where: str) -> None:
 
 
 def _flag(value: Any, where: str) -> None:
-    if not isinstance(value, bool):
+    if not is_a(value, bool):
         raise BadRecord(f"{where} is {shown(value)}, not true or false")
 
 
 def _packed(value: Any, where: str) -> None:
     """Base64 of numbers of four bytes each."""
-    if not isinstance(value, str) or len(value) > LONGEST_TEXT:
+    if not is_a(value, str) or len(value) > LONGEST_TEXT:
         raise BadRecord(f"{where} is {shown(value)}, not base64 text")
     try:
         size = len(base64.b64decode(value, validate=True))

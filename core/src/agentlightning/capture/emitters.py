@@ -20,7 +20,7 @@ from agentlightning.capture.context import AttemptContext, current_attempt
 from agentlightning.capture.convert import described, jsonable
 from agentlightning.capture.counts import COUNTS
 from agentlightning.capture.delivery import attempt_ended, deliver, span_of_response, trace_of
-from agentlightning.capture.door import BadRecord, check_span, named_values, number, shown
+from agentlightning.capture.door import BadRecord, check_span, is_a, named_values, number, shown
 from agentlightning.capture.identity import current_span, span_agent
 from agentlightning.capture.operations import operation as operation
 from agentlightning.types import Span
@@ -49,7 +49,7 @@ def emit_reward(
     and 2**53, and for a name, an agent or an attribute that no reward can have: the message names it.
     """
     dimensions = None
-    if isinstance(value, Mapping):
+    if is_a(value, Mapping):
         dimensions = {k: finite(v, f"{shown(name)}[{k!r}]") for k, v in named_values(value, "reward").items()}
         if not isinstance(primary_key, str) or primary_key not in dimensions:
             raise ValueError(
@@ -58,7 +58,7 @@ def emit_reward(
             )
         worth = dimensions[primary_key]
     else:
-        worth = finite(value, name if isinstance(name, str) else shown(name))
+        worth = finite(value, name if is_a(name, str) else shown(name))
     carried: dict[str, Any] = {
         semconv.REWARD_VALUE: worth,
         semconv.REWARD_NAME: name,
@@ -141,7 +141,10 @@ def _link(context: AttemptContext | None, call: Any) -> dict[str, str]:
     """How a reward names its call: by response id and the call span this process saw, else by call id."""
     if call is None:
         return {}
-    given = call if isinstance(call, str) else getattr(call, "id", None)
+    try:
+        given = call if isinstance(call, str) else getattr(call, "id", None)
+    except Exception:  # whatever it is, it is no response
+        given = None
     if not isinstance(given, str) or not given:
         raise ValueError(
             f"call={shown(call)} names no model call: give a call id, a response id, or the response object"
@@ -149,7 +152,7 @@ def _link(context: AttemptContext | None, call: Any) -> dict[str, str]:
     span_id = span_of_response(context.attempt_id, given) if context else None
     if span_id is not None:
         return {semconv.REWARD_SPAN_ID: span_id, semconv.RESPONSE_ID: given}
-    return {semconv.REWARD_CALL: given} if isinstance(call, str) else {semconv.RESPONSE_ID: given}
+    return {semconv.REWARD_CALL: given} if is_a(call, str) else {semconv.RESPONSE_ID: given}
 
 
 def _outside(kind: str, context: AttemptContext | None) -> None:

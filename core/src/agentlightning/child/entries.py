@@ -265,8 +265,4 @@ def _task(entry: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, An
     first = next(iter(given), None)
     if first in ("self", "cls"):
         del given[first]
-    try:
-        return jsonable(next(iter(given.values())) if len(given) == 1 else given)
-    except Exception as error:  # what holds itself, or cannot say what it is
-        COUNTS.add("task-unreadable")
-        return f"what it was called with cannot be read ({type(error).__name__})"
+    return jsonable(next(iter(given.values())) if len(given) == 1 else given)

@@ -67,15 +67,15 @@ def understand(result: Any, context: AttemptContext) -> Ended:
     """What a returned value means: a number, nothing, or the agent's own record."""
     try:
         supplied = read_supplied(result, context.rollout_id, context.attempt_id)
+        if supplied is None:
+            return Ended(settle(result))
+        triplets, spans = supplied
+        return Ended(settle(spans), triplets)
     except BadRecord as bad:
         return Ended(Outcome(AttemptStatus.FAILED, bad.reason))
     except Exception as error:  # the agent's own classes may raise anything while they are read
-        bad = BadRecord(f"the returned {type(result).__name__} cannot be read: {described(error)}")
-        return Ended(Outcome(AttemptStatus.FAILED, bad.reason))
-    if supplied is None:
-        return Ended(settle(result))
-    triplets, spans = supplied
-    return Ended(settle(spans), triplets)
+        unread = BadRecord(f"the returned {type(result).__name__} cannot be read: {described(error)}")
+        return Ended(Outcome(AttemptStatus.FAILED, unread.reason))
 
 
 async def _call(agent: LitAgent[Any], rollout: Rollout, resources: dict[str, Resource]) -> Any:

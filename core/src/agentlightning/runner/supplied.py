@@ -189,7 +189,7 @@ def _encodable(value: T, where: str, what: str) -> T:
         encoded = msgspec.json.encode(value)
         if len(encoded) > LONGEST_METADATA:
             raise BadRecord(
-                f"{where}: its {what} takes {len(encoded)} bytes as JSON; at most {LONGEST_METADATA} are taken"
+                f"{where}: its {what} takes {len(encoded)} bytes as JSON; at most {LONGEST_METADATA} may"
             )
         return msgspec.json.decode(encoded, type=type(value))
     except BadRecord:
