@@ -47,8 +47,8 @@ async def test_what_cannot_be_served_is_said(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match=said):
             await server.start()
         await server.close()
-    (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
-    server = LocalServer(tmp_path, "old", {"threads": 1})
+    (saved_policy(tmp_path / "foreign") / "config.json").write_text('{"model_type": "gpt2"}')
+    server = LocalServer(tmp_path / "foreign", "old", {"threads": 1})
     with pytest.raises(UsageError, match=r"policy 'old' .* cannot be served"):
         await server.start()
     await server.close()
