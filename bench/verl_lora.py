@@ -69,7 +69,8 @@ def train(python: str, folder: Path, asked: argparse.Namespace, steps: int) -> N
         "backend.options.lora": json.dumps(lora),
     }  # fmt: skip
     command = [sys.executable, "-m", "_agl_main", "train", "--config", "examples/calc_x/verl.yaml",
-               "--run", RUN, "--resume", "--steps", str(steps)]  # fmt: skip
+               "--run", RUN, "--steps", str(steps)]  # fmt: skip
+    command += ["--resume"] if (folder / RUN).is_dir() else []
     for key, value in settings.items():
         command += ["--set", f"{key}={value}"]
     subprocess.run(command, cwd=ROOT, check=True, stdout=sys.stderr)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agentlightning.runs import RunError, check_known
+from agentlightning.runs import RunError, changes, check_known, check_same, differences
 
 
 @pytest.mark.parametrize(
@@ -20,3 +20,19 @@ def test_checkpoints_that_the_store_does_not_know_are_not_trained_over(
     (tmp_path / checkpoint).mkdir(parents=True)
     with pytest.raises(RunError, match="its store knows no run"):
         check_known(tmp_path)
+
+
+def test_differences_are_named_by_their_keys() -> None:
+    then = {"recipe": {"kl": 0.0, "group_by": ["task"]}, "seed": 1, "gone": 2}
+    now = {"recipe": {"kl": 0.1, "group_by": ["task"]}, "seed": 1, "new": {"a": None}}
+    assert differences(then, now) == [("recipe.kl", 0.0, 0.1), ("gone", 2, None), ("new", None, {"a": None})]
+    with pytest.raises(
+        RunError, match=r"run r cannot go on: recipe\.kl was 0\.0 when it began and is 0\.1; use"
+    ):
+        check_same({"run_id": "r", **then}, now)
+
+
+def test_what_was_not_on_record_did_not_change() -> None:
+    assert changes({"options": {"lr": 1e-4}}, {"options": {"lr": 1e-3}, "select": "solver"}) == [
+        ("options.lr", 1e-4, 1e-3)
+    ]

@@ -72,6 +72,11 @@ class Scene:
     def place(self) -> Path:
         return self.folder / "store.sqlite"
 
+    @property
+    def again(self) -> list[str]:
+        """The run is gone on with as soon as there is one."""
+        return ["--resume"] if (self.folder / RUN).is_dir() else []
+
     def command(self, role: str) -> list[str]:
         """What a person would type."""
         config = str(HERE / "calc_x.yaml")
@@ -83,7 +88,7 @@ class Scene:
                 "--concurrency", str(self.concurrency),
             ]  # fmt: skip
         return [
-            *AGL, "train", "--config", config, "--run", RUN, "--resume", "--steps", str(self.steps),
+            *AGL, "train", "--config", config, "--run", RUN, *self.again, "--steps", str(self.steps),
             "--set", f"output={self.folder}", "--set", f"store={self.url}", "--set", "agent.concurrency=0",
         ]  # fmt: skip
 

@@ -74,7 +74,9 @@ async def test_the_witness_does_not_hide_a_refusal(store: SQLiteStore):
 def test_every_process_is_started_as_a_person_would(tmp_path: Path):
     scene = Scene("s", tmp_path, concurrency=16, steps=3, port=4747)
     assert scene.command("store")[1:3] == ["store", str(tmp_path / "store.sqlite")]
-    assert "--resume" in scene.command("trainer") and "agent.concurrency=0" in scene.command("trainer")
+    assert "--resume" not in scene.command("trainer") and "agent.concurrency=0" in scene.command("trainer")
+    (tmp_path / RUN).mkdir()
+    assert "--resume" in scene.command("trainer")
     assert scene.command("runner")[-2:] == ["--concurrency", "16"]
 
 

@@ -81,7 +81,8 @@ class Life:
             **joined.settings,
         }  # fmt: skip
         command = [AGL, "train", "--config", str(ROOT / "examples" / "calc_x" / "verl.yaml"), "--run", RUN,
-                   "--resume", "--steps", str(steps)]  # fmt: skip
+                   "--steps", str(steps)]  # fmt: skip
+        command += ["--resume"] if (folder / RUN).is_dir() else []
         for key, value in settings.items():
             command += ["--set", f"{key}={value}"]
         with (folder / "train.log").open("ab") as log:

@@ -14,7 +14,7 @@ from agentlightning import GRPO
 from agentlightning.hookspecs import hookimpl
 from agentlightning.runs import RunError
 from agentlightning.store import SQLiteStore
-from agentlightning.types import AttemptStatus, Batch
+from agentlightning.types import AttemptStatus, Batch, UsageError
 from agl_local.checkpoint import latest
 from agl_local.policy import fingerprint, load_policy
 from calc_x.agent import solve
@@ -130,16 +130,38 @@ async def test_what_a_run_began_with_cannot_change(tmp_path: Path) -> None:
         await life(tmp_path, Watch(), steps=2)
     with pytest.raises(RunError, match="seed was 1 when it began and is 2"):
         await life(tmp_path, Watch(), resume=True, seed=2)
-    with pytest.raises(RunError, match="recipe was"):
+    with pytest.raises(RunError, match=r"recipe\.group_size was 4 when it began and is 2"):
         await life(tmp_path, Watch(), resume=True, algorithm=GRPO(group_size=2))
     given = trainer(
         tmp_path, Watch(), run="r", resume=True, batch_size=2, options={"threads": 1, "engine": "thread"}
     )
-    with pytest.raises(RunError, match="data was"):
+    with pytest.raises(RunError, match=r"data\.train was"):
         await given.afit(solve, TRAIN[:20], HELD_OUT)
     (tmp_path / "r" / "store.sqlite").unlink()
     with pytest.raises(RunError, match="its store knows no run r"):
         await life(tmp_path, Watch(), resume=True)
+
+
+async def test_settings_that_changed_are_said_and_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def life(lr: float, steps: int, **options: Any) -> Any:
+        given = {"threads": 1, "engine": "thread", "max_len": 512, "save_every": 1, "lr": lr}
+        made = trainer(tmp_path, Watch(), steps=steps, batch_size=2, run="r", options=given, **options)
+        return made.afit(solve, TRAIN, HELD_OUT)
+
+    await life(1e-4, 1)
+    await life(1e-4, 1, resume=True)
+    assert " was " not in capsys.readouterr().err
+    await life(1e-3, 2, resume=True, max_attempts=7)
+    said = capsys.readouterr().err
+    assert "options.lr was 0.0001 and is 0.001 from step 1 on" in said
+    assert "tries.max_attempts was " in said and "and is 7 from step 1 on" in said
+    store = SQLiteStore(tmp_path / "r" / "store.sqlite")
+    (run,) = await store.query_runs()
+    await store.close()
+    first, second = run["resumed"]
+    assert "changed" not in first and ["options.lr", 1e-4, 1e-3] in second["changed"]
 
 
 async def test_one_process_trains_a_run(tmp_path: Path) -> None:
@@ -157,3 +179,27 @@ def test_names_of_runs(tmp_path: Path) -> None:
             asyncio.run(trainer(tmp_path, Watch(), run=name).afit(solve, TRAIN))
     with pytest.raises(RunError, match="nothing to resume"):
         asyncio.run(trainer(tmp_path, Watch(), resume=True).afit(solve, TRAIN))
+
+
+async def test_a_run_that_is_not_there_is_not_gone_on_with(tmp_path: Path) -> None:
+    (tmp_path / "runs" / "first-try").mkdir(parents=True)
+    with pytest.raises(RunError, match=r"holds no run frist-try; to begin it, .*Did you mean first-try\?"):
+        await trainer(tmp_path / "runs", Watch(), run="frist-try", resume=True).afit(solve, TRAIN)
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["first-try"]
+
+
+async def test_a_start_that_is_refused_leaves_nothing(tmp_path: Path) -> None:
+    for refused in (
+        {"options": {"thread": 1}},
+        {"policy": tmp_path / "nowhere"},
+        {"initial_resources": {"p": object()}},
+        {"adapters": "no-such-adapter"},
+    ):
+        made = trainer(tmp_path / "deep" / "runs", Watch(), **{"run": "r", **refused})
+        with pytest.raises((ValueError, TypeError, UsageError)):
+            await made.afit(solve, TRAIN)
+        assert list(tmp_path.iterdir()) == [], refused
+    (tmp_path / "runs" / "other").mkdir(parents=True)
+    with pytest.raises(UsageError):
+        await trainer(tmp_path / "runs", Watch(), options={"thread": 1}).afit(solve, TRAIN)
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["other"]

@@ -2,17 +2,20 @@
 
 ``<output>/<run id>/`` holds the run's store, metrics, checkpoints and summary. Invariants: one process trains
 a run at a time; a folder is never trained into by another run; a run goes on only with the tasks, recipe and
-seed it began with.
+seed it began with, and what else has changed is said; a start that is refused leaves no folder.
 """
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import re
+import shutil
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -30,11 +33,26 @@ FIXED = ("recipe", "failure", "seed", "batch_size", "driver", "data", "trained",
 """What a run began with and cannot change when it goes on: rows and order of its steps depend on it."""
 
 
+TOLD = (
+    "options",
+    "policy",
+    "policies",
+    "select",
+    "gateway",
+    "quorum",
+    "ahead",
+    "refill",
+    "tries",
+    "versions",
+)
+"""What may change when a run goes on, and is said then."""
+
+
 class RunError(UsageError):
     """A run that cannot be begun or gone on with, and what to do."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Run:
     """A run's folder, held by this process. ``resumed``: it was there before."""
 
@@ -42,9 +60,18 @@ class Run:
     folder: Path
     resumed: bool
     lock: FileLock
+    made: list[Path] = field(default_factory=list)
+    """Folders above it that were made for it, the innermost first."""
+    begun: bool = False
+    """Whether there is anything to go on with: a start that was refused before that leaves no folder."""
 
     def close(self) -> None:
         """Let another process go on with it."""
+        if not self.resumed and not self.begun:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            for above in self.made:
+                with suppress(OSError):  # another run lies in it by now
+                    above.rmdir()
         self.lock.release()
 
 
@@ -52,8 +79,9 @@ def open_run(output: Path, name: str, seed: int, *, run: str | None = None, resu
     """The folder of a new run, or with ``resume`` of one to go on with.
 
     ``run``: its id; none: a new one is named after time, ``name`` and ``seed``, and the latest of ``name``
-    and ``seed`` is gone on with. With ``run`` and ``resume`` a run that is not there begins.
+    and ``seed`` is gone on with. Raises :class:`RunError` for one that cannot be made or gone on with.
     """
+    made = [above for above in (output, *output.parents) if not above.exists()]
     if run is not None and not _NAME.fullmatch(run):
         raise RunError(
             f"run {run!r}: use letters, digits, '.', '_' and '-', at most 100, a letter or digit first"
@@ -66,22 +94,35 @@ def open_run(output: Path, name: str, seed: int, *, run: str | None = None, resu
         folder = _latest(output, f"{name}-s{seed}")
     elif run is None:
         folder = _free(output / (time.strftime("%Y%m%d-%H%M%S") + f"-{name}-s{seed}"))
-        return _hold(folder, False)
+        return _hold(folder, False, made)
     else:
         folder = output / run
     there = folder.is_dir() and any(folder.iterdir())
     if there and not resume:
         raise RunError(f"{folder} exists: go on with it (--resume), or choose another run id")
+    if resume and not folder.is_dir():
+        raise _nothing(output, folder.name)
     _make(folder)
-    return _hold(folder, there)
+    return _hold(folder, there, made)
 
 
 def open_folder(output: Path, name: str) -> Run:
     """The folder of a new run, named after time and ``name``."""
-    return _hold(_free(output / f"{time.strftime('%Y%m%d-%H%M%S')}-{name}"), False)
+    made = [above for above in (output, *output.parents) if not above.exists()]
+    return _hold(_free(output / f"{time.strftime('%Y%m%d-%H%M%S')}-{name}"), False, made)
 
 
-def _hold(folder: Path, resumed: bool) -> Run:
+def _nothing(output: Path, name: str) -> RunError:
+    """There is no such run to go on with; the one that was meant, perhaps."""
+    known = sorted((p.name for p in output.glob("*") if p.is_dir()), reverse=True) if output.is_dir() else []
+    near = difflib.get_close_matches(name, known, n=1)
+    meant = f" Did you mean {near[0]}?" if near else f" It holds {', '.join(known[:4])}." if known else ""
+    return RunError(
+        f"nothing to resume: {output} holds no run {name}; to begin it, leave --resume out.{meant}"
+    )
+
+
+def _hold(folder: Path, resumed: bool, made: Sequence[Path] = ()) -> Run:
     folder = folder.resolve()
     try:
         lock = FileLock(folder / "run")
@@ -89,7 +130,7 @@ def _hold(folder: Path, resumed: bool) -> Run:
         raise RunError(
             f"run {folder.name} is being trained already, by process {error.owner.pid or 'unknown'}"
         ) from None
-    return Run(folder.name, folder, resumed, lock)
+    return Run(folder.name, folder, resumed, lock, list(made))
 
 
 def _latest(output: Path, ending: str) -> Path:
@@ -138,13 +179,35 @@ def data_digest(tasks: Sequence[Any]) -> str:
 
 def check_same(then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """:class:`RunError` if a run would go on with something else than it began with."""
-    for key in FIXED:
-        before, after = msgspec.to_builtins(then.get(key)), msgspec.to_builtins(now.get(key))
-        if before != after:
-            raise RunError(
-                f"run {then.get('run_id')} cannot go on: {key} was {before!r} when it began "
-                f"and is {after!r}; use what it began with, or begin another run"
-            )
+    found = differences({key: then.get(key) for key in FIXED}, {key: now.get(key) for key in FIXED})
+    if found:
+        listed = "; ".join(
+            f"{key} was {before!r} when it began and is {after!r}" for key, before, after in found
+        )
+        raise RunError(
+            f"run {then.get('run_id')} cannot go on: {listed}; use what it began with, or begin another run"
+        )
+
+
+def changes(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+    """Settings that a run goes on with otherwise than its last life had them: key, then, now. What an older
+    version did not put on record is not compared.
+    """
+    known = [key for key in TOLD if key in then]
+    return differences({key: then[key] for key in known}, {key: now.get(key) for key in known})
+
+
+def differences(then: Any, now: Any, key: str = "") -> list[tuple[str, Any, Any]]:
+    """Dotted key, value then and value now of all that differs; ``None`` for what is only in one."""
+    then, now = msgspec.to_builtins(then), msgspec.to_builtins(now)
+    if isinstance(then, dict) and isinstance(now, dict):
+        inner = [*then, *(name for name in now if name not in then)]
+        return [
+            found
+            for name in inner
+            for found in differences(then.get(name), now.get(name), f"{key}.{name}" if key else str(name))
+        ]
+    return [] if then == now else [(key, then, now)]
 
 
 def say(line: str) -> None:
@@ -185,10 +248,14 @@ async def put_on_record(context: Context, info: dict[str, Any], *, resumed: bool
         context.plugins.moment("agl_run_started", run=info)
         return
     check_same(known, info)
+    changed = changes(known, info)
     await leave_behind(context.store, context.run_id)
     reports, evaluations = await take_up(context, known)
     await context.publish()
-    lives = [*known.get("resumed", []), {"time": time.time(), "first_step": context.first_step}]
+    for key, before, after in changed:
+        context.say(f"{key} was {before!r} and is {after!r} from step {context.first_step} on")
+    life = {"time": time.time(), "first_step": context.first_step}
+    lives = [*known.get("resumed", []), {**life, **({"changed": changed} if changed else {})}]
     again = {**info, "resources": context.resources, "resumed": lives, "summary": None}
     await context.store.update_run(context.run_id, again)
     context.plugins.moment("agl_run_resumed", run=info, reports=reports, evaluations=evaluations)

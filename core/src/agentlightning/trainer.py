@@ -289,6 +289,7 @@ class Trainer:
                 endpoint=serve_policy,
             )
             await put_on_record(context, self._info(context, agent), resumed=run.resumed)
+            run.begun = True
             if self._tracker_names():  # a probe that leaves nothing behind has no place to tell of
                 stack.push(say_where(folder))
             self._start_runner(context, agent, stack)
@@ -381,6 +382,10 @@ class Trainer:
             "driver": self.driver,
             "note": self.note,
             "options": self.options,
+            "select": self.select,
+            "gateway": self.gateway,
+            "quorum": self.quorum,
+            "tries": context.config,
             "python": platform.python_version(),
             "versions": versions(("agl-core", "agl-local", "agl-autogen", "torch", "openai")),
         }

@@ -31,7 +31,7 @@ from agentlightning.programs.environment import environment
 from agentlightning.programs.plan import POLICY, Plan, executable
 from agentlightning.programs.program import Processes, ProgramFailed, RewardFile
 from agentlightning.runner import Runner
-from agentlightning.runs import open_folder, open_run
+from agentlightning.runs import Run, open_folder, open_run
 from agentlightning.specs import Server
 from agentlightning.store import Store, StoreError, open_store
 from agentlightning.types import ProxyLLM, Resource, Rollout, RolloutConfig, new_id
@@ -244,7 +244,7 @@ async def open_session(plan: Plan, plugins: Plugins | None = None) -> AsyncItera
     """Everything open for ``plan``; closed in reverse, whatever happens."""
     plugins = plugins or load()
     async with AsyncExitStack() as stack:
-        run_id, folder, place = _place(plan, stack)
+        run, run_id, folder, place = _place(plan, stack)
         store = open_store(place, plugins=plugins)
         stack.push_async_callback(store.close)
         keys = Keys.from_env()
@@ -258,6 +258,8 @@ async def open_session(plan: Plan, plugins: Plugins | None = None) -> AsyncItera
         published = await store.add_resources({POLICY: ProxyLLM(endpoint=gateway.url, model=POLICY)})
         works = _Works()
         runner = Runner(works, store, gate=gateway, plugins=plugins, run_id=run_id)
+        if run is not None:
+            run.begun = True
         yield Session(
             plan=plan,
             run_id=run_id,
@@ -274,17 +276,17 @@ async def open_session(plan: Plan, plugins: Plugins | None = None) -> AsyncItera
         )
 
 
-def _place(plan: Plan, stack: AsyncExitStack) -> tuple[str, Path | None, str]:
-    """Run id, run folder and store. With a store elsewhere there is no folder."""
+def _place(plan: Plan, stack: AsyncExitStack) -> tuple[Run | None, str, Path | None, str]:
+    """The run with its id, its folder, and its store. With a store elsewhere there is no folder."""
     if plan.store is not None:
-        return plan.run_id or new_id("run"), None, plan.store
+        return None, plan.run_id or new_id("run"), None, plan.store
     run = (
         open_folder(plan.output, plan.name)
         if plan.run_id is None
         else open_run(plan.output, plan.name, 0, run=plan.run_id)
     )
     stack.callback(run.close)
-    return run.run_id, run.folder, str(run.folder / "store.sqlite")
+    return run, run.run_id, run.folder, str(run.folder / "store.sqlite")
 
 
 async def _upstream(plan: Plan, plugins: Plugins, stack: AsyncExitStack) -> Upstream:
