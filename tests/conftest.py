@@ -18,6 +18,8 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from agentlightning import log_limit
+
 settings.register_profile("suite", deadline=None)  # a slow machine is no fault of what is tested
 settings.load_profile("suite")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # read by torch when it is first imported; tests are tiny
@@ -84,6 +86,12 @@ def clean_environment(
     plugins = sys.modules.get("agentlightning.plugins")
     if plugins is not None:
         plugins.load.cache_clear()
+
+
+@pytest.fixture(autouse=True)
+def every_fault_is_logged() -> None:
+    """A fault that an earlier test has logged is logged again."""
+    log_limit.LIMIT.forget()
 
 
 @pytest.fixture(autouse=True)

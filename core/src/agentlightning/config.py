@@ -178,6 +178,15 @@ class BackendSection(_Section):
         return self
 
 
+class GatewaySection(_Section):
+    """Where the gateway listens; see :mod:`agentlightning.gateway.listen`."""
+
+    listen: str | None = None
+    """``host``, ``host:port`` or ``[host]:port``; none: a free port of 127.0.0.1."""
+    advertise: str | None = None
+    """URL that agents are told instead, e.g. ``http://10.0.0.5``; without a port, the one that was bound."""
+
+
 class RunConfig(_Section):
     """A whole run."""
 
@@ -185,6 +194,7 @@ class RunConfig(_Section):
     training: TrainingSection = TrainingSection()
     environment: EnvironmentSection = EnvironmentSection()
     backend: BackendSection
+    gateway: GatewaySection = GatewaySection()
     output: str = "runs"
     store: str | None = None
     """File, folder or URL of the store; none: a SQLite file in the run's folder."""

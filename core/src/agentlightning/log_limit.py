@@ -46,6 +46,11 @@ class LimitRepeats(logging.Filter):
         self._logged: dict[tuple[object, ...], float] = {}
         self._held_back: Counter[tuple[object, ...]] = Counter()
 
+    def forget(self) -> None:
+        """Log the next record of each kind."""
+        self._logged.clear()
+        self._held_back.clear()
+
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether the record is logged; it may become shorter."""
         error = record.exc_info[1] if record.exc_info else None
@@ -68,10 +73,10 @@ class LimitRepeats(logging.Filter):
         return True
 
 
-_LIMIT: Final = LimitRepeats()
+LIMIT: Final = LimitRepeats()
 
 
 def limit() -> None:
     """Limit the repeating loggers of this process; again does no harm."""
     for name in (*FOREIGN, *OURS):
-        logging.getLogger(name).addFilter(_LIMIT)
+        logging.getLogger(name).addFilter(LIMIT)

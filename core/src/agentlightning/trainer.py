@@ -27,6 +27,7 @@ from agentlightning.algorithms.verl import VERL
 from agentlightning.capture.sessions import capturing_for
 from agentlightning.converters.selection import selection
 from agentlightning.gateway import Gateway
+from agentlightning.gateway.listen import read_listen
 from agentlightning.keys import Keys
 from agentlightning.plugins import Plugins, load as load_plugins, pick
 from agentlightning.runner import Runner
@@ -63,6 +64,8 @@ class Trainer:
     (:mod:`agentlightning.algorithms.quorum`). ``ahead``: later steps whose rollouts are under way while a
     step is trained. ``refill``: further batches a step may take until ``batch_size`` groups have a spread.
 
+    ``listen``: where the gateway listens (``host:port``; default: a free port of 127.0.0.1), ``advertise``:
+    the URL that runners on other machines reach it at (:mod:`agentlightning.gateway.listen`).
     ``gateway``: settings of the trained policy's route (``over_length``, ``reserve``, ``max_len``,
     ``reasoning``). ``headroom``: scripted policies, each ``tasks -> script`` of a ScriptedModelServer.
 
@@ -91,6 +94,8 @@ class Trainer:
         max_attempts: int = ATTEMPTS,
         select: str | list[str] | None = None,
         gateway: Mapping[str, Any] | None = None,
+        listen: str | None = None,
+        advertise: str | None = None,
         adapters: str | Sequence[str] = (),
         headroom: dict[str, Callable[..., Any]] | None = None,
         headroom_tasks: int = 100,
@@ -132,6 +137,7 @@ class Trainer:
         self.max_attempts = max_attempts
         self.select = select
         self.gateway = dict(gateway or {})
+        self.listen = read_listen(listen, advertise)
         self.adapters = listed(adapters)
         self.headroom = headroom or {}
         self.headroom_tasks = headroom_tasks
@@ -261,7 +267,8 @@ class Trainer:
                 on_call=_call_recorded(plugins),
             )
             stack.push_async_callback(gateway.stop)
-            await gateway.start()
+            place = self.listen
+            await gateway.start(place.host, place.port, allow_remote=place.remote, advertise=place.advertise)
             stack.enter_context(capturing_for(self.tracer, instrumentors(self.plugins, self.adapters)))
             driver = await self._serve(served, gateway, stack) if serve_policy else None
             await serve_scripted(self.headroom, val, gateway, stack, served.names)

@@ -71,6 +71,8 @@ def trainer_from(
         max_attempts=config.agent.max_attempts,
         select=config.agent.select,
         gateway=config.backend.model_dump(include={"over_length", "reserve", "max_len", "reasoning"}),
+        listen=config.gateway.listen,
+        advertise=config.gateway.advertise,
         adapters=[config.agent.type] if config.agent.type else [],
         headroom={
             name: resolve(target, f"environment.headroom.{name}")

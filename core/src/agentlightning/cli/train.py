@@ -20,6 +20,12 @@ def register(app: typer.Typer) -> None:
         resume: Annotated[
             bool, typer.Option("--resume", help="Go on with --run, or the latest run of this agent and seed.")
         ] = False,
+        listen: Annotated[
+            str | None, typer.Option(help="host:port of the gateway, instead of gateway.listen.")
+        ] = None,
+        advertise: Annotated[
+            str | None, typer.Option(help="URL of the gateway for runners on other machines.")
+        ] = None,
         sets: Annotated[
             list[str] | None, typer.Option("--set", help="key=value, e.g. training.batch_size=4.")
         ] = None,
@@ -29,8 +35,14 @@ def register(app: typer.Typer) -> None:
         """
         from agentlightning.cli.run import last_line, read, trainer_from
 
+        direct = {
+            "training__seed": seed,
+            "training__steps": steps,
+            "gateway__listen": listen,
+            "gateway__advertise": advertise,
+        }
         trainer, agent, train_tasks, val_tasks = trainer_from(
-            read(config, sets, training__seed=seed, training__steps=steps), run=run, resume=resume
+            read(config, sets, **direct), run=run, resume=resume
         )
         summary = trainer.fit(agent, train_tasks, val_tasks)
         keys = (

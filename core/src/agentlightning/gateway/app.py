@@ -23,6 +23,7 @@ from agentlightning.gateway.forward import Forwarder, Limits
 from agentlightning.gateway.gate import Gate
 from agentlightning.gateway.handle import Handler
 from agentlightning.gateway.identity import identify
+from agentlightning.gateway.listen import Listen
 from agentlightning.gateway.metrics import Metrics
 from agentlightning.gateway.route import Routes, Upstream
 from agentlightning.gateway.sampling import SamplingPolicy
@@ -160,8 +161,16 @@ class Gateway:
         app.on_cleanup.append(self._cleanup)
         return app
 
-    async def start(self, host: str = "127.0.0.1", port: int = 0, *, allow_remote: bool = False) -> str:
-        """Serve, and return the base URL (``http://host:port/v1``).
+    async def start(
+        self,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        *,
+        allow_remote: bool = False,
+        advertise: str | None = None,
+    ) -> str:
+        """Serve, and return the base URL that agents are told (``http://host:port/v1``; see
+        :mod:`~agentlightning.gateway.listen` for ``advertise``).
 
         A host that others can reach is refused unless ``allow_remote``, for the traffic is not encrypted, and
         unless the keys' secret is one that was given (``AGL_SECRET``).
@@ -189,8 +198,7 @@ class Gateway:
             await runner.cleanup()
             raise
         self._runner = runner
-        where = f"[{host}]" if ":" in host else host
-        self._url = f"http://{where}:{runner.addresses[0][1]}/v1"
+        self._url = Listen(host, port, advertise).url(runner.addresses[0][1])
         return self._url
 
     @property

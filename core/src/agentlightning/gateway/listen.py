@@ -1,0 +1,77 @@
+"""Where the gateway listens, and the address that agents are told.
+
+By default both are loopback: agents run on this machine. Runners on other machines need an interface that
+they can reach. Invariant: an interface that others can reach is bound only where attempts' keys are made with
+a secret that was chosen (``AGL_SECRET``), which those runners need anyway.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from agentlightning.loopback import check_interface, is_loopback
+from agentlightning.types import UsageError
+
+WILDCARDS = ("0.0.0.0", "::")
+
+
+@dataclass(frozen=True, slots=True)
+class Listen:
+    """``host`` and ``port`` (0: a free one) to bind; ``advertise``: the URL that agents are told instead of
+    these, without a path.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    advertise: str | None = None
+
+    @property
+    def remote(self) -> bool:
+        """Whether other machines may reach it."""
+        return not is_loopback(self.host)
+
+    def url(self, port: int) -> str:
+        """The base URL that agents are told, once ``port`` is bound."""
+        if self.advertise is None:
+            return f"http://{f'[{self.host}]' if ':' in self.host else self.host}:{port}/v1"
+        told = urlsplit(self.advertise)
+        known = told.port is not None or told.scheme == "https"
+        return f"{told.scheme}://{told.netloc}{'' if known else f':{port}'}/v1"
+
+
+def read_listen(listen: str | None = None, advertise: str | None = None) -> Listen:
+    """``listen``: ``host``, ``host:port`` or ``[host]:port``; ``advertise``: ``http(s)://host[:port]``.
+    :class:`UsageError` says what is wrong, before anything is bound.
+    """
+    host, port = _place(listen or "127.0.0.1")
+    if advertise is not None:
+        _check_url(advertise)
+    check_interface("the gateway", host, guarded=bool(os.environ.get("AGL_SECRET")), variable="AGL_SECRET")
+    if host in WILDCARDS and advertise is None:
+        raise UsageError(
+            f"gateway.listen: {host} is every interface, and no address for agents: name one with "
+            "gateway.advertise, e.g. http://10.0.0.5"
+        )
+    return Listen(host, port, advertise)
+
+
+def _place(text: str) -> tuple[str, int]:
+    host, colon, port = text.rpartition(":")
+    if not colon or text.endswith("]") or (":" in host and not host.startswith("[")):
+        host, port = text, "0"  # no port, perhaps a bare IPv6 address
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not port.isascii() or not port.isdigit() or int(port) > 65_535:
+        raise UsageError(f"gateway.listen: {text!r} is no host, host:port or [host]:port")
+    return host, int(port)
+
+
+def _check_url(advertise: str) -> None:
+    try:
+        told = urlsplit(advertise)
+        good = told.scheme in ("http", "https") and bool(told.hostname) and told.port != 0
+    except ValueError:
+        good = False
+    if not good or told.path not in ("", "/") or told.query or told.fragment or told.username:
+        raise UsageError(f"gateway.advertise: {advertise!r} must be http(s)://host or http(s)://host:port")
