@@ -191,8 +191,11 @@ class Trainer:
                 "total_seconds": round(time.perf_counter() - began, 3),
                 "accounts": await context.accounts(),
             }
+            exported = None
             if context.driver is not None and self.steps:
-                summary["policy"] = str(await context.driver.export(context.folder / "policy"))
+                exported = await context.driver.export(context.folder / "policy")
+                summary["policy"] = str(exported)
+            summary["chain"] = await context.journal.end(summary, exported)
             await context.store.update_run(context.run_id, {"summary": summary})
             context.plugins.moment("agl_run_finished", summary=summary)
         return summary

@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from agentlightning.algorithms.evaluate import evaluate
+from agentlightning.algorithms.journal import Journal
 from agentlightning.algorithms.together import Together
 from agentlightning.capture import COUNTS
 from agentlightning.credit.trainable import Versions
@@ -60,6 +61,8 @@ class Context:
     """What the algorithm had kept in the checkpoint of ``first_step``."""
     known: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Batch → an evaluation that was made, and the version it was made of."""
+    journal: Journal = field(init=False)
+    """What goes into the run's chain."""
     runner: asyncio.Task[None] | None = None
     """The runner in the background; if it dies, the run must not wait for its rollouts."""
     ended: Counter[str] = field(default_factory=Counter)
@@ -77,6 +80,9 @@ class Context:
     """What agents are given beside the policy."""
     endpoint: bool = True
     """Whether agents are given the policy as ``llm``; not where the user's own algorithm trains none."""
+
+    def __post_init__(self) -> None:
+        self.journal = Journal(self.store, self.run_id, self.folder)
 
     @property
     def versions(self) -> Versions:
@@ -123,7 +129,7 @@ class Context:
         version = self.driver.version if self.driver else 0
         if (known := self.known.get(batch)) and _stands(known, name, policy, version):
             return msgspec.convert(known["evaluation"], Evaluation)
-        evaluation = await self.guard(
+        evaluation, records = await self.guard(
             evaluate(
                 self.store,
                 tasks,
@@ -137,7 +143,9 @@ class Context:
                 mode=mode,
             )
         )
-        self.known[batch] = {"version": version, "evaluation": evaluation.model_dump()}
+        entry = {"version": version, "evaluation": evaluation.model_dump()}
+        await self.journal.evaluation(batch, entry, records)
+        self.known[batch] = entry
         await self.store.update_run(self.run_id, {"evaluations": self.known})
         self.plugins.moment("agl_evaluated", evaluation=evaluation)
         return evaluation

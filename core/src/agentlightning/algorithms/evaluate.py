@@ -38,7 +38,8 @@ def interval(rewards: Sequence[float]) -> tuple[float, float] | None:
     if all(r in (0.0, 1.0) for r in rewards):
         centre = (mean + Z95**2 / (2 * n)) / (1 + Z95**2 / n)
         half = Z95 * math.sqrt(mean * (1 - mean) / n + Z95**2 / (4 * n * n)) / (1 + Z95**2 / n)
-        return (max(0.0, centre - half), min(1.0, centre + half))
+        # A mean of 0 or 1 is an end of its interval; in floats that end can fall short of it by a last bit.
+        return (max(0.0, min(mean, centre - half)), min(1.0, max(mean, centre + half)))
     if n == 1:
         return None
     variance = math.fsum((r - mean) ** 2 for r in rewards) / (n - 1)
@@ -58,9 +59,9 @@ async def evaluate(
     greedy: bool = True,
     config: RolloutConfig | None = None,
     mode: Mode = "val",
-) -> Evaluation:
-    """Run every task once and average the rewards. ``batch`` names the rollouts; once in a run. ``config``:
-    how each is tried.
+) -> tuple[Evaluation, list[Record]]:
+    """Run every task once and average the rewards: the evaluation, and the records it was made of. ``batch``
+    names the rollouts; once in a run. ``config``: how each is tried.
 
     A rollout that failed or emitted no reward counts as 0 *here*, because an agent that breaks has solved
     nothing; how many did is in ``failed``. (In training such a rollout is left out instead.)
@@ -87,7 +88,7 @@ async def evaluate(
         raise NothingRewarded(
             f"evaluation {name!r}: none of {evaluation.n} rollouts got a reward: {reasons(records)}"
         )
-    return evaluation
+    return evaluation, records
 
 
 def reasons(records: Sequence[Record]) -> str:

@@ -330,12 +330,13 @@ class RLJob:
         if isinstance(self._versions, Mapping):
             report.versions = dict(self._versions)
         report.terms_digest = terms_digest(self.recipe, self.rl.failure)
-        await self.context.store.add_step(report, self._seals[report.policy])
+        await self.context.journal.step(report, self._seals[report.policy])
         self.totals.count(report, several=isinstance(self._versions, Mapping))
         self.context.plugins.moment("agl_policy_updated", report=report)
 
     async def saved(self, folder: Path, step: int) -> None:
-        """Tell hooks of a checkpoint."""
+        """Put a checkpoint into the run's chain, and tell hooks of it."""
+        await self.context.journal.checkpoint(folder)
         self.context.plugins.moment("agl_checkpoint_saved", folder=folder, step=step)
 
     # -------------------------------------------------------------------------------------- evaluation

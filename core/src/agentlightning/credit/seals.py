@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
+from types import MappingProxyType
+from typing import Any
 
+from agentlightning.credit.chain import canonical, plain
 from agentlightning.credit.digest import in_order, int_bytes, real_bytes, text_bytes
 from agentlightning.credit.failure import failure_of
 from agentlightning.credit.rewards import resolve
@@ -30,32 +33,38 @@ def seal(
     ledgers = {ledger.rollout_id: ledger for ledger in batch.ledgers}
     out: list[Seal] = []
     for record in records:
-        rollout_id = record.rollout.rollout_id
-        mine = rows.get(rollout_id, [])
-        ledger = ledgers[rollout_id]
-        out.append(
-            Seal(
-                run_id=run_id,
-                step=step,
-                rollout_id=rollout_id,
-                policy=policy,
-                attempt_id=record.attempt.attempt_id if record.attempt else None,
-                version=version,
-                status=str(record.rollout.status),
-                reward=resolve(record).final,
-                failure=failure_of(record) or "",
-                calls=len(record.calls),
-                calls_digest=_digest(part for call in record.calls for part in _call(call)),
-                rewards_digest=_digest(part for reward in record.rewards for part in _reward(reward)),
-                inputs={name: _digest([_json(value)]) for name, value in _inputs(record).items()},
-                rows=len(mine),
-                tokens_digest=_digest(part for row in mine for part in _tokens(row)),
-                advantages_digest=_digest(real_bytes(row.advantages) for row in mine),
-                weights_digest=_digest(real_bytes(row.weights) for row in mine),
-                ledger={"made": ledger.made, "trained": ledger.trained, **ledger.out},
-            )
-        )
+        mine = rows.get(record.rollout.rollout_id, [])
+        ledger = ledgers[record.rollout.rollout_id]
+        one = seal_record(record, run_id=run_id, step=step, policy=policy, version=version)
+        one.rows = len(mine)
+        one.tokens_digest = _digest(part for row in mine for part in _tokens(row))
+        one.advantages_digest = _digest(real_bytes(row.advantages) for row in mine)
+        one.weights_digest = _digest(real_bytes(row.weights) for row in mine)
+        one.ledger = {"made": ledger.made, "trained": ledger.trained, **ledger.out}
+        out.append(one)
     return out
+
+
+def seal_record(record: Record, *, run_id: str, step: int, policy: str, version: int | None) -> Seal:
+    """The seal of what a rollout was, without rows: all that there is to seal of an evaluation's."""
+    parts = {call.call_id: parts_of(call) for call in record.calls}
+    inputs = {**_inputs(record), "content": [[name, held] for name, held in parts.items()]}
+    return Seal(
+        run_id=run_id,
+        step=step,
+        rollout_id=record.rollout.rollout_id,
+        policy=policy,
+        attempt_id=record.attempt.attempt_id if record.attempt else None,
+        version=version,
+        status=str(record.rollout.status),
+        reward=resolve(record).final,
+        failure=failure_of(record) or "",
+        calls=len(record.calls),
+        calls_digest=_digest(part for call in record.calls for part in _call(call)),
+        parts={name: _short(held) for name, held in parts.items()},
+        rewards_digest=_digest(part for reward in record.rewards for part in _reward(reward)),
+        inputs={name: _digest([_json(value)]) for name, value in inputs.items()},
+    )
 
 
 def _digest(parts: Iterable[bytes]) -> str:
@@ -81,7 +90,62 @@ def _inputs(record: Record) -> dict[str, object]:
         "group": [rollout.group_id, rollout.task_id, rollout.sample],
         "supplied": attempt.metadata.get(SUPPLIED) if attempt else None,
         "wire": [[span.span_id, span.trace_id, span.status, _seen(span)] for span in record.wire],
+        "rollout": {k: v for k, v in plain(rollout).items() if k not in _ELSEWHERE},
+        "execution": _execution(record),
     }
+
+
+_ELSEWHERE = frozenset({"status", "group_id", "task_id", "sample"})
+"""Fields of a rollout that are compared by themselves."""
+_PASSING = frozenset({"last_heartbeat_time", "status"})
+"""Fields of an attempt that say how it went on its way."""
+
+
+def _execution(record: Record) -> dict[str, object] | None:
+    """Facts of a settled attempt; ``None`` for a cancelled rollout, whose attempt may end after it."""
+    if record.attempt is None or record.rollout.status not in ("succeeded", "failed"):
+        return None
+    return {name: held for name, held in plain(record.attempt).items() if name not in _PASSING}
+
+
+PARTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "token ids": ("prompt_ids", "response_ids"),
+        "logprobs": ("logprobs",),
+        "policy version": ("policy", "policy_version"),
+        "tags": ("tags",),
+        "sampling": ("sampling", "allowed"),
+        "request": ("request", "asked", "model"),
+        "response": ("response", "finish_reason", "error"),
+        "usage": ("prompt_tokens", "completion_tokens"),
+        "times": ("start_time", "end_time"),
+    }
+)
+"""Part of a call → its fields; all others are its ``identity or fate``."""
+REST = "identity or fate"
+_NAMED = frozenset(name for names in PARTS.values() for name in names)
+_OTHERS = tuple(name for name in Call.__struct_fields__ if name not in _NAMED)
+
+
+def parts_of(call: Call) -> dict[str, str]:
+    """A digest of each part of a call, by which it is said what of it was changed."""
+    fields = {**PARTS, REST: _OTHERS}
+    return {
+        part: _digest(_field(name, getattr(call, name)) for name in names) for part, names in fields.items()
+    }
+
+
+def _field(name: str, value: Any) -> bytes:
+    """A field of a call as bytes; ids and logprobs, of which there are many, without a detour by text."""
+    if value is None:
+        return b"-"
+    if name in ("prompt_ids", "response_ids"):
+        return int_bytes(value)
+    return real_bytes(value) if name == "logprobs" else canonical(value)
+
+
+def _short(parts: Mapping[str, str]) -> dict[str, str]:
+    return {part: value[:12] for part, value in parts.items()}
 
 
 def _seen(span: Span) -> dict[str, object]:

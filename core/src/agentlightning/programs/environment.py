@@ -15,7 +15,7 @@ from agentlightning.child.settings import Settings
 from agentlightning.keys import CONTEXT_KEY
 
 BOOTSTRAP = Path(child.__file__).parent / "bootstrap"
-SECRETS = ("AGL_SECRET", "AGL_TOKEN")
+SECRETS = ("AGL_SECRET", "AGL_TOKEN", "AGL_SEAL_KEY")
 """Of the run: never the program's."""
 _PROXIES = ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
 _OWN = ("127.0.0.1", "localhost")

@@ -44,7 +44,7 @@ START_LIMIT = 120.0
 """Seconds a worker has to import the agent."""
 LAST_WORDS = 1.0
 """Seconds in which what a dead worker had sent is read."""
-SECRETS = ("AGL_SECRET", "AGL_TOKEN")
+SECRETS = ("AGL_SECRET", "AGL_TOKEN", "AGL_SEAL_KEY")
 """Environment variables that workers, which run the agent's code, are not given."""
 Sink = Callable[[Span], None]
 

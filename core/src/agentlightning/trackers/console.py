@@ -149,6 +149,10 @@ class ConsoleTracker:
             said = Text.assemble(("counted", "yellow"), f" {who}: {listed}")
             self.console.print(said, highlight=False, soft_wrap=True)
         self.console.print(Text(f"Files: {self.folder}"), highlight=False, soft_wrap=True)
+        if chain := summary.get("chain"):
+            signed = "signed with AGL_SEAL_KEY" if chain["signed"] else "not signed"
+            said = f"Chain: {chain['head']} ({chain['links']} links, {signed})"
+            self.console.print(Text(said), highlight=False, soft_wrap=True)
 
     def close(self) -> None:
         """Give the terminal back, also in the middle of a run."""

@@ -110,10 +110,14 @@ class Seal(Model):
     calls: int = 0
     calls_digest: str = ""
     """Of every recorded call: ids, logprobs, version, tags, masks, fate."""
+    parts: dict[str, dict[str, str]] = {}
+    """Call id → part of the call (ids, logprobs, tags, request, …) → a short digest of it."""
     rewards_digest: str = ""
     inputs: dict[str, str] = {}
-    """What else credit read, as digests: ``attempts`` (the ones before), ``group`` (its place in it),
-    ``supplied`` (what its agent's own record names) and ``wire`` (what the agent's process saw)."""
+    """What else there was, as digests: ``attempts`` (the ones before), ``group`` (its place in it),
+    ``supplied`` (what its agent's own record names), ``wire`` (what the agent's process saw), ``content``
+    (the calls whole, with their texts), ``rollout`` and ``execution`` (all other facts of rollout and
+    attempt)."""
     rows: int = 0
     tokens_digest: str = ""
     """Of the rows' ids, masks, behaviour logprobs and versions."""

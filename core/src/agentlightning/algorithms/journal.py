@@ -1,0 +1,133 @@
+"""The journal: writes a run's chain as the run goes (:mod:`agentlightning.credit.chain`).
+
+Invariants: a step and its link are in the store together or not at all; links are only added. A run that is
+gone on with says so by a link of its own, and what it makes again has later links.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from agentlightning.credit.chain import KEY, digest, link, plain
+from agentlightning.credit.seals import seal_record
+from agentlightning.store.base import Store
+from agentlightning.store.pages import pages
+from agentlightning.types import Link, Record, Seal, StepReport
+
+HASHERS = 8
+"""Files that are hashed at a time."""
+PASSING = frozenset({"summary", "evaluations", "resumed"})
+"""Entries of a run's record that grow as it goes; each of them has links of its own."""
+
+
+class Journal:
+    """Of the run ``run_id``, whose files lie in ``folder``. ``key``: what signs it; ``AGL_SEAL_KEY``."""
+
+    def __init__(self, store: Store, run_id: str, folder: Path, key: str | None = None) -> None:
+        self.store = store
+        self.run_id = run_id
+        self.folder = folder
+        self.key = key or os.environ.get(KEY) or None
+        self.last: Link | None = None
+        self._checkpoints: set[str] = set()
+        """Those that have a link."""
+        self._turn = asyncio.Lock()
+
+    async def begin(self, info: Mapping[str, Any]) -> None:
+        """The first link: what the run was begun with."""
+        await self._add("begin", self.run_id, {"info": _fixed(info)})
+
+    async def resume(self, info: Mapping[str, Any], first_step: int, evaluations: Sequence[str]) -> None:
+        """Go on behind the last link: with what, from which step, and which evaluations stand. Checkpoints
+        without a link (the run ended before it was written) get theirs.
+        """
+        async for page in pages(self.store.query_links, self.run_id):
+            self._checkpoints |= {one.name for one in page if one.kind == "checkpoint"}
+            self.last = page[-1]
+        body = {"info": _fixed(info), "first_step": first_step, "evaluations": list(evaluations)}
+        await self._add("resume", self.run_id, body)
+        for folder in checkpoints_in(self.folder):
+            if self._name(folder) not in self._checkpoints:
+                await self.checkpoint(folder)
+
+    async def step(self, report: StepReport, seals: Sequence[Seal]) -> None:
+        """Put a step on record: its report, its seals and its link."""
+        body = {
+            "report": plain(report),
+            "seals": [[seal.rollout_id, digest(seal)] for seal in seals],
+        }
+        async with self._turn:
+            made = self._next("step", f"{report.step}/{report.policy}", body)
+            await self.store.add_step(report, seals, link=made)
+            self.last = made
+
+    async def evaluation(self, batch: str, entry: Mapping[str, Any], records: Sequence[Record]) -> None:
+        """An evaluation as it goes on record, with the seals of its rollouts."""
+        version = entry.get("version")
+        seals = [
+            seal_record(record, run_id=self.run_id, step=-1, policy=batch, version=version)
+            for record in records
+        ]
+        await self._add("evaluation", batch, plain(entry), seals)
+
+    async def checkpoint(self, folder: Path) -> None:
+        """A checkpoint that lies complete in ``folder``: the digest of each of its files."""
+        name = self._name(folder)
+        files = await asyncio.to_thread(file_digests, folder)
+        await self._add("checkpoint", name, {"files": files})
+        self._checkpoints.add(name)
+
+    async def end(self, summary: Mapping[str, Any], policy: Path | None) -> dict[str, Any]:
+        """The last link: the summary and the exported policy. What the summary then says of the chain."""
+        files = await asyncio.to_thread(file_digests, policy) if policy is not None else None
+        await self._add("end", self.run_id, {"summary": plain(summary), "policy": files})
+        assert self.last is not None
+        return {
+            "head": self.last.head,
+            "links": self.last.number + 1,
+            "signed": self.last.mac is not None,
+        }
+
+    async def _add(self, kind: str, name: str, body: Mapping[str, Any], seals: Sequence[Seal] = ()) -> None:
+        async with self._turn:
+            made = self._next(kind, name, body, seals)
+            await self.store.add_link(made)
+            self.last = made
+
+    def _next(self, kind: str, name: str, body: Mapping[str, Any], seals: Sequence[Seal] = ()) -> Link:
+        return link(self.run_id, kind, name, body, after=self.last, seals=seals, key=self.key)
+
+    def _name(self, folder: Path) -> str:
+        """A folder as the chain calls it: the run's folder may be moved."""
+        folder, home = folder.resolve(), self.folder.resolve()
+        return folder.relative_to(home).as_posix() if folder.is_relative_to(home) else str(folder)
+
+
+def checkpoints_in(folder: Path) -> list[Path]:
+    """The folders of a run's checkpoints, of all its policies."""
+    found = [*folder.glob("checkpoints/*"), *folder.glob("policies/*/checkpoints/*")]
+    return sorted(path for path in found if path.is_dir() and not path.name.startswith("."))
+
+
+def file_digests(folder: Path) -> dict[str, str]:
+    """sha256 of every file below ``folder``, by its path there."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    with ThreadPoolExecutor(HASHERS, thread_name_prefix="hash") as pool:
+        hashes = pool.map(_sha256, files)
+        return {path.relative_to(folder).as_posix(): found for path, found in zip(files, hashes, strict=True)}
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _fixed(info: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = plain({key: value for key, value in info.items() if key not in PASSING})
+    return found

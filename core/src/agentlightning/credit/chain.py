@@ -1,0 +1,100 @@
+"""The chain of a run: every record of it as a link that is bound to all links before it.
+
+``head = sha256(run, number, kind, name, body, seals, head of the link before)``. Whoever changes, removes,
+adds or exchanges a link must make every later head anew, and with a key (``AGL_SEAL_KEY``) cannot. What
+cannot be told without a key: a chain that was rebuilt whole, unless its head was kept elsewhere.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from agentlightning.types import Link, Seal
+
+KEY = "AGL_SEAL_KEY"
+"""Environment variable with the key that signs a run's chain."""
+_EXACT = 2.0**53
+
+
+def link(
+    run_id: str,
+    kind: Any,
+    name: str,
+    body: Mapping[str, Any],
+    *,
+    after: Link | None,
+    seals: Sequence[Seal] = (),
+    key: str | None = None,
+) -> Link:
+    """The link that follows ``after`` (``None``: the first), signed if there is a ``key``."""
+    made = Link(
+        run_id=run_id,
+        number=after.number + 1 if after else 0,
+        kind=kind,
+        name=name,
+        body=dict(body),
+        seals=list(seals),
+        previous=after.head if after else "",
+    )
+    made.head = head_of(made)
+    made.mac = sign(made.head, key) if key else None
+    return made
+
+
+def head_of(link: Link) -> str:
+    """What the head of a link must be: sha256 over all that it holds."""
+    held = [link.run_id, link.number, link.kind, link.name, link.body, link.seals, link.previous]
+    return hashlib.sha256(canonical(held)).hexdigest()
+
+
+def sign(head: str, key: str) -> str:
+    """HMAC-SHA256 of a head."""
+    return hmac.new(key.encode(), head.encode(), hashlib.sha256).hexdigest()
+
+
+def signed_by(link: Link, key: str) -> bool:
+    """Whether the link bears the signature of ``key``."""
+    return link.mac is not None and hmac.compare_digest(link.mac, sign(link.head, key))
+
+
+def digest(value: Any) -> str:
+    """32 hex digits over a value, as :func:`canonical` writes it."""
+    return hashlib.blake2b(canonical(value), digest_size=16).hexdigest()
+
+
+def canonical(value: Any) -> bytes:
+    """One text for equal values, whatever store or file they have passed through."""
+    return json.dumps(plain(value), sort_keys=True, separators=(",", ":")).encode()
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON has it: records without the fields that have their defaults (so that a later version's
+    new field changes no digest), whole floats as integers, what JSON has no word for as text.
+    """
+    if isinstance(value, msgspec.Struct):
+        return {
+            field.name: plain(held)
+            for field in msgspec.structs.fields(value)
+            if (held := getattr(value, field.name)) != _default(field)
+        }
+    if isinstance(value, Mapping):
+        return {str(key): plain(held) for key, held in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(held) for held in value]
+    if isinstance(value, float):
+        return int(value) if value.is_integer() and abs(value) < _EXACT else value
+    if isinstance(value, str):
+        return str(value)
+    return value if value is None or isinstance(value, bool | int) else str(value)
+
+
+def _default(field: msgspec.structs.FieldInfo) -> Any:
+    if field.default_factory is not msgspec.NODEFAULT:
+        return field.default_factory()
+    return field.default
