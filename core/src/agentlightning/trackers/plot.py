@@ -65,7 +65,7 @@ class PlotTracker:
             from matplotlib.backends.backend_agg import FigureCanvasAgg
             from matplotlib.figure import Figure
         except ImportError:
-            log.warning("no curve.png: matplotlib is not installed; pip install 'agl-core[plot]'")
+            log.warning("no curve.png: matplotlib is not installed; pip install matplotlib")
             return
         figure = Figure(figsize=(8, 4.5), dpi=120, layout="constrained")
         FigureCanvasAgg(figure)

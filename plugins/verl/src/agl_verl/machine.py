@@ -32,7 +32,7 @@ def facts(options: Mapping[str, Any]) -> dict[str, str]:
     if missing := [name for name, there in found.items() if there is None]:
         raise OptionError(
             f"backend.options.python: {o.python} has no {', '.join(missing)}: make an environment that has "
-            "with `scripts/environment verl`, or pip install 'agl-verl[cpu]'; for GPUs: scripts/setup_gpu.sh"
+            "with `scripts/environment verl`; for GPUs: scripts/setup_gpu.sh"
         )
     about = {"device": o.device, "ranks": str(o.ranks), "engine": o.engine}
     return {**about, **{name: str(there) for name, there in found.items()}}

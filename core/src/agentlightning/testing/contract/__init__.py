@@ -2,8 +2,8 @@
 
 Inherit :class:`AdapterContract` in a test module, say how the framework's agents are built, and pytest runs
 them against the scripted model server and compares every call with the server's log. Needs
-``pip install "agl-core[testing]"`` and pytest's setting ``asyncio_mode = "auto"``; pytest is imported here
-and nowhere else in the package.
+``pip install "./core[testing]"`` in a checkout and pytest's setting ``asyncio_mode = "auto"``; pytest is
+imported here and nowhere else in the package.
 """
 
 from __future__ import annotations

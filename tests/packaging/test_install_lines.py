@@ -1,0 +1,139 @@
+"""Install commands of README, docs and messages: each brings every part of the suite that it needs.
+
+`make install-lines` runs them in empty environments; this reads them, and tests the reader.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from agentlightning.suite import CHECKOUT, install_line
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = ROOT / "scripts" / "install_lines.py"
+
+
+def script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("install_lines", SCRIPT)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["install_lines"] = module  # its NamedTuples look there
+    spec.loader.exec_module(module)
+    return module
+
+
+READER = script()
+LINES = READER.lines()
+
+
+def test_the_commands_of_the_pages_and_the_messages_are_found() -> None:
+    places = {line.where for line in LINES}
+    assert {"README.md", "core/README.md", "plugins/local/README.md", "docs/write-an-adapter.md"} <= places
+    assert {f"adapters/{name}/README.md" for name in CHECKOUT["adapter"]} <= places
+    assert len([line for line in LINES if not READER.left_out(line)]) >= 12
+
+
+@pytest.mark.parametrize("line", LINES, ids=lambda line: f"{line.where}: {line.text}"[:80])
+def test_a_command_brings_all_that_it_needs_of_the_suite(line: Any) -> None:
+    assert READER.missing(line.text) == []
+
+
+def test_nothing_is_left_out_that_is_not_there() -> None:
+    assert {line.where for line in LINES if READER.left_out(line)} == set(READER.LEFT_OUT)
+
+
+@pytest.mark.parametrize("name", sorted(CHECKOUT["adapter"]))
+def test_an_adapters_page_says_what_a_message_would(name: str) -> None:
+    assert f"`{install_line('adapter', name)}`" in (ROOT / "adapters" / name / "README.md").read_text()
+
+
+def test_every_adapter_and_driver_of_the_checkout_has_a_line() -> None:
+    assert {path.parent.name for path in ROOT.glob("adapters/*/pyproject.toml")} == set(CHECKOUT["adapter"])
+    assert {path.parent.name for path in ROOT.glob("plugins/*/pyproject.toml")} == set(CHECKOUT["driver"])
+    for names in CHECKOUT.values():
+        for folders in names.values():
+            assert all((ROOT / folder.partition("[")[0] / "pyproject.toml").is_file() for folder in folders)
+
+
+NAMED = re.compile(r"pip install[^`\n]*?[\s'\"](agl-[a-z-]+|agentlightning)(?:\[|[\s'\"=]|$)")
+
+
+def test_no_message_sends_anybody_to_an_index_for_our_distributions() -> None:
+    files = subprocess.run(
+        ["git", "ls-files", "*.py", "*.sh", "*.md"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    sources = [
+        name for name in files if not name.startswith(("tests/", "CHANGELOG")) and (ROOT / name).exists()
+    ]
+    found = [
+        f"{name}: {match[0]}"
+        for name in sources
+        for match in NAMED.finditer((ROOT / name).read_text(encoding="utf-8"))
+    ]
+    assert len(sources) > 300 and found == []
+
+
+PAGE = """
+Do `pip install -c constraints.txt ./core
+"./adapters/langgraph[instruments]"` and not `pip list`.
+
+```sh
+$ make it   # first
+$ pip install ./core \\
+    ./plugins/local  # then
+```
+
+```python
+x = 1
+```
+"""
+
+
+def test_commands_are_read_from_blocks_and_from_text() -> None:
+    assert list(READER.commands(PAGE)) == [
+        ("pip install ./core      ./plugins/local", ("make it",)),
+        ('pip install -c constraints.txt ./core "./adapters/langgraph[instruments]"', ()),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "lacks"),
+    [
+        ('pip install -c constraints.txt ./core "./adapters/langgraph[instruments]"', ["agl-langchain"]),
+        ("pip install ./adapters/langgraph", ["agl-core", "agl-langchain"]),
+        ("pip install ./core agl-langgraph", ["agl-langchain", "agl-langgraph"]),
+        ('pip install ./core "./plugins/verl[cpu]"', ["agl-local"]),
+        ('pip install "agl-core[testing]"', ["agl-core"]),
+        ('pip install -e ./core -e "./adapters/autogen[instruments,mcp]"', []),
+        ("pip install openai", []),
+    ],
+)
+def test_what_a_command_lacks_is_named(text: str, lacks: list[str]) -> None:
+    assert READER.missing(text) == lacks
+
+
+def test_what_pip_took_from_elsewhere_is_named() -> None:
+    def one(name: str, **download: Any) -> dict[str, Any]:
+        return {"metadata": {"name": name}, "download_info": download}
+
+    report = [
+        one("agl-core", url="file:///checkout/core", dir_info={}),
+        one("agl_langchain", url="https://index/agl_langchain.whl", archive_info={}),
+        one("openai", url="https://index/openai.whl", archive_info={}),
+    ]
+    assert READER._from_elsewhere(report) == ["agl_langchain (https://index/agl_langchain.whl)"]
+
+
+def test_a_command_that_fails_is_told_with_what_it_said(tmp_path: Path) -> None:
+    (tmp_path / "environment" / "bin").mkdir(parents=True)
+    line = READER.Line("a page", "echo no such thing >&2; exit 3")
+    why = READER._tried(line, tmp_path, tmp_path / "environment", tmp_path / "report.json")
+    assert why == "status 3: no such thing"
