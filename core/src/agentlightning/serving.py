@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
+
 from agentlightning.algorithms.together import Together
 from agentlightning.gateway import Gateway, SamplingPolicy, Upstream
 from agentlightning.plugins import Plugins, pick
@@ -138,18 +140,33 @@ async def serve(
             policy=Path(folder.path), name=name, recipe=recipe, seed=seed, options=merged[name]
         )
         stack.push_async_callback(driver.close)
-        gateway.add_route(_trained(name, await driver.start(), driver, policies.named, routes))
+        llm = with_vocabulary(await driver.start(), Path(folder.path))
+        gateway.add_route(_trained(name, llm, driver, policies.named, routes))
         gateway.policy_sampling(
             name, SamplingPolicy(temperature=recipe.temperature, top_p=recipe.top_p, top_k=recipe.top_k)
         )
     for name, given in policies.frozen.items():
-        llm, own = given, {}
+        frozen, own = given, {}
         if isinstance(given, PolicyFolder):
-            llm, own = await _serve_frozen(name, given, spec, options, stack), {"seeded": True, **routes}
-        gateway.add_route(_frozen(name, cast(LLM, llm), own))
+            served = await _serve_frozen(name, given, spec, options, stack)
+            frozen, own = with_vocabulary(served, Path(given.path)), {"seeded": True, **routes}
+        gateway.add_route(_frozen(name, cast(LLM, frozen), own))
     if not policies.named:
         return drivers.get(POLICY)
     return Together(cast(Mapping[str, PeerDriver], drivers), gateway) if drivers else None
+
+
+def with_vocabulary(llm: LLM, folder: Path) -> LLM:
+    """``llm`` with the size of its vocabulary: what its driver says, else the folder's ``config.json``."""
+    if llm.vocabulary is not None:
+        return llm
+    try:
+        config = msgspec.json.decode((folder / "config.json").read_bytes())
+        size = config.get("vocab_size") or config.get("text_config", {}).get("vocab_size")
+    except (OSError, ValueError, AttributeError):  # no folder in Hugging Face layout: nobody has said
+        return llm
+    known = size if type(size) is int and size > 0 else None
+    return msgspec.structs.replace(llm, vocabulary=known)
 
 
 async def serve_scripted(
@@ -257,6 +274,7 @@ def _trained(name: str, llm: LLM, driver: Driver, named: bool, routes: Mapping[s
         api_key=llm.api_key,
         trainable=True,
         seeded=named,
+        vocabulary=llm.vocabulary,
         version=lambda: driver.version,
         **routes,
     )
@@ -270,6 +288,7 @@ def _frozen(name: str, llm: LLM, own: Mapping[str, Any]) -> Upstream:
         model=llm.model,
         api_key=llm.api_key,
         trainable=False,
+        vocabulary=llm.vocabulary,
         **own,
     )
 

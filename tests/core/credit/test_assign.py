@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from random import Random
 
 import msgspec
@@ -265,13 +266,29 @@ def test_rules_and_baselines_of_plugins():
 
 
 @pytest.mark.parametrize(
-    ("answer", "words"), [({"r0-c0": math.nan}, "missing is None"), ({"r9": 1.0}, "not shown.*r9")]
+    ("answer", "words"),
+    [
+        ({"r0-c0": math.nan}, "missing is None"),
+        ({"r9": 1.0}, "not shown.*r9"),
+        ({"r0-c0": 1e308}, r"beyond 1e\+100"),
+        ({"r0-c0": 10**400}, "OverflowError"),
+        ({"r0-c0": "high"}, "TypeError"),
+        ([1.0], "a list, not a mapping"),
+        (KeyError("no agent"), "KeyError: 'no agent'"),
+    ],
 )
-def test_rules_that_answer_nonsense_are_named(answer, words):
-    with pytest.raises(ValueError, match=f"credit rule 'mine'.*{words}"):
-        assign(
-            [make_record(reward=1.0)], Recipe(name="t", credit="mine"), rules={"mine": lambda r, c: answer}
-        )
+def test_what_a_rule_cannot_answer_costs_that_rollout_alone(answer, words, caplog):
+    def mine(record, recipe):
+        if record.rollout.rollout_id == "r0" and isinstance(answer, Exception):
+            raise answer
+        return answer if record.rollout.rollout_id == "r0" else {c.call_id: 1.0 for c in record.calls}
+
+    records = [make_record(reward=1.0), make_record("r1", reward=1.0)]
+    batch = assign(records, Recipe(name="t", credit="mine", baseline="none"), rules={"mine": mine})
+    assert [row.rollout_id for row in batch.rows] == ["r1"]
+    assert [ledger.out for ledger in batch.ledgers] == [{"credit-error": 1}, {}]
+    assert all(ledger.sums for ledger in batch.ledgers)
+    assert re.search(f"credit rule 'mine' has no answer for rollout r0.*{words}", caplog.text)
 
 
 @pytest.mark.parametrize(

@@ -147,7 +147,13 @@ async def test_the_agents_word_is_the_last(store: Store, gateway: Gateway) -> No
 
 
 async def test_fields_of_a_call_come_from_the_triplet(store: Store, gateway: Gateway) -> None:
-    metadata = {"policy": "p", "policy_version": 3, "model": "m", "sampling": {"temperature": 0.5}, "x": [1]}
+    metadata = {
+        "policy": "policy",
+        "policy_version": 3,
+        "model": "m",
+        "sampling": {"temperature": 0.5},
+        "x": [1],
+    }
 
     def supply(answers: Answers) -> list[Any]:
         ids = np.array([3, 4])
@@ -159,7 +165,7 @@ async def test_fields_of_a_call_come_from_the_triplet(store: Store, gateway: Gat
 
     _, record = await run(store, gateway, supply)
     first, second, third = [c for c in record.calls if c.api == "supplied"]
-    assert (first.policy, first.policy_version, first.model) == ("p", 3, "m")
+    assert (first.policy, first.policy_version, first.model) == ("policy", 3, "m")
     assert first.sampling == {"temperature": 0.5} and first.tags == {"agent": "judge"}
     assert first.request == {"metadata": {"x": [1]}} and first.logprobs == [-0.5, -0.25]
     assert [c.sequence for c in (first, second, third)] == [2, 3, 4]

@@ -104,7 +104,12 @@ class Context:
             bundle = dict(self.initial)
             if self.endpoint or name != self.policy:
                 for key, model in (("llm", name), *zip(self.named, self.named, strict=True)):
-                    bundle[key] = LLM(endpoint=self.gateway.url, model=model, api_key=CONTEXT_KEY)
+                    bundle[key] = LLM(
+                        endpoint=self.gateway.url,
+                        model=model,
+                        api_key=CONTEXT_KEY,
+                        vocabulary=self.gateway.vocabulary(model),
+                    )
             if not bundle:
                 continue
             if name in self.resources:  # the gateway of the run's earlier life is gone

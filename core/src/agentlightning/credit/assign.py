@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import get_args
 
+from agentlightning.credit.asking import CREDIT_ERROR, ask
 from agentlightning.credit.baselines import BASELINES, Advantages, Baseline, advantages
 from agentlightning.credit.critic import check_critic, for_rule
 from agentlightning.credit.failure import failure_of, with_reward
@@ -62,8 +63,8 @@ def assign(
     named policies, the version of each that is trained, by name. ``rules`` and
     ``baselines``: what plugins add to (or put over) the built-ins. ``failure``: the failure table (see
     :mod:`agentlightning.types.failure`); what it gives no reward is left out. ``out``: filled with call id →
-    why the call is not trained, for ``explain``. ``ValueError`` for a recipe this cannot honour, records that
-    occur twice, and rules that answer nonsense.
+    why the call is not trained, for ``explain``. ``ValueError`` for a recipe this cannot honour and records
+    that occur twice.
     """
     all_rules, all_baselines = {**RULES, **(rules or {})}, {**BASELINES, **(baselines or {})}
     check_recipe(recipe, all_rules, all_baselines)
@@ -163,27 +164,24 @@ def _open(record: Record, recipe: Recipe, version: Versions, failure: FailureTab
 
 
 def _credit(account: _Account, recipe: Recipe, rule: CreditRule) -> None:
-    """Ask the rule; a call without a number is out: ``no-reward``, or ``not-<rule>`` if the rule passed it
-    over."""
+    """Ask the rule; a call without a number is out: ``no-reward``, ``not-<rule>`` if the rule passed it over,
+    or ``credit-error`` if it had no usable answer for the rollout.
+    """
     if len(account.out) == len(account.record.calls):
         return
     seen = live_record(account.record, account.out)
-    credits = rule(seen, for_rule(recipe))
-    if unknown := set(credits) - {call.call_id for call in seen.calls}:
-        raise ValueError(f"credit rule {recipe.credit!r} credited calls it was not shown: {sorted(unknown)}")
+    credits = ask(rule, seen, for_rule(recipe))
     at = turns(seen.calls)
     for call in seen.calls:
         if call.call_id in account.out:
             continue
-        credit = credits.get(call.call_id)
-        if credit is None:
+        credit = None if credits is None else credits.get(call.call_id)
+        if credits is None:
+            account.out[call.call_id] = CREDIT_ERROR
+        elif credit is None:
             account.out[call.call_id] = "no-reward" if call.call_id in credits else f"not-{recipe.credit}"
-        elif not math.isfinite(credit):
-            raise ValueError(
-                f"credit rule {recipe.credit!r} gave {credit} for call {call.call_id!r}; missing is None"
-            )
         else:
-            found = Credited(account.record.rollout, call, float(credit), at[call.call_id])
+            found = Credited(account.record.rollout, call, credit, at[call.call_id])
             account.credited.append(found)
 
 

@@ -32,9 +32,9 @@ def untrainable(
     """Call id → why it cannot be trained. Calls that can be are absent.
 
     ``version``: the policy version about to be trained; a call more than ``staleness`` versions older is
-    ``stale``. With ``None``, and for calls that do not know their version, age is not judged. Where versions
-    are given by name, each call is judged by its own policy's, and one of another policy is
-    ``frozen-policy``: the run does not train it.
+    ``stale``, and one that claims a later version is ``version-ahead``. With ``None``, and for calls that do
+    not know their version, age is not judged. Where versions are given by name, each call is judged by its
+    own policy's, and one of another policy is ``frozen-policy``: the run does not train it.
     """
     superseded = superseded_calls(record)
     reasons: dict[str, str] = {}
@@ -44,6 +44,7 @@ def untrainable(
         mine = version_of(version, call.policy)
         if not reason and mine is not None and call.policy_version is not None:
             reason = "stale" if mine - call.policy_version > staleness else ""
+            reason = "version-ahead" if call.policy_version > mine else reason
         if reason:
             reasons[call.call_id] = reason
     return reasons
@@ -100,16 +101,23 @@ def _reason(call: Call, record: Record, verdict: Verdict, superseded: set[str], 
         return "no-ids"
     if not call.response_ids:
         return "empty-response"
+    if not call.prompt_ids:
+        return "empty-prompt"
     if verdict.kind == "mismatch":
         return "mismatch"
     if call.logprobs is None:
         return "no-logprobs"
     if not all(-math.inf < logprob <= ROUNDING for logprob in call.logprobs):
         return "bad-logprobs"
-    return "off-policy-sampling" if _greedy(call) else ""
+    return "" if _sampled(call) else "off-policy-sampling"
 
 
-def _greedy(call: Call) -> bool:
-    """Temperature 0 has no distribution whose gradient could be taken."""
+def _sampled(call: Call) -> bool:
+    """Whether it was sampled at a temperature above 0: others have no distribution whose gradient could be
+    taken.
+    """
     temperature = call.sampling.get("temperature")
-    return temperature is not None and float(temperature) <= 0.0
+    if temperature is None:
+        return True
+    number = isinstance(temperature, int | float) and not isinstance(temperature, bool)
+    return number and 0.0 < temperature < math.inf

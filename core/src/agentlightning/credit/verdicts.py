@@ -79,7 +79,7 @@ def unrecorded(record: Record) -> list[Span]:
 
 def answers(span: Span, call: Call) -> bool:
     """The wire span saw this call: the same response id, else the same caller span; and the same choice."""
-    if int(span.attributes.get(semconv.CHOICE, 0)) != call.choice:
+    if span.attributes.get(semconv.CHOICE, 0) != call.choice:
         return False
     response_id = _response_id(span)
     if response_id and call.response_id:

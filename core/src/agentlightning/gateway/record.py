@@ -27,6 +27,8 @@ from agentlightning.gateway.stream import Assembler
 from agentlightning.types import Call, Tags
 
 Api = Literal["chat", "completions"]
+OUTSIDE_VOCABULARY = "outside-vocabulary"
+"""Why a call with token ids that the policy does not have is not trained."""
 _SHAPE = (AttributeError, KeyError, TypeError)
 """What telling an answer on raises where it is of another shape."""
 
@@ -136,6 +138,8 @@ def answer_calls(exchange: Exchange, answer: Answer, **fields: Any) -> list[Call
     counts = _counts(exchange, answer)
     calls = []
     for choice, (prompt_count, completion_count) in zip(answer.choices, counts, strict=True):
+        known = exchange.route.knows(_prompt(answer, choice)) and exchange.route.knows(choice.token_ids)
+        outside = {} if known else {"masked": OUTSIDE_VOCABULARY}
         calls.append(
             exchange.call(
                 choice.index,
@@ -148,7 +152,7 @@ def answer_calls(exchange: Exchange, answer: Answer, **fields: Any) -> list[Call
                 finish_reason=choice.finish_reason,
                 prompt_tokens=prompt_count,
                 completion_tokens=completion_count,
-                **fields,
+                **{**fields, **outside},
             )
         )
     return calls

@@ -45,6 +45,9 @@ class Upstream:
     reasoning: Reasoning = "keep"
     """``split``: ``<think>…</think>`` goes from the content of chat answers to ``reasoning_content``.
     ``split-opened``: so it does, and the chat template has written the first ``<think>`` itself."""
+    vocabulary: int | None = None
+    """Token ids of the model are 0 to ``vocabulary - 1``, where that is known: an answer with others is
+    recorded and never trained."""
     window: int | None = field(default=None, init=False)
     """Tokens of prompt and answer together, as far as known."""
     counts: bool | None = field(default=None, init=False)
@@ -98,6 +101,10 @@ class Upstream:
         if not self.trainable:
             return True
         return self.stream_ids if self.stream_ids is not None else tools not in self.inexact
+
+    def knows(self, ids: Sequence[int] | None) -> bool:
+        """Whether all of the ids can be of the policy's vocabulary."""
+        return not ids or self.vocabulary is None or max(ids) < self.vocabulary
 
     def redact(self, raw: bytes) -> bytes:
         """``raw`` without the route's key, should the engine quote it."""

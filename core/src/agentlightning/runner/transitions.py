@@ -14,7 +14,7 @@ from typing import Any
 
 from agentlightning import semconv
 from agentlightning.capture.delivery import trace_of
-from agentlightning.capture.door import BadRecord
+from agentlightning.capture.door import BadRecord, shown
 from agentlightning.store.base import Store
 from agentlightning.types import LLM, AttemptedRollout, Call, Resource, Span, Triplet
 from agentlightning.types.select import named, policy_for
@@ -62,6 +62,7 @@ class Taken:
         """A call of its own, after the recorded ones, in the order of the list."""
         known = dict(triplet.metadata)
         policy = known.pop("policy", None) or self._policy(triplet)
+        self._check_policy(policy, triplet, f"triplet {index}")
         call = Call(
             call_id=f"{self.lease.attempt.attempt_id}-supplied.{index}",
             rollout_id=self.lease.rollout.rollout_id,
@@ -81,6 +82,24 @@ class Taken:
         self._next += 1
         call.start_time = call.end_time = time.time()
         return call
+
+    def _check_policy(self, policy: str, triplet: Triplet, where: str) -> None:
+        """The policy must be one that the attempt can have spoken to, and have all of the ids."""
+        models = {r.model: r.vocabulary for r in self.resources.values() if isinstance(r, LLM)}
+        served = {*models, *self.policies.values(), *(call.policy for call in self.recorded)}
+        if models and policy not in served:
+            raise BadRecord(
+                f"{where}: metadata['policy'] is {shown(policy)}, which is not served here: one of "
+                f"{', '.join(sorted(served))}, or leave it out"
+            )
+        size = models.get(policy)
+        for field in ("prompt_ids", "response_ids"):
+            largest = max(getattr(triplet, field), default=0)
+            if size is not None and largest >= size:
+                raise BadRecord(
+                    f"{where}: {field} holds {largest}, outside the vocabulary of policy {policy!r}, whose "
+                    f"token ids are 0 to {size - 1}"
+                )
 
     def _policy(self, triplet: Triplet) -> str:
         """The policy of a transition that names none: its agent's, else the one that all recorded calls went

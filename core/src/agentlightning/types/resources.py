@@ -17,6 +17,8 @@ class LLM(Model, tag="llm", tag_field="resource_type"):
     replicas: list[str] = []
     """Further base URLs at which the same model is served. They are for a gateway, which keeps the calls of
     an attempt at one of them all; an agent knows one address."""
+    vocabulary: int | None = None
+    """Size of the model's vocabulary, where it is known: its token ids are 0 to ``vocabulary - 1``."""
 
     def get_base_url(self, rollout_id: str | None = None, attempt_id: str | None = None) -> str:
         """The URL for an OpenAI client. The attempt travels in the key, not in the URL."""
