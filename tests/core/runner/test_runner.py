@@ -282,7 +282,7 @@ async def test_an_agent_that_exits_ends_its_attempt_only(store: Store, kind: str
 async def test_the_limit_holds_for_an_agent_that_swallows_cancellation(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from agentlightning.runner import runner as module
+    from agentlightning.runner import execution as module
 
     monkeypatch.setattr(module, "GRACE", 0.02)
     release = asyncio.Event()

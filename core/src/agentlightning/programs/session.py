@@ -257,7 +257,7 @@ async def open_session(plan: Plan, plugins: Plugins | None = None) -> AsyncItera
         address = await door.start()
         published = await store.add_resources({POLICY: ProxyLLM(endpoint=gateway.url, model=POLICY)})
         works = _Works()
-        runner = Runner(works, store, gate=gateway, plugins=plugins, run_id=run_id)
+        runner = Runner(works, store, gate=gateway, plugins=plugins, run_id=run_id, apart=False)
         if run is not None:
             run.begun = True
         yield Session(

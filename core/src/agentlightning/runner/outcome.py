@@ -80,9 +80,10 @@ def failed(error: BaseException) -> Outcome:
     return Outcome(AttemptStatus.FAILED, f"{kind}: {type(error).__name__}: {described(error)}")
 
 
-def overdue(timeout: float | None) -> Outcome:
-    """The attempt's limit has passed."""
-    return Outcome(AttemptStatus.TIMEOUT, f"timeout: the attempt took longer than {timeout:g} s")
+def overdue(timeout: float | None, why: str = "") -> Outcome:
+    """The attempt's limit has passed. ``why``: what is known of the cause."""
+    said = f"timeout: the attempt took longer than {timeout:g} s"
+    return Outcome(AttemptStatus.TIMEOUT, f"{said}: {why}" if why else said)
 
 
 def cancelled() -> Outcome:

@@ -1,8 +1,9 @@
 """The runner: leases rollouts, runs the user's agent under an attempt's identity, and settles what became of
 it.
 
-``isolation="inline"``: async agents are tasks of this loop, sync agents have a thread each. ``"process"``:
-each attempt runs in a warm worker process, which is killed when its time is up. ``concurrency`` bounds both.
+``isolation="inline"``: async agents are tasks of an event loop of their own (:mod:`.loops`), sync agents have
+a thread each. ``"process"``: each attempt runs in a warm worker process, which is killed when its time is up.
+``concurrency`` bounds both.
 An attempt has a wall-clock limit, whatever its agent makes of being cancelled. When it ends, its key is
 revoked first, then spans and status are written in one transaction: whoever reads a finished attempt reads
 all of it.
@@ -19,20 +20,20 @@ from typing import Any, Literal, Protocol, get_args
 
 from agentlightning import capture, log_limit
 from agentlightning.agents import LitAgent, as_agent
-from agentlightning.capture.context import AttemptContext
 from agentlightning.capture.door import BadRecord, all_admitted
 from agentlightning.capture.rewards import reward_of
 from agentlightning.gateway import AttemptInfo
 from agentlightning.gateway.sampling import root_seed
 from agentlightning.plugins import Plugins
+from agentlightning.runner.execution import Execution
 from agentlightning.runner.forks import guard_loop
 from agentlightning.runner.frames import Job
 from agentlightning.runner.gates import CannotRun, Gate as Gate, admit
 from agentlightning.runner.heart import Heart
-from agentlightning.runner.inside import Ended, execute
+from agentlightning.runner.inside import Ended
 from agentlightning.runner.keeping import UNSTORABLE, as_bad, store_failed
-from agentlightning.runner.outcome import Outcome, cancelled, classify, failed, overdue
-from agentlightning.runner.pool import Child, Pool
+from agentlightning.runner.outcome import Outcome, cancelled, classify, failed
+from agentlightning.runner.pool import Pool
 from agentlightning.runner.threads import wait_for_no_thread
 from agentlightning.runner.transitions import take
 from agentlightning.store.base import AttemptEnded, Store
@@ -52,8 +53,6 @@ POLL = 0.25
 """Seconds a request for work waits. Work that arrives is handed over at once; the bound is for stopping,
 because a request is never abandoned: what it leased would be lost.
 """
-GRACE = 1.0
-"""Seconds an agent has to unwind when it is cancelled."""
 Isolation = Literal["inline", "process"]
 
 
@@ -70,7 +69,8 @@ class Runner:
     endpoints directly and only the wire layer records. ``timeout``: seconds for rollouts whose own
     configuration names none. ``heartbeat``: at most so many seconds between signs of life. ``drain``: seconds
     that running attempts have to end once serving stops (``None``: as long as they take); then they are
-    stopped and settled so. ``adapters``: those that worker processes activate by name.
+    stopped and settled so. ``adapters``: those that worker processes activate by name. ``apart``: agents run
+    on an event loop of their own; false only for code of ours that shares objects with this one.
     """
 
     def __init__(
@@ -89,6 +89,7 @@ class Runner:
         drain: float | None = None,
         isolation: Isolation = "inline",
         adapters: Sequence[str] = (),
+        apart: bool = True,
     ) -> None:
         if concurrency < 1:
             raise UsageError(f"concurrency is {concurrency}: at least one rollout must run at a time")
@@ -106,14 +107,16 @@ class Runner:
         self.drain = drain
         self.ended: Counter[str] = Counter()
         """Attempt status → attempts this runner has settled; ``fenced``: ends that were refused;
-        ``abandoned``: agents that went on after their attempt had ended; ``killed`` and ``died``: worker
-        processes; ``lease-lost``, ``supplied-refused``, ``heartbeat-failed``, ``end-hook-failed``: as they
-        say.
+        ``abandoned``: agents that went on after their attempt had ended; ``loop-blocked``: places where an
+        agent blocks its event loop, ``stopped-for-another``: attempts that were stopped because another
+        blocked theirs; ``killed`` and ``died``: worker processes; ``lease-lost``, ``supplied-refused``,
+        ``heartbeat-failed``, ``end-hook-failed``: as they say.
         """
         self._heart = Heart(store, self.worker_id, heartbeat, self._stop_attempt, self.ended)
         self._pool: Pool | None = None
         if isolation == "process":
             self._pool = Pool(self.agent, size=concurrency, adapters=adapters, counts=self.ended)
+        self._execution = Execution(self.agent, self.ended, pool=self._pool, apart=apart)
         self._running: dict[str, asyncio.Task[None]] = {}
         self._agents: dict[str, asyncio.Task[Ended]] = {}
         """Agents at work, by attempt: what can be stopped. That an attempt is settled, nothing stops."""
@@ -329,46 +332,8 @@ class Runner:
             raise
         except Exception as error:
             return Ended(failed(error))
-        child = await self._pool.take() if self._pool else None  # the clock starts when it can run
         timeout = lease.rollout.config.timeout_seconds or self.timeout
-        work = asyncio.create_task(self._work(job, child, spans))
-        try:
-            await asyncio.wait({work}, timeout=timeout)
-            if work.done():
-                return work.result() if not work.cancelled() else Ended(failed(asyncio.CancelledError()))
-            return Ended(overdue(timeout))
-        finally:
-            try:
-                await self._end(work, job.attempt_id)
-            finally:  # also where its lease is lost while it is being stopped
-                if self._pool is not None and child is not None:
-                    self._pool.give(child)
-
-    async def _end(self, work: asyncio.Task[Ended], attempt_id: str) -> None:
-        """Stop an agent, if it is still at work."""
-        if not work.done():
-            work.cancel()
-            await asyncio.wait({work}, timeout=GRACE)
-        if not work.done():
-            self.ended["abandoned"] += 1
-            asyncio._unregister_task(work)  # so that the end of the loop does not wait for it
-            log.warning("attempt %s ended, but its agent ignores being cancelled", attempt_id)
-
-    async def _work(self, job: Job, child: Child | None, spans: list[Span]) -> Ended:
-        """The agent's run: in a worker process if there is one, else here."""
-        if self._pool is not None and child is not None:
-            return await self._pool.run(child, job, spans.append)
-        context = AttemptContext(
-            rollout_id=job.rollout.rollout_id,
-            attempt_id=job.attempt_id,
-            sink=spans.append,
-            key=job.key,
-            gateway=job.gateway,
-            policies=job.policies,
-            resources=job.resources,
-            task=job.rollout.input,
-        )
-        return await execute(self.agent, job.rollout, context, self.ended)
+        return await self._execution.run(lease, job, timeout, spans)
 
     async def _job(self, lease: AttemptedRollout) -> Job:
         """What the agent is given: resources with the attempt's key in them."""

@@ -27,8 +27,10 @@ async def in_thread(function: Callable[..., T], *args: Any, name: str = "agl-age
             return
         if error is None:
             outcome.set_result(result)
-        elif isinstance(error, StopIteration):  # a future refuses this one
-            outcome.set_exception(RuntimeError(f"StopIteration: {error}"))
+        elif isinstance(error, StopIteration | GeneratorExit):  # these mean something else to who awaits
+            told = RuntimeError(f"{type(error).__name__}: {error}")
+            told.__cause__ = error
+            outcome.set_exception(told)
         else:
             outcome.set_exception(error)
 
