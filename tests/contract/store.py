@@ -14,6 +14,8 @@ import pytest
 from contract.input import InputContract
 from contract.paging import PagingContract
 from contract.requeue import RequeueContract
+from contract.resources import PinContract
+from contract.rewards import RewardContract
 from contract.storing import Clock, call, reward, span
 
 from agentlightning import semconv
@@ -33,7 +35,7 @@ from agentlightning.types import (
 )
 
 
-class StoreContract(RequeueContract, PagingContract, InputContract):
+class StoreContract(RequeueContract, PagingContract, InputContract, PinContract, RewardContract):
     """Behaviour that all stores share."""
 
     async def lease(self, store: Store, **fields: Any) -> AttemptedRollout:

@@ -126,7 +126,8 @@ def test_the_final_reward_is_the_last_that_is_final(emitted: list[tuple[float, b
 def test_a_span_without_a_number_is_no_reward() -> None:
     text = {semconv.REWARD_VALUE: "1"}
     span = Span(rollout_id="r", attempt_id="a", name=semconv.REWARD_SPAN, attributes=text)
-    assert get_reward_value(span) is None and reward_of(span) is None
+    read = reward_of(span)
+    assert get_reward_value(span) is None and read is not None and math.isnan(read.value)
 
 
 def test_the_other_emitters(recording: Recording) -> None:

@@ -19,8 +19,30 @@ def test_the_last_final_reward_wins():
     assert resolved(Reward(value=1.0), Reward(value=0.25)).final == 0.25
 
 
-def test_last_means_last_in_time():
-    assert resolved(Reward(value=1.0, time=2.0), Reward(value=0.0, time=1.0)).final == 1.0
+def test_last_means_last_in_the_order_of_the_store_whatever_clocks_say():
+    in_2096 = Reward(value=1.0, time=4e9)
+    assert resolved(in_2096, Reward(value=0.0, time=1.0)).final == 0.0
+    assert resolved(Reward(value=0.0), in_2096, Reward(value=0.5, time=-1.0)).final == 0.5
+
+
+def test_a_returned_reward_counts_wherever_it_stands():
+    own = Reward(value=1.0, returned=True)
+    found = resolved(own, Reward(value=0.0), Reward(value=0.5, name="style"))
+    assert (found.final, found.dims) == (1.0, {"reward": 1.0, "style": 0.5})
+    assert resolved(Reward(value=0.0, call_id="r0-c0"), own, calls=[one_call()]).calls == {"r0-c0": 0.0}
+
+
+def test_an_emitted_reward_counts_where_none_of_that_name_was_returned():
+    assert resolved(Reward(value=0.25), Reward(value=1.0, name="style", returned=True)).final == 0.25
+
+
+def test_emitted_rewards_override_the_returned_one_where_the_rollout_says_so():
+    record = make_record(rewards=[Reward(value=0.25), Reward(value=1.0, returned=True)])
+    assert resolve(record).final == 1.0
+    record.rollout.config.emitted_overrides_returned = True
+    assert resolve(record).final == 0.25
+    record.rewards = record.rewards[1:]
+    assert resolve(record).final == 1.0
 
 
 def test_the_one_named_reward_is_trained_others_are_dimensions():

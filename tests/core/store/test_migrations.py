@@ -10,8 +10,9 @@ import pytest
 
 from agentlightning.store import schema
 from agentlightning.store.base import StoreError
+from agentlightning.store.migrations import MIGRATIONS
 from agentlightning.store.sqlite import SQLiteStore
-from agentlightning.types import AttemptStatus, RolloutStatus, Seal, StepReport
+from agentlightning.types import AttemptStatus, RolloutConfig, RolloutStatus, Seal, StepReport
 
 VERSION_1 = Path(__file__).with_name("version1.sql")
 
@@ -81,6 +82,24 @@ async def test_a_migrated_file_does_all_that_a_fresh_one_does(old: Path) -> None
     report = StepReport(run_id="run", step=0, policy="p", policy_version=1)
     await store.add_step(report, [Seal(run_id="run", step=0, policy="p", rollout_id="ro-0")])
     assert await store.query_steps("run") == [report] and len(await store.query_seals("run")) == 1
+    await store.close()
+
+
+async def test_rollouts_of_version_3_are_tried_as_they_would_have_been_then(old: Path) -> None:
+    """A configuration that was left out meant one attempt without limits; it means something else now."""
+    connection = sqlite3.connect(old, isolation_level=None)
+    schema.prepare(connection, MIGRATIONS[:2])
+    connection.execute("UPDATE rollouts SET config = NULL")
+    connection.close()
+    store = SQLiteStore(old)
+    for rollout in await store.query_rollouts():
+        config = rollout.config
+        assert (config.max_attempts, config.unresponsive_seconds, config.retry_on) == (1, None, [])
+        assert (rollout.resources_version, config.emitted_overrides_returned) == (None, False)
+    (record,) = await store.records(["ro-0"])
+    assert [(r.value, r.returned) for r in record.rewards] == [(1.0, False)]
+    made = await store.enqueue_rollout(1, run_id="run")
+    assert made.config == RolloutConfig()
     await store.close()
 
 

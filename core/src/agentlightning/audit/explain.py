@@ -133,7 +133,7 @@ def rewards(record: Record) -> list[dict[str, Any]]:
             "unused": _unused(r, record, id(r) in counting, failed),
             "attributes": {k: v for k, v in r.attributes.items() if k not in _SAME},
         }
-        for r in sorted(record.rewards, key=lambda r: r.time)
+        for r in record.rewards
     ]
 
 
@@ -144,7 +144,11 @@ def _unused(reward: Reward, record: Record, counts: bool, failed: bool) -> str:
     if counts:
         return ""
     alone = attached(msgspec.structs.replace(record, rewards=[reward])).counting
-    return "another one of the same counts" if alone else "no such call is on record"
+    if not alone:
+        return "no such call is on record"
+    if not reward.returned and any(r.returned and _of(r) == _of(reward) for r in record.rewards):
+        return "the agent returned another one, which counts"
+    return "another one of the same counts"
 
 
 def _of(reward: Reward) -> str:

@@ -48,6 +48,24 @@ def emit_reward(
     ``primary_key``, the entry that is trained on. ``ValueError`` for what is no finite number between -2**53
     and 2**53, and for a name, an agent or an attribute that no reward can have: the message names it.
     """
+    carried = _reward(
+        value, name, primary_key, final=(call is None and agent is None) if final is None else final
+    )
+    carried |= {semconv.REWARD_AGENT: agent, **named_values(attributes, "attributes")}
+    return _emit(semconv.REWARD_SPAN, carried, call=call)
+
+
+def returned_reward(value: float) -> Span:
+    """The span of the reward that the agent returned. It is for the runner, who hands it to the store in its
+    own name: it goes to nobody here.
+    """
+    return _span(semconv.REWARD_SPAN, _reward(value, "reward", None, final=True))
+
+
+def _reward(
+    value: float | Mapping[str, float], name: str, primary_key: str | None, *, final: bool
+) -> dict[str, Any]:
+    """The attributes of a reward."""
     dimensions = None
     if is_a(value, Mapping):
         dimensions = {k: finite(v, f"{shown(name)}[{k!r}]") for k, v in named_values(value, "reward").items()}
@@ -59,17 +77,14 @@ def emit_reward(
         worth = dimensions[primary_key]
     else:
         worth = finite(value, name if is_a(name, str) else shown(name))
-    carried: dict[str, Any] = {
+    return {
         semconv.REWARD_VALUE: worth,
         semconv.REWARD_NAME: name,
         semconv.EVALUATION_NAME: name,
         semconv.EVALUATION_SCORE: worth,
-        semconv.REWARD_FINAL: (call is None and agent is None) if final is None else final,
-        semconv.REWARD_AGENT: agent,
+        semconv.REWARD_FINAL: final,
         DIMENSIONS: dimensions,
-        **named_values(attributes, "attributes"),
     }
-    return _emit(semconv.REWARD_SPAN, carried, call=call)
 
 
 def emit_message(message: str, *, attributes: Mapping[str, Any] | None = None) -> Span:
@@ -106,6 +121,18 @@ def finite(value: Any, name: str) -> float:
 
 
 def _emit(kind: str, attributes: Mapping[str, Any], *, call: Any = None, error: str | None = None) -> Span:
+    """Make a span of the current attempt and deliver it."""
+    context = current_attempt()
+    span = _span(kind, {**attributes, **_link(context, call)}, error)
+    if context is None or attempt_ended(context.attempt_id):
+        _outside(kind, context)
+    else:
+        deliver(context, span)
+    return span
+
+
+def _span(kind: str, attributes: Mapping[str, Any], error: str | None = None) -> Span:
+    """A span of the current attempt, below the OpenTelemetry span that is current."""
     context = current_attempt()
     parent = current_span().get_span_context()
     now = time.time()
@@ -123,17 +150,13 @@ def _emit(kind: str, attributes: Mapping[str, Any], *, call: Any = None, error: 
         start_time=now,
         end_time=now,
     )
-    named = {semconv.AGENT_NAME: span_agent(), **attributes, **_link(context, call)}
+    named = {semconv.AGENT_NAME: span_agent(), **attributes}
     span.attributes = jsonable({key: value for key, value in named.items() if value is not None})
     try:
         check_span(span)
     except BadRecord as bad:
         COUNTS.add("bad-record")
         raise BadRecord(f"{kind} was not emitted: {bad}", bad.kind) from None
-    if context is None or attempt_ended(context.attempt_id):
-        _outside(kind, context)
-    else:
-        deliver(context, span)
     return span
 
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from agentlightning import semconv
-from agentlightning.types import Reward, Span
+from agentlightning.types import Span
+from agentlightning.types.rewards import by_authority, chosen, of_rollout, reward_of as reward_of
 
 
 def get_reward_value(span: Span) -> float | None:
     """The number a reward span carries; ``None`` for other spans."""
-    value = span.attributes.get(semconv.REWARD_VALUE) if span.name == semconv.REWARD_SPAN else None
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+    reward = reward_of(span)
+    return reward.value if reward is not None and math.isfinite(reward.value) else None
 
 
 def find_reward_spans(spans: Iterable[Span]) -> list[Span]:
@@ -24,33 +24,11 @@ def find_reward_spans(spans: Iterable[Span]) -> list[Span]:
 
 
 def find_final_reward(spans: Iterable[Span]) -> float | None:
-    """The rollout's reward: the last one that is final. ``None``: none was emitted."""
-    found = None
-    for span in find_reward_spans(spans):
-        if span.attributes.get(semconv.REWARD_FINAL, True):
-            found = get_reward_value(span)
-    return found
+    """The reward of the rollout, by the rule that training follows; ``None``: none was emitted.
 
-
-def reward_of(span: Span) -> Reward | None:
-    """A reward span as a :class:`Reward`; ``None`` for other spans."""
-    value = get_reward_value(span)
-    if value is None:
-        return None
-    a = span.attributes
-    shown = {
-        key: item
-        for key, item in a.items()
-        if not key.startswith("agl.reward.")
-        and key not in (semconv.EVALUATION_NAME, semconv.EVALUATION_SCORE)
-    }
-    return Reward(
-        value=value,
-        name=str(a.get(semconv.REWARD_NAME, "reward")),
-        call_id=a.get(semconv.REWARD_CALL),
-        span_id=a.get(semconv.REWARD_SPAN_ID),
-        agent=a.get(semconv.REWARD_AGENT),
-        final=bool(a.get(semconv.REWARD_FINAL, True)),
-        attributes=shown,
-        time=span.end_time,
-    )
+    One named ``reward`` counts more than others, what the agent returned more than what it emitted, and of
+    these the last in the list.
+    """
+    read = (reward_of(span) for span in by_authority(find_reward_spans(spans)))
+    whole = [reward for reward in read if reward is not None and of_rollout(reward)]
+    return chosen(whole).value if whole else None

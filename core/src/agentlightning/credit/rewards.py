@@ -4,8 +4,9 @@ Invariant: *missing is not zero*. A reward that was never emitted, or that is Na
 ``None`` with a reason; nothing here ever makes a 0.0 of it.
 
 Which of several rewards counts: for one target (rollout, call, agent) the one named ``reward`` if there is
-one, else whatever came last; of several under that name the last emitted wins. The other names are
-dimensions, shown in the metrics as ``reward/<name>`` and used by no built-in rule.
+one, else any. Of several the returned one, else the one that the store took last
+(:mod:`agentlightning.types.rewards`). The other names are dimensions, shown in the metrics as
+``reward/<name>`` and used by no built-in rule.
 """
 
 from __future__ import annotations
@@ -16,9 +17,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from agentlightning.types import Call, Record, Reward
-
-PRIMARY = "reward"
-"""Name of the reward that is trained on."""
+from agentlightning.types.rewards import PRIMARY as PRIMARY, by_authority, chosen as chosen, of_rollout
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +42,9 @@ class Rewards:
 def resolve(record: Record) -> Rewards:
     """Sort the rewards of a record by what they are attached to, and choose one for each.
 
-    Rewards are taken in order of ``time``; where times are equal, in the order of the list. A reward with a
-    span id belongs to every recorded call of that span (the choices of one request share it).
+    Rewards are taken in the order of the list, which is the store's; ``time`` is the sender's clock and
+    decides nothing. A reward with a span id belongs to every recorded call of that span (the choices of one
+    request share it).
     """
     to = attached(record)
     final, reason = _choose(to.rollout)
@@ -60,7 +60,7 @@ def resolve(record: Record) -> Rewards:
 
 @dataclass(frozen=True, slots=True)
 class Attached:
-    """Rewards by what they are attached to, each list in order of time."""
+    """Rewards by what they are attached to, in each list the one whose word counts last."""
 
     rollout: list[Reward] = field(default_factory=list)
     calls: dict[str, list[Reward]] = field(default_factory=dict)
@@ -79,7 +79,7 @@ def attached(record: Record) -> Attached:
     out = Attached()
     spans = _calls_of_spans(record.calls)
     known = {call.call_id for call in record.calls}
-    for reward in sorted(record.rewards, key=lambda r: r.time):
+    for reward in _ranked(record):
         if reason := defect(reward.value):
             out.missing[reason] += 1
         if reward.call_id is not None or reward.span_id is not None:
@@ -108,15 +108,13 @@ def defect(value: object) -> str:
     return "inf" if math.isinf(value) else ""
 
 
-def chosen(emitted: Sequence[Reward]) -> Reward:
-    """The one that counts of the rewards of one target, in order of time (at least one)."""
-    return next((r for r in reversed(emitted) if r.name == PRIMARY), emitted[-1])
-
-
 def final_rewards(record: Record) -> list[Reward]:
-    """The rewards of the whole rollout, in order of time."""
-    whole = (r for r in record.rewards if r.final and r.call_id is r.span_id is r.agent is None)
-    return sorted(whole, key=lambda r: r.time)
+    """The rewards of the whole rollout, the one whose word counts last."""
+    return [reward for reward in _ranked(record) if of_rollout(reward)]
+
+
+def _ranked(record: Record) -> Sequence[Reward]:
+    return by_authority(record.rewards, record.rollout.config.emitted_overrides_returned)
 
 
 def _choose(emitted: list[Reward]) -> tuple[float | None, str]:

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from agentlightning import semconv
-from agentlightning.capture.rewards import reward_of
+from agentlightning.capture.rewards import get_reward_value
 from agentlightning.credit.verdicts import unrecorded, verdicts
 from agentlightning.programs.program import status_of
 from agentlightning.programs.session import Ran, Session
@@ -116,8 +116,8 @@ async def _add_spans(summary: Summary, session: Session, record: Record) -> None
         for span in page:
             if name := span.attributes.get(semconv.TOOL_NAME):
                 _count(summary.tools, str(name))
-            if (reward := reward_of(span)) is not None:
-                summary.rewards.append(reward.value)
+            if (value := get_reward_value(span)) is not None:
+                summary.rewards.append(value)
 
 
 def _add_guests(summary: Summary, session: Session, ran: Sequence[Ran]) -> None:

@@ -115,6 +115,11 @@ class Moments:
                     self._counts["end-hook-failed"] += 1
                     log.exception("%s of rollout %s failed", moment, self._known["rollout"].rollout_id)
 
+    def hear(self, span: Span) -> Span:
+        """A span that hooks are to know of and that is not delivered; the span."""
+        self._spans.append(span)
+        return span
+
     async def _tell(self, listener: Any, moment: str) -> None:
         if not _overrides(listener, moment):
             return

@@ -20,13 +20,13 @@ from agentlightning.agents import LitAgent
 from agentlightning.capture.context import AttemptContext, attempt_context
 from agentlightning.capture.convert import described
 from agentlightning.capture.door import BadRecord
-from agentlightning.capture.emitters import emit_reward
+from agentlightning.capture.emitters import returned_reward
 from agentlightning.runner.hooks import Moments
 from agentlightning.runner.outcome import Outcome, failed, settle
 from agentlightning.runner.supplied import read_supplied
 from agentlightning.runner.threads import in_thread
-from agentlightning.semconv import ROLLOUT_SPAN
-from agentlightning.types import AttemptStatus, Resource, Rollout, Triplet
+from agentlightning.semconv import REWARD_SPAN, ROLLOUT_SPAN
+from agentlightning.types import AttemptStatus, Resource, Rollout, Span, Triplet
 
 
 @dataclass(slots=True)
@@ -35,6 +35,8 @@ class Ended:
 
     outcome: Outcome
     triplets: list[Triplet] = field(default_factory=list)
+    returned: list[Span] = field(default_factory=list)
+    """Rewards that it returned, which the runner writes in its own name."""
 
 
 async def execute(
@@ -52,7 +54,7 @@ async def execute(
                 raise context.faults[0]
             ended = understand(result, context)
             if ended.outcome.reward is not None:
-                emit_reward(ended.outcome.reward)
+                ended.returned.append(moments.hear(returned_reward(ended.outcome.reward)))
         except (asyncio.CancelledError, KeyboardInterrupt) as raised:
             error = raised
             raise
@@ -70,7 +72,9 @@ def understand(result: Any, context: AttemptContext) -> Ended:
         if supplied is None:
             return Ended(settle(result))
         triplets, spans = supplied
-        return Ended(settle(spans), triplets)
+        rewards = [span for span in spans if span.name == REWARD_SPAN]
+        others = [span for span in spans if span.name != REWARD_SPAN]
+        return Ended(settle(others), triplets, rewards)
     except BadRecord as bad:
         return Ended(Outcome(AttemptStatus.FAILED, bad.reason))
     except Exception as error:  # the agent's own classes may raise anything while they are read

@@ -21,10 +21,11 @@ from typing import Any, Literal, Protocol, get_args
 from agentlightning import capture, log_limit
 from agentlightning.agents import LitAgent, as_agent
 from agentlightning.capture.door import BadRecord, all_admitted
-from agentlightning.capture.rewards import reward_of
+from agentlightning.capture.rewards import find_reward_spans, reward_of
 from agentlightning.gateway import AttemptInfo
 from agentlightning.gateway.sampling import root_seed
 from agentlightning.plugins import Plugins
+from agentlightning.runner.bundle import bundle
 from agentlightning.runner.execution import Execution
 from agentlightning.runner.forks import guard_loop
 from agentlightning.runner.frames import Job
@@ -41,7 +42,6 @@ from agentlightning.types import (
     Attempt,
     AttemptedRollout,
     AttemptStatus,
-    Resource,
     Rollout,
     Span,
     UsageError,
@@ -264,19 +264,21 @@ class Runner:
         if self.gate:
             await self.gate.close_attempt(attempt_id)
         attempt = await self._settle(lease, ended, spans)
-        await self._tell(lease.rollout, attempt, spans)
+        await self._tell(lease.rollout, attempt, [*spans, *ended.returned])
         if impossible is not None:
             raise impossible
 
     async def _settle(self, lease: AttemptedRollout, ended: Ended, spans: list[Span]) -> Attempt:
         """Write the end of an attempt. What cannot be stored fails its attempt, not the runner."""
         ids = (lease.rollout.rollout_id, lease.attempt.attempt_id)
-        spans[:] = all_admitted(spans, *ids)
+        for handed in (spans, ended.returned):
+            handed[:] = all_admitted(handed, *ids)
         try:
             outcome, metadata = await self._record(lease, ended, spans)
+            told: dict[str, Any] = {"reason": outcome.reason, "metadata": metadata}
             try:
                 attempt = await self.store.update_attempt(
-                    *ids, outcome.status, reason=outcome.reason, spans=spans, metadata=metadata
+                    *ids, outcome.status, spans=spans, returned=ended.returned, **told
                 )
             except UNSTORABLE as error:
                 attempt = await store_failed(self.store, *ids, spans, error)
@@ -294,14 +296,14 @@ class Runner:
         metadata = None
         if ended.triplets and ended.outcome.status is AttemptStatus.SUCCEEDED:
             try:
-                resources = await self._bundle(lease.rollout.resources_id)
+                resources = await bundle(self.store, lease.rollout)
                 taken = await take(
                     self.store, lease, ended.triplets, policies=self.policies, resources=resources
                 )
             except UNSTORABLE as error:
                 return await self._refuse(lease, as_bad(error)), None
             metadata = taken.metadata
-            spans += taken.rewards
+            ended.returned += taken.rewards
         spans += ended.outcome.spans
         return await classify(self.store, lease, ended.outcome, gated=self.gate is not None), metadata
 
@@ -318,7 +320,7 @@ class Runner:
             return
         if self.plugins.listens("agl_reward_emitted"):
             ids = {"rollout_id": rollout.rollout_id, "attempt_id": attempt.attempt_id}
-            for reward in filter(None, map(reward_of, spans)):
+            for reward in filter(None, map(reward_of, find_reward_spans(spans))):
                 self.plugins.moment("agl_reward_emitted", reward=reward, **ids)
         if self.plugins.listens("agl_rollout_finished"):
             rollout = await self.store.get_rollout_by_id(rollout.rollout_id)
@@ -349,7 +351,7 @@ class Runner:
             policies=self.policies,
             tags=dict(rollout.metadata.get("tags") or {}),
         )
-        resources, key, gateway = admit(await self._bundle(rollout.resources_id), self.gate, info)
+        resources, key, gateway = admit(await bundle(self.store, rollout), self.gate, info)
         return Job(
             rollout=rollout,
             attempt_id=attempt.attempt_id,
@@ -358,10 +360,3 @@ class Runner:
             policies=self.policies,
             resources=resources,
         )
-
-    async def _bundle(self, resources_id: str | None) -> dict[str, Resource]:
-        """The resources of a rollout: its own, else the latest."""
-        if resources_id is not None:
-            return (await self.store.get_resources_by_id(resources_id)).resources
-        latest = await self.store.get_latest_resources()
-        return latest.resources if latest else {}

@@ -14,12 +14,14 @@ from agentlightning.store import codec, schema
 from agentlightning.store.base import Conflict, NotFound
 from agentlightning.store.core import Core
 from agentlightning.store.db import inserting, sql
+from agentlightning.store.defaults import check_config
 from agentlightning.store.pages import check_limit
+from agentlightning.types import RolloutConfig
 
 _r, _n = schema.runs, schema.counts
 _ADD_RUN = inserting(_r)
-_GET_RUN = sql(select(_r.c.info).where(_r.c.run_id == bindparam("run_id")))
-_SET_RUN = sql(update(_r).where(_r.c.run_id == bindparam("run")), "info", "update_time")
+_GET_RUN = sql(select(_r.c.info, _r.c.config).where(_r.c.run_id == bindparam("run_id")))
+_SET_RUN = sql(update(_r).where(_r.c.run_id == bindparam("run")), "info", "config", "update_time")
 _RUNS = select(_r.c.run_id, _r.c.create_time, _r.c.update_time, _r.c.info).order_by(
     _r.c.create_time.desc(), _r.c.run_id.desc()
 )
@@ -32,28 +34,51 @@ _COUNTS_OF = sql(_SUMS.where(_n.c.rollout_id == bindparam("rollout_id")))
 class Accounts(Core):
     """Runs, counts."""
 
-    async def add_run(self, run_id: str, info: dict[str, Any], *, request_id: str | None = None) -> None:
-        """Register a run. The same id with the same info is done already."""
+    async def add_run(
+        self,
+        run_id: str,
+        info: dict[str, Any],
+        config: RolloutConfig | None = None,
+        *,
+        request_id: str | None = None,
+    ) -> None:
+        """Register a run. The same id with the same info is done already. ``config``: how rollouts of the run
+        are tried that are put into the queue without a configuration of their own.
+        """
+        check_config(config)
 
         def work() -> None:
             known = self.db.one(_GET_RUN, run_id=run_id)
             blob, now = codec.pack(info), self.clock()
+            tried = None if config is None else codec.pack(config)
             if known is None:
-                self.db.execute(_ADD_RUN, run_id=run_id, create_time=now, update_time=now, info=blob)
-            elif known[0] != blob:
+                new = {"run_id": run_id, "info": blob, "config": tried}
+                self.db.execute(_ADD_RUN, **new, create_time=now, update_time=now)
+            elif known[0] != blob or tried not in (None, known[1]):
                 raise Conflict(f"run {run_id} exists with other info: choose another id, or update_run")
 
         await self._write("add_run", work, request_id)
 
-    async def update_run(self, run_id: str, info: dict[str, Any], *, request_id: str | None = None) -> None:
-        """Merge ``info`` into a run's."""
+    async def update_run(
+        self,
+        run_id: str,
+        info: dict[str, Any],
+        config: RolloutConfig | None = None,
+        *,
+        request_id: str | None = None,
+    ) -> None:
+        """Merge ``info`` into a run's. ``config``: instead of the one it had; ``None``: that stays."""
+        check_config(config)
 
         def work() -> None:
             known = self.db.one(_GET_RUN, run_id=run_id)
             if known is None:
                 raise NotFound(f"no run {run_id}")
             merged = {**codec.unpack(known[0], dict[str, Any]), **info}
-            self.db.execute(_SET_RUN, run=run_id, info=codec.pack(merged), update_time=self.clock())
+            tried = known[1] if config is None else codec.pack(config)
+            self.db.execute(
+                _SET_RUN, run=run_id, info=codec.pack(merged), config=tried, update_time=self.clock()
+            )
 
         await self._write("update_run", work, request_id)
 

@@ -32,7 +32,11 @@ LEFT = "unresponsive: the worker left before it had the lease"
 """Reason of an attempt that nobody has tried: it does not count against ``max_attempts``."""
 ENDS = (AttemptStatus.SUCCEEDED, AttemptStatus.FAILED, AttemptStatus.TIMEOUT, AttemptStatus.UNRESPONSIVE)
 _a, _r = schema.attempts, schema.rollouts
-ATTEMPT_COLUMNS = [c for c in _a.c if c.name != "arrivals"]
+_PINS = ("resources_id", "resources_version")
+ATTEMPT_COLUMNS = [
+    *(c for c in _a.c if c.name not in ("arrivals", *_PINS)),
+    *(_a.c[name] for name in _PINS),
+]
 _OF_ROLLOUT = (
     select(*ATTEMPT_COLUMNS).where(_a.c.rollout_id == bindparam("rollout_id")).order_by(_a.c.sequence_id)
 )
@@ -103,7 +107,7 @@ _NEXT_DUE = sql(
 def attempt_of(row: Sequence[Any]) -> Attempt:
     """The attempt of a row of ``ATTEMPT_COLUMNS``."""
     (attempt_id, rollout_id, sequence_id, fence, status, worker_id) = row[:6]
-    (start_time, end_time, last_heartbeat_time, reason, metadata) = row[6:11]
+    (start_time, end_time, last_heartbeat_time, reason, metadata, resources_id, version) = row[6:13]
     return Attempt(
         attempt_id=attempt_id,
         rollout_id=rollout_id,
@@ -116,6 +120,8 @@ def attempt_of(row: Sequence[Any]) -> Attempt:
         last_heartbeat_time=last_heartbeat_time,
         reason=reason,
         metadata={} if metadata is None else codec.unpack(metadata),
+        resources_id=resources_id,
+        resources_version=version,
     )
 
 
@@ -213,8 +219,9 @@ class Attempts(Rollouts):
         row = self.db.one(_HOLDING, rollout_id=rollout_id, attempt_id=attempt_id)
         if row is None:
             return None
-        config = RolloutConfig() if row[15] is None else codec.unpack(row[15], RolloutConfig)
-        return Held(attempt_of(row), row[11], row[12], row[13], row[14], config, row[16])
+        arrivals, rollout_status, latest, run_id, config, forgiven = row[13:19]
+        tried = RolloutConfig() if config is None else codec.unpack(config, RolloutConfig)
+        return Held(attempt_of(row), arrivals, rollout_status, latest, run_id, tried, forgiven)
 
     def _writable(
         self, rollout_id: str, attempt_id: str, what: str, n: int = 1, fence: int | None = None

@@ -156,6 +156,7 @@ class StoreClient(Remote):
         worker_id: str | None = None,
         metadata: dict[str, Any] | None = None,
         spans: Sequence[Span] = (),
+        returned: Sequence[Span] = (),
         request_id: str | None = None,
     ) -> Attempt:
         return cast(
@@ -169,6 +170,7 @@ class StoreClient(Remote):
                 worker_id=worker_id,
                 metadata=metadata,
                 spans=spans,
+                returned=returned,
                 request_id=request_id,
             ),
         )

@@ -43,7 +43,8 @@ _NEXT_OF = sql(
 _LEASE = sql(
     update(_r)
     .where(_r.c.rollout_id == bindparam("rollout"))
-    .values(status="preparing", attempts=bindparam("n"))
+    .values(status="preparing", attempts=bindparam("n")),
+    *("resources_id", "resources_version"),
 )
 _INSERT = inserting(_a)
 _FAILED = sql(
@@ -65,7 +66,11 @@ class Leases(Attempts):
         rollout.attempts += 1
         rollout.status = RolloutStatus.PREPARING
         rollout.end_time = None
-        self.db.execute(_LEASE, rollout=rollout.rollout_id, n=rollout.attempts)
+        if rollout.resources_id is None:  # there were none when it was made
+            rollout.resources_id, rollout.resources_version = self._pin(None)
+        resources_id, version = rollout.resources_id, rollout.resources_version
+        pin: dict[str, Any] = {"resources_id": resources_id, "resources_version": version}
+        self.db.execute(_LEASE, rollout=rollout.rollout_id, n=rollout.attempts, **pin)
         attempt = Attempt(
             attempt_id=growing("at"),
             rollout_id=rollout.rollout_id,
@@ -74,6 +79,7 @@ class Leases(Attempts):
             worker_id=worker_id,
             start_time=now,
             metadata={RESAMPLED: failed} if failed else {},
+            **pin,
         )
         self.db.execute(
             _INSERT,
@@ -89,6 +95,7 @@ class Leases(Attempts):
             reason=None,
             metadata=codec.pack_optional(attempt.metadata),
             arrivals=0,
+            **pin,
         )
         if worker_id is not None:
             self._worker_busy(worker_id, rollout.rollout_id, attempt.attempt_id, now)
@@ -214,8 +221,9 @@ class Leases(Attempts):
 
         def work() -> AttemptedRollout:
             now = self.clock()
-            self._require_resources([rollout])
-            return self._lease(self._insert(rollout, now, RolloutStatus.PREPARING), worker_id, now)
+            pin = self._pin(rollout.resources_id)
+            made = self._insert(rollout, now, pin, rollout.config, RolloutStatus.PREPARING)
+            return self._lease(made, worker_id, now)
 
         return await self._write("start_rollout", work, request_id, AttemptedRollout)
 

@@ -68,5 +68,31 @@ def links_of_runs(connection: sqlite3.Connection) -> None:
     )
 
 
-MIGRATIONS: list[Migration] = [seals_forgiveness_and_numbers, links_of_runs]
+_UNTRIED_AGAIN = (
+    b"\x00\x85\xaftimeout_seconds\xc0\xb4unresponsive_seconds\xc0\xacmax_attempts\x01"
+    b"\xafretry_condition\x90\xa8retry_on\x90"
+)
+"""What a rollout without a configuration meant in version 3: one attempt, no limits (MessagePack)."""
+
+
+def authority_pins_and_configurations(connection: sqlite3.Connection) -> None:
+    """3 → 4: spans that the runner wrote, versions of resources, and the configuration of a run.
+
+    Version 3 left the usual configuration out, and what is usual has changed since: so it is written down.
+    """
+    run = connection.execute
+    run("ALTER TABLE spans ADD COLUMN returned INTEGER DEFAULT '0' NOT NULL")
+    run("CREATE INDEX spans_returned ON spans (rollout_id, attempt_id) WHERE returned = 1")
+    run("ALTER TABLE rollouts ADD COLUMN resources_version INTEGER")
+    run("ALTER TABLE attempts ADD COLUMN resources_id TEXT")
+    run("ALTER TABLE attempts ADD COLUMN resources_version INTEGER")
+    run("ALTER TABLE runs ADD COLUMN config BLOB")
+    run("UPDATE rollouts SET config = ? WHERE config IS NULL", (_UNTRIED_AGAIN,))
+
+
+MIGRATIONS: list[Migration] = [
+    seals_forgiveness_and_numbers,
+    links_of_runs,
+    authority_pins_and_configurations,
+]
 """``MIGRATIONS[i]`` takes a file from version ``i + 1`` to ``i + 2``."""

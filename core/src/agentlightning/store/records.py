@@ -1,12 +1,10 @@
 """The record of a rollout: what credit needs to know, read for many rollouts in four queries.
 
-Invariant: a reward span without a number is a reward of NaN, which the failure table decides on; it is never
-left out and never 0.
+Invariant: calls, rewards and spans are in the order in which the store numbered them.
 """
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
@@ -21,6 +19,7 @@ from agentlightning.store.db import chunks, sql
 from agentlightning.store.rollouts import COLUMNS, rollout_of
 from agentlightning.store.trace import CALL_COLUMNS, SPAN_COLUMNS, Trace, call_of, span_of
 from agentlightning.types import Attempt, AttemptStatus, Call, EarlierAttempt, Record, Reward, Rollout, Span
+from agentlightning.types.rewards import reward_of
 
 _r, _a, _s, _c = schema.rollouts, schema.attempts, schema.spans, schema.calls
 _LATEST = and_(_a.c.rollout_id == _r.c.rollout_id, _a.c.sequence_id == _r.c.attempts)
@@ -61,8 +60,8 @@ class Records(Trace):
         wire: defaultdict[str, list[Span]] = defaultdict(list)
         for row in self.db.all(self._of_latest(ids, SPAN_COLUMNS, _s)):
             span = span_of(row)
-            if span.name == semconv.REWARD_SPAN:
-                rewards[span.rollout_id].append(reward_of(span))
+            if (reward := reward_of(span)) is not None:
+                rewards[span.rollout_id].append(reward)
             else:
                 wire[span.rollout_id].append(span)
         earlier = self._earlier([i for i in ids if rollouts[i].attempts > 1])
@@ -97,27 +96,5 @@ class Records(Trace):
         )
         if table is not None:
             on = and_(table.c.rollout_id == _a.c.rollout_id, table.c.attempt_id == _a.c.attempt_id)
-            query = query.join(table, on).order_by(table.c.seq)
+            query = query.join(table, on).order_by(table.c.sequence if table is _s else table.c.seq)
         return sql(query.where(_WANTED) if table is _s else query)
-
-
-def reward_of(span: Span) -> Reward:
-    """The reward that a reward span carries."""
-    a = span.attributes
-    raw = a.get(semconv.REWARD_VALUE)
-    value = float(raw) if isinstance(raw, (int, float)) else None
-    call_id, span_id, agent = (
-        a.get(k) for k in (semconv.REWARD_CALL, semconv.REWARD_SPAN_ID, semconv.REWARD_AGENT)
-    )
-    ours = {v for k, v in vars(semconv).items() if k.startswith("REWARD_")}
-    rest = dict(a) if value is None else {k: v for k, v in a.items() if k not in ours}
-    return Reward(
-        value=math.nan if value is None else value,
-        name=str(a.get(semconv.REWARD_NAME, "reward")),
-        call_id=call_id,
-        span_id=span_id,
-        agent=agent,
-        final=bool(a.get(semconv.REWARD_FINAL, call_id is None and span_id is None and agent is None)),
-        attributes=rest,
-        time=span.end_time or span.start_time,
-    )

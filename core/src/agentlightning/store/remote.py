@@ -10,7 +10,17 @@ from agentlightning.store.otel import span_of
 from agentlightning.store.pages import SortBy, SortOrder
 from agentlightning.store.render import as_call_span
 from agentlightning.store.transport import Transport
-from agentlightning.types import Call, Link, Resource, Resources, Seal, Span, StepReport, Worker
+from agentlightning.types import (
+    Call,
+    Link,
+    Resource,
+    Resources,
+    RolloutConfig,
+    Seal,
+    Span,
+    StepReport,
+    Worker,
+)
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
@@ -146,18 +156,33 @@ class Remote(Transport):
     async def get_latest_resources(self) -> Resources | None:
         return cast("Resources | None", await self._call("get_latest_resources"))
 
-    async def get_resources_by_id(self, resources_id: str) -> Resources:
-        return cast(Resources, await self._call("get_resources_by_id", resources_id=resources_id))
+    async def get_resources_by_id(self, resources_id: str, version: int | None = None) -> Resources:
+        found = await self._call("get_resources_by_id", resources_id=resources_id, version=version)
+        return cast(Resources, found)
 
     async def query_resources(self, limit: int = 100, *, after: str | None = None) -> list[Resources]:
         return cast("list[Resources]", await self._call("query_resources", limit=limit, after=after))
 
     # -- runs and accounts
-    async def add_run(self, run_id: str, info: dict[str, Any], *, request_id: str | None = None) -> None:
-        await self._call("add_run", run_id=run_id, info=info, request_id=request_id)
+    async def add_run(
+        self,
+        run_id: str,
+        info: dict[str, Any],
+        config: RolloutConfig | None = None,
+        *,
+        request_id: str | None = None,
+    ) -> None:
+        await self._call("add_run", run_id=run_id, info=info, config=config, request_id=request_id)
 
-    async def update_run(self, run_id: str, info: dict[str, Any], *, request_id: str | None = None) -> None:
-        await self._call("update_run", run_id=run_id, info=info, request_id=request_id)
+    async def update_run(
+        self,
+        run_id: str,
+        info: dict[str, Any],
+        config: RolloutConfig | None = None,
+        *,
+        request_id: str | None = None,
+    ) -> None:
+        await self._call("update_run", run_id=run_id, info=info, config=config, request_id=request_id)
 
     async def query_runs(self, limit: int = 100, *, after: str | None = None) -> list[dict[str, Any]]:
         return cast("list[dict[str, Any]]", await self._call("query_runs", limit=limit, after=after))

@@ -29,6 +29,11 @@ _GET = sql(
     .order_by(_t.c.version.desc())
     .limit(1)
 )
+_GET_VERSION = sql(
+    select(*_COLUMNS).where(
+        _t.c.resources_id == bindparam("resources_id"), _t.c.version == bindparam("version")
+    )
+)
 _id = _t.c.resources_id
 _bundles = (
     select(_id, func.min(_t.c.seq).label("first"), func.max(_t.c.version).label("newest"))
@@ -107,11 +112,18 @@ class ResourcesPart(Core):
         row = await self.writer.read(lambda: self.db.one(_LATEST))
         return None if row is None else _resources_of(row)
 
-    async def get_resources_by_id(self, resources_id: str) -> Resources:
-        """The newest version of a bundle."""
-        row = await self.writer.read(lambda: self.db.one(_GET, resources_id=resources_id))
+    async def get_resources_by_id(self, resources_id: str, version: int | None = None) -> Resources:
+        """A bundle, in this version or the newest."""
+
+        def work() -> tuple[Any, ...] | None:
+            if version is None:
+                return self.db.one(_GET, resources_id=resources_id)
+            return self.db.one(_GET_VERSION, resources_id=resources_id, version=version)
+
+        row = await self.writer.read(work)
         if row is None:
-            raise NotFound(f"no resources {resources_id}")
+            of = "" if version is None else f" in version {version}"
+            raise NotFound(f"no resources {resources_id}{of}")
         return _resources_of(row)
 
     async def query_resources(self, limit: int = 100, *, after: str | None = None) -> list[Resources]:

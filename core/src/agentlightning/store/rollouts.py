@@ -1,7 +1,7 @@
 """Rollouts: made, queried, moved and awaited. Their execution under leases is in :mod:`.leases`.
 
 Invariants: a final rollout never moves again, unless somebody requeues it (:mod:`.requeue`); a rollout id
-names one content.
+names one content; a rollout keeps the version of the resources that was the newest when it was made.
 """
 
 from __future__ import annotations
@@ -9,14 +9,15 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
+from functools import cache
 from typing import Any, cast
 
 from sqlalchemy import bindparam, func, select, text, update
 
 from agentlightning.store import codec, schema
 from agentlightning.store.base import Conflict, NotFound
-from agentlightning.store.core import Core
 from agentlightning.store.db import chunks, inserting, sql
+from agentlightning.store.defaults import Defaults, Pin, check_config
 from agentlightning.store.ids import growing
 from agentlightning.store.pages import SortOrder, check_limit, check_order
 from agentlightning.types import Mode, Rollout, RolloutConfig, RolloutStatus
@@ -40,18 +41,13 @@ _CONFIGURE = sql(
     update(_t).where(_t.c.rollout_id == bindparam("rollout")),
     *("config", "timeout_seconds", "unresponsive_seconds", "metadata"),
 )
-_HAS_RESOURCES = sql(
-    select(schema.resources.c.seq)
-    .where(schema.resources.c.resources_id == bindparam("resources_id"))
-    .limit(1)
-)
 _OPEN = ("queuing", "preparing", "running", "requeuing")
 
 
 def rollout_of(row: Sequence[Any]) -> Rollout:
     """The rollout of a row of ``COLUMNS``."""
     (rollout_id, status, mode, run_id, task_id, group_id, sample, seed, resources_id) = row[:9]
-    (attempts, start_time, end_time, reason, input_, config, metadata) = row[9:16]
+    (attempts, start_time, end_time, reason, input_, config, metadata, resources_version) = row[9:17]
     return Rollout(
         rollout_id=rollout_id,
         input=codec.unpack(input_),
@@ -63,6 +59,7 @@ def rollout_of(row: Sequence[Any]) -> Rollout:
         sample=sample,
         seed=seed,
         resources_id=resources_id,
+        resources_version=resources_version,
         config=RolloutConfig() if config is None else codec.unpack(config, RolloutConfig),
         metadata={} if metadata is None else codec.unpack(metadata),
         attempts=attempts,
@@ -85,6 +82,7 @@ def row_of(rollout: Rollout) -> dict[str, Any]:
         "sample": r.sample,
         "seed": r.seed,
         "resources_id": r.resources_id,
+        "resources_version": r.resources_version,
         "attempts": 0,
         "start_time": r.start_time,
         "end_time": None,
@@ -111,18 +109,12 @@ def check(rollout: Rollout) -> None:
             )
     if rollout.mode not in ("train", "val", "test"):
         raise ValueError(f"mode must be train, val or test, not {rollout.mode!r}")
-    config = rollout.config
-    if config.max_attempts < 1:
-        raise ValueError(f"config.max_attempts must be at least 1, not {config.max_attempts}")
-    for name in ("timeout_seconds", "unresponsive_seconds"):
-        value = getattr(config, name)
-        if value is not None and not value > 0:
-            raise ValueError(f"config.{name} must be positive or None, not {value}")
+    check_config(rollout.config)
     if rollout.seed is not None and not -(1 << 63) <= rollout.seed < 1 << 63:
         raise ValueError(f"seed must fit 64 bits, not {rollout.seed}")
 
 
-class Rollouts(Core):
+class Rollouts(Defaults):
     """Units of work."""
 
     async def enqueue_rollout(
@@ -141,7 +133,11 @@ class Rollouts(Core):
         seed: int | None = None,
         request_id: str | None = None,
     ) -> Rollout:
-        """Put one task into the queue. The same ``rollout_id`` with the same content is done once."""
+        """Put one task into the queue. The same ``rollout_id`` with the same content is done once.
+
+        Without ``resources_id`` it is given the latest resources there are now. Without ``config`` it is
+        tried as its run says (:meth:`.accounts.Accounts.add_run`), else as ``RolloutConfig()`` does.
+        """
         rollout = Rollout(
             rollout_id=rollout_id or "",
             input=input,
@@ -161,7 +157,10 @@ class Rollouts(Core):
     async def enqueue_many_rollouts(
         self, rollouts: Sequence[Rollout], *, request_id: str | None = None
     ) -> list[Rollout]:
-        """Put many into the queue in one transaction; an empty ``rollout_id`` is given a fresh one."""
+        """Put many into the queue in one transaction; an empty ``rollout_id`` is given a fresh one.
+
+        A ``config`` equal to ``RolloutConfig()`` says nothing: then the run's holds.
+        """
         for rollout in rollouts:
             check(rollout)
         return await self._write(
@@ -170,19 +169,27 @@ class Rollouts(Core):
 
     def _enqueue(self, given: Sequence[Rollout]) -> list[Rollout]:
         now = self.clock()
-        self._require_resources(given)
+        pin, config = cache(self._pin), cache(self._config_of_run)
         out: list[Rollout] = []
         for rollout in given:
+            named = pin(rollout.resources_id, rollout.resources_version)
             known = self.db.one(_GET, rollout_id=rollout.rollout_id) if rollout.rollout_id else None
-            out.append(_same(rollout, rollout_of(known)) if known else self._insert(rollout, now))
+            if known:
+                out.append(_same(rollout, rollout_of(known)))
+            else:
+                silent = rollout.run_id is not None and rollout.config == RolloutConfig()
+                tried = config(rollout.run_id) if silent else rollout.config
+                out.append(self._insert(rollout, now, named, tried))
         return out
 
-    def _require_resources(self, given: Sequence[Rollout]) -> None:
-        for resources_id in {r.resources_id for r in given if r.resources_id is not None}:
-            if self.db.one(_HAS_RESOURCES, resources_id=resources_id) is None:
-                raise NotFound(f"no resources {resources_id}: add_resources first")
-
-    def _insert(self, given: Rollout, now: float, status: RolloutStatus = RolloutStatus.QUEUING) -> Rollout:
+    def _insert(
+        self,
+        given: Rollout,
+        now: float,
+        pin: Pin,
+        config: RolloutConfig,
+        status: RolloutStatus = RolloutStatus.QUEUING,
+    ) -> Rollout:
         rollout = Rollout(
             rollout_id=given.rollout_id or growing("ro"),
             input=given.input,
@@ -193,8 +200,9 @@ class Rollouts(Core):
             group_id=given.group_id,
             sample=given.sample,
             seed=given.seed,
-            resources_id=given.resources_id,
-            config=given.config,
+            resources_id=pin[0],
+            resources_version=pin[1],
+            config=config,
             metadata=given.metadata,
             start_time=now,
         )
@@ -341,9 +349,12 @@ def _same(given: Rollout, known: Rollout) -> Rollout:
         "group_id",
         "sample",
         "seed",
-        "resources_id",
     ):  # what never changes
         if getattr(given, name) != getattr(known, name):
+            raise Conflict(f"rollout {given.rollout_id} exists with another {name}")
+    pinned = {"resources_id": known.resources_id, "resources_version": known.resources_version}
+    for name, value in pinned.items():
+        if getattr(given, name) not in (None, value):
             raise Conflict(f"rollout {given.rollout_id} exists with another {name}")
     if codec.pack(given.input) != codec.pack(known.input):
         raise Conflict(f"rollout {given.rollout_id} exists with another input")

@@ -52,6 +52,7 @@ runs = Table(
     Column("create_time", Float, nullable=False),
     Column("update_time", Float, nullable=False),
     Column("info", LargeBinary, nullable=False),
+    Column("config", LargeBinary),  # how its rollouts are tried that say nothing of it themselves
 )
 
 steps = Table(
@@ -122,6 +123,7 @@ rollouts = Table(
     Column("metadata", LargeBinary),
     # attempts up to this number count no longer against max_attempts, and may no longer write
     Column("forgiven", Integer, nullable=False, server_default="0"),
+    Column("resources_version", Integer),
     Index("rollouts_id", "rollout_id", unique=True),
     Index("rollouts_run", "run_id", sqlite_where=text("run_id IS NOT NULL")),
     Index("rollouts_group", "group_id", sqlite_where=text("group_id IS NOT NULL")),
@@ -146,6 +148,8 @@ attempts = Table(
     Column(
         "arrivals", Integer, nullable=False
     ),  # spans and calls so far: the next sequence number is one more
+    Column("resources_id", Text),
+    Column("resources_version", Integer),
     PrimaryKeyConstraint("rollout_id", "sequence_id"),
     Index("attempts_held", "attempt_id", sqlite_where=text(HELD)),
     sqlite_with_rowid=False,
@@ -161,7 +165,10 @@ spans = Table(
     Column("name", Text, nullable=False),
     Column("wire", Integer, nullable=False),  # 1: made by the wire layer
     Column("data", LargeBinary, nullable=False),
+    # 1: the runner wrote it, of what the agent returned; no agent can write such a span
+    Column("returned", Integer, nullable=False, server_default="0"),
     Index("spans_attempt", "rollout_id", "attempt_id", "sequence"),
+    Index("spans_returned", "rollout_id", "attempt_id", sqlite_where=text("returned = 1")),
 )
 
 calls = Table(

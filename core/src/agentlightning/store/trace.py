@@ -1,7 +1,9 @@
-"""What attempts did: spans and model calls, stored in order of arrival, and the end of an attempt.
+"""What attempts did: spans and model calls, stored in order of arrival, the rewards that a runner writes, and
+the end of an attempt.
 
 Invariant: a span or call is stored only while its attempt may write (see :mod:`.attempts`); the spans and the
-status of one ``update_attempt`` are stored together or not at all.
+status of one ``update_attempt`` are stored together or not at all. That a span is what the agent *returned*,
+only ``update_attempt`` can say, which no key of an attempt opens; after it no emitted reward is taken.
 """
 
 from __future__ import annotations
@@ -10,20 +12,22 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import Any
 
-from sqlalchemy import bindparam, select
+from sqlalchemy import bindparam, select, text
 
 from agentlightning import semconv
 from agentlightning.store import codec, schema
-from agentlightning.store.attempts import ENDS
+from agentlightning.store.attempts import ENDS, Held
 from agentlightning.store.base import Conflict
+from agentlightning.store.core import Refused
 from agentlightning.store.db import inserting, sql
 from agentlightning.store.leases import Leases
 from agentlightning.types import Attempt, AttemptStatus, Call, Span
+from agentlightning.types.rewards import what_of
 
 _s, _c = schema.spans, schema.calls
 _INSERT_SPAN = inserting(_s)
 _INSERT_CALL = inserting(_c)
-SPAN_COLUMNS = (_s.c.rollout_id, _s.c.attempt_id, _s.c.sequence, _s.c.name, _s.c.data)
+SPAN_COLUMNS = (_s.c.rollout_id, _s.c.attempt_id, _s.c.sequence, _s.c.name, _s.c.data, _s.c.returned)
 CALL_COLUMNS = (
     _c.c.call_id,
     _c.c.rollout_id,
@@ -38,6 +42,15 @@ CALL_COLUMNS = (
 )
 _NUMBERS = ("prompt_tokens", "completion_tokens", "seconds", "size")
 _KNOWN = sql(select(*CALL_COLUMNS).where(_c.c.call_id == bindparam("call_id")))
+_IN_ATTEMPT = (_s.c.rollout_id == bindparam("rollout_id"), _s.c.attempt_id == bindparam("attempt_id"))
+_SETTLED = sql(select(_s.c.seq).where(*_IN_ATTEMPT, text("returned = 1")).limit(1)).using(
+    "spans", "spans_returned"
+)
+_EMITTED = sql(
+    select(*SPAN_COLUMNS).where(*_IN_ATTEMPT, _s.c.name == semconv.REWARD_SPAN, text("returned = 0"))
+)
+OVERRIDDEN = "reward-beside-the-returned"
+"""Why a reward that an agent emitted does not count: it returned one of the same."""
 _TAKEN = sql(
     select(_s.c.seq)
     .where(
@@ -51,7 +64,8 @@ _TAKEN = sql(
 
 def span_of(row: Sequence[Any]) -> Span:
     """The span of a row of ``SPAN_COLUMNS``."""
-    return codec.unpack_span(row[4], rollout_id=row[0], attempt_id=row[1], sequence_id=row[2], name=row[3])
+    known = {"rollout_id": row[0], "attempt_id": row[1], "sequence_id": row[2], "name": row[3]}
+    return codec.unpack_span(row[4], **known, returned=bool(row[5]))
 
 
 def call_of(row: Sequence[Any]) -> Call:
@@ -83,7 +97,8 @@ class Trace(Leases):
     async def add_many_spans(
         self, spans: Sequence[Span], *, numbered: bool = False, request_id: str | None = None
     ) -> list[Span]:
-        """Store spans, of one or several attempts, all or none; returned with their ``sequence_id``.
+        """Store spans, of one or several attempts, all or none; the spans with their ``sequence_id``. Rewards
+        among them are *emitted* ones: they are refused once what the agent returned is on record.
 
         ``numbered``: they bear numbers that ``get_next_span_sequence_id`` gave out, and keep them.
         """
@@ -94,6 +109,7 @@ class Trace(Leases):
             for owner, group in groupby(spans, _owner):
                 part = list(group)
                 live = self._live(*owner, "spans", len(part))
+                self._refuse_late_rewards(part)
                 if numbered:
                     self._check_numbers(part, live.arrivals)
                 else:
@@ -125,7 +141,24 @@ class Trace(Leases):
             if taken or numbers.count(number) > 1:
                 raise Conflict(f"attempt {attempt_id} has a span with the number {number}")
 
-    def _insert_spans(self, spans: Sequence[Span], packed: Sequence[bytes]) -> None:
+    def _refuse_late_rewards(self, spans: Sequence[Span]) -> None:
+        n = sum(span.name == semconv.REWARD_SPAN for span in spans)
+        if not n:
+            return
+        rollout_id, attempt_id = _owner(spans[0])
+        if self.db.one(_SETTLED, rollout_id=rollout_id, attempt_id=attempt_id) is not None:
+            raise Refused(
+                f"attempt {attempt_id} of {rollout_id}: a reward is refused, what the agent returned is on "
+                "record already",
+                "rewards-after-the-returned",
+                rollout_id,
+                attempt_id,
+                n,
+            )
+
+    def _insert_spans(self, spans: Sequence[Span], packed: Sequence[bytes], returned: bool = False) -> None:
+        for span in spans:
+            span.returned = returned
         self.db.many(
             _INSERT_SPAN,
             (
@@ -136,6 +169,7 @@ class Trace(Leases):
                     "name": s.name,
                     "wire": int(s.attributes.get(semconv.LAYER) == "wire"),
                     "data": blob,
+                    "returned": int(returned),
                 }
                 for s, blob in zip(spans, packed, strict=True)
             ),
@@ -151,11 +185,16 @@ class Trace(Leases):
         worker_id: str | None = None,
         metadata: dict[str, Any] | None = None,
         spans: Sequence[Span] = (),
+        returned: Sequence[Span] = (),
         request_id: str | None = None,
     ) -> Attempt:
-        """Store the attempt's spans and its new status in one transaction. Metadata is merged."""
-        _require_owner(spans, rollout_id, attempt_id)
-        packed = [codec.pack_span(s) for s in spans]
+        """Store the attempt's spans and its new status in one transaction. Metadata is merged.
+
+        ``returned``: rewards that the agent returned, in the words of its runner. They have the last word
+        over emitted ones, unless the rollout's configuration has ``emitted_overrides_returned``.
+        """
+        _require_owner([*spans, *returned], rollout_id, attempt_id)
+        packed, of_runner = [codec.pack_span(s) for s in spans], [codec.pack_span(s) for s in returned]
         target = None if status is None else AttemptStatus(status)
 
         def work() -> Attempt:
@@ -164,10 +203,15 @@ class Trace(Leases):
             attempt = held.attempt
             if target is AttemptStatus.PREPARING and attempt.status is not target:
                 raise Conflict(f"attempt {attempt_id} cannot go from {attempt.status} back to preparing")
+            given = [*spans, *returned]
+            _number(given, range(held.arrivals + 1, held.arrivals + 1 + len(given)))
             if spans:
-                _number(spans, range(held.arrivals + 1, held.arrivals + 1 + len(spans)))
+                self._refuse_late_rewards(spans)
                 self._insert_spans(spans, packed)
-            alive = bool(spans) or target in (None, AttemptStatus.RUNNING)
+            if returned:
+                self._insert_spans(returned, of_runner, returned=True)
+                self._count_overridden(held, returned)
+            alive = bool(given) or target in (None, AttemptStatus.RUNNING)
             if alive and attempt.status is AttemptStatus.UNRESPONSIVE:
                 self._revive(held)
             elif alive:
@@ -176,15 +220,26 @@ class Trace(Leases):
             attempt.metadata = {**attempt.metadata, **(metadata or {})}
             attempt.last_heartbeat_time = now
             if target in ENDS:
-                self._finish(held, target, now, reason, len(spans))
+                self._finish(held, target, now, reason, len(given))
             else:
                 attempt.reason = reason or attempt.reason
-                self._save(attempt, len(spans))
+                self._save(attempt, len(given))
                 if alive and held.rollout_status != "running":
                     self._run(rollout_id)
             return attempt
 
         return await self._write("update_attempt", work, request_id, Attempt)
+
+    def _count_overridden(self, held: Held, returned: Sequence[Span]) -> None:
+        """Emitted rewards that do not count, for the agent returned one for the same."""
+        if held.config.emitted_overrides_returned:
+            return
+        ids = (held.attempt.rollout_id, held.attempt.attempt_id)
+        rows = self.db.all(_EMITTED, rollout_id=ids[0], attempt_id=ids[1])
+        had = {what_of(span) for span in returned}
+        n = sum(what_of(span_of(row)) in had for row in rows)
+        if n:
+            self._count("refused", OVERRIDDEN, *ids, n)
 
     async def add_calls(
         self, calls: Sequence[Call], *, fence: int | None = None, request_id: str | None = None

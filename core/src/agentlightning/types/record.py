@@ -28,6 +28,8 @@ class Span(Model):
     resource: dict[str, Any] = {}
     start_time: float = 0.0
     end_time: float = 0.0
+    returned: bool = False
+    """Written by the runner, of what the agent returned. The store says so, and takes it from nobody else."""
 
 
 class Call(Model):
@@ -113,6 +115,8 @@ class Reward(Model):
     """Set: the reward of this agent's calls."""
     final: bool = True
     """The reward of the rollout, unless ``call_id``, ``span_id`` or ``agent`` narrows it."""
+    returned: bool = False
+    """The agent returned it, and its runner wrote it; else the agent emitted it while it ran."""
     attributes: dict[str, Any] = {}
     time: float = 0.0
 

@@ -50,6 +50,8 @@ class RolloutConfig(Model):
     """Ends of an attempt that lead to another one, while ``max_attempts`` allows."""
     retry_on: list[str] = []
     """Kinds of failure (:mod:`agentlightning.types.failure`) that do so too."""
+    emitted_overrides_returned: bool = False
+    """Whether a reward that the agent emits while it runs counts although the agent returns another one."""
 
 
 class Rollout(Model):
@@ -69,6 +71,9 @@ class Rollout(Model):
     seed: int | None = None
     """Root of all sampling seeds of this rollout."""
     resources_id: str | None = None
+    """What its attempts are given: as named, else the latest when it was put into the queue."""
+    resources_version: int | None = None
+    """The version that was the newest then. Later versions do not reach this rollout."""
     config: RolloutConfig = msgspec.field(default_factory=RolloutConfig)
     metadata: dict[str, Any] = {}
     attempts: int = 0
@@ -95,6 +100,9 @@ class Attempt(Model):
     last_heartbeat_time: float | None = None
     reason: str | None = None
     metadata: dict[str, Any] = {}
+    resources_id: str | None = None
+    resources_version: int | None = None
+    """What it was given."""
 
 
 class AttemptedRollout(Model):

@@ -1,0 +1,33 @@
+"""What an attempt is given: the version of the resources that its rollout was queued with.
+
+A later version does not reach it, or the rewards of one prompt would be credited to another. One thing is not
+content but an address, and follows the newest version of the same resources: an endpoint at the run's
+gateway, which listens elsewhere after the trainer was started again.
+"""
+
+from __future__ import annotations
+
+from agentlightning.keys import CONTEXT_KEY
+from agentlightning.store.base import Store
+from agentlightning.types import LLM, Resource, Rollout
+
+
+async def bundle(store: Store, rollout: Rollout) -> dict[str, Resource]:
+    """The resources of a leased rollout, by name; empty where there were none when it was leased."""
+    if rollout.resources_id is None:
+        return {}
+    newest = await store.get_resources_by_id(rollout.resources_id)
+    if rollout.resources_version in (None, newest.version):
+        return newest.resources
+    pinned = await store.get_resources_by_id(rollout.resources_id, rollout.resources_version)
+    return {
+        name: newest.resources[name] if _moved(given, newest.resources.get(name)) else given
+        for name, given in pinned.resources.items()
+    }
+
+
+def _moved(given: Resource, now: Resource | None) -> bool:
+    """Whether both are endpoints at the run's gateway that serve the same policy."""
+    if not (isinstance(given, LLM) and isinstance(now, LLM)):
+        return False
+    return given.api_key == now.api_key == CONTEXT_KEY and given.model == now.model

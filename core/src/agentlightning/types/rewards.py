@@ -1,0 +1,75 @@
+"""Rewards: how they are read from spans, and which of several counts. Everybody reads and chooses by this.
+
+Rewards count in the order in which the store took them; no clock of a sender has a part in it. What the agent
+*returned*, as its runner wrote it, has the last word over what the agent *emitted* meanwhile, unless the
+rollout's configuration says otherwise (``emitted_overrides_returned``).
+
+Invariant: a reward span without a number is a reward of NaN, which the failure table decides on; it is never
+left out and never 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TypeVar
+
+from agentlightning import semconv
+from agentlightning.types.record import Reward, Span
+
+PRIMARY = "reward"
+"""Name of the reward that is trained on."""
+_OURS = frozenset(value for name, value in vars(semconv).items() if name.startswith("REWARD_"))
+_NARROWED = (semconv.REWARD_CALL, semconv.REWARD_SPAN_ID, semconv.REWARD_AGENT)
+Ranked = TypeVar("Ranked", Reward, Span)
+
+
+def reward_of(span: Span) -> Reward | None:
+    """A reward span as a :class:`Reward`; ``None`` for other spans."""
+    if span.name != semconv.REWARD_SPAN:
+        return None
+    a = span.attributes
+    raw = a.get(semconv.REWARD_VALUE)
+    value = _number(raw)
+    call_id, span_id, agent = (a.get(name) for name in _NARROWED)
+    return Reward(
+        value=math.nan if value is None else value,
+        name=str(a.get(semconv.REWARD_NAME, PRIMARY)),
+        call_id=call_id,
+        span_id=span_id,
+        agent=agent,
+        final=bool(a.get(semconv.REWARD_FINAL, call_id is None and span_id is None and agent is None)),
+        returned=span.returned,
+        attributes=dict(a) if value is None else {k: v for k, v in a.items() if k not in _OURS},
+        time=span.end_time or span.start_time,
+    )
+
+
+def _number(raw: object) -> float | None:
+    try:
+        return float(raw) if isinstance(raw, int | float) else None
+    except OverflowError:  # an integer beyond all floats
+        return None
+
+
+def by_authority(given: Sequence[Ranked], emitted_overrides: bool = False) -> list[Ranked]:
+    """``given``, in the order of the store, with those whose word counts behind the others."""
+    return sorted(given, key=lambda one: one.returned is not emitted_overrides)
+
+
+def chosen(emitted: Sequence[Reward]) -> Reward:
+    """Which of the rewards of one target counts, as :func:`by_authority` orders them."""
+    return next((r for r in reversed(emitted) if r.name == PRIMARY), emitted[-1])
+
+
+def what_of(span: Span) -> tuple[object, ...] | None:
+    """What a reward span is a reward of, with its name: of two spans of the same, one counts. ``None``: the
+    span is no reward.
+    """
+    r = reward_of(span)
+    return None if r is None else (r.name, str(r.call_id), str(r.span_id), str(r.agent), r.final)
+
+
+def of_rollout(reward: Reward) -> bool:
+    """Whether it is a reward of the whole rollout."""
+    return reward.final and reward.call_id is reward.span_id is reward.agent is None
