@@ -57,10 +57,9 @@ if "agl-core" in names:
     from agentlightning.plugins import load
     loaded = load()
     assert not loaded.broken, loaded.broken
-    if sys.argv[1:] == ["frameworks"]:
-        for spec in loaded.adapters.values():
-            importlib.import_module(spec.framework)
-            spec.instrumentor()
+    for name in sys.argv[1:]:
+        importlib.import_module(loaded.adapters[name].framework)
+        loaded.adapters[name].instrumentor()
 """
 
 
@@ -246,8 +245,12 @@ def _tried(line: Line, place: Path, environment: Path, report: Path) -> str | No
     if strangers := _from_elsewhere(found):
         return f"came from elsewhere: {', '.join(strangers)}"
     python = _python(line, place, environment)
-    named = "frameworks" if "instruments" in line.text else ""
-    return _smoke(python, named, place, shell)
+    return _smoke(python, _with_framework(line.text), place, shell)
+
+
+def _with_framework(text: str) -> list[str]:
+    """Names of the adapters that a command brings with their frameworks."""
+    return [name for name in _suite(ROOT).CHECKOUT["adapter"] if f"./adapters/{name}[" in text]
 
 
 def _python(line: Line, place: Path, environment: Path) -> Path:
@@ -265,9 +268,9 @@ def _from_elsewhere(found: list[dict[str, Any]]) -> list[str]:
     ]
 
 
-def _smoke(python: Path, named: str, place: Path, shell: dict[str, str]) -> str | None:
+def _smoke(python: Path, adapters: list[str], place: Path, shell: dict[str, str]) -> str | None:
     """Import what came, and ask ``agl`` for its plugins and for the doctor's help."""
-    if why := _failed([str(python), "-c", SMOKE, *filter(None, [named])], place.parent, shell):
+    if why := _failed([str(python), "-c", SMOKE, *adapters], place.parent, shell):
         return why
     agl = python.with_name("agl")
     for words in ([str(agl), "plugins"], [str(agl), "doctor", "--help"]) if agl.exists() else ():

@@ -144,6 +144,7 @@ def agl_commands() -> list[CommandSpec]:
         CommandSpec("runner", command("runner"), "run an agent on a store's rollouts"),
         CommandSpec("doctor", command("doctor"), "look a run over before it costs anything"),
         CommandSpec("runs", command("runs"), "list runs"),
+        CommandSpec("rollouts", command("rollouts"), "list the rollouts of a run"),
         CommandSpec("trace", command("trace"), "show what an attempt did"),
         CommandSpec("explain", command("explain"), "explain a rollout, a call or a token"),
         CommandSpec("verify", command("verify"), "compare a store with what was trained from it"),

@@ -94,6 +94,39 @@ def test_what_a_person_can_mend_is_one_line(
     assert status == 2 and out == "" and err.startswith(message) and err.count("\n") == 1
 
 
+def test_rollouts(agl: Agl, folder: Path) -> None:
+    status, out, _ = agl("rollouts", RUN)
+    assert status == 0 and "train/0" in out and "ro-0-0" in out and "ro-eval" in out
+    trace, explain = out.splitlines()[-2:]
+    for line in (trace, explain):
+        status, out, _ = agl(*line.split()[1:])
+        assert status == 0 and out
+    status, out, _ = agl("rollouts", RUN, "--json", "--limit", "2")
+    first, second = map(json.loads, out.splitlines())
+    assert (first["rollout"], second["rollout"]) == ("ro-0-0", "ro-0-1") and first["calls"][0]["call"]
+    _, out, _ = agl("rollouts", RUN, "--limit", "2", "--calls")
+    assert first["calls"][1]["call"] in out
+    assert out.splitlines()[-1] == f"more: agl rollouts {RUN} --after ro-0-1 (and the same filters)"
+    assert agl("rollouts", RUN, "--task", "nothing")[1] == "no such rollouts\n"
+    status, _, err = agl("rollouts", RUN, "--reward", "low")
+    assert status == 2 and err.startswith("agl: reward 'low': write e.g. 1, '<0.5'")
+    assert agl("rollouts", RUN, "--mode", "test")[2] == "agl: --mode test: it is train or val\n"
+
+
+def test_runs_takes_a_run_and_points_to_its_rollouts(agl: Agl, folder: Path, tmp_path: Path) -> None:
+    for named in (RUN, RUN[:8], f"runs/{RUN}", f"runs/{RUN}/store.sqlite"):
+        status, out, _ = agl("runs", named)
+        assert status == 0 and out.splitlines()[-1] == f"what a run did: agl rollouts {RUN}"
+    asyncio.run(make_run(tmp_path / "elsewhere"))
+    _, out, _ = agl("runs", "elsewhere")
+    words = out.splitlines()[-1].removeprefix("what a run did: agl ").split()
+    assert agl(*words)[0] == 0
+    asyncio.run(make_run(folder.parent, name="20260103-other"))
+    assert agl("runs")[1].splitlines()[-1] == "what a run did: agl rollouts RUN"
+    assert agl("runs", "20260103")[1].splitlines()[-1] == "what a run did: agl rollouts 20260103-other"
+    assert "is the beginning of 2 runs" in agl("runs", "2026")[2]
+
+
 def test_runs(agl: Agl, folder: Path) -> None:
     broken = folder.parent / "20250101-broken"
     broken.mkdir()

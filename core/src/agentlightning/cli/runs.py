@@ -1,4 +1,4 @@
-"""``agl runs``: the list of runs."""
+"""``agl runs``: the list of runs, and what lists their rollouts."""
 
 from __future__ import annotations
 
@@ -27,16 +27,14 @@ def register(app: typer.Typer) -> None:
         place: Annotated[
             str | None,
             typer.Argument(
-                help="Runs folder, run folder, store file or URL; default: runs/ and AGL_STORAGE."
+                metavar="[RUN]",
+                help="A run, runs folder, store file or URL; default: all of runs/ and AGL_STORAGE.",
             ),
         ] = None,
         as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
     ) -> None:
         """List runs: what was trained with what, how far it came, and what it gained."""
-        from agentlightning.audit.listing import list_runs
-        from agentlightning.audit.places import stores
-
-        lines = asyncio.run(list_runs(stores(place)))
+        lines = asyncio.run(_list(place))
         if as_json:
             for line in lines:
                 print(msgspec.json.encode(line).decode())
@@ -55,6 +53,39 @@ def register(app: typer.Typer) -> None:
             if line.reason:
                 said = Text.assemble(("unreadable", "red"), f" {line.run}: {line.reason}")
                 console.print(said, highlight=False, soft_wrap=True)
+        readable = [line for line in lines if not line.reason]
+        if readable:
+            which = _where(readable[0]) if len(readable) == 1 else "RUN"
+            console.print(f"what a run did: agl rollouts {which}", highlight=False, soft_wrap=True)
+
+
+async def _list(place: str | None) -> list[Line]:
+    """The runs of a place; a place that is none may be a run."""
+    from agentlightning.audit.listing import list_runs
+    from agentlightning.audit.places import NoSuchRun, find_run, stores
+
+    try:
+        return await list_runs(stores(place))
+    except NoSuchRun as nowhere:
+        try:
+            found = find_run(place or "")
+        except NoSuchRun as error:
+            raise (error if "beginning of" in str(error) else nowhere) from None
+        lines = await list_runs([found])
+        mine = [line for line in lines if found.run is None or line.run.startswith(found.run)]
+        if not mine:
+            raise nowhere
+        return mine
+
+
+def _where(line: Line) -> str:
+    """How the run is named so that it is found again: by its folder's store where that is not in runs/."""
+    from pathlib import Path
+
+    from agentlightning.audit.places import RUNS
+
+    store = Path(line.store)
+    return line.run if store.parent.parent == RUNS else f"{line.store} --run {line.run}"
 
 
 def table(lines: list[Line]) -> Table:
