@@ -1,6 +1,7 @@
 """The trainer: opens what a run needs, hands it to the algorithm, closes everything.
 
-One process holds store, gateway and runner on one event loop; the driver's engine is a process of its own.
+One process holds store, gateway and runner on one event loop and the agents on another; the driver's engine
+is a process of its own.
 The order of :meth:`Trainer.session` is the flow: store → gateway → driver's engine → runner → algorithm.
 """
 

@@ -8,7 +8,29 @@ import pytest
 
 from agentlightning.algorithms.barren import Barren, NothingTrained
 from agentlightning.algorithms.evaluate import NothingRewarded
-from agentlightning.types import Batch, Ledger, UsageError
+from agentlightning.types import (
+    Attempt,
+    Batch,
+    Ledger,
+    Record,
+    Rollout,
+    RolloutStatus,
+    Row,
+    UsageError,
+)
+from agentlightning.types.failure import TRACEBACK
+
+ROW = Row(
+    row_id="r/0",
+    rollout_id="r",
+    policy="policy",
+    token_ids=[1, 2],
+    mask=[0, 1],
+    advantages=[0.0, 0.0],
+    logprobs=[0.0, -1.0],
+    weights=[0.0, 1.0],
+    versions=[-1, 0],
+)
 
 
 def batch(out: dict[str, int] | None = None, **metrics: float) -> Batch:
@@ -52,3 +74,44 @@ def test_a_policy_that_gets_nothing_is_said_once() -> None:
     for _ in range(2):
         again.step(0, found, [])
     assert said == ["3 steps in a row trained nothing of policy 'b': its calls were left out: 2 × stale"]
+
+
+def test_the_first_step_without_a_reward_says_why_with_a_traceback() -> None:
+    said: list[str] = []
+    rollout = Rollout(rollout_id="ro-1", status=RolloutStatus.FAILED)
+    attempt = Attempt(
+        attempt_id="at-1",
+        rollout_id="ro-1",
+        reason="agent-raised: KeyError: 'x'",
+        metadata={TRACEBACK: "agent.py:7 in solve: `task['x']`\nTraceback …"},
+    )
+    count = Barren(said.append)
+    failing = batch({"failed-rollout": 1})
+    for step in (0, 1):
+        count.step(step, failing, [Record(rollout=rollout, attempt=attempt)])
+    assert said == [
+        "step 1: not one of 1 rollouts got a reward: 1 × agent-raised: KeyError: 'x'\n"
+        "The first traceback, of ro-1: agent.py:7 in solve: `task['x']`\nTraceback …"
+    ]
+
+
+@pytest.mark.parametrize("dropped", [True, False])
+def test_groups_without_a_spread_are_said_once(dropped: bool) -> None:
+    said: list[str] = []
+    flat = batch(
+        {"zero-spread": 1} if dropped else None,
+        reward_count=4,
+        reward_mean=0.25,
+        calls_trained=0 if dropped else 4,
+        tokens_trained=0,
+    )
+    flat.rows = [] if dropped else [ROW]
+    count = Barren(said.append)
+    for step in range(5):
+        again = Barren(said.append)
+        again.restore(count.state())
+        count = again
+        count.step(step, flat, [])
+    [line] = said
+    assert line.startswith("steps 1 to 3 taught nothing: in each group all rollouts got the same reward")
+    assert "0.250" in line and "agl doctor" in line

@@ -337,7 +337,11 @@ def test_interleaved_agents_merge_per_agent_and_train_fewer_tokens():
     ]
     assert merged.ledgers[0].merged == 8
     assert (merged.metrics["tokens"], single.metrics["tokens"]) == (42, 130)
-    assert merged.metrics["tokens_trained"] == single.metrics["tokens_trained"] == 20
+    # One rollout has nothing to be compared with: its tokens are in the rows, and nothing pulls at them.
+    for batch in (merged, single):
+        assert (batch.metrics["tokens_trained"], batch.metrics["tokens_zero_advantage"]) == (0, 20)
+    reached = assign(records, msgspec.structs.replace(PLAIN, kl=0.1)).metrics
+    assert (reached["tokens_trained"], reached["tokens_zero_advantage"]) == (20, 0)
 
 
 def test_two_hundred_calls_of_ten_thousand_tokens():

@@ -9,8 +9,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from agentlightning.algorithms.evaluate import NothingRewarded, reasons
+from agentlightning.algorithms.evaluate import NothingRewarded, first_traceback, reasons
 from agentlightning.types import Batch, Record, UsageError
+from agentlightning.types.base import LEARNED_NOTHING
 from agentlightning.types.select import caller
 
 BARREN_STEPS = 3
@@ -21,8 +22,16 @@ FLAT = frozenset({"zero-spread", "group-of-one"})
 """Reasons for leaving calls out that say nothing against the run: there was just nothing to prefer."""
 
 
+TOO_EQUAL = (
+    "Take tasks that the policy solves sometimes, a reward with more than two values, a higher temperature "
+    "or larger groups; `agl doctor` measures the spread"
+)
+
+
 class NothingTrained(UsageError):
     """Rollouts are rewarded, but none of their calls can be trained: a wrong ``select``, or no calls."""
+
+    status = LEARNED_NOTHING
 
 
 class Barren:
@@ -35,31 +44,56 @@ class Barren:
         self._say = say
         self.steps = 0
         """In a row without anything to learn."""
+        self.flat = 0
+        """In a row in which no group had a spread."""
         self.silent: Counter[str] = Counter()
         """Policy → steps in a row without a row for it."""
 
     def state(self) -> dict[str, Any]:
         """What goes into a checkpoint."""
         kept: dict[str, Any] = {"barren": self.steps}
+        if self.flat:
+            kept["flat"] = self.flat
         return {**kept, "silent": dict(self.silent)} if self.silent else kept
 
     def restore(self, state: dict[str, Any]) -> None:
         """The inverse of :meth:`state`."""
         self.steps = state.get("barren", 0)
+        self.flat = state.get("flat", 0)
         self.silent.update(state.get("silent", {}))
 
     def step(self, step: int, batch: Batch, records: Sequence[Record]) -> None:
-        """Take note of a step. Raises :class:`.NothingRewarded` or :class:`NothingTrained` at the third."""
+        """Take note of a step; say what is wrong at the first one of which nothing was rewarded. Raises
+        :class:`.NothingRewarded` or :class:`NothingTrained` at the third.
+        """
         learnable = batch.metrics.get("calls_trained") or _only_flat(batch)
         self.steps = 0 if learnable else self.steps + 1
         if self.steps >= BARREN_STEPS:
             raise _nothing(step, batch, records)
+        if self.steps == 1 and not batch.metrics.get("reward_count"):
+            self._say(
+                f"step {step + 1}: not one of {len(records)} rollouts got a reward: {reasons(records)}"
+                f"{first_traceback(records)}"
+            )
+        self._flat(step, batch)
         for name, own in batch.policies.items():
             self.silent[name] = 0 if own["rows"] else self.silent[name] + 1
             if self.silent[name] == BARREN_STEPS:
                 out = ", ".join(f"{n:g} × {k[4:]}" for k, n in own.items() if k.startswith("out/"))
                 why = f"its calls were left out: {out}" if out else "no call went to it (see `policies`)"
                 self._say(f"{BARREN_STEPS} steps in a row trained nothing of policy {name!r}: {why}")
+
+    def _flat(self, step: int, batch: Batch) -> None:
+        """Say once that steps teach nothing because all rollouts of a group get the same reward."""
+        flat = batch.metrics.get("reward_count") and not batch.metrics.get("tokens_trained")
+        self.flat = self.flat + 1 if flat and (_only_flat(batch) or batch.rows) else 0
+        if self.flat == BARREN_STEPS:
+            reward = batch.metrics.get("reward_mean", 0.0)
+            self._say(
+                f"steps {step - BARREN_STEPS + 2} to {step + 1} taught nothing: in each group all rollouts "
+                f"got the same reward (on average {reward:.3f}), so that there is nothing to prefer. "
+                f"{TOO_EQUAL}"
+            )
 
 
 def _nothing(step: int, batch: Batch, records: Sequence[Record]) -> UsageError:
@@ -69,7 +103,7 @@ def _nothing(step: int, batch: Batch, records: Sequence[Record]) -> UsageError:
         return NothingTrained(f"{BARREN_STEPS} steps in a row trained not one call: {_why(records, batch)}")
     return NothingRewarded(
         f"steps {step - BARREN_STEPS + 2} to {step + 1}: not one rollout got a reward; "
-        f"in the last of them: {reasons(records)}"
+        f"in the last of them: {reasons(records)}{first_traceback(records)}"
     )
 
 

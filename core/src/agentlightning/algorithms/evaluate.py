@@ -16,6 +16,8 @@ from agentlightning.credit.rewards import resolve
 from agentlightning.credit.verdicts import verdicts
 from agentlightning.store.base import Store
 from agentlightning.types import Evaluation, Mode, Record, RolloutConfig, RolloutStatus, UsageError
+from agentlightning.types.base import LEARNED_NOTHING
+from agentlightning.types.failure import TRACEBACK
 
 Z95 = 1.959963984540054
 
@@ -24,6 +26,8 @@ class NothingRewarded(UsageError):
     """Not one rollout was rewarded: the agent or its environment is broken, and going on would teach
     nothing.
     """
+
+    status = LEARNED_NOTHING
 
 
 def interval(rewards: Sequence[float]) -> tuple[float, float] | None:
@@ -87,6 +91,7 @@ async def evaluate(
     if evaluation.failed == evaluation.n:
         raise NothingRewarded(
             f"evaluation {name!r}: none of {evaluation.n} rollouts got a reward: {reasons(records)}"
+            f"{first_traceback(records)}"
         )
     return evaluation, records
 
@@ -105,6 +110,15 @@ def reasons(records: Sequence[Record]) -> str:
         elif resolve(record).final is None:
             found["the agent returned and emitted no reward"] += 1
     return "; ".join(f"{n} × {reason[:300]}" for reason, n in found.most_common(3))
+
+
+def first_traceback(records: Sequence[Record]) -> str:
+    """The traceback of the first rollout whose agent raised, as lines to be added to a message."""
+    for record in records:
+        told = record.attempt.metadata.get(TRACEBACK) if record.attempt else None
+        if told:
+            return f"\nThe first traceback, of {record.rollout.rollout_id}: {told}"
+    return ""
 
 
 def summarise(name: str, records: Sequence[Record], seconds: float) -> Evaluation:

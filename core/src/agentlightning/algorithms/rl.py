@@ -14,7 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from agentlightning.algorithms.barren import Barren
+from agentlightning.algorithms.barren import TOO_EQUAL, Barren
 from agentlightning.algorithms.batching import group_rollouts, task_batches
 from agentlightning.algorithms.context import Context
 from agentlightning.algorithms.quorum import Gathered, Quorum, gather
@@ -155,6 +155,7 @@ class RL:
         finally:
             await job.end()
         seconds = time.perf_counter() - began
+        job.say_if_nothing_learned()
         after = await job.measure("after")
         sampled_after = await job.measure("after-sampled", greedy=False)
         return {
@@ -168,6 +169,7 @@ class RL:
             "eval_failed": [before.failed, after.failed] if before and after else None,
             "train_seconds": round(seconds, 3),
             "headroom": job.headroom,
+            "learned": job.learned,
             "totals": job.totals.values,
             **({"policies": job.totals.policies} if job.totals.policies else {}),
         }
@@ -333,6 +335,21 @@ class RLJob:
         await self.context.journal.step(report, self._seals[report.policy])
         self.totals.count(report, several=isinstance(self._versions, Mapping))
         self.context.plugins.moment("agl_policy_updated", report=report)
+
+    @property
+    def learned(self) -> bool | None:
+        """Whether a single token was trained; ``None`` of a run without steps."""
+        return bool(self.totals.values["tokens_trained"]) if self.steps else None
+
+    def say_if_nothing_learned(self) -> None:
+        """Say at the end that the policy is the one that the run began with."""
+        if self.learned is False:
+            idle = self.totals.values["tokens_zero_advantage"]
+            self.context.say(
+                f"This run learned nothing: not one token was trained in {self.steps} steps"
+                + (f" ({idle:.0f} had advantage 0: no group had a spread)" if idle else "")
+                + f". {TOO_EQUAL}."
+            )
 
     async def saved(self, folder: Path, step: int) -> None:
         """Put a checkpoint into the run's chain, and tell hooks of it."""

@@ -16,6 +16,7 @@ TOTALS = {
     "calls_frozen": "out/frozen-policy",
     "calls_trained": "calls_trained",
     "tokens_trained": "tokens_trained",
+    "tokens_zero_advantage": "tokens_zero_advantage",
 }
 """Sums over the run's steps → the metric that is summed."""
 

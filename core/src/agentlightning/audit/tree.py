@@ -19,6 +19,7 @@ from agentlightning.credit.verdicts import Verdict, verdicts
 from agentlightning.store.pages import pages
 from agentlightning.types import Attempt, Span
 from agentlightning.types.base import Model
+from agentlightning.types.failure import TRACEBACK
 
 CALL_ID = "agl.call_id"
 _PAGE = 10_000
@@ -50,6 +51,8 @@ class Trace(Model):
     sequence: int
     status: str
     reason: str | None
+    traceback: str | None
+    """Of what the agent raised: its own line first."""
     seconds: float | None
     spans: int
     roots: list[Node]
@@ -80,6 +83,7 @@ def _trace(attempt: Attempt, spans: Sequence[Span], judged: Mapping[str, Verdict
         sequence=attempt.sequence_id,
         status=str(attempt.status),
         reason=attempt.reason,
+        traceback=attempt.metadata.get(TRACEBACK),
         seconds=attempt.end_time - attempt.start_time if attempt.end_time else None,
         spans=len(spans),
         roots=grow_tree(spans, judged),

@@ -1,7 +1,7 @@
 """The command ``agl`` (also ``agent-lightning``). Every subcommand comes in through ``agl_commands``.
 
-Exit status: 0 done, 2 a mistake a person can mend, 130 and 143 ended by Ctrl-C and SIGTERM after closing
-everything.
+Exit status: 0 done, 2 a mistake a person can mend, 3 a run from which nothing was learned, 130 and 143 ended
+by Ctrl-C and SIGTERM after closing everything.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def main() -> None:
             app()()
         except UsageError as error:
             print(f"agl: {error}", file=sys.stderr)
-            raise SystemExit(2) from None
+            raise SystemExit(error.status) from None
         except (KeyboardInterrupt, Interrupted):
             print("agl: interrupted", file=sys.stderr)
             raise SystemExit(128 + (signal.SIGTERM if terminated.is_set() else signal.SIGINT)) from None

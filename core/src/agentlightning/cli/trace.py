@@ -79,6 +79,8 @@ def tree(one: Trace) -> Tree:
     )  # fmt: skip
     if one.reason:
         title.append(f"\n{_short(one.reason, 300)}", style="red")
+    if one.traceback:
+        title.append(f"\n{one.traceback}", style="dim")
     root = Tree(title, guide_style="dim")
     for node in one.roots:
         _add(root, node)

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from agentlightning.types.base import LEARNED_NOTHING
+
 
 def register(app: typer.Typer) -> None:
     @app.command("train")
@@ -31,7 +33,7 @@ def register(app: typer.Typer) -> None:
         ] = None,
     ) -> None:
         """Evaluate, train, evaluate. The last line of stdout is one JSON object; files lie in the run's
-        folder.
+        folder. Exit status 3: nothing was learned.
         """
         from agentlightning.cli.run import last_line, read, trainer_from
 
@@ -63,3 +65,5 @@ def register(app: typer.Typer) -> None:
         )
         found = {**summary.get("totals", {}), **summary}
         last_line({key: found.get(key) for key in keys})
+        if summary.get("learned") is False:
+            raise typer.Exit(LEARNED_NOTHING)

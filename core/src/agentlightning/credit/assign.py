@@ -85,19 +85,24 @@ def assign(
         ledgers=ledgers,
         groups=groups,
         rows=rows,
+        recipe=recipe,
         earlier=[attempt for a in accounts for attempt in a.record.earlier],
     )
-    policies = _policies(accounts, groups, rows, version) if isinstance(version, Mapping) else {}
+    policies = _policies(accounts, groups, rows, recipe, version) if isinstance(version, Mapping) else {}
     return Batch(rows=rows, ledgers=ledgers, metrics=metrics, policies=policies)
 
 
 def _policies(
-    accounts: Sequence[_Account], groups: Advantages, rows: Sequence[Row], names: Iterable[str]
+    accounts: Sequence[_Account],
+    groups: Advantages,
+    rows: Sequence[Row],
+    recipe: Recipe,
+    names: Iterable[str],
 ) -> dict[str, dict[str, float]]:
     """What is each policy's own of the step."""
     calls = [(call, a.out.get(call.call_id)) for a in accounts for call in a.record.calls]
     credited = [c for account in accounts for c in account.credited]
-    return {name: policy_metrics(name, calls, credited, groups, rows) for name in names}
+    return {name: policy_metrics(name, calls, credited, groups, rows, recipe) for name in names}
 
 
 def check_recipe(recipe: Recipe, rules: Mapping[str, CreditRule], baselines: Mapping[str, Baseline]) -> None:

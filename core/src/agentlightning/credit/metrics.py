@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from agentlightning.credit.baselines import Advantages
 from agentlightning.credit.rewards import Rewards
 from agentlightning.credit.spread import mean, std
-from agentlightning.types import AttemptStatus, EarlierAttempt, Ledger, Row
+from agentlightning.types import AttemptStatus, EarlierAttempt, Ledger, Recipe, Row
 from agentlightning.types.failure import kind_of_end
 
 
@@ -18,6 +18,7 @@ def batch_metrics(
     ledgers: Sequence[Ledger],
     groups: Advantages,
     rows: Sequence[Row],
+    recipe: Recipe,
     earlier: Sequence[EarlierAttempt] = (),
 ) -> dict[str, float]:
     """All metrics of a step's credit.
@@ -38,7 +39,7 @@ def batch_metrics(
         "groups_of_one": groups.groups_of_one,
         "calls_alone": groups.alone,
     }
-    return {**out, **_rewards(rewards), **_calls(ledgers), **row_metrics(rows)}
+    return {**out, **_rewards(rewards), **_calls(ledgers), **row_metrics(rows, recipe)}
 
 
 def _end(attempt: EarlierAttempt) -> str:
@@ -77,13 +78,18 @@ def _calls(ledgers: Sequence[Ledger]) -> dict[str, float]:
     return {**out, "exact": kinds["exact"] / judged} if judged else out
 
 
-def row_metrics(rows: Sequence[Row]) -> dict[str, float]:
-    """How many rows and tokens, how old, and how large the advantages are."""
+def row_metrics(rows: Sequence[Row], recipe: Recipe) -> dict[str, float]:
+    """How many rows and tokens, how old, and how large the advantages are.
+
+    Tokens of a row without an advantage are not trained unless another term of the loss reaches them.
+    """
+    idle = sum(row.trained_tokens for row in rows if not _reached(row, recipe))
     values = [s.advantage for row in rows for s in row.segments if s.trained]
     out: dict[str, float] = {
         "rows": len(rows),
         "tokens": sum(len(row.token_ids) for row in rows),
-        "tokens_trained": sum(row.trained_tokens for row in rows),
+        "tokens_trained": sum(row.trained_tokens for row in rows) - idle,
+        "tokens_zero_advantage": idle,
         "tokens_version_unknown": sum(row.trained_tokens - sum(v >= 0 for v in row.versions) for row in rows),
     }
     ages = sum((_ages(row) for row in rows), Counter[int]())
@@ -93,6 +99,12 @@ def row_metrics(rows: Sequence[Row]) -> dict[str, float]:
     if values:
         out["advantage_abs_mean"] = mean([abs(value) for value in values])
     return out
+
+
+def _reached(row: Row, recipe: Recipe) -> bool:
+    """Whether the loss has a gradient in the row's tokens."""
+    every = recipe.kl or recipe.entropy or recipe.critic
+    return bool(every) or any(s.trained and s.advantage for s in row.segments)
 
 
 def _ages(row: Row) -> Counter[int]:

@@ -13,7 +13,7 @@ from agentlightning.credit.baselines import Advantages
 from agentlightning.credit.groups import Credited
 from agentlightning.credit.metrics import row_metrics
 from agentlightning.credit.spread import mean
-from agentlightning.types import Batch, Call, Row
+from agentlightning.types import Batch, Call, Recipe, Row
 
 OWN = (
     "calls", "calls_trained", "calls_alone", "merged", "groups", "groups_zero_spread", "groups_of_one",
@@ -28,6 +28,7 @@ def policy_metrics(
     credited: Sequence[Credited],
     groups: Advantages,
     rows: Sequence[Row],
+    recipe: Recipe,
 ) -> dict[str, float]:
     """What is a policy's own of a step. ``calls``: each recorded call, and why it is not trained.
 
@@ -55,7 +56,7 @@ def policy_metrics(
         "calls_alone": sum(bool(one.flat) and not groups.flats[one.pool] for one in own),
         "credit_count": len(values),
         **{f"out/{reason}": n for reason, n in sorted(out.items())},
-        **row_metrics(mine),
+        **row_metrics(mine, recipe),
     }
     return {**found, "credit_mean": mean([mean(v) for v in values.values()])} if values else found
 
@@ -63,7 +64,7 @@ def policy_metrics(
 def part(batch: Batch, policy: str) -> Batch:
     """What the driver of ``policy`` gets of a step: its rows, its own figures, and what is common."""
     rows = [row for row in batch.rows if row.policy == policy]
-    own = {**row_metrics(batch.rows), **dict.fromkeys(OWN, 0.0)}
+    own = dict.fromkeys((*row_metrics(batch.rows, Recipe(name="any")), *OWN), 0.0)  # the names alone count
     common = {name: value for name, value in batch.metrics.items() if not _own(name, own)}
     return Batch(rows=rows, ledgers=batch.ledgers, metrics={**common, **batch.policies.get(policy, {})})
 

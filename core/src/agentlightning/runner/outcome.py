@@ -17,6 +17,7 @@ from agentlightning.capture.convert import described
 from agentlightning.capture.door import BadRecord, number
 from agentlightning.gateway.answer import ErrorInfo
 from agentlightning.marks.errors import BadReward
+from agentlightning.runner.tracebacks import told
 from agentlightning.store.base import Store
 from agentlightning.types import AttemptedRollout, AttemptStatus, Call, Span
 
@@ -34,6 +35,8 @@ class Outcome:
     reason: str | None = None
     reward: float | None = None
     spans: Sequence[Span] = ()
+    traceback: str | None = None
+    """Of what the agent raised (:mod:`.tracebacks`)."""
 
 
 def settle(result: Any) -> Outcome:
@@ -77,7 +80,8 @@ def failed(error: BaseException) -> Outcome:
     if isinstance(error, BadReward):
         return Outcome(AttemptStatus.FAILED, f"bad-reward: {described(error)}")
     kind = "over-length" if any(map(_too_long, _causes(error))) else RAISED
-    return Outcome(AttemptStatus.FAILED, f"{kind}: {type(error).__name__}: {described(error)}")
+    reason = f"{kind}: {type(error).__name__}: {described(error)}"
+    return Outcome(AttemptStatus.FAILED, reason, traceback=told(error))
 
 
 def overdue(timeout: float | None, why: str = "") -> Outcome:

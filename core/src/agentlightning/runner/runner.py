@@ -47,6 +47,7 @@ from agentlightning.types import (
     UsageError,
     new_id,
 )
+from agentlightning.types.failure import TRACEBACK
 
 log = logging.getLogger(__name__)
 POLL = 0.25
@@ -305,6 +306,8 @@ class Runner:
             metadata = taken.metadata
             ended.returned += taken.rewards
         spans += ended.outcome.spans
+        if ended.outcome.traceback is not None:
+            metadata = {**(metadata or {}), TRACEBACK: ended.outcome.traceback}
         return await classify(self.store, lease, ended.outcome, gated=self.gate is not None), metadata
 
     async def _refuse(self, lease: AttemptedRollout, bad: BadRecord) -> Outcome:

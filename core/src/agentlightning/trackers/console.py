@@ -139,7 +139,7 @@ class ConsoleTracker:
         if totals.get("calls"):
             gap = totals["logprob_gap_max"]
             self.console.print(
-                f"{_calls(totals)} · {totals['tokens_trained']:.0f} tokens trained\n"
+                f"{_calls(totals)} · {_tokens(totals)}\n"
                 "largest gap between a stored logprob and the trainer's own: "
                 f"{'not measured' if gap is None else f'{gap:.1e}'}",
                 highlight=False,
@@ -220,6 +220,13 @@ class ConsoleTracker:
             title=Text(f"{report.policy} v{report.policy_version}"),
             title_align="left",
         )
+
+
+def _tokens(totals: Mapping[str, float]) -> str:
+    """How many tokens were trained, and how many were in the rows of groups that taught nothing."""
+    idle = totals.get("tokens_zero_advantage", 0.0)
+    said = f"{totals['tokens_trained']:.0f} tokens trained"
+    return f"{said} ({idle:.0f} others had advantage 0)" if idle else said
 
 
 def _calls(totals: Mapping[str, float]) -> str:

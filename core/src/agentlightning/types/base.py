@@ -24,6 +24,13 @@ class UsageError(Exception):
     traceback.
     """
 
+    status = 2
+    """Exit status of a command that ends with it."""
+
+
+LEARNED_NOTHING = 3
+"""Exit status of a run from which nothing was learned."""
+
 
 class Dumps:
     """JSON out, under the names the seed project used."""

@@ -42,6 +42,8 @@ ONCE: Mapping[str, str] = MappingProxyType(
     {"no-reward": "credit finds it when the rollout has succeeded", "straggler": "its group has gone on"}
 )
 """Kinds that cannot be tried again, and why."""
+TRACEBACK = "traceback"
+"""Key of an attempt's metadata: the traceback of what its agent raised, the agent's own line first."""
 SET_ASIDE = "set_aside"
 """Key of a rollout's metadata: a reason to leave it out of training although it succeeded, kind first."""
 

@@ -235,7 +235,9 @@ class LocalDriver:
         return self._reference
 
     def _update(self, updater: Updater, batch: Batch) -> dict[str, float]:
-        """One update; a batch without a trainable row is counted as ``skipped``, and changes nothing."""
+        """One update; a batch that nothing can be learned from is counted as ``skipped``, and changes
+        nothing.
+        """
         mine = [row for row in batch.rows if row.policy == self.name]
         if len(mine) != len(batch.rows):
             others = sorted({row.policy for row in batch.rows} - {self.name})
@@ -243,7 +245,7 @@ class LocalDriver:
         metrics = updater.update(mine, self._version)
         del metrics["seconds"]  # the report has the phase's own
         metrics["skipped"] = float(not metrics["tokens_trained"])
-        if metrics["skipped"]:
+        if metrics["skipped"] and not metrics["tokens_zero_advantage"]:
             log.warning(
                 "no trainable row of policy %r in this step: its weights stay as they are (version %d)",
                 self.name,

@@ -98,10 +98,9 @@ class Updater:
             for share in self._minibatches(rows):
                 self._step(share, rows, proximal, stats)
         metrics = stats.metrics(with_kl=bool(self.recipe.kl))
-        metrics["tokens_trained"] = float(sum(row.trained_tokens for row in rows))
-        metrics["tokens_zero_advantage"] = float(
-            sum(row.trained_tokens for row in rows if not self._live(row))
-        )
+        idle = sum(row.trained_tokens for row in rows if not self._live(row))
+        metrics["tokens_trained"] = float(sum(row.trained_tokens for row in rows) - idle)
+        metrics["tokens_zero_advantage"] = float(idle)
         metrics["tokens_stale"] = float(
             sum(on and v != current for row in rows for on, v in zip(row.mask, row.versions, strict=True))
         )
