@@ -12,10 +12,12 @@ import pytest
 from core.audit.runs import RUN, add_rollout, edit_reward, make_run, plugins
 from rich.console import Console
 
-from agentlightning.audit.explain import NoSuchToken, explain
+from agentlightning.audit.explain import explain
 from agentlightning.audit.places import NoSuchRun
 from agentlightning.audit.targets import open_target
+from agentlightning.audit.token import NoSuchToken
 from agentlightning.cli.explain_view import view
+from agentlightning.credit import assign, seal
 from agentlightning.hookspecs import hookimpl
 from agentlightning.recipes import GRPO, PPO
 from agentlightning.specs import DriverSpec
@@ -197,3 +199,53 @@ async def test_an_attempt_is_its_rollout_and_what_is_not_there_is_named(tmp_path
         await explained(folder, f"{attempt}:0")
     with pytest.raises(NoSuchRun, match="no such rollout"):
         await explained(folder, "at-0000")
+
+
+def shown(found: dict[str, Any]) -> str:
+    """The panels as a pipe gets them: without colour."""
+    console = Console(record=True, width=200, file=io.StringIO(), color_system=None)
+    console.print(view(found))
+    return console.export_text()
+
+
+@pytest.mark.parametrize("terms", [{"entropy": 0.01}, {"kl": 0.1}, {"entropy": 0.01, "kl": 0.1}])
+async def test_a_token_that_only_entropy_or_kl_pulls_at_is_not_said_to_be_left_alone(
+    tmp_path: Path, terms: dict[str, float]
+) -> None:
+    folder = await make_run(tmp_path, recipe=GRPO(group_size=2, epochs=2, **terms))
+    for rollout in ("ro-0-0", "ro-0-1"):
+        await edit_reward(folder, rollout, 1.0)
+    found = await explained(folder, f"{await call_of(folder, 'ro-0-0', 1)}:1")
+    assert found["advantage"]["flat"] == "zero-spread" and found["token"]["weight_times_advantage"] == 0.0
+    named = [name for name in ("entropy", "kl") if name in terms]
+    assert [pull["term"].split()[0].lower() for pull in found["token"]["pulls"][1:]] == named
+    assert "nothing pulls at it" not in shown(found) and "alone" in found["token"]["pulled"]
+    plain = await make_run(tmp_path / "plain", recipe=GRPO(group_size=2))
+    for rollout in ("ro-0-0", "ro-0-1"):
+        await edit_reward(plain, rollout, 1.0)
+    assert "nothing pulls at it" in shown(await explained(plain, f"{await call_of(plain, 'ro-0-0', 1)}:1"))
+
+
+async def test_which_token_is_meant_is_seen_without_colour(tmp_path: Path) -> None:
+    folder = await make_run(tmp_path)
+    call = await call_of(folder, "ro-0-0", 1)
+    text = shown(await explained(folder, f"{call}:1", Inspecting(), policy=tmp_path))
+    assert "g⟦i⟧" in text and "2nd of 2 in the response (:1), id 8, 'i'" in text
+
+
+async def test_what_the_step_recorded_of_its_update_is_shown(tmp_path: Path) -> None:
+    folder = await make_run(tmp_path, recipe=GRPO(group_size=2, epochs=2))
+    store = SQLiteStore(folder / "store.sqlite")
+    report = (await store.query_steps(RUN))[0]
+    report.step = 7
+    report.metrics = {"clip_fraction": 0.25, "optimizer_steps": 0.0, "steps_skipped": 2.0, "loss": 1.0}
+    ids = [await add_rollout(store, RUN, f"ro-7-{n}", float(n), group="late", sample=n) for n in range(2)]
+    records = await store.records(ids)
+    batch = assign(records, GRPO(group_size=2, epochs=2), version=0)
+    seals = seal(batch, records, run_id=RUN, step=7, policy="policy", version=0)
+    await store.add_step(report, seals)
+    await store.close()
+    found = await explained(folder, f"{await call_of(folder, 'ro-7-0', 1)}:1")
+    assert found["token"]["recorded"] == {"clip_fraction": 0.25, "optimizer_steps": 0.0, "steps_skipped": 2.0}
+    assert "left out: its loss or gradient was not finite" in found["token"]["pulled"]
+    assert "clip_fraction 0.25" in shown(found)

@@ -213,3 +213,17 @@ def test_the_order_of_records_does_not_matter(records, rule, baseline, scale, gr
     shuffled = list(records)
     Random(seed).shuffle(shuffled)
     assert rows_digest(assign(records, recipe).rows) == rows_digest(assign(shuffled, recipe).rows)
+
+
+def test_where_each_agent_has_one_value_agents_are_compared_not_their_turns() -> None:
+    """Rewards of agents, in rollouts in which they make different numbers of calls."""
+    records = []
+    for i, (agents, won) in enumerate([("ABA", 1.0), ("AB", -1.0), ("BAAA", -1.0)]):
+        calls = [one_call(f"r{i}", sequence=t, tags={"agent": a}) for t, a in enumerate(agents)]
+        rewards = [Reward(value=won, agent="A"), Reward(value=-won, agent="B")]
+        records.append(make_record(f"r{i}", calls, rewards=rewards, sample=i))
+    batch = assign(records, Recipe(name="t", credit="per_agent", group_by=TURNS))
+    account = {c: a for row in batch.rows for c, a in row.metadata["calls"].items()}
+    assert {a["group"][1] for a in account.values()} == {"agent=A", "agent=B"}
+    assert account["r2-c3"]["baseline"] == pytest.approx(-1 / 3) and not account["r2-c3"]["flat"]
+    assert account["r2-c0"]["baseline"] == pytest.approx(1 / 3)

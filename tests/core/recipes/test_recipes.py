@@ -59,6 +59,39 @@ def test_every_recipe_can_be_credited_overridden_and_sent(name):
     assert msgspec.json.decode(msgspec.json.encode(recipe), type=Recipe) == recipe
 
 
+@pytest.mark.parametrize("name", ["grpo", "rloo"])
+@pytest.mark.parametrize(
+    ("overrides", "group_by"),
+    [
+        ({}, ["group"]),
+        ({"credit": "last"}, ["group"]),
+        ({"credit": "a plugin's"}, ["group"]),
+        ({"credit": "per_call"}, ["group", "turn"]),
+        ({"credit": "discounted"}, ["group", "turn"]),
+        ({"credit": "per_agent"}, ["group", "turn"]),
+        ({"credit": "per_call", "group_by": ["group", "side"]}, ["group", "side"]),
+        ({"credit": "per_call", "group_by": ["group"]}, ["group"]),
+        ({"credit": "discounted", "baseline": "none", "scale": "none"}, ["group", "turn"]),
+        ({"credit": "discounted", "critic": True}, ["group"]),
+    ],
+)
+def test_the_grouping_follows_the_rule_unless_it_is_said(name, overrides, group_by):
+    recipe = recipes.get(name, **overrides)
+    assert recipe.group_by == group_by
+    assert recipe.scale == overrides.get("scale", recipes.get(name).scale)
+
+
+def test_what_a_recipe_says_of_its_own_rule_stands():
+    assert recipes.make({}, name="mine", credit="per_call", group_by=["side"]).group_by == ["side"]
+    assert recipes.make({"credit": "per_call"}, name="mine", credit="per_call").group_by == ["group"]
+    assert recipes.PPO(credit="per_call").group_by == ["group"]
+
+
+def test_a_fitting_field_is_shared_with_no_other_recipe():
+    recipes.GRPO(credit="per_call").group_by.append("side")
+    assert recipes.GRPO(credit="per_call").group_by == ["group", "turn"]
+
+
 def test_get_takes_a_plugins_recipes():
     assert recipes.get("mine", {"mine": lambda **o: recipes.make(o, name="mine")}, kl=0.5).kl == 0.5
 

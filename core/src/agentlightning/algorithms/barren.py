@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from agentlightning.algorithms.evaluate import NothingRewarded, first_traceback, reasons
+from agentlightning.algorithms.evaluate import NothingRewarded, first_traceback, misfit, reasons
 from agentlightning.types import Batch, Record, UsageError
 from agentlightning.types.base import LEARNED_NOTHING
 from agentlightning.types.select import caller
@@ -122,4 +122,6 @@ def _why(records: Sequence[Record], batch: Batch) -> str:
         return "the agent made no model call; is it using the endpoint it is given?"
     agents = sorted({caller(call.tags) for record in records for call in record.calls})
     listed = ", ".join(f"{n} × {reason}" for reason, n in reasons_out.most_common(3))
+    if reasons_out["no-reward"] and (unfit := misfit(records)):
+        return f"{listed}: {unfit}"
     return f"{listed}; calls came from {', '.join(agents)} (see `select`)"

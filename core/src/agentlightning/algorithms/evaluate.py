@@ -68,7 +68,8 @@ async def evaluate(
     names the rollouts; once in a run. ``config``: how each is tried.
 
     A rollout that failed or emitted no reward counts as 0 *here*, because an agent that breaks has solved
-    nothing; how many did is in ``failed``. (In training such a rollout is left out instead.)
+    nothing; how many did is in ``failed``. (In training such a rollout is left out instead.) One whose calls
+    or agents alone are rewarded counts as the mean of their rewards.
     """
     if not tasks:
         raise UsageError(f"evaluation {name!r}: there are no tasks")
@@ -107,7 +108,7 @@ def reasons(records: Sequence[Record]) -> str:
             ] += 1
         elif record.rollout.mode == "train" and failure_of(record) == "no-call":
             found["the agent got no answer of the model"] += 1
-        elif resolve(record).final is None:
+        elif resolve(record).outcome is None:
             found["the agent returned and emitted no reward"] += 1
     return "; ".join(f"{n} × {reason[:300]}" for reason, n in found.most_common(3))
 
@@ -121,9 +122,25 @@ def first_traceback(records: Sequence[Record]) -> str:
     return ""
 
 
+def misfit(records: Sequence[Record]) -> str:
+    """What to say where calls have no credit because the rule reads another kind of reward than was emitted;
+    empty if that is not it.
+    """
+    rewards = [resolve(r) for r in records if r.rollout.status == RolloutStatus.SUCCEEDED]
+    bare = [r for r in rewards if r.final is None and r.narrow]
+    if not bare:
+        return ""
+    own = any(r.calls for r in bare)
+    kind, rules = ("calls", "'per_call' or 'discounted'") if own else ("agents", "'per_agent'")
+    return (
+        f"{len(bare)} of {len(records)} rollouts have rewards of their {kind} and none of the whole rollout; "
+        f"recipe.credit = {rules} trains on those"
+    )
+
+
 def summarise(name: str, records: Sequence[Record], seconds: float) -> Evaluation:
     """The evaluation that these records amount to."""
-    found = [resolve(r).final if r.rollout.status == RolloutStatus.SUCCEEDED else None for r in records]
+    found = [resolve(r).outcome if r.rollout.status == RolloutStatus.SUCCEEDED else None for r in records]
     rewards = [0.0 if value is None else value for value in found]
     return Evaluation(
         name=name,

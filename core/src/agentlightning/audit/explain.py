@@ -13,15 +13,15 @@ from typing import Any
 import msgspec
 
 from agentlightning import semconv
-from agentlightning.audit.run import CannotRecompute, Run
+from agentlightning.audit.run import Run
 from agentlightning.audit.standing import Standing, standing
 from agentlightning.audit.targets import Target
-from agentlightning.credit.explain import REASONS, links, place_of, share, standings, trace_token
+from agentlightning.audit.token import of_token
+from agentlightning.credit.explain import REASONS, links, place_of, share, standings
 from agentlightning.credit.failure import failure_of
 from agentlightning.credit.rewards import attached, defect, resolve
 from agentlightning.credit.verdicts import verdicts
-from agentlightning.specs import Inspector
-from agentlightning.types import Attempt, Call, Record, Reward, UsageError
+from agentlightning.types import Attempt, Call, Record, Reward
 from agentlightning.types.failure import KINDS, read_table
 from agentlightning.types.select import caller
 
@@ -29,10 +29,6 @@ _SAME = (semconv.EVALUATION_NAME, semconv.EVALUATION_SCORE)
 """Attributes of a reward that say its name and value once more."""
 _TAIL = 4
 """Messages of a request that are shown."""
-
-
-class NoSuchToken(UsageError, LookupError):
-    """The call has no such token."""
 
 
 async def explain(run: Run, target: Target, policy: Path | None = None) -> dict[str, Any]:
@@ -50,7 +46,7 @@ async def explain(run: Run, target: Target, policy: Path | None = None) -> dict[
     out |= {"call": _call(run, stand, call), **_credit(run, stand, call.call_id)}
     if target.token is None:
         return {"what": "call", **out}
-    return {"what": "token", **out, "token": _token(run, stand, call, target.token, policy)}
+    return {"what": "token", **out, "token": await of_token(run, stand, call, target.token, policy)}
 
 
 # --------------------------------------------------------------------------------------------- the rollout
@@ -284,54 +280,6 @@ def _left_out(stand: Standing, call_id: str) -> dict[str, str]:
     if plain is None:
         plain = "the credit rule passed it over" if reason.startswith("not-") else "the gateway masked it"
     return {"reason": reason, "text": plain}
-
-
-# ----------------------------------------------------------------------------------------------- the token
-def _token(run: Run, stand: Standing, call: Call, index: int, policy: Path | None) -> dict[str, Any]:
-    ids = call.response_ids or []
-    if not 0 <= index < len(ids):
-        raise NoSuchToken(f"call {call.call_id} has {len(ids)} response tokens; there is no token {index}")
-    looked = _look(run, policy, call.policy)
-    found = place_of(stand.batch.rows, call.call_id) if stand.batch else None
-    traced = trace_token(stand.batch, call.call_id, index) if stand.batch and found else {}
-    logprob_then = call.logprobs[index] if call.logprobs and index < len(call.logprobs) else None
-    out = {
-        "index": index,
-        "of": len(ids),
-        "id": ids[index],
-        "text": None,
-        "around": None,
-        "position": traced.get("position"),
-        "mask": 1 if traced else 0,
-        "version": call.policy_version,
-        "logprob_then": logprob_then,
-        "logprob_now": None,
-        "now": looked if isinstance(looked, str) else None,
-        "advantage": traced.get("advantage"),
-        "weight": traced.get("weight"),
-        "weight_times_advantage": traced.get("weight_times_advantage"),
-        "critic": run.recipe.critic,
-    }
-    if isinstance(looked, str):
-        return out
-    inspector, folder = looked
-    texts = inspector.decode(ids)
-    out |= {"text": texts[index], "around": ["".join(texts[:index]), "".join(texts[index + 1 :])]}
-    if found is None:
-        return {**out, "now": "not scored: the token is in no row"}
-    now = inspector.logprobs(found[0])[found[1].start + index]
-    return {**out, "logprob_now": now, "now": f"under {folder}"}
-
-
-def _look(run: Run, policy: Path | None, name: str) -> tuple[Inspector, Path] | str:
-    """An inspector of the newest policy of the run (or of ``policy``), or why there is none."""
-    folders = [policy] if policy is not None else [folder for folder, _ in run.policies(name)]
-    if not folders:
-        return "not available: the run's folder holds no policy (give --policy FOLDER)"
-    try:
-        return run.inspector(folders[0]), folders[0]
-    except CannotRecompute as error:
-        return f"not available: {error}"
 
 
 # ------------------------------------------------------------------------------------------------- helpers

@@ -65,10 +65,12 @@ def _token(token: Facts, call: Facts) -> Panel:
         grid.add_row(
             "text",
             Text.assemble(
-                (before[-60:], "dim"), (token["text"] or "∅", "bold black on yellow"), (after[:60], "dim")
+                (before[-60:], "dim"), (f"⟦{token['text']}⟧", "bold black on yellow"), (after[:60], "dim")
             ),
         )
-    grid.add_row("token", f"{token['index']} of {token['of']} in the response, id {token['id']}")
+    which = f", {token['text']!r}" if token["text"] is not None else ""
+    place = f"{_nth(token['index'] + 1)} of {token['of']} in the response (:{token['index']})"
+    grid.add_row("token", f"{place}, id {token['id']}{which}")
     then = "none" if token["logprob_then"] is None else f"{token['logprob_then']:.6f}"
     grid.add_row("logprob then", f"{then}, by policy version {token['version']}")
     if token["logprob_now"] is None:
@@ -77,14 +79,13 @@ def _token(token: Facts, call: Facts) -> Panel:
         change = token["logprob_now"] - token["logprob_then"] if token["logprob_then"] is not None else None
         moved = "" if change is None else f"  ({change:+.6f})"
         grid.add_row("logprob now", f"{token['logprob_now']:.6f}{moved}  {token['now']}")
-    if token["mask"] and token["critic"]:
-        grid.add_row("pull", "weight × the critic's advantage, which is made during the step and not kept")
-    elif token["mask"]:
-        pull = token["weight_times_advantage"]
-        direction = (
-            "nothing pulls at it" if pull == 0 else "made likelier" if pull > 0 else "made less likely"
-        )
-        grid.add_row("pull", f"weight × advantage = {_number(pull)}: {direction}")
+    if token["mask"]:
+        for pull in token["pulls"]:
+            grid.add_row(pull["term"], pull["text"])
+        grid.add_row("in sum", Text(token["pulled"], style="bold"))
+        if token["recorded"]:
+            facts = ", ".join(f"{name} {_number(value)}" for name, value in token["recorded"].items())
+            grid.add_row("of its step", f"{facts}  (over all tokens)")
     else:
         grid.add_row("mask", Text("0: not trained", style="yellow"))
     return _panel(f"token {call['id']}:{token['index']}", grid, "yellow")
@@ -155,9 +156,12 @@ def _advantage(credit: Facts, base: Facts, advantage: Facts) -> str:
     if advantage["critic"]:
         return "the critic's, made during the step and not kept; credit is the return it learns"
     if advantage["flat"]:
-        why = "a group of one" if advantage["flat"] == "group-of-one" else "a group of equal values"
-        return f"0  by definition: {why} has nothing to compare ({advantage['flat']})"
-    scaled = f" / {_number(advantage['scale'])} (std + 1e-6)" if advantage["scaled_by"] == "std" else ""
+        alone = "no other rollout of the group has a call here"
+        same = "the rollouts of the group did the same"
+        why = alone if advantage["flat"] == "group-of-one" else same
+        return f"0  by definition: {why}, so there is nothing to compare ({advantage['flat']})"
+    of = "std" if base["pool"] == base["group"] else f"spread of {', '.join(base['pool'])}"
+    scaled = f" / {_number(advantage['scale'])} ({of} + 1e-6)" if advantage["scaled_by"] == "std" else ""
     left, right = _number(credit["value"]), _number(base["value"])
     return f"{_number(advantage['value'])} = ({left} − {right}){scaled}"
 
@@ -262,6 +266,12 @@ def _grid() -> Table:
 
 def _panel(title: str, inside: RenderableType, colour: str) -> Panel:
     return Panel(inside, title=Text(title), title_align="left", border_style=colour)
+
+
+def _nth(n: int) -> str:
+    """``1st``, ``2nd``, …"""
+    ending = {1: "st", 2: "nd", 3: "rd"}.get(n % 10, "th") if n % 100 not in (11, 12, 13) else "th"
+    return f"{n}{ending}"
 
 
 def _number(value: float | None) -> str:

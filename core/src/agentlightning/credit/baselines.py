@@ -7,8 +7,9 @@ a group. Then ``advantage(call) = credit(call) - baseline``, divided by ``s + 1e
 rollout that is the sample standard deviation (n - 1). The GRPO paper (arXiv 2402.03300) writes std without
 saying which; verl and TRL take ``torch.std``, the sample one.
 
-Turns tell something only where a rollout's calls have different credits. Where every rollout of a group has
-one value, as with one reward at the end, the group is one location, whatever ``group_by`` says of turns.
+``turn`` divides a group only as far as credits differ within its rollouts. Where every rollout has one value,
+as with one reward at the end, the group is one location; where every agent of a rollout has one, each agent
+is a location; else each turn is.
 
 Invariants. With a baseline, a group of one rollout and a group whose rollouts did the same at every turn give
 advantage 0, and are counted; so is a call at a turn that no other rollout of its group has: there is nothing
@@ -24,7 +25,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from agentlightning.credit.groups import TURN, Credited, GroupKey, by_key, by_rollout, keys, turn_key
+from agentlightning.credit.groups import (
+    TURN,
+    Credited,
+    GroupKey,
+    agent_key,
+    by_key,
+    by_rollout,
+    keys,
+    turn_key,
+)
 from agentlightning.credit.spread import Residual, equal, mean, pooled
 from agentlightning.types import Recipe
 
@@ -131,12 +141,22 @@ def _group_by(credited: Sequence[Credited], recipe: Recipe) -> list[str]:
 
 
 def _locations(members: Mapping[GroupKey, Sequence[Credited]], by_turn: bool) -> dict[str, GroupKey]:
-    """Call id → what it is compared at: its group, or its turn there if turns tell anything."""
+    """Call id → where it is compared: in its group, or at its turn there if turns tell anything."""
     out: dict[str, GroupKey] = {}
     for key, of in members.items():
-        turned = by_turn and not all(equal([c.credit for c in own]) for own in by_rollout(of).values())
-        out.update((one.call.call_id, (*key, turn_key(one)) if turned else key) for one in of)
+        divide = _division(of) if by_turn else lambda one: ()
+        out.update((one.call.call_id, (*key, *divide(one))) for one in of)
     return out
+
+
+def _division(of: Sequence[Credited]) -> Callable[[Credited], GroupKey]:
+    """What ``turn`` adds to the key of a group's calls: nothing, their agent, or their turn."""
+    ways: tuple[Callable[[Credited], GroupKey], ...] = (lambda one: (), lambda one: (agent_key(one),))
+    for way in ways:
+        each = by_key(of, {one.call.call_id: (one.rollout.rollout_id, *way(one)) for one in of})
+        if all(equal([one.credit for one in own]) for own in each.values()):
+            return way
+    return lambda one: (turn_key(one),)
 
 
 def _values(at: Sequence[Credited]) -> dict[str, float]:

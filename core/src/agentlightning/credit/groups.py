@@ -62,6 +62,11 @@ def turn_key(one: Credited) -> str:
     return f"{TURN}={' '.join(filter(None, (_agent(one.call), str(one.turn))))}"
 
 
+def agent_key(one: Credited) -> str:
+    """The agent of a call, e.g. ``agent=wolf``."""
+    return f"agent={_agent(one.call)}" if _agent(one.call) else "no agent"
+
+
 def by_rollout(items: Iterable[Credited]) -> dict[str, list[Credited]]:
     """Rollout id → its calls, in the order given."""
     out: dict[str, list[Credited]] = {}

@@ -24,8 +24,9 @@ def batch_metrics(
     """All metrics of a step's credit.
 
     ``rewards``: of the rollouts that count. ``failures``: kind of each rollout that failed. ``earlier``:
-    attempts after which there was another, counted as ``retried/<kind>``. ``reward_std`` is the sample
-    standard deviation over rollouts.
+    attempts after which there was another, counted as ``retried/<kind>``. ``reward_mean`` and ``reward_std``
+    (the sample standard deviation) are over the rollouts' outcomes: the final reward, or where none was
+    emitted the mean of the calls' and agents' rewards.
     """
     retried = Counter(_end(attempt) for attempt in earlier)
     out: dict[str, float] = {
@@ -49,12 +50,12 @@ def _end(attempt: EarlierAttempt) -> str:
 
 
 def _rewards(rewards: Sequence[Rewards]) -> dict[str, float]:
-    finals = [r.final for r in rewards if r.final is not None]
-    out: dict[str, float] = {"reward_count": len(finals)}
-    if finals:
-        out["reward_mean"] = mean(finals)
-    if len(finals) > 1:
-        out["reward_std"] = std(finals)
+    outcomes = [outcome for r in rewards if (outcome := r.outcome) is not None]
+    out: dict[str, float] = {"reward_count": len(outcomes)}
+    if outcomes:
+        out["reward_mean"] = mean(outcomes)
+    if len(outcomes) > 1:
+        out["reward_std"] = std(outcomes)
     for name in sorted({name for r in rewards for name in r.dims}):
         out[f"reward/{name}"] = mean([r.dims[name] for r in rewards if name in r.dims])
     missing = sum((Counter(r.missing) for r in rewards), Counter[str]())

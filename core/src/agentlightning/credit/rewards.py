@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from agentlightning.credit.spread import mean
 from agentlightning.types import Call, Record, Reward
 from agentlightning.types.rewards import PRIMARY as PRIMARY, by_authority, chosen as chosen, of_rollout
 
@@ -37,6 +38,20 @@ class Rewards:
     missing: dict[str, int] = field(default_factory=dict)
     """Reason → rewards that were emitted and could not be used (``nan``, ``unknown-call``, ``unattached``,
     …)."""
+
+    @property
+    def narrow(self) -> list[float]:
+        """The finite rewards of single calls and of agents."""
+        return [v for v in (*self.calls.values(), *self.agents.values()) if v is not None]
+
+    @property
+    def outcome(self) -> float | None:
+        """How the rollout did, as one number for people: its final reward; of one that emitted none, the mean
+        of its calls' and agents' rewards. No rule trains on it.
+        """
+        if self.final is None and self.reason == "none" and self.narrow:
+            return mean(self.narrow)
+        return self.final
 
 
 def resolve(record: Record) -> Rewards:

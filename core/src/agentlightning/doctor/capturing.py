@@ -64,7 +64,7 @@ def judge_capture(
     if served is not None:
         judge_mapping(notes, served, records, unrouted or {})
     notes.fact(f"calls came from: {counted(agents) or 'nobody'}")
-    rewards = [resolve(record).final for record in records]
+    rewards = [resolve(record).outcome for record in records]
     given = [reward for reward in rewards if reward is not None]
     notes.fact(f"rewards: {', '.join(f'{reward:g}' for reward in given) or 'none'}")
     title = f"{kinds['exact']} of {plural(len(found), 'call')} exact, in {plural(len(records), 'rollout')}"

@@ -128,12 +128,9 @@ def rewards_by_task(records: Sequence[Record], failure: FailureTable = DEFAULT) 
             if action is not None and action.reward is not None and record.calls:
                 group.append(action.reward)
             continue
-        rewards = resolve(record)
-        narrow = [v for v in (*rewards.calls.values(), *rewards.agents.values()) if v is not None]
-        if rewards.final is not None:
-            group.append(rewards.final)
-        elif narrow:
-            group.append(average(narrow))
+        outcome = resolve(record).outcome
+        if outcome is not None:
+            group.append(outcome)
     return {name: group for name, group in found.items() if group}
 
 

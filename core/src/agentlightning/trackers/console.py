@@ -245,6 +245,15 @@ def _calls(totals: Mapping[str, float]) -> str:
     return said + (f" (and {behind:.0f} in attempts that were followed by another)" if behind else "")
 
 
+def _change(before: float, after: float) -> tuple[str, str, str, str, str]:
+    """A row of the table that says in words which way the reward went; a ratio only of what grew from more
+    than nothing.
+    """
+    word = "gain" if after > before else "loss" if after < before else "no change"
+    ratio = f" (× {after / before:.2f})" if after > before > 0 else ""
+    return word, "", f"{after - before:+.3f}{ratio}", "", ""
+
+
 def _before_after(evaluations: Mapping[str, Evaluation]) -> Table:
     table = Table(title="held-out tasks", title_justify="left")
     for column in ("", "tasks", "reward", "95 % interval", "failed"):
@@ -255,7 +264,8 @@ def _before_after(evaluations: Mapping[str, Evaluation]) -> Table:
             if e is not None:
                 table.add_row(f"{when}, {how}", str(e.n), f"{e.reward:.3f}", e.interval_text(), str(e.failed))
         before, after = pair[0][1], pair[1][1]
-        if before and after and before.reward > 0:
-            table.add_row("gain", "", f"× {after.reward / before.reward:.2f}", "", "", style="bold green")
+        if before and after:
+            colour = "bold green" if after.reward > before.reward else "bold yellow"
+            table.add_row(*_change(before.reward, after.reward), style=colour)
             table.add_section()
     return table

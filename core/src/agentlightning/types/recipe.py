@@ -28,7 +28,10 @@ class Recipe(Dumps, msgspec.Struct, kw_only=True, frozen=True):
     baseline: str = "group"
     """``group`` (mean of the group), ``rloo`` (mean of the others), ``batch``, ``none``, or a plugin's."""
     group_by: list[str] = msgspec.field(default_factory=lambda: ["group"])
-    """Keys a baseline groups by: ``group`` (samples of one task), ``task``, ``batch``, or any tag."""
+    """Keys a baseline groups by: ``group`` (samples of one task), ``task``, ``batch``, ``policy``, any tag;
+    and ``turn``: within a group, the n-th call of an agent is compared with its n-th calls in other rollouts.
+    The built-in recipes name it for rules that give a rollout's calls credits of their own.
+    """
     scale: Literal["std", "none"] = "none"
     """Divide advantages by the group's standard deviation (GRPO)."""
     normalise: Normalise = "rollout"

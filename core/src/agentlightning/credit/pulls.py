@@ -1,0 +1,202 @@
+"""What pulls at one trained token: every term of the loss that has a gradient there.
+
+The loss of a token is ``weight · (c · surrogate(ratio · advantage) + kl · k3 − entropy · H)``. Rows hold
+weight, advantage and the logprob of sampling. Three things exist only while the driver updates: the ratio
+after the first optimizer step (or of a stale token), the entropy ``H`` at its place, and the reference's
+logprob. Invariant: what only the driver knew is called unknown, never 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from agentlightning.types import Recipe
+
+UNKNOWN = "the driver alone knew, and did not record it"
+LIMITS = ("clip", "importance cap")
+"""Terms that change the policy gradient and add none of their own."""
+
+
+class Token(NamedTuple):
+    """What is on record of a trained token."""
+
+    advantage: float
+    weight: float
+    logprob: float | None
+    """When it was sampled."""
+    version: int
+    """That sampled it; negative if it is not known."""
+    trained: int | None
+    """Version that the step began with."""
+    now: float | None = None
+    """Its logprob under the policy that is shown."""
+
+    @property
+    def fresh(self) -> bool:
+        """Whether it is known to be sampled by the weights that the update began with."""
+        return self.version >= 0 and self.version == self.trained
+
+
+class Pull(NamedTuple):
+    """One term of the loss at a token."""
+
+    term: str
+    size: float | None
+    """Factor of the gradient of the token's logprob, above 0 to make it likelier; of a limit, 0 if it does
+    not act. ``None``: it depends on what is not on record.
+    """
+    text: str
+
+
+def pulls(recipe: Recipe, token: Token) -> list[Pull]:
+    """All terms that pull at a token, with what limits them."""
+    found = [_gradient(recipe, token)]
+    if recipe.critic or token.advantage:
+        found += _limits(recipe, token)
+    if recipe.entropy:
+        found.append(_entropy(recipe, token))
+    if recipe.kl:
+        found.append(_kl(recipe, token))
+    return found
+
+
+def in_sum(found: Sequence[Pull]) -> str:
+    """What the terms come to, in words."""
+    gradient, others = found[0], found[1:]
+    unknown = [pull.term for pull in others if pull.size is None]
+    free = [term for term in unknown if term not in LIMITS]
+    if gradient.size is None:
+        return f"which way it was pulled, {UNKNOWN}"
+    if not gradient.size:
+        if free:
+            return f"pulled by the {' and the '.join(free)} alone; how far, {UNKNOWN}"
+        return "nothing pulls at it (the update of other tokens may still move it: they share weights)"
+    way = "made likelier" if gradient.size > 0 else "made less likely"
+    if free:
+        return f"{way} by the policy gradient, and pulled by the {' and the '.join(free)}; the sum {UNKNOWN}"
+    if "clip" in unknown:
+        return f"{way}, unless the clip zeroed it; how far, {UNKNOWN}"
+    return f"{way}; how far, {UNKNOWN}" if unknown else way
+
+
+def _gradient(recipe: Recipe, token: Token) -> Pull:
+    """The policy gradient at ratio 1."""
+    if recipe.critic:
+        return Pull(
+            "policy gradient",
+            None,
+            "weight × the critic's advantage, which is made during the step and not kept",
+        )
+    size = token.weight * token.advantage
+    way = (
+        "does not pull: its advantage is 0"
+        if not size
+        else "makes it likelier"
+        if size > 0
+        else "makes it rarer"
+    )
+    through = ", through the mean log-ratio of its call" if recipe.objective == "sequence" and size else ""
+    return Pull("policy gradient", size, f"weight × advantage = {size:.6g} at ratio 1: {way}{through}")
+
+
+def _limits(recipe: Recipe, token: Token) -> list[Pull]:
+    """Clipping and the importance cap: they change the policy gradient, where they act."""
+    found = []
+    corrected = recipe.importance_cap is not None and not token.fresh
+    if recipe.loss == "clip":
+        found.append(_clip(recipe, token, corrected))
+    if corrected:
+        found.append(
+            Pull(
+                "importance cap",
+                None,
+                f"{_age(token)}: its policy gradient is multiplied by the probability before the update over "
+                f"that at sampling, at most {recipe.importance_cap:g}; that factor {UNKNOWN}",
+            )
+        )
+    elif recipe.importance_cap is not None:
+        found.append(
+            Pull("importance cap", 0.0, "not stale: it was sampled by the version that was trained; factor 1")
+        )
+    return found
+
+
+def _clip(recipe: Recipe, token: Token, corrected: bool) -> Pull:
+    """Whether the clip can have zeroed the policy gradient, and on which side."""
+    sides = _sides(recipe, token)
+    if not (token.fresh or corrected):
+        return Pull(
+            "clip", None, f"{sides}. {_age(token)}: its ratio in this step {UNKNOWN}{_shown(recipe, token)}"
+        )
+    steps = recipe.epochs * recipe.minibatches
+    if steps == 1:
+        why = "one optimizer step, from the weights its ratio is taken against"
+        return Pull("clip", 0.0, f"does not act: {why}, so its ratio is 1")
+    first = (
+        f"ratio 1 in the first of {steps} optimizer steps"
+        if recipe.minibatches == 1
+        else f"{steps} optimizer steps, ratio 1 only in the very first"
+    )
+    return Pull("clip", None, f"{sides}. {first}; its later ratios {UNKNOWN}{_shown(recipe, token)}")
+
+
+def _sides(recipe: Recipe, token: Token) -> str:
+    """Where the gradient is zeroed, for the sign of the advantage."""
+    over = f"above {1 + recipe.clip_high:g}"
+    under = f"below {1 - recipe.clip_low:g}"
+    if recipe.critic:
+        return f"zeroes the gradient at ratios {over} (advantage > 0) or {under} (advantage < 0)"
+    if token.advantage > 0:
+        return f"zeroes its policy gradient at ratios {over}"
+    dual = recipe.clip_ratio_c
+    also = f", and above {dual:g} (dual clip)" if dual is not None else ""
+    return f"zeroes its policy gradient at ratios {under}{also}"
+
+
+def _shown(recipe: Recipe, token: Token) -> str:
+    """What the clip would do under the policy that is shown."""
+    if token.now is None or token.logprob is None or recipe.objective == "sequence" or recipe.critic:
+        return ""
+    ratio = math.exp(max(-20.0, min(20.0, token.now - token.logprob)))
+    dual = recipe.clip_ratio_c
+    outside = (
+        ratio > 1 + recipe.clip_high
+        if token.advantage > 0
+        else ratio < 1 - recipe.clip_low or (dual is not None and ratio > dual)
+    )
+    return (
+        f"; under the policy shown its ratio is {ratio:.4g}, {'outside' if outside else 'inside'} the range"
+    )
+
+
+def _age(token: Token) -> str:
+    if token.version < 0:
+        return "which version sampled it is not known"
+    if token.trained is None:
+        return f"sampled by version {token.version}, trained at a version that is not known"
+    return f"sampled by version {token.version}, trained at version {token.trained}"
+
+
+def _entropy(recipe: Recipe, token: Token) -> Pull:
+    size = token.weight * recipe.entropy
+    return Pull(
+        "entropy term",
+        None if size else 0.0,
+        f"weight × entropy = {size:.6g}: flattens the distribution here, so it makes the token rarer if its "
+        f"logprob is above −H, likelier if below; H at this place {UNKNOWN}",
+    )
+
+
+def _kl(recipe: Recipe, token: Token) -> Pull:
+    size = token.weight * recipe.kl
+    at_start = token.trained == 0 and recipe.epochs * recipe.minibatches == 1
+    if at_start or not size:
+        return Pull("KL term", 0.0, "does not pull: the first update begins at the reference policy itself")
+    return Pull(
+        "KL term",
+        None,
+        f"weight × kl = {size:.6g}, times (1 − π_reference/π): towards the reference policy, whose logprob "
+        f"{UNKNOWN}",
+    )
