@@ -37,7 +37,7 @@ ARMS: dict[str, list[str]] = {
     "all, broadcast": ALL,
     "all, per_call": [*ALL, *PER_CALL],
 }
-TASKS = 480
+TASKS = 444
 """Held-out questions that the finished policies are looked at with, beyond the run's own evaluation."""
 
 

@@ -4,8 +4,8 @@
 
 ``FOLDER`` holds ``*.jsonl`` files of questions beside ``database/NAME.sqlite``; by default it is the
 example's own data. The example's evaluator (``spider.sql.matching``) is compared with ``second.py``, which
-shares no code with it. Writes ``bench/results/spider_evaluator.json``. The last line is one JSON object; the
-exit status is 1 on any disagreement.
+shares no code with it. The last line is one JSON object; the exit status is 1 on any disagreement. To keep
+it: ``python bench/record.py spider_evaluator -- python bench/spider_evaluator/run.py …``.
 """
 
 from __future__ import annotations
@@ -19,11 +19,10 @@ from itertools import combinations, islice
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "examples"), str(ROOT / "bench")]
+sys.path.insert(0, str(ROOT / "examples"))
 
 import mutations  # noqa: E402
 import second  # noqa: E402
-from record import machine  # noqa: E402
 
 from spider.datasets import SAMPLES, load  # noqa: E402
 from spider.sql.matching import GoldError, match  # noqa: E402
@@ -77,7 +76,6 @@ def main() -> int:
     parser.add_argument("--mutations", type=int, default=6_000)
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
-    before = machine()
     questions = load(f"spider:{given.data}")
     golds = sorted({(question["db_id"], question["query"]) for question in questions})
     comparison = Comparison(given.data / "database")
@@ -95,18 +93,8 @@ def main() -> int:
     }
     for line in [*comparison.wrong, *comparison.differ][:20]:
         print(line, file=sys.stderr)
-    kept = {"command": _shown(given), "machine": before, "result": result}
-    target = ROOT / "bench" / "results" / "spider_evaluator.json"
-    target.write_text(json.dumps(kept, indent=2) + "\n")
     print(json.dumps(result))
     return 1 if comparison.wrong or comparison.differ else 0
-
-
-def _shown(given: argparse.Namespace) -> str:
-    """The command without a machine's paths."""
-    data = [] if given.data == SAMPLES else ["--data", "FOLDER"]
-    numbers = ["--mutations", str(given.mutations), "--seed", str(given.seed)]
-    return " ".join(["python bench/spider_evaluator/run.py", *data, *numbers])
 
 
 if __name__ == "__main__":

@@ -8,17 +8,21 @@ database that is missing, is an error that names file, row and field; no row is 
 from __future__ import annotations
 
 import json
+import logging
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from spider.databases import BUNDLED, find
-from spider.questions import Question, Split, generate
-from spider.sql.tokens import joined, meaningful
+from spider.questions import Question, Split, generate, questions as generated
+from spider.sql.tokens import joined, meaningful, trimmed
 
+_log = logging.getLogger(__name__)
 SAMPLES = Path(__file__).resolve().parent / "data"
-GENERATED_SIZE: dict[str, int] = {"train": 4000, "heldout": 480}
+TRAINING_SIZE = 4000
+"""Generated training questions without a limit; of the held-out ones there are as many as there are."""
 FOLDERS = ("database", "test_database")
 """Where the public archive keeps databases: of training and development questions, and of test questions."""
 KINDS_OF_FILE = (".jsonl", ".json", ".parquet")
@@ -39,19 +43,21 @@ def load(
 
     ``spec`` is ``generated:train``, ``generated:heldout``, ``dev``, or ``spider:PATH``. ``split`` takes a
     fixed four fifths (train) or the other fifth (heldout) by a checksum of database and gold SQL: nearly
-    every query of this data has two paraphrases, which must not be parted. ``seed`` is used by the generated
-    questions only. ``databases``: the folder of the databases, if they are not beside the file in
-    ``database`` or ``test_database``.
+    every query of this data has two paraphrases, which must not be parted. A question that comes more than
+    once is held out once, and one that is held out is never trained on, whatever its SQL. ``seed`` is used by
+    the generated questions only; no held-out one of these comes twice. ``databases``: the folder of the
+    databases, if they are not beside the file in ``database`` or ``test_database``.
     """
     name, _, rest = spec.partition(":")
     if limit is not None and limit < 0:
         raise DatasetError(f"limit is {limit}: it must be 0 or more")
     if name == "generated":
         which = rest or split or "train"
-        if which not in GENERATED_SIZE:
+        if which not in ("train", "heldout"):
             raise DatasetError(f"{spec!r}: the generated questions have the splits 'train' and 'heldout'")
-        size = GENERATED_SIZE[which] if limit is None else limit
-        return generate("train" if which == "train" else "heldout", size, seed)
+        if which == "heldout":
+            return list(islice(generated("heldout", seed), limit))
+        return generate("train", TRAINING_SIZE if limit is None else limit, seed)
     if name == "dev":
         questions = read(SAMPLES / "dev.jsonl", None if databases is None else Path(databases))
     elif name == "spider" and rest:
@@ -66,7 +72,7 @@ def load(
             f"unknown dataset {spec!r}: choose generated:train, generated:heldout, dev, or spider:PATH"
         )
     if split is not None:
-        questions = [question for question in questions if split_of(question) == split]
+        questions = parted(questions, split)
     return questions if limit is None else questions[:limit]
 
 
@@ -95,9 +101,32 @@ def read(path: Path, databases: Path | None = None) -> list[Question]:
     return questions
 
 
+def parted(questions: Sequence[Question], split: Split) -> list[Question]:
+    """One side of the split; how many questions were left out of it, and why, is logged."""
+    held: dict[tuple[str, str], Question] = {}
+    again = 0
+    for question in questions:
+        if split_of(question) == "heldout":
+            again += held.setdefault(_asked(question), question) is not question
+    if split == "heldout":
+        if again:
+            _log.warning("%d held-out questions were left out: each had been asked before", again)
+        return list(held.values())
+    side = [question for question in questions if split_of(question) == "train"]
+    kept = [question for question in side if _asked(question) not in held]
+    if len(kept) < len(side):
+        _log.warning("%d training questions were left out: they are held out", len(side) - len(kept))
+    return kept
+
+
+def _asked(question: Question) -> tuple[str, str]:
+    """What makes two questions one: the database and the words."""
+    return question["db_id"], " ".join(question["question"].lower().split())
+
+
 def split_of(question: Question) -> Split:
     """Train or held out: a function of the database and the gold SQL, whatever its spaces and case."""
-    same = f"{question['db_id']}/{joined(meaningful(question['query'].rstrip('; '))).lower()}"
+    same = f"{question['db_id']}/{joined(meaningful(trimmed(question['query']))).lower()}"
     return "heldout" if zlib.crc32(same.encode()) % 5 == 0 else "train"
 
 

@@ -14,12 +14,14 @@ import re
 import zlib
 from collections.abc import Iterator
 from functools import lru_cache
+from itertools import cycle, islice
 from typing import Literal, NamedTuple, TypedDict
 
 from spider.databases import find
 from spider.sql.execution import SqlError, run
-from spider.sql.matching import match
+from spider.sql.matching import difference, match
 from spider.sql.schema import Table, quoted, read
+from spider.sql.tokens import orders
 
 Split = Literal["train", "heldout"]
 Kind = Literal[
@@ -104,32 +106,60 @@ WORDINGS: dict[Kind, tuple[str, ...]] = {
 
 
 def generate(split: Split, n: int, seed: int = 0) -> list[Question]:
-    """``n`` questions, the kinds in turn; a shorter list with the same seed is a prefix of a longer one."""
+    """``n`` questions, the kinds in turn; a shorter list with the same seed is a prefix of a longer one.
+
+    No held-out question comes twice: ``ValueError`` if there are fewer than ``n`` of them. Training questions
+    are drawn again and again.
+    """
     if split not in ("train", "heldout"):
         raise ValueError(f"unknown split {split!r} of the generated questions: use 'train' or 'heldout'")
     if n < 0:
         raise ValueError(f"cannot generate {n} questions: n must be 0 or more")
-    stream = questions(split, seed)
-    return [next(stream) for _ in range(n)]
+    found = list(islice(questions(split, seed), n))
+    if len(found) < n:
+        raise ValueError(f"cannot generate {n} questions: there are only {len(found)} held-out ones")
+    return found
 
 
 def questions(split: Split, seed: int = 0) -> Iterator[Question]:
-    """The endless stream of which ``generate`` takes the first ``n``."""
+    """The stream of which ``generate`` takes the first ``n``: for training endless, else each one once."""
     rng = random.Random(f"spider:{split}:{seed}")
-    index = 0
-    while True:
-        kind = KINDS[index % len(KINDS)]
-        combination = rng.choice(combinations(kind, split))
-        value = rng.choice(thresholds(combination)) if kind == "below" else 0
+    asked = _shuffled(rng) if split == "heldout" else _drawn(rng)
+    for index, (combination, wording, value) in enumerate(asked):
         yield Question(
             id=f"generated-{split}-{seed}-{index:05d}",
             db_id=combination.database,
-            question=ask(combination, rng.randrange(len(WORDINGS[kind])), value),
-            query=fill(SQL[kind], combination, value),
-            kind=kind,
+            question=ask(combination, wording, value),
+            query=fill(SQL[combination.kind], combination, value),
+            kind=combination.kind,
             folder="",
         )
-        index += 1
+
+
+def _drawn(rng: random.Random) -> Iterator[tuple[Combination, int, int]]:
+    """Combination, wording and value of training questions, the kinds in turn, for ever."""
+    for kind in cycle(KINDS):
+        combination = rng.choice(combinations(kind, "train"))
+        value = rng.choice(_values(combination)) if kind == "below" else 0
+        yield combination, rng.randrange(len(WORDINGS[kind])), value
+
+
+def _shuffled(rng: random.Random) -> Iterator[tuple[Combination, int, int]]:
+    """Every held-out question once, the kinds in turn; a kind of which all have been asked is passed over."""
+    waiting: list[list[tuple[Combination, int, int]]] = []
+    for kind in KINDS:
+        every = [
+            (combination, wording, value)
+            for combination in combinations(kind, "heldout")
+            for value in _values(combination)
+            for wording in range(len(WORDINGS[kind]))
+        ]
+        told: dict[tuple[str, str], tuple[Combination, int, int]] = {}
+        for one in rng.sample(every, len(every)):
+            told.setdefault((one[0].database, ask(*one)), one)
+        waiting.append(list(told.values()))
+    for turn in range(max(map(len, waiting))):
+        yield from (one[turn] for one in waiting if turn < len(one))
 
 
 def ask(combination: Combination, wording: int, value: int = 0) -> str:
@@ -154,10 +184,14 @@ def words(name: str) -> str:
 def combinations(kind: Kind, split: Split) -> tuple[Combination, ...]:
     """All combinations of a kind on one side of the split; by the order of their checksums, each fourth is
     held out.
+
+    The sides are settled before combinations are left out whose usual mistake is right because rows tie: so
+    none of the others changes sides.
     """
     every = (c for database in DATABASES for c in _combinations(kind, database))
     good = sorted(filter(_answerable, every), key=lambda c: zlib.crc32("/".join(c).encode()))
-    return tuple(c for place, c in enumerate(good) if (place % 4 == 0) is (split == "heldout"))
+    side = (c for place, c in enumerate(good) if (place % 4 == 0) is (split == "heldout"))
+    return tuple(filter(_told_apart, side))
 
 
 @lru_cache(maxsize=4096)
@@ -206,19 +240,35 @@ def _columns(database: str, table: Table) -> tuple[list[str], list[str]]:
 
 
 def _answerable(combination: Combination) -> bool:
-    """The gold query returns something, and something else than the mistake."""
+    """The gold query returns something, and the mistake something else or the same in another order."""
     database = find(combination.database)[0]
-    value = 0
-    if combination.kind == "below":
-        values = thresholds(combination)
-        if not values:
-            return False
-        value = values[0]
-    gold = fill(SQL[combination.kind], combination, value)
+    values = _values(combination)
+    if not values:
+        return False
+    gold = fill(SQL[combination.kind], combination, values[0])
     try:
-        if not run(database, gold).rows:
-            return False
+        rows = run(database, gold).rows
     except SqlError:
         return False
     pattern = MISTAKES.get(combination.kind)
-    return pattern is None or not match(gold, fill(pattern, combination, value), [database]).match
+    if not rows or pattern is None:
+        return bool(rows)
+    try:
+        mistaken = run(database, fill(pattern, combination, values[0])).rows
+    except SqlError:
+        return True
+    return difference(rows, mistaken, orders(gold)) != ""
+
+
+def _told_apart(combination: Combination) -> bool:
+    """The mistake is wrong by the rule of the reward as well, whatever value is asked for."""
+    pattern, database = MISTAKES.get(combination.kind), find(combination.database)
+    return pattern is None or not any(
+        match(fill(SQL[combination.kind], combination, v), fill(pattern, combination, v), database).match
+        for v in _values(combination)
+    )
+
+
+def _values(combination: Combination) -> tuple[int, ...]:
+    """The values a question of this combination may ask for; one where it asks for none."""
+    return thresholds(combination) if combination.kind == "below" else (0,)

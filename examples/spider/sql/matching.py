@@ -1,8 +1,11 @@
 """Execution match: does a query answer as the gold query does? The reward of the agent, 1.0 or 0.0.
 
-The rule is the public one for this data: both queries are run, DISTINCT is left out of both, and the results
-must agree as bags of rows, up to the order of columns; as lists of rows where the outermost gold query says
-ORDER BY. Two empty results agree. Values are equal as Python says: 1 is 1.0 and not '1', NULL is NULL.
+Both queries are run as they are written, and the results must agree as bags of rows, up to the order of
+columns. Where the outermost gold query says ORDER BY, rows must come in its order; rows that tie there may
+come in any, and with LIMIT any of those that tie for the last places will do (``spider.sql.ordering``).
+DISTINCT counts: a query that lacks it, or has it needlessly, is wrong where that changes the result. Two
+empty results agree. Values are equal as Python says: 1 is 1.0 and not '1', NULL is NULL.
+
 Invariant: the answer is a function of the two texts and the files, and a gold query that cannot be run is an
 error of the data (:class:`GoldError`), never a wrong answer of the agent.
 """
@@ -14,8 +17,9 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from spider.sql.execution import LIMITS, Limits, Row, SqlError, run
-from spider.sql.tokens import Token, meaningful, orders
+from spider.sql.execution import LIMITS, Limits, Result, Row, SqlError, run
+from spider.sql.ordering import blocks
+from spider.sql.tokens import meaningful, orders, trimmed
 
 TRIES = 20_000
 """Column orders that are looked into before two results count as different."""
@@ -44,16 +48,30 @@ def match(gold: str, predicted: str, databases: Sequence[Path], limits: Limits =
     ordered = orders(gold)
     for database in databases:
         try:
-            expected = run(database, plain(gold), limits).rows
+            expected = run(database, plain(gold), limits)
         except SqlError as error:
             raise GoldError(f"{database.name}: the gold query {gold!r} fails: {error}") from None
         try:
             found = run(database, plain(predicted), limits).rows
         except SqlError as error:
             return Verdict(False, f"it fails: {error}")
-        if reason := difference(expected, found, ordered):
+        reason = difference(expected.rows, found, ordered)
+        if reason and not _tied(database, gold, expected, found, limits):
             return Verdict(False, reason)
     return Verdict(True)
+
+
+def _tied(database: Path, gold: str, expected: Result, found: Sequence[Row], limits: Limits) -> bool:
+    """Whether rows differ from the gold query's only where these tie."""
+    if len(found) != len(expected.rows) or not found or len(found[0]) != len(expected.columns):
+        return False
+    tied = blocks(database, plain(gold), len(expected.columns), limits)
+    if tied is None or len(tied.places) != len(found):
+        return False
+    # The gold query's own rows must pass, else the blocks are not those of its result.
+    return not any(
+        _Columns(tied.rows, rows, tied.numbers, tied.places).search() for rows in (expected.rows, found)
+    )
 
 
 # --------------------------------------------------------------------------------------------------- texts
@@ -62,12 +80,11 @@ _THIS_YEAR = ["YEAR", "(", "CURDATE", "(", ")", ")"]
 
 
 def plain(sql: str) -> str:
-    """``sql`` as it is run: without DISTINCT, ``> =`` as ``>=``, and YEAR(CURDATE()) as 2020.
+    """``sql`` as it is run: ``> =`` as ``>=``, YEAR(CURDATE()) as 2020, and no semicolons around it.
 
-    These are conventions of the data's gold queries. Strings, quoted names and comments are left alone, and
-    so is IS [NOT] DISTINCT FROM, which is an operator.
+    These are conventions of the data's gold queries. Strings, quoted names and comments are left alone.
     """
-    parts = meaningful(sql)
+    parts = meaningful(trimmed(sql))
     kept: list[str] = []
     place = 0
     while place < len(parts):
@@ -82,16 +99,10 @@ def plain(sql: str) -> str:
             and kept[-1] == parts[place - 1].text
         ):
             kept[-1] += token.text
-        elif not (token.says("DISTINCT") and not _operator(parts, place)):
+        else:
             kept.append(token.text)
         place += 1
     return " ".join(kept)
-
-
-def _operator(parts: Sequence[Token], place: int) -> bool:
-    before = [part.text.upper() for part in parts[max(0, place - 2) : place]]
-    after = parts[place + 1].text.upper() if place + 1 < len(parts) else ""
-    return after == "FROM" and (before[-1:] == ["IS"] or before == ["IS", "NOT"])
 
 
 # ------------------------------------------------------------------------------------------------- results
@@ -112,19 +123,28 @@ def difference(gold: Sequence[Row], found: Sequence[Row], ordered: bool) -> str:
 
 
 class _Columns:
-    """The search for an order of columns in which two bags of rows are the same.
+    """The search for an order of columns in which the found rows are among the gold rows.
 
     Gold columns are given a found column one after the other. After each, rows that agree so far share a
-    number; the numbers must be equally frequent on both sides, else no later column can mend it.
+    number; no number may be more frequent among the found rows than among the gold rows, else no later column
+    can mend it. Where both have the same number of rows, they are then the same bag. ``gold_blocks`` and
+    ``found_blocks`` are the numbers to begin with: rows of different blocks are never the same.
     """
 
-    def __init__(self, gold: Sequence[Row], found: Sequence[Row]) -> None:
+    def __init__(
+        self,
+        gold: Sequence[Row],
+        found: Sequence[Row],
+        gold_blocks: Sequence[int] = (),
+        found_blocks: Sequence[int] = (),
+    ) -> None:
         self.gold = [tuple(column) for column in zip(*gold, strict=True)]
         self.found = [tuple(column) for column in zip(*found, strict=True)]
-        bags = [Counter(column) for column in self.found]
-        self.candidates = [
-            [place for place, bag in enumerate(bags) if bag == Counter(column)] for column in self.gold
-        ]
+        self.start = list(gold_blocks) or [0] * len(gold), list(found_blocks) or [0] * len(found)
+        left, right = self.start
+        bags = [Counter(zip(right, column, strict=True)) for column in self.found]
+        wanted = [Counter(zip(left, column, strict=True)) for column in self.gold]
+        self.candidates = [[place for place, bag in enumerate(bags) if bag <= column] for column in wanted]
         # The column with the fewest candidates first: that is where a wrong turn shows soonest.
         self.sequence = sorted(range(len(self.gold)), key=lambda place: len(self.candidates[place]))
         self.tries = 0
@@ -133,8 +153,7 @@ class _Columns:
         """Empty if there is such an order."""
         if not all(self.candidates):
             return "other values"
-        rows = len(self.gold[0])
-        if self._extend(0, [0] * rows, [0] * rows, frozenset()):
+        if self._extend(0, *self.start, frozenset()):
             return ""
         return (
             "too many orders of columns to look into"
@@ -155,7 +174,7 @@ class _Columns:
             numbers: dict[tuple[int, Hashable], int] = {}
             left = _refined(gold, self.gold[column], numbers)
             right = _refined(found, self.found[place], numbers)
-            if Counter(left) == Counter(right) and self._extend(depth + 1, left, right, used | {place}):
+            if Counter(right) <= Counter(left) and self._extend(depth + 1, left, right, used | {place}):
                 return True
         return False
 

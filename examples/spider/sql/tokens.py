@@ -35,6 +35,9 @@ _TOKEN = re.compile(
 )
 
 
+_SILENT = ("space", "comment")
+
+
 def tokens(sql: str) -> list[Token]:
     """All tokens of ``sql`` in order."""
     return [Token(match.lastgroup, match[0]) for match in _TOKEN.finditer(sql)]  # type: ignore[arg-type]
@@ -42,7 +45,20 @@ def tokens(sql: str) -> list[Token]:
 
 def meaningful(sql: str) -> list[Token]:
     """The tokens without space and comments."""
-    return [token for token in tokens(sql) if token.kind not in ("space", "comment")]
+    return [token for token in tokens(sql) if token.kind not in _SILENT]
+
+
+def trimmed(sql: str) -> str:
+    """``sql`` without the semicolons, spaces and comments around it: an empty statement says nothing."""
+    parts = tokens(sql)
+    said = [place for place, part in enumerate(parts) if not _empty(part)]
+    return "".join(part.text for part in parts[said[0] : said[-1] + 1]) if said else ""
+
+
+def _empty(part: Token) -> bool:
+    if part.text.startswith("/*"):
+        return len(part.text) > 3 and part.text.endswith("*/")  # one that is not closed is an error
+    return part.kind in _SILENT or part.text == ";"
 
 
 def joined(parts: Iterable[Token]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import json
+import re
 import shutil
 from collections import defaultdict
 from collections.abc import Mapping
@@ -12,9 +13,13 @@ from typing import Any
 
 import pytest
 
+from spider import selfcheck
 from spider.databases import BUNDLED, databases_of, find
 from spider.datasets import DatasetError, load, split_of
+from spider.questions import Question
 from spider.selfcheck import check, main
+from spider.sql.execution import SqlError, run
+from spider.sql.matching import Verdict, match
 
 ROW = {"id": "q1", "db_id": "people", "question": "How many?", "query": "SELECT count(*) FROM person"}
 
@@ -49,6 +54,26 @@ def test_no_gold_sql_is_on_both_sides_of_the_split() -> None:
         sides[question["db_id"], same].add(split_of(question))
     assert all(len(found) == 1 for found in sides.values())
     assert len(sides) < 320  # paraphrases
+
+
+def test_a_question_asked_twice_is_held_out_once_and_never_trained(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also where its gold SQL was written in two ways, so that the checksum puts them on both sides."""
+    golds = [f"SELECT count(*) FROM person WHERE id > {n}" for n in range(40)]
+    rows = [
+        {**ROW, "id": f"q{n}", "question": f"How many, {n % 20}?", "query": q} for n, q in enumerate(golds)
+    ]
+    path = _file(folder, *rows)
+    sides = {side: load(f"spider:{path}", split=side) for side in ("train", "heldout")}
+    every = load(f"spider:{path}")
+    by_checksum = {side: [q for q in every if split_of(q) == side] for side in sides}
+    held = {q["question"] for q in by_checksum["heldout"]}
+    assert held & {q["question"] for q in by_checksum["train"]}, "the checksum alone parts the two askings"
+    assert len(sides["heldout"]) == len(held) == len({q["question"] for q in sides["heldout"]})
+    assert not held & {q["question"] for q in sides["train"]}
+    left_out = len(by_checksum["train"]) - len(sides["train"])
+    assert f"{left_out} training questions were left out" in caplog.text
 
 
 def test_jsonl_json_parquet_and_folders(folder: Path) -> None:
@@ -138,11 +163,36 @@ def test_the_self_check_accepts_the_data_and_finds_a_broken_gold(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([]) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == "gold self-check: 5012 questions, 0 failed"
+    assert capsys.readouterr().out.splitlines()[-1] == "gold self-check: 4976 questions, 0 failed"
     path = _file(folder, ROW, {**ROW, "id": "bad", "query": "SELECT x FROM person"})
     assert main([str(path)]) == 1
-    assert "bad: 'SELECT x FROM person' grades people.sqlite: the gold query" in capsys.readouterr().out
+    assert "bad: people.sqlite: the gold query 'SELECT x FROM person' fails" in capsys.readouterr().out
     assert check([]).questions == 0
+
+
+def test_the_self_check_finds_a_lenient_rule(people: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rules that leave out DISTINCT, or look at nothing but the number of rows, are named."""
+
+    def without_distinct(gold: str, predicted: str, databases: list[Path]) -> Verdict:
+        return match(*(re.sub(r"(?i)\bdistinct\b", "", sql) for sql in (gold, predicted)), databases)
+
+    def by_size(gold: str, predicted: str, databases: list[Path]) -> Verdict:
+        try:
+            sizes = [len(run(databases[0], sql).rows) for sql in (gold, predicted)]
+        except SqlError:
+            return Verdict(False)
+        return Verdict(sizes[0] == sizes[1])
+
+    gold = "SELECT DISTINCT age FROM person"
+    question = Question(id="q", db_id="people", question="?", query=gold, kind="", folder="")
+    monkeypatch.setattr(selfcheck, "databases_of", lambda question: [people])
+    assert check([question]).failures == []
+    monkeypatch.setattr(selfcheck, "match", without_distinct)
+    assert any("mutant 'DISTINCT left out' was accepted" in failure for failure in check([question]).failures)
+    monkeypatch.setattr(selfcheck, "match", by_size)
+    failures = " ".join(check([question]).failures)
+    for name in ("off by one, more", "off by one, less", "sign", "unit"):
+        assert f"the mutant {name!r} was accepted" in failures
 
 
 def test_the_bundled_databases_are_those_that_are_used() -> None:

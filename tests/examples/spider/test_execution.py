@@ -68,7 +68,16 @@ def test_what_does_not_read_is_refused(people: Path, sql: str) -> None:
     assert [path.name for path in people.parent.iterdir()] == ["people.sqlite"]
 
 
-@pytest.mark.parametrize("sql", ["SELECT 1; DROP TABLE person", "SELECT 1; SELECT 2", "SELECT 1;; "])
+@pytest.mark.parametrize(
+    "sql", ["SELECT 1;", "SELECT 1;;", " ; SELECT 1; ; ", "SELECT 1; -- one\n;", "/* a */ SELECT 1"]
+)
+def test_an_empty_statement_is_no_second_one(people: Path, sql: str) -> None:
+    assert run(people, sql).rows == [(1,)]
+
+
+@pytest.mark.parametrize(
+    "sql", ["SELECT 1; DROP TABLE person", "SELECT 1; SELECT 2", "SELECT 1;; SELECT 2;;"]
+)
 def test_a_second_statement_is_refused_and_so_is_the_first(people: Path, sql: str) -> None:
     with pytest.raises(SqlError, match="only one statement"):
         run(people, sql)

@@ -32,9 +32,12 @@ def same(people: Path, gold: str, predicted: str) -> bool:
 @pytest.mark.parametrize(
     ("gold", "predicted", "expected"),
     [
-        # DISTINCT is left out of both
-        ("SELECT DISTINCT age FROM person", "SELECT age FROM person", True),
-        ("SELECT count(DISTINCT age) FROM person", "SELECT count(age) FROM person", True),
+        # DISTINCT counts where it changes the result
+        ("SELECT DISTINCT age FROM person", "SELECT age FROM person", False),
+        ("SELECT age FROM person", "SELECT DISTINCT age FROM person", False),
+        ("SELECT count(DISTINCT age) FROM person", "SELECT count(age) FROM person", False),
+        ("SELECT DISTINCT age FROM person", "SELECT age FROM person GROUP BY age", True),
+        ("SELECT DISTINCT id FROM person", "SELECT id FROM person", True),
         ("SELECT 'DISTINCT' FROM person", "SELECT '' FROM person", False),
         ("SELECT name FROM person", "SELECT name FROM person WHERE name IS NOT DISTINCT FROM NULL", False),
         ("SELECT age FROM person", "SELECT age FROM person UNION SELECT age FROM person", False),
@@ -53,6 +56,29 @@ def same(people: Path, gold: str, predicted: str) -> bool:
         ("SELECT id, name FROM person ORDER BY id", "SELECT name, id FROM person ORDER BY id", True),
         ("SELECT id FROM (SELECT id FROM person ORDER BY id)", "SELECT id FROM person ORDER BY 1 DESC", True),
         ("SELECT 'order by', id FROM person", "SELECT 'order by', id FROM person ORDER BY id DESC", True),
+        # rows that tie in ORDER BY
+        ("SELECT id FROM person ORDER BY age", "VALUES (2), (4), (1), (3)", True),
+        ("SELECT id FROM person ORDER BY age", "VALUES (4), (2), (3), (1)", True),
+        ("SELECT id FROM person ORDER BY age", "VALUES (2), (1), (4), (3)", False),
+        ("SELECT id FROM person ORDER BY age DESC", "VALUES (3), (1), (4), (2)", True),
+        ("SELECT id FROM person ORDER BY age, height", "VALUES (4), (2), (1), (3)", True),
+        ("SELECT id FROM person ORDER BY age, height", "VALUES (2), (4), (1), (3)", False),
+        ("SELECT id, age FROM person ORDER BY 2", "VALUES (25, 4), (25, 2), (30, 3), (30, 1)", True),
+        ("SELECT id, age AS a FROM person ORDER BY a", "VALUES (25, 4), (25, 2), (30, 1), (30, 3)", True),
+        ("SELECT age, count(*) FROM person GROUP BY age ORDER BY count(*)", "VALUES (30, 2), (25, 2)", True),
+        ("SELECT DISTINCT age, height FROM person ORDER BY height", "VALUES (25, 1), (30, 1.5), (25, 1.5), (30, 2)", True),  # noqa: E501
+        ("SELECT id FROM person WHERE id < 3 UNION SELECT age FROM person ORDER BY 1", "VALUES (2), (1), (25), (30)", False),  # noqa: E501
+        # with LIMIT, any of the rows that tie for the last places
+        ("SELECT id FROM person ORDER BY age LIMIT 1", "SELECT 4", True),
+        ("SELECT id FROM person ORDER BY age LIMIT 1", "SELECT 2", True),
+        ("SELECT id FROM person ORDER BY age LIMIT 1", "SELECT 1", False),
+        ("SELECT id FROM person ORDER BY age LIMIT 1", "VALUES (2), (4)", False),
+        ("SELECT id FROM person ORDER BY age LIMIT 3", "VALUES (4), (2), (3)", True),
+        ("SELECT id FROM person ORDER BY age LIMIT 3", "VALUES (4), (3), (2)", False),
+        ("SELECT id FROM person ORDER BY age LIMIT 3", "VALUES (4), (4), (3)", False),
+        ("SELECT id FROM person ORDER BY age LIMIT 2 OFFSET 1", "VALUES (4), (3)", True),
+        ("SELECT id FROM person ORDER BY age LIMIT 2 OFFSET 1", "VALUES (2), (1)", True),
+        ("SELECT id FROM person ORDER BY age LIMIT 2 OFFSET 1", "VALUES (1), (2)", False),
         # NULL
         ("SELECT name FROM person WHERE id = 3", "SELECT NULL", True),
         ("SELECT name FROM person WHERE id = 3", "SELECT ''", False),
@@ -91,7 +117,7 @@ def test_what_is_the_same(people: Path, gold: str, predicted: str, expected: boo
 
 
 def test_the_text_that_is_run_keeps_strings_and_operators() -> None:
-    assert plain("SELECT DISTINCT a FROM t -- DISTINCT") == "SELECT a FROM t"
+    assert plain(";SELECT DISTINCT a FROM t ;; -- DISTINCT") == "SELECT DISTINCT a FROM t"
     assert (
         plain("""SELECT 'DISTINCT > =', "distinct" FROM t""")
         == """SELECT 'DISTINCT > =' , "distinct" FROM t"""
@@ -141,6 +167,18 @@ def test_numbers_are_not_sorted_as_text() -> None:
     """Sorted by their text, (10, 1.0) and (1, 10.0) look different."""
     assert difference([(10, 1.0)], [(10.0, 1)], False) == ""
     assert difference([(10, 1.0)], [(1, 10.0)], True) == ""
+
+
+def test_with_a_limit_and_no_order_any_rows_will_do(people: Path) -> None:
+    assert match("SELECT id FROM person LIMIT 2", "VALUES (4), (1)", [people]).match
+    assert not match("SELECT id FROM person LIMIT 2", "VALUES (4), (5)", [people]).match
+    assert not match("SELECT id FROM person LIMIT 2", "SELECT id FROM person LIMIT 3", [people]).match
+
+
+def test_a_computed_limit_leaves_the_order_as_it_is(people: Path) -> None:
+    gold = "SELECT id FROM person ORDER BY age LIMIT 1 + 0"
+    assert match(gold, "SELECT 2", [people]).match
+    assert not match(gold, "SELECT 4", [people]).match
 
 
 values = st.one_of(st.integers(0, 2), st.sampled_from([None, "", "1", 1.0, 0.5]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 
 import pytest
 
@@ -13,10 +14,12 @@ from spider.questions import (
     SQL,
     WORDINGS,
     Combination,
+    Split,
     ask,
     combinations,
     fill,
     generate,
+    questions,
     thresholds,
     words,
 )
@@ -54,20 +57,43 @@ def test_every_gold_query_returns_something_and_its_mistake_something_else(split
 
 
 def test_the_kinds_come_in_turn_and_a_shorter_list_is_a_prefix() -> None:
-    questions = generate("train", 240, seed=3)
-    assert Counter(question["kind"] for question in questions) == dict.fromkeys(KINDS, 20)
-    assert generate("train", 24, seed=3) == questions[:24]
-    assert len({question["id"] for question in questions}) == 240
-    assert generate("train", 24, seed=4) != questions[:24]
+    drawn = generate("train", 240, seed=3)
+    assert Counter(question["kind"] for question in drawn) == dict.fromkeys(KINDS, 20)
+    assert generate("train", 24, seed=3) == drawn[:24]
+    assert len({question["id"] for question in drawn}) == 240
+    assert generate("train", 24, seed=4) != drawn[:24]
 
 
-def test_no_gold_sql_of_a_held_out_question_is_trained() -> None:
-    """The split is by gold SQL, not by question."""
-    train, held = generate("train", 6_000), generate("heldout", 3_000)
-    golds = [{(q["db_id"], q["query"]) for q in questions} for questions in (train, held)]
-    assert not golds[0] & golds[1]
-    assert not {q["question"] + q["db_id"] for q in train} & {q["question"] + q["db_id"] for q in held}
-    assert len(golds[1]) > 150
+def _every(split: Split) -> Iterator[tuple[Combination, int]]:
+    """All combinations of a side, with all values that may be asked for."""
+    for kind in KINDS:
+        for combination in combinations(kind, split):
+            yield from ((combination, v) for v in (thresholds(combination) if kind == "below" else (0,)))
+
+
+def test_nothing_that_is_held_out_can_be_trained() -> None:
+    """Neither a gold SQL nor a question: of all that may be asked, in all words."""
+    golds = [
+        {(c.database, fill(SQL[c.kind], c, v)) for c, v in _every(split)} for split in ("train", "heldout")
+    ]
+    asked = [
+        {ask(c, wording, v) for c, v in _every(split) for wording in range(len(WORDINGS[c.kind]))}
+        for split in ("train", "heldout")
+    ]
+    assert not golds[0] & golds[1] and not asked[0] & asked[1]
+    assert len(golds[0]) > len(golds[1]) > 200
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_no_held_out_question_comes_twice(seed: int) -> None:
+    every = list(questions("heldout", seed))
+    assert len({(q["db_id"], q["question"]) for q in every}) == len(every) > 400
+    assert generate("heldout", 252, seed) == every[:252]
+    assert {q["query"] for q in every} == {fill(SQL[c.kind], c, v) for c, v in _every("heldout")}
+    kinds = Counter(q["kind"] for q in every[:252])
+    assert min(kinds.values()) >= 10 and max(kinds.values()) <= 28
+    with pytest.raises(ValueError, match=f"there are only {len(every)} held-out ones"):
+        generate("heldout", len(every) + 1, seed)
 
 
 def test_a_quarter_of_the_combinations_is_held_out() -> None:
