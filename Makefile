@@ -12,7 +12,7 @@ PIP := $(PY) -m pip install --quiet --disable-pip-version-check -c constraints.t
 PATHS := -e ./core -e ./plugins/local -e ./plugins/verl -e "./adapters/autogen[instruments,mcp]" $(patsubst %/pyproject.toml,-e ./%,$(filter-out adapters/autogen/%,$(wildcard adapters/*/pyproject.toml)))
 MANIFESTS := constraints.txt pyproject.toml $(wildcard core/pyproject.toml plugins/*/pyproject.toml adapters/*/pyproject.toml)
 
-.PHONY: help demo werewolf test test-slow test-adapters drills-core drill-verify quickstarts test-verl test-verl-inside test-vllm drill-verl failing lint fix install-lines wheels real-data seeds bench clean
+.PHONY: help demo werewolf test test-slow test-adapters drills-core drill-verify quickstarts test-verl test-verl-inside test-vllm drill-verl failing hostile lint fix install-lines wheels real-data seeds bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -43,6 +43,9 @@ drill-verify: .venv/demo ## the newest run verifies, a copy with one reward edit
 
 failing: .venv/demo ## an agent that fails in a fifth of its attempts beside a healthy one; the last line is JSON
 	@$(PY) bench/failing_agent/run.py
+
+hostile: .venv/demo ## agents that misbehave in every way we know, beside the healthy one; the last line is JSON
+	@$(PY) bench/hostile_agents/run.py
 
 lint: .venv/lint ## ruff, mypy --strict, import contracts
 	@$(PY) -m ruff check .

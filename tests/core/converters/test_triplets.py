@@ -150,3 +150,18 @@ def test_tools_and_tool_calls_become_messages() -> None:
         "tool_calls": [{"id": "c", "type": "function", "function": function}],
     }
     assert found == {"messages": [{"role": "user", "content": "?"}, said], "tools": [{"type": "function"}]}
+
+
+def test_another_instrumentations_span_of_a_call_is_no_second_call() -> None:
+    """AgentOps makes a span of the same name around the SDK, with the response's id and without token ids."""
+    around = span(semconv.CALL_SPAN, 1, span_id="theirs", attributes={semconv.RESPONSE_ID: "r-1"}, end=3)
+    ours = call(1.1, [2], "theirs", agl__choice=0, agl__layer="wire", gen_ai__response__id="r-1")
+    [triplet] = TracerTraceToTriplet().adapt([around, ours, reward(1.0, 4)])
+    assert (triplet.response_ids, triplet.reward) == ([2], 1.0)
+    nameless = span(semconv.CALL_SPAN, 1, span_id="theirs", end=3)
+    [triplet] = TracerTraceToTriplet().adapt([nameless, ours, reward(1.0, 4)])
+    assert triplet.response_ids == [2]
+    choices = [call(1.1 + n / 10, [n], "theirs", agl__choice=n, gen_ai__response__id="r-1") for n in (0, 1)]
+    assert [t.response_ids for t in TracerTraceToTriplet().adapt([around, *choices])] == [[0], [1]]
+    alone = TracerTraceToTriplet().adapt([around])
+    assert [t.metadata["response_id"] for t in alone] == ["r-1"]  # where only they saw it, it is a call

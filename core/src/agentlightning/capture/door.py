@@ -20,6 +20,7 @@ from typing import Any, Final, Literal
 from agentlightning import semconv
 from agentlightning.capture.convert import LONGEST_TEXT, described, jsonable, valid_text
 from agentlightning.capture.counts import COUNTS
+from agentlightning.capture.other_rewards import as_ours
 from agentlightning.types import Span
 
 log = logging.getLogger(__name__)
@@ -111,6 +112,14 @@ def named_values(given: Any, where: str) -> dict[str, Any]:
     return found
 
 
+def checked(span: Span) -> Span:
+    """``span``, which passes, with a reward of another format read as ours; else :class:`BadRecord`."""
+    if is_a(span.attributes, dict):
+        span = as_ours(span)
+    check_span(span)
+    return span
+
+
 def check_span(span: Span) -> None:
     """:class:`BadRecord` for a span that readers could not rely on; the message names the field."""
     text(span.name, "the span's name")
@@ -142,8 +151,7 @@ def admitted(span: Any, rollout_id: str, attempt_id: str) -> Span:
             raise BadRecord(f"a {type(span).__name__} was handed over as a span")
         if (span.rollout_id, span.attempt_id) != (rollout_id, attempt_id):
             raise BadRecord(f"the span belongs to attempt {shown(span.attempt_id)}, not to {attempt_id}")
-        check_span(span)
-        return span
+        return checked(span)
     except BadRecord as bad:
         return set_aside(span, bad, rollout_id, attempt_id)
 

@@ -23,12 +23,11 @@ from agentlightning.capture.delivery import attempt_ended, deliver, span_of_resp
 from agentlightning.capture.door import BadRecord, check_span, is_a, named_values, number, shown
 from agentlightning.capture.identity import current_span, span_agent
 from agentlightning.capture.operations import operation as operation
+from agentlightning.capture.other_rewards import DIMENSIONS as DIMENSIONS
 from agentlightning.types import Span
 
 BODY = "agl.body"
 """What a message, object or annotation span carries."""
-DIMENSIONS = "agl.reward.dimensions"
-"""All numbers of a reward that was given as a mapping."""
 
 
 def emit_reward(

@@ -43,7 +43,8 @@ class TracerTraceToTriplet(Converter[list[Triplet]]):
     ``llm_call_match`` and ``agent_match``: regular expressions that must be found in the span's name and in
     the name of the agent (its own, or that of the nearest span above). ``exclude_llm_call_in_reward``: leave
     out calls made below a reward or an ``operation("reward")``. ``dedup``: of spans with the same response
-    and choice, only the first. ``skip_empty``: leave out calls without ids; else they have empty lists.
+    and choice, only one: that of wire layer or gateway, else the first (AgentOps and others make their own).
+    ``skip_empty``: leave out calls without ids; else they have empty lists.
     """
 
     def __init__(
@@ -92,11 +93,16 @@ class TracerTraceToTriplet(Converter[list[Triplet]]):
     def _once(self, calls: list[Span]) -> list[Span]:
         if not self.dedup:
             return calls
-        first: dict[Any, Span] = {}
+        around = {(call.attempt_id, call.parent_id) for call in calls if _captured(call)}
+        found: dict[Any, Span] = {}
         for index, call in enumerate(calls):
+            if not _captured(call) and (call.attempt_id, call.span_id) in around:
+                continue  # another instrumentation's span of the call that hangs below it
             response = call.attributes.get(semconv.RESPONSE_ID)
-            first.setdefault((response, call.attributes.get(semconv.CHOICE)) if response else index, call)
-        return list(first.values())
+            key = (response, call.attributes.get(semconv.CHOICE, 0)) if response else index
+            if key not in found or (_captured(call) and not _captured(found[key])):
+                found[key] = call
+        return list(found.values())
 
     def _rewards(self, calls: list[Span], rewards: list[Span], tree: Ancestry) -> dict[int, float]:
         """Index of a call → its reward: of those that name their call first, then of the others."""
@@ -148,6 +154,11 @@ def _pattern(name: str, text: str | None) -> re.Pattern[str] | None:
         return None if text is None else re.compile(text)
     except re.error as error:
         raise UsageError(f"{name}: {text!r} is not a regular expression: {error}") from None
+
+
+def _captured(call: Span) -> bool:
+    """Whether wire layer or gateway made the span; others are of instrumentations that know no ids."""
+    return any(key in call.attributes for key in (semconv.LAYER, CALL_ID, semconv.RESPONSE_IDS))
 
 
 def _names_a_call(reward: Span) -> bool:

@@ -18,7 +18,7 @@ import msgspec
 
 from agentlightning import semconv
 from agentlightning.capture.convert import described, valid_text
-from agentlightning.capture.door import LARGEST_INT, LONGEST_NAME, BadRecord, check_span, number, shown
+from agentlightning.capture.door import LARGEST_INT, LONGEST_NAME, BadRecord, checked, number, shown
 from agentlightning.store import codec
 from agentlightning.types import Span, Triplet
 
@@ -69,11 +69,10 @@ def _span(span: Span, owner: tuple[str, str], where: str) -> Span:
     rest = {name: value for name, value in span.attributes.items() if name not in _PACKED}
     owned = msgspec.structs.replace(span, rollout_id=owner[0], attempt_id=owner[1], attributes=rest)
     try:
-        check_span(owned)
+        owned = checked(owned)
     except BadRecord as bad:
         raise BadRecord(f"{where}: {bad}", bad.kind) from None
-    checked: Span = _encodable(owned, where, "content")
-    return checked
+    return _encodable(owned, where, "content")
 
 
 def _transition(span: Span, where: str) -> Triplet | None:

@@ -21,6 +21,7 @@ from agentlightning import capture
 from agentlightning.agents import LitAgent
 from agentlightning.capture.context import AttemptContext
 from agentlightning.capture.counts import COUNTS
+from agentlightning.capture.door import admitted
 from agentlightning.capture.sessions import capturing
 from agentlightning.plugins import load
 from agentlightning.runner.adapters import instrumentors
@@ -109,7 +110,10 @@ class Worker:
 
     async def _run(self, job: Job) -> None:
         def sink(span: Span) -> None:
-            self.channel.send(Finished(job.attempt_id, span))
+            # what cannot be a record could not be sent either
+            self.channel.send(
+                Finished(job.attempt_id, admitted(span, job.rollout.rollout_id, job.attempt_id))
+            )
 
         context = AttemptContext(
             rollout_id=job.rollout.rollout_id,

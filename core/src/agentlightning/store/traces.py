@@ -22,7 +22,7 @@ from typing import Any, Final
 from aiohttp import web
 
 from agentlightning import semconv
-from agentlightning.capture.door import BadRecord, check_span
+from agentlightning.capture.door import BadRecord, checked
 from agentlightning.keys import PREFIX as KEY, Claims, KeyRefused, Keys
 from agentlightning.store.base import Conflict, NotFound, StoreError
 from agentlightning.store.sqlite import SQLiteStore
@@ -188,21 +188,13 @@ def _sorted(found: Sequence[Span], claims: Claims | None) -> tuple[list[Span], W
         elif claims is not None and (rollout, attempt) != (claims.rollout_id, claims.attempt_id):
             say = f"the key is that of attempt {claims.attempt_id}, not of {attempt}"
             refused["otlp-foreign-attempt", say] += 1
-        elif fault := _fault(span):
-            refused["otlp-bad-span", fault] += 1
         else:
             span.rollout_id, span.attempt_id = rollout, attempt
-            good.append(span)
+            try:
+                good.append(checked(span))
+            except BadRecord as bad:
+                refused["otlp-bad-span", str(bad)] += 1
     return good, refused
-
-
-def _fault(span: Span) -> str:
-    """Why a span cannot be a record; empty if it can."""
-    try:
-        check_span(span)
-    except BadRecord as bad:
-        return str(bad)
-    return ""
 
 
 async def _store(store: SQLiteStore, spans: Sequence[Span]) -> Why:
