@@ -265,7 +265,7 @@ async def test_bad_body(world, raw):
 
 
 async def test_body_too_large(world):
-    world.gateway._runner.app._client_max_size = 1000
+    world.gateway._handler.body_limit = 1000
     got = await world.post({"x": "y" * 2000})
     assert got.status == 413 and json.loads(got.raw)["error"]["code"] == "body-too-large"
     assert not world.engine.bodies

@@ -32,9 +32,11 @@ from agentlightning.loopback import check_interface, is_loopback
 from agentlightning.store.base import Store
 from agentlightning.types import Call
 from agentlightning.types.select import Select
+from agentlightning.webserver import runner as runner_of
 from agentlightning.webserver.guard import Foreign, guard
 
-BODY_LIMIT = 32 * 2**20
+BODY_LIMIT = 16 * 2**20
+"""Bytes of a request: an attempt's key allows no more, unpacked or not."""
 HEADER_LIMIT = 16_384
 """Bytes of one header line; a request with a longer one gets 400."""
 ROUTES = {
@@ -71,7 +73,6 @@ class Gateway:
     ) -> None:
         self.metrics = Metrics()
         self._keys = keys
-        self._body_limit = body_limit
         self._routes = Routes()
         self._gate = Gate()
         self._attempts = Attempts(store, keys, select, policies=policies)
@@ -86,6 +87,7 @@ class Gateway:
             self.metrics,
             on_call=on_call,
             keep_alive=keep_alive,
+            body_limit=body_limit,
         )
         self._runner: web.AppRunner | None = None
         self._url: str | None = None
@@ -148,10 +150,11 @@ class Gateway:
         served on loopback, and answers to the names of this machine only; a request with a valid key may
         call it as it likes.
 
-        Serve it with ``handler_cancellation=True``: that is how an agent that hangs up frees its engine.
+        Serve it with ``webserver.runner``: it cancels the handler of an agent that hangs up, which frees its
+        engine.
         """
         no_pages = guard(self._foreign, local=local, trusted=self._bears_key)
-        app = web.Application(client_max_size=self._body_limit, middlewares=[no_pages])
+        app = web.Application(middlewares=[no_pages])
         app.router.add_post("/v1/chat/completions", self._chat)
         app.router.add_post("/v1/completions", self._completions)
         for path, dialect in BY_PATH.items():
@@ -187,10 +190,8 @@ class Gateway:
                 "behind a firewall or a TLS proxy"
             )
         check_interface("the gateway", host, guarded=self._keys.shared, variable="AGL_SECRET")
-        runner = web.AppRunner(
+        runner = runner_of(
             self.app(local=is_loopback(host)),
-            access_log=None,
-            handler_cancellation=True,
             max_line_size=HEADER_LIMIT,
             max_field_size=HEADER_LIMIT,
             shutdown_timeout=1.0,

@@ -35,6 +35,8 @@ class Refused(Exception):
         self.rollout_id = rollout_id
         self.attempt_id = attempt_id
         self.retry = retry
+        self.headers: dict[str, str] = {}
+        """Further headers of the answer."""
 
 
 class BadAnswer(Exception):

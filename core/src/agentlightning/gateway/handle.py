@@ -20,7 +20,7 @@ from aiohttp import web
 from agentlightning.gateway.again import AskAgain, Tries
 from agentlightning.gateway.answer import ErrorInfo, parse_answer, parse_error
 from agentlightning.gateway.attempts import Attempts, OpenAttempt, lane_of
-from agentlightning.gateway.bodies import decoded
+from agentlightning.gateway.bodies import received
 from agentlightning.gateway.dialect import Dialect, errors_in
 from agentlightning.gateway.errors import (
     TOO_LONG,
@@ -71,7 +71,9 @@ class Handler:
         *,
         on_call: Callable[[Call], None] | None,
         keep_alive: float,
+        body_limit: int,
     ) -> None:
+        self.body_limit = body_limit
         self.store = store
         self.keys = keys
         self.attempts = attempts
@@ -108,8 +110,7 @@ class Handler:
         caller: Caller | None = None
         try:
             caller = identify(request.headers, self.keys)
-            raw = await self._read(request)
-            body = decoded(raw)
+            body = await received(request, self.body_limit)
             attempt = await self._attempt(caller)
             return await call(caller, attempt, body)
         except (Refused, BadSelect) as error:
@@ -125,12 +126,6 @@ class Handler:
             return error_response(failed.status, failed.reason, message)
 
     # ---------------------------------------------------------------------------------------------- admit
-    async def _read(self, request: web.Request) -> bytes:
-        try:
-            return await request.read()
-        except web.HTTPRequestEntityTooLarge as error:
-            raise Refused(413, "body-too-large", f"the request's body is too large: {error.text}") from None
-
     async def _attempt(self, caller: Caller) -> OpenAttempt:
         try:
             return await self.attempts.get(caller.claims)
@@ -371,7 +366,9 @@ class Handler:
     async def refuse(self, refused: Refused) -> web.Response:
         """Count a refusal, and say it."""
         await self.count_refused(refused)
-        return error_response(refused.status, refused.reason, str(refused), retry=refused.retry)
+        response = error_response(refused.status, refused.reason, str(refused), retry=refused.retry)
+        response.headers.update(refused.headers)
+        return response
 
     async def count_refused(self, refused: Refused, caller: Caller | None = None) -> None:
         self.metrics.refused[refused.reason] += 1

@@ -20,6 +20,7 @@ from aiohttp import web
 from agentlightning.keys import Keys
 from agentlightning.store import schema, traces
 from agentlightning.store.base import Store, StoreError
+from agentlightning.store.content import check
 from agentlightning.store.routes import (
     BY_NAME,
     LONGEST_WAIT,
@@ -39,6 +40,8 @@ from agentlightning.store.routes import (
 )
 from agentlightning.store.sqlite import SQLiteStore
 from agentlightning.store.transport import BODY_LIMIT
+from agentlightning.webserver import runner as runner_of
+from agentlightning.webserver.body import LARGE, BodyRefused, aside, check_size, read
 from agentlightning.webserver.guard import Foreign, guard
 
 _log = logging.getLogger(__name__)
@@ -55,7 +58,7 @@ def create_app(
     Spans may also be sent with an attempt's own key, where ``AGL_SECRET`` lets this process check it.
     """
     middlewares = [] if token is not None or open_to_pages else [_guard(store)]
-    app = web.Application(client_max_size=BODY_LIMIT, middlewares=middlewares)
+    app = web.Application(middlewares=middlewares)
     for route in TABLE:
         app.router.add_route(route.verb, route.path, _guarded(_handler(store, route), token))
     app.router.add_post(f"{PREFIX}/batch", _guarded(_batch_handler(store), token))
@@ -65,10 +68,8 @@ def create_app(
 
 
 def runner(app: web.Application) -> web.AppRunner:
-    """What serves the application. Compressed bodies are unpacked by the route that takes them."""
-    return web.AppRunner(
-        app, access_log=None, handler_cancellation=True, shutdown_timeout=5.0, auto_decompress=False
-    )
+    """What serves the application."""
+    return runner_of(app, shutdown_timeout=5.0)
 
 
 def _guard(store: SQLiteStore) -> Any:
@@ -98,9 +99,8 @@ def _guarded(handler: Handler, token: str | None) -> Handler:
             return _answer(request, Failure("StoreError", "send the body as it is, not compressed"), 415)
         try:
             return await handler(request)
-        except web.HTTPRequestEntityTooLarge:
-            said = f"the request has more than {BODY_LIMIT >> 20} MiB: send less at once"
-            return _answer(request, Failure("StoreError", said), 413)
+        except BodyRefused as refused:
+            return _answer(request, Failure("StoreError", str(refused)), refused.status)
         except Exception as error:
             body, status = failure(error)
             if status >= 500:  # this server's own fault (a full disk, say), which its operator must see too
@@ -126,12 +126,26 @@ def _handler(store: Store, route: Route) -> Handler:
             given: dict[str, Any] = {**asked, **request.match_info}
             parameters = _arguments(msgspec.convert(given, route.parameters, strict=False))
         else:
-            body = await request.read()
-            found = decode(body or b"{}", request.content_type if body else "", in_body)
+            body = await read(request, BODY_LIMIT)
+            found = await _decoded(body or b"{}", request.content_type if body else "", in_body)
             parameters = {**_arguments(found), **request.match_info}
         return _answer(request, await method(**_bounded(parameters)))
 
     return handle
+
+
+async def _decoded(body: bytes, content_type: str, kind: Any) -> Any:
+    """A body as ``kind``: a large one in a thread, for others are waiting."""
+
+    def work() -> Any:
+        if content_type != PACKED:
+            check_size(body)
+        found = decode(body, content_type, kind)
+        if kind is not list[Item]:  # the calls of a batch are checked one by one
+            check(found)
+        return found
+
+    return await aside(work) if len(body) > LARGE else work()
 
 
 def _arguments(parameters: Any) -> dict[str, Any]:
@@ -165,12 +179,14 @@ def _batch_handler(store: SQLiteStore) -> Handler:
         if route is None:
             return item.method, {}
         try:
-            return item.method, _arguments(msgspec.convert(item.params, route.parameters))
-        except msgspec.ValidationError as error:
+            found = msgspec.convert(item.params, route.parameters)
+            check(found)
+            return item.method, _arguments(found)
+        except ValueError as error:
             return error
 
     async def handle(request: web.Request) -> web.Response:
-        items = decode(await request.read(), request.content_type, list[Item])
+        items = await _decoded(await read(request, BODY_LIMIT), request.content_type, list[Item])
         calls = [call(item) for item in items]
         good = [c for c in calls if not isinstance(c, Exception)]
         found = iter(await store.batch(good, request_id=request.headers.get(REQUEST_ID)))

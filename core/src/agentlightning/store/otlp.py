@@ -102,6 +102,11 @@ def _json_spans(found: dict[str, Any]) -> Iterator[dict[str, Any]]:
             yield from scope.get("spans") or ()
 
 
+def count(request: Any) -> int:
+    """How many spans a request has."""
+    return sum(len(scope.spans) for resource in request.resource_spans for scope in resource.scope_spans)
+
+
 def spans(request: Any) -> Iterator[Span]:
     """The spans of a request; whose they are is for the caller to say."""
     for resource in request.resource_spans:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import inspect
 import json
 import typing
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -170,7 +171,7 @@ _json = msgspec.json.Encoder().encode
 def decode(body: bytes, content_type: str, kind: Any) -> Any:
     """The inverse; ``msgspec.ValidationError`` names the field that is wrong."""
     if content_type == PACKED:
-        return codec.decoder(kind)(body)
+        return _unpacker(kind)(body)
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError:
@@ -184,6 +185,15 @@ def decode(body: bytes, content_type: str, kind: Any) -> Any:
             raise msgspec.DecodeError(f"the body is not JSON: {error}") from None
 
 
+@cache
+def _unpacker(kind: Any) -> Callable[[bytes], Any]:
+    return msgspec.msgpack.Decoder(kind, ext_hook=_no_extension).decode
+
+
+def _no_extension(code: int, _: memoryview) -> Any:
+    raise ValueError(f"the body has an extension of MessagePack (type {code}): send what JSON can say")
+
+
 ERRORS: Final[tuple[tuple[type[Exception], int], ...]] = (
     (AttemptEnded, 409),
     (Conflict, 409),
@@ -193,6 +203,8 @@ ERRORS: Final[tuple[tuple[type[Exception], int], ...]] = (
     (msgspec.DecodeError, 400),
     (ValueError, 422),
     (TypeError, 422),
+    (OverflowError, 422),
+    (RecursionError, 422),
 )
 """Error types and their HTTP status, the narrower first."""
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import zlib
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -27,17 +26,21 @@ from agentlightning.keys import PREFIX as KEY, Claims, KeyRefused, Keys
 from agentlightning.store.base import Conflict, NotFound, StoreError
 from agentlightning.store.sqlite import SQLiteStore
 from agentlightning.types import Span
+from agentlightning.webserver.body import BodyRefused, check_size, read
+from agentlightning.webserver.guard import JSON
 
 PATH: Final = "/v1/traces"
 LIMIT: Final = 64 << 20
 """Bytes of one request, after decompression."""
+LIMIT_OF_A_KEY: Final = 16 << 20
+"""The same, where an attempt's key sends it: it speaks for an agent, not for a runner."""
+SPANS: Final = 100_000
+"""Spans of one request: an empty one is two bytes, and a thousand in memory."""
 _SMALL: Final = 64 << 10
 """Bytes of a body that is decoded on the spot; a larger one is in a thread, for others are waiting."""
 _AT_ONCE: Final = 128
 """Spans of one commit; between two, others have their turn."""
-_TYPES: Final = ("application/x-protobuf", "application/json")
-_PLAIN: Final = ("", "identity")
-_ENCODINGS: Final = (*_PLAIN, "gzip", "deflate")
+_TYPES: Final = ("application/x-protobuf", JSON)
 _CODES: Final = {400: 3, 401: 16, 403: 7, 409: 9, 413: 8, 415: 3, 503: 14}
 """HTTP status → code of ``google.rpc.Status``."""
 
@@ -45,9 +48,10 @@ _CODES: Final = {400: 3, 401: 16, 403: 7, 409: 9, 413: 8, 415: 3, 503: 14}
 class Refused(Exception):
     """The request as a whole is refused."""
 
-    def __init__(self, status: int, message: str) -> None:
+    def __init__(self, status: int, message: str, headers: dict[str, str] | None = None) -> None:
         super().__init__(message)
         self.status = status
+        self.headers = headers or {}
 
 
 def add(app: web.Application, store: SQLiteStore, token: str | None, keys: Keys | None) -> None:
@@ -75,7 +79,7 @@ def refusal(request: web.Request, refused: Refused) -> web.Response:
 
     content_type = request.content_type if request.content_type in _TYPES else _TYPES[1]
     body = otlp.status(content_type, _CODES[refused.status], str(refused))
-    headers = {"Retry-After": "1"} if refused.status == 503 else {}
+    headers = {"Retry-After": "1"} if refused.status == 503 else refused.headers
     return web.Response(body=body, status=refused.status, content_type=content_type, headers=headers)
 
 
@@ -104,16 +108,15 @@ async def _ingest(
     content_type = request.content_type
     if content_type not in _TYPES:
         raise Refused(415, f"Content-Type {content_type}: send one of {', '.join(_TYPES)}")
-    encoding = request.headers.get("Content-Encoding", "").lower()
-    if encoding not in _ENCODINGS:
-        raise Refused(415, f"Content-Encoding {encoding}: send gzip, deflate, or none")
     try:
-        body = await _body(request)
-        work = partial(_decoded, body, encoding, content_type)
-        small = len(body) < _SMALL and encoding in _PLAIN
+        body = await read(request, LIMIT if claims is None else LIMIT_OF_A_KEY)
+        work = partial(_decoded, body, content_type)
+        small = len(body) < _SMALL
         found, damaged = work() if small else await asyncio.get_running_loop().run_in_executor(pool, work)
     except otlp.Undecodable as error:
         raise Refused(400, str(error)) from None
+    except BodyRefused as error:
+        raise Refused(error.status, str(error), error.headers) from None
     good, refused = _sorted(found, claims)
     if damaged:
         refused["otlp-damaged-span", "they cannot be decoded"] += damaged
@@ -124,48 +127,16 @@ async def _ingest(
     return web.Response(body=otlp.answer(content_type, n, why), content_type=content_type)
 
 
-def _decoded(body: bytes, encoding: str, content_type: str) -> tuple[list[Span], int]:
+def _decoded(body: bytes, content_type: str) -> tuple[list[Span], int]:
     """The sound spans of a body, and how many damaged ones were left out."""
     from agentlightning.store import otlp
 
-    body = body if encoding in _PLAIN else _decompressed(body)
+    if content_type == JSON:
+        check_size(body)
     request, damaged = otlp.decode(body, content_type)
+    if (n := otlp.count(request)) > SPANS:
+        raise Refused(413, f"{n} spans at once: send at most {SPANS}")
     return list(otlp.spans(request)), damaged
-
-
-async def _body(request: web.Request) -> bytes:
-    """The body as it is sent; neither this form nor the decompressed one is ever larger than the limit."""
-    pieces, size = [], 0
-    async for piece in request.content.iter_any():
-        size += len(piece)
-        if size > LIMIT:
-            raise _too_large()
-        pieces.append(piece)
-    return b"".join(pieces)
-
-
-def _decompressed(body: bytes) -> bytes:
-    """gzip (of one member or several) or deflate, to its end."""
-    out = []
-    left = LIMIT
-    try:
-        while body:
-            unpack = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)
-            piece = unpack.decompress(body, left + 1)
-            left -= len(piece)
-            if left < 0:
-                raise _too_large()
-            if not unpack.eof:
-                raise Refused(400, "the compressed body breaks off")
-            out.append(piece)
-            body = unpack.unused_data
-    except zlib.error as error:
-        raise Refused(400, f"the body cannot be decompressed: {error}") from None
-    return b"".join(out)
-
-
-def _too_large() -> Refused:
-    return Refused(413, f"more than {LIMIT >> 20} MiB of spans at once: send smaller batches")
 
 
 Why = Counter[tuple[str, str]]

@@ -21,6 +21,8 @@ import msgspec
 from aiohttp import web
 
 from agentlightning.loopback import check_interface, check_token
+from agentlightning.webserver import runner as runner_of
+from agentlightning.webserver.body import BodyRefused, TooDeep, check_plain, check_size, read
 from agentlightning.webserver.guard import Foreign, guard
 
 from .answers import Answer
@@ -64,7 +66,7 @@ def create_app(
         return await handler(request)
 
     no_pages = [] if token is not None else [guard(_foreign, trusted=is_admin)]
-    app = web.Application(client_max_size=MAX_BODY, middlewares=[_errors, doors, *no_pages])
+    app = web.Application(middlewares=[_errors, doors, *no_pages])
     app[_ENGINES] = engines
     app[_GUARDED] = token is not None
     app[_MAILBOX] = Mailbox()
@@ -86,7 +88,7 @@ async def serve(app: web.Application, host: str = "127.0.0.1", port: int = 0) ->
     ``http://host:port``. A host that other machines can reach is refused where the app has no token.
     """
     check_interface("the engine", host, guarded=app[_GUARDED], variable=TOKEN_VARIABLE)
-    runner = web.AppRunner(app, handler_cancellation=True, access_log=None)
+    runner = runner_of(app)
     await runner.setup()
     await web.TCPSite(runner, host, port).start()
     bound = runner.addresses[0]
@@ -172,8 +174,13 @@ async def _tokenize(request: web.Request) -> web.Response:
 
 async def _body(request: web.Request) -> dict[str, Any]:
     try:
-        body = msgspec.json.decode(await request.read())
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raw = await read(request, MAX_BODY)
+        check_size(raw)
+        body = msgspec.json.decode(raw)
+        check_plain(body)
+    except BodyRefused as error:
+        raise ApiError(error.status, str(error), code=error.reason) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, TooDeep) as error:
         raise ApiError(400, f"the body is not valid JSON: {error}") from error
     if not isinstance(body, dict):
         raise ApiError(400, "the body must be a JSON object")

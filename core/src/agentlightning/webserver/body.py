@@ -1,0 +1,180 @@
+"""A request's body within bounds: how many bytes, how compressed, how deeply nested.
+
+Invariant: reading, unpacking and checking take time and memory in proportion to the bytes that were sent (by
+a factor, :data:`RATIO`); what is not as its headers say is refused with a status below 500.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import Any, Final, TypeVar
+
+from aiohttp import http_exceptions, web
+
+DEPTH: Final = 100
+"""Objects and lists within each other, at most: whoever handles a value may recurse into it."""
+CONTAINERS: Final = 500_000
+"""Objects and lists of one body, at most: an empty one is 2 bytes, and 64 in memory."""
+LARGE: Final = 1 << 20
+"""Bytes from which a body is decoded in a thread, so that others have their turn."""
+RATIO: Final = 200
+"""Bytes that a compressed byte may become, beyond the first :data:`FREE` of the whole."""
+FREE: Final = 4 << 20
+MEMBERS: Final = 64
+"""Members of a gzip body, at most."""
+ENCODINGS: Final = {"gzip": zlib.MAX_WBITS | 16, "x-gzip": zlib.MAX_WBITS | 16, "deflate": zlib.MAX_WBITS}
+_PLAIN: Final = ("", "identity")
+_WINDOW: Final = 64 << 10
+"""Bytes that are unpacked at a time: what follows a member of gzip is copied, so it must be little."""
+_BROKEN: Final = (web.RequestPayloadError, http_exceptions.HttpProcessingError)
+T = TypeVar("T")
+
+
+class BodyRefused(Exception):
+    """A body that is not read any further: HTTP status, reason to count it under, and what to do."""
+
+    def __init__(self, status: int, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.reason = reason
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Headers of the answer: which encodings would do (RFC 9110, 15.5.16)."""
+        return {"Accept-Encoding": "gzip, deflate"} if self.reason == "unknown-encoding" else {}
+
+
+async def read(request: web.Request, limit: int) -> bytes:
+    """The whole body, unpacked: ``limit`` bytes at most, before and after."""
+    encoding = encoding_of(request)
+    if (request.content_length or 0) > limit:
+        raise too_large(limit)
+    pieces: list[bytes] = []
+    size = 0
+    try:
+        async for piece in request.content.iter_any():
+            size += len(piece)
+            if size > limit:
+                raise too_large(limit)
+            pieces.append(piece)
+    except _BROKEN as error:
+        said = str(error).partition("\n")[0][:200]
+        raise BodyRefused(400, "broken-body", f"the body is not as its headers say: {said}") from None
+    raw = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+    if encoding in _PLAIN:
+        return raw
+    return await aside(lambda: unpack(raw, encoding, limit))
+
+
+def encoding_of(request: web.Request) -> str:
+    """The coding of the body; one that is not known is a 415, as RFC 9110 has it."""
+    encoding = request.headers.get("Content-Encoding", "").strip().lower()
+    if encoding in _PLAIN or encoding in ENCODINGS:
+        return encoding
+    raise BodyRefused(
+        415, "unknown-encoding", f"Content-Encoding {encoding[:100]!r}: send gzip, deflate, or none"
+    )
+
+
+def unpack(raw: bytes, encoding: str, limit: int) -> bytes:
+    """What was compressed, to its end: gzip (of several members, too) or deflate."""
+    most = min(limit, FREE + RATIO * len(raw))
+    out: list[bytes] = []
+    size, at, members = 0, 0, 1
+    view = memoryview(raw)
+    inflate = zlib.decompressobj(wbits=ENCODINGS[encoding])
+    try:
+        while True:
+            window = view[at : at + _WINDOW]
+            at += len(window)
+            piece = inflate.decompress(window, most - size + 1)
+            size += len(piece)
+            if size > most:
+                raise too_large(limit) if most == limit else _wrong("it unfolds to too much")
+            out.append(piece)
+            if not inflate.eof:
+                if at == len(raw):
+                    raise _wrong("it breaks off")
+                continue
+            at -= len(inflate.unused_data)
+            if at == len(raw):
+                return b"".join(out)
+            if members == MEMBERS or encoding == "deflate":
+                raise _wrong("there is more behind its end")
+            members += 1
+            inflate = zlib.decompressobj(wbits=ENCODINGS[encoding])
+    except zlib.error as error:
+        raise _wrong(str(error)) from None
+
+
+def too_large(limit: int) -> BodyRefused:
+    """More than ``limit`` bytes."""
+    size = f"{limit >> 20} MiB" if limit >= 1 << 20 else f"{limit} bytes"
+    return BodyRefused(413, "body-too-large", f"the request has more than {size}: send less at once")
+
+
+def _wrong(why: str) -> BodyRefused:
+    return BodyRefused(
+        400, "bad-encoding", f"the body cannot be unpacked as its Content-Encoding says: {why}"
+    )
+
+
+# ---------------------------------------------------------------------------------------------------- content
+def check_size(raw: bytes) -> None:
+    """Refuse a JSON body that would be far larger in memory than it is."""
+    if len(raw) > LARGE and raw.count(b"[") + raw.count(b"{") > CONTAINERS:
+        raise BodyRefused(413, "too-many-values", f"the body has more than {CONTAINERS} objects and lists")
+
+
+class TooDeep(ValueError):
+    """Values within values within values."""
+
+
+class NotPlain(ValueError):
+    """A value that JSON does not have, or keys that are no text."""
+
+
+_SCALARS: Final = frozenset({type(None), bool, int, float, str, bytes})
+_HOLDERS: Final = frozenset({dict, list})
+_TEXT: Final = frozenset({str})
+
+
+def check_plain(value: Any) -> None:
+    """Refuse a decoded value that is nested too deeply, or has parts that cannot be said as JSON (extensions
+    and times of MessagePack, keys that are no text). Level by level: it does not recurse itself.
+    """
+    level, depth = [value], 0
+    while level:
+        depth += 1
+        if depth > DEPTH:
+            raise TooDeep(f"values are nested more than {DEPTH} levels deep")
+        below: list[Any] = []
+        for held in level:
+            parts = held
+            if type(held) is dict:
+                if held and not _TEXT.issuperset(map(type, held)):
+                    raise NotPlain("an object has keys that are no text")
+                parts = held.values()
+            elif type(held) is not list:
+                parts = (held,)
+            kinds = set(map(type, parts))
+            if not _SCALARS.issuperset(kinds):
+                if odd := kinds - _SCALARS - _HOLDERS:
+                    raise NotPlain(f"a value is of type {min(k.__name__ for k in odd)}, which JSON has not")
+                below += [part for part in parts if type(part) in _HOLDERS]
+        level = below
+
+
+# ----------------------------------------------------------------------------------------------------- thread
+@cache
+def _pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(1, "agl-bodies")  # those of the default pool may be waiting for this very body
+
+
+async def aside(work: Callable[[], T]) -> T:
+    """Do ``work`` in a thread of its own, so that the event loop goes on."""
+    return await asyncio.get_running_loop().run_in_executor(_pool(), work)

@@ -1,0 +1,29 @@
+"""aiohttp's log of a server, without what a client sent: a header that is too long may be a key."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import MutableMapping
+from typing import Any, Final
+
+from aiohttp import http_exceptions
+
+
+class ServerLog(logging.LoggerAdapter[logging.Logger]):
+    """Says of a malformed request what was wrong with it, in one line; anything else as it is."""
+
+    def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
+        """Log, without the exception where its text quotes the request."""
+        error = kwargs.get("exc_info")
+        if isinstance(error, http_exceptions.HttpProcessingError):
+            what = type(error).__name__
+            super().log(logging.INFO, "a malformed request was refused: %s", what)
+        else:
+            super().log(level, msg, *args, **kwargs)
+
+    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
+        """As it is: there is nothing to add."""
+        return msg, kwargs
+
+
+LOG: Final = ServerLog(logging.getLogger("aiohttp.server"))
