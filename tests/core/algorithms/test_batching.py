@@ -6,6 +6,7 @@ import dataclasses
 import datetime
 import decimal
 import enum
+import re
 import uuid
 from itertools import islice
 from typing import Any
@@ -18,6 +19,7 @@ from agentlightning.algorithms.batching import (
     DatasetError,
     check_tasks,
     group_rollouts,
+    repeated,
     stable_seed,
     task_batches,
     task_id,
@@ -122,6 +124,21 @@ def test_what_the_check_passes_survives_json_and_gets_an_id(task: Any) -> None:
     check_tasks([task], "train")
     assert msgspec.json.decode(msgspec.json.encode(task)) == task
     assert task_id(task)
+
+
+@pytest.mark.parametrize(
+    ("tasks", "size", "said"),
+    [
+        (2, 64, "a step draws 64 tasks and the dataset has 2: each is in it 32 times, .*batch_size 2 asks"),
+        (40, 64, "up to 2 times"),
+        (8, 8, None),
+        (9, 8, None),
+        (0, 8, None),
+    ],
+)
+def test_a_batch_that_is_larger_than_the_dataset_is_said(tasks: int, size: int, said: str | None) -> None:
+    found = repeated(range(tasks), size)
+    assert found is None if said is None else re.search(said, found or "")
 
 
 async def test_plain_tasks_reach_the_agent_as_they_are() -> None:

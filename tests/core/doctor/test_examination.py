@@ -11,7 +11,7 @@ from typing import Any
 import openai
 import pytest
 
-from agentlightning import GRPO, LLM, Trainer
+from agentlightning import GRPO, LLM, Trainer, tagged
 from agentlightning.doctor import Case, Check, Report, Size, examine
 from agentlightning.doctor.setup import folder_bytes
 from agentlightning.hookspecs import hookimpl
@@ -120,6 +120,23 @@ async def test_a_whole_run_is_looked_over(tmp_path: Path, monkeypatch: pytest.Mo
     assert forecast["rollouts"] == 2 * 12 + 4 * 39
 
 
+async def named(task: Mapping[str, Any], llm: LLM) -> float:
+    with tagged(agent="solver"):
+        return await coins(task, llm)
+
+
+async def test_the_doctors_own_calls_are_the_doctors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    found = await examined(tmp_path, monkeypatch, named, Size(tasks=1, quick=True), batch_size=64)
+    assert found["capture"].data["agents"] == {"solver": 4}
+    assert "nobody in particular" not in caplog.text
+    assert found["configuration"].status == "warn"
+    assert "a step draws 64 tasks and the dataset has 40: each is in it up to 2 times" in said(
+        found["configuration"]
+    )
+
+
 async def test_quick_makes_no_update_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from agl_local.driver import LocalDriver
 
@@ -161,7 +178,7 @@ FAULTS: list[tuple[Any, dict[str, Any], str, str]] = [
     (always_wrong, {}, "reward", "training would be pointless: all 16 rewards are 0"),
     (coins, {"policy": "nowhere"}, "configuration", "the policy's folder nowhere does not exist"),
     (coins, {"policy": None}, "configuration", "no policy is named"),
-    (coins, {"driver": "verl"}, "configuration", "no driver is called 'verl'; known: dead, local"),
+    (coins, {"driver": "verl"}, "configuration", "the driver 'verl' is not installed"),
     (coins, {"driver": "dead"}, "engine", "RuntimeError: the engine process ended with status 1"),
     (coins, {"options": {"thread": 1}}, "configuration", "the local driver has no option 'thread'"),
     (coins, {"algorithm": GRPO(credit="magic")}, "configuration", "recipe.credit: no rule 'magic'"),

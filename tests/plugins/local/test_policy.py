@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
 
 import pytest
 import safetensors.torch
@@ -118,3 +120,12 @@ def test_other_number_formats(tmp_path):
     assert load_policy(tmp_path, dtype="bfloat16").model.dtype == torch.bfloat16
     with pytest.raises(ValueError, match="float8"):
         load_policy(tmp_path, dtype="float8")
+
+
+def test_all_files_of_a_folder_may_be_read_by_the_same_people(tmp_path):
+    before = os.umask(0o022)
+    try:
+        saved = save_policy(small_policy(), tmp_path / "policy")
+    finally:
+        os.umask(before)
+    assert {stat.S_IMODE(path.stat().st_mode) for path in saved.iterdir()} == {0o644}

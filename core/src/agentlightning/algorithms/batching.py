@@ -95,6 +95,19 @@ def task_batches(tasks: Sequence[Any], size: int, seed: int) -> Iterator[list[An
     return _endless(tasks, size, seed)
 
 
+def repeated(tasks: Sequence[Any], size: int) -> str | None:
+    """What to say of a batch that is larger than the dataset, and so holds tasks more than once."""
+    if not 0 < len(tasks) < size:
+        return None
+    often = (
+        f"{size // len(tasks)} times" if size % len(tasks) == 0 else f"up to {-(-size // len(tasks))} times"
+    )
+    return (
+        f"a step draws {size} tasks and the dataset has {len(tasks)}: each is in it {often}, as groups of "
+        f"their own; batch_size {len(tasks)} asks each once"
+    )
+
+
 def _endless(tasks: Sequence[Any], size: int, seed: int) -> Iterator[list[Any]]:
     pending: list[Any] = []
     epoch = 0

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 from agentlightning.algorithms.barren import TOO_EQUAL, Barren
-from agentlightning.algorithms.batching import group_rollouts, task_batches
+from agentlightning.algorithms.batching import group_rollouts, repeated, task_batches
 from agentlightning.algorithms.context import Context
 from agentlightning.algorithms.quorum import Gathered, Quorum, gather
 from agentlightning.algorithms.refill import further, with_spread
@@ -143,6 +143,8 @@ class RL:
         """Evaluate, train, evaluate. The summary holds both evaluations and how long training took."""
         if context.driver is None:
             raise ValueError("RL needs a driver; name one with backend.driver")
+        if self.steps and (said := repeated(context.train, self.batch_size)):
+            context.say(said)
         job = RLJob(context, self)
         before = await job.measure("before")
         sampled_before = await job.measure("before-sampled", greedy=False)

@@ -153,6 +153,7 @@ async def line(context: Context) -> AsyncIterator[Line]:
             attempt_id=attempt.attempt_id,
             fence=attempt.fence,
             seed=context.seed,
+            tags={"agent": "doctor"},
         )
     )
     try:

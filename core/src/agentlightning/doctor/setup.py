@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from agentlightning.algorithms.batching import check_tasks, task_id
+from agentlightning.algorithms.batching import check_tasks, repeated, task_id
 from agentlightning.algorithms.rl import refuse_ignored, refuse_unfit
 from agentlightning.credit.assign import check_recipe
 from agentlightning.credit.baselines import BASELINES
@@ -41,6 +41,8 @@ async def check_configuration(findings: Findings) -> Check:
     _recipe(case)
     _policy(notes, case)
     data = datasets(notes, case.train, case.val, case.trainer.steps)
+    if case.trainer.steps and (often := repeated(case.train, case.trainer.batch_size)):
+        notes.warn(often, "Give more tasks, or a smaller batch_size.")
     for place in _places(case):
         _writable(notes, place)
     if notes.status != "fail":

@@ -23,8 +23,10 @@ NOT_EXECUTED = 126
 """Exit status of what the system refuses to execute."""
 LONGEST = 4096
 """Bytes of a reward file: more is no number."""
-ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-"""Signals after which no further process is started."""
+ENDING = tuple(
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT") if hasattr(signal, name)
+)
+"""Signals after which no further process is started; Windows has not all of them."""
 
 
 class ProgramFailed(Exception):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -108,6 +109,7 @@ def save_policy(policy: Policy, path: str | Path) -> Path:
     _write_json(path / "generation_config.json", {"eos_token_id": eos, "do_sample": True, "temperature": 1.0})
     tensors = {name: tensor.cpu().contiguous() for name, tensor in state(policy.model).items()}
     save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})
+    shutil.copymode(path / "config.json", path / "model.safetensors")  # it is written for its owner alone
     return path
 
 
