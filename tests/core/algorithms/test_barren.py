@@ -5,14 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from core.credit.builders import make_record, one_call
 
 from agentlightning.algorithms.barren import Barren, NothingTrained
 from agentlightning.algorithms.evaluate import NothingRewarded
+from agentlightning.credit import assign
+from agentlightning.recipes import GRPO
 from agentlightning.types import (
     Attempt,
     Batch,
     Ledger,
     Record,
+    Reward,
     Rollout,
     RolloutStatus,
     Row,
@@ -115,3 +119,14 @@ def test_groups_without_a_spread_are_said_once(dropped: bool) -> None:
     [line] = said
     assert line.startswith("steps 1 to 3 taught nothing: in each group all rollouts got the same reward")
     assert "0.250" in line and "agl doctor" in line
+
+
+def test_rewards_that_the_rule_does_not_read_are_named_with_the_rule_that_does() -> None:
+    calls = [one_call("r0", sequence=i) for i in range(2)]
+    record = make_record("r0", calls, rewards=[Reward(value=1.0, call_id=call.call_id) for call in calls])
+    count = Barren(print, "broadcast")
+    found = assign([record], GRPO())
+    assert found.metrics["reward_count"] == 1 and found.metrics["reward_mean"] == 1.0
+    with pytest.raises(NothingTrained, match=r"2 × no-reward: 1 of 1 rollouts .* 'per_call' or 'discounted'"):
+        for step in range(3):
+            count.step(step, found, [record])

@@ -101,3 +101,12 @@ def test_rewards_of_agents():
     found = resolved(Reward(value=1.0, agent="A"), Reward(value=math.nan, agent="B"))
     assert found.agents == {"A": 1.0, "B": None}
     assert found.final is None
+
+
+def test_the_outcome_is_the_final_reward_else_the_mean_of_narrower_ones():
+    call = one_call("r0")
+    own = [Reward(value=0.5, call_id=call.call_id), Reward(value=1.0, agent="a")]
+    assert resolve(make_record("r0", [call], reward=0.0, rewards=own)).outcome == 0.0
+    assert resolve(make_record("r0", [call], rewards=own)).outcome == 0.75
+    assert resolve(make_record("r0", [call], reward=math.nan, rewards=own)).outcome is None
+    assert resolve(make_record("r0", [call])).outcome is None

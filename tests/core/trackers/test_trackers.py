@@ -130,3 +130,31 @@ def test_a_broken_tracker_is_counted_and_the_others_hear(
         tell(relay)
     assert relay.errors == {"Broken": 7} and caplog.text.count("the run goes on") == 3
     assert (tmp_path / "summary.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said", "unsaid"),
+    [
+        (0.25, 0.75, "gain", "no change"),
+        (0.75, 0.2, "loss  ", "×"),
+        (0.5, 0.5, "no change", "×"),
+        (0.0, 0.5, "+0.500", "×"),
+        (-1.0, -0.5, "+0.500", "×"),
+    ],
+)
+def test_a_loss_is_called_a_loss(tmp_path: Path, before: float, after: float, said: str, unsaid: str) -> None:
+    out = io.StringIO()
+    tracker = ConsoleTracker(tmp_path, Console(file=out, width=100, color_system=None))
+    tracker.start(RUN)
+    for name, reward in (("before", before), ("after", after)):
+        tracker.evaluated(Evaluation(name=name, n=4, reward=reward))
+    tracker.finish(SUMMARY)
+    assert said in out.getvalue() and unsaid not in out.getvalue().replace("× abandoned", "")
+
+
+def test_a_step_without_a_reward_shows_none(tmp_path: Path) -> None:
+    out = io.StringIO()
+    tracker = ConsoleTracker(tmp_path, Console(file=out, width=100, color_system=None))
+    tracker.start(RUN)
+    tracker.step(StepReport(run_id="r", step=0, policy="p", policy_version=1, metrics={"tokens": 1.0}))
+    assert "reward none" in out.getvalue() and "nan" not in out.getvalue()

@@ -37,11 +37,12 @@ class NothingTrained(UsageError):
 class Barren:
     """Counts the steps in a row from which nothing could be learned, of the run and of each policy.
 
-    ``say``: where a line for the person at the terminal goes.
+    ``say``: where a line for the person at the terminal goes. ``rule``: the recipe's credit rule.
     """
 
-    def __init__(self, say: Callable[[str], None]) -> None:
+    def __init__(self, say: Callable[[str], None], rule: str = "") -> None:
         self._say = say
+        self._rule = rule
         self.steps = 0
         """In a row without anything to learn."""
         self.flat = 0
@@ -69,7 +70,7 @@ class Barren:
         learnable = batch.metrics.get("calls_trained") or _only_flat(batch)
         self.steps = 0 if learnable else self.steps + 1
         if self.steps >= BARREN_STEPS:
-            raise _nothing(step, batch, records)
+            raise _nothing(step, batch, records, self._rule)
         if self.steps == 1 and not batch.metrics.get("reward_count"):
             self._say(
                 f"step {step + 1}: not one of {len(records)} rollouts got a reward: {reasons(records)}"
@@ -96,11 +97,12 @@ class Barren:
             )
 
 
-def _nothing(step: int, batch: Batch, records: Sequence[Record]) -> UsageError:
+def _nothing(step: int, batch: Batch, records: Sequence[Record], rule: str) -> UsageError:
     """What ends the run."""
     idle = batch.metrics.get("failed/no-call") == len(records)
     if batch.metrics.get("reward_count") or idle:
-        return NothingTrained(f"{BARREN_STEPS} steps in a row trained not one call: {_why(records, batch)}")
+        why = _why(records, batch, rule)
+        return NothingTrained(f"{BARREN_STEPS} steps in a row trained not one call: {why}")
     return NothingRewarded(
         f"steps {step - BARREN_STEPS + 2} to {step + 1}: not one rollout got a reward; "
         f"in the last of them: {reasons(records)}{first_traceback(records)}"
@@ -113,7 +115,7 @@ def _only_flat(batch: Batch) -> bool:
     return bool(out) and out <= FLAT
 
 
-def _why(records: Sequence[Record], batch: Batch) -> str:
+def _why(records: Sequence[Record], batch: Batch, rule: str) -> str:
     """Why no call was trained, and whom the calls came from."""
     reasons_out: Counter[str] = Counter()
     for ledger in batch.ledgers:
@@ -122,6 +124,6 @@ def _why(records: Sequence[Record], batch: Batch) -> str:
         return "the agent made no model call; is it using the endpoint it is given?"
     agents = sorted({caller(call.tags) for record in records for call in record.calls})
     listed = ", ".join(f"{n} × {reason}" for reason, n in reasons_out.most_common(3))
-    if reasons_out["no-reward"] and (unfit := misfit(records)):
+    if reasons_out["no-reward"] and (unfit := misfit(records, rule)):
         return f"{listed}: {unfit}"
     return f"{listed}; calls came from {', '.join(agents)} (see `select`)"

@@ -13,6 +13,7 @@ from agentlightning.algorithms.work import begin
 from agentlightning.credit.failure import failure_of
 from agentlightning.credit.ledger import open_ledger
 from agentlightning.credit.rewards import resolve
+from agentlightning.credit.rules import READS
 from agentlightning.credit.verdicts import verdicts
 from agentlightning.store.base import Store
 from agentlightning.types import Evaluation, Mode, Record, RolloutConfig, RolloutStatus, UsageError
@@ -122,20 +123,36 @@ def first_traceback(records: Sequence[Record]) -> str:
     return ""
 
 
-def misfit(records: Sequence[Record]) -> str:
-    """What to say where calls have no credit because the rule reads another kind of reward than was emitted;
-    empty if that is not it.
+def misfit(records: Sequence[Record], rule: str) -> str:
+    """What to say where a credit rule reads other rewards than the agent emits; empty if that is not so, or
+    the rule is a plugin's.
     """
-    rewards = [resolve(r) for r in records if r.rollout.status == RolloutStatus.SUCCEEDED]
-    bare = [r for r in rewards if r.final is None and r.narrow]
-    if not bare:
+    unread: Counter[str] = Counter()
+    for record in records:
+        given = _given(record)
+        if given and rule in READS and not given & READS[rule]:
+            unread.update(given)
+    if not unread:
         return ""
-    own = any(r.calls for r in bare)
-    kind, rules = ("calls", "'per_call' or 'discounted'") if own else ("agents", "'per_agent'")
+    kind, n = unread.most_common(1)[0]
+    others = " or ".join(repr(name) for name, reads in READS.items() if kind in reads)
     return (
-        f"{len(bare)} of {len(records)} rollouts have rewards of their {kind} and none of the whole rollout; "
-        f"recipe.credit = {rules} trains on those"
+        f"{n} of {len(records)} rollouts have rewards of the {kind} only, which the rule {rule!r} does not "
+        f"read; recipe.credit = {others} does"
     )
+
+
+def _given(record: Record) -> set[str]:
+    """Whose finite rewards a successful rollout has: the ``rollout``'s, of its ``calls``, of ``agents``."""
+    if record.rollout.status != RolloutStatus.SUCCEEDED:
+        return set()
+    rewards = resolve(record)
+    found = {
+        "rollout": [rewards.final],
+        "calls": list(rewards.calls.values()),
+        "agents": list(rewards.agents.values()),
+    }
+    return {kind for kind, values in found.items() if any(value is not None for value in values)}
 
 
 def summarise(name: str, records: Sequence[Record], seconds: float) -> Evaluation:

@@ -200,7 +200,7 @@ class RLJob:
         self.folder: Path = context.folder
         self.headroom: dict[str, float] = {}
         self.totals = Totals()
-        self._barren = Barren(context.say)
+        self._barren = Barren(context.say, rl.recipe.credit)
         self._seals: dict[str, list[Seal]] = {}
         """Of the step under way, by policy."""
         self._versions: Versions = None

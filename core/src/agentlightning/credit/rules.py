@@ -90,6 +90,16 @@ RULES: Mapping[str, CreditRule] = {
 """The built-in rules by name; plugins hand ``assign`` a mapping with more."""
 
 
+READS: Mapping[str, frozenset[str]] = {
+    "broadcast": frozenset({"rollout"}),
+    "last": frozenset({"rollout"}),
+    "per_call": frozenset({"calls"}),
+    "discounted": frozenset({"calls", "rollout"}),
+    "per_agent": frozenset({"agents", "rollout"}),
+}
+"""Built-in rule → whose rewards it reads: each without one of them gives a call no credit."""
+
+
 def _agent(call: Call) -> str:
     return call.tags.get("agent", "")
 

@@ -15,6 +15,7 @@ from agentlightning.credit.spread import mean as average
 from agentlightning.doctor import variance
 from agentlightning.doctor.check import Check, Notes
 from agentlightning.doctor.findings import Findings, Spent
+from agentlightning.doctor.fit import credits_differ, judge_fit
 from agentlightning.doctor.memory import measure
 from agentlightning.doctor.session import at_once, probe_tasks, roll
 from agentlightning.doctor.variance import Suggestion
@@ -86,7 +87,9 @@ def judge_reward(
     notes = Notes()
     groups = list(rewards_by_task(records, failure).values())
     given = [reward for group in groups for reward in group]
-    _pointless(notes, records, batch, given)
+    unfit = judge_fit(notes, records, batch, recipe)
+    by_call = credits_differ(batch) and _spread(batch) > 0
+    _pointless(notes, records, batch, given, unfit=unfit, by_call=by_call)
     failed = sum(failure_of(record) not in (None, "no-reward") for record in records)
     if 0 < failed < len(records):
         notes.warn(
@@ -94,13 +97,20 @@ def judge_reward(
             "Mend the agent; failed rollouts are left out (unless training.failure gives them a reward), and "
             "their groups are smaller.",
         )
-    suggestion = None
-    if notes.status != "fail" and recipe.baseline in GROUPED:
+    suggestion, pointless = None, notes.status == "fail"
+    if notes.status != "fail" and recipe.baseline in GROUPED and recipe.group_size < 2:
+        notes.fail(
+            f"training would be pointless: groups of {recipe.group_size} have no spread",
+            "Set training.recipe.group_size to 4 or more, or baseline: none.",
+        )
+    if by_call:
+        notes.fact("calls have credits of their own: a group can teach though its rollouts did equally well")
+    elif not pointless and recipe.baseline in GROUPED:
         suggestion = _group_size(notes, groups, recipe)
     mean = average(given) if given else None
     if mean is not None:
         _headroom(notes, mean, oracle)
-    spread = 1.0 - variance.flat_share(groups)
+    spread = _spread(batch) if by_call else 1.0 - variance.flat_share(groups)
     title = (
         f"mean {number(mean)} over {plural(len(given), 'rollout')} of {plural(len(groups), 'task')}; "
         f"{percent(spread)} of the groups have a spread"
@@ -134,8 +144,18 @@ def rewards_by_task(records: Sequence[Record], failure: FailureTable = DEFAULT) 
     return {name: group for name, group in found.items() if group}
 
 
-def _pointless(notes: Notes, records: Sequence[Record], batch: Batch, given: Sequence[float]) -> None:
-    """The ways in which training would be pointless."""
+def _pointless(
+    notes: Notes,
+    records: Sequence[Record],
+    batch: Batch,
+    given: Sequence[float],
+    *,
+    unfit: bool = False,
+    by_call: bool = False,
+) -> None:
+    """The ways in which training would be pointless. ``unfit``: why calls have no credit was said already;
+    ``by_call``: rollouts of equal rewards may have made better and worse calls.
+    """
     if not given:
         notes.fail(
             f"training would be pointless: not one of {plural(len(records), 'rollout')} got a reward: "
@@ -143,13 +163,13 @@ def _pointless(notes: Notes, records: Sequence[Record], batch: Batch, given: Seq
             "Mend the agent, or emit a reward in it.",
         )
         return
-    if not batch.metrics.get("calls_trained") and not _only_flat(batch):
+    if not batch.metrics.get("calls_trained") and not _only_flat(batch) and not unfit:
         out = sum((Counter(ledger.out) for ledger in batch.ledgers), Counter[str]())
         notes.fail(
             f"training would be pointless: no call can be trained ({counted(out) or 'no calls'})",
             "See `capture` above for the reasons, and agent.select for who is trained.",
         )
-    if len(set(given)) == 1:
+    if len(set(given)) == 1 and not (by_call or unfit):
         hopeless, advice = _flat(given[0])
         if len(given) < FEW:
             notes.warn(f"all {len(given)} rewards are {given[0]:g}, but they are few", "Probe more --tasks.")
@@ -157,6 +177,13 @@ def _pointless(notes: Notes, records: Sequence[Record], batch: Batch, given: Seq
             notes.fail(
                 f"training would be pointless: all {len(given)} rewards are {given[0]:g}{hopeless}", advice
             )
+
+
+def _spread(batch: Batch) -> float:
+    """Share of the groups, as credit compares them, in which rollouts did not all do the same."""
+    groups = batch.metrics.get("groups", 0.0)
+    flat = batch.metrics.get("groups_zero_spread", 0.0) + batch.metrics.get("groups_of_one", 0.0)
+    return 1.0 - flat / groups if groups else 0.0
 
 
 def _only_flat(batch: Batch) -> bool:
@@ -179,11 +206,6 @@ def _flat(value: float) -> tuple[str, str]:
 
 def _group_size(notes: Notes, groups: Sequence[Sequence[float]], recipe: Recipe) -> Suggestion:
     """Whether the recipe's groups are large enough to carry a signal, and which size would be."""
-    if recipe.group_size < 2:
-        notes.fail(
-            f"training would be pointless: groups of {recipe.group_size} have no spread",
-            "Set training.recipe.group_size to 4 or more, or baseline: none.",
-        )
     best = variance.suggest(groups, min(64, max(16, 4 * recipe.group_size)))
     now = variance.informative(groups, recipe.group_size)
     sizes = sorted({2, 4, 8, 16, recipe.group_size, best.size})

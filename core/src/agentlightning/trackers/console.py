@@ -4,6 +4,7 @@ curve.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -151,8 +152,8 @@ class ConsoleTracker:
         self.console.print(Text(f"Files: {self.folder}"), highlight=False, soft_wrap=True)
         if chain := summary.get("chain"):
             signed = "signed with AGL_SEAL_KEY" if chain["signed"] else "not signed"
-            said = f"Chain: {chain['head']} ({chain['links']} links, {signed})"
-            self.console.print(Text(said), highlight=False, soft_wrap=True)
+            links = f"Chain: {chain['head']} ({chain['links']} links, {signed})"
+            self.console.print(Text(links), highlight=False, soft_wrap=True)
 
     def close(self) -> None:
         """Give the terminal back, also in the middle of a run."""
@@ -196,7 +197,7 @@ class ConsoleTracker:
         credit = report.metrics.get("credit_mean")
         own = f"credit {credit:.3f}  " if self.policies and credit is not None else ""
         return (
-            f"step {done:4}/{self._steps}  {who}reward {self.rewards[-1]:.3f}  {own}"
+            f"step {done:4}/{self._steps}  {who}reward {_number(self.rewards[-1])}  {own}"
             f"rows {report.metrics.get('rows', 0):.0f}  {self._rate():.0f} tokens/s  ETA {eta:.0f} s"
         )
 
@@ -204,7 +205,7 @@ class ConsoleTracker:
         m, s = report.metrics, report.seconds
         facts = Table.grid(padding=(0, 3))
         facts.add_row(
-            f"reward [bold green]{m.get('reward_mean', float('nan')):.3f}[/]",
+            f"reward [bold green]{_number(m.get('reward_mean', float('nan')))}[/]",
             Text(sparkline(self.rewards, 36), style="green"),
         )
         facts.add_row(
@@ -213,7 +214,7 @@ class ConsoleTracker:
         facts.add_row("seconds", " · ".join(f"{name} {value:.2f}" for name, value in s.items()))
         for name, last in self._latest.items():
             said = f"{name} v{last.policy_version}  rows {last.metrics.get('rows', 0):.0f}  credit "
-            facts.add_row(Text(said + f"{last.metrics.get('credit_mean', float('nan')):.3f}"))
+            facts.add_row(Text(said + _number(last.metrics.get("credit_mean", float("nan")))))
         return Panel(
             Group(self._progress, facts),
             border_style="cyan",
@@ -227,6 +228,11 @@ def _tokens(totals: Mapping[str, float]) -> str:
     idle = totals.get("tokens_zero_advantage", 0.0)
     said = f"{totals['tokens_trained']:.0f} tokens trained"
     return f"{said} ({idle:.0f} others had advantage 0)" if idle else said
+
+
+def _number(value: float) -> str:
+    """A figure, or that there is none."""
+    return "none" if math.isnan(value) else f"{value:.3f}"
 
 
 def _calls(totals: Mapping[str, float]) -> str:
