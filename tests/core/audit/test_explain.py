@@ -14,8 +14,10 @@ from rich.console import Console
 
 from agentlightning.audit.explain import explain
 from agentlightning.audit.places import NoSuchRun
+from agentlightning.audit.run import open_run
 from agentlightning.audit.targets import open_target
 from agentlightning.audit.token import NoSuchToken
+from agentlightning.audit.verify import verify
 from agentlightning.cli.explain_view import view
 from agentlightning.credit import assign, seal
 from agentlightning.hookspecs import hookimpl
@@ -249,3 +251,22 @@ async def test_what_the_step_recorded_of_its_update_is_shown(tmp_path: Path) -> 
     assert found["token"]["recorded"] == {"clip_fraction": 0.25, "optimizer_steps": 0.0, "steps_skipped": 2.0}
     assert "left out: its loss or gradient was not finite" in found["token"]["pulled"]
     assert "clip_fraction 0.25" in shown(found)
+
+
+async def test_a_call_that_was_compared_by_turn_shows_its_turn_and_the_groups_spread(tmp_path: Path) -> None:
+    folder = await make_run(tmp_path, recipe=GRPO(group_size=2, credit="discounted", gamma=0.5))
+    found = await explained(folder, await call_of(folder, "ro-0-0", 0))
+    base, advantage = found["baseline"], found["advantage"]
+    assert base["group"] == [f"group={RUN}/train/0/0", "turn=solver 1"] and base["pool"] == base["group"][:1]
+    assert [(m["rollout"], m["value"]) for m in base["members"]] == [("ro-0-0", 0.5), ("ro-0-1", 0.0)]
+    # residuals ±0.25 and ±0.5 at the two turns: s² = 2 · (0.0625 + 0.25) / 2
+    assert base["spread"] == pytest.approx(0.3125**0.5) and found["step"]["as_trained"]
+    assert advantage["value"] == pytest.approx(0.25 / (0.3125**0.5 + 1e-6))
+    assert f"spread of group={RUN}/train/0/0 + 1e-6" in shown(found)
+    assert await verified(folder) == []
+
+
+async def verified(folder: Path) -> list[Any]:
+    """What ``agl verify`` finds different."""
+    async with open_run(str(folder), plugins=plugins()) as run:
+        return list((await verify(run)).differences)

@@ -183,3 +183,15 @@ def fan_out(order):
 @given(st.permutations([3, 3, 4, 4, 5, 5]))
 def test_which_strand_continues_does_not_depend_on_who_came_first(order):
     assert sorted(shape(fan_out(order))) == sorted(shape(fan_out([3, 3, 4, 4, 5, 5])))
+
+
+def test_of_calls_that_extend_the_same_one_the_smallest_ids_continue_its_row():
+    """As docs/credit.md says: not the one that came first."""
+    calls = [
+        make_call("a", [1], [2], 0),
+        make_call("b", [1, 2, 9], [4], 1),
+        make_call("c", [1, 2, 3], [8], 2),
+    ]
+    assert sorted(shape(calls)) == [("", "ac"), ("a", "b")]
+    same_prompt = [calls[0], make_call("b", [1, 2, 3], [9], 1), make_call("c", [1, 2, 3], [8], 2)]
+    assert sorted(shape(same_prompt)) == [("", "ac"), ("a", "b")]

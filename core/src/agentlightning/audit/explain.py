@@ -105,7 +105,7 @@ def _group(run: Run, stand: Standing) -> list[dict[str, Any]]:
             "rollout": record.rollout.rollout_id,
             "reward": failed["reward"]
             if (failed := failures[record.rollout.rollout_id])
-            else resolve(record).final,
+            else resolve(record).outcome,
             "failure": failed and failed["kind"],
             "this": record.rollout.rollout_id == mine.rollout_id,
         }
