@@ -27,15 +27,17 @@ def calculate(expression: str) -> str:
 async def solve(task, llm):
     credential = OpenAICredential(api_key=llm.api_key, base_url=llm.endpoint)
     state = AgentState(permission_context=PermissionContext(mode=PermissionMode.BYPASS))
+    model = OpenAIChatModel(credential, llm.model)
     agent = Agent(
         "solver",
         "Use the calculator.",
-        OpenAIChatModel(credential, llm.model),
+        model,
         Toolkit(tools=[FunctionTool(calculate)]),
         state=state,
         injection_config=InjectionConfig(inject_runtime_state=False),
     )
-    answer = await agent.reply(UserMsg(name="user", content=f"{task['question']}\n\n{ANSWER_FORM}"))
+    async with model.client:  # closes its connections, which AgentScope leaves open
+        answer = await agent.reply(UserMsg(name="user", content=f"{task['question']}\n\n{ANSWER_FORM}"))
     return grade(answer.get_text_content(), task["result"])
 
 

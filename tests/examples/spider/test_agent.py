@@ -219,7 +219,9 @@ async def test_chance_makes_whole_runs() -> None:
 
 async def test_concurrent_runs_keep_their_own_key_and_reward() -> None:
     tasks = generate("heldout", 24)
-    wrong = [{**task, "query": "SELECT 'no'"} if i % 2 else task for i, task in enumerate(tasks)]
+    wrong = [
+        {**task, "query": "SELECT 'nothing of the kind'"} if i % 2 else task for i, task in enumerate(tasks)
+    ]
     async with ScriptedModelServer(oracle(tasks)) as server:
         runs = (brief.run(task, at(server, f"k{i}")) for i, task in enumerate(wrong))
         assert await asyncio.gather(*runs) == [1.0, 0.0] * 12
