@@ -12,7 +12,7 @@ PIP := $(PY) -m pip install --quiet --disable-pip-version-check -c constraints.t
 PATHS := -e ./core -e ./plugins/local -e ./plugins/verl -e "./adapters/autogen[instruments,mcp]" $(patsubst %/pyproject.toml,-e ./%,$(filter-out adapters/autogen/%,$(wildcard adapters/*/pyproject.toml)))
 MANIFESTS := constraints.txt pyproject.toml $(wildcard core/pyproject.toml plugins/*/pyproject.toml adapters/*/pyproject.toml)
 
-.PHONY: help demo werewolf test test-slow test-adapters drills-core drill-verify quickstarts test-verl test-verl-inside test-vllm drill-verl failing hostile lint fix install-lines wheels real-data seeds bench clean
+.PHONY: help demo werewolf test test-slow test-adapters drills-core drill-verify quickstarts test-verl test-verl-inside test-agentops test-vllm drill-verl failing hostile lint fix install-lines wheels real-data seeds bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -71,6 +71,9 @@ test-verl: .venv/demo ## verl's own trainer trains the demo's agent on CPU (fewe
 
 test-verl-inside: ## the tests of what runs inside verl, in its environment
 	@python=$$($(PYTHON) scripts/environment verl) && "$$python" -m pytest -q tests/plugins/verl/inside
+
+test-agentops: ## AgentOps' real client beside capture, in its environment
+	@python=$$($(PYTHON) scripts/environment agentops) && PYTHONPATH=tests "$$python" -m pytest -q tests/adapters/other_clients/test_agentops.py
 
 drill-verl: .venv/demo ## kill -9 trainer, verl, a worker, its engine, and the store; the last line is JSON
 	@$(PY) tests/drills/verl.py

@@ -163,5 +163,8 @@ def test_another_instrumentations_span_of_a_call_is_no_second_call() -> None:
     assert triplet.response_ids == [2]
     choices = [call(1.1 + n / 10, [n], "theirs", agl__choice=n, gen_ai__response__id="r-1") for n in (0, 1)]
     assert [t.response_ids for t in TracerTraceToTriplet().adapt([around, *choices])] == [[0], [1]]
+    seen = span(semconv.CALL_SPAN, 1, attributes={**choices[1].attributes, semconv.LAYER: "wire"})
+    del seen.attributes[semconv.RESPONSE_IDS]  # the wire layer's of the second choice knows no ids
+    assert [t.response_ids for t in TracerTraceToTriplet().adapt([seen, *choices])] == [[1], [0]]
     alone = TracerTraceToTriplet().adapt([around])
     assert [t.metadata["response_id"] for t in alone] == ["r-1"]  # where only they saw it, it is a call

@@ -43,7 +43,7 @@ class TracerTraceToTriplet(Converter[list[Triplet]]):
     ``llm_call_match`` and ``agent_match``: regular expressions that must be found in the span's name and in
     the name of the agent (its own, or that of the nearest span above). ``exclude_llm_call_in_reward``: leave
     out calls made below a reward or an ``operation("reward")``. ``dedup``: of spans with the same response
-    and choice, only one: that of wire layer or gateway, else the first (AgentOps and others make their own).
+    and choice, only one: that with token ids, else the first of ours, else the first (AgentOps makes one).
     ``skip_empty``: leave out calls without ids; else they have empty lists.
     """
 
@@ -100,7 +100,7 @@ class TracerTraceToTriplet(Converter[list[Triplet]]):
                 continue  # another instrumentation's span of the call that hangs below it
             response = call.attributes.get(semconv.RESPONSE_ID)
             key = (response, call.attributes.get(semconv.CHOICE, 0)) if response else index
-            if key not in found or (_captured(call) and not _captured(found[key])):
+            if key not in found or _known(call) > _known(found[key]):
                 found[key] = call
         return list(found.values())
 
@@ -159,6 +159,11 @@ def _pattern(name: str, text: str | None) -> re.Pattern[str] | None:
 def _captured(call: Span) -> bool:
     """Whether wire layer or gateway made the span; others are of instrumentations that know no ids."""
     return any(key in call.attributes for key in (semconv.LAYER, CALL_ID, semconv.RESPONSE_IDS))
+
+
+def _known(call: Span) -> int:
+    """How much a span says of its call: 2 with token ids, 1 as ours without, 0 as another's."""
+    return 2 if semconv.RESPONSE_IDS in call.attributes else int(_captured(call))
 
 
 def _names_a_call(reward: Span) -> bool:
