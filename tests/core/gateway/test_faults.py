@@ -93,6 +93,17 @@ UNREADABLE = {
     "logprobs a number": b'{"choices": [{"message": {}, "logprobs": 3}]}',
     "logprob huge": b'{"choices": [{"message": {}, "logprobs": {"content": [{"logprob": 1e999}]}}]}',
     "usage a list": b'{"choices": [{"message": {}}], "usage": []}',
+    "a count of 63 bits": b'{"choices": [{"message": {}}], "usage": {"prompt_tokens": 9223372036854775808}}',
+    "a negative count": b'{"choices": [{"message": {}}], "usage": {"completion_tokens": -1}}',
+    "an index of 63 bits": b'{"choices": [{"message": {}, "index": 9223372036854775808}]}',
+    "a version of 64 bits": b'{"choices": [{"message": {}}], "policy_version": 18446744073709551616}',
+    "a time of 63 bits": b'{"choices": [{"message": {}}], "created": 9223372036854775808}',
+    "an id of 31 bits": b'{"choices": [{"message": {}, "token_ids": [2147483648]}]}',
+    "63 bits in a message": b'{"choices": [{"message": {"x": [{"y": 9223372036854775808}]}}]}',
+    "63 bits in the sampling": b'{"choices": [{"message": {}}], "sampling": {"x": -9223372036854775809}}',
+    "a message of many levels": b'{"choices": [{"message": {"x": ' + b"[" * 200 + b"]" * 200 + b"}}]}",
+    "more choices than asked": b'{"choices": [{"message": {}}, {"message": {}, "index": 1}]}',
+    "another choice than asked": b'{"choices": [{"message": {}, "index": 1}]}',
     "guided ids of text": b'{"choices": [{"message": {}}], "guided_choice_ids": [["a"]]}',
 }
 
@@ -123,6 +134,9 @@ STREAMS = {
     "ids as text": b'data: {"choices": [{"delta": {}, "token_ids": ["a"]}]}\n\n',
     "one index twice": {"choices": [{"index": 0, "delta": {}}, {"index": 0, "delta": {}}]},
     "a tool call that is none": piece(delta={"tool_calls": [3]}),
+    "a count of 63 bits": {"choices": [], "usage": {"prompt_tokens": 2**63}},
+    "63 bits in a delta": piece(delta={"x": 2**63}),
+    "a choice that nobody asked for": piece(index=1),
     "delta a text": {"choices": [{"delta": "a"}]},
     "an array": b"data: [1]\n\n",
     "nested without end": b"data: " + DEEP + b"\n\n",
@@ -350,3 +364,35 @@ async def test_an_attempt_that_ended_elsewhere_is_not_read_back(world):
     assert [(await world.post(key=key)).status for _ in range(3)] == [409] * 3
     assert world.store.lookups == 1 and len(world.engine.bodies) == 2
     assert world.store.calls[0].prompt_ids == PROMPT
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("version", "known"), [(4, True), (5, True), (6, False), (2**40, False)])
+async def test_a_version_that_was_never_served(world, stream, version, known):
+    """One ahead is what an engine serves while the driver still waits for it to say so."""
+    world.gateway.add_route(Upstream(url=world.engine.url, model="tiny", stream_ids=True, version=lambda: 4))
+
+    async def answer(request, body):
+        if not stream:
+            return web.json_response(whole(body, policy_version=version))
+        return await world.engine.stream(request, [c | {"policy_version": version} for c in chunks(body)])
+
+    world.engine.answer = answer
+    got = await world.post({"stream": stream})
+    (call,) = world.store.calls
+    if known:
+        assert (call.status, call.policy_version) == ("ok", version)
+    else:
+        assert call.status == "error" and call.error.startswith("bad-answer: ")
+        assert b"bad-answer" in got.raw and call.response_ids is None
+
+
+async def test_choices_of_several_prompts_are_all_expected(world):
+    async def answer(request, body):
+        return web.json_response(whole(body | {"n": 4}, api="completions"))
+
+    world.engine.answer = answer
+    for body in ({"prompt": ["a", "b"], "n": 2}, {"prompt": [[1, 2], [3]], "n": 2}, {"prompt": "a", "n": 4}):
+        assert (await world.post(body, path="/completions")).status == 200
+    for body in ({"prompt": ["a", "b"]}, {"prompt": [1, 2, 3, 4]}, {"prompt": "a", "n": 3}):
+        assert (await world.post(body, path="/completions")).status == 502

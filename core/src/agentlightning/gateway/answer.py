@@ -11,12 +11,17 @@ from typing import Annotated, Any
 import msgspec
 
 from agentlightning.gateway.errors import BadAnswer, EngineUnreachable
+from agentlightning.webserver.body import check_plain
 
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What decoding raises for bytes that are no JSON, not of the shape, or nested without end."""
 ABORTED = "abort"
 """Finish reason, in vLLM and SGLang, of an answer that the engine gave up to make way for other weights."""
 TokenId = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+"""What is counted: tokens, choices, versions. No column of the store holds more than 63 bits."""
+LARGEST = 2**63
+"""Integers from here on are no part of an answer, wherever they stand in it."""
 
 
 class TokenLogprob(msgspec.Struct, gc=False):
@@ -44,7 +49,7 @@ class Logprobs(msgspec.Struct):
 class Choice(msgspec.Struct):
     """One choice: a whole one has ``message`` or ``text``, one of a chunk ``delta`` or ``text``."""
 
-    index: int = 0
+    index: Count = 0
     message: dict[str, Any] | None = None
     delta: dict[str, Any] | None = None
     text: str | None = None
@@ -57,8 +62,8 @@ class Choice(msgspec.Struct):
 class Usage(msgspec.Struct):
     """Token counts of the whole request."""
 
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
+    prompt_tokens: Count | None = None
+    completion_tokens: Count | None = None
 
 
 class Answer(msgspec.Struct):
@@ -66,11 +71,11 @@ class Answer(msgspec.Struct):
 
     choices: list[Choice]
     id: str | None = None
-    created: int | None = None
+    created: Annotated[int, msgspec.Meta(ge=-LARGEST, le=LARGEST - 1)] | None = None
     model: str | None = None
     usage: Usage | None = None
     prompt_token_ids: list[TokenId] | None = None
-    policy_version: int | None = None
+    policy_version: Count | None = None
     """Engines of ours say which version of the policy they sampled from."""
     sampling: dict[str, Any] | None = None
     """Engines of ours may say which sampling values they used."""
@@ -109,6 +114,25 @@ def parse_answer(raw: bytes, api: str) -> Answer:
             )
     refuse_aborted(answer)
     return answer
+
+
+def check_choices(answer: Answer, asked: int) -> None:
+    """:class:`BadAnswer` for more choices than were asked for, and for parts that no reader could read."""
+    for choice in answer.choices:
+        if choice.index >= asked:
+            raise BadAnswer(f"the engine's answer has a choice {choice.index}, and {asked} were asked for")
+        for part in (choice.message, choice.delta):
+            if part is not None:
+                _check_part(part)
+    if answer.sampling is not None:
+        _check_part(answer.sampling)
+
+
+def _check_part(part: dict[str, Any]) -> None:
+    try:
+        check_plain(part, LARGEST)
+    except ValueError as error:
+        raise BadAnswer(f"the engine's answer cannot be kept: {error}") from None
 
 
 def refuse_aborted(answer: Answer) -> None:

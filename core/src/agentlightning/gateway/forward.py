@@ -118,7 +118,8 @@ class Exchanging:
         if isinstance(error, TimeoutError):
             return EngineUnreachable(504, "engine-timeout", f"{engine} did not answer in time")
         where = f" at {self._address.url} (one of {many})" if many > 1 else ""
-        message = f"{engine}{where} failed: {type(error).__name__}: {error}"
+        said = self._route.redact_text(str(error))  # it may quote a header of the answer
+        message = f"{engine}{where} failed: {type(error).__name__}: {said[:500]}"
         return EngineUnreachable(502, "engine-unreachable", message)
 
 

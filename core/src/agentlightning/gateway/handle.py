@@ -39,6 +39,7 @@ from agentlightning.gateway.record import (
     Api,
     Exchange,
     answer_calls,
+    checked,
     error_call,
     over_length_call,
     refusal_call,
@@ -234,7 +235,7 @@ class Handler:
         if status != 200:
             return await self.engine_refused(exchange, status, headers, raw)
         try:
-            calls = answer_calls(exchange, parse_answer(raw, exchange.api))
+            calls = answer_calls(exchange, checked(exchange, parse_answer(raw, exchange.api)))
             body = spoken(exchange, raw)
         except BadAnswer as error:
             return await self.bad_answer(exchange, error)
@@ -247,12 +248,12 @@ class Handler:
         """Status, headers to pass back and body of the engine's whole answer."""
         sent, key = msgspec.json.encode(exchange.sent), exchange.attempt.info.attempt_id
         async with self.forwarder.post(exchange.route, exchange.api, sent, request.headers, key) as response:
-            raw = await self.forwarder.read(response)
+            raw = exchange.route.scrub(await self.forwarder.read(response))
             headers = {"Content-Type": response.headers.get("Content-Type", "application/json")}
             for name in PASSED_BACK:
                 if (value := response.headers.get(name)) is not None:
                     headers[name] = value
-            return response.status, headers, raw
+            return response.status, exchange.route.redacted(headers), raw
 
     # --------------------------------------------------------------------------------------------- record
     async def commit(self, exchange: Exchange, calls: list[Call]) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import msgspec
 from aiohttp import web
 
-from agentlightning.gateway.answer import Answer, Choice, ErrorInfo
+from agentlightning.gateway.answer import Answer, Choice, ErrorInfo, check_choices
 from agentlightning.gateway.attempts import OpenAttempt
 from agentlightning.gateway.dialect import Dialect, check_message
 from agentlightning.gateway.errors import BadAnswer
@@ -93,6 +93,8 @@ class Exchange(msgspec.Struct, kw_only=True):
     def choices(self) -> int:
         """How many choices the answer should have: ``n`` for each prompt."""
         n, prompt = self.body.get("n"), self.body.get("prompt")
+        if isinstance(n, float | str):  # engines that coerce take 2.0 and "2" for 2
+            n = int(n) if str(n).removesuffix(".0").isdecimal() and len(str(n)) < 9 else 1
         each = n if isinstance(n, int) and n > 0 else 1
         many = isinstance(prompt, list) and bool(prompt) and not isinstance(prompt[0], int)
         return each * (len(prompt) if many and isinstance(prompt, list) else 1)
@@ -124,6 +126,18 @@ class Exchange(msgspec.Struct, kw_only=True):
             end_time=time.time(),
             **fields,
         )
+
+
+def checked(exchange: Exchange, answer: Answer) -> Answer:
+    """An answer, or a part of one, that this request can have got; else :class:`BadAnswer`."""
+    check_choices(answer, exchange.choices)
+    served = exchange.route.serving()
+    # While weights are updated, an engine may be one version ahead of what the driver says.
+    if served is not None and answer.policy_version is not None and answer.policy_version > served + 1:
+        raise BadAnswer(
+            f"the engine's answer is of policy version {answer.policy_version}; version {served} is served"
+        )
+    return answer
 
 
 def answer_calls(exchange: Exchange, answer: Answer, **fields: Any) -> list[Call]:
@@ -200,7 +214,17 @@ def stopped_calls(exchange: Exchange, status: Literal["error", "cancelled"], err
     """The records of a call that ended early, with what had arrived of its stream."""
     if exchange.assembler is None or exchange.assembler.empty:
         return [exchange.call(status=status, error=error[:2000])]
-    return answer_calls(exchange, exchange.assembler.answer(), status=status, error=error[:2000])
+    return answer_calls(exchange, assembled(exchange, exchange.assembler), status=status, error=error[:2000])
+
+
+def assembled(exchange: Exchange, assembler: Assembler) -> Answer:
+    """The answer of a stream, also without a key of the route that came in several pieces."""
+    answer = assembler.answer()
+    for choice in answer.choices:
+        said = msgspec.json.encode([choice.message, choice.text])
+        if (kept := exchange.route.scrub(said)) is not said:
+            choice.message, choice.text = msgspec.json.decode(kept)
+    return answer
 
 
 def error_call(exchange: Exchange, error: str) -> Call:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, get_args
@@ -11,6 +12,8 @@ from agentlightning.gateway.addresses import Addresses
 from agentlightning.gateway.errors import Refused
 from agentlightning.gateway.reasoning import Reasoning
 
+SECRET_LENGTH = 12
+"""Characters from which a key is a secret; ``EMPTY`` and the like only stand in its place."""
 OverLengthPolicy = Literal["error", "drop", "truncate"]
 
 
@@ -57,6 +60,8 @@ class Upstream:
     inexact: set[bool] = field(default_factory=set, init=False)
     """Kinds of stream (with tools: True) seen to lose token ids; from then on asked whole and replayed."""
     addresses: Addresses = field(init=False, repr=False)
+    _spellings: tuple[bytes, ...] = field(init=False, repr=False)
+    """The route's key as an engine may write it in JSON."""
 
     def __post_init__(self) -> None:
         urls = [self.url, *self.replicas]
@@ -67,6 +72,9 @@ class Upstream:
         self._check_policies()
         self.window = self.max_len
         self.addresses = Addresses(urls)
+        key = self.api_key or ""
+        quoted = json.dumps(key)[1:-1]
+        self._spellings = tuple({s.encode() for s in (key, quoted, quoted.replace("/", r"\/")) if s})
 
     def _check_url(self, url: str) -> None:
         parts = urlsplit(url)
@@ -107,8 +115,24 @@ class Upstream:
         return not ids or self.vocabulary is None or max(ids) < self.vocabulary
 
     def redact(self, raw: bytes) -> bytes:
-        """``raw`` without the route's key, should the engine quote it."""
-        return raw.replace(self.api_key.encode(), b"***") if self.api_key else raw
+        """``raw`` without the route's key, should the engine quote it. Without it, these are the same bytes,
+        not a copy.
+        """
+        for spelling in self._spellings:
+            raw = raw.replace(spelling, b"***")
+        return raw
+
+    def scrub(self, raw: bytes) -> bytes:
+        """The same, of what a model said: there, a key so short that it may be a word is left alone."""
+        return self.redact(raw) if self.api_key and len(self.api_key) >= SECRET_LENGTH else raw
+
+    def redacted(self, headers: dict[str, str]) -> dict[str, str]:
+        """Headers of the engine's answer without the route's key."""
+        return {name: self.redact_text(value) for name, value in headers.items()}
+
+    def redact_text(self, text: str) -> str:
+        """A text of the engine's without the route's key."""
+        return self.redact(text.encode(errors="surrogateescape")).decode(errors="surrogateescape")
 
     def serving(self) -> int | None:
         """Version of the policy served now."""

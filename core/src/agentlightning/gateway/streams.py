@@ -25,7 +25,16 @@ from agentlightning.gateway.errors import (
     error_body,
 )
 from agentlightning.gateway.reasoning import StreamSplit
-from agentlightning.gateway.record import Exchange, answer_calls, error_call, exact, replayed, stopped_calls
+from agentlightning.gateway.record import (
+    Exchange,
+    answer_calls,
+    assembled,
+    checked,
+    error_call,
+    exact,
+    replayed,
+    stopped_calls,
+)
 from agentlightning.gateway.replay import KEEP_ALIVE, event as sse
 from agentlightning.gateway.stream import DONE, Assembler, Events, payload
 
@@ -79,6 +88,7 @@ class Relay:
 
     def _leaves(self, event: bytes) -> bytes | None:
         """The event as it may leave now; ``None``: it is held, or not for the agent."""
+        event = self._exchange.route.scrub(event)
         data = payload(event)
         if data == DONE:
             self.done = True
@@ -87,7 +97,7 @@ class Relay:
             if chunk.error is not None:
                 redact = self._exchange.route.redact
                 raise _EngineError(redact(event), parse_error(200, redact(data)).message)
-            self.assembler.add(chunk)
+            self.assembler.add(checked(self._exchange, chunk))
             if not chunk.choices and chunk.usage is not None and not self._exchange.wants_usage:
                 return None  # asked for by the gateway, not by the agent
             if self._split is not None and chunk.choices and (spoken := self._split.chunk(data)) is not data:
@@ -139,7 +149,8 @@ class Streamer:
             ) as response:
                 if response.status != 200 or response.content_type != "text/event-stream":
                     head = {"Content-Type": response.headers.get("Content-Type", "application/json")}
-                    raw = await handler.forwarder.read(response)
+                    raw = exchange.route.scrub(await handler.forwarder.read(response))
+                    head = exchange.route.redacted(head)
                     return await self._whole(request, exchange, out, response.status, head, raw)
                 out = await self._open(request, exchange)
                 relay = await self._relay(out, exchange, response)
@@ -170,7 +181,7 @@ class Streamer:
 
     async def _close(self, out: web.StreamResponse, exchange: Exchange, relay: Relay) -> web.StreamResponse:
         """Commit the record, then let the held events go."""
-        answer = relay.assembler.answer()
+        answer = assembled(exchange, relay.assembler)
         refuse_aborted(answer)
         calls = answer_calls(exchange, answer)
         if exchange.route.trainable and not exact(calls):
@@ -225,7 +236,7 @@ class Streamer:
             code = TOO_LONG if info.over_length else info.code
             return await self._say(out, exchange, status, code, info.message)
         try:
-            calls = answer_calls(exchange, parse_answer(raw, exchange.api))
+            calls = answer_calls(exchange, checked(exchange, parse_answer(raw, exchange.api)))
             events = replayed(exchange, raw)
         except BadAnswer as error:
             if out is None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any, Final, TypeVar
@@ -143,9 +143,10 @@ _HOLDERS: Final = frozenset({dict, list})
 _TEXT: Final = frozenset({str})
 
 
-def check_plain(value: Any) -> None:
+def check_plain(value: Any, largest: int | None = None) -> None:
     """Refuse a decoded value that is nested too deeply, or has parts that cannot be said as JSON (extensions
-    and times of MessagePack, keys that are no text). Level by level: it does not recurse itself.
+    and times of MessagePack, keys that are no text), or integers from ``largest`` on. Level by level: it does
+    not recurse itself.
     """
     level, depth = [value], 0
     while level:
@@ -162,11 +163,18 @@ def check_plain(value: Any) -> None:
             elif type(held) is not list:
                 parts = (held,)
             kinds = set(map(type, parts))
+            if largest is not None and int in kinds:
+                _check_integers(parts, largest)
             if not _SCALARS.issuperset(kinds):
                 if odd := kinds - _SCALARS - _HOLDERS:
                     raise NotPlain(f"a value is of type {min(k.__name__ for k in odd)}, which JSON has not")
                 below += [part for part in parts if type(part) in _HOLDERS]
         level = below
+
+
+def _check_integers(parts: Iterable[Any], largest: int) -> None:
+    if any(type(part) is int and not -largest <= part < largest for part in parts):
+        raise NotPlain("an integer has more than 64 bits")
 
 
 # ----------------------------------------------------------------------------------------------------- thread
