@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from aiohttp import web
 
 from agentlightning.gateway import AttemptInfo, Gateway, Upstream
 from agentlightning.keys import Keys
 from agentlightning.store import SQLiteStore
 from agentlightning.store.server import Served, start
-from agentlightning.testing import ScriptedModelServer
 
 SECRET = b"0123456789abcdef0123456789abcdef"
 
@@ -34,6 +34,25 @@ class World(NamedTuple):
         return ", ".join(f"{name}: {found[name]}" for name in kinds)
 
 
+async def _engine() -> web.AppRunner:
+    """Answers every request the same, whatever it asks."""
+
+    async def answer(request: web.Request) -> web.Response:
+        await request.read()
+        said = (
+            {"message": {"role": "assistant", "content": "hi"}} if "chat" in request.path else {"text": "hi"}
+        )
+        choice = {"index": 0, "finish_reason": "stop", "token_ids": [7], **said}
+        return web.json_response({"id": "c", "model": "tiny", "prompt_token_ids": [1], "choices": [choice]})
+
+    app = web.Application(client_max_size=64 << 20)
+    app.router.add_post("/v1/{path:.*}", answer)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    return runner
+
+
 @asynccontextmanager
 async def opened(folder: Path) -> AsyncIterator[World]:
     """A world; ``AGL_SECRET`` must be set to :data:`SECRET`."""
@@ -42,16 +61,15 @@ async def opened(folder: Path) -> AsyncIterator[World]:
     lease = await store.start_rollout({"q": 1}, worker_id="w")
     ids = lease.rollout.rollout_id, lease.attempt.attempt_id
     gateway = Gateway(store, Keys(SECRET))
-    server = ScriptedModelServer(lambda request: "the answer", ids="always")
-    await server.start()
-    gateway.add_route(Upstream(url=server.url, model="scripted"))
+    engine = await _engine()
+    gateway.add_route(Upstream(url=f"http://127.0.0.1:{engine.addresses[0][1]}/v1", model="tiny"))
     await gateway.start()
     info = AttemptInfo(rollout_id=ids[0], attempt_id=ids[1], fence=lease.attempt.fence)
     try:
         yield World(store, served, gateway, gateway.open_attempt(info), ids)
     finally:
         await gateway.stop()
-        await server.stop()
+        await engine.cleanup()
         await served.close()
 
 
