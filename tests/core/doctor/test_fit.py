@@ -99,3 +99,15 @@ def test_turns_that_nobody_else_has_are_said() -> None:
     check = judged(uneven, credit="per_call")
     assert check.status == "warn" and "no other rollout of their task has" in check.title
     assert "group_size higher" in check.advice[0]
+
+
+def test_credits_that_are_scaled_and_compared_with_nothing_are_named() -> None:
+    records = [make_record(f"r{i}", reward=1.0 + 1e-4 * i, sample=i) for i in range(4)]
+    check = judged(records, baseline="none", scale="std")
+    assert check.status == "warn" and "huge advantage" in check.title
+    assert "Set training.recipe.scale to none" in check.advice[0]
+    largest = max(
+        abs(s.advantage) for row in assign(records, GRPO(baseline="none")).rows for s in row.segments
+    )
+    assert largest > 1000  # what it warns of is so
+    assert judged(records, baseline="none", scale="none").status == "ok"

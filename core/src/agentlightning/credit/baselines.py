@@ -14,7 +14,8 @@ is a location; else each turn is.
 Invariants. With a baseline, a group of one rollout and a group whose rollouts did the same at every turn give
 advantage 0, and are counted; so is a call at a turn that no other rollout of its group has: there is nothing
 to compare. No other group is 0 everywhere. ``none`` compares nothing and zeroes nothing, unless it is scaled.
-Scaled, no advantage of a built-in baseline exceeds ``sqrt(rollouts of the group · calls of a rollout)``.
+Scaled, no advantage over ``group``, ``rloo`` or ``batch`` exceeds ``sqrt(rollouts of the group · calls of a
+rollout)``.
 """
 
 from __future__ import annotations

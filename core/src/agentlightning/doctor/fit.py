@@ -60,6 +60,12 @@ def differing(batch: Batch, where: str) -> Differing:
 def _grouping(notes: Notes, batch: Batch, recipe: Recipe) -> None:
     """Whether calls are compared with their like."""
     compares = recipe.baseline != "none" or recipe.scale == "std"
+    if recipe.baseline == "none" and recipe.scale == "std":
+        notes.warn(
+            "baseline none with scale std divides whole credits by a group's spread: where its rollouts did "
+            "nearly equally well, every call has a huge advantage",
+            "Set training.recipe.scale to none, or training.recipe.baseline to group.",
+        )
     apart = differing(batch, "group")
     if compares and TURN not in recipe.group_by and apart.rollouts:
         mended, given = (", ".join(names) for names in ([*recipe.group_by, TURN], recipe.group_by))
