@@ -42,7 +42,14 @@ def synchronous(task: int, llm: agl.LLM) -> float:
     return float(len(answer.choices))
 
 
-@pytest.mark.parametrize(("agent", "calls"), [(plain, 1), (streamed, 1), (two_choices, 2), (synchronous, 1)])
+async def blocking(task: int, llm: agl.LLM) -> float:
+    """A synchronous call inside `async def`, as LangGraph's `.invoke` is: the agents' loop waits for it."""
+    return synchronous(task, llm)
+
+
+@pytest.mark.parametrize(
+    ("agent", "calls"), [(plain, 1), (streamed, 1), (two_choices, 2), (synchronous, 1), (blocking, 1)]
+)
 async def test_every_call_is_exact(agent: Callable[..., Any], calls: int, tmp_path: Path) -> None:
     async with session(agent, tmp_path) as context:
         evaluation = await context.evaluate([0, 1, 2], name="x")

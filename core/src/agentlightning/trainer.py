@@ -7,7 +7,6 @@ The order of :meth:`Trainer.session` is the flow: store → gateway → driver's
 
 from __future__ import annotations
 
-import asyncio
 import json
 import platform
 import time
@@ -36,6 +35,7 @@ from agentlightning.runner.adapters import instrumentors, listed
 from agentlightning.runner.hooks import with_hooks
 from agentlightning.runner.runner import Isolation
 from agentlightning.runner.strategy import Strategy, background, check_tracer, read_strategy
+from agentlightning.runner.threads import run_to_end
 from agentlightning.runs import data_digest, open_run, put_on_record, say, say_where, versions
 from agentlightning.serving import Given, Policies, read_policies, serve, serve_scripted, spec_of
 from agentlightning.store import Store, open_store
@@ -167,8 +167,10 @@ class Trainer:
 
     # -------------------------------------------------------------------------------------------- doing
     def fit(self, agent: Any, train_dataset: Data = None, val_dataset: Data = None) -> dict[str, Any]:
-        """Train ``agent``; returns the run's summary. Blocks: use :meth:`afit` inside a running loop."""
-        return asyncio.run(self.afit(agent, train_dataset, val_dataset))
+        """Train ``agent``; returns the run's summary. Blocks, also a loop that runs already (a notebook's):
+        ``await afit(…)`` does not.
+        """
+        return run_to_end(lambda: self.afit(agent, train_dataset, val_dataset))
 
     def dev(
         self, agent: Any, train_dataset: Data = None, val_dataset: Data = None, *, tasks: int = 4

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import threading
 from typing import Any
 
 import openai
@@ -34,4 +35,17 @@ async def wait_for_file(task: str) -> float:
     print("waiting", flush=True)
     while not os.path.exists(task):
         await asyncio.sleep(0.02)
+    return 1.0
+
+
+async def leaves_a_thread(task: float) -> float:
+    """Leave a thread behind that keeps a process from ending."""
+    threading.Thread(target=threading.Event().wait, name="left-behind").start()
+    return float(task)
+
+
+async def blocks(task: str) -> float:
+    """Block the event loop for ever."""
+    print("waiting", flush=True)
+    threading.Event().wait()
     return 1.0

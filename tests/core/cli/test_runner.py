@@ -111,6 +111,25 @@ async def test_sigterm_ends_it_with_status_0(served: server.Served) -> None:
     assert "0 running · 2 succeeded" in process.said
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+async def test_sigterm_ends_it_although_an_agent_left_a_thread_behind(
+    served: server.Served, workers: int
+) -> None:
+    async with runner("--store", served.url, "--workers", str(workers), agent="leaves_a_thread") as process:
+        [done] = await finish(served.store, [0.25])
+        assert done.status == RolloutStatus.SUCCEEDED
+        assert await process.end(signal.SIGTERM) == 0
+    assert "1 threads that agents left behind: left-behind" in process.said
+
+
+async def test_the_first_ctrl_c_ends_it_although_an_agent_blocks_its_loop(served: server.Served) -> None:
+    async with runner("--store", served.url, "--drain", "0", agent="blocks") as process:
+        rollout = await served.store.enqueue_rollout("never")
+        await process.says("waiting")
+        assert await process.end(signal.SIGINT) == 130
+    assert await reason(served.store, rollout) == "cancelled: the attempt was stopped from outside"
+
+
 async def test_a_supervisor_that_reads_nothing_stops_no_worker(served: server.Served) -> None:
     readable, writable = os.pipe()
     os.set_blocking(writable, False)

@@ -14,7 +14,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from agentlightning.cli.interrupts import sigterm_like_ctrl_c
+from agentlightning.cli.interrupts import end_without_strays, sigterm_like_ctrl_c
 from agentlightning.plugins import load as load_plugins  # `plugins` is a command's module here
 from agentlightning.types import UsageError
 
@@ -57,4 +57,6 @@ def main() -> None:
             raise SystemExit(error.status) from None
         except (KeyboardInterrupt, Interrupted):
             print("agl: interrupted", file=sys.stderr)
-            raise SystemExit(128 + (signal.SIGTERM if terminated.is_set() else signal.SIGINT)) from None
+            code = 128 + (signal.SIGTERM if terminated.is_set() else signal.SIGINT)
+            end_without_strays(code)
+            raise SystemExit(code) from None

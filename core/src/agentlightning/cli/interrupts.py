@@ -7,11 +7,18 @@ therefore goes through that same handler.
 
 from __future__ import annotations
 
+import atexit
+import logging
+import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
+
+PATIENCE = 1.0
+"""Seconds that threads of agents have to end, when their process was told to."""
 
 
 @contextmanager
@@ -35,6 +42,25 @@ def sigterm_like_ctrl_c() -> Iterator[threading.Event]:
             yield terminated
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def end_without_strays(code: int) -> None:
+    """Of a command that was told to end: do not wait for threads that agents have left behind."""
+    from agentlightning.runner.threads import strays
+
+    names = strays(PATIENCE)
+    if not names:
+        return
+    print(
+        f"agl: ended without {len(names)} threads that agents left behind: {', '.join(names)}",
+        file=sys.stderr,
+    )
+    atexit._run_exitfuncs()
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):  # nobody reads it any more
+            stream.flush()
+    os._exit(code)
 
 
 @contextmanager

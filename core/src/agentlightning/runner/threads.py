@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -47,6 +49,51 @@ async def in_thread(function: Callable[..., T], *args: Any, name: str = "agl-age
 
     threading.Thread(target=work, name=name, daemon=True).start()
     return await outcome
+
+
+def run_to_end(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Run a coroutine from code that is not one; in a thread of its own where an event loop runs already, as
+    in a notebook. That loop waits meanwhile; Ctrl-C cancels the coroutine and is raised when it has ended.
+    """
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(make())
+    result: Future[T] = Future()
+    begun: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[T]]] = Future()
+
+    async def main() -> T:
+        task = asyncio.ensure_future(make())
+        begun.set_result((asyncio.get_running_loop(), task))
+        return await task
+
+    def work() -> None:
+        try:
+            result.set_result(asyncio.run(main()))
+        except BaseException as error:
+            result.set_exception(error)
+
+    context = contextvars.copy_context()
+    thread = threading.Thread(target=context.run, args=(work,), name="agl-run", daemon=True)
+    try:
+        thread.start()
+        return result.result()
+    except KeyboardInterrupt:
+        loop, task = begun.result()
+        with suppress(RuntimeError):  # it has ended meanwhile
+            loop.call_soon_threadsafe(task.cancel)
+        thread.join()
+        raise
+
+
+def strays(patience: float) -> list[str]:
+    """Names of the threads that keep this process from ending, ``patience`` seconds from now."""
+    until = time.monotonic() + patience
+    mine = (threading.main_thread(), threading.current_thread())
+    left = [one for one in threading.enumerate() if not one.daemon and one not in mine]
+    for thread in left:
+        thread.join(max(0.0, until - time.monotonic()))
+    return [thread.name for thread in left if thread.is_alive()]
 
 
 class Daemons(ThreadPoolExecutor):

@@ -1,0 +1,68 @@
+"""Running a coroutine from plain code, with or without an event loop around it; threads that stay behind."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import signal
+import threading
+
+import pytest
+
+from agentlightning.runner.threads import run_to_end, strays
+
+COLOUR = contextvars.ContextVar("colour", default="none")
+
+
+async def look() -> tuple[str, str]:
+    await asyncio.sleep(0)
+    return COLOUR.get(), threading.current_thread().name
+
+
+async def fail() -> None:
+    raise LookupError("nothing there")
+
+
+def test_without_a_loop_it_runs_here() -> None:
+    assert run_to_end(look) == ("none", threading.current_thread().name)
+
+
+async def test_within_a_loop_it_runs_in_a_thread_and_in_this_context() -> None:
+    COLOUR.set("green")
+    assert run_to_end(look) == ("green", "agl-run")
+
+
+async def test_its_error_is_raised_here() -> None:
+    with pytest.raises(LookupError, match="nothing there"):
+        run_to_end(fail)
+
+
+def test_ctrl_c_cancels_it_and_waits_for_its_end() -> None:
+    ended: list[str] = []
+
+    async def hang() -> None:
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append("unwound")
+
+    async def cell() -> None:
+        run_to_end(hang)
+
+    loop = asyncio.new_event_loop()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            loop.run_until_complete(cell())
+    finally:
+        loop.close()
+    assert ended == ["unwound"]
+
+
+def test_threads_that_keep_the_process_from_ending_are_named() -> None:
+    release = threading.Event()
+    thread = threading.Thread(target=release.wait, name="left-behind")
+    thread.start()
+    assert "left-behind" in strays(0.01)
+    release.set()
+    assert "left-behind" not in strays(10)
