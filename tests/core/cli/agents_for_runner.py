@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import openai
@@ -39,8 +40,9 @@ async def wait_for_file(task: str) -> float:
 
 
 async def leaves_a_thread(task: float) -> float:
-    """Leave a thread behind that keeps a process from ending."""
-    threading.Thread(target=threading.Event().wait, name="left-behind").start()
+    """Leave a thread behind that keeps a process from ending, and one of an executor."""
+    threading.Thread(target=threading.Event().wait, name="left-behind", daemon=False).start()
+    ThreadPoolExecutor(1, "pooled").submit(threading.Event().wait)
     return float(task)
 
 

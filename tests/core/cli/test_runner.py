@@ -119,7 +119,7 @@ async def test_sigterm_ends_it_although_an_agent_left_a_thread_behind(
         [done] = await finish(served.store, [0.25])
         assert done.status == RolloutStatus.SUCCEEDED
         assert await process.end(signal.SIGTERM) == 0
-    assert "1 threads that agents left behind: left-behind" in process.said
+    assert "ended without threads that agents left behind: left-behind, pooled_0" in process.said
 
 
 async def test_the_first_ctrl_c_ends_it_although_an_agent_blocks_its_loop(served: server.Served) -> None:

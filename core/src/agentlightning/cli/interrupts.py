@@ -7,18 +7,18 @@ therefore goes through that same handler.
 
 from __future__ import annotations
 
-import atexit
 import logging
 import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 
 PATIENCE = 1.0
-"""Seconds that threads of agents have to end, when their process was told to."""
+"""Seconds that threads of agents have to end, when their process was told to and is otherwise done."""
 
 
 @contextmanager
@@ -45,21 +45,23 @@ def sigterm_like_ctrl_c() -> Iterator[threading.Event]:
 
 
 def end_without_strays(code: int) -> None:
-    """Of a command that was told to end: do not wait for threads that agents have left behind."""
+    """Of a command that was told to end: let the process end with ``code`` although agents have left threads
+    behind that Python would wait for.
+    """
+    threading.Thread(target=_end, args=(code,), name="agl-end", daemon=True).start()
+
+
+def _end(code: int) -> None:
     from agentlightning.runner.threads import strays
 
-    names = strays(PATIENCE)
-    if not names:
-        return
-    print(
-        f"agl: ended without {len(names)} threads that agents left behind: {', '.join(names)}",
-        file=sys.stderr,
-    )
-    atexit._run_exitfuncs()
-    logging.shutdown()
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):  # nobody reads it any more
-            stream.flush()
+    time.sleep(PATIENCE)
+    if not (names := strays()):
+        return  # the process is ending
+    with suppress(OSError, ValueError):  # nobody reads it any more
+        print(f"agl: ended without threads that agents left behind: {', '.join(names)}", file=sys.stderr)
+        logging.shutdown()
+        sys.stdout.flush()
+        sys.stderr.flush()
     os._exit(code)
 
 

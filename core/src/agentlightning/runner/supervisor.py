@@ -29,9 +29,9 @@ STEADY = 60.0
 """Seconds of life after which a worker's earlier deaths are forgotten."""
 HOPELESS = 2
 """Exit status of an error that a person has to mend."""
-STOPPED = (0, -signal.SIGTERM, -signal.SIGINT)
-"""Ends of a worker that was told to stop; by the signal itself where it came before the worker could listen:
-such a one has leased nothing.
+STOPPED = (0, -signal.SIGTERM, -signal.SIGINT, 128 + signal.SIGTERM, 128 + signal.SIGINT)
+"""Ends of a worker that was told to stop; by the signal itself, or as any command, where it came before the
+worker could listen: such a one has leased nothing.
 """
 LAST = 5.0
 """Seconds a worker has once it was told twice."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
-import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures.thread import _threads_queues
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -86,14 +86,11 @@ def run_to_end(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
         raise
 
 
-def strays(patience: float) -> list[str]:
-    """Names of the threads that keep this process from ending, ``patience`` seconds from now."""
-    until = time.monotonic() + patience
+def strays() -> list[str]:
+    """Names of the threads that keep this process from ending: an executor's do, daemons or not."""
     mine = (threading.main_thread(), threading.current_thread())
-    left = [one for one in threading.enumerate() if not one.daemon and one not in mine]
-    for thread in left:
-        thread.join(max(0.0, until - time.monotonic()))
-    return [thread.name for thread in left if thread.is_alive()]
+    others = [one for one in threading.enumerate() if one not in mine]
+    return [one.name for one in others if not one.daemon or one in _threads_queues]
 
 
 class Daemons(ThreadPoolExecutor):
