@@ -38,7 +38,7 @@ werewolf: .venv/werewolf ## wolves learn against a scripted town, 1,000 games be
 drills-core: .venv/demo ## kill -9 trainer, runner and store at random; the last line is JSON
 	@$(PY) tests/drills/core.py
 
-drill-verify: .venv/demo ## the newest run verifies, a copy with one reward edited does not; the last line is JSON
+drill-verify: .venv/demo ## some fifty edits of a copy of the newest run, each named; the last line is JSON
 	@$(PY) tests/drills/edited.py
 
 failing: .venv/demo ## an agent that fails in a fifth of its attempts beside a healthy one; the last line is JSON

@@ -1,33 +1,37 @@
-"""Tamper drill: a run verifies, and a copy of it with one reward edited in the database does not.
+"""Tamper drill: a run verifies; a copy of it in which one thing was edited does not, and that thing is named.
 
 `make drill-verify` takes the newest finished run in `runs/` (run `make demo` first), or the folder given. The
-run itself is not touched. The last line is one JSON object: ``equal`` (the run verifies), ``edited`` (the
-rollout whose reward was changed in the copy), ``named`` (the first difference names exactly it, with the
-reward then and now).
+run itself is not touched: each edit (`tests/drills/edits.py`) is made to a fresh copy. The last line is one
+JSON object: ``edits``, ``named`` (verify said that something differs), ``named_right`` (what it said is that
+thing, and nothing else but what follows from it), and ``equal`` (the run as it is verifies).
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
+import multiprocessing
+import os
 import random
 import shutil
-import sqlite3
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from agentlightning import semconv
-from agentlightning.store.codec import pack_span, unpack_span
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from drills.edits import EDITS, KEY, NotHere, says
+
+from agentlightning.audit.run import open_run
+from agentlightning.audit.verify import Verification, verify
 
 ROOT = Path(__file__).parents[2]
 AGL = str(Path(sys.executable).with_name("agl"))
-REWARDS = (
-    "SELECT seq, rollout_id, attempt_id, sequence, name, data FROM spans "
-    "WHERE name = ? AND rollout_id IN (SELECT rollout_id FROM seals) ORDER BY seq"
-)
 
 
 def newest(runs: Path) -> Path:
@@ -38,57 +42,75 @@ def newest(runs: Path) -> Path:
     return max(found, key=lambda p: (p / "summary.json").stat().st_mtime)
 
 
-def edit(folder: Path, choose: random.Random) -> tuple[str, float, float]:
-    """Turn one reward that a step was trained on into its opposite; the rollout, then and now."""
-    connection = sqlite3.connect(folder / "store.sqlite")
-    try:
-        rows = connection.execute(REWARDS, (semconv.REWARD_SPAN,)).fetchall()
-        seq, rollout_id, attempt_id, sequence, name, data = choose.choice(rows)
-        span = unpack_span(
-            data, rollout_id=rollout_id, attempt_id=attempt_id, sequence_id=sequence, name=name
-        )
-        then = float(span.attributes[semconv.REWARD_VALUE])
-        span.attributes[semconv.REWARD_VALUE] = now = 1.0 - then
-        connection.execute("UPDATE spans SET data = ? WHERE seq = ?", (pack_span(span), seq))
-        connection.commit()
-    finally:
-        connection.close()
-    return rollout_id, then, now
-
-
-def verify(folder: Path) -> dict[str, Any]:
-    """What `agl verify --json` says of a run's folder."""
-    done = subprocess.run([AGL, "verify", str(folder), "--json"], stdout=subprocess.PIPE, text=True)
+def by_command(folder: Path) -> dict[str, Any]:
+    """What `agl verify --json` says of a run's folder, from another working directory."""
+    done = subprocess.run(
+        [AGL, "verify", str(folder.resolve()), "--json"], stdout=subprocess.PIPE, text=True, cwd="/"
+    )
     result: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
     assert done.returncode == (0 if result["equal"] else 1), done.returncode
     return result
+
+
+async def _verified(folder: Path, key: str | None, head: str | None) -> Verification:
+    async with open_run(str(folder)) as run:
+        return await verify(run, key=key, head=head)
+
+
+def attempt(run: Path, seed: int, name: str) -> dict[str, Any]:
+    """One edit on a copy of the run, and what verify says of it."""
+    os.environ.pop("AGL_SEAL_KEY", None)
+    with tempfile.TemporaryDirectory(prefix="agl-edited-") as base:
+        copy = Path(shutil.copytree(run, Path(base) / run.name))
+        try:
+            expected = EDITS[name](copy, random.Random(f"{seed} {name}"))
+        except NotHere as why:
+            return {"edit": name, "left_out": str(why)}
+        result = asyncio.run(_verified(copy, KEY if expected.keyed else None, expected.head))
+    roots = [d for d in result.differences if d.kind != "consequence"]
+    return {
+        "edit": name,
+        "named": not result.equal and bool(roots),
+        "named_right": bool(roots) and any(says(d, expected) for d in roots)
+        and all(says(d, expected) or d.kind in expected.also for d in roots),
+        "said": [d.text for d in result.differences[:4]],
+    }  # fmt: skip
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("run", nargs="?", type=Path, help="a run's folder; default: the newest in runs/")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", help="edits whose name contains this")
     arguments = parser.parse_args()
     run = arguments.run or newest(ROOT / "runs")
-    whole = verify(run)
-    with tempfile.TemporaryDirectory(prefix="agl-edited-") as base:
-        copy = Path(shutil.copytree(run, Path(base) / run.name))
-        rollout_id, then, now = edit(copy, random.Random(arguments.seed))
-        found = verify(copy)
-    causes = [d for d in found["differences"] if d["kind"] != "consequence"]
-    named = [(d["rollout_id"], d["kind"], d["then"], d["now"]) for d in causes]
+    whole = by_command(run)
+    if not whole["links"]:
+        raise SystemExit(f"{run} has no chain: it was trained by an older version; run `make demo` first")
+    names = [name for name in EDITS if arguments.only is None or arguments.only in name]
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(min(4, os.cpu_count() or 1), mp_context=spawn) as pool:
+        found = []
+        for one in pool.map(partial(attempt, run, arguments.seed), names):
+            found.append(one)
+            print(_line(one), file=sys.stderr, flush=True)
+    done = [one for one in found if "left_out" not in one]
     result = {
         "run": run.name,
         "equal": whole["equal"],
-        "steps": whole["steps"],
-        "rollouts": whole["rollouts"],
-        "rows": whole["rows"],
-        "edited": rollout_id,
-        "named": named == [(rollout_id, "reward", then, now)],
-        "differences": [d["text"] for d in found["differences"]],
+        "edits": len(done),
+        "named": sum(one["named"] for one in done),
+        "named_right": sum(one["named_right"] for one in done),
+        "left_out": [one["edit"] for one in found if "left_out" in one],
     }
     print(json.dumps(result))
-    return 0 if result["equal"] and result["named"] else 1
+    return 0 if result["equal"] and result["edits"] == result["named"] == result["named_right"] else 1
+
+
+def _line(one: dict[str, Any]) -> str:
+    if "left_out" in one:
+        return f"–  {one['edit']}: left out ({one['left_out']})"
+    return f"{'✓' if one['named_right'] else '✗'}  {one['edit']}: {' | '.join(one['said'])}"
 
 
 if __name__ == "__main__":

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
-import random
 from pathlib import Path
 
+import msgspec
 import pytest
-from drills.edited import edit, newest
+from core.audit.runs import make_run, plugins
+from drills.edited import attempt, newest
+from drills.edits import EDITS, Expected, says
 
-from agentlightning import semconv
-from agentlightning.store import SQLiteStore
-from agentlightning.types import Seal, Span, StepReport
+from agentlightning.audit.compare import differ
+from agentlightning.audit.run import open_run
+from agentlightning.audit.verify import verify
+from agentlightning.trackers.files import FilesTracker
+from agentlightning.types import Evaluation
 
 
 def test_the_newest_finished_run_is_taken(tmp_path: Path):
@@ -27,21 +31,46 @@ def test_the_newest_finished_run_is_taken(tmp_path: Path):
     assert newest(tmp_path).name == "new"
 
 
-async def test_one_reward_of_a_sealed_rollout_is_turned_into_its_opposite(tmp_path: Path):
-    store = SQLiteStore(tmp_path / "store.sqlite")
-    for rollout_id in ("ro-sealed", "ro-evaluated"):
-        await store.enqueue_rollout("task", rollout_id=rollout_id)
-        lease = await store.start_attempt(rollout_id)
-        ids = {"rollout_id": rollout_id, "attempt_id": lease.attempt.attempt_id}
-        await store.add_span(Span(name=semconv.REWARD_SPAN, attributes={semconv.REWARD_VALUE: 1.0}, **ids))
-    seal = Seal(run_id="r", step=0, rollout_id="ro-sealed")
-    await store.add_step(StepReport(run_id="r", step=0, policy="policy", policy_version=1), [seal])
-    await store.close()
-    assert edit(tmp_path, random.Random(1)) == ("ro-sealed", 1.0, 0.0)
-    store = SQLiteStore(tmp_path / "store.sqlite")
-    values = {
-        i: (await store.query_spans(i))[0].attributes[semconv.REWARD_VALUE]
-        for i in ("ro-sealed", "ro-evaluated")
-    }
-    await store.close()
-    assert values == {"ro-sealed": 0.0, "ro-evaluated": 1.0}
+@pytest.fixture
+async def run(tmp_path: Path) -> Path:
+    """A small run, with the files that a tracker writes."""
+    folder = await make_run(tmp_path / "runs")
+    async with open_run(str(folder), plugins=plugins()) as opened:
+        info, tracker = opened.info, FilesTracker(folder)
+        tracker.start({k: v for k, v in info.items() if k not in ("summary", "evaluations")})
+        for report in await opened.store.query_steps(opened.run_id):
+            tracker.step(report)
+        for entry in info["evaluations"].values():
+            tracker.evaluated(msgspec.convert(entry["evaluation"], Evaluation))
+        tracker.finish(info["summary"])
+    return folder
+
+
+async def test_the_small_run_verifies(run: Path) -> None:
+    async with open_run(str(run), plugins=plugins()) as opened:
+        result = await verify(opened)
+    assert result.equal, [d.text for d in result.differences]
+
+
+@pytest.mark.parametrize("name", EDITS)
+def test_an_edit_is_named_and_nothing_else(run: Path, name: str) -> None:
+    """Those that a run of two steps with one evaluation, and no checkpoint, has something for."""
+    found = attempt(run, 1, name)
+    assert "left_out" in found or found["named_right"], found
+
+
+def test_most_edits_find_something_in_the_small_run(run: Path) -> None:
+    left_out = [name for name in EDITS if "left_out" in attempt(run, 2, name)]
+    assert len(left_out) < len(EDITS) / 2, left_out
+
+
+def test_a_difference_about_something_else_is_not_what_was_expected() -> None:
+    expected = Expected(("reward",), rollout="ro-1", text="was 1.0")
+    right = differ(0, "ro-1", "reward", 1.0, 0.0, "reward was 1.0")
+    assert says(right, expected)
+    for other in (
+        differ(0, "ro-2", "reward", 1.0, 0.0, "reward was 1.0"),
+        differ(0, "ro-1", "call", 1.0, 0.0, "reward was 1.0"),
+        differ(0, "ro-1", "reward", 1.0, 0.0, "reward was 0.5"),
+    ):
+        assert not says(other, expected)

@@ -398,7 +398,7 @@ class Trainer:
             "select": self.select,
             "gateway": self.gateway,
             "quorum": self.quorum,
-            "tries": context.config,
+            "tries": context.config.model_dump(),
             "python": platform.python_version(),
             "versions": versions(("agl-core", "agl-local", "agl-autogen", "torch", "openai")),
         }

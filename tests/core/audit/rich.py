@@ -5,11 +5,13 @@ agent's own record, a failure with a reward, one without, a call past the gatewa
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from core.audit.runs import calls_of, spans_of
 
 from agentlightning import semconv
+from agentlightning.algorithms.journal import Journal
 from agentlightning.credit import assign, in_order, rows_digest, seal
 from agentlightning.credit.seals import terms_digest
 from agentlightning.recipes import GRPO
@@ -44,34 +46,37 @@ async def make_rich(root: Path, steps: int = 2) -> Path:
     folder.mkdir(parents=True)
     store = SQLiteStore(folder / "store.sqlite", clock=lambda: 1767323045.0)
     failure = {kind: action.model_dump() for kind, action in read_table(TABLE).items()}
-    info = {"run_id": RUN, "recipe": RECIPE.model_dump(), "failure": failure, "steps": steps}
+    info: dict[str, Any] = {"run_id": RUN, "recipe": RECIPE.model_dump(), "failure": failure, "steps": steps}
+    info["about"] = {"agent": "agent · solve"}
     await store.add_run(RUN, info)
+    journal = Journal(store, RUN, folder)
+    await journal.begin(info)
     for step in range(steps):
         ids = [await _rollout(store, step, n, kind) for n, kind in enumerate(KINDS)]
-        await report(store, step, ids)
-    await store.update_run(RUN, {"summary": {"steps": steps, "reward_after": 1.0}})
+        await report(store, step, ids, journal)
+    summary: dict[str, Any] = {"steps": steps, "reward_after": 1.0}
+    summary["chain"] = await journal.end(summary, None)
+    await store.update_run(RUN, {"summary": summary})
     await store.close()
     return folder
 
 
-async def report(store: SQLiteStore, step: int, ids: list[str]) -> None:
+async def report(store: SQLiteStore, step: int, ids: list[str], journal: Journal | None = None) -> None:
     """Credit and report a step, as algorithm and driver do."""
     records = await store.records(ids)
     batch = assign(records, RECIPE, version=step, failure=read_table(TABLE))
     seals = seal(batch, records, run_id=RUN, step=step, policy="policy", version=step)
-    await store.add_step(
-        StepReport(
-            run_id=RUN,
-            step=step,
-            policy="policy",
-            policy_version=step + 1,
-            version=step,
-            metrics=batch.metrics,
-            rows_digest=rows_digest(in_order(batch.rows)),
-            terms_digest=terms_digest(RECIPE, read_table(TABLE)),
-        ),
-        seals,
+    made = StepReport(
+        run_id=RUN,
+        step=step,
+        policy="policy",
+        policy_version=step + 1,
+        version=step,
+        metrics=batch.metrics,
+        rows_digest=rows_digest(in_order(batch.rows)),
+        terms_digest=terms_digest(RECIPE, read_table(TABLE)),
     )
+    await (journal.step(made, seals) if journal else store.add_step(made, seals))
 
 
 async def _rollout(store: SQLiteStore, step: int, n: int, kind: str) -> str:

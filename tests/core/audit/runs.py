@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from agentlightning import semconv
+from agentlightning.algorithms.evaluate import summarise
+from agentlightning.algorithms.journal import Journal
 from agentlightning.credit import assign, in_order, rows_digest, seal, tokens_digest
 from agentlightning.plugins import Plugins, build
 from agentlightning.recipes import GRPO
@@ -32,8 +34,9 @@ async def make_run(
     sealed: bool = True,
     info: dict[str, Any] | None = None,
     finished: bool = True,
+    chained: bool = True,
 ) -> Path:
-    """A run of two steps; returns its folder ``root/name``."""
+    """A run of two steps; returns its folder ``root/name``. ``chained``: as today's runs are."""
     folder = root / name
     folder.mkdir(parents=True)
     recipe = recipe or GRPO(group_size=2)
@@ -48,24 +51,50 @@ async def make_run(
         "versions": {"agl-core": "0.0.1"},
         "about": {"agent": "agent · solve"},
     }
-    await store.add_run(name, {**known, **(info or {})})
+    known |= info or {}
+    await store.add_run(name, known)
+    journal = Journal(store, name, folder) if chained else None
+    if journal:
+        await journal.begin(known)
     for step, values in rewards.items():
         ids = [
             await add_rollout(store, name, f"ro-{step}-{n}", value, version=step, sample=n % 2,
                               group=f"{name}/train/{step}/{n // 2}")
             for n, value in enumerate(values)
         ]  # fmt: skip
-        await add_step(store, name, recipe, step, ids, sealed)
-    await add_rollout(store, name, "ro-eval", 1.0, version=len(rewards), mode="val", group=None)
+        await add_step(store, name, recipe, step, ids, sealed, journal)
+    await add_rollout(
+        store, name, "ro-eval", 1.0, version=len(rewards), mode="val", group=f"{name}/eval/held-out/1/0"
+    )
+    await add_evaluation(store, name, "eval/held-out/1", ["ro-eval"], journal)
     if finished:
-        summary = {"reward_before": 0.25, "reward_after": 0.75, "total_seconds": 12.5}
+        summary: dict[str, Any] = {"reward_before": 0.25, "reward_after": 0.75, "total_seconds": 12.5}
+        if journal:
+            summary["chain"] = await journal.end(summary, None)
         await store.update_run(name, {"summary": summary})
     await store.close()
     return folder
 
 
+async def add_evaluation(
+    store: SQLiteStore, run_id: str, batch: str, ids: list[str], journal: Journal | None
+) -> None:
+    """Put an evaluation on record, as the run's context does."""
+    records = await store.records(ids)
+    entry = {"version": 1, "evaluation": summarise(batch.split("/")[1], records, 1.0).model_dump()}
+    if journal:
+        await journal.evaluation(batch, entry, records)
+    await store.update_run(run_id, {"evaluations": {batch: entry}})
+
+
 async def add_step(
-    store: SQLiteStore, run_id: str, recipe: Recipe, step: int, ids: list[str], sealed: bool = True
+    store: SQLiteStore,
+    run_id: str,
+    recipe: Recipe,
+    step: int,
+    ids: list[str],
+    sealed: bool = True,
+    journal: Journal | None = None,
 ) -> None:
     """Credit and report a step, as algorithm and driver do."""
     records = await store.records(ids)
@@ -81,7 +110,7 @@ async def add_step(
         seconds={"rollout": 1.0, "update": 0.5},
         rows_digest=rows_digest(in_order(batch.rows)),
     )
-    await store.add_step(report, seals)
+    await (journal.step(report, seals) if journal else store.add_step(report, seals))
 
 
 async def add_rollout(

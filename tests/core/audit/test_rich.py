@@ -14,6 +14,7 @@ import pytest
 from core.audit.rich import KINDS, RECIPE, RUN, make_rich, report
 from core.audit.runs import calls_of, plugins, spans_of
 
+from agentlightning.algorithms.journal import Journal
 from agentlightning.audit.explain import explain
 from agentlightning.audit.run import open_run
 from agentlightning.audit.targets import open_target
@@ -103,11 +104,21 @@ async def test_what_is_said_of_each_kind(folder: Path) -> None:
     assert past["ledger"]["out"] == {"not-recorded": 1}
 
 
+async def journal_of(store: SQLiteStore, folder: Path) -> Journal:
+    """A journal that goes on behind the last link, as that of a process which has it open."""
+    journal = Journal(store, RUN, folder)
+    journal.last = (await store.query_links(RUN))[-1]
+    return journal
+
+
 async def test_a_step_that_is_made_again_is_not_compared(tmp_path: Path) -> None:
     """Of a run that went on from a checkpoint: what it rolls out again is not what was sealed before."""
     folder = await make_rich(tmp_path)
     store = SQLiteStore(folder / "store.sqlite")
-    await store.update_run(RUN, {"summary": None, "resumed": [{"time": 1.0, "first_step": 1}]})
+    again = {"summary": None, "resumed": [{"time": 1.0, "first_step": 1}]}
+    await store.update_run(RUN, again)
+    journal = Journal(store, RUN, folder)
+    await journal.resume({**(await store.query_runs())[0], **again}, 1, [])
     ids = [f"ro-1-{n}" for n in range(len(KINDS))]
     await store.requeue_rollouts(ids, reason="cancelled: the run broke off and went on")
     await store.close()
@@ -127,7 +138,7 @@ async def test_a_step_that_is_made_again_is_not_compared(tmp_path: Path) -> None
     assert result.equal and result.redone == [1]
 
     store = SQLiteStore(folder / "store.sqlite")
-    await report(store, 1, ids)
+    await report(store, 1, ids, await journal_of(store, folder))
     await store.close()
     result = await verified(folder)
     assert result.equal and result.redone == [] and result.steps == 2

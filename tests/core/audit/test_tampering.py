@@ -1,4 +1,4 @@
-"""Whatever one thing is changed in the store of a run, verify names it, unless credit does not read it."""
+"""Whatever one thing is changed in the store of a run, verify names it, unless no seal covers it."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def info(change: Callable[[dict[str, Any]], Any]) -> Tampering:
         found = unpack(blob)
         change(found)
         db.execute("UPDATE runs SET info = ?", (pack(found),))
-        return None, {"terms"}
+        return None, {"run"}
 
     return tamper
 
@@ -164,19 +164,40 @@ def seal_of(db: sqlite3.Connection, random: Random) -> Named:
     field = random.choice(["reward", "calls_digest", "rewards_digest", "failure", "status", "attempt_id"])
     setattr(found, field, 7.0 if field == "reward" else "edited")
     db.execute("UPDATE seals SET seal = ? WHERE seq = ?", (pack(found), seq))
-    return rollout, {"reward", "call", "rewards", "failure", "status", "attempt"}
+    return rollout, {"seal"}
 
 
 def last_step(db: sqlite3.Connection, random: Random) -> Named:
     db.execute("DELETE FROM steps WHERE step = 1")
     if random.random() < 0.5:
         db.execute("DELETE FROM seals WHERE step = 1")
-    return None, {"step"}
+    return None, {"step", "seals"}
 
 
 def step_without_seals(db: sqlite3.Connection, random: Random) -> Named:
     db.execute("DELETE FROM seals WHERE step = 0")
-    return None, {"no-seals"}
+    return None, {"seals"}
+
+
+def text(found: Call, random: Random) -> None:
+    found.request = {"messages": [{"role": "user", "content": "something else"}]}
+    found.response = {"message": {"role": "assistant", "content": "something else"}}
+
+
+def later(found: Call, random: Random) -> None:
+    found.start_time += 100.0
+    found.end_time += 100.0
+
+
+def worker(db: sqlite3.Connection, random: Random) -> Named:
+    rollout = f"ro-{random.randrange(2)}-0"
+    db.execute("UPDATE attempts SET worker_id = 'w9' WHERE rollout_id = ?", (rollout,))
+    return rollout, {"execution"}
+
+
+def heartbeat(db: sqlite3.Connection, random: Random) -> Named:
+    db.execute("UPDATE attempts SET last_heartbeat_time = 1.0")
+    return None, set()
 
 
 REWARD = semconv.REWARD_SPAN
@@ -195,6 +216,16 @@ TAMPERINGS: dict[str, Tampering] = {
     "allowed": call(lambda c, r: False if c.allowed is None else c.allowed.append([1])),
     "usage": call(lambda c, r: setattr(c, "prompt_tokens", 77)),
     "over-length": call(lambda c, r: setattr(c, "edited", {"over_length": "drop"})),
+    "text": call(text),
+    "times of a call": call(later),
+    "model asked for": call(lambda c, r: setattr(c, "model", "x")),
+    "reason of the end": call(lambda c, r: setattr(c, "finish_reason", "edited")),
+    "worker": worker,
+    "times of a rollout": column("rollouts", "start_time", "start_time + 5", "1", "rollout"),
+    "seed": column("rollouts", "seed", "5", "1", "rollout"),
+    "message of a failure": column(
+        "rollouts", "reason", "reason || ' and more'", "status = 'failed'", "rollout"
+    ),
     "handed in": call(lambda c, r: setattr(c, "api", "chat") if c.api == "supplied" else False),
     "call status": column(
         "calls", "status", "'cancelled'", "status = 'ok' AND rollout_id != 'ro-0-1'", "call"
@@ -249,6 +280,7 @@ TAMPERINGS: dict[str, Tampering] = {
     "recipe field of the driver": info(lambda found: found["recipe"].update(clip_high=0.3)),
     "failure table": info(lambda found: found["failure"].update({"agent-raised": {"reward": -1.0}})),
     "a number of the failure table": info(lambda found: found["failure"]["timeout"].update(reward=-2.0)),
+    "facts of the run": info(lambda found: found.update(about={"agent": "another"})),
     "seal": seal_of,
     "last step": last_step,
     "seals of a step": step_without_seals,
@@ -274,38 +306,16 @@ async def test_it_is_named(folder: Path, what: str) -> None:
         assert what == "two groups swapped" or not others, [d.text for d in roots]
 
 
-def text(found: Call, random: Random) -> None:
-    found.request = {"messages": [{"role": "user", "content": "something else"}]}
-    found.response = {"message": {"role": "assistant", "content": "something else"}}
-
-
-def later(found: Call, random: Random) -> None:
-    found.start_time += 100.0
-    found.end_time += 100.0
-
-
-def worker(db: sqlite3.Connection, random: Random) -> Named:
-    db.execute("UPDATE attempts SET worker_id = 'w9', last_heartbeat_time = 1.0")
-    return None, set()
-
-
 IRRELEVANT: dict[str, Tampering] = {
-    "text": call(text),
-    "times of a call": call(later),
-    "model asked for": call(lambda c, r: setattr(c, "model", "x")),
-    "worker": worker,
-    "times of a rollout": column("rollouts", "start_time", "start_time + 5", "1"),
-    "seed": column("rollouts", "seed", "5", "1"),
-    "message of a failure": column("rollouts", "reason", "reason || ' and more'", "status = 'failed'"),
+    "heartbeat": heartbeat,
     "tool's result": span(
         "execute_tool calculate", lambda s, r: s.attributes.update({semconv.TOOL_CALL_RESULT: "6"})
     ),
-    "facts of the run": info(lambda found: found.update(about={"agent": "another"})),
 }
 
 
 @pytest.mark.parametrize("what", IRRELEVANT)
-async def test_what_credit_does_not_read_changes_nothing(folder: Path, what: str) -> None:
+async def test_what_no_seal_covers_changes_nothing(folder: Path, what: str) -> None:
     with sqlite3.connect(folder / "store.sqlite") as db:
         IRRELEVANT[what](db, Random(what))
     db.close()

@@ -14,6 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from agentlightning.credit.chain import KEY, digest, link, plain
 from agentlightning.credit.seals import seal_record
 from agentlightning.store.base import Store
@@ -22,8 +24,8 @@ from agentlightning.types import Link, Record, Seal, StepReport
 
 HASHERS = 8
 """Files that are hashed at a time."""
-PASSING = frozenset({"summary", "evaluations", "resumed"})
-"""Entries of a run's record that grow as it goes; each of them has links of its own."""
+PASSING = frozenset({"summary", "evaluations", "resumed", "create_time", "update_time"})
+"""Entries of a run's record that grow as it goes: these have links of their own."""
 
 
 class Journal:
@@ -129,5 +131,6 @@ def _sha256(path: Path) -> str:
 
 
 def _fixed(info: Mapping[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = plain({key: value for key, value in info.items() if key not in PASSING})
+    told = msgspec.to_builtins(dict(info), enc_hook=str)
+    found: dict[str, Any] = plain({key: value for key, value in told.items() if key not in PASSING})
     return found

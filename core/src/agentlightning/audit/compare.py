@@ -7,7 +7,7 @@ the code only if nothing else in the step has changed, because its neighbours ha
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -21,9 +21,16 @@ INPUTS: Mapping[str, str] = MappingProxyType(
         "supplied": "which calls its agent's own record names was changed",
         "wire": "what the agent's process saw of its calls was changed, added or removed",
         "attempts": "one of its earlier attempts, or of their calls, was changed, added or removed",
+        "content": "the order of its calls was changed",
+        "rollout": "its task, mode, seed, resources, configuration, reason or times were changed",
+        "execution": "its attempt's worker, reason, times or what else is known of it was changed",
     }
 )
 """Further inputs of a rollout (``Seal.inputs``) → what a difference means."""
+READ = ("group", "supplied", "wire", "attempts")
+"""Those that credit reads."""
+FACTS = ("rollout", "execution")
+ORDER = ("content",)
 DERIVED = frozenset({"no-reward", "no-call", "over-length"})
 """Kinds of failure that credit reads off calls and rewards, which are compared themselves."""
 
@@ -34,29 +41,56 @@ class Difference(Model):
     step: int | None
     rollout_id: str | None
     kind: str
-    """``missing, unreadable, status, failure, attempt, attempts, group, reward, rewards, calls, call,
-    supplied, wire, version, terms, code, rows, seals, no-seals, step, uncreditable, params``, and
-    ``consequence`` of the others."""
+    """Root causes as in ``docs/audit.md``, and ``consequence`` of the others."""
+    call_id: str | None = None
+    """The call that differs, where it is known."""
+    of: str | None = None
+    """What it is of, where that is no step: an evaluation, a checkpoint, a file, the record, the chain."""
     then: Any = None
     now: Any = None
     text: str = ""
     """One sentence for a person, with step and rollout."""
 
 
-def differ(step: int, rollout_id: str | None, kind: str, then: Any, now: Any, what: str) -> Difference:
+def differ(
+    step: int | None,
+    rollout_id: str | None,
+    kind: str,
+    then: Any,
+    now: Any,
+    what: str,
+    *,
+    of: str | None = None,
+    call_id: str | None = None,
+) -> Difference:
     """A difference whose text begins with where it is."""
-    where = f"step {step}" + (f", rollout {rollout_id}" if rollout_id else "")
-    return Difference(
-        step=step, rollout_id=rollout_id, kind=kind, then=then, now=now, text=f"{where}: {what}"
+    names = (
+        of,
+        f"step {step}" if step is not None and step >= 0 else None,
+        f"rollout {rollout_id}" if rollout_id else None,
+        f"call {call_id}" if call_id else None,
     )
+    where = ", ".join(name for name in names if name)
+    return Difference(
+        step=step if step is None or step >= 0 else None, rollout_id=rollout_id, call_id=call_id, of=of,
+        kind=kind, then=then, now=now, text=f"{where}: {what}",
+    )  # fmt: skip
 
 
-def causes(then: Seal, now: Seal) -> Iterator[Difference]:
-    """What of a rollout's inputs has changed since it was sealed."""
-    found = [*_fate(then, now), *_rewards(then, now), *_calls(then, now), *_inputs(then, now)]
-    found += _failure(then, now, bool(found))
+def causes(then: Seal, now: Seal, of: str | None = None) -> Iterator[Difference]:
+    """What of a rollout's inputs has changed since it was sealed. ``of``: the evaluation it belongs to."""
+    found = [*_fate(then, now), *_rewards(then, now)]
+    calls = list(_calls(then, now))
+    read = list(_inputs(then, now, READ))
+    failure = list(_failure(then, now, bool([*found, *calls, *read])))
+    told = FACTS if not [*found, *failure] else ()  # from which facts of rollout and attempt follow
+    inputs = [*read, *_inputs(then, now, told), *(_inputs(then, now, ORDER) if not calls else ())]
     for kind, was, is_, what in found:
-        yield differ(then.step, then.rollout_id, kind, was, is_, what)
+        yield differ(then.step, then.rollout_id, kind, was, is_, what, of=of)
+    for call_id, kind, was, is_, what in calls:
+        yield differ(then.step, then.rollout_id, kind, was, is_, what, of=of, call_id=call_id)
+    for kind, was, is_, what in [*inputs, *failure]:
+        yield differ(then.step, then.rollout_id, kind, was, is_, what, of=of)
 
 
 def outputs(then: Seal, now: Seal) -> list[str]:
@@ -127,11 +161,11 @@ def _failure(then: Seal, now: Seal, explained: bool) -> Iterator[tuple[str, Any,
         yield "failure", then.failure, now.failure, _was("kind of failure", was, is_)
 
 
-def _inputs(then: Seal, now: Seal) -> Iterator[tuple[str, Any, Any, str]]:
+def _inputs(then: Seal, now: Seal, names: Iterable[str]) -> Iterator[tuple[str, Any, Any, str]]:
     if then.attempt_id != now.attempt_id:  # whose own attempt, wire spans and past are others
         return
-    for name, what in INPUTS.items():
-        was, is_ = then.inputs.get(name), now.inputs.get(name)
+    for name in names:
+        was, is_, what = then.inputs.get(name), now.inputs.get(name), INPUTS[name]
         if was is not None and was != is_:
             yield name, was, is_, f"{what} (edited after training)"
 
@@ -147,19 +181,57 @@ def _rewards(then: Seal, now: Seal) -> Iterator[tuple[str, Any, Any, str]]:
         yield "rewards", then.rewards_digest, now.rewards_digest, what
 
 
-def _calls(then: Seal, now: Seal) -> Iterator[tuple[str, Any, Any, str]]:
+def _calls(then: Seal, now: Seal) -> Iterator[tuple[str | None, str, Any, Any, str]]:
+    """(call, kind, then, now, what). Seals of older versions do not tell calls apart."""
+    if then.attempt_id != now.attempt_id:
+        return
+    if not then.parts:
+        yield from _calls_together(then, now)
+        return
+    for call_id in [*then.parts, *(name for name in now.parts if name not in then.parts)]:
+        was, is_ = then.parts.get(call_id), now.parts.get(call_id)
+        if is_ is None:
+            yield call_id, "calls", then.calls, now.calls, "it was recorded, and is not in the store any more"
+        elif was is None:
+            yield (
+                call_id,
+                "calls",
+                then.calls,
+                now.calls,
+                "it was not there when the rollout was sealed: added",
+            )
+        elif changed := [part for part in was if was[part] != is_.get(part)]:
+            what = (
+                f"its {_listed(changed)} {'were' if changed[-1][-1] == 's' else 'was'} changed after training"
+            )
+            decides = f"; {_decides(then, now)}" if then.ledger != now.ledger and now.ledger else ""
+            yield call_id, "call", then.calls_digest, now.calls_digest, what + decides
+    if then.parts == now.parts and (then.calls, then.calls_digest) != (now.calls, now.calls_digest):
+        what = "its seal contradicts itself: what it says of the calls together is not what it says of each"
+        yield None, "seal", then.calls_digest, now.calls_digest, f"{what} (the seal was edited)"
+
+
+def _calls_together(then: Seal, now: Seal) -> Iterator[tuple[str | None, str, Any, Any, str]]:
     if then.calls != now.calls:
         what = f"{then.calls} calls were recorded when it was trained, the store has {now.calls}"
-        yield "calls", then.calls, now.calls, what
-    elif then.attempt_id == now.attempt_id and then.calls_digest != now.calls_digest:
+        yield None, "calls", then.calls, now.calls, what
+    elif then.calls_digest != now.calls_digest:
         if then.ledger != now.ledger:
-            field = f"what decides whether it is trained: {_ledger(then)} then, {_ledger(now)} now"
+            field = _decides(then, now)
         elif then.tokens_digest != now.tokens_digest:
             field = "token ids, logprobs or policy version (its rows hold other ones)"
         else:
             field = "tags, sampling, status, usage, or an untrained call (the trained tokens are the same)"
         what = f"one of its {then.calls} recorded calls was changed after training: {field}"
-        yield "call", then.calls_digest, now.calls_digest, what
+        yield None, "call", then.calls_digest, now.calls_digest, what
+
+
+def _decides(then: Seal, now: Seal) -> str:
+    return f"what decides whether it is trained: {_ledger(then)} then, {_ledger(now)} now"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
 def _ledger(seal: Seal) -> str:

@@ -158,7 +158,8 @@ async def open_run(
 async def run_in(store: Store, place: Place, plugins: Plugins | None = None) -> Run:
     """The run that ``place`` means, in its open store."""
     infos = {info["run_id"]: info for info in await store.query_runs(limit=MOST)}
-    run_id = choose(infos, place.run, place.store)
+    copied = place.folder is not None and place.run == place.folder.name and len(infos) == 1
+    run_id = choose(infos, None if copied else place.run, place.store)  # a folder may have been renamed
     folder = place.folder if place.folder and len(infos) == 1 else None
     return Run(run_id, infos[run_id], store, plugins or load(), folder)
 

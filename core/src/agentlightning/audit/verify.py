@@ -1,29 +1,32 @@
-"""Verify a run: make every row, advantage and weight again from the store, and compare with what was sealed.
+"""Verify a run: make everything again from the store that can be made, and compare with what was logged.
 
-``records of the sealed rollouts → credit → seals → compare``, step by step, each with the policy version that
-the step was built for. Nothing is trusted but the seals and digests that were logged at training time.
+The chain says what was logged (:mod:`.chain`); step by step, ``records → credit → seals`` is made again
+(:mod:`.steps`), so are the evaluations (:mod:`.evaluations`), and what the run says of itself is compared
+with both (:mod:`.record`, :mod:`.folder`). Nothing is trusted but the links whose heads hold, and of a run
+without them the seals and digests in its store.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Iterator, Sequence
 
-import msgspec
-
-from agentlightning.audit.compare import Difference, blame_code, causes, differ, follow, outputs
+from agentlightning.audit.chain import Chain, read_chain
+from agentlightning.audit.compare import Difference, differ
+from agentlightning.audit.evaluations import compare_evaluations
+from agentlightning.audit.folder import compare_checkpoints, compare_policy
+from agentlightning.audit.record import compare_headline, compare_lines, compare_record, compare_summary
 from agentlightning.audit.run import CannotRecompute, Run
-from agentlightning.credit.digest import in_order, rows_digest
-from agentlightning.credit.policies import part
-from agentlightning.credit.rewards import chosen, final_rewards
-from agentlightning.credit.seals import seal, terms_digest
-from agentlightning.types import Batch, Record, Reward, Seal, StepReport
+from agentlightning.audit.steps import Step, compare, content, linked, readable, unlinked
+from agentlightning.credit.chain import KEY
+from agentlightning.store.pages import pages
+from agentlightning.types import RolloutStatus, Seal, StepReport
 from agentlightning.types.base import Model
-from agentlightning.types.failure import read_table
 
 
 class NothingSealed(CannotRecompute):
-    """A run without steps, or without the step that was asked for."""
+    """A run without steps and evaluations, or without the step that was asked for."""
 
 
 class Verification(Model):
@@ -35,6 +38,14 @@ class Verification(Model):
     rows: int = 0
     tokens: int = 0
     """Trained tokens."""
+    evaluations: int = 0
+    checkpoints: int = 0
+    """Whose files were compared."""
+    links: int = 0
+    head: str = ""
+    """Of the last link; empty for a run that was made before there were chains."""
+    notes: list[str] = []
+    """What was not compared, or not with all there could be, and why."""
     params: str = ""
     """What the parameters were compared with, or why they were not; empty if one step was asked for."""
     redone: list[int] = []
@@ -45,198 +56,194 @@ class Verification(Model):
 
     def add(self, found: Sequence[Difference]) -> None:
         """Enter differences; what several policies of a step have in common, once."""
-        self.differences += [one for one in found if one not in self.differences]
+        for one in found:
+            if one not in self.differences:
+                self.differences.append(one)
         self.equal = not self.differences
 
 
+Progress = Callable[[int, int], None]
+
+
 async def verify(
-    run: Run, step: int | None = None, progress: Callable[[int, int], None] = lambda done, of: None
+    run: Run,
+    step: int | None = None,
+    progress: Progress = lambda done, of: None,
+    *,
+    key: str | None = None,
+    head: str | None = None,
 ) -> Verification:
-    """Compare the run, or one of its steps (counted from 0). ``progress``: steps done, of how many.
+    """Compare the run, or one of its steps (counted from 0). ``progress``: steps done, of how many. ``key``:
+    what its chain was signed with (``AGL_SEAL_KEY``); ``head``: what it must end with.
 
     Raises :class:`CannotRecompute` where there is nothing to compare with.
     """
-    run.recipe  # noqa: B018 - raises before a long comparison begins
-    reports = await run.store.query_steps(run.run_id)
-    wanted = [report for report in reports if step is None or report.step == step]
-    missing = await _gaps(run, reports) if step is None else []
-    if not wanted and not missing:
-        what = "no step yet" if step is None else f"no step {step}; it has {_span(reports)}"
-        raise NothingSealed(f"run {run.run_id} has {what}")
-    result = Verification(run=run.run_id)
-    result.add(missing)
-    before: int | None = None
-    for done, report in enumerate(wanted):
-        progress(done, len(wanted))
-        await _step(run, report, result, first=report.step != before)
-        before = report.step
-    progress(len(wanted), len(wanted))
+    key = key or os.environ.get(KEY) or None
+    chain = await read_chain(run, key, head)
+    result = Verification(run=run.run_id, links=len(chain.links), head=chain.head)
+    result.notes += _notes(run, chain, key)
+    result.add(chain.found)
     if step is None:
-        result.params, found = await asyncio.to_thread(_params, run, reports)
-        result.add(found)
+        result.add(list(compare_record(run, chain)))
+    if chain.start is not None:
+        run.info = {**run.info, **chain.start.body["info"]}  # an edited record is named once, above
+    reports = await run.store.query_steps(run.run_id)
+    steps = await _steps(run, chain, reports, step, result, progress)
+    if step is None:
+        await _whole(run, chain, reports, steps, result)
     return result
 
 
-async def _step(run: Run, report: StepReport, result: Verification, first: bool) -> None:
+async def _whole(
+    run: Run, chain: Chain, reports: Sequence[StepReport], steps: Sequence[Step], result: Verification
+) -> None:
+    """All that is not one step's: evaluations, summary, files, checkpoints, rollouts that nothing knows."""
+    logged = sorted((one.report for one in steps), key=lambda report: report.step)
+    made, found = await compare_evaluations(run, chain)
+    result.evaluations = len(made)
+    result.add(found)
+    summary = list(compare_summary(run, chain))
+    result.add(summary)
+    if result.equal:
+        result.add(list(compare_headline(run, chain, made, logged)))
+    result.add(list(compare_lines(run, logged, list(made.values()))))
+    result.checkpoints, found = await asyncio.to_thread(compare_checkpoints, run, chain)
+    result.add(found)
+    result.add(await asyncio.to_thread(compare_policy, run, chain))
+    result.add(await _strangers(run, chain, steps))
+    result.params, found = await asyncio.to_thread(_params, run, logged)
+    result.add(found)
+
+
+async def _steps(
+    run: Run,
+    chain: Chain,
+    reports: Sequence[StepReport],
+    only: int | None,
+    result: Verification,
+    progress: Progress,
+) -> list[Step]:
+    """Every step that was logged, made again; and steps that nothing logged."""
+    stored: dict[tuple[int, str], StepReport] = {}
+    for found in _misplaced(reports, stored):
+        result.add([found])
+    wanted = sorted({*chain.steps, *stored})
+    if only is not None:
+        wanted = [at for at in wanted if at[0] == only]
+    missing = await _gaps(run, list(stored.values()), chain) if only is None else []
+    if not wanted and not missing and not (only is None and chain.evaluations):
+        have = f"{reports[0].step} to {reports[-1].step}" if reports else "none"
+        what = "no step yet" if only is None else f"no step {only}; it has {have}"
+        raise NothingSealed(f"run {run.run_id} has {what}")
+    if wanted:
+        run.recipe  # noqa: B018 - raises before a long comparison begins
+    result.add(missing)
+    others = {content(link.body["report"]): link.name for link in chain.steps.values()}
+    done: list[Step] = []
+    before: int | None = None
+    for count, at in enumerate(wanted):
+        progress(count, len(wanted))
+        one = await _step(run, chain, at, stored.get(at), others, result, first=at[0] != before)
+        if one is not None:
+            done.append(one)
+        before = at[0]
+    progress(len(wanted), len(wanted))
+    return done
+
+
+async def _step(
+    run: Run,
+    chain: Chain,
+    at: tuple[int, str],
+    report: StepReport | None,
+    others: dict[str, str],
+    result: Verification,
+    first: bool,
+) -> Step | None:
     """One step of one policy into ``result``. ``first``: of the policies that share its rollouts."""
-    number = report.step
-    sealed = [s for s in await run.seals(number) if s.policy == report.policy]
-    if await _redone(run, number, sealed):
+    number, policy = at
+    link = chain.steps.get(at)
+    sealed = [s for s in await run.seals(number) if s.policy == policy]
+    redone = link is None and (number in chain.waiting or await _redone(run, number, sealed))
+    if redone and not run.info.get("summary"):
         result.redone += [number] if first else []
-        return
+        return None
+    doubtful = ("step", f"{number}/{policy}") in chain.doubtful
+    if link is None and chain.links and number >= chain.first_step and not doubtful:
+        copied = others.get(content(report))
+        how = f"a copy of step {copied}, made" if copied else "added"
+        what = f"the store has a report of it, and the chain has no link ({how} after training)"
+        result.add([differ(number, None, "step", None, None, what)])
+        return None
+    if link is None:
+        assert report is not None
+        one = unlinked(report, sealed)
+    else:
+        one = linked(link, report, sealed, others)
     result.steps += first
-    if not sealed:
-        what = "logged without seals (by an older version, or they were deleted): nothing to compare with"
-        result.add([differ(number, None, "no-seals", None, 0, what)])
-        return
-    found = list(_count(report, sealed))
-    records, lost = await _records(run, sealed)
-    found += [*lost, *_terms(run, report)]
-    version = sealed[0].version if report.version is None else report.version
-    found += [
-        differ(number, s.rollout_id, "version", version, s.version, _version(version, s))
-        for s in sealed
-        if s.version != version
-    ]
-    try:
-        batch = _batch(run, report, sealed, records)
-    except ValueError as error:  # a store that was tampered with may hold what credit refuses
-        result.add([*found, differ(number, None, "uncreditable", None, None, f"credit refuses it: {error}")])
-        return
-    result.rollouts += len(records) if first else 0
-    result.rows += len(batch.rows)
-    result.tokens += sum(row.trained_tokens for row in batch.rows)
-    result.add([*found, *_compare(run, report, sealed, records, batch, bool(found))])
+    result.add(await compare(run, one, sealed))
+    if one.batch is not None:
+        result.rollouts += len(one.rollouts) if first else 0
+        result.rows += len(one.batch.rows)
+        result.tokens += sum(row.trained_tokens for row in one.batch.rows)
+    return one
 
 
-def _compare(
-    run: Run,
-    report: StepReport,
-    sealed: Sequence[Seal],
-    records: Sequence[Record],
-    batch: Batch,
-    lacking: bool,
-) -> list[Difference]:
-    """Causes, then what follows from them. ``lacking``: something of the step could not be read at all."""
-    remade = {s.rollout_id: s for s in _seal(batch, records, report, sealed)}
-    pairs = [(then, remade[then.rollout_id]) for then in sealed if then.rollout_id in remade]
-    roots = [difference for then, now in pairs for difference in causes(then, now)]
-    changed = {then.rollout_id: names for then, now in pairs if (names := outputs(then, now))}
-    if roots or lacking:
-        blamed = list(dict.fromkeys(str(d.rollout_id) for d in roots))
-        groups = {record.rollout.rollout_id: record.rollout.group_id for record in records}
-        found = [*roots, follow(report.step, changed, groups, blamed)] if changed else roots
-        return [*found, *(_explained(run, report, sealed, records, roots) if changed else ())]
-    if changed:
-        versions = run.versions()
+def _misplaced(
+    reports: Sequence[StepReport], stored: dict[tuple[int, str], StepReport]
+) -> Iterator[Difference]:
+    """Reports that are there twice or out of their order; all others go into ``stored``."""
+    last = -1
+    for report in reports:
+        at = (report.step, report.policy)
+        if at in stored:
+            what = "the store has two reports of it: one was copied over, or to the place of, another step"
+            yield differ(report.step, None, "step", None, None, f"{what} (after training)")
+            continue
+        if report.step < last:
+            what = f"its report stands behind that of step {last} (moved or exchanged after training)"
+            yield differ(report.step, None, "step", None, None, what)
+        last = max(last, report.step)
+        stored[at] = report
+
+
+async def _strangers(run: Run, chain: Chain, steps: Sequence[Step]) -> list[Difference]:
+    """Rollouts of a finished run that no step trained and no evaluation counted. Those that were cancelled
+    were under way when it ended.
+    """
+    if not run.info.get("summary") or not chain.links or chain.first_step or chain.doubtful:
+        return []
+    known = {rollout for step in steps for rollout in step.rollouts}
+    known |= {seal.rollout_id for link in chain.links for seal in link.seals}
+    found: list[Difference] = []
+    async for page in pages(run.store.query_rollouts, run_id=run.run_id):
+        for rollout in page:
+            if rollout.rollout_id not in known and rollout.status != RolloutStatus.CANCELLED:
+                which = f"{rollout.mode}, {rollout.status}"
+                what = f"no step and no evaluation knows it ({which}): added after training"
+                found.append(differ(None, rollout.rollout_id, "added", None, str(rollout.status), what))
+    return found
+
+
+def _notes(run: Run, chain: Chain, key: str | None) -> list[str]:
+    """What cannot be told of this run, or was not asked."""
+    if not chain.links:
         return [
-            blame_code(then, changed[then.rollout_id], versions)
-            for then, _ in pairs
-            if then.rollout_id in changed
+            "this run has no chain (it was trained by an older version): steps are compared with their "
+            "seals; that a step, an evaluation, a summary or a checkpoint was replaced whole cannot be told"
         ]
-    if report.rows_digest is not None and report.rows_digest != (now := rows_digest(in_order(batch.rows))):
-        what = (
-            "its rows equal the seals, but not the digest in the step's report: report or seals were edited"
+    notes: list[str] = []
+    if chain.first_step:
+        notes.append(
+            f"steps before {chain.first_step} were trained by an older version: the chain begins there"
         )
-        return [differ(report.step, None, "rows", report.rows_digest, now, what)]
-    return []
-
-
-def _explained(
-    run: Run,
-    report: StepReport,
-    sealed: Sequence[Seal],
-    records: Sequence[Record],
-    roots: Sequence[Difference],
-) -> list[Difference]:
-    """With the old rewards put back, is everything as it was trained? Then nothing else has changed."""
-    old = {str(d.rollout_id): d.then for d in roots}
-    if not roots or any(d.kind != "reward" or d.then is None for d in roots):
-        return []
-    restored = [
-        _with_reward(record, old[record.rollout.rollout_id]) if record.rollout.rollout_id in old else record
-        for record in records
-    ]
-    batch = _batch(run, report, sealed, restored)
-    remade = {s.rollout_id: s for s in _seal(batch, restored, report, sealed)}
-    if any(outputs(then, remade[then.rollout_id]) for then in sealed if then.rollout_id in remade):
-        what = "even with that put back, rows differ: something else has changed too"
-        return [differ(report.step, None, "code", None, None, what)]
-    what = "with that put back, every row, advantage and weight of the step equals what was trained"
-    return [differ(report.step, None, "consequence", None, None, what)]
-
-
-def _batch(run: Run, report: StepReport, sealed: Sequence[Seal], records: Sequence[Record]) -> Batch:
-    """What the step was to its policy."""
-    if run.trained:
-        return part(run.credit(records, report.versions), report.policy)
-    return run.credit(records, report.version if report.version is not None else sealed[0].version)
-
-
-def _with_reward(record: Record, value: float) -> Record:
-    """The record with the final reward that counts as it was; with one more if it has none left."""
-    emitted = final_rewards(record)
-    if not emitted:
-        return msgspec.structs.replace(record, rewards=[*record.rewards, Reward(value=value)])
-    counts = chosen(emitted)
-    rewards = [msgspec.structs.replace(r, value=value) if r is counts else r for r in record.rewards]
-    return msgspec.structs.replace(record, rewards=rewards)
-
-
-def _seal(batch: Batch, records: Sequence[Record], report: StepReport, sealed: Sequence[Seal]) -> list[Seal]:
-    version = sealed[0].version if report.version is None else report.version
-    return seal(batch, records, run_id=report.run_id, step=report.step, policy=report.policy, version=version)
-
-
-async def _records(run: Run, sealed: Sequence[Seal]) -> tuple[list[Record], list[Difference]]:
-    """The records of the sealed rollouts, and what the store no longer has or cannot read."""
-    known = await run.known([s.rollout_id for s in sealed])
-    gone = [s for s in sealed if s.rollout_id not in known]
-    here = [s for s in sealed if s.rollout_id in known]
-    lost = [
-        differ(
-            s.step,
-            s.rollout_id,
-            "missing",
-            s.attempt_id,
-            None,
-            "the store no longer has it (deleted after training)",
+    if run.folder is None:
+        notes.append(
+            "files, checkpoints and the exported policy not compared: this store lies in no run's folder"
         )
-        for s in gone
-    ]
-    if together := await _readable(run, [s.rollout_id for s in here]):
-        return together, lost
-    records: list[Record] = []
-    for s in here:
-        try:
-            records += await run.store.records([s.rollout_id])
-        except Exception as error:
-            what = f"its record cannot be read ({type(error).__name__}: {error}): damaged after training"
-            lost.append(differ(s.step, s.rollout_id, "unreadable", None, None, what))
-    return records, lost
-
-
-async def _readable(run: Run, rollout_ids: Sequence[str]) -> list[Record]:
-    """All records at once; none if one of them is damaged, which is found when they are read one by one."""
-    try:
-        return await run.store.records(rollout_ids)
-    except Exception:
-        return []
-
-
-def _count(report: StepReport, sealed: Sequence[Seal]) -> Iterator[Difference]:
-    trained = report.metrics.get("rollouts")
-    if trained is not None and int(trained) != len(sealed):
-        what = f"its report counts {int(trained)} rollouts, {len(sealed)} seals are left"
-        yield differ(report.step, None, "seals", int(trained), len(sealed), what)
-
-
-def _terms(run: Run, report: StepReport) -> Iterator[Difference]:
-    """Whether the run's record says what the step was credited by."""
-    now = terms_digest(run.recipe, read_table(run.info.get("failure")))
-    if report.terms_digest is not None and report.terms_digest != now:
-        what = "recipe or failure table in the run's record are not those it was credited by"
-        yield differ(report.step, None, "terms", report.terms_digest, now, f"{what} (edited after training)")
+    if key is None and any(link.mac for link in chain.links):
+        notes.append(f"its chain is signed; {KEY} is not set here, so the signature was not checked")
+    return notes
 
 
 async def _redone(run: Run, step: int, sealed: Sequence[Seal]) -> bool:
@@ -249,13 +256,13 @@ async def _redone(run: Run, step: int, sealed: Sequence[Seal]) -> bool:
     known = await run.known([s.rollout_id for s in sealed])
     if any(not rollout.status.final for rollout in known.values()):
         return True
-    earlier = {e.attempt_id for record in await _readable(run, list(known)) for e in record.earlier}
+    earlier = {e.attempt_id for record in await readable(run, list(known)) for e in record.earlier}
     return any(s.attempt_id in earlier for s in sealed)
 
 
-async def _gaps(run: Run, reports: Sequence[StepReport]) -> list[Difference]:
+async def _gaps(run: Run, reports: Sequence[StepReport], chain: Chain) -> list[Difference]:
     """Steps without a report: between others, sealed, or of a run that says it was finished."""
-    have = {report.step for report in reports}
+    have = {report.step for report in reports} | {step for step, _ in chain.steps} | chain.waiting
     end = max(have, default=-1) + 1
     if await run.seals(end):
         end += 1
@@ -264,19 +271,16 @@ async def _gaps(run: Run, reports: Sequence[StepReport]) -> list[Difference]:
         end = max(end, planned)
     what = "its report is missing (deleted after training)"
     whole = [differ(step, None, "step", None, None, what) for step in range(end) if step not in have]
-    return whole + [
-        differ(
-            step,
-            None,
-            "step",
-            None,
-            None,
-            f"its report of policy {policy} is missing (deleted after training)",
-        )
+    reported = {(report.step, report.policy) for report in reports} | set(chain.steps)
+    lacking = [
+        (step, policy)
         for step in sorted(have)
-        for policy in sorted(set(run.trained) - {report.policy for report in reports if report.step == step})
+        for policy in sorted(run.trained)
+        if (step, policy) not in reported
         if step + 1 < end or run.info.get("summary")  # the last one of a run that broke off may lack some
     ]
+    what = "its report of policy {} is missing (deleted after training)"
+    return whole + [differ(step, None, "step", None, None, what.format(policy)) for step, policy in lacking]
 
 
 def _params(run: Run, reports: Sequence[StepReport]) -> tuple[str, list[Difference]]:
@@ -313,11 +317,3 @@ def _params_of(run: Run, reports: Sequence[StepReport], name: str | None) -> tup
         )
         return f"{where} differs", [differ(step, None, "params", logged[step], now, what)]
     return "parameters not compared: the run's folder holds no policy of a step with a digest", []
-
-
-def _version(version: int | None, s: Seal) -> str:
-    return f"sealed for policy version {s.version}, the step's report says {version}"
-
-
-def _span(reports: Sequence[StepReport]) -> str:
-    return f"{reports[0].step} to {reports[-1].step}" if reports else "none"

@@ -24,15 +24,20 @@ def register(app: typer.Typer) -> None:
         step: Annotated[int | None, typer.Option(help="Only this step, counted from 0.")] = None,
         run: Annotated[str | None, typer.Option(help="Which run, if RUN is a store of several.")] = None,
         store: Annotated[str | None, typer.Option(help="The store of RUN, if it lies elsewhere.")] = None,
+        head: Annotated[
+            str | None, typer.Option(help="The head of its chain, as the run printed it at its end.")
+        ] = None,
         as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     ) -> None:
-        """Make every row, advantage and weight of a run again from its store, and compare with the training.
+        """Make every row, advantage, weight and evaluation of a run again from its store, and compare them,
+        its files and its checkpoints with what was logged while it trained.
 
-        Exit status 1 if anything differs; each difference is named, its root cause first.
+        Exit status 1 if anything differs; each difference is named, its root cause first. AGL_SEAL_KEY: the
+        key that the run was signed with.
         """
         from rich.console import Console
 
-        result = asyncio.run(_verify(what, store, run, step, quiet=as_json))
+        result = asyncio.run(_verify(what, store, run, step, head, quiet=as_json))
         if as_json:
             print(msgspec.json.encode(result, enc_hook=str).decode(), flush=True)
         else:
@@ -42,14 +47,14 @@ def register(app: typer.Typer) -> None:
 
 
 async def _verify(
-    what: str, store: str | None, run: str | None, step: int | None, quiet: bool
+    what: str, store: str | None, run: str | None, step: int | None, head: str | None, quiet: bool
 ) -> Verification:
     from agentlightning.audit.run import open_run
     from agentlightning.audit.verify import verify
 
     async with open_run(what, store, run=run) as opened:
         with _progress(quiet) as advance:
-            return await verify(opened, step, advance)
+            return await verify(opened, step, advance, head=head)
 
 
 def _progress(quiet: bool) -> AbstractContextManager[Callable[[int, int], None]]:
@@ -89,10 +94,11 @@ def show(result: Verification, console: Any) -> None:
 
     counted = (
         f"{_n(result.steps, 'step')}, {_n(result.rollouts, 'rollout')}, {_n(result.rows, 'row')}, "
-        f"{_n(result.tokens, 'token')}"
+        f"{_n(result.tokens, 'token')}, {_n(result.evaluations, 'evaluation')}, "
+        f"{_n(result.checkpoints, 'checkpoint')}"
     )
     if result.equal:
-        said = f": {counted}: every row, advantage and weight equals what was trained"
+        said = f": {counted}: everything that can be made again equals what was logged"
         say(("verified", "bold green"), said)
     else:
         causes = [d for d in result.differences if d.kind != "consequence"]
@@ -104,6 +110,10 @@ def show(result: Verification, console: Any) -> None:
         steps = ", ".join(map(str, result.redone))
         what = "the run went on from a checkpoint before that and is making it again"
         say(("not compared", "yellow"), f": step {steps}: {what}")
+    if result.links:
+        say((f"chain: {_n(result.links, 'link')}, head {result.head}", "dim"))
+    for note in result.notes:
+        say(("note", "yellow"), f": {note}")
     if result.params:
         say((result.params, "dim"))
 

@@ -11,6 +11,7 @@ import hashlib
 import hmac
 import json
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -79,9 +80,9 @@ def plain(value: Any) -> Any:
     """
     if isinstance(value, msgspec.Struct):
         return {
-            field.name: plain(held)
-            for field in msgspec.structs.fields(value)
-            if (held := getattr(value, field.name)) != _default(field)
+            name: plain(held)
+            for name, default in _defaults(type(value))
+            if (held := getattr(value, name)) != default
         }
     if isinstance(value, Mapping):
         return {str(key): plain(held) for key, held in value.items()}
@@ -94,7 +95,10 @@ def plain(value: Any) -> Any:
     return value if value is None or isinstance(value, bool | int) else str(value)
 
 
-def _default(field: msgspec.structs.FieldInfo) -> Any:
-    if field.default_factory is not msgspec.NODEFAULT:
-        return field.default_factory()
-    return field.default
+@cache
+def _defaults(kind: type[msgspec.Struct]) -> list[tuple[str, Any]]:
+    """The fields of a record, each with its default."""
+    return [
+        (field.name, field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory())
+        for field in msgspec.structs.fields(kind)
+    ]

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import json
 import struct
+from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
 from types import MappingProxyType
-from typing import Any
 
 from agentlightning.credit.chain import canonical, plain
 from agentlightning.credit.digest import in_order, int_bytes, real_bytes, text_bytes
@@ -124,24 +124,23 @@ PARTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 """Part of a call → its fields; all others are its ``identity or fate``."""
 REST = "identity or fate"
 _NAMED = frozenset(name for names in PARTS.values() for name in names)
-_OTHERS = tuple(name for name in Call.__struct_fields__ if name not in _NAMED)
+_FIELDS = {**PARTS, REST: tuple(name for name in Call.__struct_fields__ if name not in _NAMED)}
+_ARRAYS = frozenset({"token ids", "logprobs"})
 
 
 def parts_of(call: Call) -> dict[str, str]:
     """A digest of each part of a call, by which it is said what of it was changed."""
-    fields = {**PARTS, REST: _OTHERS}
     return {
-        part: _digest(_field(name, getattr(call, name)) for name in names) for part, names in fields.items()
+        part: _digest([canonical([getattr(call, name) for name in names])])
+        if part not in _ARRAYS
+        else _digest(_array(getattr(call, name)) for name in names)
+        for part, names in _FIELDS.items()
     }
 
 
-def _field(name: str, value: Any) -> bytes:
-    """A field of a call as bytes; ids and logprobs, of which there are many, without a detour by text."""
-    if value is None:
-        return b"-"
-    if name in ("prompt_ids", "response_ids"):
-        return int_bytes(value)
-    return real_bytes(value) if name == "logprobs" else canonical(value)
+def _array(values: Sequence[float] | None) -> bytes:
+    """Ids or logprobs as bytes: there are many of them."""
+    return b"-" if values is None else array("d", values).tobytes() + b"."
 
 
 def _short(parts: Mapping[str, str]) -> dict[str, str]:

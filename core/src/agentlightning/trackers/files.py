@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from agentlightning.types import Evaluation, StepReport
 
 
@@ -48,5 +50,6 @@ class FilesTracker:
 
     def _replace(self, name: str, value: Mapping[str, Any]) -> None:
         draft = self.folder / (name + ".part")
-        draft.write_text(json.dumps(value, indent=2, default=str) + "\n", encoding="utf-8")
+        told = msgspec.to_builtins(dict(value), enc_hook=str)
+        draft.write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
         os.replace(draft, self.folder / name)

@@ -1,0 +1,42 @@
+"""Two values, side by side: where they differ, what was there then and what is there now."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+GONE = "nothing"
+"""Stands for a value that is not there."""
+_SHOWN = 60
+
+
+def differences(then: Any, now: Any, at: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """(path, then, now) of every leaf that differs; ``GONE`` where a side has none."""
+    if isinstance(then, Mapping) and isinstance(now, Mapping):
+        for key in [*then, *(key for key in now if key not in then)]:
+            path = f"{at}.{key}" if at else str(key)
+            yield from differences(then.get(key, GONE), now.get(key, GONE), path)
+    elif isinstance(then, list) and isinstance(now, list) and len(then) == len(now):
+        for index, (one, other) in enumerate(zip(then, now, strict=True)):
+            yield from differences(one, other, f"{at}[{index}]")
+    elif not same(then, now):
+        yield at, then, now
+
+
+def same(then: Any, now: Any) -> bool:
+    """Whether two leaves are the same value; a NaN is itself."""
+    return bool(then == now) or (then != then and now != now)
+
+
+def close(then: Any, now: Any) -> bool:
+    """Whether two numbers that were computed differ by rounding alone."""
+    numbers = isinstance(then, int | float) and isinstance(now, int | float)
+    return numbers and math.isclose(then, now, rel_tol=1e-9, abs_tol=1e-12)
+
+
+def shown(value: Any) -> str:
+    """A value in a sentence."""
+    text: str = value if isinstance(value, str) else json.dumps(value, default=str)
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
