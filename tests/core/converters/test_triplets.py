@@ -168,3 +168,33 @@ def test_another_instrumentations_span_of_a_call_is_no_second_call() -> None:
     assert [t.response_ids for t in TracerTraceToTriplet().adapt([seen, *choices])] == [[1], [0]]
     alone = TracerTraceToTriplet().adapt([around])
     assert [t.metadata["response_id"] for t in alone] == ["r-1"]  # where only they saw it, it is a call
+
+
+ODD = {
+    "agl.choice": "abc",
+    "agl.response_token_ids": "no base64!",
+    "agl.prompt_token_ids": 5,
+    "agl.logprobs": "AAA=",
+    "gen_ai.response.id": ["r"],
+    "gen_ai.agent.name": {"a": 1},
+    "gen_ai.input.messages": "{",
+    "gen_ai.output.messages": '[7, {"parts": [7, {"type": "text"}]}]',
+    "gen_ai.tool.definitions": 5,
+    "gen_ai.prompt." + "9" * 5000 + ".content": "x",
+    "agl.reward.value": "high",
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_odd_attributes_cost_their_own_span_at_most(name: str) -> None:
+    odd = span(semconv.CALL_SPAN, 1, attributes={name: ODD[name]}, span_id="odd")
+    spans = [odd, call(2, [2]), span(semconv.REWARD_SPAN, 3, attributes={name: ODD[name]}), reward(1.0, 4)]
+    for converter in (TracerTraceToTriplet(skip_empty=True), LlmProxyTraceToTriplet(skip_empty=True)):
+        assert [(t.response_ids, t.reward) for t in converter.adapt(spans)] == [([2], 1.0)]
+    assert len(TraceToMessages().adapt(spans)) == 2
+
+
+def test_a_call_that_agentops_saw_too_is_one_conversation() -> None:
+    around = span(semconv.CALL_SPAN, 1, span_id="theirs", attributes={semconv.RESPONSE_ID: "r-1"}, end=3)
+    ours = call(1.1, [2], "theirs", agl__layer="wire", gen_ai__response__id="r-1")
+    assert len(TraceToMessages().adapt([around, ours])) == 1

@@ -10,6 +10,7 @@ from agentlightning.capture.operations import NAME
 from agentlightning.types import Span
 
 T = TypeVar("T")
+CALL_ID = "agl.call_id"
 
 
 class Converter(Generic[T]):
@@ -56,3 +57,28 @@ def computes_reward(span: Span) -> bool:
     """A reward, or an operation named ``reward``: what runs below it judges the agent and is not its work."""
     named: Any = span.attributes.get(NAME, span.name)
     return span.name == semconv.REWARD_SPAN or str(named).lower() == "reward"
+
+
+def one_each(calls: Sequence[Span]) -> list[Span]:
+    """``calls`` with one span for each answer, in their order. Other instrumentations (AgentOps and the like)
+    make spans of their own around the SDK, under the same name: what hangs below one of these is the same
+    call, and so is what has the same response and choice. The one with token ids stays, else ours, else the
+    first.
+    """
+    around = {(call.attempt_id, call.parent_id) for call in calls if _rank(call)}
+    found: dict[Any, Span] = {}
+    for index, call in enumerate(calls):
+        if not _rank(call) and (call.attempt_id, call.span_id) in around:
+            continue
+        response, choice = (call.attributes.get(name) for name in (semconv.RESPONSE_ID, semconv.CHOICE))
+        key = (str(response), str(choice or 0)) if response else index
+        if key not in found or _rank(call) > _rank(found[key]):
+            found[key] = call
+    return list(found.values())
+
+
+def _rank(call: Span) -> int:
+    """How much a span says of its call: 2 with token ids, 1 as ours without, 0 as another's."""
+    if semconv.RESPONSE_IDS in call.attributes:
+        return 2
+    return int(semconv.LAYER in call.attributes or CALL_ID in call.attributes)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from agentlightning import semconv
-from agentlightning.converters.base import Converter
+from agentlightning.converters.base import Converter, one_each
 from agentlightning.types import Span
 
 Messages = dict[str, Any]
@@ -22,15 +22,15 @@ class TraceToMessages(Converter[list[Messages]]):
         """The conversations of one attempt's spans."""
         calls = [s for s in spans if s.name == semconv.CALL_SPAN]
         calls.sort(key=lambda s: (s.start_time, s.sequence_id))
-        return [_conversation(call.attributes) for call in calls]
+        return [_conversation(call.attributes) for call in one_each(calls)]
 
 
 def _conversation(a: Mapping[str, Any]) -> Messages:
     prompt = _flat(a, "gen_ai.prompt") or _asked(a)
     answer = _flat(a, "gen_ai.completion")[:1] or _answered(a)
     found: Messages = {"messages": prompt + [_said(message) for message in answer]}
-    if tools := a.get(semconv.TOOL_DEFINITIONS):
-        found["tools"] = json.loads(tools)
+    if tools := _read(a, semconv.TOOL_DEFINITIONS):
+        found["tools"] = tools
     return found
 
 
@@ -39,7 +39,11 @@ def _flat(a: Mapping[str, Any], prefix: str) -> list[dict[str, Any]]:
     rows: dict[int, dict[str, Any]] = {}
     tools: dict[tuple[int, int], dict[str, Any]] = {}
     for key, value in a.items():
-        if not (found := re.fullmatch(rf"{re.escape(prefix)}\.(\d+)\.(?:tool_calls\.(\d+)\.)?(\w+)", key)):
+        if not (
+            found := re.fullmatch(
+                rf"{re.escape(prefix)}\.(\d{{1,6}})\.(?:tool_calls\.(\d{{1,6}})\.)?(\w+)", key
+            )
+        ):
             continue
         n, tool, field = int(found[1]), found[2], found[3]
         row = rows.setdefault(n, {})
@@ -60,16 +64,21 @@ def _tool(call: Mapping[str, Any]) -> dict[str, Any]:
 
 def _asked(a: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Of a span that only the wire layer made: what it was told, as it was sent."""
-    given = json.loads(a.get(semconv.INPUT_MESSAGES) or "[]")
+    given = _read(a, semconv.INPUT_MESSAGES) or []
     return given if isinstance(given, list) else [{"role": "user", "content": given}]
 
 
 def _answered(a: Mapping[str, Any]) -> list[dict[str, Any]]:
     found = []
-    for message in json.loads(a.get(semconv.OUTPUT_MESSAGES) or "[]"):
-        texts = [str(p.get("content", "")) for p in message["parts"] if p["type"] == "text"]
-        calls = [_tool(p) for p in message["parts"] if p["type"] == "tool_call"]
-        said = {"role": message["role"], "content": "".join(texts) if texts else None}
+    given = _read(a, semconv.OUTPUT_MESSAGES)
+    for message in given if isinstance(given, list) else ():
+        if not isinstance(message, dict):
+            continue
+        listed = message.get("parts")
+        parts = [p for p in listed if isinstance(p, dict)] if isinstance(listed, list) else []
+        texts = [str(p.get("content", "")) for p in parts if p.get("type") == "text"]
+        calls = [_tool(p) for p in parts if p.get("type") == "tool_call"]
+        said = {"role": message.get("role", "assistant"), "content": "".join(texts) if texts else None}
         found.append({**said, "tool_calls": calls} if calls else said)
     return found
 
@@ -77,3 +86,11 @@ def _answered(a: Mapping[str, Any]) -> list[dict[str, Any]]:
 def _said(message: dict[str, Any]) -> dict[str, Any]:
     """An answer as a message: without what is of the choice and not of the message."""
     return {key: value for key, value in message.items() if key != "finish_reason"}
+
+
+def _read(a: Mapping[str, Any], name: str) -> Any:
+    """What JSON says in an attribute; ``None`` where it is none: spans are made by many."""
+    try:
+        return json.loads(a[name]) if isinstance(a.get(name), str) else None
+    except (ValueError, RecursionError):
+        return None

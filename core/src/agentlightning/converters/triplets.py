@@ -14,11 +14,10 @@ from typing import Any
 
 from agentlightning import semconv
 from agentlightning.capture.rewards import find_reward_spans, get_reward_value
-from agentlightning.converters.base import Ancestry, Converter, computes_reward
+from agentlightning.converters.base import CALL_ID, Ancestry, Converter, computes_reward, one_each
 from agentlightning.store import codec
 from agentlightning.types import Span, Tags, Triplet, UsageError
 
-CALL_ID = "agl.call_id"
 _METADATA = {
     "response_id": semconv.RESPONSE_ID,
     "model": semconv.REQUEST_MODEL,
@@ -91,18 +90,7 @@ class TracerTraceToTriplet(Converter[list[Triplet]]):
         return not (self.exclude_llm_call_in_reward and any(map(computes_reward, tree.above(span))))
 
     def _once(self, calls: list[Span]) -> list[Span]:
-        if not self.dedup:
-            return calls
-        around = {(call.attempt_id, call.parent_id) for call in calls if _captured(call)}
-        found: dict[Any, Span] = {}
-        for index, call in enumerate(calls):
-            if not _captured(call) and (call.attempt_id, call.span_id) in around:
-                continue  # another instrumentation's span of the call that hangs below it
-            response = call.attributes.get(semconv.RESPONSE_ID)
-            key = (response, call.attributes.get(semconv.CHOICE, 0)) if response else index
-            if key not in found or _known(call) > _known(found[key]):
-                found[key] = call
-        return list(found.values())
+        return one_each(calls) if self.dedup else calls
 
     def _rewards(self, calls: list[Span], rewards: list[Span], tree: Ancestry) -> dict[int, float]:
         """Index of a call → its reward: of those that name their call first, then of the others."""
@@ -156,16 +144,6 @@ def _pattern(name: str, text: str | None) -> re.Pattern[str] | None:
         raise UsageError(f"{name}: {text!r} is not a regular expression: {error}") from None
 
 
-def _captured(call: Span) -> bool:
-    """Whether wire layer or gateway made the span; others are of instrumentations that know no ids."""
-    return any(key in call.attributes for key in (semconv.LAYER, CALL_ID, semconv.RESPONSE_IDS))
-
-
-def _known(call: Span) -> int:
-    """How much a span says of its call: 2 with token ids, 1 as ours without, 0 as another's."""
-    return 2 if semconv.RESPONSE_IDS in call.attributes else int(_captured(call))
-
-
 def _names_a_call(reward: Span) -> bool:
     return any(
         k in reward.attributes for k in (semconv.REWARD_CALL, semconv.REWARD_SPAN_ID, semconv.RESPONSE_ID)
@@ -199,4 +177,9 @@ def _triplet(call: Span, reward: float | None, tree: Ancestry) -> Triplet:
 
 
 def _bytes(a: Mapping[str, Any], name: str) -> bytes | None:
-    return base64.b64decode(a[name], validate=True) if name in a else None
+    """What is packed in an attribute; ``None`` where there is nothing that can be read."""
+    try:
+        data = base64.b64decode(a[name], validate=True) if name in a else None
+    except (ValueError, TypeError):
+        return None
+    return data if data is None or len(data) % 4 == 0 else None

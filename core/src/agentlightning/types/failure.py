@@ -24,7 +24,8 @@ KINDS: Mapping[str, str] = MappingProxyType(
         "agent-raised": "the agent's code raised an exception",
         "no-call": "the agent returned without one answer of the model: nothing to train",
         "no-reward": "it succeeded, but no finite reward of any kind was emitted",
-        "bad-reward": "the agent returned NaN, infinity, or something that is no reward",
+        "bad-reward": "the agent returned or emitted NaN, infinity, a number beyond ±2**53, or something "
+        "that is no reward",
         "timeout": "the attempt took longer than allowed",
         "unresponsive": "the worker fell silent",
         "cancelled": "somebody cancelled it",
