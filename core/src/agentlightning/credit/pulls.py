@@ -191,12 +191,9 @@ def _entropy(recipe: Recipe, token: Token) -> Pull:
 
 def _kl(recipe: Recipe, token: Token) -> Pull:
     size = token.weight * recipe.kl
-    at_start = token.trained == 0 and recipe.epochs * recipe.minibatches == 1
-    if at_start or not size:
-        return Pull("KL term", 0.0, "does not pull: the first update begins at the reference policy itself")
     return Pull(
         "KL term",
-        None,
-        f"weight × kl = {size:.6g}, times (1 − π_reference/π): towards the reference policy, whose logprob "
-        f"{UNKNOWN}",
+        None if size else 0.0,
+        f"weight × kl = {size:.6g}, times (1 − π_reference/π): towards the reference policy, and 0 while the "
+        f"policy still is the reference; the reference's logprob {UNKNOWN}",
     )
