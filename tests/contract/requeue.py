@@ -92,8 +92,8 @@ class RequeueContract:
         assert (done.status, done.reason) == (RolloutStatus.FAILED, f"{status}: it took 61 s")
 
     async def test_what_the_store_ends_itself_names_its_kind(self, store: Store, clock: Clock) -> None:
-        silent = await leased(store, RolloutConfig(unresponsive_seconds=30.0))
-        slow = await leased(store, RolloutConfig(timeout_seconds=30.0))
+        silent = await leased(store, RolloutConfig(unresponsive_seconds=30.0, max_attempts=1))
+        slow = await leased(store, RolloutConfig(timeout_seconds=30.0, unresponsive_seconds=None))
         clock.now += 60
         assert await store.dequeue_rollout("w") is None
         for lease, kind in ((silent, "unresponsive"), (slow, "timeout")):

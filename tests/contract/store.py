@@ -17,6 +17,7 @@ from contract.requeue import RequeueContract
 from contract.resources import PinContract
 from contract.rewards import RewardContract
 from contract.storing import Clock, call, reward, span
+from contract.trying import TryingContract
 
 from agentlightning import semconv
 from agentlightning.store.base import AttemptEnded, Conflict, NotFound, Store
@@ -35,7 +36,9 @@ from agentlightning.types import (
 )
 
 
-class StoreContract(RequeueContract, PagingContract, InputContract, PinContract, RewardContract):
+class StoreContract(
+    RequeueContract, PagingContract, InputContract, PinContract, RewardContract, TryingContract
+):
     """Behaviour that all stores share."""
 
     async def lease(self, store: Store, **fields: Any) -> AttemptedRollout:
@@ -225,7 +228,7 @@ class StoreContract(RequeueContract, PagingContract, InputContract, PinContract,
         assert (await store.get_rollout_by_id(lease.rollout.rollout_id)).status is RolloutStatus.SUCCEEDED
 
     async def test_a_timeout_ends_a_rollout_whose_worker_is_gone(self, store: Store, clock: Clock) -> None:
-        lease = await self.lease(store, config=RolloutConfig(timeout_seconds=60.0))
+        lease = await self.lease(store, config=RolloutConfig(timeout_seconds=60.0, unresponsive_seconds=None))
         clock.now += 3600
         assert await store.dequeue_rollout("w") is None
         done = await store.get_rollout_by_id(lease.rollout.rollout_id)
@@ -530,7 +533,7 @@ class StoreContract(RequeueContract, PagingContract, InputContract, PinContract,
         await store.count("dropped", "no-ids")
         assert await store.counts() == {"dropped": {"stale": 3, "no-ids": 1}}
         assert await store.counts("ro-1") == {"dropped": {"stale": 2}}
-        with pytest.raises(ValueError, match="negative"):
+        with pytest.raises(ValueError, match="at least 0"):
             await store.count("dropped", "stale", n=-1)
 
     async def test_workers_show_what_they_do(self, store: Store) -> None:

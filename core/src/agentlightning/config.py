@@ -35,6 +35,7 @@ from agentlightning.types import LLM, UsageError
 from agentlightning.types.failure import ATTEMPTS
 from agentlightning.types.policy import no_policy
 from agentlightning.types.select import selector
+from agentlightning.types.work import UNRESPONSIVE_SECONDS
 
 
 class ConfigError(UsageError, ValueError):
@@ -59,10 +60,12 @@ class AgentSection(_Section):
     """Where the agent runs: in this process, or each attempt in a process that can be killed."""
     timeout_seconds: float | None = Field(default=60.0, gt=0)
     """Wall time of one attempt."""
-    unresponsive_seconds: float | None = Field(default=30.0, gt=0)
+    unresponsive_seconds: float | None = Field(default=UNRESPONSIVE_SECONDS, gt=0)
     """Silence of its runner after which an attempt is given to another."""
     max_attempts: int = Field(default=ATTEMPTS, ge=1)
     """Attempts of a rollout whose failures are all of kinds that `training.failure` tries again."""
+    emitted_overrides_returned: bool = False
+    """Whether a reward that the agent emits while it runs counts although it returns another one."""
     select: str | list[str] | None = None
     """Agents whose calls are trained: a name, names, or ``re:pattern``; none: all."""
     policies: dict[str, str] = {}

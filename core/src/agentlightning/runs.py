@@ -244,7 +244,7 @@ async def put_on_record(context: Context, info: dict[str, Any], *, resumed: bool
         check_known(context.folder)
         await context.publish()
         info["resources"] = context.resources
-        await context.store.add_run(context.run_id, info)
+        await context.store.add_run(context.run_id, info, context.config)
         await context.journal.begin(info)
         context.plugins.moment("agl_run_started", run=info)
         return
@@ -258,7 +258,7 @@ async def put_on_record(context: Context, info: dict[str, Any], *, resumed: bool
     life = {"time": time.time(), "first_step": context.first_step}
     lives = [*known.get("resumed", []), {**life, **({"changed": changed} if changed else {})}]
     again = {**info, "resources": context.resources, "resumed": lives, "summary": None}
-    await context.store.update_run(context.run_id, again)
+    await context.store.update_run(context.run_id, again, context.config)
     await context.journal.resume(again, context.first_step, list(context.known))
     context.plugins.moment("agl_run_resumed", run=info, reports=reports, evaluations=evaluations)
 

@@ -42,6 +42,7 @@ from agentlightning.store import Store, open_store
 from agentlightning.trackers import Relay
 from agentlightning.types import Call, Recipe, Resource, UsageError
 from agentlightning.types.failure import ATTEMPTS, read_table, rollout_config
+from agentlightning.types.work import UNRESPONSIVE_SECONDS
 
 Data = Any
 """A dataset: what :func:`read_dataset` reads."""
@@ -60,7 +61,8 @@ class Trainer:
 
     ``n_runners``: rollouts at a time in this process, 0 for runners elsewhere (``agl runner``);
     ``isolation``: ``process`` gives each a process that can be killed. ``timeout``, ``unresponsive``
-    (seconds) and ``max_attempts``: how a rollout is tried. ``failure``: the failure table
+    (seconds) and ``max_attempts``: how a rollout is tried. ``emitted_overrides_returned``: whether a reward
+    that the agent emits counts although it returns another. ``failure``: the failure table
     (:mod:`agentlightning.types.failure`). ``quorum``: when a step goes on without its slowest rollouts
     (:mod:`agentlightning.algorithms.quorum`). ``ahead``: later steps whose rollouts are under way while a
     step is trained. ``refill``: further batches a step may take until ``batch_size`` groups have a spread.
@@ -91,8 +93,9 @@ class Trainer:
         n_runners: int = 16,
         isolation: Isolation = "inline",
         timeout: float | None = 60.0,
-        unresponsive: float | None = 30.0,
+        unresponsive: float | None = UNRESPONSIVE_SECONDS,
         max_attempts: int = ATTEMPTS,
+        emitted_overrides_returned: bool = False,
         select: str | list[str] | None = None,
         gateway: Mapping[str, Any] | None = None,
         listen: str | None = None,
@@ -135,6 +138,7 @@ class Trainer:
         self.isolation = isolation
         self.timeout = timeout
         self.unresponsive = unresponsive
+        self.emitted_overrides_returned = emitted_overrides_returned
         self.max_attempts = max_attempts
         self.select = select
         self.gateway = dict(gateway or {})
@@ -296,6 +300,7 @@ class Trainer:
                     timeout=self.timeout,
                     unresponsive=self.unresponsive,
                     attempts=self.max_attempts,
+                    emitted_overrides_returned=self.emitted_overrides_returned,
                 ),
                 say=say,
                 initial=self.initial_resources,

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 from core.audit.runs import RUN, add_rollout, make_run, plugins
 from hypothesis import given, strategies as st
+from rich.console import Console
 
 from agentlightning import semconv
 from agentlightning.audit.targets import open_target
 from agentlightning.audit.tree import Node, grow_tree, trace
+from agentlightning.cli.trace import tree
 from agentlightning.store import SQLiteStore
 from agentlightning.types import AttemptStatus, RolloutConfig, Span
 
@@ -43,6 +46,29 @@ async def test_an_attempt(tmp_path: Path) -> None:
     assert tool.facts == {"arguments": '{"e": "2+3"}', "result": "5"}
     assert answered.facts["answer"] == "5" and answered.milliseconds == 500.0
     assert (reward.kind, reward.facts) == ("reward", {"value": 1.0, "of": "rollout", "final": True})
+
+
+async def test_it_says_what_the_attempt_was_given_and_which_reward_was_returned(tmp_path: Path) -> None:
+    store = SQLiteStore(tmp_path / "store.sqlite")
+    await store.add_run(RUN, {})
+    given_it = await store.add_resources({"prompt": "A"})
+    lease = await store.start_attempt((await store.enqueue_rollout(1, run_id=RUN)).rollout_id)
+    await store.update_resources(given_it.resources_id, {"prompt": "B"})
+    ids = {"rollout_id": lease.rollout.rollout_id, "attempt_id": lease.attempt.attempt_id}
+    emitted, returned = (
+        Span(**ids, name=semconv.REWARD_SPAN, attributes={semconv.REWARD_VALUE: value})
+        for value in (0.0, 1.0)
+    )
+    await store.update_attempt(*ids.values(), AttemptStatus.SUCCEEDED, spans=[emitted], returned=[returned])
+    await store.close()
+    async with open_target(ids["rollout_id"], str(tmp_path), plugins=plugins()) as (run, target):
+        (one,) = await trace(run, target)
+    assert one.resources == f"{given_it.resources_id}@1"
+    assert [(n.facts["value"], n.facts.get("returned")) for n in one.roots] == [(0.0, None), (1.0, True)]
+    console = Console(file=StringIO(), width=200)
+    console.print(tree(one))
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert f"given {given_it.resources_id}@1" in shown and "of rollout  returned" in shown
 
 
 async def test_all_attempts_and_one_by_its_id(tmp_path: Path) -> None:

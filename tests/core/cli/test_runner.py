@@ -251,7 +251,7 @@ def test_mistakes_are_told_in_a_line(
 
 async def test_workers_that_die_are_replaced_and_end_together(served: server.Served) -> None:
     store = served.store
-    config = RolloutConfig(unresponsive_seconds=0.4)
+    config = RolloutConfig(unresponsive_seconds=0.4, max_attempts=1)
     async with runner("--store", served.url, "--workers", "2", "--concurrency", "1") as process:
         [dead] = await finish(store, ["die"], config=config)
         assert "no sign of life" in await reason(store, dead)

@@ -231,7 +231,7 @@ async def test_one_that_is_stopped_twice_gives_its_place_back_once(
 
     monkeypatch.setattr(Child, "close", slowly)
     async with serving(agents.misbehave, store, concurrency=1, isolation="process") as runner:
-        await store.enqueue_rollout("swallow")
+        await store.enqueue_rollout("swallow", config=RolloutConfig(max_attempts=1))
         assert runner._pool is not None
         while not (runner._agents and runner._pool._busy):
             await asyncio.sleep(0.01)

@@ -22,7 +22,18 @@ from agentlightning.keys import Keys
 from agentlightning.runner.supplied import BadRecord, read_supplied
 from agentlightning.store import SQLiteStore, Store, codec
 from agentlightning.testing import ScriptedModelServer
-from agentlightning.types import LLM, Batch, Call, Recipe, Record, Rollout, RolloutStatus, Span, Triplet
+from agentlightning.types import (
+    LLM,
+    Batch,
+    Call,
+    Recipe,
+    Record,
+    Rollout,
+    RolloutConfig,
+    RolloutStatus,
+    Span,
+    Triplet,
+)
 from agl_local.loss import Terms, policy_loss
 
 PER_CALL = Recipe(name="t", credit="per_call", baseline="none")
@@ -63,7 +74,8 @@ async def run(store: Store, gateway: Gateway, supply: Any) -> tuple[Rollout, Rec
     resources = await store.add_resources({"llm": LLM(endpoint=gateway.url, model="policy")})
     with capturing([]):
         async with serving(agent, store, gate=gateway):
-            [rollout] = await finish(store, [1], resources_id=resources.resources_id)
+            once = RolloutConfig(max_attempts=1)
+            [rollout] = await finish(store, [1], resources_id=resources.resources_id, config=once)
     [record] = await store.records([rollout.rollout_id])
     return rollout, record
 

@@ -35,7 +35,7 @@ async def test_a_wall_clock_that_is_set_changes_nothing(tmp_path: Path, jump: fl
     await store.close()
 
 
-@pytest.mark.parametrize("jump", [0.0, 10.0, DAY, -DAY])
+@pytest.mark.parametrize("jump", [0.0, 10.0, DAY, -20.0, -45.0, -DAY])
 async def test_a_worker_that_lived_through_a_restart_keeps_its_attempt(tmp_path: Path, jump: float) -> None:
     """However long the store was down, and whatever the wall clock says then."""
     clock = Clock()
@@ -55,7 +55,7 @@ async def test_a_worker_that_lived_through_a_restart_keeps_its_attempt(tmp_path:
     await store.close()
 
 
-@pytest.mark.parametrize("jump", [0.0, 10.0, DAY, -DAY])
+@pytest.mark.parametrize("jump", [0.0, 10.0, DAY, -20.0, -45.0, -DAY])
 async def test_a_worker_that_died_during_a_restart_is_found(tmp_path: Path, jump: float) -> None:
     clock = Clock()
     store = SQLiteStore(tmp_path / "s.sqlite", clock=clock)
@@ -63,8 +63,29 @@ async def test_a_worker_that_died_during_a_restart_is_found(tmp_path: Path, jump
     await store.close()
     clock.now += jump
     store = SQLiteStore(tmp_path / "s.sqlite", clock=clock)
-    clock.now += 61  # at most twice its limit, where the clock went back a little
+    clock.now += 29
+    assert await store.expire() == 0
+    clock.now += 2
     assert await store.expire() == 1
+    await store.close()
+
+
+@pytest.mark.parametrize("back", [1.0, 300.0, DAY])
+async def test_a_clock_set_back_across_a_restart_lengthens_no_limit(tmp_path: Path, back: float) -> None:
+    """Nor when it reaches again what it showed before."""
+    clock = Clock()
+    config = RolloutConfig(unresponsive_seconds=None, timeout_seconds=600.0)
+    store = SQLiteStore(tmp_path / "s.sqlite", clock=clock)
+    lease = await store.start_rollout(1, config=config)
+    await store.close()
+    clock.now -= back
+    opened = clock.now
+    store = SQLiteStore(tmp_path / "s.sqlite", clock=clock)
+    for passed, ended in ((300.0, 0), (600.0, 0), (609.0, 0), (611.0, 1)):  # ten seconds are the runner's
+        clock.now = opened + passed
+        assert await store.expire() == ended
+    (attempt,) = await store.query_attempts(lease.rollout.rollout_id)
+    assert (attempt.status, (attempt.end_time or 0.0) - attempt.start_time) == ("timeout", 611.0)
     await store.close()
 
 

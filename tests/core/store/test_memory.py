@@ -59,7 +59,7 @@ async def test_a_wrong_fence_is_refused_although_the_attempt_is_in_mind(sqlite: 
 
 
 async def test_limits_that_come_later_are_noticed(sqlite: SQLiteStore, clock: Clock) -> None:
-    lease = await sqlite.start_rollout(1)
+    lease = await sqlite.start_rollout(1, config=RolloutConfig(unresponsive_seconds=None))
     assert await sqlite.expire() == 0 and await sqlite.expire(clock.now + 1e6) == 0
     await sqlite.update_rollout(lease.rollout.rollout_id, config=RolloutConfig(unresponsive_seconds=5.0))
     assert await sqlite.expire(clock.now + 4) == 0 and await sqlite.expire(clock.now + 6) == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import math
 import os
 import signal
 import socket
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import msgspec
 import pytest
 from aiohttp import web
 from contract.store import call, reward, span
@@ -72,9 +74,9 @@ async def test_errors_say_what_and_where(http: aiohttp.ClientSession) -> None:
     status, error = await answer(
         http.post("/v1/agl/rollouts", json={"input": 1, "config": {"max_attempts": "2"}})
     )
-    assert status == 422 and "$.config.max_attempts" in error["message"]
+    assert status == 400 and "$.config.max_attempts" in error["message"]
     status, error = await answer(http.post("/v1/agl/rollouts", json={"inptu": 1}))
-    assert status == 422 and "inptu" in error["message"]
+    assert status == 400 and "inptu" in error["message"]
     status, error = await answer(
         http.post("/v1/agl/rollouts", data=b"{", headers={"Content-Type": "application/json"})
     )
@@ -86,11 +88,51 @@ async def test_errors_say_what_and_where(http: aiohttp.ClientSession) -> None:
     status, error = await answer(http.post("/v1/agl/rollouts", **packed))
     assert status == 415 and "not compressed" in error["message"]
     status, error = await answer(http.get("/v1/agl/rollouts/ro-x/spans?limit=many"))
-    assert status == 422 and "$.limit" in error["message"]
+    assert status == 400 and "$.limit" in error["message"]
     status, error = await answer(http.post("/v1/agl/queue/dequeue/many", json={"limit": 0}))
-    assert status == 422 and "limit" in error["message"]
+    assert status == 400 and "limit" in error["message"]
     status, health = await answer(http.get("/v1/agl/health"))
     assert (status, health["status"]) == (200, "ok")
+
+
+@pytest.mark.parametrize(
+    "wrong", ["NaN", "Infinity", "-Infinity", "-1", "1e300", '"1"', "true", "[1]", "1" + "0" * 400]
+)
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/queue/dequeue", '{"wait": %s}'),
+        ("/queue/dequeue/many", '{"limit": 1, "wait": %s}'),
+        ("/rollouts/wait", '{"rollout_ids": [], "timeout": %s}'),
+        ("/runs/prune", '{"older_than": %s}'),
+        ("/rollouts", '{"input": 1, "config": {"timeout_seconds": %s}}'),
+        ("/rollouts", '{"input": 1, "config": {"unresponsive_seconds": %s}}'),
+        ("/rollouts/many", '{"rollouts": [{"rollout_id": "", "config": {"timeout_seconds": %s}}]}'),
+        ("/runs", '{"run_id": "r", "info": {}, "config": {"unresponsive_seconds": %s}}'),
+    ],
+)
+async def test_a_number_that_is_no_time_is_refused(
+    http: aiohttp.ClientSession, path: str, body: str, wrong: str
+) -> None:
+    headers = {"Content-Type": "application/json"}
+    status, error = await answer(http.post(f"/v1/agl{path}", data=body % wrong, headers=headers))
+    assert status == 400 and error["message"]
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, -1.0, 1e300])
+async def test_timers_go_on_after_a_wait_that_is_no_number(
+    sqlite: SQLiteStore, http: aiohttp.ClientSession, wrong: float
+) -> None:
+    """Also in MessagePack, which has NaN."""
+    headers = {"Content-Type": "application/msgpack", "Accept": "application/msgpack"}
+    for path in ("/queue/dequeue", "/queue/dequeue/many"):
+        body = msgspec.msgpack.encode({"wait": wrong})
+        async with http.post(f"/v1/agl{path}", data=body, headers=headers) as found:
+            assert found.status == 400
+    rung = asyncio.Event()
+    asyncio.get_running_loop().call_later(0.001, rung.set)
+    await asyncio.wait_for(rung.wait(), 10)
+    assert await sqlite.dequeue_rollout("w", wait=0.001) is None
 
 
 async def test_a_bug_of_ours_is_a_500_without_its_text(

@@ -30,11 +30,12 @@ from opentelemetry.trace import Link, SpanKind, Status, StatusCode
 from agentlightning import semconv
 from agentlightning.capture.context import AttemptContext
 from agentlightning.capture.convert import convert
+from agentlightning.credit.rewards import resolve
 from agentlightning.keys import Keys
 from agentlightning.store import SQLiteStore, traces
 from agentlightning.store.base import StoreError
 from agentlightning.store.server import Served, start
-from agentlightning.types import AttemptedRollout, AttemptStatus
+from agentlightning.types import AttemptedRollout, AttemptStatus, Span
 
 PROTOBUF, JSON = "application/x-protobuf", "application/json"
 SECRET = "0123456789abcdef0123456789abcdef"
@@ -374,3 +375,47 @@ async def test_a_key_that_cannot_be_checked_is_refused(http: aiohttp.ClientSessi
     key = Keys().mint("ro", "at")
     status, answer = await post(http, by_hand(None), Authorization=f"Bearer {key}")
     assert status == 401 and "AGL_SECRET" in answer["message"]
+
+
+async def test_a_key_gives_no_reward_but_its_own_and_none_after_the_returned_one(
+    sqlite: SQLiteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An agent that writes to the store by itself, with a clock that says 2096."""
+    monkeypatch.setenv("AGL_SECRET", SECRET)
+    lease, other = await sqlite.start_rollout(1), await sqlite.start_rollout(2)
+    ids = lease.rollout.rollout_id, lease.attempt.attempt_id
+    served = await start(sqlite, port=0, token="s3cret")
+    bearer = {"Authorization": f"Bearer {Keys(SECRET.encode()).mint(*ids)}"}
+
+    def body(value: float, of: AttemptedRollout, span_id: str) -> dict[str, Any]:
+        said = [
+            {"key": semconv.REWARD_VALUE, "value": {"doubleValue": value}},
+            {"key": "returned", "value": {"boolValue": True}},
+            *({"key": key, "value": {"stringValue": text}} for key, text in owner(of).items()),
+        ]
+        late = {"startTimeUnixNano": "4000000000000000000", "endTimeUnixNano": "4000000000000000000"}
+        return by_hand(None, name=semconv.REWARD_SPAN, attributes=said, spanId=span_id, **late)
+
+    async with aiohttp.ClientSession(served.url) as http:
+        assert await post(http, body(9.0, lease, "EEE19B7EC3C10001"), **bearer) == (200, {})
+        assert (await post(http, body(9.0, other, "EEE19B7EC3C10002"), **bearer))[1]["partialSuccess"]
+        own = Span(
+            rollout_id=ids[0],
+            attempt_id=ids[1],
+            name=semconv.REWARD_SPAN,
+            attributes={semconv.REWARD_VALUE: 0.25},
+        )
+        await sqlite.update_attempt(*ids, returned=[own])
+        assert (await post(http, body(8.0, lease, "EEE19B7EC3C10003"), **bearer))[1]["partialSuccess"]
+    await sqlite.update_attempt(*ids, AttemptStatus.SUCCEEDED)
+    mine, others = await sqlite.records([ids[0], other.rollout.rollout_id])
+    assert [(r.value, r.returned) for r in mine.rewards] == [(9.0, False), (0.25, True)]
+    assert resolve(mine).final == 0.25 and others.rewards == []
+    assert await sqlite.counts() == {
+        "refused": {
+            "otlp-foreign-attempt": 1,
+            "reward-beside-the-returned": 1,
+            "rewards-after-the-returned": 1,
+        }
+    }
+    await served.close()

@@ -30,7 +30,7 @@ async def test_a_waiting_worker_gets_the_rollout_of_one_that_fell_silent(tmp_pat
 async def test_attempts_of_a_process_that_died_end_after_a_restart(tmp_path: Path) -> None:
     clock = Clock()
     store = SQLiteStore(tmp_path / "s.sqlite", clock=clock)
-    lease = await store.start_rollout(1, config=RolloutConfig(timeout_seconds=1.0))
+    lease = await store.start_rollout(1, config=RolloutConfig(timeout_seconds=1.0, unresponsive_seconds=None))
     await store.close()
     clock.now += 3600
     store = SQLiteStore(tmp_path / "s.sqlite", clock=clock)
@@ -44,7 +44,7 @@ async def test_attempts_of_a_process_that_died_end_after_a_restart(tmp_path: Pat
 async def test_signs_of_life_put_the_end_off(tmp_path: Path) -> None:
     clock = Clock()
     store = SQLiteStore(tmp_path / "s.sqlite", clock=clock)
-    lease = await store.start_rollout(1, config=RolloutConfig(unresponsive_seconds=30.0))
+    lease = await store.start_rollout(1, config=RolloutConfig(unresponsive_seconds=30.0, max_attempts=1))
     for _ in range(5):
         clock.now += 25
         assert await store.expire() == 0
@@ -56,7 +56,8 @@ async def test_signs_of_life_put_the_end_off(tmp_path: Path) -> None:
 async def test_a_limit_that_is_set_later_holds(tmp_path: Path) -> None:
     store = SQLiteStore(tmp_path / "s.sqlite")
     lease = await store.start_rollout(1, config=RolloutConfig(timeout_seconds=3600.0))
-    await store.update_rollout(lease.rollout.rollout_id, config=RolloutConfig(unresponsive_seconds=0.05))
+    limited = RolloutConfig(unresponsive_seconds=0.05, max_attempts=1)
+    await store.update_rollout(lease.rollout.rollout_id, config=limited)
     (done,) = await store.wait_for_rollouts([lease.rollout.rollout_id], timeout=30.0)
     assert done.status is RolloutStatus.FAILED and "sign of life" in (done.reason or "")
     await store.close()
@@ -75,7 +76,7 @@ async def test_a_look_that_fails_is_logged_and_repeated(
         return work(now)
 
     monkeypatch.setattr(store, "_expire", failing)
-    lease = await store.start_rollout(1, config=RolloutConfig(unresponsive_seconds=0.05))
+    lease = await store.start_rollout(1, config=RolloutConfig(unresponsive_seconds=0.05, max_attempts=1))
     (done,) = await store.wait_for_rollouts([lease.rollout.rollout_id], timeout=30.0)
     assert done.status is RolloutStatus.FAILED and "disk full" in caplog.text
     await store.close()

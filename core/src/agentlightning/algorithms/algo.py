@@ -22,10 +22,12 @@ from agentlightning.types import Resources, Rollout, UsageError
 
 
 class RunStore:
-    """The run's store as its algorithm sees it: what is enqueued belongs to the run."""
+    """The run's store as its algorithm sees it: what is enqueued belongs to the run, and is tried as the run
+    says where it does not say otherwise (:meth:`.Store.add_run`).
+    """
 
     def __init__(self, context: Context) -> None:
-        self._store, self._run, self._config = context.store, context.run_id, context.config
+        self._store, self._run = context.store, context.run_id
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
@@ -33,8 +35,6 @@ class RunStore:
     async def enqueue_rollout(self, *args: Any, **fields: Any) -> Rollout:
         """As :meth:`.Store.enqueue_rollout`, in the run."""
         fields.setdefault("run_id", self._run)
-        if len(args) < 4 and fields.get("config") is None:  # the fourth is the configuration
-            fields["config"] = self._config
         rollout: Rollout = await self._store.enqueue_rollout(*args, **fields)
         return rollout
 

@@ -56,6 +56,8 @@ class Trace(Model):
     seconds: float | None
     spans: int
     roots: list[Node]
+    resources: str | None = None
+    """What it was given: id and version, ``rs-…@2``."""
 
 
 async def trace(run: Run, target: Target, every: bool = False) -> list[Trace]:
@@ -87,7 +89,14 @@ def _trace(attempt: Attempt, spans: Sequence[Span], judged: Mapping[str, Verdict
         seconds=attempt.end_time - attempt.start_time if attempt.end_time else None,
         spans=len(spans),
         roots=grow_tree(spans, judged),
+        resources=_given(attempt),
     )
+
+
+def _given(attempt: Attempt) -> str | None:
+    if attempt.resources_id is None or attempt.resources_version is None:
+        return attempt.resources_id
+    return f"{attempt.resources_id}@{attempt.resources_version}"
 
 
 def grow_tree(spans: Sequence[Span], judged: Mapping[str, Verdict] | None = None) -> list[Node]:
@@ -139,7 +148,11 @@ def _describe(span: Span, judged: Mapping[str, Verdict]) -> tuple[str, str, dict
     if CALL_ID in a or a.get(semconv.LAYER) == "wire":
         return "call", str(agent or a.get(semconv.TAG_PREFIX + "role") or "model"), _call(a, judged)
     if span.name == semconv.REWARD_SPAN:
-        return "reward", str(a.get(semconv.REWARD_NAME, "reward")), _reward(a)
+        return (
+            "reward",
+            str(a.get(semconv.REWARD_NAME, "reward")),
+            {**_reward(a), "returned": span.returned or None},
+        )
     if semconv.TOOL_NAME in a or operation == "execute_tool":
         facts = {"arguments": a.get(semconv.TOOL_CALL_ARGUMENTS), "result": a.get(semconv.TOOL_CALL_RESULT)}
         return "tool", str(a.get(semconv.TOOL_NAME) or span.name), {**facts, "agent": agent}

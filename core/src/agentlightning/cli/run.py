@@ -69,6 +69,7 @@ def trainer_from(
         timeout=config.agent.timeout_seconds,
         unresponsive=config.agent.unresponsive_seconds,
         max_attempts=config.agent.max_attempts,
+        emitted_overrides_returned=config.agent.emitted_overrides_returned,
         select=config.agent.select,
         gateway=config.backend.model_dump(include={"over_length", "reserve", "max_len", "reasoning"}),
         listen=config.gateway.listen,

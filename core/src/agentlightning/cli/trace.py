@@ -77,6 +77,8 @@ def tree(one: Trace) -> Tree:
         (f"  {one.seconds:.2f} s" if one.seconds is not None else "", "dim"),
         (f"  {one.spans} spans · {one.rollout} #{one.sequence}", "dim"),
     )  # fmt: skip
+    if one.resources:
+        title.append(f"  given {one.resources}", style="dim")
     if one.reason:
         title.append(f"\n{_short(one.reason, 300)}", style="red")
     if one.traceback:
@@ -110,7 +112,9 @@ def _label(node: Node) -> list[Any]:
     if node.kind == "call":
         return _call(node)
     if node.kind == "reward":
-        return [(node.name, "bold yellow"), f" {f.get('value', 'no number')}", (f"  of {f['of']}", "dim")]
+        whose = "  returned" if f.get("returned") else ""
+        of = (f"  of {f['of']}{whose}", "dim")
+        return [(node.name, "bold yellow"), f" {f.get('value', 'no number')}", of]
     if node.kind in ("tool", "operation"):
         result = [(" → ", "dim"), _short(f["result"])] if "result" in f else []
         return [(node.name, "bold"), f"({_short(f.get('arguments', ''))})", *result]

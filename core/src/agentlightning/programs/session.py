@@ -113,7 +113,7 @@ class Session:
             task,
             resources_id=self.resources_id,
             run_id=self.run_id,
-            config=RolloutConfig(timeout_seconds=self.plan.timeout),
+            config=RolloutConfig(timeout_seconds=self.plan.timeout, max_attempts=1),
             **{**fields, "metadata": {**fields["metadata"], "tags": dict(self.plan.tags)}},
         )
         self.works.works[queued.rollout_id] = work

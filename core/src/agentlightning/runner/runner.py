@@ -43,6 +43,7 @@ from agentlightning.types import (
     AttemptedRollout,
     AttemptStatus,
     Rollout,
+    RolloutConfig,
     Span,
     UsageError,
     new_id,
@@ -229,7 +230,8 @@ class Runner:
         """Run one task now, without the queue, and return its finished rollout. With worker processes,
         :meth:`close` ends them when the last step is done.
         """
-        given = {"resources_id": resources_id, "worker_id": self.worker_id, **fields}
+        once = RolloutConfig(max_attempts=1)
+        given = {"resources_id": resources_id, "worker_id": self.worker_id, "config": once, **fields}
         return await self.perform(await self.store.start_rollout(task, **given))
 
     async def perform(self, lease: AttemptedRollout) -> Rollout:

@@ -12,6 +12,7 @@ from sqlalchemy import bindparam, func, select, tuple_, update
 
 from agentlightning.store import codec, schema
 from agentlightning.store.base import Conflict, NotFound
+from agentlightning.store.bounds import check_count
 from agentlightning.store.core import Core
 from agentlightning.store.db import inserting, sql
 from agentlightning.store.defaults import check_config
@@ -119,8 +120,7 @@ class Accounts(Core):
         request_id: str | None = None,
     ) -> None:
         """Add ``n`` to the count of ``kind`` for ``reason``."""
-        if n < 0:
-            raise ValueError(f"a count only grows: n must not be negative, not {n}")
+        check_count("n, by which a count grows,", n)
         await self._write("count", lambda: self._count(kind, reason, rollout_id, attempt_id, n), request_id)
 
     async def counts(self, rollout_id: str | None = None) -> dict[str, dict[str, int]]:

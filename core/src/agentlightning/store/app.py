@@ -20,6 +20,7 @@ from aiohttp import web
 from agentlightning.keys import Keys
 from agentlightning.store import schema, traces
 from agentlightning.store.base import Store, StoreError
+from agentlightning.store.bounds import check_seconds
 from agentlightning.store.content import check
 from agentlightning.store.routes import (
     BY_NAME,
@@ -164,6 +165,8 @@ def _without(route: Route) -> type[msgspec.Struct]:
 
 def _bounded(parameters: dict[str, Any]) -> dict[str, Any]:
     """No request is held for longer than ``LONGEST_WAIT``."""
+    for name in ("wait", "timeout"):
+        check_seconds(name, parameters.get(name))  # the least of NaN and another number is NaN
     if "wait" in parameters:
         parameters["wait"] = min(parameters["wait"], LONGEST_WAIT)
     if "timeout" in parameters:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, cast
 
+from agentlightning.store.bounds import check_seconds
 from agentlightning.store.pages import SortOrder
 from agentlightning.store.remote import Remote
 from agentlightning.store.routes import LONGEST_WAIT
@@ -120,6 +121,7 @@ class StoreClient(Remote):
         wait: float = 0.0,
         request_id: str | None = None,
     ) -> list[AttemptedRollout]:
+        check_seconds("wait", wait)
         clock = asyncio.get_running_loop().time
         request_id = request_id or new_request_id()
         deadline = clock() + wait
@@ -226,6 +228,7 @@ class StoreClient(Remote):
     async def wait_for_rollouts(
         self, rollout_ids: Sequence[str], timeout: float | None = None
     ) -> list[Rollout]:
+        check_seconds("timeout", timeout)
         clock = asyncio.get_running_loop().time
         ids, wanted = list(rollout_ids), len(set(rollout_ids))
         deadline = None if timeout is None else clock() + timeout

@@ -11,6 +11,7 @@ from sqlalchemy import bindparam, func, select
 
 from agentlightning.store import codec, schema
 from agentlightning.store.base import NotFound
+from agentlightning.store.bounds import check_count, check_seconds
 from agentlightning.store.core import Core
 from agentlightning.store.db import sql
 from agentlightning.types import RolloutConfig
@@ -35,12 +36,9 @@ def check_config(config: RolloutConfig | None) -> None:
     """Limits that a timer can keep."""
     if config is None:
         return
-    if config.max_attempts < 1:
-        raise ValueError(f"config.max_attempts must be at least 1, not {config.max_attempts}")
+    check_count("config.max_attempts", config.max_attempts, 1)
     for name in ("timeout_seconds", "unresponsive_seconds"):
-        value = getattr(config, name)
-        if value is not None and not value > 0:
-            raise ValueError(f"config.{name} must be positive or None, not {value}")
+        check_seconds(f"config.{name}", getattr(config, name), positive=True)
 
 
 class Defaults(Core):

@@ -16,6 +16,7 @@ from agentlightning.semconv import RESAMPLED
 from agentlightning.store import codec, schema
 from agentlightning.store.attempts import LEFT, Attempts
 from agentlightning.store.base import Conflict
+from agentlightning.store.bounds import check_count, check_seconds
 from agentlightning.store.db import inserting, sql
 from agentlightning.store.ids import growing
 from agentlightning.store.memory import Live
@@ -145,8 +146,8 @@ class Leases(Attempts):
         request_id: str | None = None,
     ) -> list[AttemptedRollout]:
         """Lease up to ``limit`` waiting rollouts; wait up to ``wait`` seconds for the first."""
-        if limit < 1:
-            raise ValueError(f"limit must be at least 1, not {limit}")
+        check_count("limit", limit, 1)
+        check_seconds("wait", wait)
         if wait <= 0:
             return await self._take(worker_id, limit, run_id, request_id)
         return await self.writer.on_owner(

@@ -10,6 +10,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Literal, TypeVar
 
+from agentlightning.store.bounds import check_count
+
 T = TypeVar("T")
 SortBy = Literal["sequence_id", "start_time", "end_time", "name"]
 SortOrder = Literal["asc", "desc"]
@@ -55,8 +57,7 @@ async def pages(
 
 def check_limit(limit: int | None, name: str = "limit") -> None:
     """A limit that allows nothing is a mistake, and a negative one would mean "all" to SQLite."""
-    if limit is not None and limit < 1:
-        raise ValueError(f"{name} must be at least 1, not {limit}")
+    check_count(name, limit, 1)
 
 
 def check_order(sort_order: str) -> None:

@@ -13,6 +13,7 @@ from sqlalchemy import and_, bindparam, func, select
 
 from agentlightning.store import codec, schema
 from agentlightning.store.base import NotFound
+from agentlightning.store.bounds import check_count
 from agentlightning.store.core import Core
 from agentlightning.store.db import inserting, sql
 from agentlightning.store.pages import check_limit
@@ -114,6 +115,7 @@ class ResourcesPart(Core):
 
     async def get_resources_by_id(self, resources_id: str, version: int | None = None) -> Resources:
         """A bundle, in this version or the newest."""
+        check_count("version", version, 1)
 
         def work() -> tuple[Any, ...] | None:
             if version is None:

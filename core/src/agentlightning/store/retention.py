@@ -17,6 +17,7 @@ from sqlalchemy import Table, bindparam, delete, func, select, text
 
 from agentlightning.store import codec, schema
 from agentlightning.store.base import Conflict, NotFound, Store, StoreError
+from agentlightning.store.bounds import check_count, check_seconds
 from agentlightning.store.core import Core
 from agentlightning.store.db import Sql, inserting, sql
 
@@ -133,9 +134,8 @@ class Retention(Core):
             return await self.delete_run(run_id, request_id=request_id)
         if older_than is None and keep_runs is None:
             raise ValueError("prune: say what to delete: run_id, older_than (seconds), or keep_runs")
-        for name, value in (("older_than", older_than), ("keep_runs", keep_runs)):
-            if value is not None and not value >= 0:
-                raise ValueError(f"{name} must not be negative, not {value}")
+        check_seconds("older_than", older_than)
+        check_count("keep_runs", keep_runs)
         gone: Counter[str] = Counter()
         told = await self.writer.read(lambda: self._answered("prune", request_id))
         if told is not None:

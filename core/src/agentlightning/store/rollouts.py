@@ -16,6 +16,7 @@ from sqlalchemy import bindparam, func, select, text, update
 
 from agentlightning.store import codec, schema
 from agentlightning.store.base import Conflict, NotFound
+from agentlightning.store.bounds import check_count, check_seconds
 from agentlightning.store.db import chunks, inserting, sql
 from agentlightning.store.defaults import Defaults, Pin, check_config
 from agentlightning.store.ids import growing
@@ -110,6 +111,8 @@ def check(rollout: Rollout) -> None:
     if rollout.mode not in ("train", "val", "test"):
         raise ValueError(f"mode must be train, val or test, not {rollout.mode!r}")
     check_config(rollout.config)
+    check_count("sample", rollout.sample)
+    check_count("resources_version", rollout.resources_version, 1)
     if rollout.seed is not None and not -(1 << 63) <= rollout.seed < 1 << 63:
         raise ValueError(f"seed must fit 64 bits, not {rollout.seed}")
 
@@ -303,6 +306,7 @@ class Rollouts(Defaults):
         self, rollout_ids: Sequence[str], timeout: float | None = None
     ) -> list[Rollout]:
         """Wait until all have ended, or ``timeout`` seconds; the ended ones, in the order asked for."""
+        check_seconds("timeout", timeout)
         return await self.writer.on_owner(lambda: self._await_ends(list(rollout_ids), timeout))
 
     def _watch_waiting(self) -> None:

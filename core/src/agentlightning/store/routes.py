@@ -199,12 +199,12 @@ ERRORS: Final[tuple[tuple[type[Exception], int], ...]] = (
     (Conflict, 409),
     (NotFound, 404),
     (StoreError, 503),
-    (msgspec.ValidationError, 422),
+    (msgspec.ValidationError, 400),
     (msgspec.DecodeError, 400),
-    (ValueError, 422),
-    (TypeError, 422),
-    (OverflowError, 422),
-    (RecursionError, 422),
+    (ValueError, 400),
+    (TypeError, 400),
+    (OverflowError, 400),
+    (RecursionError, 400),
 )
 """Error types and their HTTP status, the narrower first."""
 

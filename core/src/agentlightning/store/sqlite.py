@@ -80,6 +80,7 @@ class SQLiteStore(
         self.clock = clock or Anchored()
         self.opened = self.clock()
         self._marks = deque()
+        self._take_over()
 
     def __repr__(self) -> str:
         return f"SQLiteStore({str(self.db.path or ':memory:')!r})"

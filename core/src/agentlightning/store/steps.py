@@ -14,6 +14,7 @@ from sqlalchemy.dialects.sqlite import insert
 
 from agentlightning.store import codec, schema
 from agentlightning.store.base import Conflict, NotFound
+from agentlightning.store.bounds import check_count
 from agentlightning.store.core import Core
 from agentlightning.store.db import inserting, sql
 from agentlightning.store.pages import check_limit
@@ -59,6 +60,7 @@ class Steps(Core):
         """Store the report of a step with the seals of what it trained, and its link in the run's chain."""
         if link is not None and link.run_id != report.run_id:
             raise ValueError(f"the link is of run {link.run_id}, the step of run {report.run_id}")
+        check_count("step", report.step)
         rows = [_row(report, seal) for seal in seals]
         if len({seal.rollout_id for seal in seals}) < len(seals):
             raise ValueError(f"seals: step {report.step} seals a rollout twice")

@@ -8,15 +8,33 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from sqlalchemy import bindparam, func, or_, text, update
+
+from agentlightning.store import schema
 from agentlightning.store.attempts import Attempts
 from agentlightning.store.base import StoreError
+from agentlightning.store.db import sql
 from agentlightning.types import RolloutConfig
 
+_a = schema.attempts
 _log = logging.getLogger(__name__)
 _LEAST = 0.05
 """Seconds between two looks, however many attempts are due."""
 _AGAIN = 5.0
 """Seconds after a look that failed."""
+
+
+_AHEAD = sql(
+    update(_a)
+    .where(
+        text("attempts." + schema.HELD),
+        or_(_a.c.start_time > bindparam("opened"), _a.c.last_heartbeat_time > bindparam("opened")),
+    )
+    .values(
+        start_time=func.min(_a.c.start_time, bindparam("opened")),
+        last_heartbeat_time=func.min(_a.c.last_heartbeat_time, bindparam("opened")),
+    )
+)
 
 
 class Watchdog(Attempts):
@@ -25,6 +43,12 @@ class Watchdog(Attempts):
     _timer: asyncio.TimerHandle | None = None
     _timer_loop: asyncio.AbstractEventLoop | None = None
     _expiring: asyncio.Task[None] | None = None
+
+    def _take_over(self) -> None:
+        """The file is open. Times of live attempts that lie ahead of now are now: the clock was set back
+        meanwhile, and they would lengthen limits once it has reached them again.
+        """
+        self.db.execute(_AHEAD, opened=self.opened)
 
     def _watch(self, config: RolloutConfig, now: float) -> None:
         limits = [s for s in (config.unresponsive_seconds, config.timeout_seconds) if s is not None]

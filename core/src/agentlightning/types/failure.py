@@ -17,7 +17,12 @@ from typing import Any
 import msgspec
 
 from agentlightning.types.base import Dumps
-from agentlightning.types.work import RolloutConfig
+from agentlightning.types.work import (
+    ATTEMPTS as ATTEMPTS,
+    RETRIED,
+    UNRESPONSIVE_SECONDS,
+    RolloutConfig,
+)
 
 KINDS: Mapping[str, str] = MappingProxyType(
     {
@@ -61,16 +66,12 @@ class Action(Dumps, msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fi
 FailureTable = Mapping[str, Action]
 """Kind → action. A kind that is absent is left out of training."""
 
-DEFAULT: FailureTable = MappingProxyType(
-    {kind: Action(retry=True) for kind in ("unresponsive", "model-5xx", "cancelled", "bad-record")}
-)
+DEFAULT: FailureTable = MappingProxyType({kind: Action(retry=True) for kind in RETRIED})
 """What is nobody's fault in the agent is tried again; then, like everything else, left out."""
 OUTAGES = frozenset({"unresponsive", "cancelled", "model-5xx"})
 """Kinds that say nothing of what the policy sampled: something else broke, and the next attempt repeats this
 one, seed for seed. After any other failure it samples anew, since the same answers would fail again.
 """
-ATTEMPTS = 3
-"""Attempts of a rollout whose failures are all of kinds that are tried again."""
 
 
 def kind_of(reason: str | None) -> str | None:
@@ -126,11 +127,13 @@ def rollout_config(
     table: FailureTable,
     *,
     timeout: float | None = None,
-    unresponsive: float | None = 30.0,
+    unresponsive: float | None = UNRESPONSIVE_SECONDS,
     attempts: int = ATTEMPTS,
+    emitted_overrides_returned: bool = False,
 ) -> RolloutConfig:
     """How rollouts are tried under ``table``. ``timeout``: seconds of an attempt; ``unresponsive``: seconds
-    of silence after which a worker is taken for dead; ``attempts``: at most, the first included.
+    of silence after which a worker is taken for dead; ``attempts``: at most, the first included;
+    ``emitted_overrides_returned``: whether a reward that an agent emits counts more than the one it returns.
     """
     kinds = sorted(kind for kind, action in table.items() if action.retry)
     return RolloutConfig(
@@ -138,4 +141,5 @@ def rollout_config(
         unresponsive_seconds=unresponsive,
         max_attempts=attempts if kinds else 1,
         retry_on=kinds,
+        emitted_overrides_returned=emitted_overrides_returned,
     )
