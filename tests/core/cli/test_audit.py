@@ -163,9 +163,10 @@ def test_explain(agl: Agl, folder: Path) -> None:
     shown = one_line(out)
     for expected in (
         "step 0, built for policy version 0: as it was trained",
-        "token 0 of 2 in the response, id 6",
+        "token 1st of 2 in the response (:0), id 6",
         "logprob then -0.500000, by policy version 0",
-        "weight × advantage = 0.0441941: made likelier",
+        "policy gradient weight × advantage = 0.0441941 at ratio 1: makes it likelier clip does not act",
+        "in sum made likelier",
         "baseline 0.5 by group over",
         "ro-0-0 1 ← this one ro-0-1 0",
         "advantage 0.707106 = (1 − 0.5) / 0.707108 (std + 1e-6)",

@@ -95,3 +95,11 @@ def test_other_losses_and_a_critic() -> None:
     assert "its call" in found(GRPO(objective="sequence"))["policy gradient"].text
     assert found(PPO())["policy gradient"].size is None and "which way" in said(PPO())
     assert "under the policy shown" not in found(GRPO(objective="sequence", epochs=2), now=-0.9)["clip"].text
+
+
+def test_a_gap_between_engine_and_trainer_is_said_and_may_clip() -> None:
+    assert found(GRPO(), gap=1e-5)["clip"].size == 0.0
+    assert "at most 1e-05" in found(GRPO(), gap=1e-5)["clip"].text
+    wide = found(GRPO(), gap=0.5)["clip"]
+    assert wide.size is None and "engine and trainer differ by up to 0.5" in wide.text
+    assert "unless the clip zeroed it" in said(GRPO(), gap=0.5)

@@ -13,7 +13,14 @@ from agentlightning.credit.trainable import version_of
 from agentlightning.specs import Inspector
 from agentlightning.types import Call, UsageError
 
-RECORDED = ("optimizer_steps", "steps_skipped", "clip_fraction", "entropy", "kl_reference")
+RECORDED = (
+    "optimizer_steps",
+    "steps_skipped",
+    "clip_fraction",
+    "entropy",
+    "kl_reference",
+    "logprob_gap_max",
+)
 """Metrics of a step that say what its update did to tokens like this one."""
 
 
@@ -68,6 +75,7 @@ async def _pulled(run: Run, stand: Standing, call: Call, token: dict[str, Any]) 
     """Everything that pulls at a token, and what was recorded of the step's update."""
     if not token["mask"]:
         return {"pulls": [], "pulled": None, "recorded": {}}
+    recorded = await _recorded(run, stand, call.policy)
     at = Token(
         advantage=token["advantage"],
         weight=token["weight"],
@@ -75,9 +83,9 @@ async def _pulled(run: Run, stand: Standing, call: Call, token: dict[str, Any]) 
         version=-1 if call.policy_version is None else call.policy_version,
         trained=version_of(stand.versions, call.policy),
         now=token["logprob_now"],
+        gap=recorded.get("logprob_gap_max"),
     )
     found = pulls(run.recipe, at)
-    recorded = await _recorded(run, stand, call.policy)
     untouched = recorded.get("steps_skipped") and not recorded.get("optimizer_steps")
     said = (
         "the step's update was left out: its loss or gradient was not finite" if untouched else in_sum(found)

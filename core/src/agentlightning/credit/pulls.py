@@ -32,6 +32,8 @@ class Token(NamedTuple):
     """Version that the step began with."""
     now: float | None = None
     """Its logprob under the policy that is shown."""
+    gap: float | None = None
+    """Largest difference between engine and trainer in any logprob of the step, where it was measured."""
 
     @property
     def fresh(self) -> bool:
@@ -132,14 +134,30 @@ def _clip(recipe: Recipe, token: Token, corrected: bool) -> Pull:
         )
     steps = recipe.epochs * recipe.minibatches
     if steps == 1:
-        why = "one optimizer step, from the weights its ratio is taken against"
-        return Pull("clip", 0.0, f"does not act: {why}, so its ratio is 1")
+        return _unmoved(recipe, token, sides)
     first = (
         f"ratio 1 in the first of {steps} optimizer steps"
         if recipe.minibatches == 1
         else f"{steps} optimizer steps, ratio 1 only in the very first"
     )
     return Pull("clip", None, f"{sides}. {first}; its later ratios {UNKNOWN}{_shown(recipe, token)}")
+
+
+def _unmoved(recipe: Recipe, token: Token, sides: str) -> Pull:
+    """The clip where weights have not moved since the ratio's anchor: it could act only by a gap between
+    engine and trainer.
+    """
+    why = "one optimizer step, from the weights its ratio is taken against"
+    down = -math.log1p(-recipe.clip_low) if recipe.clip_low < 1 else math.inf
+    if token.gap is not None and token.gap >= min(math.log1p(recipe.clip_high), down):
+        return Pull(
+            "clip",
+            None,
+            f"{sides}. {why[0].upper()}{why[1:]}, but engine and trainer differ by up to {token.gap:.2g} in "
+            f"logprob; its ratio {UNKNOWN}",
+        )
+    near = "" if token.gap is None else f" (engine and trainer differ by at most {token.gap:.2g} in logprob)"
+    return Pull("clip", 0.0, f"does not act: {why}, so its ratio is 1{near}")
 
 
 def _sides(recipe: Recipe, token: Token) -> str:
