@@ -62,6 +62,17 @@ def test_a_call_that_had_not_ended_does_not_get_it() -> None:
     assert rewards(TracerTraceToTriplet(), call(1, [1]), slow, reward(0.1, 3)) == [0.1, None]
 
 
+def test_of_rewards_of_one_call_the_one_that_the_store_took_last_counts() -> None:
+    """Whatever their clocks say; and what the agent returned counts more than what it emitted."""
+    named = {semconv.REWARD_CALL: "c1"}
+    one = call(1, [1], agl__call_id="c1")
+    in_2096, later = reward(9.0, 4e9, **named), reward(0.5, 3, **named)
+    in_2096.sequence_id, later.sequence_id = 2, 3
+    assert rewards(TracerTraceToTriplet(), one, later, in_2096) == [0.5]
+    in_2096.returned = True
+    assert rewards(TracerTraceToTriplet(), one, later, in_2096) == [9.0]
+
+
 def test_siblings_share_a_parent() -> None:
     spans = call(1, [1], "a"), call(2, [2], "b"), reward(0.1, 3, "a")
     assert rewards(TracerTraceToTriplet(reward_match="FIRST_SIBLING"), *spans) == [0.1, None]

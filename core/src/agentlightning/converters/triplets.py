@@ -17,6 +17,7 @@ from agentlightning.capture.rewards import find_reward_spans, get_reward_value
 from agentlightning.converters.base import CALL_ID, Ancestry, Converter, computes_reward, one_each
 from agentlightning.store import codec
 from agentlightning.types import Span, Tags, Triplet, UsageError
+from agentlightning.types.rewards import by_authority
 
 _METADATA = {
     "response_id": semconv.RESPONSE_ID,
@@ -70,7 +71,8 @@ class TracerTraceToTriplet(Converter[list[Triplet]]):
         """The triplets of one attempt's spans."""
         tree = Ancestry(spans)
         calls = self._once([s for s in sorted(spans, key=self._place) if self._wanted(s, tree)])
-        rewards = self._rewards(calls, sorted(find_reward_spans(spans), key=self._place), tree)
+        emitted = sorted(find_reward_spans(spans), key=lambda span: span.sequence_id)
+        rewards = self._rewards(calls, by_authority(emitted), tree)
         found = [_triplet(call, rewards.get(index), tree) for index, call in enumerate(calls)]
         return [t for t in found if t.response_ids or not self.skip_empty]
 
@@ -93,7 +95,9 @@ class TracerTraceToTriplet(Converter[list[Triplet]]):
         return one_each(calls) if self.dedup else calls
 
     def _rewards(self, calls: list[Span], rewards: list[Span], tree: Ancestry) -> dict[int, float]:
-        """Index of a call → its reward: of those that name their call first, then of the others."""
+        """Index of a call → its reward: of those that name their call first, then of the others. ``rewards``
+        are in the order of the store, which decides; clocks only say which calls came before one.
+        """
         found: dict[int, float] = {}
         unnamed: list[Span] = []
         for reward in rewards:
