@@ -14,11 +14,15 @@ from agentlightning.recipes import GRPO
 from agentlightning.store import SQLiteStore
 from agentlightning.store.codec import pack_span, unpack_span
 from agentlightning.types import AttemptStatus, Call, Recipe, Rollout, RolloutConfig, Span, StepReport
-from agentlightning.types.failure import read_table
+from agentlightning.types.failure import TRACEBACK, read_table
 
 RUN = "20260102-030405-agent-s1"
 REWARDS = {0: [1.0, 0.0, 1.0, 0.0], 1: [0.0, 0.0, 1.0, None]}
 """Step → final reward of each rollout (two groups of two); ``None``: its agent raised."""
+
+
+RAISED = "/home/me/agent.py:12 in use_tool: `server.call(request)`"
+"""Where the agent of a failed rollout raised."""
 
 
 def plugins(*extra: Any) -> Plugins:
@@ -139,7 +143,8 @@ async def add_rollout(
         status = AttemptStatus.FAILED if reward is None else AttemptStatus.SUCCEEDED
         reason = "agent-raised: RuntimeError: the tool server is gone" if reward is None else None
         spans = spans_of(rollout_id, attempt, version, reward)
-        await store.update_attempt(rollout_id, attempt, status, reason=reason, spans=spans)
+        told = None if reason is None else {TRACEBACK: f"{RAISED}\nTraceback (most recent call last): …"}
+        await store.update_attempt(rollout_id, attempt, status, reason=reason, spans=spans, metadata=told)
     return rollout_id
 
 

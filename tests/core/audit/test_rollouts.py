@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from core.audit.runs import RUN, make_run, plugins
+from core.audit.runs import RAISED, RUN, make_run, plugins
 
 from agentlightning.audit.rollouts import BadFilter, Page, list_rollouts, reward_filter
 from agentlightning.audit.run import open_run
@@ -44,6 +44,7 @@ async def test_filters(tmp_path: Path) -> None:
     assert names(await listed(folder, failed=True)) == ["ro-1-0"]
     (failed,) = (await listed(folder, failed=True)).lines
     assert failed.reward is None and failed.reason == "agent-raised: RuntimeError: the tool server is gone"
+    assert failed.raised_at == RAISED
     assert names(await listed(folder, reward="<0.5")) == ["ro-0-0", "ro-1-1"]
     assert names(await listed(folder, reward="none")) == ["ro-1-0"]
     assert names(await listed(folder, reward="1", mode="train")) == ["ro-0-1"]

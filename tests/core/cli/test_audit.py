@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from core.audit.runs import RUN, calls_of, edit_reward, make_run
+from core.audit.runs import RAISED, RUN, calls_of, edit_reward, make_run
 
 from agentlightning import cli, semconv
 from agentlightning.store import SQLiteStore
@@ -151,6 +151,7 @@ def test_trace(agl: Agl, folder: Path) -> None:
     assert "policy v0  2 → 2 tokens  exact" in shown
     failed = agl("trace", "ro-1-3", "--all")[1]
     assert "failed" in failed and "agent-raised: RuntimeError: the tool server is gone" in failed
+    assert f"{RAISED}\nTraceback (most recent call last): …" in failed
     (attempt,) = json.loads(agl("trace", "ro-0-0", "--json")[1])["attempts"]
     assert [c["kind"] for c in attempt["roots"][0]["children"]] == ["call", "tool", "call"]
 

@@ -15,7 +15,10 @@ import pytest
 from typer.testing import CliRunner
 
 from agentlightning import cli
+from agentlightning.algorithms.barren import NothingTrained
+from agentlightning.algorithms.evaluate import NothingRewarded
 from agentlightning.store import SQLiteStore
+from agentlightning.types import UsageError
 
 CONFIG = Path(__file__).parents[3] / "examples" / "calc_x" / "cpu.yaml"
 AGL = [sys.executable, "-c", "from _agl_main import main; main()"]
@@ -256,3 +259,46 @@ async def test_store_serves_until_sigterm(tmp_path: Path) -> None:
     finally:
         process.kill()
         process.communicate()
+
+
+class _Trained:
+    """A trainer whose run ends as it is told."""
+
+    def __init__(self, end: dict[str, Any] | Exception) -> None:
+        self.end = end
+
+    def fit(self, *_: Any) -> dict[str, Any]:
+        if isinstance(self.end, Exception):
+            raise self.end
+        return self.end
+
+
+@pytest.mark.parametrize(
+    ("end", "status"),
+    [
+        ({"run_id": "r", "learned": True}, 0),
+        ({"run_id": "r", "learned": False}, 3),
+        ({"run_id": "r", "learned": None}, 0),  # no steps were asked for
+        (NothingRewarded("evaluation 'before': none of 4 rollouts got a reward"), 3),
+        (NothingTrained("3 steps in a row trained not one call"), 3),
+        (UsageError("no policy"), 2),
+    ],
+)
+def test_a_run_that_learned_nothing_has_a_status_of_its_own(
+    end: dict[str, Any] | Exception,
+    status: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from agentlightning.cli import run
+
+    monkeypatch.setattr(run, "trainer_from", lambda *_, **__: (_Trained(end), None, (), ()))
+    monkeypatch.setattr(sys, "argv", ["agl", "train", "-c", str(CONFIG)])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert (ended.value.code or 0) == status
+    out, err = capsys.readouterr()
+    if isinstance(end, Exception):
+        assert err.strip() == f"agl: {end}"
+    else:
+        assert json.loads(out.splitlines()[-1])["run_id"] == "r"

@@ -50,6 +50,14 @@ def test_the_terminal_shows_progress_comparison_and_what_was_counted(tmp_path: P
     assert "\x1b[?25h" in text or not terminal  # the cursor is given back
 
 
+def test_tokens_that_nothing_pulled_at_are_not_called_trained(tmp_path: Path) -> None:
+    out = io.StringIO()
+    tracker = ConsoleTracker(tmp_path, Console(file=out, width=100, color_system=None))
+    totals = {**SUMMARY["totals"], "tokens_trained": 0.0, "tokens_zero_advantage": 30.0}
+    Relay([tracker]).agl_run_finished({"totals": totals})
+    assert "0 tokens trained (30 others had advantage 0)" in out.getvalue()
+
+
 def test_each_steps_reward_is_shown_once_whether_one_policy_is_trained_or_several(tmp_path: Path) -> None:
     for trained in ([], ["a", "b"]):
         tracker = ConsoleTracker(tmp_path, Console(file=io.StringIO(), width=100))

@@ -12,8 +12,9 @@ from typing import NamedTuple
 
 from agentlightning.audit.run import Run
 from agentlightning.credit.rewards import resolve
-from agentlightning.types import Mode, Record, Rollout, RolloutStatus, UsageError
+from agentlightning.types import Attempt, Mode, Record, Rollout, RolloutStatus, UsageError
 from agentlightning.types.base import Model
+from agentlightning.types.failure import TRACEBACK
 
 _PAGE = 100
 """Rollouts whose records are read at once: they hold every token."""
@@ -62,6 +63,8 @@ class Line(Model):
     calls: list[CallLine] = []
     """Those of the latest attempt."""
     reason: str | None = None
+    raised_at: str | None = None
+    """The agent's line that raised; the traceback: ``agl trace``."""
 
 
 class Page(NamedTuple):
@@ -144,7 +147,13 @@ def _line(run_id: str, rollout: Rollout, record: Record) -> Line:
             for call in record.calls
         ],
         reason=rollout.reason or (attempt.reason if attempt else None),
+        raised_at=_raised_at(attempt),
     )
+
+
+def _raised_at(attempt: Attempt | None) -> str | None:
+    told = attempt.metadata.get(TRACEBACK) if attempt else None
+    return told.splitlines()[0] if isinstance(told, str) and told else None
 
 
 def _batch(run_id: str, group: str | None) -> str:

@@ -111,7 +111,9 @@ def table(lines: list[Line], calls: bool = False) -> Table:
         out.add_column(name, justify=side, overflow="fold", no_wrap=name == "rollout")
     for line in lines:
         again = f" (of {line.attempts})" if line.attempts > 1 else ""
-        reason = " ".join((line.reason or "").split())
+        reason = _short(" ".join((line.reason or "").split()))
+        if line.raised_at:
+            reason += f"\nat {line.raised_at}"
         out.add_row(
             Text(line.rollout),
             Text(line.task),
@@ -120,7 +122,7 @@ def table(lines: list[Line], calls: bool = False) -> Table:
             _number(line.reward),
             str(len(line.calls)),
             Text(f"{line.attempt or '–'}{again}"),
-            Text(reason if len(reason) <= _SHORT else f"{reason[: _SHORT - 1]}…"),
+            Text(reason),
         )
         for call in line.calls if calls else ():
             said = f"{call.tokens} tokens" if call.status == "ok" else call.status
@@ -128,6 +130,10 @@ def table(lines: list[Line], calls: bool = False) -> Table:
                 "", Text(f"  {call.agent}"), "", Text(said), _number(call.reward), "", Text(call.call)
             )
     return out
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _SHORT else f"{text[: _SHORT - 1]}…"
 
 
 def _number(value: float | None) -> str:
