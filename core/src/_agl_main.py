@@ -18,8 +18,12 @@ def main() -> None:
     if found is not None:
         sys.exit(_refusal(found.message()))
     from agentlightning.cli import main as start
+    from agentlightning.cli.interrupts import end_without_strays
 
-    start()
+    try:
+        start()
+    finally:
+        end_without_strays()
 
 
 def _refusal(message: str) -> int:

@@ -44,11 +44,19 @@ def sigterm_like_ctrl_c() -> Iterator[threading.Event]:
         signal.signal(signal.SIGTERM, before)
 
 
-def end_without_strays(code: int) -> None:
-    """Of a command that was told to end: let the process end with ``code`` although agents have left threads
-    behind that Python would wait for.
-    """
-    threading.Thread(target=_end, args=(code,), name="agl-end", daemon=True).start()
+_told: list[int] = []
+"""The exit status of a command that was told to end."""
+
+
+def told_to_end(code: int) -> None:
+    """Note that this command ends with ``code`` because it was told to."""
+    _told.append(code)
+
+
+def end_without_strays() -> None:
+    """At a process's end: if it was told to end, do not wait for threads that agents have left behind."""
+    if _told:
+        threading.Thread(target=_end, args=(_told[-1],), name="agl-end", daemon=True).start()
 
 
 def _end(code: int) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from agentlightning.cli.interrupts import end_without_strays
+from agentlightning.cli.interrupts import told_to_end
 from agentlightning.types import Model, UsageError
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def register(app: typer.Typer) -> None:
             parent=parent,
         )
         code = asyncio.run(_work(options) if workers == 1 else _supervise(options, workers))
-        end_without_strays(code)
+        told_to_end(code)
         if code:
             raise typer.Exit(code)
 
