@@ -83,6 +83,7 @@ ENDED_RUNS = {
     "an odd choice": (wire_span_with_an_odd_choice, None),
     "an id outside": (supplied(response_ids=[5000]), "bad-record: .*5000, outside the vocabulary of policy"),
     "a prompt outside": (supplied(prompt_ids=[4096]), "bad-record: .*4096, outside the vocabulary"),
+    "too many ids": (supplied(prompt_ids=[1] * 64), "bad-record: .*are 65 tokens; policy 'policy' takes 64"),
     "an unknown policy": (
         supplied(metadata={"policy": "other"}),
         "bad-record: .*'other', which is not served",
@@ -103,7 +104,7 @@ async def test_what_once_ended_a_run_is_that_rollouts_end_and_nobody_elses(tmp_p
         await ask(llm, {})
         return await ENDED_RUNS[task][0](llm) if task in ENDED_RUNS else 1.0
 
-    (tmp_path / "config.json").write_text('{"vocab_size": 4096}')
+    (tmp_path / "config.json").write_text('{"vocab_size": 4096, "max_position_embeddings": 64}')
     line, result = await train(tmp_path, agent, [*ENDED_RUNS, "honest"])
     reasons = line.reasons()
     for name, (_, why) in ENDED_RUNS.items():

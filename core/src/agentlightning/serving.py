@@ -140,7 +140,7 @@ async def serve(
             policy=Path(folder.path), name=name, recipe=recipe, seed=seed, options=merged[name]
         )
         stack.push_async_callback(driver.close)
-        llm = with_vocabulary(await driver.start(), Path(folder.path))
+        llm = with_limits(await driver.start(), Path(folder.path))
         gateway.add_route(_trained(name, llm, driver, policies.named, routes))
         gateway.policy_sampling(
             name, SamplingPolicy(temperature=recipe.temperature, top_p=recipe.top_p, top_k=recipe.top_k)
@@ -149,24 +149,34 @@ async def serve(
         frozen, own = given, {}
         if isinstance(given, PolicyFolder):
             served = await _serve_frozen(name, given, spec, options, stack)
-            frozen, own = with_vocabulary(served, Path(given.path)), {"seeded": True, **routes}
+            frozen, own = with_limits(served, Path(given.path)), {"seeded": True, **routes}
         gateway.add_route(_frozen(name, cast(LLM, frozen), own))
     if not policies.named:
         return drivers.get(POLICY)
     return Together(cast(Mapping[str, PeerDriver], drivers), gateway) if drivers else None
 
 
-def with_vocabulary(llm: LLM, folder: Path) -> LLM:
-    """``llm`` with the size of its vocabulary: what its driver says, else the folder's ``config.json``."""
-    if llm.vocabulary is not None:
-        return llm
+def with_limits(llm: LLM, folder: Path) -> LLM:
+    """``llm`` with the sizes of its vocabulary and context: what its driver says, else the folder's
+    ``config.json``.
+    """
     try:
         config = msgspec.json.decode((folder / "config.json").read_bytes())
-        size = config.get("vocab_size") or config.get("text_config", {}).get("vocab_size")
-    except (OSError, ValueError, AttributeError):  # no folder in Hugging Face layout: nobody has said
+    except (OSError, ValueError):  # no folder in Hugging Face layout: nobody has said
         return llm
-    known = size if type(size) is int and size > 0 else None
-    return msgspec.structs.replace(llm, vocabulary=known)
+    return msgspec.structs.replace(
+        llm,
+        vocabulary=llm.vocabulary or _size(config, "vocab_size"),
+        context=llm.context or _size(config, "max_position_embeddings"),
+    )
+
+
+def _size(config: Any, name: str) -> int | None:
+    """A size of a model's configuration, which may stand in that of its text part."""
+    for part in (config, config.get("text_config")) if isinstance(config, dict) else ():
+        if isinstance(part, dict) and type(size := part.get(name)) is int and size > 0:
+            return int(size)
+    return None
 
 
 async def serve_scripted(
@@ -275,6 +285,7 @@ def _trained(name: str, llm: LLM, driver: Driver, named: bool, routes: Mapping[s
         trainable=True,
         seeded=named,
         vocabulary=llm.vocabulary,
+        context=llm.context,
         version=lambda: driver.version,
         **routes,
     )
@@ -289,6 +300,7 @@ def _frozen(name: str, llm: LLM, own: Mapping[str, Any]) -> Upstream:
         api_key=llm.api_key,
         trainable=False,
         vocabulary=llm.vocabulary,
+        context=llm.context,
         **own,
     )
 

@@ -104,11 +104,13 @@ class Context:
             bundle = dict(self.initial)
             if self.endpoint or name != self.policy:
                 for key, model in (("llm", name), *zip(self.named, self.named, strict=True)):
+                    vocabulary, context = self.gateway.limits(model)
                     bundle[key] = LLM(
                         endpoint=self.gateway.url,
                         model=model,
                         api_key=CONTEXT_KEY,
-                        vocabulary=self.gateway.vocabulary(model),
+                        vocabulary=vocabulary,
+                        context=context,
                     )
             if not bundle:
                 continue

@@ -97,9 +97,12 @@ class Gateway:
         """Serve a policy from an engine (again: from another engine)."""
         self._routes.add(upstream)
 
-    def vocabulary(self, policy: str) -> int | None:
-        """Size of a policy's vocabulary; ``None``: it is not served here, or nobody has said."""
-        return next((route.vocabulary for route in self._routes if route.policy == policy), None)
+    def limits(self, policy: str) -> tuple[int | None, int | None]:
+        """Size of a policy's vocabulary, and of its context; ``None``: it is not served here, or nobody has
+        said.
+        """
+        found = next((route for route in self._routes if route.policy == policy), None)
+        return (found.vocabulary, found.context) if found else (None, None)
 
     def remove_route(self, policy: str) -> None:
         """Serve a policy no longer."""

@@ -51,6 +51,9 @@ class Upstream:
     vocabulary: int | None = None
     """Token ids of the model are 0 to ``vocabulary - 1``, where that is known: an answer with others is
     recorded and never trained."""
+    context: int | None = None
+    """Tokens of prompt and answer together that the model takes, where that is known: longer transitions of
+    an agent's own are refused. What the engine takes of a call is ``window``."""
     window: int | None = field(default=None, init=False)
     """Tokens of prompt and answer together, as far as known."""
     counts: bool | None = field(default=None, init=False)

@@ -84,22 +84,16 @@ class Taken:
         return call
 
     def _check_policy(self, policy: str, triplet: Triplet, where: str) -> None:
-        """The policy must be one that the attempt can have spoken to, and have all of the ids."""
-        models = {r.model: r.vocabulary for r in self.resources.values() if isinstance(r, LLM)}
+        """The policy must be one that the attempt can have spoken to, and take all of the ids."""
+        models = {r.model: r for r in self.resources.values() if isinstance(r, LLM)}
         served = {*models, *self.policies.values(), *(call.policy for call in self.recorded)}
         if models and policy not in served:
             raise BadRecord(
                 f"{where}: metadata['policy'] is {shown(policy)}, which is not served here: one of "
                 f"{', '.join(sorted(served))}, or leave it out"
             )
-        size = models.get(policy)
-        for field in ("prompt_ids", "response_ids"):
-            largest = max(getattr(triplet, field), default=0)
-            if size is not None and largest >= size:
-                raise BadRecord(
-                    f"{where}: {field} holds {largest}, outside the vocabulary of policy {policy!r}, whose "
-                    f"token ids are 0 to {size - 1}"
-                )
+        if (model := models.get(policy)) is not None:
+            _check_ids(triplet, model, where)
 
     def _policy(self, triplet: Triplet) -> str:
         """The policy of a transition that names none: its agent's, else the one that all recorded calls went
@@ -171,6 +165,23 @@ async def take(store: Store, lease: AttemptedRollout, triplets: Sequence[Triplet
     if taken.calls:
         await store.add_calls(taken.calls, fence=lease.attempt.fence)
     return taken
+
+
+def _check_ids(triplet: Triplet, model: LLM, where: str) -> None:
+    """The ids must be of the model's vocabulary, and no more than its context holds."""
+    for field in ("prompt_ids", "response_ids"):
+        largest = max(getattr(triplet, field), default=0)
+        if model.vocabulary is not None and largest >= model.vocabulary:
+            raise BadRecord(
+                f"{where}: {field} holds {largest}, outside the vocabulary of policy {model.model!r}, whose "
+                f"token ids are 0 to {model.vocabulary - 1}"
+            )
+    length = len(triplet.prompt_ids) + len(triplet.response_ids)
+    if model.context is not None and length > model.context:
+        raise BadRecord(
+            f"{where}: prompt_ids and response_ids are {length} tokens; policy {model.model!r} takes "
+            f"{model.context}"
+        )
 
 
 def _difference(triplet: Triplet, call: Call) -> str:

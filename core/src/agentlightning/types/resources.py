@@ -19,6 +19,8 @@ class LLM(Model, tag="llm", tag_field="resource_type"):
     an attempt at one of them all; an agent knows one address."""
     vocabulary: int | None = None
     """Size of the model's vocabulary, where it is known: its token ids are 0 to ``vocabulary - 1``."""
+    context: int | None = None
+    """Tokens of prompt and answer together that the model takes, where it is known."""
 
     def get_base_url(self, rollout_id: str | None = None, attempt_id: str | None = None) -> str:
         """The URL for an OpenAI client. The attempt travels in the key, not in the URL."""
