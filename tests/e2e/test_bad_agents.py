@@ -155,7 +155,7 @@ async def test_folder_and_environment_of_the_process_may_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "AGL_SECRET"):
-        monkeypatch.setenv(name, "")  # so that it is put back
+        monkeypatch.setenv(name, "y" * 32)  # so that it is put back
     monkeypatch.chdir(tmp_path)
     line, _ = await run(Path("runs"), ["changes folder and environment"], steps=2)
     assert os.getcwd() == "/" and [r.rollout.status for r in line.records] == [RolloutStatus.SUCCEEDED] * 2
