@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 from core.credit.builders import PATIENT, make_record, one_call, worlds
-from hypothesis import given, strategies as st
+from hypothesis import example, given, strategies as st
 
 from agentlightning.credit import assign, rows_digest
 from agentlightning.credit.baselines import EPSILON, Advantages, advantages
@@ -192,6 +192,7 @@ def test_no_other_group_is_zero_and_those_that_are_are_counted(rollouts, baselin
 
 
 @PATIENT
+@example([[0.0, 1.0], [0.0, 0.0], [0.0], [0.0], [0.0], [0.0]], "rloo", TURNS)
 @given(PER_CALL, st.sampled_from(["group", "rloo", "batch"]), st.sampled_from([["group"], TURNS]))
 def test_bounded_credits_have_bounded_advantages(rollouts, baseline, group_by):
     values, _ = found(rollouts, baseline=baseline, group_by=group_by)
