@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import io
 import threading
 
@@ -344,3 +345,21 @@ def test_the_command_says_so_before_it_loads_a_policy(capsys, monkeypatch, tmp_p
     monkeypatch.setenv("AGL_LOCAL_TOKEN", "")
     assert main(["--policy", missing]) == 1
     assert "AGL_LOCAL_TOKEN is empty" in capsys.readouterr().err
+
+
+async def test_bodies_within_bounds(client):
+    """The same bounds as the gateway's: a 4xx, and the engine goes on."""
+    named = {"Host": "localhost", **JSON}
+    deep = b'{"messages": ' + b"[" * 200 + b"]" * 200 + b"}"
+    endless = b'{"messages": ' + b"[" * 200_000
+    for body, headers, status in (
+        (deep, named, 400),
+        (endless, named, 400),
+        (b"{}", {**named, "Content-Encoding": "gzip"}, 400),
+        (b"{}", {**named, "Content-Encoding": "br"}, 415),
+        (b"zz\r\n", {**named, "Transfer-Encoding": "chunked", "Content-Length": ""}, 400),
+    ):
+        said = await send(client.address, request("POST", CHAT, headers, body))
+        assert said.status == status, said
+    packed = {**named, "Content-Encoding": "gzip"}
+    assert (await send(client.address, request("POST", CHAT, packed, gzip.compress(ASK)))).status == 200

@@ -7,7 +7,7 @@ fidelity verdict to say; what cannot be read at all becomes a call with status `
 from __future__ import annotations
 
 import time
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import msgspec
 from aiohttp import web
@@ -27,6 +27,7 @@ from agentlightning.gateway.stream import Assembler
 from agentlightning.types import Call, Tags
 
 Api = Literal["chat", "completions"]
+Said = TypeVar("Said", bound=Answer)
 OUTSIDE_VOCABULARY = "outside-vocabulary"
 """Why a call with token ids that the policy does not have is not trained."""
 _SHAPE = (AttributeError, KeyError, TypeError)
@@ -128,7 +129,7 @@ class Exchange(msgspec.Struct, kw_only=True):
         )
 
 
-def checked(exchange: Exchange, answer: Answer) -> Answer:
+def checked(exchange: Exchange, answer: Said) -> Said:
     """An answer, or a part of one, that this request can have got; else :class:`BadAnswer`."""
     check_choices(answer, exchange.choices)
     served = exchange.route.serving()

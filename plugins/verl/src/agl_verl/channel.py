@@ -18,6 +18,8 @@ from urllib.parse import urlsplit
 
 from aiohttp import web
 
+from agentlightning.webserver import runner as runner_of
+
 ADDRESS, SECRET = "AGL_VERL_CHANNEL", "AGL_VERL_SECRET"
 """Variables by which the child, and the workers that Ray starts for it, find the channel."""
 
@@ -36,7 +38,7 @@ class ChannelServer:
         """Serve; returns the address."""
         app = web.Application(client_max_size=64 * 2**20)
         app.router.add_post("/{what}", self._serve)
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.5)
+        self._runner = runner_of(app, shutdown_timeout=0.5)
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", 0).start()
         return f"http://127.0.0.1:{self._runner.addresses[0][1]}"
@@ -49,7 +51,7 @@ class ChannelServer:
 
     async def _serve(self, request: web.Request) -> web.Response:
         given = request.headers.get("Authorization", "")
-        if not hmac.compare_digest(given.encode(), f"Bearer {self._secret}".encode()):
+        if not hmac.compare_digest(given.encode(errors="replace"), f"Bearer {self._secret}".encode()):
             return web.json_response({"error": "not the channel's secret"}, status=403)
         handler = self._handlers.get(request.match_info["what"])
         if handler is None:
