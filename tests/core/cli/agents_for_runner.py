@@ -20,7 +20,10 @@ async def solve(task: Any) -> float:
         await asyncio.Event().wait()
     if task == "die":
         os.kill(os.getpid(), signal.SIGKILL)
-    return float(task)
+    if isinstance(task, dict) and not os.path.exists(task["marker"]):  # kill -9, the first time
+        with open(task["marker"], "x"):
+            os.kill(os.getpid(), signal.SIGKILL)
+    return float(task["reward"] if isinstance(task, dict) else task)
 
 
 async def ask(task: Any, llm: LLM) -> float:

@@ -263,6 +263,18 @@ async def test_workers_that_die_are_replaced_and_end_together(served: server.Ser
     assert "2 workers" in process.said and "1 restarted" in process.said
 
 
+async def test_what_a_killed_worker_ran_is_run_by_another(served: server.Served, tmp_path: Path) -> None:
+    """Without being asked for: of the configuration only the silence is shorter than it is by default."""
+    task = {"marker": str(tmp_path / "killed"), "reward": 0.5}
+    async with runner("--store", served.url, "--workers", "2", "--concurrency", "1") as process:
+        [done] = await finish(served.store, [task], config=RolloutConfig(unresponsive_seconds=1.0))
+        assert await process.end(signal.SIGTERM) == 0
+    assert (done.status, done.attempts) == (RolloutStatus.SUCCEEDED, 2)
+    first, second = await served.store.query_attempts(done.rollout_id)
+    assert (first.status, second.status) == ("unresponsive", "succeeded")
+    assert Path(task["marker"]).exists()
+
+
 async def test_workers_share_a_mistake(served: server.Served) -> None:
     async with runner("--store", served.url, "--workers", "2", agent="nobody") as process:
         assert await process.end() == 2
