@@ -14,6 +14,7 @@ from typing import Any
 
 import httpx
 import pytest
+from core.runner.across import Event
 from e2e.bad import Line
 from openai import AsyncOpenAI
 
@@ -41,7 +42,7 @@ class Play:
         self.line, self.act = line, act
         self.ended: dict[int, list[str]] = defaultdict(list)
         self.versions: dict[int, set[int]] = defaultdict(set)
-        self.changed = asyncio.Event()
+        self.changed = Event()
 
     async def run(self, task: int, llm: LLM, rollout: Rollout) -> float:
         step = step_of(rollout)

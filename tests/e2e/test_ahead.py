@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from core.runner.across import Event
 from e2e.bad import Line
 from e2e.playing import SIZE, TASKS, Broke, Play, break_off, equal, line, plan, recipe, step_of
 
@@ -70,7 +71,7 @@ async def test_a_run_with_fresh_and_stale_tokens_says_their_mean_age(tmp_path: P
     """Half of step 1 is rolled out during the update before it, half after."""
     async with ScriptedModelServer() as server:
         made = line(server, tmp_path, 1, steps=2)
-        updated = asyncio.Event()
+        updated = Event()
 
         async def act(step: int, rollout: Rollout) -> float:
             if step == 1 and rollout.sample == 1 and made.driver.version == 0:
@@ -251,11 +252,11 @@ async def test_a_quorum_counts_from_when_its_step_is_waited_for(tmp_path: Path) 
     async with ScriptedModelServer() as server:
         made = line(server, tmp_path, 1, steps=3, quorum={"k": 1, "deadline": 0.05})
 
-        slow = asyncio.Semaphore(0)
+        slow, home = asyncio.Semaphore(0), asyncio.get_running_loop()
 
         async def act(step: int, rollout: Rollout) -> float:
             if step == 1 and rollout.sample == 1:
-                slow.release()
+                home.call_soon_threadsafe(slow.release)
                 await asyncio.Event().wait()
             return float(rollout.sample)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from core.runner.across import Event
 from openai import AsyncOpenAI
 
 import agentlightning as agl
@@ -146,7 +147,7 @@ async def test_no_key_reaches_the_disk(tmp_path: Path) -> None:
 async def test_a_run_that_fails_does_not_wait_for_hung_agents(
     tmp_path: Path, ends: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    started = asyncio.Event()
+    started = Event()
 
     async def hung(task: dict[str, Any]) -> float:
         started.set()

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
+from core.runner.across import Event
 
 from agentlightning.algorithms.batching import group_rollouts
 from agentlightning.algorithms.quorum import BadQuorum, Gathered, Quorum, gather, read_quorum
@@ -35,7 +36,8 @@ class Agent:
     """Does what each sample of its task says: a number is returned, ``fail`` raises, ``hang`` waits."""
 
     def __init__(self) -> None:
-        self.release = asyncio.Event()
+        self.release = Event()
+        self.home = asyncio.get_running_loop()
         self.stopped: asyncio.Queue[int] = asyncio.Queue()
 
     async def run(self, task: list[Any], rollout: Rollout) -> float:
@@ -46,7 +48,7 @@ class Agent:
             try:
                 await self.release.wait()
             except asyncio.CancelledError:
-                self.stopped.put_nowait(rollout.sample)
+                self.home.call_soon_threadsafe(self.stopped.put_nowait, rollout.sample)
                 raise
             return 1.0
         return float(what)

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from core.runner.across import Event
 
 from agentlightning import emit_annotation, emit_reward
 from agentlightning.agents import LitAgent
@@ -198,7 +199,7 @@ async def test_retry_after_failure_when_the_condition_allows(store: Store) -> No
 
 
 async def test_stop_finishes_what_runs(store: Store) -> None:
-    started, go = asyncio.Event(), asyncio.Event()
+    started, go = Event(), Event()
 
     async def agent(task: int) -> float:
         started.set()
@@ -285,7 +286,7 @@ async def test_the_limit_holds_for_an_agent_that_swallows_cancellation(
     from agentlightning.runner import execution as module
 
     monkeypatch.setattr(module, "GRACE", 0.02)
-    release = asyncio.Event()
+    release = Event()
 
     async def agent(task: int) -> float:
         while not release.is_set():
@@ -394,7 +395,7 @@ async def test_no_lease_is_lost_when_serving_ends(tmp_path: Path, place: str, ho
 
 
 async def test_serving_that_ends_stops_late_rollouts_after_a_while(store: Store) -> None:
-    started = asyncio.Event()
+    started = Event()
 
     async def agent(task: int) -> float:
         started.set()
