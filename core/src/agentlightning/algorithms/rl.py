@@ -7,6 +7,7 @@ rows, and when the policy is evaluated. The driver owns the loop and the gradien
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -254,7 +255,7 @@ class RLJob:
         if self.rl.refill:
             found |= self._refilled(batch, groups)
         batch.metrics.update(found)
-        self._kept(step, batch, records)
+        await self._kept(step, batch, records)
         return batch
 
     async def _waited(self, groups: Groups) -> tuple[Gathered, list[Record]]:
@@ -285,13 +286,13 @@ class RLJob:
             "refill/short": float(max(0, size - spread)),
         }
 
-    def _kept(self, step: int, batch: Batch, records: list[Record]) -> None:
+    async def _kept(self, step: int, batch: Batch, records: list[Record]) -> None:
         """Take note of a step that was collected, and tell hooks."""
         self.totals.collected(batch.metrics)
-        self._seals = {
-            name: seal(mine, records, run_id=self.run_id, step=step, policy=name, version=version)
-            for name, version, mine in self._parts(batch)
-        }
+        for name, version, mine in self._parts(batch):  # in a thread: it hashes every token of the step
+            self._seals[name] = await asyncio.to_thread(
+                seal, mine, records, run_id=self.run_id, step=step, policy=name, version=version
+            )
         self.context.plugins.moment("agl_rows_built", step=step, batch=batch)
         self._barren.step(step, batch, records)
 

@@ -22,6 +22,7 @@ INPUTS: Mapping[str, str] = MappingProxyType(
         "wire": "what the agent's process saw of its calls was changed, added or removed",
         "attempts": "one of its earlier attempts, or of their calls, was changed, added or removed",
         "content": "the order of its calls was changed",
+        "emitted": "the time or another fact of one of its rewards was changed",
         "rollout": "its task, mode, seed, resources, configuration, reason or times were changed",
         "execution": "its attempt's worker, reason, times or what else is known of it was changed",
     }
@@ -29,7 +30,7 @@ INPUTS: Mapping[str, str] = MappingProxyType(
 """Further inputs of a rollout (``Seal.inputs``) → what a difference means."""
 READ = ("group", "supplied", "wire", "attempts")
 """Those that credit reads."""
-FACTS = ("rollout", "execution")
+FACTS = ("rollout", "execution", "emitted")
 ORDER = ("content",)
 DERIVED = frozenset({"no-reward", "no-call", "over-length"})
 """Kinds of failure that credit reads off calls and rewards, which are compared themselves."""

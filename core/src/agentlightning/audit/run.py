@@ -160,7 +160,8 @@ async def run_in(store: Store, place: Place, plugins: Plugins | None = None) -> 
     infos = {info["run_id"]: info for info in await store.query_runs(limit=MOST)}
     copied = place.folder is not None and place.run == place.folder.name and len(infos) == 1
     run_id = choose(infos, None if copied else place.run, place.store)  # a folder may have been renamed
-    folder = place.folder if place.folder and len(infos) == 1 else None
+    mine = place.folder is not None and (len(infos) == 1 or place.folder.name == run_id)
+    folder = place.folder if mine else None
     return Run(run_id, infos[run_id], store, plugins or load(), folder)
 
 

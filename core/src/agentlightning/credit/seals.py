@@ -92,6 +92,7 @@ def _inputs(record: Record) -> dict[str, object]:
         "wire": [[span.span_id, span.trace_id, span.status, _seen(span)] for span in record.wire],
         "rollout": {k: v for k, v in plain(rollout).items() if k not in _ELSEWHERE},
         "execution": _execution(record),
+        "emitted": plain(record.rewards),
     }
 
 
