@@ -26,7 +26,7 @@ import tempfile
 import time
 import tomllib
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -233,10 +233,11 @@ def run(line: Line, root: Path) -> Outcome:
 
 
 def _tried(line: Line, place: Path, environment: Path, report: Path) -> str | None:
+    # As a variable, pip reads --no-compile the other way round: 0 is what leaves bytecode out.
     shell = {
         **{key: value for key, value in os.environ.items() if not key.startswith(("AGL_", "PYTHON"))},
         "PATH": f"{environment / 'bin'}:{os.environ['PATH']}", "VIRTUAL_ENV": str(environment),
-        "PIP_NO_INPUT": "1", "PIP_QUIET": "1", "PIP_NO_COMPILE": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+        "PIP_NO_INPUT": "1", "PIP_QUIET": "1", "PIP_NO_COMPILE": "0", "PIP_DISABLE_PIP_VERSION_CHECK": "1",
         "PIP_REPORT": str(report),
     }  # fmt: skip
     script = "\n".join(["set -euo pipefail", *line.before, line.text])
@@ -317,9 +318,9 @@ def main() -> int:
         return 0
     began, outcomes = time.monotonic(), []
     with ThreadPoolExecutor(asked.jobs) as pool:  # most of the time is spent waiting for an index
-        for outcome in pool.map(lambda line: run(line, ROOT), wanted):
-            tell(outcome)
-            outcomes.append(outcome)
+        for done in as_completed([pool.submit(run, line, ROOT) for line in wanted]):
+            outcomes.append(done.result())
+            tell(outcomes[-1])
     failed = [f"{one.line.where}: {one.line.text}" for one in outcomes if one.why]
     result = {
         "lines": len(outcomes),

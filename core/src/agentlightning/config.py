@@ -101,7 +101,7 @@ class TrainingSection(_Section):
 
 
 class DataSection(_Section):
-    """A dataset: ``file`` (JSON Lines) or ``target`` with ``args``."""
+    """A dataset: ``file`` (.jsonl, .json, .csv, .parquet) or ``target`` with ``args``."""
 
     file: str | None = None
     target: str | None = None

@@ -73,6 +73,15 @@ def test_help_lists_every_command() -> None:
             "training.failure: unknown kind 'tired'",
         ),
         (["train", "-c", str(CONFIG), "--set", "agent.select='re:('"], "agent.select: "),
+        (
+            ["train", "-c", str(CONFIG), "--set", "backend.policy=Qwen/Qwen2.5-0.5B-Instruct"],
+            "backend.policy: Qwen/Qwen2.5-0.5B-Instruct: there is no such folder; ",
+        ),
+        (["eval", "-c", str(CONFIG), "--policy", "Qwen/Q-1"], "hf download Qwen/Q-1 --local-dir models/Q-1"),
+        (
+            ["train", "-c", str(CONFIG), "--set", "backend.options.lr=1e-4x"],
+            "options of the local driver: Expected `float`, got `str` - at `$.lr`",
+        ),
     ],
 )
 def test_what_a_person_can_mend_is_said_without_a_traceback(arguments: list[str], message: str) -> None:

@@ -33,7 +33,7 @@ def register(app: typer.Typer) -> None:
         """
         from agentlightning.cli.run import last_line, read, trainer_from
 
-        folders = {name: str(Path(folder).resolve()) for name, folder in map(_named, policy or ())}
+        folders = {name: _folder(folder) for name, folder in map(_named, policy or ())}
         only = folders.pop("", None)
         loaded = read(config, sets, backend__policy=only, training__seed=seed, training__steps=0)
         for name, folder in folders.items():
@@ -46,6 +46,16 @@ def _named(given: str) -> tuple[str, str]:
     """``NAME=FOLDER`` taken apart; a folder alone has no name."""
     name, _, folder = ("", "", given) if Path(given).is_dir() else given.rpartition("=")
     return name, folder
+
+
+def _folder(given: str) -> str:
+    """A policy's folder, which is relative to where the command was typed."""
+    from agentlightning.config import ConfigError
+    from agentlightning.types.policy import no_policy
+
+    if not Path(given).is_dir():
+        raise ConfigError(f"--policy {no_policy(given)}")
+    return str(Path(given).resolve())
 
 
 def _point(config: RunConfig, name: str, folder: str) -> None:

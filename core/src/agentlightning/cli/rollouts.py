@@ -63,8 +63,12 @@ def register(app: typer.Typer) -> None:
 def _mode(given: str | None) -> Literal["train", "val"] | None:
     from agentlightning.types import UsageError
 
-    if given is None or given == "train" or given == "val":
-        return given
+    if given is None:
+        return None
+    if given == "train":
+        return "train"
+    if given == "val":
+        return "val"
     raise UsageError(f"--mode {given}: it is train or val")
 
 

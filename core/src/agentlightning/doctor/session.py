@@ -38,7 +38,7 @@ class StillRunning(UsageError):
 def probing(trainer: Trainer, scratch: Path) -> Trainer:
     """A copy of the trainer that writes to ``scratch`` only, and tells nobody."""
     probe = copy.copy(trainer)
-    probe.folder, probe.store, probe.trackers = scratch, None, []
+    probe.folder, probe.store, probe.trackers = scratch, None, ()
     probe.run, probe.resume = None, False
     probe.n_runners = trainer.n_runners or WORKERS
     return probe
