@@ -12,7 +12,7 @@ PIP := $(PY) -m pip install --quiet --disable-pip-version-check -c constraints.t
 PATHS := -e ./core -e ./plugins/local -e ./plugins/verl -e "./adapters/autogen[instruments,mcp]" $(patsubst %/pyproject.toml,-e ./%,$(filter-out adapters/autogen/%,$(wildcard adapters/*/pyproject.toml)))
 MANIFESTS := constraints.txt pyproject.toml $(wildcard core/pyproject.toml plugins/*/pyproject.toml adapters/*/pyproject.toml)
 
-.PHONY: help demo werewolf test test-slow test-adapters drills-core drill-verify quickstarts test-verl test-verl-inside test-agentops test-vllm drill-verl failing hostile lint fix install-lines wheels real-data seeds bench clean
+.PHONY: help demo spider werewolf test test-slow test-adapters drills-core drill-verify quickstarts test-verl test-verl-inside test-agentops test-vllm drill-verl failing hostile lint fix install-lines wheels real-data seeds bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -33,7 +33,7 @@ test-adapters: ## every adapter's contract in its environments (some: ENVS="late
 	@python=$$($(PYTHON) scripts/environment $(firstword $(ENVS) latest)) && "$$python" scripts/adapters.py $(ENVS)
 
 werewolf: .venv/werewolf ## wolves learn against a scripted town, 1,000 games before and after; the last line is JSON
-	@PYTHONPATH=examples $(PY) -m werewolf.demo
+	@PYTHONPATH=examples $(PY) -m werewolf.demo $(foreach s,$(SET),--set $(s))
 
 drills-core: .venv/demo ## kill -9 trainer, runner and store at random; the last line is JSON
 	@$(PY) tests/drills/core.py
@@ -63,8 +63,8 @@ install-lines: ## every install command of README and docs in an empty environme
 wheels: .venv/test ## a wheel of every distribution, in dist/
 	@PYTHON=$(PY) scripts/wheels dist
 
-quickstarts: .venv/demo ## the quickstart of every framework, trained for a few steps on CPU; the last line is JSON
-	@$(PY) bench/quickstarts.py
+quickstarts: .venv/demo ## the quickstart of every framework, trained on CPU (some: FRAMEWORKS="openai"); the last line is JSON
+	@$(PY) bench/quickstarts.py $(FRAMEWORKS)
 
 test-verl: .venv/demo ## verl's own trainer trains the demo's agent on CPU (fewer: STEPS=3); the last line is JSON
 	@$(PY) bench/verl_calc_x.py --steps $(or $(STEPS),16)

@@ -1,12 +1,12 @@
 """Every quickstart, as a stranger would run it: train the agent of each framework for a few steps on CPU.
 
-    python bench/quickstarts.py [FRAMEWORK …]        (or: make quickstarts)
+    python bench/quickstarts.py [FRAMEWORK …] [--write]        (or: make quickstarts)
 
 Each script runs as it stands, in the environment that holds its framework (``scripts/environment``). The last
 line is one JSON object: per framework its version, held-out reward before and after (greedy), mean training
-reward of the first and last three steps, and calls made and captured exactly. Written to
-``bench/results/quickstarts.json``. Exit status 1 if a script fails, a call is not exact, or an agent did not
-get better on the held-out problems.
+reward of the first and last three steps, and calls made and captured exactly. ``--write`` keeps it in
+``bench/results/quickstarts.json``, where all frameworks were run and none failed. Exit status 1 if a script
+fails, a call is not exact, or an agent did not get better on the held-out problems.
 """
 
 from __future__ import annotations
@@ -97,10 +97,12 @@ def shown(results: dict[str, dict[str, Any]]) -> Table:
 
 
 def main() -> int:
-    """Run the quickstarts asked for (default: all), print, write."""
+    """Run the quickstarts asked for (default: all), print, and write if asked to."""
     parser = argparse.ArgumentParser(description="Run the quickstarts.")
     parser.add_argument("frameworks", nargs="*", help=f"of {', '.join(FRAMEWORKS)}; default: all")
-    asked = parser.parse_args().frameworks or list(FRAMEWORKS)
+    parser.add_argument("--write", action="store_true", help="keep the figures in bench/results")
+    given = parser.parse_args()
+    asked = given.frameworks or list(FRAMEWORKS)
     if unknown := sorted(set(asked) - set(FRAMEWORKS)):
         parser.error(f"unknown: {', '.join(unknown)}; the frameworks are {', '.join(FRAMEWORKS)}")
     interpreters = {name: environment(name) for name in sorted({FRAMEWORKS[f][0] for f in asked})}
@@ -117,8 +119,8 @@ def main() -> int:
     Console(stderr=True, width=110).print(shown(results))
     worse = [n for n, r in results.items() if r["calls_exact"] != r["calls"] or r["after"] <= r["before"]]
     told = {"frameworks": results, "failed": failed, "not_better_or_not_exact": worse}
-    if asked == list(FRAMEWORKS) and not failed:
-        kept = {"command": "make quickstarts", **told, "machine": machine()}
+    if given.write and asked == list(FRAMEWORKS) and not failed:
+        kept = {"command": "python bench/quickstarts.py --write", **told, "machine": machine()}
         (RESULTS / "quickstarts.json").write_text(json.dumps(kept, indent=2) + "\n")
     print(json.dumps(told))
     return 1 if failed or worse else 0

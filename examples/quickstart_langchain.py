@@ -6,6 +6,7 @@ The policy is a tiny one that learns on a CPU in seconds.
 
 from langchain.agents import create_agent
 from langchain_openai import ChatOpenAI
+from openai import DefaultAsyncHttpxClient
 
 import agentlightning as agl  # ours, 1 of 3
 from calc_x.calculator import calculate_text
@@ -20,10 +21,13 @@ def calculate(expression: str) -> str:
 
 @agl.rollout  # 2 of 3: what runs one task and returns its reward
 async def solve(task, llm):
-    model = ChatOpenAI(model=llm.model, base_url=llm.endpoint, api_key=llm.api_key)
-    agent = create_agent(model, tools=[calculate], system_prompt="Use the calculator.", name="solver")
     question = f"{task['question']}\n\n{ANSWER_FORM}"
-    result = await agent.ainvoke({"messages": [("user", question)]})
+    async with DefaultAsyncHttpxClient() as http:  # LangChain never closes those it makes itself
+        model = ChatOpenAI(
+            model=llm.model, base_url=llm.endpoint, api_key=llm.api_key, http_async_client=http
+        )
+        agent = create_agent(model, tools=[calculate], system_prompt="Use the calculator.", name="solver")
+        result = await agent.ainvoke({"messages": [("user", question)]})
     return grade(result["messages"][-1].content, task["result"])
 
 

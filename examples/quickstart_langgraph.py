@@ -9,6 +9,7 @@ from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode, tools_condition
+from openai import DefaultAsyncHttpxClient
 
 import agentlightning as agl  # ours, 1 of 3
 from calc_x.calculator import calculate_text
@@ -40,9 +41,12 @@ def build(model):
 
 @agl.rollout  # 2 of 3: what runs one task and returns its reward
 async def solve(task, llm):
-    model = ChatOpenAI(model=llm.model, base_url=llm.endpoint, api_key=llm.api_key)
     question = f"{task['question']}\n\n{ANSWER_FORM}"
-    result = await build(model).ainvoke({"messages": [("user", question)]}, {"recursion_limit": 8})
+    async with DefaultAsyncHttpxClient() as http:  # LangChain never closes those it makes itself
+        model = ChatOpenAI(
+            model=llm.model, base_url=llm.endpoint, api_key=llm.api_key, http_async_client=http
+        )
+        result = await build(model).ainvoke({"messages": [("user", question)]}, {"recursion_limit": 8})
     return grade(result["messages"][-1].content, task["result"])
 
 

@@ -1,12 +1,14 @@
-"""The demo for seeds 1, 2 and 3, each as a person would start it; writes ``bench/results/calc_x_seeds.json``.
+"""The demo for seeds 1, 2 and 3, each as a person would start it.
 
-    python bench/calc_x_seeds/run.py [SEED ...]        (or: make seeds)
+    python bench/calc_x_seeds/run.py [SEED ...] [--write]        (or: make seeds)
 
-The last line is one JSON object: one entry per seed, and whether every seed doubled with its intervals apart.
+``--write`` keeps the figures in ``bench/results/calc_x_seeds.json``. The last line is one JSON object: one
+entry per seed, and whether every seed doubled with its intervals apart.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import subprocess
 import sys
@@ -15,7 +17,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from record import machine
+from record import RESULTS, machine
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = "examples/calc_x/cpu.yaml"
@@ -37,8 +39,12 @@ def train(seed: int) -> dict[str, object]:
 
 
 def main() -> int:
-    """Run the seeds and write the result."""
-    seeds = [int(s) for s in sys.argv[1:]] or [1, 2, 3]
+    """Run the seeds, print, and write if asked to."""
+    parser = argparse.ArgumentParser(description="The demo for several seeds.")
+    parser.add_argument("seeds", nargs="*", type=int, metavar="SEED", help="default: 1 2 3")
+    parser.add_argument("--write", action="store_true", help="keep the figures in bench/results")
+    given = parser.parse_args()
+    seeds = given.seeds or [1, 2, 3]
     before = machine()
     runs = [train(seed) for seed in seeds]
     result = {
@@ -47,9 +53,8 @@ def main() -> int:
         "intervals_apart": all(r["ci_before"][1] < r["ci_after"][0] for r in runs),  # type: ignore[index]
         "machine": before,
     }
-    target = ROOT / "bench" / "results" / "calc_x_seeds.json"
-    target.parent.mkdir(exist_ok=True)
-    target.write_text(json.dumps(result, indent=2) + "\n")
+    if given.write:
+        (RESULTS / "calc_x_seeds.json").write_text(json.dumps(result, indent=2) + "\n")
     print(json.dumps(result))
     return 0 if result["doubled"] and result["intervals_apart"] else 1
 

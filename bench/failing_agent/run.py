@@ -1,12 +1,12 @@
 """An agent of which a fifth of the attempts fail, trained beside the healthy one with the same seed.
 
-    python bench/failing_agent/run.py [--seed 1] [--steps 40] [--driver verl]        (or: make failing)
+    python bench/failing_agent/run.py [--seed 1] [--steps 40] [--driver verl] [--write]   (or: make failing)
 
 Both are trained for the demo's steps and evaluated on the held-out problems, where neither fails. The
 failures (``agent.py``) go through the default failure table. The last line is one JSON object: held-out
 rewards, their difference in points, failures by kind, and whether the ledgers account for every call that the
-gateway recorded. Written to ``bench/results/failing_agent.json``; exit status 1 if the difference is above 5
-points, a call is missing, or a kind of failure did not occur.
+gateway recorded. ``--write`` keeps it in ``bench/results/failing_agent.json``. Exit status 1 if the
+difference is above 5 points, a call is missing, or a kind of failure did not occur.
 """
 
 from __future__ import annotations
@@ -170,12 +170,15 @@ async def cancel(context: Context) -> None:
 
 
 def main() -> int:
-    """Train both, compare, write."""
+    """Train both, compare, and write if asked to."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--steps", type=int, help="instead of the demo's")
     parser.add_argument("--driver", choices=sorted(CONFIGS), default="local")
+    parser.add_argument("--write", action="store_true", help="keep the figures in bench/results")
     arguments = parser.parse_args()
+    if arguments.write and (arguments.steps is not None or arguments.driver != "local"):
+        parser.error("--write keeps the figures of the whole demo: leave out --steps and --driver")
     before = machine()
     given = arguments.seed, arguments.steps, arguments.driver
     healthy = asyncio.run(train("healthy", "calc_x.agent:solve", *given, timeout=60.0))
@@ -191,9 +194,9 @@ def main() -> int:
         "calls_ledgered": broken["calls_ledgered"],
         "failures": dict(sorted((Counter(broken["left_out"]) + Counter(broken["retried"])).items())),
     }
-    if arguments.steps is None and arguments.driver == "local":
+    if arguments.write:
         kept = {
-            "command": f"python bench/failing_agent/run.py --seed {arguments.seed}",
+            "command": f"python bench/failing_agent/run.py --seed {arguments.seed} --write",
             **result,
             "runs": [healthy, broken],
             "machine": before,

