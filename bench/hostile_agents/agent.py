@@ -77,6 +77,13 @@ def witnessed(client: type[Any]) -> None:
     client.send = noted  # type: ignore[attr-defined]
 
 
-# The openai SDK's client is of httpx or of its successor; the vices' own is of httpx.
-for _client in {next(c for c in DefaultAsyncHttpxClient.__mro__ if "send" in vars(c)), httpx.AsyncClient}:
-    witnessed(_client)
+def watch() -> None:
+    """Note what this process's clients are answered. The openai SDK's is of httpx or of its successor, the
+    vices' own of httpx.
+    """
+    for client in {next(c for c in DefaultAsyncHttpxClient.__mro__ if "send" in vars(c)), httpx.AsyncClient}:
+        witnessed(client)
+
+
+if WITNESS in os.environ:  # a worker process of the benchmark
+    watch()

@@ -26,7 +26,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from hostile_agents.agent import MOST, WITNESS
+from hostile_agents.agent import MOST, WITNESS, watch
 from hostile_agents.vices import ASIDE, FINE, VICES
 from record import machine
 
@@ -163,6 +163,7 @@ def main() -> int:
     parser.add_argument("--write", action="store_true", help="write bench/results/hostile_agents.json")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="agl-hostile-") as base:
+        watch()  # of the healthy agent, which runs in this process
         os.environ[MOST] = str(given.rollouts)
         os.environ[WITNESS] = str(Path(base) / "healthy.jsonl")
         healthy = asyncio.run(
