@@ -41,6 +41,10 @@ LEFT_OUT = {
         "pre-commit install",
         "it writes a git hook into the checkout, with the .venv that `make lint` makes",
     ),
+    "docs/write-an-adapter.md": (
+        "../my-framework/",
+        "my-framework is the reader's own, and nowhere to be had; tests/examples make an adapter so",
+    ),
     "docs/credit.md": (
         "verl==0.9.1",
         "it makes a benchmark's environment, of gigabytes; `make test-verl-inside` makes one with verl",
