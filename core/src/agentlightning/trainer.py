@@ -400,7 +400,9 @@ class Trainer:
             "driver": self.driver,
             "note": self.note,
             "options": self.options,
-            "select": self.select,
+            "select": getattr(self.select, "__qualname__", "a function")
+            if callable(self.select)
+            else self.select,
             "gateway": self.gateway,
             "quorum": self.quorum,
             "tries": context.config.model_dump(),
