@@ -88,6 +88,11 @@ def one(db: sqlite3.Connection, random: Random, query: str, *values: Any) -> tup
 
 # --------------------------------------------------------------------------------------- rollouts of a step
 TRAINED = "rollout_id IN (SELECT rollout_id FROM seals)"
+LATEST = (
+    f"{TRAINED} AND attempt_id IN (SELECT a.attempt_id FROM attempts a JOIN rollouts r "
+    "ON r.rollout_id = a.rollout_id AND r.attempts = a.sequence_id)"
+)
+"""What was trained: of an earlier attempt, only the number of its calls is sealed."""
 EVALUATED = "rollout_id IN (SELECT rollout_id FROM rollouts WHERE group_id LIKE '%/eval/after/1/%')"
 
 
@@ -108,11 +113,11 @@ def reward(where: str, *, of: str = "") -> Edit:
     return change
 
 
-EDITS["a reward"] = reward(TRAINED)
+EDITS["a reward"] = reward(LATEST)
 EDITS["a task's reward in the evaluation after"] = reward(EVALUATED, of="eval/after/1")
 
 
-def call(change: Callable[[Call], Any], text: str, where: str = TRAINED, of: str = "") -> Edit:
+def call(change: Callable[[Call], Any], text: str, where: str = LATEST, of: str = "") -> Edit:
     def changed(folder: Path, random: Random) -> Expected:
         with database(folder) as db:
             row = one(db, random, f"SELECT {CALL} FROM calls WHERE {where} AND status = 'ok'")
@@ -152,7 +157,7 @@ EDITS["a call of an evaluation"] = call(_text, "request", EVALUATED, "eval/after
 @edit("a call's policy version")
 def version(folder: Path, random: Random) -> Expected:
     with database(folder) as db:
-        where = f"{TRAINED} AND policy_version IS NOT NULL"
+        where = f"{LATEST} AND policy_version IS NOT NULL"
         call_id, rollout = one(db, random, f"SELECT call_id, rollout_id FROM calls WHERE {where}")
         db.execute("UPDATE calls SET policy_version = policy_version + 7 WHERE call_id = ?", (call_id,))
     return Expected(("call",), rollout=rollout, call=call_id, text="policy version")
@@ -161,7 +166,7 @@ def version(folder: Path, random: Random) -> Expected:
 @edit("a call removed")
 def call_removed(folder: Path, random: Random) -> Expected:
     with database(folder) as db:
-        call_id, rollout = one(db, random, f"SELECT call_id, rollout_id FROM calls WHERE {TRAINED}")
+        call_id, rollout = one(db, random, f"SELECT call_id, rollout_id FROM calls WHERE {LATEST}")
         db.execute("DELETE FROM calls WHERE call_id = ?", (call_id,))
     return Expected(("calls",), rollout=rollout, call=call_id)
 
@@ -169,7 +174,7 @@ def call_removed(folder: Path, random: Random) -> Expected:
 @edit("a call added")
 def call_added(folder: Path, random: Random) -> Expected:
     with database(folder) as db:
-        call_id, rollout = one(db, random, f"SELECT call_id, rollout_id FROM calls WHERE {TRAINED}")
+        call_id, rollout = one(db, random, f"SELECT call_id, rollout_id FROM calls WHERE {LATEST}")
         _copy(db, "calls", "call_id = ?", (call_id,), call_id=f"{call_id}x", sequence=99)
     return Expected(("calls",), rollout=rollout, call=f"{call_id}x")
 
@@ -392,14 +397,14 @@ EDITS["the record's recipe"] = record(
     lambda info: info["recipe"].update(clip_high=0.9), ("run",), "the run's record", "recipe.clip_high"
 )
 EDITS["the record's headline"] = record(
-    lambda info: info["summary"].update(reward_after=0.5), ("summary",), "record", "reward_after"
+    lambda info: info["summary"].update(reward_after=0.123), ("summary",), "record", "reward_after"
 )
 EDITS["run.json's seed"] = file("run.json", lambda run: run.update(seed=999), "run", "seed")
 EDITS["run.json's recipe"] = file(
     "run.json", lambda run: run["recipe"].update(gamma=0.5), "run", "recipe.gamma"
 )
 EDITS["summary.json's headline"] = file(
-    "summary.json", lambda summary: summary.update(reward_after=0.5), "summary", "reward_after"
+    "summary.json", lambda summary: summary.update(reward_after=0.123), "summary", "reward_after"
 )
 EDITS["summary.json's totals"] = file(
     "summary.json", lambda summary: summary["totals"].update(calls=1.0), "summary", "totals.calls"
