@@ -54,9 +54,18 @@ def configuration(folder: Path, endpoint: str, **more: Any) -> Path:
     return file
 
 
+def make_folders(folder: Path) -> None:
+    """Folders of the policies that are trained; empty, for nothing loads them."""
+    for name in ("wolves", "town"):
+        (folder / name).mkdir()
+
+
 # --------------------------------------------------------------------------------------------- read
 def test_what_the_file_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = load_config(configuration(tmp_path, "http://127.0.0.1:9/v1"))  # a runner has no key
+    config = load_config(configuration(tmp_path, "http://127.0.0.1:9/v1"))  # a runner has no key, no folders
+    with pytest.raises(ConfigError, match=r"backend.policies.wolves.path: wolves: there is no such folder"):
+        policies_of(config)
+    make_folders(tmp_path)
     with pytest.raises(ConfigError, match=r"backend.policies.judge.api_key_env: .* JUDGE_KEY is not set"):
         policies_of(config)
     monkeypatch.setenv("JUDGE_KEY", KEY)
@@ -70,6 +79,7 @@ def test_what_the_file_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_several_addresses_of_one_endpoint(tmp_path: Path) -> None:
     judge = {"endpoints": ["http://a/v1", "http://b/v1"], "model": "referee-1"}
+    make_folders(tmp_path)
     config = load_config(configuration(tmp_path, "http://unused/v1"), {"backend.policies.judge": judge})
     found = policies_of(config)
     assert isinstance(found, dict)
@@ -123,7 +133,7 @@ def agl(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
         with ThreadPoolExecutor(1) as pool, pytest.raises(SystemExit) as ended:
             pool.submit(cli.main).result()
         shown = capsys.readouterr()
-        assert not ended.value.code, shown.err
+        assert not ended.value.code, f"{words}: {shown.err}{shown.out}"
         found: dict[str, Any] = json.loads(shown.out.splitlines()[-1])
         return found
 

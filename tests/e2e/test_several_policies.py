@@ -217,7 +217,7 @@ async def test_what_cannot_be_gone_on_with_is_said(tmp_path: Path) -> None:
     async with judge() as referee:
         await life(tmp_path / "runs", referee, save_every=1, options={**OPTIONS, "save_every": 1, "keep": 5})
         folder = tmp_path / "runs" / "r"
-        with pytest.raises(RunError, match="agents was"):
+        with pytest.raises(RunError, match=r"agents\.wolf was"):
             await life(tmp_path / "runs", referee, resume=True, policies={"re:.*": "town"})
         kept = home(folder, "town") / "checkpoints"
         for step in (2, 3):

@@ -72,6 +72,7 @@ if TYPE_CHECKING:
         Evaluation as Evaluation,
         JsonResource as JsonResource,
         Ledger as Ledger,
+        Link as Link,
         Mode as Mode,
         Model as Model,
         Normalise as Normalise,
@@ -126,7 +127,7 @@ _PUBLIC = {
     "trainer": "Trainer",
     "types": """
         Attempt AttemptStatus AttemptedRollout Batch Call EarlierAttempt Evaluation JsonResource LLM Ledger
-        Mode Model Normalise PromptTemplate ProxyLLM Recipe Record Resource Resources Reward Rollout
+        Link Mode Model Normalise PromptTemplate ProxyLLM Recipe Record Resource Resources Reward Rollout
         RolloutConfig RolloutStatus Row Seal Segment Span StepReport Tags Triplet UsageError Worker
         merge_tags new_id
     """,

@@ -46,12 +46,15 @@ def one_line(text: str) -> str:
 
 
 def test_verify(agl: Agl, folder: Path) -> None:
-    assert agl("verify", RUN) == (
-        0,
-        "verified: 2 steps, 8 rollouts, 7 rows, 28 tokens: every row, advantage and weight equals what was "
-        "trained\nparameters not compared: no step logged their digest (driver option deterministic)\n",
-        "",
+    status, out, err = agl("verify", RUN)
+    first, chain, parameters = out.splitlines()
+    assert (status, err) == (0, "")
+    assert first == (
+        "verified: 2 steps, 8 rollouts, 7 rows, 28 tokens, 1 evaluation, 0 checkpoints: everything that can "
+        "be made again equals what was logged"
     )
+    assert re.fullmatch(r"chain: 5 links, head [0-9a-f]{64}", chain)
+    assert parameters == "parameters not compared: no step logged their digest (driver option deterministic)"
     status, out, _ = agl("verify", RUN, "--step", "1", "--json")
     found = json.loads(out)
     assert status == 0 and found["equal"] and (found["run"], found["steps"], found["rows"]) == (RUN, 1, 3)
@@ -62,7 +65,8 @@ def test_verify_names_the_edited_reward(agl: Agl, folder: Path) -> None:
     status, out, _ = agl("verify", "20260102")
     assert status == 1
     assert out.splitlines()[:2] == [
-        f"different: 1 difference in {RUN} (2 steps, 8 rollouts, 7 rows, 28 tokens)",
+        f"different: 1 difference in {RUN} (2 steps, 8 rollouts, 7 rows, 28 tokens, 1 evaluation, "
+        "0 checkpoints)",
         "✗ step 0, rollout ro-0-2: reward was 1.0 when it was trained, the store says 0.0 "
         "(edited after training)",
     ]
@@ -275,4 +279,5 @@ def test_json_is_json_whatever_was_emitted(agl: Agl, tmp_path: Path) -> None:
     call = strict(agl("explain", "ro-odd", "--json")[1])["calls"][0]["id"]
     assert strict(agl("explain", f"{call}:0", "--json")[1])["token"]["logprob_then"] is None
     assert strict(agl("trace", "ro-odd", "--json")[1])["attempts"][0]["status"] == "failed"
-    assert strict(agl("verify", RUN, "--json")[1])["equal"] is True
+    found = strict(agl("verify", RUN, "--json")[1])
+    assert [d["kind"] for d in found["differences"]] == ["added"]  # by a hand that is not the run's

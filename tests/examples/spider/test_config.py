@@ -30,10 +30,12 @@ def test_the_cpu_profile() -> None:
 
 
 @pytest.mark.plugins
-def test_the_gpu_profile_has_the_public_settings_and_verl_carries_them_out() -> None:
+def test_the_gpu_profile_has_the_public_settings_and_verl_carries_them_out(tmp_path: Path) -> None:
     honours = pytest.importorskip("agl_verl.honours")
     options = pytest.importorskip("agl_verl.options")
-    config = read(EXAMPLE / "gpu.yaml", [])
+    named = Path(read(EXAMPLE / "gpu.yaml", []).backend.policy or "")
+    (tmp_path / named.name).mkdir()  # a folder of that name stands for the download
+    config = read(EXAMPLE / "gpu.yaml", [f"backend.policy={tmp_path / named.name}"])
     trainer, chosen, train, val = trainer_from(config)
     recipe = trainer.recipe
     assert (trainer.batch_size, recipe.group_size, recipe.clip_low, recipe.clip_high) == (32, 4, 0.2, 0.3)

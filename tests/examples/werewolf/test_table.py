@@ -159,7 +159,7 @@ def test_the_configurations_are_sound(name: str) -> None:
 
 
 @pytest.mark.plugins
-def test_the_free_speech_profile_is_one_that_verl_carries_out() -> None:
+def test_the_free_speech_profile_is_one_that_verl_carries_out(tmp_path: Path) -> None:
     """Without AgentScope: everything between the file and the lines that verl gets."""
     honours = pytest.importorskip("agl_verl.honours")
     options = pytest.importorskip("agl_verl.options")
@@ -168,7 +168,7 @@ def test_the_free_speech_profile_is_one_that_verl_carries_out() -> None:
     from agentlightning.plugins import load
     from werewolf.agent import play_game
 
-    trainer, agent, train, val = trainer_from(read(ROOT / "gpu.yaml", []))
+    trainer, agent, train, val = trainer_from(read(ROOT / "gpu.yaml", [f"backend.policy={tmp_path}"]))
     assert agent.function is play_game and len(train) == 2_000 and len(val) == 100
     recipe = trainer.recipe
     honours.refuse(recipe)

@@ -32,6 +32,8 @@ class Chain:
     """The first step that has links: a run that began without a chain may have gone on with one."""
     steps: dict[tuple[int, str], Link] = field(default_factory=dict)
     evaluations: dict[str, Link] = field(default_factory=dict)
+    written: list[Link] = field(default_factory=list)
+    """Evaluations in the order in which the run's file has them, also those that were superseded later."""
     checkpoints: dict[str, Link] = field(default_factory=dict)
     end: Link | None = None
     waiting: set[int] = field(default_factory=set)
@@ -128,12 +130,14 @@ def _enter(chain: Chain, link: Link) -> None:
         chain.steps = {at: one for at, one in chain.steps.items() if at not in back}
         stands = set(link.body.get("evaluations", chain.evaluations))
         chain.evaluations = {name: one for name, one in chain.evaluations.items() if name in stands}
+        chain.written = list(chain.evaluations.values())  # the file is written anew
     elif link.kind == "step":
         step, _, policy = link.name.partition("/")
         chain.steps[int(step), policy] = link
         chain.waiting.discard(int(step))
     elif link.kind == "evaluation":
         chain.evaluations[link.name] = link
+        chain.written.append(link)
     elif link.kind == "checkpoint":
         chain.checkpoints.pop(link.name, None)  # the latest is the last
         chain.checkpoints[link.name] = link

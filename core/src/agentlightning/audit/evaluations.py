@@ -105,6 +105,14 @@ async def _unsealed(run: Run, batch: str) -> list[Seal]:
     return [Seal(run_id=run.run_id, step=-1, rollout_id=name, policy=batch) for _, name in sorted(placed)]
 
 
+def written(chain: Chain, made: Mapping[str, Evaluation]) -> list[Evaluation]:
+    """The evaluations that the run's file holds, in order: a run that goes on after its end evaluates again,
+    and the file keeps both.
+    """
+    unlinked = [evaluation for batch, evaluation in made.items() if batch not in chain.evaluations]
+    return unlinked + [msgspec.convert(link.body["evaluation"], Evaluation) for link in chain.written]
+
+
 def headline(made: Mapping[str, Evaluation]) -> dict[str, Any]:
     """What the summary of a run must say of its evaluations."""
 

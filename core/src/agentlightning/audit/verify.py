@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from agentlightning.audit.chain import Chain, read_chain
 from agentlightning.audit.compare import Difference, differ
-from agentlightning.audit.evaluations import compare_evaluations
+from agentlightning.audit.evaluations import compare_evaluations, written
 from agentlightning.audit.folder import compare_checkpoints, compare_policy
 from agentlightning.audit.record import compare_headline, compare_lines, compare_record, compare_summary
 from agentlightning.audit.run import CannotRecompute, Run
@@ -106,7 +106,7 @@ async def _whole(
     result.add(summary)
     if result.equal:
         result.add(list(compare_headline(run, chain, made, logged)))
-    result.add(list(compare_lines(run, logged, list(made.values()))))
+    result.add(list(compare_lines(run, logged, written(chain, made))))
     result.checkpoints, found = await asyncio.to_thread(compare_checkpoints, run, chain)
     result.add(found)
     result.add(await asyncio.to_thread(compare_policy, run, chain))
