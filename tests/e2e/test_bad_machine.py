@@ -8,6 +8,7 @@ import asyncio
 import errno
 import json
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -100,11 +101,11 @@ asyncio.run(serve(sys.argv[1], port=int(sys.argv[2]), ready=lambda url: print(ur
 """
 
 
-async def serve(path: Path, port: int) -> asyncio.subprocess.Process:
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", SERVE, str(path), str(port), stdout=asyncio.subprocess.PIPE
-    )
-    assert process.stdout is not None and await process.stdout.readline()
+async def serve(path: Path, port: int) -> subprocess.Popen[bytes]:
+    """A store server; of no event loop, for agents on a loop of their own kill it."""
+    process = subprocess.Popen([sys.executable, "-c", SERVE, str(path), str(port)], stdout=subprocess.PIPE)
+    assert process.stdout is not None and await asyncio.to_thread(process.stdout.readline)
+    process.stdout.close()
     return process
 
 
@@ -131,7 +132,7 @@ async def test_a_store_server_that_dies_and_comes_back(tmp_path: Path) -> None:
             store.patience = 0.3
         if n in (1, 3):
             process.kill()
-            await process.wait()
+            await asyncio.to_thread(process.wait)
         if n == 1:
             process = await serve(path, port)
 
@@ -149,7 +150,7 @@ async def test_a_store_server_that_dies_and_comes_back(tmp_path: Path) -> None:
         store = StoreClient(url)
         again = await life(server, asks(), 20.0, run="s", resume=True)
         process.terminate()
-        assert await process.wait() == 0
+        assert await asyncio.to_thread(process.wait) == 0
     assert [len(line.driver.batches) for line in lives] == [0, 3, 1]
     assert {record.rollout.status for record in again.records} == {RolloutStatus.SUCCEEDED}
     assert len(again.records) == 4

@@ -240,7 +240,9 @@ def test_a_rollout_without_a_call_is_no_spread() -> None:
         assert check.status == "fail" and "all 16 rewards are 1" in check.title, check
 
 
-@pytest.mark.parametrize("rewards", [[0.25, 0.5, 0.75, 1.0] * 2, [1e308, -1e307] * 4, [1e308] * 7 + [1e-308]])
+@pytest.mark.parametrize(
+    "rewards", [[0.25, 0.5, 0.75, 1.0] * 2, [2.0**53, -(2.0**52)] * 4, [2.0**53] * 7 + [1e-308]]
+)
 def test_graded_and_huge_rewards_are_numbers(rewards: list[float]) -> None:
     check, suggestion = judged(groups(*[rewards] * 4))
     assert check.status != "fail" and suggestion is not None and len(check.title) < 120
