@@ -27,8 +27,10 @@ FOREIGN: Final = ("asyncio", "aiohttp.server")
 """Loggers of others, of which only records about :data:`SCARCE` are limited."""
 OURS: Final = (
     "agentlightning.capture.delivery",
+    "agentlightning.capture.door",
     "agentlightning.capture.wire",
     "agentlightning.capture.wire_call",
+    "agentlightning.credit.asking",
     "agentlightning.gateway.handle",
     "agentlightning.gateway.streams",
     "agentlightning.runner.heart",
