@@ -105,7 +105,7 @@ def test_an_agent_that_never_succeeds_is_refused_with_the_reason(tmp_path: Path)
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"backend__policy": "nowhere"}, "nowhere does not exist"),
+        ({"backend__policy": "nowhere"}, "nowhere: there is no such folder"),
         ({"backend__driver": "abacus"}, "no driver is called 'abacus'"),
         ({"agent__target": "agent_of_test_doctor:nobody"}, "has no 'nobody'"),
         ({"training__stepz": 3}, "training.stepz: Extra inputs are not permitted"),

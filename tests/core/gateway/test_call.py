@@ -53,6 +53,13 @@ async def test_answer_waits_for_the_record(world):
     assert (await asking).status == 200 and len(world.store.calls) == 1
 
 
+@pytest.mark.parametrize("body", [{"n": 1025}, {"n": "2000"}, {"n": 600, "prompt": ["a", "b"]}])
+async def test_a_million_choices_are_refused_before_an_engine_makes_them(world, body):
+    answer = await world.post(body, path="/completions" if "prompt" in body else "/chat/completions")
+    assert answer.status == 400 and b"too-many-choices" in answer.raw and b"at most 1024" in answer.raw
+    assert not world.engine.bodies and not world.store.calls
+
+
 async def test_completions(world):
     answer = await world.post({"prompt": "a b", "logprobs": 3}, path="/completions")
     assert answer.status == 200

@@ -14,6 +14,7 @@ from aiohttp import web
 
 from agentlightning.gateway.answer import Answer, Choice, ErrorInfo, check_choices
 from agentlightning.gateway.attempts import OpenAttempt
+from agentlightning.gateway.bodies import choices_of
 from agentlightning.gateway.dialect import Dialect, check_message
 from agentlightning.gateway.errors import BadAnswer
 from agentlightning.gateway.guided import holds
@@ -92,13 +93,8 @@ class Exchange(msgspec.Struct, kw_only=True):
 
     @property
     def choices(self) -> int:
-        """How many choices the answer should have: ``n`` for each prompt."""
-        n, prompt = self.body.get("n"), self.body.get("prompt")
-        if isinstance(n, float | str):  # engines that coerce take 2.0 and "2" for 2
-            n = int(n) if str(n).removesuffix(".0").isdecimal() and len(str(n)) < 9 else 1
-        each = n if isinstance(n, int) and n > 0 else 1
-        many = isinstance(prompt, list) and bool(prompt) and not isinstance(prompt[0], int)
-        return each * (len(prompt) if many and isinstance(prompt, list) else 1)
+        """How many choices the answer should have."""
+        return choices_of(self.body)
 
     def call(self, choice: int = 0, **fields: Any) -> Call:
         """A record of this exchange; ``fields`` say how it went."""
