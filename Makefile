@@ -18,7 +18,7 @@ help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 demo: .venv/demo ## an agent gets better on this machine: evaluate, train, evaluate; the last line is JSON
-	@.venv/bin/agl train --config examples/calc_x/cpu.yaml
+	@.venv/bin/agl train --config examples/calc_x/cpu.yaml $(foreach s,$(SET),--set $(s))
 
 spider: .venv/spider ## a LangGraph agent that corrects its SQL gets better; the last line is JSON
 	@$(PY) examples/spider/demo.py

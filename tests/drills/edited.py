@@ -1,9 +1,10 @@
 """Tamper drill: a run verifies; a copy of it in which one thing was edited does not, and that thing is named.
 
-`make drill-verify` takes the newest finished run in `runs/` (run `make demo` first), or the folder given. The
-run itself is not touched: each edit (`tests/drills/edits.py`) is made to a fresh copy. The last line is one
-JSON object: ``edits``, ``named`` (verify said that something differs), ``named_right`` (what it said is that
-thing, and nothing else but what follows from it), and ``equal`` (the run as it is verifies).
+`make drill-verify` takes the demo's newest finished run in `runs/` (run `make demo` first), else the newest
+of any agent, or the folder given. The run itself is not touched: each edit (`tests/drills/edits.py`) is made
+to a fresh copy. The last line is one JSON object: ``edits``, ``named`` (verify said that something differs),
+``named_right`` (what it said is that thing, and nothing else but what follows from it), and ``equal`` (the
+run as it is verifies).
 """
 
 from __future__ import annotations
@@ -35,10 +36,13 @@ AGL = str(Path(sys.executable).with_name("agl"))
 
 
 def newest(runs: Path) -> Path:
-    """The newest finished run with a store of its own."""
+    """The demo's newest finished run with a store of its own; of any agent, where the demo has none: a game
+    of many players is a hundred times as large, and shows nothing more.
+    """
     found = [p.parent for p in runs.glob("*/summary.json") if (p.parent / "store.sqlite").exists()]
     if not found:
         raise SystemExit(f"no finished run in {runs}: run `make demo` first, or name a run's folder")
+    found = [folder for folder in found if "-calc_x-s" in folder.name] or found
     return max(found, key=lambda p: (p / "summary.json").stat().st_mtime)
 
 

@@ -29,6 +29,8 @@ def test_the_newest_finished_run_is_taken(tmp_path: Path):
             (folder / "summary.json").touch()
             os.utime(folder / "summary.json", (age, age))
     assert newest(tmp_path).name == "new"
+    (tmp_path / "old").rename(tmp_path / "20260102-030405-calc_x-s1")
+    assert newest(tmp_path).name == "20260102-030405-calc_x-s1"
 
 
 @pytest.fixture
