@@ -176,3 +176,11 @@ def test_quickstarts() -> None:
     after = [one["after"] for one in found]
     assert all(one["after"] > one["before"] for one in found) and exact == calls
     stands(f"→ {min(after):.2f}–{max(after):.2f}; {exact:,} of {calls:,}")
+
+
+def test_hostile() -> None:
+    r = result("hostile_agents")
+    assert r["run_finished"] and r["ledger_sums"] and r["lost"] == 0 and r["rollouts"] == 300
+    stands(f"{r['rollouts']} rollouts of agents that misbehave in {r['ways']} ways")
+    stands(f"{r['hostile']:.3f} and {r['healthy']:.3f}; of {r['calls_answered']:,} answered calls 0 lost")
+    stands(f"{r['bad_records']} bad records")
