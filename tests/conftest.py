@@ -9,6 +9,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import random
+import signal
 import socket
 import sys
 from collections.abc import Callable
@@ -23,6 +24,8 @@ from agentlightning import log_limit
 settings.register_profile("suite", deadline=None)  # a slow machine is no fault of what is tested
 settings.load_profile("suite")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # read by torch when it is first imported; tests are tiny
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's background job; children inherit it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 PREFIXES = ("AGL_", "OPENAI_", "OTEL_")
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 
