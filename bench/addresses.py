@@ -11,7 +11,7 @@ import argparse
 import json
 import time
 
-from agentlightning.gateway.addresses import Addresses, ranking
+from agentlightning.gateway.addresses import Endpoints, ranking
 
 ATTEMPTS, CALLS = 2_000, 50
 
@@ -20,7 +20,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--addresses", type=int, default=128)
     count = parser.parse_args().addresses
-    addresses = Addresses([f"http://10.0.0.{n}:8000/v1" for n in range(count)])
+    addresses = Endpoints([f"http://10.0.0.{n}:8000/v1" for n in range(count)])
     ranking.cache_clear()
     seconds = []
     for calls in (1, CALLS):

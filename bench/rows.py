@@ -32,7 +32,7 @@ from torch.nn.functional import rms_norm
 
 import agentlightning as agl
 from agentlightning.algorithms.batching import group_rollouts
-from agentlightning.algorithms.work import begin
+from agentlightning.algorithms.work import enqueue
 from agentlightning.cli.run import read, trainer_from
 from agentlightning.credit.assign import assign
 from agentlightning.gateway import Upstream
@@ -99,7 +99,7 @@ async def record(agent: Any, script: Any, tasks: Sequence[Any], samples: int) ->
                 tasks, samples, run_id=context.run_id, name="rows", seed=1, mode="train",
                 resources_id=context.resources[context.policy], config=context.config,
             )  # fmt: skip
-            ids = await begin(context.store, rollouts)
+            ids = await enqueue(context.store, rollouts)
             await context.store.wait_for_rollouts(ids)
             records = await context.store.records(ids)
     if failed := [r.rollout.reason for r in records if r.rollout.status != RolloutStatus.SUCCEEDED]:

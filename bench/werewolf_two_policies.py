@@ -120,7 +120,7 @@ async def train(
     )
     trainer, agent, tasks, _ = trainer_from(config)
     curve = Curve()
-    trainer.plugins = trainer.plugins.listening([curve])
+    trainer.plugins = trainer.plugins.with_listeners([curve])
     rl = RL(trainer.recipe, steps=steps, batch_size=trainer.batch_size)
     async with trainer.session(agent, tasks, ()) as context:
         before = before or await pairs(context, "before", n)

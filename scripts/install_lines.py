@@ -133,7 +133,7 @@ def lines(root: Path = ROOT) -> list[Line]:
 
 def _suite(root: Path) -> Any:
     """The module that makes the messages, without installing its package."""
-    place = root / "core" / "src" / "agentlightning" / "suite.py"
+    place = root / "core" / "src" / "agentlightning" / "plugins" / "suite.py"
     spec = importlib.util.spec_from_file_location("_suite_of_install_lines", place)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

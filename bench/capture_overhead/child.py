@@ -28,6 +28,7 @@ from frameworks import CASES, KEY, NAME, URL, Case, Run
 
 from agentlightning import capture, semconv
 from agentlightning.capture.context import AttemptContext, attempt_context
+from agentlightning.capture.wire import OpenAIInstrumentor
 from agentlightning.types import Span
 
 WAYS = ("plain", "off", "wire", "on")
@@ -42,7 +43,7 @@ class Switch:
         if instrumentor is not None:
             module, _, name = instrumentor.partition(":")
             self._adapter = getattr(import_module(module), name)()
-        self._wire = capture.WireInstrumentor()
+        self._wire = OpenAIInstrumentor()
 
     def on(self, way: str) -> None:
         """Begin."""

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from shapes import DIFFICULTIES, POLICY, Shape, State, Step, gradient, play, values
 
 from agentlightning.credit.baselines import advantages
-from agentlightning.credit.groups import Credited, turns
+from agentlightning.credit.groups import CreditedCall, turns
 from agentlightning.credit.rules import RULES
 from agentlightning.types import Call, Recipe, Record, Reward, Rollout
 
@@ -105,7 +105,7 @@ def estimate(shape: Shape, case: Case, batch: Sequence[Played]) -> list[list[flo
         for call in record.calls:
             credit = credits.get(call.call_id)
             if credit is not None:
-                credited.append(Credited(record.rollout, call, credit, at[call.call_id]))
+                credited.append(CreditedCall(record.rollout, call, credit, at[call.call_id]))
     found = advantages(credited, recipe).calls
     return [
         [found[c.call_id].value if c.call_id in found else 0.0 for c in played.record.calls]

@@ -105,7 +105,7 @@ async def train(
     config = load_config(CONFIGS[driver], overrides)
     trainer, agent, tasks, held_out = trainer_from(config)
     account = Account()
-    trainer.plugins = trainer.plugins.listening([account])
+    trainer.plugins = trainer.plugins.with_listeners([account])
     rl = RL(
         trainer.recipe, steps=trainer.steps, batch_size=trainer.batch_size, failure=config.training.failure
     )

@@ -40,12 +40,12 @@ def vice_of(rollout: Rollout) -> str | None:
     """How this rollout misbehaves; ``None``: it does not. In evaluation none does."""
     if rollout.mode != "train" or rollout.sample:
         return None
-    index = place_of(rollout)
+    index = find_segment(rollout)
     names = list(VICES)
     return names[index % len(names)] if index < int(os.environ.get(MOST, "300")) else None
 
 
-def place_of(rollout: Rollout) -> int:
+def find_segment(rollout: Rollout) -> int:
     """The number of the rollout's group in the run, at eight tasks a step (``…/train/<step>/<task>``)."""
     *_, step, task = (rollout.group_id or "").split("/")
     return int(step) * 8 + int(task)

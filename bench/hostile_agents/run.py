@@ -37,7 +37,7 @@ from agentlightning.config import load_config
 from agentlightning.hookspecs import hookimpl
 from agentlightning.store.base import Store
 from agentlightning.types import Batch, Evaluation, RolloutStatus
-from agentlightning.types.failure import kind_of
+from agentlightning.types.failure import failure_kind
 
 BENCH = Path(__file__).resolve().parents[1]
 CONFIG = BENCH.parent / "examples" / "calc_x" / "cpu.yaml"
@@ -81,7 +81,7 @@ async def train(given: argparse.Namespace, output: Path, **agent: Any) -> dict[s
     config = load_config(CONFIG, overrides)
     trainer, what, tasks, held_out = trainer_from(config)
     account = Account()
-    trainer.plugins = trainer.plugins.listening([account])
+    trainer.plugins = trainer.plugins.with_listeners([account])
     rl = RL(
         trainer.recipe, steps=trainer.steps, batch_size=trainer.batch_size, failure=config.training.failure
     )
@@ -135,7 +135,7 @@ async def unexplained(
         if (name := misdeeds.get(rollout.rollout_id)) is None:
             continue
         aside = await store.query_spans(rollout.rollout_id, name=semconv.BAD_RECORD_SPAN)
-        ended = "" if rollout.status == RolloutStatus.SUCCEEDED else kind_of(rollout.reason) or "failed"
+        ended = "" if rollout.status == RolloutStatus.SUCCEEDED else failure_kind(rollout.reason) or "failed"
         standing = {ended or FINE, *([ASIDE] if aside else [])}
         kinds[ended or FINE] += 1
         bad += ended in ("bad-record", "bad-reward") or bool(aside)

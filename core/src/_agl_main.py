@@ -9,21 +9,21 @@ import runpy
 import sys
 from pathlib import Path
 
-FOREIGN = Path(__file__).parent / "agentlightning" / "foreign.py"
+PACKAGE_CONFLICT = Path(__file__).parent / "agentlightning" / "plugins" / "package_conflict.py"
 
 
 def main() -> None:
     """Entry point of both scripts; exits with status 2 if a foreign package is in the way."""
-    found = runpy.run_path(str(FOREIGN))["check"]()
+    found = runpy.run_path(str(PACKAGE_CONFLICT))["find_conflict"]()
     if found is not None:
         sys.exit(_refusal(found.message()))
     from agentlightning.cli import main as start
-    from agentlightning.cli.interrupts import end_without_strays
+    from agentlightning.cli.interrupts import exit_despite_threads
 
     try:
         start()
     finally:
-        end_without_strays()
+        exit_despite_threads()
 
 
 def _refusal(message: str) -> int:

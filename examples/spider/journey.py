@@ -22,8 +22,8 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader
 
-from agentlightning.audit.run import Run, open_run
-from agentlightning.audit.standing import Standing, standing
+from agentlightning.audit.run import OpenRun, open_run
+from agentlightning.audit.standing import RecomputedStep, recompute_step
 from agentlightning.credit.explain import REASONS
 from agentlightning.credit.rewards import resolve
 from agentlightning.specs import Inspector
@@ -88,10 +88,10 @@ class CallOnPage:
         return next((token.advantage for token in self.tokens if token.advantage is not None), None)
 
 
-async def story(run: Run, rollout_id: str | None = None) -> dict[str, Any]:
+async def story(run: OpenRun, rollout_id: str | None = None) -> dict[str, Any]:
     """All that the page shows."""
     rollout = await _chosen(run, rollout_id)
-    stands = await standing(run, rollout)
+    stands = await recompute_step(run, rollout)
     if stands.batch is None:
         raise NoJourney(f"rollout {rollout.rollout_id} was never credited: {stands.note}")
     folders = run.policies()
@@ -108,14 +108,14 @@ async def story(run: Run, rollout_id: str | None = None) -> dict[str, Any]:
         "reward": resolve(stands.record).final,
         "verdict": verdict.reason or "it answers as the gold query does",
         "group": [resolve(r).final for r in stands.records if r.rollout.group_id == rollout.group_id],
-        "step": stands.sealed.step + 1 if stands.sealed else None,
+        "step": stands.fingerprint.step + 1 if stands.fingerprint else None,
         "rollout": rollout.rollout_id,
         "recipe": run.recipe,
-        "as_trained": stands.as_sealed,
+        "as_trained": stands.as_trained,
     }
 
 
-async def _chosen(run: Run, rollout_id: str | None) -> Rollout:
+async def _chosen(run: OpenRun, rollout_id: str | None) -> Rollout:
     """The rollout that was asked for, or the first one worth showing."""
     if rollout_id is not None:
         known = await run.known([rollout_id])
@@ -144,7 +144,7 @@ def _in_order(record: Record) -> list[Call]:
     return sorted(record.calls, key=lambda call: (call.sequence, call.choice))
 
 
-def _call(stands: Standing, call: Call, task: dict[str, Any], inspector: Inspector) -> CallOnPage:
+def _call(stands: RecomputedStep, call: Call, task: dict[str, Any], inspector: Inspector) -> CallOnPage:
     node = call.tags.get("node", "?")
     ids, logprobs = call.response_ids or [], call.logprobs or []
     advantages = _advantages(stands, call.call_id, len(ids))
@@ -160,7 +160,7 @@ def _call(stands: Standing, call: Call, task: dict[str, Any], inspector: Inspect
     return CallOnPage(node, str(messages[-1].get("content", "")), tokens, REASONS.get(out, out), outcome)
 
 
-def _advantages(stands: Standing, call_id: str, size: int) -> list[float | None]:
+def _advantages(stands: RecomputedStep, call_id: str, size: int) -> list[float | None]:
     """Per token of a call, from the row it was trained in."""
     assert stands.batch is not None
     for row in stands.batch.rows:

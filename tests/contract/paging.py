@@ -15,10 +15,10 @@ from agentlightning.store.pages import pages
 from agentlightning.types import (
     AttemptedRollout,
     AttemptStatus,
-    Link,
+    AuditLink,
     Rollout,
+    RolloutFingerprint,
     RolloutStatus,
-    Seal,
     Span,
     StepReport,
 )
@@ -133,11 +133,11 @@ class PagingContract:
             clock.now += i % 2
             report = StepReport(run_id="r0", step=i // 2, policy=f"p/{i % 2}", policy_version=i)
             seals = [
-                Seal(run_id="r0", step=report.step, policy=report.policy, rollout_id=f"ro-{n}")
+                RolloutFingerprint(run_id="r0", step=report.step, policy=report.policy, rollout_id=f"ro-{n}")
                 for n in range(3)
             ]
             await store.add_step(report, seals)
-            await store.add_link(Link(run_id="r0", number=i, kind="step", name=f"{i}"))
+            await store.add_link(AuditLink(run_id="r0", number=i, kind="step", name=f"{i}"))
             await store.update_worker(f"w{i}", "idle" if i else "busy")
             last = await store.add_resources({"n": str(i)})
         for method, args in (
@@ -260,9 +260,9 @@ class PagingContract:
             await store.add_span(reward(lease, 1.0))
             await store.count("dropped", "stale", rollout_id=lease.rollout.rollout_id)
             await finish(store, lease)
-        seal = Seal(run_id=run_id, step=0, policy="p", rollout_id=lease.rollout.rollout_id)
+        seal = RolloutFingerprint(run_id=run_id, step=0, policy="p", rollout_id=lease.rollout.rollout_id)
         report = StepReport(run_id=run_id, step=0, policy="p", policy_version=1)
-        await store.add_step(report, [seal], link=Link(run_id=run_id, number=0, kind="step", name="0/p"))
+        await store.add_step(report, [seal], link=AuditLink(run_id=run_id, number=0, kind="step", name="0/p"))
 
     async def test_a_run_is_deleted_with_all_it_made(self, store: Store) -> None:
         shared, own = await store.add_resources({"p": "shared"}), await store.add_resources({"p": "own"})

@@ -8,7 +8,7 @@ from contract.storing import Clock, call, reward, span
 from agentlightning.semconv import RESAMPLED
 from agentlightning.store.base import AttemptEnded, NotFound, Store
 from agentlightning.types import AttemptedRollout, AttemptStatus, RolloutConfig, RolloutStatus
-from agentlightning.types.failure import kind_of
+from agentlightning.types.failure import failure_kind
 
 FAILED, SUCCEEDED = AttemptStatus.FAILED, AttemptStatus.SUCCEEDED
 
@@ -99,7 +99,7 @@ class RequeueContract:
         for lease, kind in ((silent, "unresponsive"), (slow, "timeout")):
             done = await store.get_rollout_by_id(lease.rollout.rollout_id)
             (attempt,) = await store.query_attempts(lease.rollout.rollout_id)
-            assert kind_of(done.reason) == kind_of(attempt.reason) == attempt.status == kind
+            assert failure_kind(done.reason) == failure_kind(attempt.reason) == attempt.status == kind
             assert "30 s" in (done.reason or "")
 
     async def test_a_cancelled_rollout_is_lost_to_its_worker(self, store: Store) -> None:
@@ -109,7 +109,7 @@ class RequeueContract:
         await store.update_rollout(lease.rollout.rollout_id, RolloutStatus.CANCELLED)
         assert await store.heartbeat("w", [attempt_id]) == [attempt_id]
         latest = await store.get_latest_attempt(lease.rollout.rollout_id)
-        assert latest is not None and latest.status is FAILED and kind_of(latest.reason) == "cancelled"
+        assert latest is not None and latest.status is FAILED and failure_kind(latest.reason) == "cancelled"
         worker = await store.get_worker_by_id("w")
         assert worker.current_attempt_id is None
 

@@ -84,7 +84,11 @@ class RewardContract:
         )
         (record,) = await store.records([lease.rollout.rollout_id])
         found = resolve(record)
-        assert (found.final, found.dims, found.agents) == (1.0, {"style": 0.7, "reward": 1.0}, {"judge": 0.5})
+        assert (found.final, found.by_name, found.agents) == (
+            1.0,
+            {"style": 0.7, "reward": 1.0},
+            {"judge": 0.5},
+        )
         assert "refused" not in await store.counts(lease.rollout.rollout_id)
 
     async def test_nobody_but_the_runner_can_say_that_a_reward_was_returned(self, store: Store) -> None:

@@ -25,13 +25,13 @@ from agentlightning.types import (
     LLM,
     AttemptedRollout,
     AttemptStatus,
+    AuditLink,
     JsonResource,
-    Link,
     PromptTemplate,
     Rollout,
     RolloutConfig,
+    RolloutFingerprint,
     RolloutStatus,
-    Seal,
     StepReport,
 )
 
@@ -476,8 +476,10 @@ class StoreContract(
         assert await store.query_steps("r") == [report]
 
     async def test_a_step_run_again_replaces_its_seals(self, store: Store) -> None:
-        def seal(step: int, rollout: int, policy: str = "p", **fields: Any) -> Seal:
-            return Seal(run_id="r", step=step, rollout_id=f"ro-{rollout}", policy=policy, **fields)
+        def seal(step: int, rollout: int, policy: str = "p", **fields: Any) -> RolloutFingerprint:
+            return RolloutFingerprint(
+                run_id="r", step=step, rollout_id=f"ro-{rollout}", policy=policy, **fields
+            )
 
         def report(step: int, policy: str = "p") -> StepReport:
             return StepReport(run_id="r", step=step, policy=policy, policy_version=step)
@@ -504,14 +506,14 @@ class StoreContract(
         assert await store.query_seals("r", 1) == []
 
     async def test_links_are_only_ever_added(self, store: Store) -> None:
-        def link(number: int, **fields: Any) -> Link:
-            return Link(run_id="r", number=number, kind="step", name="0/p", **fields)
+        def link(number: int, **fields: Any) -> AuditLink:
+            return AuditLink(run_id="r", number=number, kind="step", name="0/p", **fields)
 
         body = {"metrics": {"loss": float("inf"), "n": 3}, "text": "ä"}
         await store.add_link(link(0, body=body, head="a"))
         for _ in range(2):
             await store.add_link(
-                link(1, seals=[Seal(run_id="r", step=-1, rollout_id="ro-1")]), request_id="x"
+                link(1, seals=[RolloutFingerprint(run_id="r", step=-1, rollout_id="ro-1")]), request_id="x"
             )
         report = StepReport(run_id="r", step=0, policy="p", policy_version=1)
         for number in (0, 1, 3):  # there already, and one that leaves a gap

@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from agentlightning.testing.contract.tally import (
     TALLY as TALLY,
-    Served as Served,
+    CountedServer as CountedServer,
     Tally as Tally,
 )

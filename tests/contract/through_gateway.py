@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from agentlightning.testing.contract.through_gateway import (
     Leased as Leased,
-    Served as Served,
+    ModelServer as ModelServer,
     leased_attempt as leased_attempt,
 )

@@ -9,8 +9,8 @@ from contract.storing import Clock, call, span
 
 from agentlightning.store.base import NotFound, Store
 from agentlightning.types import AttemptStatus, Rollout, RolloutConfig, RolloutStatus
-from agentlightning.types.failure import read_table, rollout_config
-from agentlightning.types.work import ATTEMPTS, UNRESPONSIVE_SECONDS
+from agentlightning.types.failure import read_failure_table, rollout_config
+from agentlightning.types.work import MAX_ATTEMPTS, UNRESPONSIVE_SECONDS
 
 NO_TIMES = [math.nan, math.inf, -math.inf, -1.0, 1e300, 10**400]
 NO_LIMITS = [*NO_TIMES, 0.0]
@@ -23,7 +23,7 @@ class TryingContract:
         self, store: Store, clock: Clock
     ) -> None:
         made = await store.enqueue_rollout("a task")
-        for number in range(1, ATTEMPTS + 1):
+        for number in range(1, MAX_ATTEMPTS + 1):
             lease = await store.dequeue_rollout(f"worker {number}")
             assert lease is not None and lease.rollout.rollout_id == made.rollout_id
             clock.now += UNRESPONSIVE_SECONDS - 1
@@ -31,7 +31,7 @@ class TryingContract:
             clock.now += 2
         assert await store.dequeue_rollout("another") is None
         done = await store.get_rollout_by_id(made.rollout_id)
-        assert (done.status, done.attempts) == (RolloutStatus.FAILED, ATTEMPTS)
+        assert (done.status, done.attempts) == (RolloutStatus.FAILED, MAX_ATTEMPTS)
         assert (done.reason or "").startswith("unresponsive: no sign of life within")
 
     async def test_what_a_worker_stores_is_a_sign_of_life(self, store: Store, clock: Clock) -> None:
@@ -53,7 +53,7 @@ class TryingContract:
         assert (await store.get_rollout_by_id(ids[0])).attempts == 1
 
     async def test_rollouts_of_a_run_are_tried_as_the_run_says(self, store: Store) -> None:
-        tried = rollout_config(read_table({"agent-raised": "retry"}), timeout=60.0, attempts=5)
+        tried = rollout_config(read_failure_table({"agent-raised": "retry"}), timeout=60.0, attempts=5)
         await store.add_run("r", {}, tried)
         await store.add_run("r", {}, tried)
         own = RolloutConfig(max_attempts=1)

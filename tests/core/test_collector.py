@@ -23,9 +23,9 @@ async def test_while_a_gateway_serves():
     first, second = Gateway(store, Keys()), Gateway(store, Keys())
     await first.start()
     await second.start()
-    assert gc.get_threshold() == (collector.YOUNG, 11, 12)
+    assert gc.get_threshold() == (collector.YOUNG_THRESHOLD, 11, 12)
     await first.stop()
-    assert gc.get_threshold() == (collector.YOUNG, 11, 12)
+    assert gc.get_threshold() == (collector.YOUNG_THRESHOLD, 11, 12)
     await second.stop()
     await store.close()
     assert gc.get_threshold() == (700, 11, 12)
@@ -34,15 +34,15 @@ async def test_while_a_gateway_serves():
 @pytest.mark.parametrize("setting", [(0, 10, 10), (50_000, 5, 5)])
 def test_what_the_process_chose_stays(setting):
     gc.set_threshold(*setting)
-    collector.relax()
+    collector.enlarge_young_generation()
     assert gc.get_threshold() == setting
-    collector.restore()
+    collector.restore_thresholds()
     assert gc.get_threshold() == setting
 
 
 def test_what_was_set_meanwhile_stays():
     gc.set_threshold(700, 10, 10)
-    collector.relax()
+    collector.enlarge_young_generation()
     gc.set_threshold(900, 10, 10)
-    collector.restore()
+    collector.restore_thresholds()
     assert gc.get_threshold() == (900, 10, 10)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agentlightning.config import ConfigError, DataSection, load_config, load_data, read_yaml, resolve
+from agentlightning.config import ConfigError, DataSection, import_target, load_config, load_data, read_yaml
 from agentlightning.types import UsageError
 
 GOOD = """
@@ -117,7 +117,7 @@ def test_a_folder_or_bytes_instead_of_a_file(tmp_path: Path) -> None:
 )
 def test_the_store_lies_relative_to_the_file(tmp_path: Path, given: str | None, place: str | None) -> None:
     config = load_config(write(tmp_path, GOOD), {"store": given})
-    assert config.store_place() == (place and place.format(folder=tmp_path.resolve()))
+    assert config.store_location() == (place and place.format(folder=tmp_path.resolve()))
 
 
 def test_override_through_a_value_is_refused(tmp_path: Path) -> None:
@@ -126,13 +126,13 @@ def test_override_through_a_value_is_refused(tmp_path: Path) -> None:
 
 
 def test_resolve() -> None:
-    assert resolve("json:dumps", "k")({}) == "{}"
+    assert import_target("json:dumps", "k")({}) == "{}"
     with pytest.raises(ConfigError, match=r"k: .*module:object"):
-        resolve("json", "k")
+        import_target("json", "k")
     with pytest.raises(ConfigError, match="cannot import 'no_such"):
-        resolve("no_such_module_xyz:f", "k")
+        import_target("no_such_module_xyz:f", "k")
     with pytest.raises(ConfigError, match="has no 'nothing'"):
-        resolve("json:nothing", "k")
+        import_target("json:nothing", "k")
 
 
 LOADERS = """
@@ -181,7 +181,7 @@ def test_data_from_a_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(
         ConfigError, match=r"importing 'broken_of.*' raised KeyError: 'gone' \(.*config\.py:2\)"
     ):
-        resolve("broken_of_test_config:x", "agent.target")
+        import_target("broken_of_test_config:x", "agent.target")
 
 
 def test_data(tmp_path: Path) -> None:

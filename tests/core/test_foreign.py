@@ -31,21 +31,21 @@ def distribution(
 
 
 def test_nothing_foreign(tmp_path: Path) -> None:
-    assert foreign.check([str(tmp_path)]) is None
-    assert foreign.check([str(SOURCE)]) is None
+    assert foreign.find_conflict([str(tmp_path)]) is None
+    assert foreign.find_conflict([str(SOURCE)]) is None
 
 
 def test_the_umbrella_is_ours(tmp_path: Path) -> None:
     distribution(tmp_path, "agentlightning", "0.1.0", requires="agl-core==0.1.0")
-    assert foreign.check([str(tmp_path), str(SOURCE)]) is None
+    assert foreign.find_conflict([str(tmp_path), str(SOURCE)]) is None
 
 
 def test_a_foreign_distribution_is_named(tmp_path: Path) -> None:
     distribution(
         tmp_path, "agentlightning", "0.3.0", files=("agentlightning/__init__.py",), requires="litellm"
     )
-    found = foreign.check([str(SOURCE), str(tmp_path)])
-    assert found == foreign.Foreign("0.3.0", tmp_path / "agentlightning", installed=True)
+    found = foreign.find_conflict([str(SOURCE), str(tmp_path)])
+    assert found == foreign.PackageConflict("0.3.0", tmp_path / "agentlightning", installed=True)
     message = found.message()
     assert "version 0.3.0" in message and str(tmp_path / "agentlightning") in message
     assert f"{sys.executable} -m pip uninstall -y agentlightning\n" in message
@@ -57,8 +57,8 @@ def test_a_foreign_distribution_that_wrote_over_our_files_is_named(tmp_path: Pat
     distribution(tmp_path, "agl-core", "0.1.0", files=(package,))
     distribution(tmp_path, "agentlightning", "0.3.0", files=(package,))
     ours = (tmp_path / "agentlightning").resolve()
-    found = foreign.check([str(tmp_path)], ours)
-    assert found == foreign.Foreign("0.3.0", tmp_path / "agentlightning", installed=True)
+    found = foreign.find_conflict([str(tmp_path)], ours)
+    assert found == foreign.PackageConflict("0.3.0", tmp_path / "agentlightning", installed=True)
 
 
 def test_a_foreign_editable_install_is_named(tmp_path: Path) -> None:
@@ -66,16 +66,16 @@ def test_a_foreign_editable_install_is_named(tmp_path: Path) -> None:
     package = tmp_path / "checkout" / "agentlightning"
     package.mkdir(parents=True)
     (package / "__init__.py").touch()
-    found = foreign.check([str(tmp_path / "site"), str(package.parent)])
-    assert found == foreign.Foreign("0.2.9", package, installed=True)
+    found = foreign.find_conflict([str(tmp_path / "site"), str(package.parent)])
+    assert found == foreign.PackageConflict("0.2.9", package, installed=True)
 
 
 def test_a_folder_that_hides_ours_is_named(tmp_path: Path) -> None:
     package = tmp_path / "agentlightning"
     package.mkdir()
     (package / "__init__.py").touch()
-    found = foreign.check([str(tmp_path), str(SOURCE)])
-    assert found == foreign.Foreign("unknown", package, installed=False)
+    found = foreign.find_conflict([str(tmp_path), str(SOURCE)])
+    assert found == foreign.PackageConflict("unknown", package, installed=False)
     assert found.message().endswith(f"remove or rename {package}")
     assert "pip" not in found.message()
 
@@ -85,16 +85,16 @@ def test_the_mending_command_names_the_checkout(tmp_path: Path, monkeypatch: pyt
     origin = {"url": "file:///home/me/my%20agents/core", "dir_info": {"editable": True}}
     (info / "direct_url.json").write_text(json.dumps(origin))
     monkeypatch.syspath_prepend(str(tmp_path))
-    message = foreign.Foreign("0.3.0", tmp_path, installed=True).message()
+    message = foreign.PackageConflict("0.3.0", tmp_path, installed=True).message()
     assert message.endswith("install --force-reinstall --no-deps -e '/home/me/my agents/core'")
 
 
 def test_refuse_raises_and_says_how_to_mend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    foreign.refuse()
+    foreign.refuse_conflict()
     distribution(tmp_path, "agentlightning", "0.3.0", files=("agentlightning/__init__.py",))
     monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(foreign.ForeignPackageError, match=r"version 0\.3\.0"):
-        foreign.refuse()
+    with pytest.raises(foreign.PackageConflictError, match=r"version 0\.3\.0"):
+        foreign.refuse_conflict()
 
 
 def run_command(*paths: Path) -> subprocess.CompletedProcess[str]:

@@ -3,7 +3,7 @@
 import pytest
 
 from agentlightning.loopback import (
-    Exposed,
+    ExposedServer,
     check_interface,
     check_token,
     host_of,
@@ -39,10 +39,10 @@ def test_names_of_this_machine(authority: str, local: bool) -> None:
     "token", ["", "   ", "two\nlines of a token", " spaces at its ends ", "tökens are ASCII"]
 )
 def test_tokens_that_are_none(token: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(Exposed, match="AGL_TOKEN"):
+    with pytest.raises(ExposedServer, match="AGL_TOKEN"):
         check_token(token, "AGL_TOKEN")
     monkeypatch.setenv("AGL_TOKEN", token)
-    with pytest.raises(Exposed, match="AGL_TOKEN"):
+    with pytest.raises(ExposedServer, match="AGL_TOKEN"):
         token_from_env("AGL_TOKEN")
 
 
@@ -57,7 +57,7 @@ def test_a_short_token_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "", "192.168.1.5", "example.org"])
 def test_other_interfaces_want_a_secret(host: str) -> None:
-    with pytest.raises(Exposed, match=r"without a token.*Set AGL_X"):
+    with pytest.raises(ExposedServer, match=r"without a token.*Set AGL_X"):
         check_interface("a server", host, guarded=False, variable="AGL_X")
     check_interface("a server", host, guarded=True, variable="AGL_X")
     check_interface("a server", "127.0.0.1", guarded=False, variable="AGL_X")

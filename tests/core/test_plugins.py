@@ -16,7 +16,7 @@ from agentlightning.store import SQLiteStore, StoreError, open_store
 from agentlightning.types import Evaluation, Recipe
 
 HOOKS = sorted(name for name in vars(hookspecs) if name.startswith("agl_"))
-DOCS = Path(__file__).parents[2] / "docs" / "hooks.md"
+DOCS = Path(__file__).parents[3] / "docs" / "hooks.md"
 
 
 @pytest.mark.parametrize("name", HOOKS)
@@ -127,13 +127,13 @@ def test_moment_errors_are_counted_and_the_others_still_hear(caplog: pytest.LogC
 
     loaded = build([Bad(), Good()], discover=False)
     with caplog.at_level(logging.ERROR):
-        loaded.moment("agl_evaluated", evaluation=Evaluation(name="x", n=1, reward=0.0, ci=(0, 0)))
+        loaded.notify("agl_evaluated", evaluation=Evaluation(name="x", n=1, reward=0.0, ci=(0, 0)))
     assert heard == ["x"] and loaded.errors == {"agl_evaluated": 1} and "agl_evaluated failed" in caplog.text
 
 
 def test_trace_prints_the_call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("AGL_TRACE_HOOKS", "1")
-    build(discover=False).moment("agl_run_finished", summary={})
+    build(discover=False).notify("agl_run_finished", summary={})
     assert "agl hook agl_run_finished(summary)" in capsys.readouterr().err
 
 

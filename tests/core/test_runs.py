@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agentlightning.runs import RunError, changes, check_known, check_same, differences
+from agentlightning.runs import RunError, changed_settings, check_store_knows, check_unchanged, differences
 
 
 @pytest.mark.parametrize(
@@ -16,10 +16,10 @@ def test_checkpoints_that_the_store_does_not_know_are_not_trained_over(
     checkpoint: str, tmp_path: Path
 ) -> None:
     (tmp_path / "checkpoints").mkdir()
-    check_known(tmp_path)
+    check_store_knows(tmp_path)
     (tmp_path / checkpoint).mkdir(parents=True)
     with pytest.raises(RunError, match="its store knows no run"):
-        check_known(tmp_path)
+        check_store_knows(tmp_path)
 
 
 def test_differences_are_named_by_their_keys() -> None:
@@ -29,10 +29,10 @@ def test_differences_are_named_by_their_keys() -> None:
     with pytest.raises(
         RunError, match=r"run r cannot go on: recipe\.kl was 0\.0 when it began and is 0\.1; use"
     ):
-        check_same({"run_id": "r", **then}, now)
+        check_unchanged({"run_id": "r", **then}, now)
 
 
 def test_what_was_not_on_record_did_not_change() -> None:
-    assert changes({"options": {"lr": 1e-4}}, {"options": {"lr": 1e-3}, "select": "solver"}) == [
+    assert changed_settings({"options": {"lr": 1e-4}}, {"options": {"lr": 1e-3}, "select": "solver"}) == [
         ("options.lr", 1e-4, 1e-3)
     ]

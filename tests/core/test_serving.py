@@ -10,19 +10,19 @@ from typing import Any
 import pytest
 
 from agentlightning import GRPO, LLM, PolicyFolder, Trainer
-from agentlightning.algorithms.together import Together
+from agentlightning.algorithms.together import MultiPolicyDriver
 from agentlightning.gateway import Gateway
 from agentlightning.keys import Keys
 from agentlightning.plugins import build
 from agentlightning.serving import (
     BY_AGENT,
-    REST,
-    BadPolicies,
+    CATCH_ALL,
     Policies,
+    PolicyError,
+    driver_spec,
     read_policies,
     serve,
     serve_scripted,
-    spec_of,
 )
 from agentlightning.specs import DriverSpec
 from agentlightning.store import open_store
@@ -36,9 +36,14 @@ THREE: dict[str, Any] = {"wolves": "w", "town": Path("t"), "judge": JUDGE}
 def test_one_policy_is_what_it_was() -> None:
     for given in ("folder", Path("folder"), PolicyFolder("folder")):
         found = read_policies(given)
-        assert (found.names, found.asked, found.routing, found.named) == (("policy",), "policy", {}, False)
-        assert found.record() == {"policy": "folder"} and found.about() == "folder"
-    assert read_policies(None) == Policies() and read_policies(None).about() == "None"
+        assert (found.names, found.model_name, found.routing, found.named) == (
+            ("policy",),
+            "policy",
+            {},
+            False,
+        )
+        assert found.record() == {"policy": "folder"} and found.summary() == "folder"
+    assert read_policies(None) == Policies() and read_policies(None).summary() == "None"
 
 
 def test_several_by_name() -> None:
@@ -46,8 +51,8 @@ def test_several_by_name() -> None:
         {**THREE, "old": PolicyFolder("o", train=False)}, {"wolf": "wolves", "re:.*": "town"}
     )
     assert list(found.trained) == ["wolves", "town"] and list(found.frozen) == ["judge", "old"]
-    assert found.asked == BY_AGENT and found.routing == {"wolf": "wolves", "re:.*": "town"}
-    assert "sk-secret" not in f"{found}{found.record()}{found.about()}"
+    assert found.model_name == BY_AGENT and found.routing == {"wolf": "wolves", "re:.*": "town"}
+    assert "sk-secret" not in f"{found}{found.record()}{found.summary()}"
     assert found.record()["trained"] == ["town", "wolves"] and found.record()["agents"] == found.routing
     assert found.record()["policies"]["judge"] == {
         "trained": False,
@@ -57,9 +62,9 @@ def test_several_by_name() -> None:
 
 
 def test_all_others_talk_to_the_only_policy_that_is_trained() -> None:
-    assert read_policies({"a": "a", "judge": JUDGE}, {"x": "judge"}).routing == {"x": "judge", REST: "a"}
+    assert read_policies({"a": "a", "judge": JUDGE}, {"x": "judge"}).routing == {"x": "judge", CATCH_ALL: "a"}
     assert read_policies({"a": "a", "b": "b"}, {"x": "a"}).routing == {"x": "a"}
-    assert read_policies({"a": "a", "j": JUDGE}, {REST: "j"}).routing == {REST: "j"}
+    assert read_policies({"a": "a", "j": JUDGE}, {CATCH_ALL: "j"}).routing == {CATCH_ALL: "j"}
 
 
 @pytest.mark.parametrize(
@@ -84,7 +89,7 @@ def test_all_others_talk_to_the_only_policy_that_is_trained() -> None:
     ],
 )
 def test_what_cannot_be_is_refused_by_name(policy: Any, agents: dict[str, str], match: str) -> None:
-    with pytest.raises(BadPolicies, match=match):
+    with pytest.raises(PolicyError, match=match):
         Trainer(policy=policy, policies=agents, plugins=build([], discover=False))
 
 
@@ -126,7 +131,7 @@ async def test_what_is_served_and_closed() -> None:
     async with AsyncExitStack() as stack:
         given: dict[str, Any] = {"recipe": GRPO(), "seed": 1, "options": {"lr": 1}}
         together = await serve(policies, gateway, stack, spec=spec(log), routes={"reserve": 7}, **given)
-        assert isinstance(together, Together) and together.versions == {"wolves": 3, "town": 3}
+        assert isinstance(together, MultiPolicyDriver) and together.versions == {"wolves": 3, "town": 3}
         assert together.version == 6
         routes = {route.policy: route for route in gateway._routes}
         assert {n: (r.trainable, r.seeded, r.reserve, r.model) for n, r in routes.items()} == {
@@ -137,7 +142,7 @@ async def test_what_is_served_and_closed() -> None:
         }
         assert routes["judge"].api_key == "sk-secret" and "sk-secret" not in repr(routes)
         assert set(gateway._handler.sampling) == {"wolves", "town"}
-        with pytest.raises(BadPolicies, match="headroom: 'old' is the name of a policy"):
+        with pytest.raises(PolicyError, match="headroom: 'old' is the name of a policy"):
             await serve_scripted({"old": list}, [1], gateway, stack, policies.names)
     assert log[:3] == ["start wolves {'lr': 1}", "start town {'lr': 2}", "start old {'lr': 1}"]
     assert log[3:] == ["close old", "close town", "close wolves"]
@@ -145,7 +150,7 @@ async def test_what_is_served_and_closed() -> None:
 
 async def test_options_that_must_be_the_same() -> None:
     policies = read_policies({"a": "a", "b": PolicyFolder("b", options={"save_every": 3})})
-    with pytest.raises(BadPolicies, match=r"options.save_every: .*\(a: 2, b: 3\)"):
+    with pytest.raises(PolicyError, match=r"options.save_every: .*\(a: 2, b: 3\)"):
         async with AsyncExitStack() as stack:
             gateway = Gateway(open_store(":memory:"), Keys())
             given: dict[str, Any] = {"recipe": GRPO(), "seed": 1, "options": {"save_every": 2}, "routes": {}}
@@ -158,11 +163,11 @@ def test_drivers_that_cannot_are_refused() -> None:
     one, two = read_policies("x"), read_policies(THREE)
     frozen = read_policies({"a": "a", "old": PolicyFolder("o", train=False)})
     plugins.drivers["fake"] = spec(log, several=False)
-    assert spec_of(plugins, "fake", one) and spec_of(plugins, "fake", read_policies({"j": JUDGE}))
-    with pytest.raises(BadPolicies, match="'fake' trains one policy a run"):
-        spec_of(plugins, "fake", two)
+    assert driver_spec(plugins, "fake", one) and driver_spec(plugins, "fake", read_policies({"j": JUDGE}))
+    with pytest.raises(PolicyError, match="'fake' trains one policy a run"):
+        driver_spec(plugins, "fake", two)
     plugins.drivers["fake"] = replace(spec(log), serve=None)
-    with pytest.raises(BadPolicies, match="policy 'old': driver 'fake' serves no policy that it does not"):
-        spec_of(plugins, "fake", frozen)
+    with pytest.raises(PolicyError, match="policy 'old': driver 'fake' serves no policy that it does not"):
+        driver_spec(plugins, "fake", frozen)
     with pytest.raises(UsageError, match="nothing is trained: judge are frozen"):
         Trainer(policy={"judge": JUDGE}, plugins=plugins)._algorithm()

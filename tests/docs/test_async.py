@@ -7,7 +7,7 @@ from pathlib import Path
 
 import yaml
 
-from agentlightning.algorithms.rl import refuse_unfit
+from agentlightning.algorithms.rl import check_async_fields
 from agentlightning.config import TrainingSection
 from agentlightning.recipes import get
 
@@ -20,7 +20,7 @@ def test_the_examples_are_taken() -> None:
     sections = [TrainingSection.model_validate(block) for block in blocks]
     assert [(s.ahead, s.refill) for s in sections] == [(1, 0), (0, 3)]
     for section in sections:
-        refuse_unfit(get("grpo", **section.recipe), ahead=section.ahead, refill=section.refill)
+        check_async_fields(get("grpo", **section.recipe), ahead=section.ahead, refill=section.refill)
 
 
 def test_the_metrics_are_those_of_the_code() -> None:

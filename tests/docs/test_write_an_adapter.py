@@ -38,7 +38,7 @@ def test_it_is_sixty_lines() -> None:
 
 def test_what_core_gives_exists() -> None:
     table = PAGE.partition("## What core gives you")[2].partition("\n## ")[0]
-    named = re.findall(r"^\| `(\w+)\.(\w+)[`(]", table, re.M)
+    named = re.findall(r"^\| `([\w.]+)\.(\w+)[`(]", table, re.M)
     assert len(named) >= 10
     for module, name in named:
         assert hasattr(import_module(f"agentlightning.capture.{module}"), name), f"capture.{module}.{name}"

@@ -33,7 +33,7 @@ from typing import Any
 
 from rich.console import Console
 
-from agentlightning.audit.places import Place
+from agentlightning.audit.places import RunLocation
 from agentlightning.audit.run import run_in
 from agentlightning.audit.verify import verify
 from agentlightning.store import SQLiteStore, StoreClient
@@ -273,7 +273,7 @@ async def account(scene: Scene, witness: Witness) -> dict[str, Any]:
         run = next(r for r in await store.query_runs() if r["run_id"] == RUN)
         lives = [0, *(life["first_step"] for life in run.get("resumed", []))]
         doubled += sum(later < earlier for earlier, later in pairwise(lives))  # a finished step, once more
-        checked = await verify(await run_in(store, Place(str(scene.place), scene.folder / RUN, RUN)))
+        checked = await verify(await run_in(store, RunLocation(str(scene.place), scene.folder / RUN, RUN)))
         return {
             "hashes": await hashes(store),
             "lost": lost,

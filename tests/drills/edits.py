@@ -16,10 +16,10 @@ import msgspec
 
 from agentlightning import semconv
 from agentlightning.audit.compare import Difference
-from agentlightning.credit.chain import head_of, sign
+from agentlightning.credit.chain import compute_head, sign
 from agentlightning.store.codec import pack, pack_call, pack_span, unpack, unpack_span
-from agentlightning.store.trace import call_of
-from agentlightning.types import Call, Link, Seal, StepReport
+from agentlightning.store.trace import call_from_row
+from agentlightning.types import AuditLink, Call, RolloutFingerprint, StepReport
 
 KEY = "the key of the tamper drill"
 CALL = "call_id, rollout_id, attempt_id, sequence, choice, policy, policy_version, status, data"
@@ -121,7 +121,7 @@ def call(change: Callable[[Call], Any], text: str, where: str = LATEST, of: str 
     def changed(folder: Path, random: Random) -> Expected:
         with database(folder) as db:
             row = one(db, random, f"SELECT {CALL} FROM calls WHERE {where} AND status = 'ok'")
-            found = call_of(row)
+            found = call_from_row(row)
             change(found)
             db.execute("UPDATE calls SET data = ? WHERE call_id = ?", (pack_call(found), found.call_id))
         return Expected(("call",), rollout=found.rollout_id, call=found.call_id, of=of, text=text)
@@ -293,7 +293,7 @@ def step_copied(folder: Path, random: Random) -> Expected:
             "INSERT INTO steps VALUES (?, ?, ?, 0, ?)", (report.run_id, last + 1, policy, pack(report))
         )
         for (blob,) in db.execute("SELECT seal FROM seals WHERE step = ?", (step,)).fetchall():
-            seal = msgspec.structs.replace(unpack(blob, Seal), step=last + 1)
+            seal = msgspec.structs.replace(unpack(blob, RolloutFingerprint), step=last + 1)
             values = (seal.run_id, last + 1, policy, seal.rollout_id, pack(seal))
             columns = "run_id, step, policy, rollout_id, seal"
             db.execute(f"INSERT INTO seals ({columns}) VALUES (?, ?, ?, ?, ?)", values)
@@ -323,7 +323,7 @@ def steps_exchanged(folder: Path, random: Random) -> Expected:
 def seal_edited(folder: Path, random: Random) -> Expected:
     with database(folder) as db:
         seq, blob = one(db, random, "SELECT seq, seal FROM seals")
-        seal = unpack(blob, Seal)
+        seal = unpack(blob, RolloutFingerprint)
         seal.reward = 1.0 - (seal.reward or 0.0)
         db.execute("UPDATE seals SET seal = ? WHERE seq = ?", (pack(seal), seq))
     return Expected(("seal",), rollout=seal.rollout_id, step=seal.step, text="reward")
@@ -502,12 +502,12 @@ def policy(folder: Path, random: Random) -> Expected:
 
 
 # ------------------------------------------------------------------------------------------------- the chain
-def _links(db: sqlite3.Connection) -> list[Link]:
+def _links(db: sqlite3.Connection) -> list[AuditLink]:
     rows = db.execute("SELECT link FROM links ORDER BY number").fetchall()
-    return [unpack(blob, Link) for (blob,) in rows]
+    return [unpack(blob, AuditLink) for (blob,) in rows]
 
 
-def _store(db: sqlite3.Connection, link: Link) -> None:
+def _store(db: sqlite3.Connection, link: AuditLink) -> None:
     key = (pack(link), link.run_id, link.number)
     db.execute("UPDATE links SET link = ? WHERE run_id = ? AND number = ?", key)
 
@@ -552,7 +552,7 @@ def _anew(db: sqlite3.Connection) -> str:
         if link.kind == "begin":
             link.body["info"]["note"] = "another note"
         link.previous, link.mac = before, None
-        link.head = before = head_of(link)
+        link.head = before = compute_head(link)
         _store(db, link)
     return then
 

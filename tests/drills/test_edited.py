@@ -11,7 +11,7 @@ from core.audit.runs import make_run, plugins
 from drills.edited import attempt, newest
 from drills.edits import EDITS, Expected, says
 
-from agentlightning.audit.compare import differ
+from agentlightning.audit.compare import make_difference
 from agentlightning.audit.run import open_run
 from agentlightning.audit.verify import verify
 from agentlightning.trackers.files import FilesTracker
@@ -68,11 +68,11 @@ def test_most_edits_find_something_in_the_small_run(run: Path) -> None:
 
 def test_a_difference_about_something_else_is_not_what_was_expected() -> None:
     expected = Expected(("reward",), rollout="ro-1", text="was 1.0")
-    right = differ(0, "ro-1", "reward", 1.0, 0.0, "reward was 1.0")
+    right = make_difference(0, "ro-1", "reward", 1.0, 0.0, "reward was 1.0")
     assert says(right, expected)
     for other in (
-        differ(0, "ro-2", "reward", 1.0, 0.0, "reward was 1.0"),
-        differ(0, "ro-1", "call", 1.0, 0.0, "reward was 1.0"),
-        differ(0, "ro-1", "reward", 1.0, 0.0, "reward was 0.5"),
+        make_difference(0, "ro-2", "reward", 1.0, 0.0, "reward was 1.0"),
+        make_difference(0, "ro-1", "call", 1.0, 0.0, "reward was 1.0"),
+        make_difference(0, "ro-1", "reward", 1.0, 0.0, "reward was 0.5"),
     ):
         assert not says(other, expected)

@@ -13,7 +13,7 @@ from drills import verl
 from drills.verl import RUN, checkpointed, children, counts, on_file, wait
 
 from agentlightning.store import SQLiteStore
-from agentlightning.types import Rollout, Seal, StepReport
+from agentlightning.types import Rollout, RolloutFingerprint, StepReport
 
 
 def place(folder: Path, step: int, whole: bool) -> None:
@@ -55,7 +55,11 @@ async def test_what_is_wrong_is_counted(
     await store.enqueue_many_rollouts([Rollout(rollout_id=name, run_id=RUN, input=1) for name in "ab"])
     for number, step in enumerate(steps):
         report = StepReport(run_id=RUN, step=step, policy="policy", policy_version=step + 1)
-        seal = [Seal(run_id=RUN, step=step, rollout_id=sealed[number])] if number < len(sealed) else []
+        seal = (
+            [RolloutFingerprint(run_id=RUN, step=step, rollout_id=sealed[number])]
+            if number < len(sealed)
+            else []
+        )
         await store.add_step(report, seal)
     told = await counts(store, [1], steps=3)
     await store.close()

@@ -14,7 +14,7 @@ from drills import verl_store
 from drills.unruly import SHARE, WAYS, way_of
 from drills.verl_store import RUN, VerlScene, broken, wrongs
 
-from agentlightning.types import Seal, StepReport
+from agentlightning.types import RolloutFingerprint, StepReport
 
 WAY = {"a": None, "b": "hangs", "c": "raises", "d": "makes no call", "e": None}
 GOOD: dict[str, Any] = {
@@ -24,7 +24,7 @@ GOOD: dict[str, Any] = {
 }  # fmt: skip
 
 
-def seals(**changed: dict[str, Any]) -> list[Seal]:
+def seals(**changed: dict[str, Any]) -> list[RolloutFingerprint]:
     told: dict[str, dict[str, Any]] = {
         "a": {"reward": 1.0, "rows": 1, "failure": ""},
         "b": {"failure": "straggler"},
@@ -33,7 +33,7 @@ def seals(**changed: dict[str, Any]) -> list[Seal]:
         "e": {"reward": 0.0, "rows": 1, "failure": ""},
     }
     return [
-        Seal(run_id=RUN, step=0, rollout_id=name, **{**one, **changed.get(name, {})})
+        RolloutFingerprint(run_id=RUN, step=0, rollout_id=name, **{**one, **changed.get(name, {})})
         for name, one in told.items()
     ]
 

@@ -37,7 +37,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
 from drills import verl_store
 from ray_nodes import Joined, cluster
 
-from agentlightning.audit.places import Place
+from agentlightning.audit.places import RunLocation
 from agentlightning.audit.run import run_in
 from agentlightning.audit.verify import verify
 from agentlightning.store import SQLiteStore
@@ -194,7 +194,7 @@ async def account(folder: Path, struck: list[dict[str, Any]], steps: int) -> dic
     store = SQLiteStore(place)
     try:
         told = await counts(store, [one["checkpoint"] for one in struck], steps)
-        checked = await verify(await run_in(store, Place(str(place), folder / RUN, RUN)))
+        checked = await verify(await run_in(store, RunLocation(str(place), folder / RUN, RUN)))
     finally:
         await store.close()
     return {**told, "unverified": len(checked.differences)}

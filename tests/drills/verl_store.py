@@ -31,11 +31,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from drills.core import HERE, ROOT, RUN, Scene, Witness, console, free_port, last_step
 from drills.unruly import WAYS, way_of
 
-from agentlightning.audit.places import Place
+from agentlightning.audit.places import RunLocation
 from agentlightning.audit.run import run_in
 from agentlightning.audit.verify import verify
 from agentlightning.store import SQLiteStore
-from agentlightning.types import Seal, StepReport
+from agentlightning.types import RolloutFingerprint, StepReport
 
 PATIENCE = 900.0
 """Seconds that the whole run may take."""
@@ -106,7 +106,7 @@ async def account(scene: VerlScene, witness: Witness) -> dict[str, Any]:
             r.rollout_id: r for r in await store.query_rollouts(run_id=RUN, mode="train", limit=100_000)
         }
         ways = {name: way_of(rollout.seed) for name, rollout in rollouts.items()}
-        checked = await verify(await run_in(store, Place(str(scene.place), scene.folder / RUN, RUN)))
+        checked = await verify(await run_in(store, RunLocation(str(scene.place), scene.folder / RUN, RUN)))
     finally:
         await store.close()
     steps = [report.step for report in reports]
@@ -124,7 +124,9 @@ async def account(scene: VerlScene, witness: Witness) -> dict[str, Any]:
     }
 
 
-def broken(reports: list[StepReport], seals: list[Seal], ways: dict[str, str | None]) -> dict[str, Any]:
+def broken(
+    reports: list[StepReport], seals: list[RolloutFingerprint], ways: dict[str, str | None]
+) -> dict[str, Any]:
     """What became of the rollouts that break, and whether a step's reward knows only those that do not."""
     failed = Counter(seal.failure for seal in seals if seal.failure)
     wrong = [s for s in seals if (way := ways[s.rollout_id]) and s.failure not in WAYS[way]]

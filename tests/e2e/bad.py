@@ -18,7 +18,7 @@ import openai
 
 from agentlightning import GRPO, LLM, Trainer
 from agentlightning.credit import failure_of
-from agentlightning.credit.digest import in_order, rows_digest
+from agentlightning.credit.digest import canonical_order, rows_digest
 from agentlightning.hookspecs import hookimpl
 from agentlightning.plugins import build
 from agentlightning.specs import DriverSpec, Job
@@ -66,7 +66,7 @@ class ScriptedDriver:
                 policy=job.policy,
                 policy_version=self.version,
                 metrics=dict(batch.metrics),
-                rows_digest=rows_digest(in_order(batch.rows)),
+                rows_digest=rows_digest(canonical_order(batch.rows)),
             )
             self.reports.append(report)
             await job.report(report)

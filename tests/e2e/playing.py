@@ -19,8 +19,8 @@ from e2e.bad import Line
 from openai import AsyncOpenAI
 
 from agentlightning import GRPO, LLM, Rollout
-from agentlightning.algorithms.upcoming import Upcoming
-from agentlightning.audit.places import Place
+from agentlightning.algorithms.upcoming import Prefetcher
+from agentlightning.audit.places import RunLocation
 from agentlightning.audit.run import run_in
 from agentlightning.audit.verify import verify
 from agentlightning.store import SQLiteStore
@@ -89,7 +89,7 @@ async def equal(folder: Path) -> bool:
     """``agl verify`` of the run."""
     store = SQLiteStore(folder / "r" / "store.sqlite")
     try:
-        return (await verify(await run_in(store, Place(str(store), folder / "r", "r")))).equal
+        return (await verify(await run_in(store, RunLocation(str(store), folder / "r", "r")))).equal
     finally:
         await store.close()
 
@@ -97,10 +97,10 @@ async def equal(folder: Path) -> bool:
 async def break_off(made: Line, play: Play, *data: Any) -> None:
     """Run until the driver raises :class:`Broke`, and leave what is under way as a SIGKILL would."""
 
-    async def nothing(self: Upcoming) -> int:
+    async def nothing(self: Prefetcher) -> int:
         return 0
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Upcoming, "end", nothing)
+        patch.setattr(Prefetcher, "end", nothing)
         with pytest.raises(Broke):
             await made.fit(play, *data)

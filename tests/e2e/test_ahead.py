@@ -20,7 +20,7 @@ from agentlightning.specs import Job
 from agentlightning.store import SQLiteStore
 from agentlightning.testing import ScriptedModelServer
 from agentlightning.types import RolloutStatus, UsageError
-from agentlightning.types.failure import kind_of
+from agentlightning.types.failure import failure_kind
 
 
 @pytest.fixture(autouse=True)
@@ -156,7 +156,7 @@ async def test_a_run_that_ends_early_ends_its_rollouts_and_goes_on_with_new_ones
         }
         assert Counter(r.status for r in by_step[3]) == {"succeeded": 2, "cancelled": 2}
         assert {r.reason for r in by_step[3] if r.status == RolloutStatus.CANCELLED} == {ENDED}
-        assert kind_of(ENDED) == "cancelled" and 4 not in by_step
+        assert failure_kind(ENDED) == "cancelled" and 4 not in by_step
         assert "2 rollouts were under way and are cancelled" in capsys.readouterr().err
         # gone on with, what was finished ahead is not trained: it is rolled out again, by what is served now
         again = line(server, tmp_path, 1, steps=5, resume=True)

@@ -14,7 +14,7 @@ from e2e.test_line import THREAD, Watch, trainer
 from agentlightning.audit.explain import explain
 from agentlightning.audit.run import open_run
 from agentlightning.audit.targets import open_target
-from agentlightning.audit.tree import trace
+from agentlightning.audit.tree import attempt_trees
 from agentlightning.audit.verify import verify
 from agentlightning.store import open_store
 from calc_x.agent import solve
@@ -40,7 +40,7 @@ async def test_looking_back_at_a_run(tmp_path: Path) -> None:
     segment = row.segments[-1]
     async with open_target(f"{segment.call_id}:0", str(folder), plugins=one.plugins) as (run, target):
         found = await explain(run, target, folder / "checkpoints" / "step-000002" / "policy")
-        (tree,) = await trace(run, target)
+        (tree,) = await attempt_trees(run, target)
     token = found["token"]
     assert found["step"]["as_trained"] and found["row"]["id"] == row.row_id
     assert token["weight_times_advantage"] == row.weights[segment.start] * row.advantages[segment.start]

@@ -25,7 +25,7 @@ from agentlightning.algorithms.evaluate import NothingRewarded
 from agentlightning.store import Conflict, SQLiteStore, StoreClient, StoreError
 from agentlightning.testing import Reply, ScriptedModelServer
 from agentlightning.types import RolloutStatus, UsageError
-from agentlightning.types.failure import ATTEMPTS
+from agentlightning.types.failure import MAX_ATTEMPTS
 
 At = Callable[[int], Any]
 
@@ -59,7 +59,7 @@ async def test_an_engine_that_was_never_there_ends_the_run(tmp_path: Path) -> No
             await soon(line.fit(asks(), [1]))
     assert line.failures() == {"model-5xx": 3}
     assert [len(record.calls) + sum(a.calls for a in record.earlier) for record in line.records] == [
-        ATTEMPTS
+        MAX_ATTEMPTS
     ] * 3
 
 

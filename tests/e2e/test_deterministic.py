@@ -21,7 +21,7 @@ import agl_local.checkpoint
 import agl_local.plugin
 from agentlightning import GRPO, LLM, Rollout, Trainer
 from agentlightning.algorithms import context, rl, upcoming
-from agentlightning.audit.places import Place
+from agentlightning.audit.places import RunLocation
 from agentlightning.audit.run import run_in
 from agentlightning.audit.verify import verify
 from agentlightning.plugins import build
@@ -177,7 +177,7 @@ async def whole(folder: Path) -> dict[str, Any]:
     store = SQLiteStore(run / "store.sqlite")
     steps = await store.query_steps("r")
     seals = [await store.query_seals("r", step) for step in range(3)]
-    checked = await verify(await run_in(store, Place(str(run / "store.sqlite"), run, "r")))
+    checked = await verify(await run_in(store, RunLocation(str(run / "store.sqlite"), run, "r")))
     (info,) = await store.query_runs()
     await store.close()
     assert not checked.differences and checked.rollouts == 12

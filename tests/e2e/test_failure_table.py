@@ -26,7 +26,7 @@ from agentlightning.runner import Runner
 from agentlightning.store import SQLiteStore
 from agentlightning.testing import Reply, ScriptedModelServer
 from agentlightning.types import LLM, AttemptStatus, Batch, Recipe, Rollout, RolloutConfig, RolloutStatus
-from agentlightning.types.failure import kind_of, read_table, rollout_config
+from agentlightning.types.failure import failure_kind, read_failure_table, rollout_config
 
 RECIPE = Recipe(name="t")
 ATTEMPTS = 2
@@ -80,7 +80,7 @@ class World:
 
     async def run(self, tasks: list[dict[str, Any]], table: dict[str, Any], mode: Any = "train") -> list[str]:
         """Roll the tasks out as one group, until all have ended."""
-        config = rollout_config(read_table(table), timeout=None, attempts=ATTEMPTS)
+        config = rollout_config(read_failure_table(table), timeout=None, attempts=ATTEMPTS)
         rollouts = [
             Rollout(
                 rollout_id=f"r{n}",
@@ -102,7 +102,9 @@ class World:
     async def _serve(self, ended: asyncio.Task[Any], kinds: dict[str, str]) -> None:
         """A runner until all has ended, or somebody is to be stopped: then it is, as by SIGTERM."""
         stop = asyncio.Event()
-        runner = Runner(self.agent, self.store, gate=self.gateway, concurrency=32, heartbeat=0.02, drain=0.0)
+        runner = Runner(
+            self.agent, self.store, attempt_keys=self.gateway, concurrency=32, heartbeat=0.02, drain=0.0
+        )
         serving = asyncio.create_task(runner.serve(stop))
         while not ended.done():
             hung = asyncio.create_task(self.hanging.get())
@@ -198,7 +200,7 @@ ACTIONS: dict[str, Any] = {
 @pytest.mark.parametrize("kind", CELLS)
 async def test_cell(world: World, kind: str, action: str) -> None:
     cell, again, rewarded = CELLS[kind], action.startswith("retry"), action.endswith("reward")
-    table = read_table({kind: ACTIONS[action]})
+    table = read_failure_table({kind: ACTIONS[action]})
     ids = await world.run([{"kind": kind, "reward": 9.0}, NOBODY, SOMEBODY], {kind: ACTIONS[action]})
     records = await world.store.records(ids)
     failing = records[0]
@@ -210,7 +212,7 @@ async def test_cell(world: World, kind: str, action: str) -> None:
         AttemptStatus.FAILED if kind == "no-call" and again else cell.attempt
     }
     assert failing.rollout.status == (RolloutStatus.SUCCEEDED if unnamed else RolloutStatus.FAILED)
-    assert {kind_of(a.reason) for a in attempts} == {None if unnamed else kind}
+    assert {failure_kind(a.reason) for a in attempts} == {None if unnamed else kind}
     assert failure_of(failing) == kind and [failure_of(r) for r in records[1:]] == [None, None]
     # who is trained, and against which baseline
     batch = assign(records, RECIPE, failure=table)
@@ -250,8 +252,8 @@ async def test_tried_again_with_success(world: World, kind: str) -> None:
     assert attempt is not None and rollout.status == RolloutStatus.SUCCEEDED and rollout.attempts == 2
     assert failure_of(records[0]) is None and {c.attempt_id for c in records[0].calls} == {attempt.attempt_id}
     [before] = records[0].earlier
-    assert kind_of(before.reason) == kind and before.calls == CELLS[kind].made
-    batch = assign(records, RECIPE, failure=read_table(table))
+    assert failure_kind(before.reason) == kind and before.calls == CELLS[kind].made
+    batch = assign(records, RECIPE, failure=read_failure_table(table))
     assert advantages(batch) == {"r0": 0.5, "r1": -0.5}
     trained = {segment.call_id for row in batch.rows for segment in row.segments if segment.trained}
     old = {c.call_id for c in await world.store.query_calls(ids[0], before.attempt_id)}
@@ -267,7 +269,7 @@ async def test_all_kinds_in_one_step_sum_up(world: World) -> None:
     tasks = [{"kind": kind, "reward": 9.0} for kind in [*kinds, "cancelled-rollout"]]
     ids = await world.run([*tasks, NOBODY, SOMEBODY], {})
     records = await world.store.records(ids)
-    batch = assign(records, RECIPE, failure=read_table({}))
+    batch = assign(records, RECIPE, failure=read_failure_table({}))
     counts = Counter(failure_of(record) for record in records)
     assert counts == Counter({**dict.fromkeys(CELLS, 1), None: 2})
     assert {row.rollout_id for row in batch.rows} == set(ids[-2:]) and batch.metrics["reward_mean"] == 0.5

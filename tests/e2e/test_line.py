@@ -14,7 +14,7 @@ import pytest
 
 from agentlightning import GRPO, LLM, Trainer, hookspecs
 from agentlightning.algorithms.evaluate import NothingRewarded
-from agentlightning.credit.digest import in_order, rows_digest
+from agentlightning.credit.digest import canonical_order, rows_digest
 from agentlightning.hookspecs import hookimpl
 from agentlightning.plugins import build
 from agentlightning.store import open_store
@@ -93,7 +93,9 @@ async def test_train_two_steps(tmp_path: Path) -> None:
     # the ledger of every rollout sums, and the driver trained exactly the rows that credit built
     assert [len(b.ledgers) for b in watch.batches] == [12, 12]
     assert all(ledger.sums and ledger.made == ledger.recorded for b in watch.batches for ledger in b.ledgers)
-    assert [r.rows_digest for r in watch.reports] == [rows_digest(in_order(b.rows)) for b in watch.batches]
+    assert [r.rows_digest for r in watch.reports] == [
+        rows_digest(canonical_order(b.rows)) for b in watch.batches
+    ]
     assert watch.calls == totals["calls"] + evaluation_calls(folder)
     # versions move with the steps: rows of step n were sampled by version n
     assert [
@@ -210,7 +212,7 @@ async def test_an_agent_that_always_breaks_ends_the_run_with_the_reason(tmp_path
 
 
 async def test_unknown_recipe_field_for_the_driver_is_refused(tmp_path: Path) -> None:
-    from agentlightning.algorithms.rl import RecipeRefused, refuse_ignored
+    from agentlightning.algorithms.rl import RecipeRefused, check_supported_fields
 
     with pytest.raises(RecipeRefused, match=r"driver 'small' does not implement kl=0.1 of recipe 'grpo'"):
-        refuse_ignored(GRPO(kl=0.1), "small", frozenset())
+        check_supported_fields(GRPO(kl=0.1), "small", frozenset())

@@ -18,10 +18,10 @@ from plugins.local.driver_fixtures import saved_policy
 from rich.console import Console
 
 from agentlightning import LLM, cli
-from agentlightning.audit.listing import Line
+from agentlightning.audit.listing import RunSummary
 from agentlightning.cli.runs import table
-from agentlightning.config import ConfigError, load_config, policies_of
-from agentlightning.doctor import Case, Check, Size, examine
+from agentlightning.config import ConfigError, load_config, policy_sources
+from agentlightning.doctor import Check, ConfiguredRun, ProbeSize, examine
 from agentlightning.serving import PolicyFolder, read_policies
 from agentlightning.testing import ScriptedModelServer
 from agentlightning.trackers.console import ConsoleTracker
@@ -64,12 +64,12 @@ def make_folders(folder: Path) -> None:
 def test_what_the_file_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = load_config(configuration(tmp_path, "http://127.0.0.1:9/v1"))  # a runner has no key, no folders
     with pytest.raises(ConfigError, match=r"backend.policies.wolves.path: wolves: there is no such folder"):
-        policies_of(config)
+        policy_sources(config)
     make_folders(tmp_path)
     with pytest.raises(ConfigError, match=r"backend.policies.judge.api_key_env: .* JUDGE_KEY is not set"):
-        policies_of(config)
+        policy_sources(config)
     monkeypatch.setenv("JUDGE_KEY", KEY)
-    found = policies_of(config)
+    found = policy_sources(config)
     assert found == {
         "wolves": PolicyFolder(tmp_path.resolve() / "wolves"),
         "town": PolicyFolder(tmp_path.resolve() / "town", options={"lr": 0.002}),
@@ -81,12 +81,12 @@ def test_several_addresses_of_one_endpoint(tmp_path: Path) -> None:
     judge = {"endpoints": ["http://a/v1", "http://b/v1"], "model": "referee-1"}
     make_folders(tmp_path)
     config = load_config(configuration(tmp_path, "http://unused/v1"), {"backend.policies.judge": judge})
-    found = policies_of(config)
+    found = policy_sources(config)
     assert isinstance(found, dict)
     assert found["judge"] == LLM(endpoint="http://a/v1", replicas=["http://b/v1"], model="referee-1")
     served = read_policies(found, config.agent.policies)
     assert served.record()["policies"]["judge"]["replicas"] == ["http://b/v1"]
-    assert "judge (frozen) referee-1 at http://a/v1, http://b/v1" in served.about()
+    assert "judge (frozen) referee-1 at http://a/v1, http://b/v1" in served.summary()
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, agl: Call
 # ---------------------------------------------------------------------------------------------- the doctor
 async def looked_over(folder: Path, agent: Any, referee: LLM, **options: Any) -> dict[str, Check]:
     one = trainer(folder, Watch(), referee, trackers=None, run=None, **options)
-    report = await examine(lambda: Case(one, agent, [3, 5], [1]), Size(tasks=2, samples=2))
+    report = await examine(lambda: ConfiguredRun(one, agent, [3, 5], [1]), ProbeSize(tasks=2, samples=2))
     return {check.name: check for check in report.checks}
 
 
@@ -250,5 +250,5 @@ def test_the_terminal_shows_each_policy(tmp_path: Path, terminal: bool) -> None:
 
 def test_the_list_of_runs_counts_policies() -> None:
     console = Console(file=io.StringIO(), width=130)
-    console.print(table([Line(run="r", store="s", recipe="grpo", policies=["a", "b"])]))
+    console.print(table([RunSummary(run="r", store="s", recipe="grpo", policies=["a", "b"])]))
     assert "grpo · 2 policies" in console.file.getvalue()  # type: ignore[attr-defined]

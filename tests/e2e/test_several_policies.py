@@ -19,7 +19,7 @@ import agl_local.driver
 from agentlightning import GRPO, LLM
 from agentlightning.algorithms.evaluate import NothingRewarded
 from agentlightning.algorithms.rl import RLJob
-from agentlightning.algorithms.together import Unequal, home
+from agentlightning.algorithms.together import CheckpointMismatch, policy_home
 from agentlightning.audit.explain import explain
 from agentlightning.audit.listing import list_runs
 from agentlightning.audit.places import stores
@@ -73,7 +73,7 @@ async def test_both_policies_move_and_the_frozen_one_never_does(tmp_path: Path) 
         exported = parameters(folder / "policy" / name)
         assert exported == last.params_digest != parameters(tmp_path / name), seed
         assert last.policy_version == summary["policies"][name]["optimizer_steps"] > 0
-        assert saved_steps(home(folder, name) / "checkpoints") == [2, 3]
+        assert saved_steps(policy_home(folder, name) / "checkpoints") == [2, 3]
     # the judge answered, and is in the ledger as frozen
     ledgers = [ledger for batch in watch.batches for ledger in batch.ledgers]
     assert all(ledger.sums and ledger.out == {"frozen-policy": 1} for ledger in ledgers)
@@ -219,12 +219,14 @@ async def test_what_cannot_be_gone_on_with_is_said(tmp_path: Path) -> None:
         folder = tmp_path / "runs" / "r"
         with pytest.raises(RunError, match=r"agents\.wolf was"):
             await life(tmp_path / "runs", referee, resume=True, policies={"re:.*": "town"})
-        kept = home(folder, "town") / "checkpoints"
+        kept = policy_home(folder, "town") / "checkpoints"
         for step in (2, 3):
             (kept / f"step-{step:06d}").rename(tmp_path / f"gone-{step}")
-        with pytest.raises(Unequal, match=r"'wolves' has checkpoints of steps 2, 3 .*town: 1\).*from step 1"):
+        with pytest.raises(
+            CheckpointMismatch, match=r"'wolves' has checkpoints of steps 2, 3 .*town: 1\).*from step 1"
+        ):
             await life(tmp_path / "runs", referee, resume=True)
-        assert saved_steps(home(folder, "wolves") / "checkpoints") == [1, 2, 3]  # nothing was removed
+        assert saved_steps(policy_home(folder, "wolves") / "checkpoints") == [1, 2, 3]  # nothing was removed
 
 
 # --------------------------------------------------------------------------------- who has no policy, no rows

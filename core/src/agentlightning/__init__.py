@@ -66,13 +66,13 @@ if TYPE_CHECKING:
         Attempt as Attempt,
         AttemptedRollout as AttemptedRollout,
         AttemptStatus as AttemptStatus,
+        AuditLink as AuditLink,
         Batch as Batch,
         Call as Call,
         EarlierAttempt as EarlierAttempt,
         Evaluation as Evaluation,
         JsonResource as JsonResource,
         Ledger as Ledger,
-        Link as Link,
         Mode as Mode,
         Model as Model,
         Normalise as Normalise,
@@ -85,9 +85,9 @@ if TYPE_CHECKING:
         Reward as Reward,
         Rollout as Rollout,
         RolloutConfig as RolloutConfig,
+        RolloutFingerprint as RolloutFingerprint,
         RolloutStatus as RolloutStatus,
         Row as Row,
-        Seal as Seal,
         Segment as Segment,
         Span as Span,
         StepReport as StepReport,
@@ -100,10 +100,12 @@ if TYPE_CHECKING:
     )
 
     LightningStoreClient = StoreClient
+    Link = AuditLink
+    Seal = RolloutFingerprint
 
-# module → its public names; "public=name" where the public name differs; "": modules that are public
+# module → its public names; "public=name" where the public name differs; "public=": the module itself
 _PUBLIC = {
-    "": "tracer",
+    "tracer": "tracer=",
     "algorithms.algo": "Algorithm algo",
     "algorithms.baseline": "Baseline FAST",
     "algorithms.verl": "VERL",
@@ -126,21 +128,21 @@ _PUBLIC = {
     "tracer.tracers": "AgentOpsTracer DummyTracer OtelTracer",
     "trainer": "Trainer",
     "types": """
-        Attempt AttemptStatus AttemptedRollout Batch Call EarlierAttempt Evaluation JsonResource LLM Ledger
-        Link Mode Model Normalise PromptTemplate ProxyLLM Recipe Record Resource Resources Reward Rollout
-        RolloutConfig RolloutStatus Row Seal Segment Span StepReport Tags Triplet UsageError Worker
-        merge_tags new_id
+        Attempt AttemptStatus AttemptedRollout AuditLink Batch Call EarlierAttempt Evaluation JsonResource LLM
+        Ledger Link=AuditLink Mode Model Normalise PromptTemplate ProxyLLM Recipe Record Resource Resources
+        Reward Rollout RolloutConfig RolloutFingerprint RolloutStatus Row Seal=RolloutFingerprint Segment Span
+        StepReport Tags Triplet UsageError Worker merge_tags new_id
     """,
 }
 
 
 def _homes() -> dict[str, tuple[str, str]]:
-    """Public name → (module, name there)."""
+    """Public name → (module, name in it; ``""``: the module itself)."""
     homes = {}
     for module, names in _PUBLIC.items():
         for entry in names.split():
-            public, _, name = entry.partition("=")
-            homes[public] = (f"{__name__}.{module}".rstrip("."), name or public)
+            public, named, name = entry.partition("=")
+            homes[public] = (f"{__name__}.{module}", name if named else public)
     return homes
 
 
@@ -152,10 +154,9 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module, attribute = _HOMES[name]
-    if module == __name__:
-        value: Any = import_module(f"{module}.{attribute}")
-    else:
-        value = getattr(import_module(module), attribute)
+    value: Any = import_module(module)
+    if attribute:
+        value = getattr(value, attribute)
     globals()[name] = value  # the next access finds it without this function
     return value
 

@@ -15,11 +15,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 from agentlightning.capture.context import current_attempt
-from agentlightning.capture.entries import around
+from agentlightning.capture.entries import wrap_entry
 from agentlightning.marks import agent as agent
-from agentlightning.marks.entry import entries_of, word_of
+from agentlightning.marks.entry import agent_spec, entry_methods_of
 from agentlightning.marks.errors import AgentError as AgentError
-from agentlightning.marks.score import Score
+from agentlightning.marks.score import RewardFunction
 from agentlightning.types import LLM, PromptTemplate, Resource, Rollout, Span, Triplet
 
 Task = TypeVar("Task")
@@ -92,13 +92,13 @@ class LitAgent(Generic[Task]):
 
     def _entry_name(self, mode: str) -> str:
         for name in ("training_rollout" if mode == "train" else "validation_rollout", "rollout"):
-            form = min((name + "_async", name), key=lambda form: _depth(type(self), form))
-            if _depth(type(self), form) < math.inf:
+            form = min((name + "_async", name), key=lambda form: _override_depth(type(self), form))
+            if _override_depth(type(self), form) < math.inf:
                 return form
         return "rollout"
 
 
-def _depth(cls: type, name: str) -> float:
+def _override_depth(cls: type, name: str) -> float:
     """How many classes lie before the one that overrides LitAgent's method; infinite if none does."""
     own = cls.__mro__[: cls.__mro__.index(LitAgent)]
     return next((depth for depth, base in enumerate(own) if name in vars(base)), math.inf)
@@ -117,7 +117,7 @@ class FunctionAgent(LitAgent[Any]):
         self._parameters = _parameters(function)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return around(self.function)(*args, **kwargs)
+        return wrap_entry(self.function)(*args, **kwargs)
 
     def __reduce__(self) -> str | tuple[Any, ...]:
         """As pickle: by name where a decorator put it in its function's place, else function and name."""
@@ -156,7 +156,7 @@ class ScoredAgent(FunctionAgent):
     returns is for that, and the rollout gets its number.
     """
 
-    def __init__(self, function: Callable[..., Any], owner: Any, score: Score, *, name: str) -> None:
+    def __init__(self, function: Callable[..., Any], owner: Any, score: RewardFunction, *, name: str) -> None:
         super().__init__(function, name=name)
         self.owner, self.score = owner, score
 
@@ -165,20 +165,24 @@ class ScoredAgent(FunctionAgent):
         return as_agent, (self.function,)
 
     def rollout(self, task: Any, resources: dict[str, Resource], rollout: Rollout) -> Any:
-        self._scores()
+        self._mark_scored()
         result = super().rollout(task, resources, rollout)
-        return self._later(result) if inspect.isawaitable(result) else self.score.ask(result, self.owner)
+        return (
+            self._score_awaited(result)
+            if inspect.isawaitable(result)
+            else self.score.call(result, self.owner)
+        )
 
     async def rollout_async(self, task: Any, resources: dict[str, Resource], rollout: Rollout) -> Result:
-        self._scores()
-        return await self._later(super().rollout_async(task, resources, rollout))
+        self._mark_scored()
+        return await self._score_awaited(super().rollout_async(task, resources, rollout))
 
-    async def _later(self, result: Any) -> Result:
-        return await self.score.asked(await result, self.owner)
+    async def _score_awaited(self, result: Any) -> Result:
+        return await self.score.call_async(await result, self.owner)
 
-    def _scores(self) -> None:
+    def _mark_scored(self) -> None:
         if (attempt := current_attempt()) is not None:
-            attempt.scored = self.owner
+            attempt.root_agent = self.owner
 
 
 def _named_agent(function: Callable[..., Any], name: str) -> FunctionAgent:
@@ -217,36 +221,36 @@ def as_agent(target: Any) -> LitAgent[Any]:
     ``run``, or with an entry method that ``@agl.agent`` marked.
     """
     if isinstance(target, type):
-        target = _instance(target)
+        target = _instantiate(target)
     if isinstance(target, LitAgent):
-        return _unscored(target)
+        return _refuse_scored(target)
     if inspect.isroutine(target) or isinstance(target, functools.partial):
-        return _method(target) or FunctionAgent(target)
-    for name in ("run", *entries_of(type(target))):
+        return _scored_method(target) or FunctionAgent(target)
+    for name in ("run", *entry_methods_of(type(target))):
         entry = getattr(target, name, None)
         if callable(entry):
-            return _method(entry) or FunctionAgent(entry, name=type(target).__name__)
+            return _scored_method(entry) or FunctionAgent(entry, name=type(target).__name__)
     raise AgentError(
         f"{target!r} is no agent: give a function (task, llm) -> reward, a LitAgent, or an object "
         "with run(task, …)"
     )
 
 
-def _method(function: Any) -> FunctionAgent | None:
+def _scored_method(function: Any) -> FunctionAgent | None:
     """A method of an object of a marked class with a reward function; ``None`` for other functions."""
     owner, name = getattr(function, "__self__", None), getattr(function, "__name__", "")
-    word = None if owner is None or isinstance(owner, type) else word_of(owner, name)
+    spec = None if owner is None or isinstance(owner, type) else agent_spec(owner, name)
     return (
         None
-        if word is None or word.score is None
-        else ScoredAgent(function, owner, word.score, name=word.name)
+        if spec is None or spec.reward is None
+        else ScoredAgent(function, owner, spec.reward, name=spec.name)
     )
 
 
-def _unscored(agent: LitAgent[Any]) -> LitAgent[Any]:
-    name = next(iter(entries_of(type(agent))), None)
-    word = word_of(agent, name) if name else None
-    if word is not None and word.score is not None:
+def _refuse_scored(agent: LitAgent[Any]) -> LitAgent[Any]:
+    name = next(iter(entry_methods_of(type(agent))), None)
+    spec = agent_spec(agent, name) if name else None
+    if spec is not None and spec.reward is not None:
         raise AgentError(
             f"{type(agent).__name__} is a LitAgent, which returns its reward itself: leave reward= out of "
             "its @agl.agent, or make it a class of its own with run(task, …)"
@@ -254,7 +258,7 @@ def _unscored(agent: LitAgent[Any]) -> LitAgent[Any]:
     return agent
 
 
-def _instance(cls: type) -> Any:
+def _instantiate(cls: type) -> Any:
     try:
         inspect.signature(cls).bind()
     except TypeError as error:

@@ -10,25 +10,28 @@ from __future__ import annotations
 
 import gc
 
-YOUNG = 20_000
+YOUNG_THRESHOLD = 20_000
 """Objects made and not freed before the collector looks; Python's own default is 700 (3.11) to 2,000."""
 _started = 0
 _before: tuple[int, int, int] = gc.get_threshold()
 
 
-def relax() -> None:
+def enlarge_young_generation() -> None:
     """A server starts. Larger settings, and a collector that is off, stay as they are."""
     global _started, _before
     _started += 1
     if _started == 1:
         _before = gc.get_threshold()
-        if 0 < _before[0] < YOUNG:
-            gc.set_threshold(YOUNG, *_before[1:])
+        if 0 < _before[0] < YOUNG_THRESHOLD:
+            gc.set_threshold(YOUNG_THRESHOLD, *_before[1:])
 
 
-def restore() -> None:
+def restore_thresholds() -> None:
     """A server stopped."""
     global _started
     _started -= 1
-    if not _started and gc.get_threshold() == (YOUNG, *_before[1:]):  # else somebody else set it meanwhile
+    if not _started and gc.get_threshold() == (
+        YOUNG_THRESHOLD,
+        *_before[1:],
+    ):  # else somebody else set it meanwhile
         gc.set_threshold(*_before)

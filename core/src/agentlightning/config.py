@@ -30,10 +30,10 @@ from pydantic import (
 
 from agentlightning.algorithms.batching import DatasetError, check_tasks
 from agentlightning.algorithms.datasets import tasks_of
-from agentlightning.serving import Given, PolicyFolder, read_policies
+from agentlightning.serving import PolicyFolder, PolicySource, read_policies
 from agentlightning.types import LLM, UsageError
-from agentlightning.types.failure import ATTEMPTS
-from agentlightning.types.policy import no_policy
+from agentlightning.types.failure import MAX_ATTEMPTS
+from agentlightning.types.policy import missing_policy_message
 from agentlightning.types.select import selector
 from agentlightning.types.work import UNRESPONSIVE_SECONDS
 
@@ -50,7 +50,7 @@ class AgentSection(_Section):
     """Which agent, and how it is run."""
 
     target: str
-    """``module:object``: a function, a class or an object (see :func:`agentlightning.agents.as_agent`)."""
+    """``module:object``: a function, a class or an object (see ``as_agent``)."""
     name: str = "agent"
     type: str | None = None
     """Framework adapter to activate by name; adapters of imported frameworks are active anyway."""
@@ -62,7 +62,7 @@ class AgentSection(_Section):
     """Wall time of one attempt."""
     unresponsive_seconds: float | None = Field(default=UNRESPONSIVE_SECONDS, gt=0)
     """Silence of its runner after which an attempt is given to another."""
-    max_attempts: int = Field(default=ATTEMPTS, ge=1)
+    max_attempts: int = Field(default=MAX_ATTEMPTS, ge=1)
     """Attempts of a rollout whose failures are all of kinds that `training.failure` tries again."""
     emitted_overrides_returned: bool = False
     """Whether a reward that the agent emits while it runs counts although it returns another one."""
@@ -212,7 +212,7 @@ class RunConfig(_Section):
         """``value`` relative to the file's folder."""
         return (self._folder / Path(value).expanduser()).resolve()
 
-    def store_place(self) -> str | None:
+    def store_location(self) -> str | None:
         """What ``open_store`` is given: a path made absolute, a URL and ``:memory:`` as they are."""
         if self.store is None or "://" in self.store or self.store == ":memory:":
             return self.store
@@ -256,19 +256,21 @@ def load_config(file: str | Path, overrides: dict[str, Any] | None = None) -> Ru
     try:
         config = RunConfig.model_validate(data)
     except ValidationError as error:
-        lines = [f"{path}: {'.'.join(map(str, e['loc']))}: {e['msg']}{_near(e)}" for e in error.errors()]
+        lines = [
+            f"{path}: {'.'.join(map(str, e['loc']))}: {e['msg']}{_suggestion(e)}" for e in error.errors()
+        ]
         raise ConfigError("\n".join(lines)) from None
     config._folder = path.resolve().parent
     try:
-        read_policies(policies_of(config, keys=False), config.agent.policies)
+        read_policies(policy_sources(config, keys=False), config.agent.policies)
     except UsageError as error:  # of either section: a name that cannot be, or that the other does not know
-        said = str(error)
-        said = (
-            f"agent.{said}"
-            if said.startswith("policies")
-            else said.replace("policy ", "backend.policies: ", 1)
+        message = str(error)
+        message = (
+            f"agent.{message}"
+            if message.startswith("policies")
+            else message.replace("policy ", "backend.policies: ", 1)
         )
-        raise ConfigError(f"{path}: {said}") from None
+        raise ConfigError(f"{path}: {message}") from None
     for entry in reversed(config.pythonpath):
         folder = str(config.path(entry))
         if folder not in sys.path:
@@ -276,7 +278,7 @@ def load_config(file: str | Path, overrides: dict[str, Any] | None = None) -> Ru
     return config
 
 
-def _near(error: Mapping[str, Any]) -> str:
+def _suggestion(error: Mapping[str, Any]) -> str:
     """For a key that is not known: the one of its section that looks most like it."""
     if error["type"] != "extra_forbidden":
         return ""
@@ -294,17 +296,17 @@ def _near(error: Mapping[str, Any]) -> str:
     return f". Did you mean {near[0]!r}?" if near else f"; known here: {', '.join(known)}"
 
 
-def policies_of(config: RunConfig, *, keys: bool = True) -> Given | dict[str, Given]:
+def policy_sources(config: RunConfig, *, keys: bool = True) -> PolicySource | dict[str, PolicySource]:
     """What the configuration gives the trainer as ``policy``. ``keys``: with what is outside the file, the
     folders and the keys of endpoints from the environment; :class:`ConfigError` if one is not there.
     """
     backend = config.backend
     if backend.policy is not None:
         return _folder(config, backend.policy, "backend.policy", keys)
-    return {name: _given(config, name, one, keys) for name, one in backend.policies.items()}
+    return {name: _policy_source(config, name, one, keys) for name, one in backend.policies.items()}
 
 
-def _given(config: RunConfig, name: str, one: PolicySection, keys: bool) -> Given:
+def _policy_source(config: RunConfig, name: str, one: PolicySection, keys: bool) -> PolicySource:
     if not one.addresses:
         folder = _folder(config, one.path or "", f"backend.policies.{name}.path", keys)
         return PolicyFolder(folder, one.train, one.options)
@@ -321,7 +323,7 @@ def _folder(config: RunConfig, given: str, key: str, there: bool) -> Path:
     folder = config.path(given)
     if there and not folder.is_dir():
         where = "" if str(folder) == given else f" (looked for at {folder})"
-        raise ConfigError(f"{key}: {no_policy(given)}{where}")
+        raise ConfigError(f"{key}: {missing_policy_message(given)}{where}")
     return folder
 
 
@@ -335,7 +337,7 @@ def _assign(data: dict[str, Any], dotted: str, value: Any, path: Path) -> None:
     data[last] = value
 
 
-def resolve(target: str, key: str) -> Any:
+def import_target(target: str, key: str) -> Any:
     """The object that ``module:object`` names; ``key`` is the configuration key, for the error."""
     module, _, name = target.partition(":")
     if not name:
@@ -347,7 +349,7 @@ def resolve(target: str, key: str) -> Any:
             f"{key}: cannot import {module!r}: {error}; add its folder to pythonpath, or install it"
         ) from error
     except Exception as error:
-        raise ConfigError(f"{key}: importing {module!r} raised {_told(error)}") from error
+        raise ConfigError(f"{key}: importing {module!r} raised {_describe_error(error)}") from error
     for part in name.split("."):
         try:
             found = getattr(found, part)
@@ -366,7 +368,7 @@ def load_data(section: DataSection | None, config: RunConfig, key: str) -> list[
         if section.target is None:
             tasks = tasks_of(config.path(section.file or ""), f"{key}.file")
         else:
-            made = _call(resolve(section.target, f"{key}.target"), section.target, section.args, key)
+            made = _call(import_target(section.target, f"{key}.target"), section.target, section.args, key)
             tasks = tasks_of(made, key)
     except DatasetError as error:
         raise ConfigError(str(error)) from None
@@ -395,13 +397,13 @@ def _call(loader: Any, target: str, args: dict[str, Any], key: str) -> Any:
         found = loader(**args)
         found = list(found) if isinstance(found, Iterator) else found  # a generator raises only now
     except Exception as error:
-        raise ConfigError(f"{key}.target: {target} raised {_told(error)}") from error
+        raise ConfigError(f"{key}.target: {target} raised {_describe_error(error)}") from error
     if found is None or isinstance(found, str | bytes | dict):
         raise ConfigError(f"{key}.target: {target} returned a {type(found).__name__}, not a list of tasks")
     return found
 
 
-def _told(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     """An error of the user's code in one line: kind, message, and the place it came from."""
     frames = traceback.extract_tb(error.__traceback__)
     ours = [f for f in frames if f.filename != __file__ and not f.filename.startswith("<frozen ")]

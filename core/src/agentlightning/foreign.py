@@ -21,10 +21,10 @@ from urllib.request import url2pathname
 
 PACKAGE = "agentlightning"
 CORE = "agl-core"
-HERE = Path(__file__).resolve().parent
+PACKAGE_FOLDER = Path(__file__).resolve().parents[1]
 
 
-class Foreign(NamedTuple):
+class PackageConflict(NamedTuple):
     """A package called ``agentlightning`` that is not ours."""
 
     version: str
@@ -47,15 +47,16 @@ class Foreign(NamedTuple):
         return (
             f"another package called {PACKAGE!r} is in this environment\n"
             f"  version {self.version}, in {self.location}\n"
-            f"It hides or overwrites the modules of {CORE} in {HERE}. To mend it:\n  " + "\n  ".join(mend)
+            f"It hides or overwrites the modules of {CORE} in {PACKAGE_FOLDER}. To mend it:\n  "
+            + "\n  ".join(mend)
         )
 
 
-class ForeignPackageError(ImportError):
+class PackageConflictError(ImportError):
     """Another package called ``agentlightning`` is in the environment."""
 
 
-def check(path: list[str] | None = None, ours: Path = HERE) -> Foreign | None:
+def find_conflict(path: list[str] | None = None, ours: Path = PACKAGE_FOLDER) -> PackageConflict | None:
     """The package in the folders of ``path`` (default: ``sys.path``) that is not ``ours``, or ``None``."""
     folders = sys.path if path is None else path
     spec = PathFinder.find_spec(PACKAGE, folders)
@@ -63,15 +64,15 @@ def check(path: list[str] | None = None, ours: Path = HERE) -> Foreign | None:
     shadow = origin if origin is not None and origin.resolve() != ours else None
     for found in distributions(name=PACKAGE, path=folders):
         if not _is_umbrella(found):
-            return Foreign(found.version, _modules(found) or shadow or ours, installed=True)
-    return Foreign("unknown", shadow, installed=False) if shadow is not None else None
+            return PackageConflict(found.version, _modules(found) or shadow or ours, installed=True)
+    return PackageConflict("unknown", shadow, installed=False) if shadow is not None else None
 
 
-def refuse() -> None:
-    """Raise :class:`ForeignPackageError`, with the commands that mend it, if a foreign package is found."""
-    found = check()
+def refuse_conflict() -> None:
+    """Raise :class:`PackageConflictError`, with the commands that mend it, if a foreign package is found."""
+    found = find_conflict()
     if found is not None:
-        raise ForeignPackageError(found.message())
+        raise PackageConflictError(found.message())
 
 
 def _is_umbrella(distribution: Distribution) -> bool:

@@ -1,8 +1,8 @@
 """The only door: every hook a plugin can implement, each an empty function whose docstring is its contract.
 
-Registration hooks return lists of specs and run once, when plugins are loaded. Moment hooks are called after
-the fact and off the hot path; an error in one is counted and logged, never fatal. Plugins are found through
-the entry-point group ``agentlightning``; our own features come in through these hooks too.
+Registration hooks return lists of specs and run once, when plugins are loaded. Notification hooks are called
+after the fact and off the hot path; an error in one is counted and logged, never fatal. Plugins are found
+through the entry-point group ``agentlightning``; our own features come in through these hooks too.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ class KeyRefused(Exception):
         """Whom a genuine key spoke for; ``None`` for a forged or foreign one."""
 
 
-class BadSecret(UsageError, ValueError):
+class WeakSecret(UsageError, ValueError):
     """A secret that could be guessed."""
 
 
@@ -60,7 +60,7 @@ class Keys:
 
     def __init__(self, secret: bytes | None = None) -> None:
         if secret is not None and len(secret) < 16:
-            raise BadSecret(
+            raise WeakSecret(
                 f"the key secret has {len(secret)} bytes; give at least 16, e.g. from `openssl rand -hex 32`"
             )
         self.shared = secret is not None
@@ -79,14 +79,14 @@ class Keys:
         value = os.environ.get("AGL_SECRET")
         try:
             return cls(None if value is None else value.encode())
-        except BadSecret as error:
-            raise BadSecret(f"AGL_SECRET: {error}") from None
+        except WeakSecret as error:
+            raise WeakSecret(f"AGL_SECRET: {error}") from None
 
     def mint(
         self, rollout_id: str, attempt_id: str, *, run_id: str = "", fence: int = 1, ttl: float = 86_400.0
     ) -> str:
         """A key for one attempt, valid ``ttl`` seconds."""
-        expires = max(self._clocks()) + ttl
+        expires = max(self._wall_clocks()) + ttl
         body = msgspec.msgpack.encode(Claims(run_id, rollout_id, attempt_id, fence, expires))
         return PREFIX + base64.urlsafe_b64encode(self._sign(body) + body).decode().rstrip("=")
 
@@ -95,7 +95,7 @@ class Keys:
         409 ended). Expired is what both clocks of this process say is over.
         """
         claims = self._decode(key)
-        if claims.expires < (min(self._clocks()) if now is None else now):
+        if claims.expires < (min(self._wall_clocks()) if now is None else now):
             raise KeyRefused(
                 401, "expired-key", f"the key of attempt {claims.attempt_id} has expired", claims
             )
@@ -120,7 +120,7 @@ class Keys:
                 break
             del self._revoked[first]
 
-    def _clocks(self) -> tuple[float, float]:
+    def _wall_clocks(self) -> tuple[float, float]:
         """The wall clock, which may jump, and the wall clock at the start plus the time since, which may be
         wrong since the start. A key lasts by the later and ends by the earlier: other processes have others.
         """

@@ -17,15 +17,15 @@ from typing import Final
 
 from agentlightning.types.base import UsageError
 
-EVERY: Final = 60.0
+INTERVAL: Final = 60.0
 """Seconds between two records of one kind."""
-SCARCE: Final = frozenset(
+RESOURCE_ERRORS: Final = frozenset(
     {errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.ENOBUFS}
 )
 """Errors of a machine that has run out of something: their traceback says nothing more."""
-FOREIGN: Final = ("asyncio", "aiohttp.server")
-"""Loggers of others, of which only records about :data:`SCARCE` are limited."""
-OURS: Final = (
+LIBRARY_LOGGERS: Final = ("asyncio", "aiohttp.server")
+"""Loggers of others, of which only records about :data:`RESOURCE_ERRORS` are limited."""
+OWN_LOGGERS: Final = (
     "agentlightning.capture.delivery",
     "agentlightning.capture.door",
     "agentlightning.capture.wire",
@@ -42,7 +42,7 @@ OURS: Final = (
 class LimitRepeats(logging.Filter):
     """Lets one record of a kind through every ``seconds``: a kind is logger, first line and type of error."""
 
-    def __init__(self, seconds: float = EVERY, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, seconds: float = INTERVAL, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
         self._seconds, self._clock = seconds, clock
         self._logged: dict[tuple[object, ...], float] = {}
@@ -56,8 +56,8 @@ class LimitRepeats(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether the record is logged; it may become shorter."""
         error = record.exc_info[1] if record.exc_info else None
-        scarce = isinstance(error, OSError) and error.errno in SCARCE
-        if record.name in FOREIGN and not scarce:
+        scarce = isinstance(error, OSError) and error.errno in RESOURCE_ERRORS
+        if record.name in LIBRARY_LOGGERS and not scarce:
             return True
         kind = record.name, str(record.msg).partition("\n")[0], type(error), getattr(error, "errno", None)
         now = self._clock()
@@ -65,13 +65,13 @@ class LimitRepeats(logging.Filter):
             self._held_back[kind] += 1
             return False
         self._logged[kind] = now
-        said = record.getMessage()
+        message = record.getMessage()
         if scarce or isinstance(error, UsageError):
-            said = f"{said.partition(chr(10))[0]}: {error}"
+            message = f"{message.partition(chr(10))[0]}: {error}"
             record.exc_info = record.exc_text = None
         if held_back := self._held_back.pop(kind, 0):
-            said = f"{said} ({held_back} more like this since the last one)"
-        record.msg, record.args = said, None
+            message = f"{message} ({held_back} more like this since the last one)"
+        record.msg, record.args = message, None
         return True
 
 
@@ -80,5 +80,5 @@ LIMIT: Final = LimitRepeats()
 
 def limit() -> None:
     """Limit the repeating loggers of this process; again does no harm."""
-    for name in (*FOREIGN, *OURS):
+    for name in (*LIBRARY_LOGGERS, *OWN_LOGGERS):
         logging.getLogger(name).addFilter(LIMIT)

@@ -9,12 +9,12 @@ from typing import Final
 
 from agentlightning.types import UsageError
 
-SHORTEST: Final = 16
+MIN_TOKEN_LENGTH: Final = 16
 """Characters of a token below which a warning is logged."""
 _log = logging.getLogger(__name__)
 
 
-class Exposed(UsageError, ValueError):
+class ExposedServer(UsageError, ValueError):
     """A server would be open to people it should not be open to; the message says what to do."""
 
 
@@ -42,20 +42,20 @@ def check_token(token: str | None, variable: str) -> str | None:
     if token is None:
         return None
     if not token.strip():
-        raise Exposed(
+        raise ExposedServer(
             f"{variable} is empty: set it to a token, e.g. from `openssl rand -hex 32`, or unset it"
         )
     if token != token.strip() or not token.isprintable() or not token.isascii():
-        raise Exposed(
+        raise ExposedServer(
             f"{variable} cannot be sent in a header: give printable ASCII without spaces at its ends, e.g. "
             "from `openssl rand -hex 32`"
         )
-    if len(token) < SHORTEST:
+    if len(token) < MIN_TOKEN_LENGTH:
         _log.warning(
             "%s has %d characters and can be guessed: give at least %d, e.g. from `openssl rand -hex 32`",
             variable,
             len(token),
-            SHORTEST,
+            MIN_TOKEN_LENGTH,
         )
     return token
 
@@ -70,7 +70,7 @@ def check_interface(what: str, host: str, *, guarded: bool, variable: str) -> No
     is ``guarded`` by the secret of ``variable``.
     """
     if not guarded and not is_loopback(host):
-        raise Exposed(
+        raise ExposedServer(
             f"refusing to serve {what} on {host or 'every interface'} without a token: anybody there could "
             f"use it. Set {variable} (e.g. from `openssl rand -hex 32`), or serve on 127.0.0.1"
         )

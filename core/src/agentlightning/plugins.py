@@ -2,7 +2,7 @@
 
 :func:`load` reads the built-ins, then the entry-point group ``agentlightning``, and returns one
 :class:`Plugins`:
-the specs by kind and name, and :meth:`Plugins.moment` for moment hooks. ``AGL_PLUGINS=a,b`` loads only
+the specs by kind and name, and :meth:`Plugins.notify` for notification hooks. ``AGL_PLUGINS=a,b`` loads only
 those entry
 points (empty: none); ``AGL_TRACE_HOOKS=1`` prints each call.
 
@@ -56,7 +56,7 @@ class Plugins:
         self.broken = broken
         """Entry point → why it could not be loaded."""
         self.errors: Counter[str] = Counter()
-        """Moment hook → errors raised in it."""
+        """Notification hook → errors raised in it."""
         self.adapters: dict[str, AdapterSpec] = self._collect("agl_adapters", "name")
         self.recipes: dict[str, RecipeSpec] = self._collect("agl_recipes", "name")
         self.algorithms: dict[str, AlgorithmSpec] = self._collect("agl_algorithms", "name")
@@ -81,8 +81,8 @@ class Plugins:
                 found[name], owner[name] = spec, impl.plugin_name
         return found
 
-    def moment(self, hook: str, **kwargs: Any) -> None:
-        """Call a moment hook of every plugin. An error is counted and logged, never raised."""
+    def notify(self, hook: str, **kwargs: Any) -> None:
+        """Call a notification hook of every plugin. An error is counted and logged, never raised."""
         for impl in reversed(getattr(self.manager.hook, hook).get_hookimpls()):
             try:
                 impl.function(*(kwargs[name] for name in impl.argnames))
@@ -93,7 +93,7 @@ class Plugins:
         if os.environ.get("AGL_TRACE_HOOKS") == "1":
             print(f"agl hook {hook}({', '.join(kwargs)})", file=sys.stderr)
 
-    def listening(self, listeners: Iterable[object]) -> Plugins:
+    def with_listeners(self, listeners: Iterable[object]) -> Plugins:
         """These plugins and ``listeners``, with moments of their own: what one run tells, no other hears."""
         manager = pluggy.PluginManager("agentlightning")
         manager.add_hookspecs(hookspecs)
@@ -104,7 +104,7 @@ class Plugins:
             manager.register(listener)
         return Plugins(manager, self.broken)
 
-    def listens(self, hook: str) -> bool:
+    def has_listeners(self, hook: str) -> bool:
         """Whether any plugin implements the hook; lets hot paths skip building its arguments."""
         return bool(getattr(self.manager.hook, hook).get_hookimpls())
 
@@ -128,7 +128,7 @@ def pick(table: dict[str, Spec], kind: str, name: str) -> Spec:
 
 def build(extra: Iterable[object] = (), *, discover: bool = True) -> Plugins:
     """Load the built-ins, ``extra`` plugin objects and, with ``discover``, the installed entry points."""
-    foreign.refuse()
+    foreign.refuse_conflict()
     from agentlightning import builtin
 
     manager = pluggy.PluginManager("agentlightning")

@@ -23,7 +23,7 @@ from typing import Any
 import msgspec
 
 from agentlightning.algorithms.context import Context
-from agentlightning.algorithms.work import leave_behind
+from agentlightning.algorithms.work import cancel_leftovers
 from agentlightning.store.base import Store
 from agentlightning.store.lock import FileLock, Locked
 from agentlightning.types import Evaluation, StepReport, UsageError
@@ -33,7 +33,7 @@ FIXED = ("recipe", "failure", "seed", "batch_size", "driver", "data", "trained",
 """What a run began with and cannot change when it goes on: rows and order of its steps depend on it."""
 
 
-TOLD = (
+REPORTED = (
     "options",
     "policy",
     "policies",
@@ -53,35 +53,37 @@ class RunError(UsageError):
 
 
 @dataclass(slots=True)
-class Run:
+class RunFolder:
     """A run's folder, held by this process. ``resumed``: it was there before."""
 
     run_id: str
     folder: Path
     resumed: bool
     lock: FileLock
-    made: list[Path] = field(default_factory=list)
+    created_parents: list[Path] = field(default_factory=list)
     """Folders above it that were made for it, the innermost first."""
-    begun: bool = False
+    started: bool = False
     """Whether there is anything to go on with: a start that was refused before that leaves no folder."""
 
     def close(self) -> None:
         """Let another process go on with it."""
-        if not self.resumed and not self.begun:
+        if not self.resumed and not self.started:
             shutil.rmtree(self.folder, ignore_errors=True)
-            for above in self.made:
+            for above in self.created_parents:
                 with suppress(OSError):  # another run lies in it by now
                     above.rmdir()
         self.lock.release()
 
 
-def open_run(output: Path, name: str, seed: int, *, run: str | None = None, resume: bool = False) -> Run:
+def open_run_folder(
+    output: Path, name: str, seed: int, *, run: str | None = None, resume: bool = False
+) -> RunFolder:
     """The folder of a new run, or with ``resume`` of one to go on with.
 
     ``run``: its id; none: a new one is named after time, ``name`` and ``seed``, and the latest of ``name``
     and ``seed`` is gone on with. Raises :class:`RunError` for one that cannot be made or gone on with.
     """
-    made = [above for above in (output, *output.parents) if not above.exists()]
+    created_parents = [above for above in (output, *output.parents) if not above.exists()]
     if run is not None and not _NAME.fullmatch(run):
         raise RunError(
             f"run {run!r}: use letters, digits, '.', '_' and '-', at most 100, a letter or digit first"
@@ -93,26 +95,26 @@ def open_run(output: Path, name: str, seed: int, *, run: str | None = None, resu
     if run is None and resume:
         folder = _latest(output, f"{name}-s{seed}")
     elif run is None:
-        folder = _free(output / (time.strftime("%Y%m%d-%H%M%S") + f"-{name}-s{seed}"))
-        return _hold(folder, False, made)
+        folder = _make_unused(output / (time.strftime("%Y%m%d-%H%M%S") + f"-{name}-s{seed}"))
+        return _lock(folder, False, created_parents)
     else:
         folder = output / run
     there = folder.is_dir() and any(folder.iterdir())
     if there and not resume:
         raise RunError(f"{folder} exists: go on with it (--resume), or choose another run id")
     if resume and not folder.is_dir():
-        raise _nothing(output, folder.name)
+        raise _no_such_run(output, folder.name)
     _make(folder)
-    return _hold(folder, there, made)
+    return _lock(folder, there, created_parents)
 
 
-def open_folder(output: Path, name: str) -> Run:
+def new_run_folder(output: Path, name: str) -> RunFolder:
     """The folder of a new run, named after time and ``name``."""
-    made = [above for above in (output, *output.parents) if not above.exists()]
-    return _hold(_free(output / f"{time.strftime('%Y%m%d-%H%M%S')}-{name}"), False, made)
+    created_parents = [above for above in (output, *output.parents) if not above.exists()]
+    return _lock(_make_unused(output / f"{time.strftime('%Y%m%d-%H%M%S')}-{name}"), False, created_parents)
 
 
-def _nothing(output: Path, name: str) -> RunError:
+def _no_such_run(output: Path, name: str) -> RunError:
     """There is no such run to go on with; the one that was meant, perhaps."""
     known = sorted((p.name for p in output.glob("*") if p.is_dir()), reverse=True) if output.is_dir() else []
     near = difflib.get_close_matches(name, known, n=1)
@@ -122,7 +124,7 @@ def _nothing(output: Path, name: str) -> RunError:
     )
 
 
-def _hold(folder: Path, resumed: bool, made: Sequence[Path] = ()) -> Run:
+def _lock(folder: Path, resumed: bool, created_parents: Sequence[Path] = ()) -> RunFolder:
     folder = folder.resolve()
     try:
         lock = FileLock(folder / "run")
@@ -130,7 +132,7 @@ def _hold(folder: Path, resumed: bool, made: Sequence[Path] = ()) -> Run:
         raise RunError(
             f"run {folder.name} is being trained already, by process {error.owner.pid or 'unknown'}"
         ) from None
-    return Run(folder.name, folder, resumed, lock, list(made))
+    return RunFolder(folder.name, folder, resumed, lock, list(created_parents))
 
 
 def _latest(output: Path, ending: str) -> Path:
@@ -144,7 +146,7 @@ def _latest(output: Path, ending: str) -> Path:
     return max(found, key=lambda p: (p.name[:15], len(p.name), p.name))
 
 
-def _free(folder: Path) -> Path:
+def _make_unused(folder: Path) -> Path:
     """Make ``folder``; if it exists already, the next free ``folder-2``, …"""
     candidate, n = folder, 1
     while True:
@@ -155,17 +157,17 @@ def _free(folder: Path) -> Path:
             n += 1
             candidate = folder.with_name(f"{folder.name}-{n}")
         except OSError as error:
-            raise _unmakable(candidate, error) from None
+            raise _cannot_make(candidate, error) from None
 
 
 def _make(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise _unmakable(folder, error) from None
+        raise _cannot_make(folder, error) from None
 
 
-def _unmakable(folder: Path, error: OSError) -> RunError:
+def _cannot_make(folder: Path, error: OSError) -> RunError:
     return RunError(f"cannot make the run's folder {folder}: {error}; choose another `output`")
 
 
@@ -177,7 +179,7 @@ def data_digest(tasks: Sequence[Any]) -> str:
     return state.hexdigest()
 
 
-def check_same(then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+def check_unchanged(then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """:class:`RunError` if a run would go on with something else than it began with."""
     found = differences({key: then.get(key) for key in FIXED}, {key: now.get(key) for key in FIXED})
     if found:
@@ -189,11 +191,11 @@ def check_same(then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
         )
 
 
-def changes(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+def changed_settings(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
     """Settings that a run goes on with otherwise than its last life had them: key, then, now. What an older
     version did not put on record is not compared.
     """
-    known = [key for key in TOLD if key in then]
+    known = [key for key in REPORTED if key in then]
     return differences({key: then[key] for key in known}, {key: now.get(key) for key in known})
 
 
@@ -215,7 +217,7 @@ def say(line: str) -> None:
     print(line, file=sys.stderr)
 
 
-def say_where(folder: Path) -> Callable[..., None]:
+def report_unfinished(folder: Path) -> Callable[..., None]:
     """For an exit stack: on the way out of a run that did not finish, where its files lie."""
 
     def leaving(kind: type[BaseException] | None, error: BaseException | None, _: Any) -> None:
@@ -237,21 +239,21 @@ def versions(names: Sequence[str]) -> dict[str, str]:
     return found
 
 
-async def put_on_record(context: Context, info: dict[str, Any], *, resumed: bool) -> None:
+async def record_run(context: Context, info: dict[str, Any], *, resumed: bool) -> None:
     """Put a run on record, or take up the one on record; then publish where agents find the policy."""
-    known = await find_run(context.store, context.run_id) if resumed else None
+    known = await stored_run(context.store, context.run_id) if resumed else None
     if known is None:
-        check_known(context.folder)
+        check_store_knows(context.folder)
         await context.publish()
         info["resources"] = context.resources
         await context.store.add_run(context.run_id, info, context.config)
         await context.journal.begin(info)
-        context.plugins.moment("agl_run_started", run=info)
+        context.plugins.notify("agl_run_started", run=info)
         return
-    check_same(known, info)
-    changed = changes(known, info)
-    await leave_behind(context.store, context.run_id)
-    reports, evaluations = await take_up(context, known)
+    check_unchanged(known, info)
+    changed = changed_settings(known, info)
+    await cancel_leftovers(context.store, context.run_id)
+    reports, evaluations = await restore_progress(context, known)
     await context.publish()
     for key, before, after in changed:
         context.say(f"{key} was {before!r} and is {after!r} from step {context.first_step} on")
@@ -260,15 +262,15 @@ async def put_on_record(context: Context, info: dict[str, Any], *, resumed: bool
     again = {**info, "resources": context.resources, "resumed": lives, "summary": None}
     await context.store.update_run(context.run_id, again, context.config)
     await context.journal.resume(again, context.first_step, list(context.known))
-    context.plugins.moment("agl_run_resumed", run=info, reports=reports, evaluations=evaluations)
+    context.plugins.notify("agl_run_resumed", run=info, reports=reports, evaluations=evaluations)
 
 
-async def find_run(store: Store, run_id: str) -> dict[str, Any] | None:
+async def stored_run(store: Store, run_id: str) -> dict[str, Any] | None:
     """What the store knows of a run."""
     return next((run for run in await store.query_runs(limit=100_000) if run["run_id"] == run_id), None)
 
 
-def check_known(folder: Path) -> None:
+def check_store_knows(folder: Path) -> None:
     """:class:`RunError` for a folder with checkpoints of which the store knows nothing."""
     if any(folder.glob("checkpoints/*")) or any(folder.glob("policies/*/checkpoints/*")):
         raise RunError(
@@ -277,7 +279,9 @@ def check_known(folder: Path) -> None:
         )
 
 
-async def take_up(context: Context, known: Mapping[str, Any]) -> tuple[list[StepReport], list[Evaluation]]:
+async def restore_progress(
+    context: Context, known: Mapping[str, Any]
+) -> tuple[list[StepReport], list[Evaluation]]:
     """Bring ``context`` to where the run's last checkpoint was taken; the reports and evaluations that stand.
 
     Without a checkpoint the run begins again at step 0, under its old name. What was reported or evaluated

@@ -20,7 +20,7 @@ ANNOTATION_SPAN: Final = "agentlightning.annotation"
 OPERATION_SPAN: Final = "agentlightning.operation"
 ROLLOUT_SPAN: Final = "agentlightning.rollout"
 BAD_RECORD_SPAN: Final = "agentlightning.bad_record"
-"""What is kept of a span that an agent handed over and that cannot be a record (``capture/door.py``)."""
+"""What is kept of an agent's span that cannot be a record (``capture/door.py``)."""
 
 # GenAI conventions
 OPERATION_NAME: Final = "gen_ai.operation.name"
@@ -81,7 +81,7 @@ that its agent's own record names: the others are replaced.
 """
 RESAMPLED: Final = "agl.resampled"
 """In an attempt's metadata: how many earlier attempts failed by their own doing (``types/failure.py:
-OUTAGES``). Each further attempt samples anew; one that only repeats what was cut short does not.
+OUTAGE_KINDS``). Each further attempt samples anew; one that only repeats what was cut short does not.
 """
 
 # HTTP headers between wire layer and gateway; the gateway strips them before the engine sees the request

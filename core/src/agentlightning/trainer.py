@@ -17,17 +17,17 @@ from pathlib import Path
 from typing import Any
 
 from agentlightning.agents import as_agent
-from agentlightning.algorithms.algo import Bound, as_algorithm, refuse_settings_of_rl
+from agentlightning.algorithms.algo import BoundAlgorithm, as_algorithm, refuse_rl_settings
 from agentlightning.algorithms.baseline import Baseline
-from agentlightning.algorithms.context import Algorithm, Context
+from agentlightning.algorithms.context import Context, TrainingLoop
 from agentlightning.algorithms.datasets import read_dataset
 from agentlightning.algorithms.quorum import read_quorum
-from agentlightning.algorithms.rl import refuse_ignored, refuse_timing, refuse_unusable
+from agentlightning.algorithms.rl import check_credit_fields, check_deterministic, check_supported_fields
 from agentlightning.algorithms.verl import VERL
 from agentlightning.capture.sessions import capturing_for
 from agentlightning.converters.selection import selection
 from agentlightning.gateway import Gateway
-from agentlightning.gateway.listen import read_listen
+from agentlightning.gateway.listen import parse_listen
 from agentlightning.keys import Keys
 from agentlightning.plugins import Plugins, load as load_plugins, pick
 from agentlightning.runner import Runner
@@ -35,13 +35,13 @@ from agentlightning.runner.adapters import instrumentors, listed
 from agentlightning.runner.hooks import with_hooks
 from agentlightning.runner.runner import Isolation
 from agentlightning.runner.strategy import Strategy, background, check_tracer, read_strategy
-from agentlightning.runner.threads import run_to_end
-from agentlightning.runs import data_digest, open_run, put_on_record, say, say_where, versions
-from agentlightning.serving import Given, Policies, read_policies, serve, serve_scripted, spec_of
+from agentlightning.runner.threads import run_sync
+from agentlightning.runs import data_digest, open_run_folder, record_run, report_unfinished, say, versions
+from agentlightning.serving import Policies, PolicySource, driver_spec, read_policies, serve, serve_scripted
 from agentlightning.store import Store, open_store
-from agentlightning.trackers import Relay
+from agentlightning.trackers import TrackerHooks
 from agentlightning.types import Call, Recipe, Resource, UsageError
-from agentlightning.types.failure import ATTEMPTS, read_table, rollout_config
+from agentlightning.types.failure import MAX_ATTEMPTS, read_failure_table, rollout_config
 from agentlightning.types.work import UNRESPONSIVE_SECONDS
 
 Data = Any
@@ -64,7 +64,8 @@ class Trainer:
     (seconds) and ``max_attempts``: how a rollout is tried. ``emitted_overrides_returned``: whether a reward
     that the agent emits counts although it returns another. ``failure``: the failure table
     (:mod:`agentlightning.types.failure`). ``quorum``: when a step goes on without its slowest rollouts
-    (:mod:`agentlightning.algorithms.quorum`). ``ahead``: later steps whose rollouts are under way while a
+    (:mod:`agentlightning.algorithms.quorum`). ``ahead``: later steps whose rollouts are under way
+    while a
     step is trained. ``refill``: further batches a step may take until ``batch_size`` groups have a spread.
 
     ``listen``: where the gateway listens (``host:port``; default: a free port of 127.0.0.1), ``advertise``:
@@ -76,7 +77,7 @@ class Trainer:
     summary. ``run``: its id; none: after time, name and seed. ``resume``: go on with ``run``, or with the
     latest of this name and seed.
 
-    Names of the seed project: ``tracer`` (:mod:`agentlightning.tracer`), ``adapter`` (a converter, for the
+    Names of v0.3: ``tracer`` (:mod:`agentlightning.tracer`), ``adapter`` (a converter, for the
     algorithm), ``strategy`` (:mod:`agentlightning.runner.strategy`), ``initial_resources``, ``hooks``.
     """
 
@@ -84,7 +85,7 @@ class Trainer:
         self,
         algorithm: Any = "grpo",
         *,
-        policy: Given | Mapping[str, Given] | None = None,
+        policy: PolicySource | Mapping[str, PolicySource] | None = None,
         policies: Mapping[str, str] | None = None,
         driver: str = "local",
         options: dict[str, Any] | None = None,
@@ -94,7 +95,7 @@ class Trainer:
         isolation: Isolation = "inline",
         timeout: float | None = 60.0,
         unresponsive: float | None = UNRESPONSIVE_SECONDS,
-        max_attempts: int = ATTEMPTS,
+        max_attempts: int = MAX_ATTEMPTS,
         emitted_overrides_returned: bool = False,
         select: str | list[str] | None = None,
         gateway: Mapping[str, Any] | None = None,
@@ -142,16 +143,16 @@ class Trainer:
         self.max_attempts = max_attempts
         self.select = select
         self.gateway = dict(gateway or {})
-        self.listen = read_listen(listen, advertise)
+        self.listen = parse_listen(listen, advertise)
         self.adapters = listed(adapters)
         self.headroom = headroom or {}
         self.headroom_tasks = headroom_tasks
         self.evaluate_every = evaluate_every
-        self.failure = read_table(failure)
+        self.failure = read_failure_table(failure)
         self.quorum = read_quorum(quorum)
         self.ahead, self.refill = ahead, refill
         folders = self.served.trained.values()  # raises for what cannot be served
-        refuse_timing(self.quorum, ahead, [self.options, *(folder.options for folder in folders)])
+        check_deterministic(self.quorum, ahead, [self.options, *(folder.options for folder in folders)])
         self.seed = seed
         self.folder = Path(folder)
         self.run = run
@@ -174,7 +175,7 @@ class Trainer:
         """Train ``agent``; returns the run's summary. Blocks, also a loop that runs already (a notebook's):
         ``await afit(…)`` does not.
         """
-        return run_to_end(lambda: self.afit(agent, train_dataset, val_dataset))
+        return run_sync(lambda: self.afit(agent, train_dataset, val_dataset))
 
     def dev(
         self, agent: Any, train_dataset: Data = None, val_dataset: Data = None, *, tasks: int = 4
@@ -187,7 +188,7 @@ class Trainer:
     async def afit(self, agent: Any, train_dataset: Data = None, val_dataset: Data = None) -> dict[str, Any]:
         """Coroutine form of :meth:`fit`."""
         algorithm = self._algorithm()
-        serve = self.policy is not None or not isinstance(algorithm, Bound)
+        serve = self.policy is not None or not isinstance(algorithm, BoundAlgorithm)
         async with self.session(agent, train_dataset, val_dataset, serve_policy=serve) as context:
             began = time.perf_counter()
             result = await context.guard(algorithm.run(context))
@@ -204,28 +205,30 @@ class Trainer:
                 summary["policy"] = str(exported)
             summary["chain"] = await context.journal.end(summary, exported)
             await context.store.update_run(context.run_id, {"summary": summary})
-            context.plugins.moment("agl_run_finished", summary=summary)
+            context.plugins.notify("agl_run_finished", summary=summary)
         return summary
 
-    def _algorithm(self) -> Algorithm:
+    def _algorithm(self) -> TrainingLoop:
         """The algorithm object: given, registered under the name, or RL with the recipe."""
         named = isinstance(self.algorithm, str) and self.algorithm in {*self.plugins.recipes, "rl"}
         if not named and not isinstance(self.algorithm, Recipe):
-            refuse_settings_of_rl(quorum=self.quorum, ahead=self.ahead, refill=self.refill)
+            refuse_rl_settings(quorum=self.quorum, ahead=self.ahead, refill=self.refill)
         if not isinstance(self.algorithm, str | Recipe):
-            own: Algorithm = as_algorithm(self.algorithm, self)
+            own: TrainingLoop = as_algorithm(self.algorithm, self)
             return own
         if isinstance(self.algorithm, str) and not named:
             known: dict[str, Any] = {**self.plugins.recipes, **self.plugins.algorithms}
-            made: Algorithm = as_algorithm(pick(known, "recipe or algorithm", self.algorithm).factory(), self)
+            made: TrainingLoop = as_algorithm(
+                pick(known, "recipe or algorithm", self.algorithm).factory(), self
+            )
             return made
         recipe, served = self.recipe, self.served
         if served.named and not served.trained:
             raise UsageError(f"policy: nothing is trained: {', '.join(served.names)} are frozen")
-        spec = spec_of(self.plugins, self.driver, served)
-        refuse_ignored(recipe, self.driver, spec.honours, spec.refuses)
-        refuse_unusable(recipe, self.plugins)
-        rl: Algorithm = self.plugins.algorithms["rl"].factory(
+        spec = driver_spec(self.plugins, self.driver, served)
+        check_supported_fields(recipe, self.driver, spec.honours, spec.refuses)
+        check_credit_fields(recipe, self.plugins)
+        rl: TrainingLoop = self.plugins.algorithms["rl"].factory(
             recipe=recipe,
             steps=self.steps,
             batch_size=self.batch_size,
@@ -260,10 +263,10 @@ class Trainer:
         """All that a run needs, open: store, gateway, engine, runner. Closed in reverse, whatever happens."""
         train, val = read_dataset(train, "training tasks"), read_dataset(val, "held-out tasks")
         async with AsyncExitStack() as stack:
-            run = open_run(self.folder, self.name, self.seed, run=self.run, resume=self.resume)
+            run = open_run_folder(self.folder, self.name, self.seed, run=self.run, resume=self.resume)
             stack.callback(run.close)
             folder = run.folder
-            plugins = self._listeners(folder, stack)
+            plugins = self._plugins_with_trackers(folder, stack)
             store = await self._store(folder, stack)
             select = self.select
             if self.adapter is not None and isinstance(self.algorithm, str | Recipe):
@@ -291,7 +294,7 @@ class Trainer:
                 seed=self.seed,
                 train=train,
                 val=val,
-                policy=served.asked,
+                policy=served.model_name,
                 named=served.names if served.named and serve_policy else (),
                 driver=driver,
                 headroom=self.headroom,
@@ -306,10 +309,10 @@ class Trainer:
                 initial=self.initial_resources,
                 endpoint=serve_policy,
             )
-            await put_on_record(context, self._info(context, agent), resumed=run.resumed)
-            run.begun = True
+            await record_run(context, self._run_record(context, agent), resumed=run.resumed)
+            run.started = True
             if self._tracker_names():  # a probe that leaves nothing behind has no place to tell of
-                stack.push(say_where(folder))
+                stack.push(report_unfinished(folder))
             self._start_runner(context, agent, stack)
             yield context
 
@@ -321,7 +324,7 @@ class Trainer:
         runner = Runner(
             hooked,
             context.store,
-            gate=context.gateway,
+            attempt_keys=context.gateway,
             plugins=context.plugins,
             run_id=context.run_id,
             policies=self.served.routing,
@@ -332,15 +335,15 @@ class Trainer:
         )
         if self.hooks:
             hooked.runner = runner
-        context.ended = runner.ended
+        context.ended = runner.counts
         context.runner = background(runner, stack)
 
-    def _listeners(self, folder: Path, stack: AsyncExitStack) -> Plugins:
+    def _plugins_with_trackers(self, folder: Path, stack: AsyncExitStack) -> Plugins:
         """The plugins with this run's trackers among them; a tracker may listen to hooks of its own too."""
         trackers = [pick(self.plugins.trackers, "tracker", n).factory(folder) for n in self._tracker_names()]
-        relay = Relay(trackers)
-        stack.callback(relay.close)
-        return self.plugins.listening([relay, *trackers])
+        tracker_hooks = TrackerHooks(trackers)
+        stack.callback(tracker_hooks.close)
+        return self.plugins.with_listeners([tracker_hooks, *trackers])
 
     async def _store(self, folder: Path, stack: AsyncExitStack) -> Store:
         """The store that was given, opened if it is a place, else a file in the run's folder."""
@@ -363,7 +366,7 @@ class Trainer:
             served,
             gateway,
             stack,
-            spec=spec_of(self.plugins, self.driver, served),
+            spec=driver_spec(self.plugins, self.driver, served),
             recipe=self.recipe,
             seed=self.seed,
             options=self.options,
@@ -375,7 +378,7 @@ class Trainer:
             return list(self.trackers)
         return [name for name, spec in self.plugins.trackers.items() if spec.default]
 
-    def _info(self, context: Context, agent: Any) -> dict[str, Any]:
+    def _run_record(self, context: Context, agent: Any) -> dict[str, Any]:
         """What there is to know of a run: what it is for a reader, and all that decides on its rows."""
         recipe = self.recipe
         return {
@@ -388,7 +391,7 @@ class Trainer:
             "about": {
                 "agent": f"{self.name} · {getattr(as_agent(agent), 'name', type(agent).__name__)}",
                 "recipe": json.dumps({"name": recipe.name, **recipe.uses()}),
-                "policy": self.served.about(),
+                "policy": self.served.summary(),
                 "driver": self.driver,
                 "gateway": context.gateway.url,
                 "tasks": f"{len(context.train)} to train on, {len(context.val)} held out",
@@ -412,7 +415,7 @@ class Trainer:
 
 
 def _call_recorded(plugins: Plugins) -> Callable[[Call], None] | None:
-    """The moment hook, if any plugin listens: the gateway's hot path then builds nothing for nobody."""
-    if not plugins.listens("agl_call_recorded"):
+    """The notification hook, if any plugin listens: the gateway's hot path then builds nothing for nobody."""
+    if not plugins.has_listeners("agl_call_recorded"):
         return None
-    return lambda call: plugins.moment("agl_call_recorded", call=call)
+    return lambda call: plugins.notify("agl_call_recorded", call=call)

@@ -35,7 +35,7 @@ from agentlightning.testing import Reply, ScriptedModelServer, tool_call
 from agl_agentscope import AgentScopeInstrumentor, entry_methods, v2
 from agl_agentscope.plugin import agl_adapters
 
-QUIET = InjectionConfig(inject_runtime_state=False)
+IGNORED_SCOPES = InjectionConfig(inject_runtime_state=False)
 
 
 def add(a: int, b: int) -> int:
@@ -58,7 +58,7 @@ def said(text: str = "go") -> UserMsg:
 @pytest.fixture(autouse=True)
 def instrumented(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     COUNTS.clear()
-    monkeypatch.setattr(v2, "_said", [])
+    monkeypatch.setattr(v2, "_warned", [])
     AgentScopeInstrumentor().instrument(raise_exception_on_conflict=True)
     yield
     AgentScopeInstrumentor().uninstrument()
@@ -135,7 +135,7 @@ async def test_a_user_without_the_reminder_has_none(
 ) -> None:
     recording = Recording("quiet", server.url)
     with recording.active():
-        await solver(model, injection_config=QUIET).reply(said())
+        await solver(model, injection_config=IGNORED_SCOPES).reply(said())
     assert not reminders(server) and not [r for r in caplog.records if r.name == "agl_agentscope.v2"]
 
 
@@ -152,8 +152,8 @@ async def test_a_team_pipeline_names_leader_and_members(server: ScriptedModelSer
 
     server.reply = script
     recording = Recording("team", server.url)
-    leader = solver(model, name="leader", injection_config=QUIET)
-    worker = solver(model, name="worker", injection_config=QUIET)
+    leader = solver(model, name="leader", injection_config=IGNORED_SCOPES)
+    worker = solver(model, name="worker", injection_config=IGNORED_SCOPES)
     with recording.active():
         team = pipeline.TeamPipeline(leader, [pipeline.TeamMember(agent=worker, description="works")])
         async for _ in team.reply_stream(said()):
@@ -167,7 +167,7 @@ async def test_a_team_pipeline_names_leader_and_members(server: ScriptedModelSer
 
 @feature("multi-agent")
 async def test_an_agent_as_a_tool_speaks_for_itself(server: ScriptedModelServer, model: Any) -> None:
-    inner = solver(model, name="inner", injection_config=QUIET)
+    inner = solver(model, name="inner", injection_config=IGNORED_SCOPES)
 
     async def ask(question: str) -> str:
         """Ask the other agent."""
@@ -180,7 +180,7 @@ async def test_an_agent_as_a_tool_speaks_for_itself(server: ScriptedModelServer,
     server.reply = script
     recording = Recording("nested", server.url)
     with recording.active():
-        await solver(model, ask, name="outer", injection_config=QUIET).reply(said())
+        await solver(model, ask, name="outer", injection_config=IGNORED_SCOPES).reply(said())
     assert recording.agents() == ["outer", "inner", "outer"]
     (tool,) = recording.named("execute_tool")
     (nested,) = [span for span in recording.named("invoke_agent") if span.name.endswith("inner")]

@@ -24,7 +24,7 @@ from pydantic import BaseModel
 
 import agentlightning as agl
 from agentlightning import semconv
-from agentlightning.capture import COUNTS, IDENTITY, who
+from agentlightning.capture import COUNTS, IDENTITY, caller_tags
 from agentlightning.capture.emitters import emit_reward
 from agentlightning.testing import Reply, ScriptedModelServer, tool_call
 from agl_crewai import CrewAIInstrumentor, entry_methods, identity
@@ -204,7 +204,7 @@ def test_a_tool_call_that_is_broken_off_is_an_error() -> None:
         llm._get_sync_client().close()
     (tool,) = recording.named("execute_tool")
     assert (tool.status, tool.status_message) == ("error", "the tool call was broken off")
-    assert not trace.get_current_span().get_span_context().is_valid and who() == {}
+    assert not trace.get_current_span().get_span_context().is_valid and caller_tags() == {}
 
 
 @feature("retries")

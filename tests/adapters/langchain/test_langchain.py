@@ -41,7 +41,7 @@ from agentlightning.testing import Reply, ScriptedModelServer, tool_call
 from agl_langchain import LangChainInstrumentor, entry_methods
 from agl_langchain.handler import _DOOR, HANDLER
 from agl_langchain.plugin import agl_adapters
-from agl_langchain.runs import READERS, RUNS
+from agl_langchain.runs import RUN_READERS, RUNS
 from agl_langchain.tools import HANDOFF
 
 
@@ -480,13 +480,13 @@ def test_an_error_of_ours_is_counted_and_not_the_chains(server: ScriptedModelSer
     def broken(run: Any) -> None:
         raise RuntimeError("ours")
 
-    READERS.append(broken)
+    RUN_READERS.append(broken)
     try:
         recording = Recording("broken", server.url)
         with recording.active():
             assert RunnableLambda(lambda x: x + 1).invoke(1) == 2
     finally:
-        READERS.remove(broken)
+        RUN_READERS.remove(broken)
     assert COUNTS.snapshot() == {"langchain-callback-error": 1}
 
 
@@ -511,7 +511,7 @@ def test_the_door_is_closed_after_uninstrument() -> None:
 
     assert len(hooks()) == 1 and HANDLER.active
     LangChainInstrumentor().uninstrument()
-    assert hooks() == IDENTITY == PARENTS == READERS == [] and not HANDLER.active
+    assert hooks() == IDENTITY == PARENTS == RUN_READERS == [] and not HANDLER.active
     LangChainInstrumentor().instrument()
 
 

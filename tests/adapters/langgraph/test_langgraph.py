@@ -29,7 +29,7 @@ from agentlightning.capture.identity import PARENTS
 from agentlightning.testing import ScriptedModelServer, tool_call
 from agl_langchain import LangChainInstrumentor
 from agl_langchain.handler import HANDLER
-from agl_langchain.runs import ANSWERED, INTERRUPTED, READERS, RUNS
+from agl_langchain.runs import ANSWER_LISTENERS, INTERRUPTED, RUN_READERS, RUNS
 from agl_langchain.tools import HANDOFF
 from agl_langgraph import LangGraphInstrumentor, entry_methods
 from agl_langgraph.callers import CALLERS
@@ -324,11 +324,11 @@ def test_both_adapters_share_one_door() -> None:
     with sessions.capturing([LangChainInstrumentor()]):
         assert HANDLER.active and len(IDENTITY) == len(PARENTS) == 1
         LangGraphInstrumentor().uninstrument()
-        assert HANDLER.active and len(IDENTITY) == len(PARENTS) == len(READERS) == 1
+        assert HANDLER.active and len(IDENTITY) == len(PARENTS) == len(RUN_READERS) == 1
         LangGraphInstrumentor().instrument()
-    assert HANDLER.active and len(READERS) == 2
+    assert HANDLER.active and len(RUN_READERS) == 2
     LangGraphInstrumentor().uninstrument()
-    assert IDENTITY == PARENTS == READERS == ANSWERED == [] and not CALLERS and not HANDLER.active
+    assert IDENTITY == PARENTS == RUN_READERS == ANSWER_LISTENERS == [] and not CALLERS and not HANDLER.active
     LangGraphInstrumentor().instrument()
 
 

@@ -36,7 +36,7 @@ from pydantic import BaseModel
 
 import agentlightning as agl
 from agentlightning import semconv
-from agentlightning.capture import COUNTS, IDENTITY, who
+from agentlightning.capture import COUNTS, IDENTITY, caller_tags
 from agentlightning.capture.context import tagged
 from agentlightning.capture.emitters import emit_reward
 from agentlightning.testing import Reply, ScriptedModelServer, tool_call
@@ -251,7 +251,7 @@ async def test_a_stream_given_up_leaves_nothing_behind(
                 break
         result.cancel()
         await asyncio.wait([result.run_loop_task])
-        assert identity() == {} and who() == {}
+        assert identity() == {} and caller_tags() == {}
         await run(Agent(name="after", model=model), config)
     assert recording.agents() == ["solver", "after"]
 

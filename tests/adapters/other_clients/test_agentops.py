@@ -56,7 +56,7 @@ async def main():
         await gateway.start()
         given = await store.add_resources({"llm": LLM(endpoint=gateway.url, model="policy")})
         with capturing([]):
-            rollout = await Runner(agent, store, gate=gateway).step(1, given.resources_id)
+            rollout = await Runner(agent, store, attempt_keys=gateway).step(1, given.resources_id)
         spans = await store.query_spans(rollout.rollout_id)
         [record] = await store.records([rollout.rollout_id])
         batch = assign([record], Recipe(name="t", baseline="none", scale="none", merge=False))

@@ -104,10 +104,10 @@ def silent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_AGENTS_DISABLE_TRACING", "0")
 
 
-async def run_app(app: App, folder: Path, *before: str, **plan: Any) -> Outcome:
+async def run_app(app: App, folder: Path, *before: str, **options: Any) -> Outcome:
     command = [*before, sys.executable, str(APPS / app.file)]
     with ScriptedModelServer(reply) as server:
-        outcome = await run_command(folder, command, server, timeout=240.0, **plan)
+        outcome = await run_command(folder, command, server, timeout=240.0, **options)
         sampled = sorted(answer.ids for exchange in server.answered() for answer in exchange.answers)
     assert outcome.summary.exit_codes == [0], outcome.summary
     assert sampled == sorted(call.response_ids or [] for call in outcome.records[0].calls)

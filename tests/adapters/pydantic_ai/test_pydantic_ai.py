@@ -33,7 +33,7 @@ from pydantic_ai.providers.openai import OpenAIProvider
 import agentlightning as agl
 from agentlightning import semconv
 from agentlightning.capture import COUNTS, IDENTITY
-from agentlightning.capture.processors import QUIET
+from agentlightning.capture.processors import IGNORED_SCOPES
 from agentlightning.keys import CONTEXT_KEY
 from agentlightning.testing import ScriptedModelServer, tool_call
 from agl_pydantic_ai import PydanticAIInstrumentor, entry_methods, identity
@@ -443,9 +443,9 @@ def test_undo() -> None:
     PydanticAIInstrumentor().uninstrument()
     plain = vars(Agent)["iter"]
     PydanticAIInstrumentor().instrument()
-    assert vars(Agent)["iter"] is not plain and identity in IDENTITY and "pydantic-ai" in QUIET
+    assert vars(Agent)["iter"] is not plain and identity in IDENTITY and "pydantic-ai" in IGNORED_SCOPES
     PydanticAIInstrumentor().uninstrument()
-    assert vars(Agent)["iter"] is plain and identity not in IDENTITY and "pydantic-ai" not in QUIET
+    assert vars(Agent)["iter"] is plain and identity not in IDENTITY and "pydantic-ai" not in IGNORED_SCOPES
 
 
 def test_the_plugin() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from core.credit.builders import make_record, one_call
 
-from agentlightning.algorithms.barren import Barren, NothingTrained
+from agentlightning.algorithms.barren import NoSignalGuard, NothingTrained
 from agentlightning.algorithms.evaluate import NothingRewarded
 from agentlightning.credit import assign
 from agentlightning.recipes import GRPO
@@ -50,30 +50,30 @@ def batch(out: dict[str, int] | None = None, **metrics: float) -> Batch:
     ],
 )
 def test_the_third_step_ends_it(found: Batch, error: type[UsageError], said: str) -> None:
-    first = Barren(print)
+    first = NoSignalGuard(print)
     first.step(3, found, [])
     first.step(4, found, [])
-    second = Barren(print)
+    second = NoSignalGuard(print)
     second.restore(first.state())
     with pytest.raises(error, match=said):
         second.step(5, found, [])
 
 
 def test_a_step_that_could_learn_begins_the_count_anew() -> None:
-    count = Barren(print)
+    count = NoSignalGuard(print)
     for found in (batch(), batch(), batch(calls_trained=1), batch(), batch(), batch({"zero-spread": 1})):
         count.step(0, found, [])
-    assert count.steps == 0 and count.state() == {"barren": 0}
+    assert count.no_signal_steps == 0 and count.state() == {"barren": 0}
 
 
 def test_a_policy_that_gets_nothing_is_said_once() -> None:
     said: list[str] = []
-    count = Barren(said.append)
+    count = NoSignalGuard(said.append)
     policies: dict[str, dict[str, Any]] = {"a": {"rows": 1}, "b": {"rows": 0, "out/stale": 2}}
     found = Batch(rows=[], metrics={"calls_trained": 1.0}, policies=policies)
     for _ in range(2):
         count.step(0, found, [])
-    again = Barren(said.append)
+    again = NoSignalGuard(said.append)
     again.restore(count.state())
     for _ in range(2):
         again.step(0, found, [])
@@ -89,7 +89,7 @@ def test_the_first_step_without_a_reward_says_why_with_a_traceback() -> None:
         reason="agent-raised: KeyError: 'x'",
         metadata={TRACEBACK: "agent.py:7 in solve: `task['x']`\nTraceback …"},
     )
-    count = Barren(said.append)
+    count = NoSignalGuard(said.append)
     failing = batch({"failed-rollout": 1})
     for step in (0, 1):
         count.step(step, failing, [Record(rollout=rollout, attempt=attempt)])
@@ -110,9 +110,9 @@ def test_groups_without_a_spread_are_said_once(dropped: bool) -> None:
         tokens_trained=0,
     )
     flat.rows = [] if dropped else [ROW]
-    count = Barren(said.append)
+    count = NoSignalGuard(said.append)
     for step in range(5):
-        again = Barren(said.append)
+        again = NoSignalGuard(said.append)
         again.restore(count.state())
         count = again
         count.step(step, flat, [])
@@ -124,7 +124,7 @@ def test_groups_without_a_spread_are_said_once(dropped: bool) -> None:
 def test_rewards_that_the_rule_does_not_read_are_named_with_the_rule_that_does() -> None:
     calls = [one_call("r0", sequence=i) for i in range(2)]
     record = make_record("r0", calls, rewards=[Reward(value=1.0, call_id=call.call_id) for call in calls])
-    count = Barren(print, "broadcast")
+    count = NoSignalGuard(print, "broadcast")
     found = assign([record], GRPO())
     assert found.metrics["reward_count"] == 1 and found.metrics["reward_mean"] == 1.0
     with pytest.raises(NothingTrained, match=r"2 × no-reward: 1 of 1 rollouts .* 'per_call' or 'discounted'"):

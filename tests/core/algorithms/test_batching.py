@@ -19,7 +19,7 @@ from agentlightning.algorithms.batching import (
     DatasetError,
     check_tasks,
     group_rollouts,
-    repeated,
+    repetition_warning,
     stable_seed,
     task_batches,
     task_id,
@@ -137,7 +137,7 @@ def test_what_the_check_passes_survives_json_and_gets_an_id(task: Any) -> None:
     ],
 )
 def test_a_batch_that_is_larger_than_the_dataset_is_said(tasks: int, size: int, said: str | None) -> None:
-    found = repeated(range(tasks), size)
+    found = repetition_warning(range(tasks), size)
     assert found is None if said is None else re.search(said, found or "")
 
 

@@ -155,7 +155,7 @@ def test_what_holds_none_is_refused_by_name(given: Any, said: str) -> None:
 
 
 def test_an_iterator_without_an_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(datasets, "MOST", 10)
+    monkeypatch.setattr(datasets, "MAX_TASKS", 10)
     with pytest.raises(DatasetError, match="this count has more than 10 tasks and may have no end"):
         read_dataset(itertools.count(), "training tasks")
 

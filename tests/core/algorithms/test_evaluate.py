@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from core.credit.builders import make_record, one_call
 
-from agentlightning.algorithms.evaluate import misfit, reasons, summarise
+from agentlightning.algorithms.evaluate import failure_reasons, summarise, unread_rewards
 from agentlightning.types import Reward, RolloutStatus
 
 
@@ -18,14 +18,14 @@ def test_a_rollout_whose_calls_alone_are_rewarded_counts_as_their_mean() -> None
 def test_no_reward_at_all_is_a_failure_and_named() -> None:
     record = make_record("r0")
     assert summarise("before", [record], 1.0).failed == 1
-    assert reasons([record]) == "1 × the agent returned and emitted no reward"
+    assert failure_reasons([record]) == "1 × the agent returned and emitted no reward"
 
 
 def test_a_misfit_is_of_rewards_that_were_emitted_and_are_not_read() -> None:
     final, bare = make_record("r0", reward=1.0), make_record("r1")
     failed = make_record("r2", reward=1.0, status=RolloutStatus.FAILED)
-    assert misfit([final, bare, failed], "per_call").startswith(
+    assert unread_rewards([final, bare, failed], "per_call").startswith(
         "1 of 3 rollouts have rewards of the rollout only"
     )
     for rule in ("broadcast", "last", "discounted", "per_agent", "a plugin's"):
-        assert misfit([final, bare, failed], rule) == ""
+        assert unread_rewards([final, bare, failed], rule) == ""

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from agentlightning.algorithms.rl import RLJob
-from agentlightning.algorithms.together import PolicyJob, Table
+from agentlightning.algorithms.together import PolicyJob, SharedJob
 from agentlightning.gateway import Gateway
 from agentlightning.keys import Keys
 
@@ -35,7 +35,7 @@ async def test_a_job_holds_its_policy() -> None:
 async def test_a_driver_of_several_holds_its_own_policy() -> None:
     gate = gateway()
     job: Any = SimpleNamespace(run_id="r", recipe=None, steps=1, first_step=0, seed=1, folder=Path("f"))
-    table = Table(job, ["wolf", "villager"], gate)
+    table = SharedJob(job, ["wolf", "villager"], gate)
     wolf, villager = (PolicyJob(table, name) for name in table.names)
     await wolf.hold()
     assert held(gate) == ["wolf"]
@@ -43,6 +43,6 @@ async def test_a_driver_of_several_holds_its_own_policy() -> None:
     await wolf.release()
     assert held(gate) == ["villager"]
     await villager.release()
-    without = PolicyJob(Table(job, ["wolf"]), "wolf")
+    without = PolicyJob(SharedJob(job, ["wolf"]), "wolf")
     await without.hold()
     await without.release()

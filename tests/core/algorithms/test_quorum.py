@@ -11,12 +11,12 @@ import pytest
 from core.runner.across import Event
 
 from agentlightning.algorithms.batching import group_rollouts
-from agentlightning.algorithms.quorum import BadQuorum, Gathered, Quorum, gather, read_quorum
+from agentlightning.algorithms.quorum import BadQuorum, Quorum, QuorumResult, read_quorum, wait_for_groups
 from agentlightning.credit import assign
 from agentlightning.runner import Runner
 from agentlightning.store import SQLiteStore, Store
 from agentlightning.types import Call, Recipe, Rollout, RolloutStatus
-from agentlightning.types.failure import KINDS, kind_of, read_table
+from agentlightning.types.failure import FAILURE_KINDS, failure_kind, read_failure_table
 
 
 @pytest.fixture(autouse=True)
@@ -80,16 +80,16 @@ async def statuses(store: Store, groups: list[list[Rollout]]) -> list[list[str]]
     return [[str((await store.get_rollout_by_id(r.rollout_id)).status) for r in group] for group in groups]
 
 
-async def gathered(store: Store, groups: list[list[Rollout]], *args: Any, **options: Any) -> Gathered:
+async def gathered(store: Store, groups: list[list[Rollout]], *args: Any, **options: Any) -> QuorumResult:
     """The result, its own account checked: everybody has ended, and is counted or left out."""
-    found = await asyncio.wait_for(gather(store, groups, *args, **options), 20)
+    found = await asyncio.wait_for(wait_for_groups(store, groups, *args, **options), 20)
     ids = [r.rollout_id for group in groups for r in group]
     ended = await store.query_rollouts(rollout_ids=ids)
     assert all(r.status.final for r in ended)
     assert sorted([*found.counted, *found.left_out]) == sorted(ids)
     assert found.stragglers + found.hedged == len(found.left_out) >= found.cancelled
     cancelled = [r for r in ended if r.status == RolloutStatus.CANCELLED]
-    assert len(cancelled) == found.cancelled and {kind_of(r.reason) for r in cancelled} <= {"straggler"}
+    assert len(cancelled) == found.cancelled and {failure_kind(r.reason) for r in cancelled} <= {"straggler"}
     assert found.waited_seconds >= 0
     return found
 
@@ -192,7 +192,7 @@ async def test_a_failure_with_a_reward_is_as_good(store: Store) -> None:
     agent = Agent()
     async with running(store, agent):
         groups = await queue(store, ["fail", 1, "hang"])
-        table = read_table({"agent-raised": -1.0})
+        table = read_failure_table({"agent-raised": -1.0})
         found = await gathered(store, groups, Quorum(k=2), failure=table)
     assert found.stragglers == 1 and found.left_out == [groups[0][2].rollout_id]
 
@@ -233,7 +233,7 @@ async def test_who_ends_while_it_is_being_stopped_counts(store: Store) -> None:
 
 async def test_who_stops_waiting_leaves_nothing_behind(store: Store) -> None:
     groups = await queue(store, [1, 1])
-    waiting = asyncio.create_task(gather(store, groups, Quorum(k=1)))
+    waiting = asyncio.create_task(wait_for_groups(store, groups, Quorum(k=1)))
     await asyncio.sleep(0)
     before = asyncio.all_tasks() - {waiting}
     waiting.cancel()
@@ -265,13 +265,13 @@ def test_bad_quorums_are_named(given: dict[str, Any], words: str) -> None:
 async def test_a_quorum_must_fit_its_groups(store: Store, quorum: Quorum, words: str) -> None:
     groups = await queue(store, [1, 1])
     with pytest.raises(BadQuorum, match=words):
-        await gather(store, groups, quorum)
+        await wait_for_groups(store, groups, quorum)
 
 
 def test_reading() -> None:
     assert read_quorum(None) is None
     assert read_quorum({"k": 6, "deadline": 30}) == Quorum(k=6, deadline=30.0)
-    assert read_quorum({"hedge": 2}) == Quorum(hedge=2) and "straggler" in KINDS
-    assert set(Gathered().metrics()) == {
+    assert read_quorum({"hedge": 2}) == Quorum(hedge=2) and "straggler" in FAILURE_KINDS
+    assert set(QuorumResult().metrics()) == {
         f"quorum/{n}" for n in ("stragglers", "hedged", "cancelled", "short_groups", "waited_seconds")
     }

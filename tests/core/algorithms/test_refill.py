@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, strategies as st
 
 from agentlightning import GRPO, Trainer
-from agentlightning.algorithms.quorum import Gathered
-from agentlightning.algorithms.refill import further, with_spread
-from agentlightning.algorithms.rl import RL, RecipeRefused, refuse_timing
+from agentlightning.algorithms.quorum import QuorumResult
+from agentlightning.algorithms.refill import extra_batches, groups_with_spread
+from agentlightning.algorithms.rl import RL, RecipeRefused, check_deterministic
 from agentlightning.types import Batch, Ledger, Rollout, UsageError
 
 SPREAD = GRPO(drop_zero_spread=True)
@@ -28,8 +28,8 @@ SPREAD = GRPO(drop_zero_spread=True)
 def test_no_task_twice_before_all_have_been(n: int, size: int, seed: int, step: int, own: int) -> None:
     tasks = list(range(n))
     has = tasks[:own]
-    batches = list(islice(further(tasks, size, seed, step, has), 12))
-    assert batches == list(islice(further(tasks, size, seed, step, has), 12))
+    batches = list(islice(extra_batches(tasks, size, seed, step, has), 12))
+    assert batches == list(islice(extra_batches(tasks, size, seed, step, has), 12))
     assert all(len(batch) == size for batch in batches)
     drawn = [task for batch in batches for task in batch]
     fresh = n - len(has)
@@ -40,7 +40,7 @@ def test_no_task_twice_before_all_have_been(n: int, size: int, seed: int, step: 
 
 def test_each_step_and_each_seed_draws_its_own() -> None:
     tasks = list(range(1000))
-    drawn = [tuple(next(further(tasks, 8, seed, step))) for seed in (1, 2) for step in (0, 1)]
+    drawn = [tuple(next(extra_batches(tasks, 8, seed, step))) for seed in (1, 2) for step in (0, 1)]
     assert len(set(drawn)) == 4
 
 
@@ -53,7 +53,7 @@ def test_a_group_has_a_spread_where_a_call_of_it_is_trained() -> None:
         Ledger("yb", made=1, out={"failed-rollout": 1}),
         Ledger("zb", made=3, trained=3),
     ]
-    assert with_spread(Batch(rows=[], ledgers=ledgers), groups) == 2
+    assert groups_with_spread(Batch(rows=[], ledgers=ledgers), groups) == 2
 
 
 @pytest.mark.parametrize(
@@ -81,16 +81,16 @@ def test_what_a_recipe_takes() -> None:
 
 
 def test_deterministic_mode_excludes_what_depends_on_timing() -> None:
-    refuse_timing(None, 0, [{"deterministic": True}])
-    refuse_timing(None, 1, [{}, {"deterministic": False}])
+    check_deterministic(None, 0, [{"deterministic": True}])
+    check_deterministic(None, 1, [{}, {"deterministic": False}])
     with pytest.raises(UsageError, match=r"ahead = 1: which version answers a call depends on timing"):
-        refuse_timing(None, 1, [{}, {"deterministic": True}])
+        check_deterministic(None, 1, [{}, {"deterministic": True}])
 
 
 def test_what_was_gathered_adds_up() -> None:
-    one = Gathered(counted=["a"], left_out=["b"], stragglers=1, cancelled=1, waited_seconds=1.0)
-    one.add(Gathered(counted=["c"], hedged=2, short_groups=1, waited_seconds=0.5))
-    assert one == Gathered(
+    one = QuorumResult(counted=["a"], left_out=["b"], stragglers=1, cancelled=1, waited_seconds=1.0)
+    one.add(QuorumResult(counted=["c"], hedged=2, short_groups=1, waited_seconds=0.5))
+    assert one == QuorumResult(
         counted=["a", "c"],
         left_out=["b"],
         stragglers=1,

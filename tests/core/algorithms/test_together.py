@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agentlightning.algorithms.together import Meeting, Together, Unequal, home
+from agentlightning.algorithms.together import Barrier, CheckpointMismatch, MultiPolicyDriver, policy_home
 from agentlightning.recipes import GRPO
 from agentlightning.types import LLM, Batch, Evaluation, Row, StepReport
 
@@ -66,7 +66,7 @@ class Driver:
         return step or 0, {"state": step}
 
     async def run(self, job: Any) -> None:
-        assert job.folder == home(Path("f"), self.name) and job.state() == {"kept": 1}
+        assert job.folder == policy_home(Path("f"), self.name) and job.state() == {"kept": 1}
         for step in range(min(job.steps, self.ends)):
             batch = await job.collect(step)
             self.log.append(f"update {self.name} {[r.policy for r in batch.rows]}")
@@ -113,7 +113,7 @@ class Gate:
 async def test_a_step_from_all_sides() -> None:
     log: list[str] = []
     a, b = Driver("a", log), Driver("b", log)
-    together = Together({"a": a, "b": b}, Gate(log))
+    together = MultiPolicyDriver({"a": a, "b": b}, Gate(log))
     await together.run(Job(log, steps=2))
     one = [
         "pause",
@@ -139,7 +139,7 @@ async def test_an_error_of_one_ends_all_and_opens_the_gate(which: str) -> None:
     drivers = {name: Driver(name, log) for name in ("a", "b", "c")}
     drivers[which].fault = KeyError("broken")
     with pytest.raises(KeyError, match="broken"):
-        await Together(drivers, Gate(log)).run(Job(log))
+        await MultiPolicyDriver(drivers, Gate(log)).run(Job(log))
     assert log[-1] == "resume" and not any(line.startswith("report") for line in log)
 
 
@@ -152,7 +152,7 @@ async def test_an_error_of_the_common_work_is_the_runs() -> None:
 
     job.collect = broken  # type: ignore[method-assign]
     with pytest.raises(ValueError, match="nothing came back"):
-        await Together({"a": Driver("a", log), "b": Driver("b", log)}).run(job)
+        await MultiPolicyDriver({"a": Driver("a", log), "b": Driver("b", log)}).run(job)
 
 
 @pytest.mark.parametrize(("first", "second"), [(1, 99), (99, 1), (0, 99)])
@@ -160,7 +160,7 @@ async def test_a_driver_that_ends_before_the_others_is_an_error(first: int, seco
     log: list[str] = []
     drivers = {"a": Driver("a", log, ends=first), "b": Driver("b", log, ends=second)}
     with pytest.raises(RuntimeError, match=r"out of step: .* has ended"):
-        await Together(drivers).run(Job(log, steps=3))
+        await MultiPolicyDriver(drivers).run(Job(log, steps=3))
 
 
 async def test_a_run_that_is_cancelled_leaves_no_task() -> None:
@@ -173,7 +173,9 @@ async def test_a_run_that_is_cancelled_leaves_no_task() -> None:
         raise AssertionError
 
     job.collect = forever  # type: ignore[method-assign]
-    run = asyncio.create_task(Together({"a": Driver("a", log), "b": Driver("b", log)}, Gate(log)).run(job))
+    run = asyncio.create_task(
+        MultiPolicyDriver({"a": Driver("a", log), "b": Driver("b", log)}, Gate(log)).run(job)
+    )
     await waiting.wait()
     run.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -182,7 +184,7 @@ async def test_a_run_that_is_cancelled_leaves_no_task() -> None:
 
 
 async def test_those_who_meet_must_mean_the_same_point() -> None:
-    meet = Meeting(["a", "b"])
+    meet = Barrier(["a", "b"])
 
     async def work() -> int:
         return 1
@@ -200,14 +202,14 @@ async def test_those_who_meet_must_mean_the_same_point() -> None:
 )
 async def test_a_run_goes_on_where_all_have_a_checkpoint(a: list[int], b: list[int], common: int) -> None:
     drivers = {"a": Driver("a", [], a), "b": Driver("b", [], b)}
-    assert await Together(drivers).resume(Path("f")) == (common, {"state": common})
+    assert await MultiPolicyDriver(drivers).resume(Path("f")) == (common, {"state": common})
     assert drivers["a"].resumed == drivers["b"].resumed == common
 
 
 async def test_checkpoints_that_no_kill_explains_are_not_removed() -> None:
     drivers = {"a": Driver("a", [], [2, 4]), "b": Driver("b", [], [])}
-    with pytest.raises(Unequal, match=r"'a' has checkpoints of steps 2, 4 .*b: none"):
-        await Together(drivers).resume(Path("f"))
+    with pytest.raises(CheckpointMismatch, match=r"'a' has checkpoints of steps 2, 4 .*b: none"):
+        await MultiPolicyDriver(drivers).resume(Path("f"))
     assert drivers["a"].resumed is None
 
 
@@ -219,12 +221,12 @@ async def test_a_driver_that_is_cancelled_from_within_ends_the_run() -> None:
         drivers[which].fault = asyncio.CancelledError()
         async with asyncio.timeout(10):
             with pytest.raises(RuntimeError, match=f"driver of policy '{which}' was cancelled"):
-                await Together(drivers, Gate(log)).run(Job(log))
+                await MultiPolicyDriver(drivers, Gate(log)).run(Job(log))
         assert log[-1] == "resume"
 
 
 async def test_who_gives_up_waiting_takes_nothing_from_the_others() -> None:
-    meet = Meeting(["a", "b", "c"])
+    meet = Barrier(["a", "b", "c"])
     go = asyncio.Event()
 
     async def work() -> int:
@@ -242,8 +244,8 @@ async def test_who_gives_up_waiting_takes_nothing_from_the_others() -> None:
 
 async def test_what_is_removed_on_the_way_back_is_said(caplog: pytest.LogCaptureFixture) -> None:
     drivers = {"a": Driver("a", [], [2, 4]), "b": Driver("b", [], [2])}
-    await Together(drivers).resume(Path("f"))
+    await MultiPolicyDriver(drivers).resume(Path("f"))
     assert "'a'" in caplog.text and "checkpoint of step 4" in caplog.text and "step 2" in caplog.text
     caplog.clear()
-    await Together({"a": Driver("a", [], [2]), "b": Driver("b", [], [2])}).resume(Path("f"))
+    await MultiPolicyDriver({"a": Driver("a", [], [2]), "b": Driver("b", [], [2])}).resume(Path("f"))
     assert not caplog.text

@@ -128,13 +128,13 @@ def test_a_recipe_and_the_tree_do_not_both_say_it() -> None:
 
 
 def test_several_policies_are_for_the_local_driver() -> None:
-    from agentlightning.serving import BadPolicies, spec_of
+    from agentlightning.serving import PolicyError, driver_spec
 
     trainer = agl.Trainer(agl.VERL(), policy={"wolves": "a", "villagers": "b"})
     if "verl" not in trainer.plugins.drivers:
         pytest.skip("the plugin agl-verl is not installed")
-    with pytest.raises(BadPolicies, match="one policy a run"):
-        spec_of(trainer.plugins, trainer.driver, trainer.served)
+    with pytest.raises(PolicyError, match="one policy a run"):
+        driver_spec(trainer.plugins, trainer.driver, trainer.served)
 
 
 def test_every_entry_goes_to_something_there_is() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from agentlightning.algorithms.work import begin
+from agentlightning.algorithms.work import enqueue
 from agentlightning.store import SQLiteStore
 from agentlightning.types import AttemptStatus, Rollout, RolloutConfig, RolloutStatus
 
@@ -16,11 +16,11 @@ def batch(timeout: float) -> list[Rollout]:
 
 async def test_what_was_begun_is_queued_again_under_todays_limits(tmp_path: Path) -> None:
     store = SQLiteStore(tmp_path / "store.sqlite")
-    assert await begin(store, batch(60.0)) == ["ro-0", "ro-1", "ro-2"]
+    assert await enqueue(store, batch(60.0)) == ["ro-0", "ro-1", "ro-2"]
     first, _ = await store.dequeue_many_rollouts("w", 2)
     ids = first.rollout.rollout_id, first.attempt.attempt_id
     await store.update_attempt(*ids, AttemptStatus.FAILED, reason="timeout: longer than 60 s")
-    assert await begin(store, batch(600.0)) == ["ro-0", "ro-1", "ro-2"]
+    assert await enqueue(store, batch(600.0)) == ["ro-0", "ro-1", "ro-2"]
     known = await store.query_rollouts(run_id="r")
     assert [r.config.timeout_seconds for r in known] == [600.0] * 3
     assert [r.status for r in known] == [RolloutStatus.REQUEUING] * 2 + [RolloutStatus.QUEUING]

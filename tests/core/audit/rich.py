@@ -12,12 +12,12 @@ from core.audit.runs import calls_of, spans_of
 
 from agentlightning import semconv
 from agentlightning.algorithms.journal import Journal
-from agentlightning.credit import assign, in_order, rows_digest, seal
+from agentlightning.credit import assign, canonical_order, fingerprint_rollouts, rows_digest
 from agentlightning.credit.seals import terms_digest
 from agentlightning.recipes import GRPO
 from agentlightning.store import SQLiteStore
 from agentlightning.types import AttemptStatus, Call, Rollout, RolloutConfig, Span, StepReport
-from agentlightning.types.failure import read_table
+from agentlightning.types.failure import read_failure_table
 
 RUN = "20260102-030405-rich-s1"
 RECIPE = msgspec.structs.replace(GRPO(group_size=4), staleness=1)
@@ -45,7 +45,7 @@ async def make_rich(root: Path, steps: int = 2) -> Path:
     folder = root / RUN
     folder.mkdir(parents=True)
     store = SQLiteStore(folder / "store.sqlite", clock=lambda: 1767323045.0)
-    failure = {kind: action.model_dump() for kind, action in read_table(TABLE).items()}
+    failure = {kind: action.model_dump() for kind, action in read_failure_table(TABLE).items()}
     info: dict[str, Any] = {"run_id": RUN, "recipe": RECIPE.model_dump(), "failure": failure, "steps": steps}
     info["about"] = {"agent": "agent · solve"}
     await store.add_run(RUN, info)
@@ -64,8 +64,8 @@ async def make_rich(root: Path, steps: int = 2) -> Path:
 async def report(store: SQLiteStore, step: int, ids: list[str], journal: Journal | None = None) -> None:
     """Credit and report a step, as algorithm and driver do."""
     records = await store.records(ids)
-    batch = assign(records, RECIPE, version=step, failure=read_table(TABLE))
-    seals = seal(batch, records, run_id=RUN, step=step, policy="policy", version=step)
+    batch = assign(records, RECIPE, version=step, failure=read_failure_table(TABLE))
+    seals = fingerprint_rollouts(batch, records, run_id=RUN, step=step, policy="policy", version=step)
     made = StepReport(
         run_id=RUN,
         step=step,
@@ -73,8 +73,8 @@ async def report(store: SQLiteStore, step: int, ids: list[str], journal: Journal
         policy_version=step + 1,
         version=step,
         metrics=batch.metrics,
-        rows_digest=rows_digest(in_order(batch.rows)),
-        terms_digest=terms_digest(RECIPE, read_table(TABLE)),
+        rows_digest=rows_digest(canonical_order(batch.rows)),
+        terms_digest=terms_digest(RECIPE, read_failure_table(TABLE)),
     )
     await (journal.step(made, seals) if journal else store.add_step(made, seals))
 

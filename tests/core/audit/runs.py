@@ -8,13 +8,13 @@ from typing import Any
 from agentlightning import semconv
 from agentlightning.algorithms.evaluate import summarise
 from agentlightning.algorithms.journal import Journal
-from agentlightning.credit import assign, in_order, rows_digest, seal, tokens_digest
+from agentlightning.credit import assign, canonical_order, fingerprint_rollouts, rows_digest, tokens_digest
 from agentlightning.plugins import Plugins, build
 from agentlightning.recipes import GRPO
 from agentlightning.store import SQLiteStore
 from agentlightning.store.codec import pack_span, unpack_span
 from agentlightning.types import AttemptStatus, Call, Recipe, Rollout, RolloutConfig, Span, StepReport
-from agentlightning.types.failure import TRACEBACK, read_table
+from agentlightning.types.failure import TRACEBACK, read_failure_table
 
 RUN = "20260102-030405-agent-s1"
 REWARDS = {0: [1.0, 0.0, 1.0, 0.0], 1: [0.0, 0.0, 1.0, None]}
@@ -48,7 +48,7 @@ async def make_run(
     known = {
         "run_id": name,
         "recipe": recipe.model_dump(),
-        "failure": {kind: action.model_dump() for kind, action in read_table(None).items()},
+        "failure": {kind: action.model_dump() for kind, action in read_failure_table(None).items()},
         "steps": len(rewards),
         "seed": 1,
         "driver": "local",
@@ -102,8 +102,12 @@ async def add_step(
 ) -> None:
     """Credit and report a step, as algorithm and driver do."""
     records = await store.records(ids)
-    batch = assign(records, recipe, version=step, failure=read_table(None))
-    seals = seal(batch, records, run_id=run_id, step=step, policy="policy", version=step) if sealed else []
+    batch = assign(records, recipe, version=step, failure=read_failure_table(None))
+    seals = (
+        fingerprint_rollouts(batch, records, run_id=run_id, step=step, policy="policy", version=step)
+        if sealed
+        else []
+    )
     report = StepReport(
         run_id=run_id,
         step=step,
@@ -112,7 +116,7 @@ async def add_step(
         version=step,
         metrics=batch.metrics,
         seconds={"rollout": 1.0, "update": 0.5},
-        rows_digest=rows_digest(in_order(batch.rows)),
+        rows_digest=rows_digest(canonical_order(batch.rows)),
     )
     await (journal.step(report, seals) if journal else store.add_step(report, seals))
 

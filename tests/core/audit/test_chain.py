@@ -11,11 +11,19 @@ from core.audit.runs import REWARDS, RUN, add_evaluation, add_step, edit, make_r
 from agentlightning.algorithms.journal import Journal
 from agentlightning.audit.run import open_run
 from agentlightning.audit.verify import Verification, verify
-from agentlightning.credit.chain import KEY, canonical, head_of, link, plain, sign, signed_by
+from agentlightning.credit.chain import (
+    KEY_VARIABLE,
+    canonical,
+    compute_head,
+    next_link,
+    plain,
+    sign,
+    signed_by,
+)
 from agentlightning.recipes import GRPO
 from agentlightning.store import SQLiteStore
 from agentlightning.store.codec import pack
-from agentlightning.types import Link, Rollout, StepReport
+from agentlightning.types import AuditLink, Rollout, StepReport
 
 SECRET = "a key of some length"
 
@@ -29,7 +37,7 @@ def kinds(result: Verification) -> set[str]:
     return {d.kind for d in result.differences if d.kind != "consequence"}
 
 
-async def links_of(folder: Path) -> list[Link]:
+async def links_of(folder: Path) -> list[AuditLink]:
     store = SQLiteStore(folder / "store.sqlite")
     try:
         return await store.query_links(RUN)
@@ -38,14 +46,14 @@ async def links_of(folder: Path) -> list[Link]:
 
 
 def test_a_head_depends_on_everything_in_its_link_and_before_it() -> None:
-    first = link("r", "begin", "r", {"seed": 1}, after=None)
-    second = link("r", "step", "0/p", {"loss": 0.5}, after=first, key=SECRET)
-    assert (second.number, second.previous) == (1, first.head) and head_of(second) == second.head
+    first = next_link("r", "begin", "r", {"seed": 1}, after=None)
+    second = next_link("r", "step", "0/p", {"loss": 0.5}, after=first, key=SECRET)
+    assert (second.number, second.previous) == (1, first.head) and compute_head(second) == second.head
     for field, value in (
         ("run_id", "s"), ("number", 2), ("kind", "end"), ("name", "1/p"), ("previous", ""),
         ("body", {"loss": 0.25}),
     ):  # fmt: skip
-        assert head_of(msgspec.structs.replace(second, **{field: value})) != second.head, field
+        assert compute_head(msgspec.structs.replace(second, **{field: value})) != second.head, field
     assert signed_by(second, SECRET) and not signed_by(second, "another") and not signed_by(first, SECRET)
     assert sign(second.head, SECRET) == second.mac != sign(second.head, "another")
 
@@ -61,12 +69,12 @@ async def test_a_signed_run_verifies_with_its_key_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unsigned = await make_run(tmp_path / "unsigned")
-    monkeypatch.setenv(KEY, SECRET)
+    monkeypatch.setenv(KEY_VARIABLE, SECRET)
     folder = await make_run(tmp_path / "signed")
     assert (await verified(folder)).equal
     assert kinds(await verified(folder, key="another")) == {"signature"}
     assert kinds(await verified(unsigned)) == {"signature"}
-    monkeypatch.delenv(KEY)
+    monkeypatch.delenv(KEY_VARIABLE)
     result = await verified(folder)
     assert result.equal and "the signature was not checked" in result.notes[0]
 
@@ -101,7 +109,7 @@ async def test_a_link_that_is_replaced_by_one_that_is_whole(tmp_path: Path) -> N
     folder = await make_run(tmp_path)
     edited = (await links_of(folder))[1]
     edited.body["report"]["metrics"]["reward_mean"] = 0.9
-    edited.head = head_of(edited)
+    edited.head = compute_head(edited)
     edit(folder, ("UPDATE links SET link = ? WHERE number = 1", (pack(edited),)))
     result = await verified(folder)
     assert any(d.kind == "chain" and "link 2" in d.text and "replaced" in d.text for d in result.differences)
@@ -132,7 +140,7 @@ async def test_a_chain_made_anew_does_not_hide_a_headline(tmp_path: Path) -> Non
         if one.kind == "evaluation":
             one.body["evaluation"] |= {"reward": 0.5, "rewards": [0.5]}
         one.previous, before = before, ""
-        one.head = before = head_of(one)
+        one.head = before = compute_head(one)
         edit(folder, ("UPDATE links SET link = ? WHERE number = ?", (pack(one), one.number)))
     result = await verified(folder)
     made = [d for d in result.differences if d.kind == "evaluation" and "its rollouts in the store" in d.text]

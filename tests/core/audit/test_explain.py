@@ -19,7 +19,7 @@ from agentlightning.audit.targets import open_target
 from agentlightning.audit.token import NoSuchToken
 from agentlightning.audit.verify import verify
 from agentlightning.cli.explain_view import view
-from agentlightning.credit import assign, seal
+from agentlightning.credit import assign, fingerprint_rollouts
 from agentlightning.hookspecs import hookimpl
 from agentlightning.recipes import GRPO, PPO
 from agentlightning.specs import DriverSpec
@@ -32,7 +32,7 @@ async def explained(folder: Path, what: str, *extra: Any, policy: Path | None = 
         return await explain(run, target, policy)
 
 
-async def call_of(folder: Path, rollout_id: str, n: int) -> str:
+async def call_from_row(folder: Path, rollout_id: str, n: int) -> str:
     store = SQLiteStore(folder / "store.sqlite")
     calls = await store.query_calls(rollout_id)
     await store.close()
@@ -62,7 +62,7 @@ class Inspecting:
 
 async def test_a_token_in_full(tmp_path: Path) -> None:
     folder = await make_run(tmp_path)
-    call = await call_of(folder, "ro-0-0", 1)
+    call = await call_from_row(folder, "ro-0-0", 1)
     (folder / "policy").mkdir()
     found = await explained(folder, f"{call}:1", Inspecting())
     token = found["token"]
@@ -81,7 +81,7 @@ async def test_a_token_in_full(tmp_path: Path) -> None:
     assert weight["value"] == 1 / 16 and weight["formula"] == "1 / (4 rollouts × 4 tokens of its rollout)"
     assert token["weight_times_advantage"] == weight["value"] * found["advantage"]["value"]
     assert found["row"] == {"id": "ro-0-0/0", "start": 5, "end": 7, "tokens": 7, "staleness": 0}
-    assert found["merge"]["kind"] == "extends" and found["merge"]["earlier"] == await call_of(
+    assert found["merge"]["kind"] == "extends" and found["merge"]["earlier"] == await call_from_row(
         folder, "ro-0-0", 0
     )
     assert found["call"]["verdict"] == {"kind": "exact", "reason": ""}
@@ -93,7 +93,7 @@ async def test_a_token_in_full(tmp_path: Path) -> None:
 
 async def test_with_a_critic_credit_is_the_return_and_the_advantage_is_not_here(tmp_path: Path) -> None:
     folder = await make_run(tmp_path, recipe=PPO(group_size=2))
-    found = await explained(folder, f"{await call_of(folder, 'ro-0-0', 0)}:0")
+    found = await explained(folder, f"{await call_from_row(folder, 'ro-0-0', 0)}:0")
     assert found["credit"]["rule"] == "discounted" and found["credit"]["value"] == 1.0
     assert found["advantage"]["critic"] and found["token"]["critic"]
     console = Console(record=True, width=120, file=io.StringIO())
@@ -104,7 +104,7 @@ async def test_with_a_critic_credit_is_the_return_and_the_advantage_is_not_here(
 
 async def test_without_an_inspector_the_token_is_an_id_and_that_is_said(tmp_path: Path) -> None:
     folder = await make_run(tmp_path)
-    call = await call_of(folder, "ro-0-0", 0)
+    call = await call_from_row(folder, "ro-0-0", 0)
     token = (await explained(folder, f"{call}:0"))["token"]
     assert token["text"] is None and token["id"] == 3
     assert token["now"] == "not available: the run's folder holds no policy (give --policy FOLDER)"
@@ -128,7 +128,7 @@ async def test_a_failed_rollout(tmp_path: Path) -> None:
     assert [(g["rollout"], g["reward"], g["failure"]) for g in found["group"]] == [
         ("ro-1-2", 1.0, None), ("ro-1-3", None, "agent-raised"),
     ]  # fmt: skip
-    call = await call_of(folder, "ro-1-3", 0)
+    call = await call_from_row(folder, "ro-1-3", 0)
     token = await explained(folder, f"{call}:0", Inspecting(), policy=tmp_path)
     assert token["token"]["mask"] == 0 and token["token"]["text"] == "d"
     assert token["token"]["now"] == "not scored: the token is in no row"
@@ -144,7 +144,7 @@ async def test_a_failure_with_a_reward(tmp_path: Path) -> None:
 
 async def test_a_flat_group_has_advantage_0_and_shows_its_members(tmp_path: Path) -> None:
     folder = await make_run(tmp_path, rewards={0: [1.0, 1.0, 1.0, 0.0]})
-    call = await call_of(folder, "ro-0-0", 0)
+    call = await call_from_row(folder, "ro-0-0", 0)
     found = await explained(folder, call)
     assert found["advantage"]["value"] == 0.0 and found["advantage"]["flat"] == "zero-spread"
     assert [m["value"] for m in found["baseline"]["members"]] == [1.0, 1.0]
@@ -153,7 +153,7 @@ async def test_a_flat_group_has_advantage_0_and_shows_its_members(tmp_path: Path
 async def test_a_flat_group_that_was_dropped_shows_its_members_too(tmp_path: Path) -> None:
     recipe = msgspec.structs.replace(GRPO(group_size=2), drop_zero_spread=True)
     folder = await make_run(tmp_path, rewards={0: [1.0, 1.0, 1.0, 0.0]}, recipe=recipe)
-    found = await explained(folder, await call_of(folder, "ro-0-1", 0))
+    found = await explained(folder, await call_from_row(folder, "ro-0-1", 0))
     assert found["left_out"]["reason"] == "zero-spread" and found["weight"] is None
     assert [m["value"] for m in found["baseline"]["members"]] == [1.0, 1.0]
 
@@ -188,10 +188,10 @@ async def test_a_changed_store_is_not_passed_off_as_what_was_trained(tmp_path: P
 
 async def test_an_attempt_is_its_rollout_and_what_is_not_there_is_named(tmp_path: Path) -> None:
     folder = await make_run(tmp_path)
-    call = await call_of(folder, "ro-0-0", 0)
+    call = await call_from_row(folder, "ro-0-0", 0)
     attempt = call.rpartition("-")[0]
     assert (await explained(folder, attempt))["rollout"]["id"] == "ro-0-0"
-    eval_call = await call_of(folder, "ro-eval", 0)  # sealed by no step
+    eval_call = await call_from_row(folder, "ro-eval", 0)  # sealed by no step
     assert (await explained(folder, eval_call))["rollout"]["id"] == "ro-eval"
     with pytest.raises(NoSuchToken, match="2 response tokens; there is no token 2"):
         await explained(folder, f"{call}:2")
@@ -217,7 +217,7 @@ async def test_a_token_that_only_entropy_or_kl_pulls_at_is_not_said_to_be_left_a
     folder = await make_run(tmp_path, recipe=GRPO(group_size=2, epochs=2, **terms))
     for rollout in ("ro-0-0", "ro-0-1"):
         await edit_reward(folder, rollout, 1.0)
-    found = await explained(folder, f"{await call_of(folder, 'ro-0-0', 1)}:1")
+    found = await explained(folder, f"{await call_from_row(folder, 'ro-0-0', 1)}:1")
     assert found["advantage"]["flat"] == "zero-spread" and found["token"]["weight_times_advantage"] == 0.0
     named = [name for name in ("entropy", "kl") if name in terms]
     assert [pull["term"].split()[0].lower() for pull in found["token"]["pulls"][1:]] == named
@@ -225,12 +225,14 @@ async def test_a_token_that_only_entropy_or_kl_pulls_at_is_not_said_to_be_left_a
     plain = await make_run(tmp_path / "plain", recipe=GRPO(group_size=2))
     for rollout in ("ro-0-0", "ro-0-1"):
         await edit_reward(plain, rollout, 1.0)
-    assert "nothing pulls at it" in shown(await explained(plain, f"{await call_of(plain, 'ro-0-0', 1)}:1"))
+    assert "nothing pulls at it" in shown(
+        await explained(plain, f"{await call_from_row(plain, 'ro-0-0', 1)}:1")
+    )
 
 
 async def test_which_token_is_meant_is_seen_without_colour(tmp_path: Path) -> None:
     folder = await make_run(tmp_path)
-    call = await call_of(folder, "ro-0-0", 1)
+    call = await call_from_row(folder, "ro-0-0", 1)
     text = shown(await explained(folder, f"{call}:1", Inspecting(), policy=tmp_path))
     assert "g⟦i⟧" in text and "2nd of 2 in the response (:1), id 8, 'i'" in text
 
@@ -244,10 +246,10 @@ async def test_what_the_step_recorded_of_its_update_is_shown(tmp_path: Path) -> 
     ids = [await add_rollout(store, RUN, f"ro-7-{n}", float(n), group="late", sample=n) for n in range(2)]
     records = await store.records(ids)
     batch = assign(records, GRPO(group_size=2, epochs=2), version=0)
-    seals = seal(batch, records, run_id=RUN, step=7, policy="policy", version=0)
+    seals = fingerprint_rollouts(batch, records, run_id=RUN, step=7, policy="policy", version=0)
     await store.add_step(report, seals)
     await store.close()
-    found = await explained(folder, f"{await call_of(folder, 'ro-7-0', 1)}:1")
+    found = await explained(folder, f"{await call_from_row(folder, 'ro-7-0', 1)}:1")
     assert found["token"]["recorded"] == {"clip_fraction": 0.25, "optimizer_steps": 0.0, "steps_skipped": 2.0}
     assert "left out: its loss or gradient was not finite" in found["token"]["pulled"]
     assert "clip_fraction 0.25" in shown(found)
@@ -255,7 +257,7 @@ async def test_what_the_step_recorded_of_its_update_is_shown(tmp_path: Path) -> 
 
 async def test_a_call_that_was_compared_by_turn_shows_its_turn_and_the_groups_spread(tmp_path: Path) -> None:
     folder = await make_run(tmp_path, recipe=GRPO(group_size=2, credit="discounted", gamma=0.5))
-    found = await explained(folder, await call_of(folder, "ro-0-0", 0))
+    found = await explained(folder, await call_from_row(folder, "ro-0-0", 0))
     base, advantage = found["baseline"], found["advantage"]
     assert base["group"] == [f"group={RUN}/train/0/0", "turn=solver 1"] and base["pool"] == base["group"][:1]
     assert [(m["rollout"], m["value"]) for m in base["members"]] == [("ro-0-0", 0.5), ("ro-0-1", 0.0)]

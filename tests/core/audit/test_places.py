@@ -8,7 +8,7 @@ import pytest
 from core.audit.runs import RUN, make_run, plugins
 
 from agentlightning.audit.listing import list_runs
-from agentlightning.audit.places import NoSuchRun, Place, choose, find_run, stores
+from agentlightning.audit.places import NoSuchRun, RunLocation, find_run, match_name, stores
 from agentlightning.audit.run import open_run
 from agentlightning.audit.targets import open_target
 from agentlightning.store import SQLiteStore
@@ -86,9 +86,9 @@ async def test_a_store_of_several_runs(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_choose() -> None:
-    assert choose(["a"], None, "here") == "a" and choose(["ab", "a"], "a", "here") == "a"
+    assert match_name(["a"], None, "here") == "a" and match_name(["ab", "a"], "a", "here") == "a"
     with pytest.raises(NoSuchRun, match=r"here holds no run$"):
-        choose([], None, "here")
+        match_name([], None, "here")
 
 
 async def test_the_list_of_runs(here: Path) -> None:
@@ -147,5 +147,5 @@ async def test_an_unreadable_store_does_not_hide_a_rollout_of_another(here: Path
 
 
 def test_places_of_urls() -> None:
-    assert find_run("http://localhost:1") == Place("http://localhost:1")
-    assert stores("http://localhost:1") == [Place("http://localhost:1")]
+    assert find_run("http://localhost:1") == RunLocation("http://localhost:1")
+    assert stores("http://localhost:1") == [RunLocation("http://localhost:1")]

@@ -7,18 +7,18 @@ from pathlib import Path
 import pytest
 from core.audit.runs import RAISED, RUN, make_run, plugins
 
-from agentlightning.audit.rollouts import BadFilter, Page, list_rollouts, reward_filter
+from agentlightning.audit.rollouts import BadFilter, RolloutPage, list_rollouts, reward_filter
 from agentlightning.audit.run import open_run
 from agentlightning.audit.targets import find_target
 from agentlightning.store import SQLiteStore
 
 
-async def listed(folder: Path, **asked: object) -> Page:
+async def listed(folder: Path, **asked: object) -> RolloutPage:
     async with open_run(str(folder), plugins=plugins()) as run:
         return await list_rollouts(run, **asked)  # type: ignore[arg-type]
 
 
-def names(page: Page) -> list[str]:
+def names(page: RolloutPage) -> list[str]:
     return [line.rollout for line in page.lines]
 
 

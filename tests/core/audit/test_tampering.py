@@ -18,7 +18,7 @@ from agentlightning import semconv
 from agentlightning.audit.run import open_run
 from agentlightning.audit.verify import Verification, verify
 from agentlightning.store.codec import pack, pack_call, pack_span, unpack, unpack_call, unpack_span
-from agentlightning.types import Call, Seal, Span
+from agentlightning.types import Call, RolloutFingerprint, Span
 
 Named = tuple[str | None, set[str]]
 """The rollout that must be named (``None``: none in particular), and the kinds that say it rightly."""
@@ -160,7 +160,7 @@ def supplied(db: sqlite3.Connection, random: Random) -> Named:
 
 def seal_of(db: sqlite3.Connection, random: Random) -> Named:
     seq, rollout, blob = random.choice(db.execute("SELECT seq, rollout_id, seal FROM seals").fetchall())
-    found = unpack(blob, Seal)
+    found = unpack(blob, RolloutFingerprint)
     field = random.choice(["reward", "calls_digest", "rewards_digest", "failure", "status", "attempt_id"])
     setattr(found, field, 7.0 if field == "reward" else "edited")
     db.execute("UPDATE seals SET seal = ? WHERE seq = ?", (pack(found), seq))

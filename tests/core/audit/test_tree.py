@@ -12,7 +12,7 @@ from rich.console import Console
 
 from agentlightning import semconv
 from agentlightning.audit.targets import open_target
-from agentlightning.audit.tree import Node, grow_tree, trace
+from agentlightning.audit.tree import SpanNode, attempt_trees, build_tree
 from agentlightning.cli.trace import tree
 from agentlightning.store import SQLiteStore
 from agentlightning.types import AttemptStatus, RolloutConfig, Span
@@ -25,14 +25,14 @@ def span(span_id: str, parent: str | None = None, start: float = 0.0, **fields: 
     })  # fmt: skip
 
 
-def flat(nodes: list[Node]) -> list[str]:
+def flat(nodes: list[SpanNode]) -> list[str]:
     return [name for node in nodes for name in (node.span_id, *flat(node.children))]
 
 
 async def test_an_attempt(tmp_path: Path) -> None:
     folder = await make_run(tmp_path)
     async with open_target("ro-0-0", str(folder), plugins=plugins()) as (run, target):
-        (one,) = await trace(run, target)
+        (one,) = await attempt_trees(run, target)
     agent, reward = one.roots
     assert (one.status, one.spans, one.sequence) == ("succeeded", 5, 1)
     assert (agent.kind, agent.name, [c.kind for c in agent.children]) == (
@@ -62,7 +62,7 @@ async def test_it_says_what_the_attempt_was_given_and_which_reward_was_returned(
     await store.update_attempt(*ids.values(), AttemptStatus.SUCCEEDED, spans=[emitted], returned=[returned])
     await store.close()
     async with open_target(ids["rollout_id"], str(tmp_path), plugins=plugins()) as (run, target):
-        (one,) = await trace(run, target)
+        (one,) = await attempt_trees(run, target)
     assert one.resources == f"{given_it.resources_id}@1"
     assert [(n.facts["value"], n.facts.get("returned")) for n in one.roots] == [(0.0, None), (1.0, True)]
     console = Console(file=StringIO(), width=200)
@@ -81,17 +81,17 @@ async def test_all_attempts_and_one_by_its_id(tmp_path: Path) -> None:
     second = (await store.start_attempt("ro-twice")).attempt
     await store.close()
     async with open_target("ro-twice", str(folder), plugins=plugins()) as (run, target):
-        assert [t.attempt for t in await trace(run, target)] == [second.attempt_id]
-        both = await trace(run, target, every=True)
+        assert [t.attempt for t in await attempt_trees(run, target)] == [second.attempt_id]
+        both = await attempt_trees(run, target, every=True)
     assert [t.attempt for t in both] == [first.attempt_id, second.attempt_id]
     assert both[0].reason == "timeout: 3 s" and both[1].roots == []
     async with open_target(first.attempt_id, str(folder), plugins=plugins()) as (run, target):
-        assert [t.attempt for t in await trace(run, target)] == [first.attempt_id]
+        assert [t.attempt for t in await attempt_trees(run, target)] == [first.attempt_id]
 
 
 def test_errors_are_found_wherever_they_are() -> None:
     raised = {semconv.EXCEPTION_TYPE: "ValueError", semconv.EXCEPTION_MESSAGE: "no"}
-    nodes = grow_tree([
+    nodes = build_tree([
         span("a", status="error", status_message="boom"),
         span("b", status="error", start=1),
         span("c", events=[{"name": "exception", "attributes": raised}], start=2),
@@ -103,11 +103,11 @@ def test_errors_are_found_wherever_they_are() -> None:
 
 
 def test_order_is_by_start_and_strange_parents_are_roots() -> None:
-    nodes = grow_tree(
+    nodes = build_tree(
         [span("late", "top", 2), span("early", "top", 1), span("top"), span("lost", "nobody", 3)]
     )
     assert flat(nodes) == ["top", "early", "late", "lost"]
-    assert sorted(flat(grow_tree([span("x", "y"), span("y", "x"), span("z", "y"), span("s", "s")]))) == list(
+    assert sorted(flat(build_tree([span("x", "y"), span("y", "x"), span("z", "y"), span("s", "s")]))) == list(
         "sxyz"
     )
 
@@ -115,7 +115,7 @@ def test_order_is_by_start_and_strange_parents_are_roots() -> None:
 @given(st.lists(st.tuples(st.sampled_from("abcdef"), st.sampled_from([None, *"abcdefg"])), max_size=9))
 def test_every_span_is_there_exactly_once(pairs: list[tuple[str, str | None]]) -> None:
     spans = [span(i, parent, float(n)) for n, (i, parent) in enumerate(pairs)]
-    assert sorted(flat(grow_tree(spans))) == sorted(i for i, _ in pairs)
+    assert sorted(flat(build_tree(spans))) == sorted(i for i, _ in pairs)
 
 
 async def test_an_attempt_of_more_spans_than_a_page_is_shown_whole(tmp_path: Path) -> None:
@@ -127,5 +127,5 @@ async def test_an_attempt_of_more_spans_than_a_page_is_shown_whole(tmp_path: Pat
     await store.add_many_spans(many)
     await store.close()
     async with open_target(ids["rollout_id"], str(folder), plugins=plugins()) as (run, target):
-        (one,) = await trace(run, target)
+        (one,) = await attempt_trees(run, target)
     assert one.spans == len(many) and len(flat(one.roots)) == len(many)

@@ -12,14 +12,14 @@ from core.audit.runs import RUN, edit, edit_reward, edit_span, make_run, plugins
 
 from agentlightning import semconv
 from agentlightning.audit.run import CannotRecompute, open_run
-from agentlightning.audit.verify import NothingSealed, Verification, verify
+from agentlightning.audit.verify import NothingToVerify, Verification, verify
 from agentlightning.credit.rules import broadcast
 from agentlightning.hookspecs import hookimpl
 from agentlightning.recipes import GRPO
 from agentlightning.specs import CreditRuleSpec, DriverSpec
 from agentlightning.store import SQLiteStore
 from agentlightning.store.codec import pack, pack_call, unpack
-from agentlightning.store.trace import call_of
+from agentlightning.store.trace import call_from_row
 from agentlightning.types import Call, StepReport
 
 
@@ -42,7 +42,7 @@ def edit_call(folder: Path, rollout_id: str, change: Callable[[Call], object]) -
         row = connection.execute(
             f"SELECT {columns} FROM calls WHERE rollout_id = ? AND sequence = 0", (rollout_id,)
         ).fetchone()
-        call = call_of(row)
+        call = call_from_row(row)
         change(call)
         connection.execute("UPDATE calls SET data = ? WHERE call_id = ?", (pack_call(call), call.call_id))
     finally:
@@ -252,10 +252,10 @@ async def test_without_the_driver_parameters_are_not_compared_and_that_is_said(t
 
 async def test_what_cannot_be_verified_is_said(tmp_path: Path) -> None:
     folder = await make_run(tmp_path / "a")
-    with pytest.raises(NothingSealed, match="has no step 7; it has 0 to 1"):
+    with pytest.raises(NothingToVerify, match="has no step 7; it has 0 to 1"):
         await verified(folder, 7)
     empty = await make_run(tmp_path / "b", rewards={}, chained=False)
-    with pytest.raises(NothingSealed, match="has no step yet"):
+    with pytest.raises(NothingToVerify, match="has no step yet"):
         await verified(empty)
     old = await make_run(tmp_path / "c", info={"recipe": None}, chained=False)
     with pytest.raises(CannotRecompute, match="its record holds no recipe"):

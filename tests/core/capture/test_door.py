@@ -16,7 +16,7 @@ from agentlightning import semconv
 from agentlightning.capture import COUNTS, convert
 from agentlightning.capture.context import attempt_context
 from agentlightning.capture.convert import DEEPEST, jsonable
-from agentlightning.capture.door import BadRecord, admitted, check_span, number
+from agentlightning.capture.door import BadRecord, admit, check_span, reward_number
 from agentlightning.store import codec
 from agentlightning.types import Span
 
@@ -139,7 +139,7 @@ def test_what_is_cut_is_marked_and_counted() -> None:
     "value", [True, 3, 2.5, np.float32(0.5), np.int64(2), np.array(1.0), 2**53, -(2**53)]
 )
 def test_a_reward_is_a_number(value: Any) -> None:
-    assert number(value, "r") == float(value) and type(number(value, "r")) is float
+    assert reward_number(value, "r") == float(value) and type(reward_number(value, "r")) is float
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_a_reward_is_a_number(value: Any) -> None:
 def test_what_is_no_reward_is_refused_whatever_it_does(value: Any) -> None:
     value = Raises() if value is Raises else value
     with pytest.raises(BadRecord, match=r"r (is|of type)") as refused:
-        number(value, "r")
+        reward_number(value, "r")
     assert refused.value.kind == "bad-reward"
     recorder = Recording("c", None)
     with attempt_context(recorder.context), pytest.raises(ValueError, match="reward"):
@@ -226,7 +226,7 @@ ODD_SPANS: list[tuple[dict[str, Any], str]] = [
 def test_a_span_that_nobody_could_read_is_set_aside_with_the_reason(
     fields: dict[str, Any], told: str
 ) -> None:
-    kept = admitted(span(**fields), "r", "a")
+    kept = admit(span(**fields), "r", "a")
     assert kept.name == semconv.BAD_RECORD_SPAN and told in kept.attributes[semconv.BAD_RECORD_REASON]
     check_span(kept)
     assert codec.unpack_span(codec.pack_span(kept), rollout_id="r", attempt_id="a", name="n")
@@ -235,11 +235,11 @@ def test_a_span_that_nobody_could_read_is_set_aside_with_the_reason(
 
 @pytest.mark.parametrize("given", [None, 5, "span", Raises, {"name": "n"}])
 def test_what_is_no_span_is_set_aside_too(given: Any) -> None:
-    kept = admitted(Raises() if given is Raises else given, "r", "a")
+    kept = admit(Raises() if given is Raises else given, "r", "a")
     assert (kept.name, kept.rollout_id, kept.attempt_id) == (semconv.BAD_RECORD_SPAN, "r", "a")
     check_span(kept)
 
 
 def test_a_sound_span_passes_as_it_is() -> None:
     given = span(attributes={"agl.choice": 1, "agl.tag.turn": 3, "x": [1]}, start_time=1, end_time=2.5)
-    assert admitted(given, "r", "a") is given and COUNTS.snapshot() == {}
+    assert admit(given, "r", "a") is given and COUNTS.snapshot() == {}

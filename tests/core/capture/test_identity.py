@@ -4,23 +4,23 @@ import pytest
 from opentelemetry import trace
 
 from agentlightning import semconv
-from agentlightning.capture import COUNTS, IDENTITY, who
+from agentlightning.capture import COUNTS, IDENTITY, caller_tags
 from agentlightning.capture.context import tagged
 
 pytestmark = pytest.mark.usefixtures("capturing")
 
 
 def test_nobody_has_no_tags() -> None:
-    assert who() == {}
+    assert caller_tags() == {}
 
 
 def test_the_current_span_names_the_agent_and_its_role() -> None:
     with trace.get_tracer("x").start_as_current_span("a", attributes={semconv.AGENT_NAME: "writer"}):
-        assert who() == {"agent": "writer", "role": "writer"}
+        assert caller_tags() == {"agent": "writer", "role": "writer"}
         with tagged(role="author", phase="draft"):
-            assert who() == {"agent": "writer", "role": "author", "phase": "draft"}
+            assert caller_tags() == {"agent": "writer", "role": "author", "phase": "draft"}
         with tagged(agent="editor"):
-            assert who() == {"agent": "editor", "role": "editor"}
+            assert caller_tags() == {"agent": "editor", "role": "editor"}
 
 
 def test_an_adapter_that_fails_is_counted_and_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -28,7 +28,7 @@ def test_an_adapter_that_fails_is_counted_and_left_out(monkeypatch: pytest.Monke
         raise LookupError("no context")
 
     monkeypatch.setattr("agentlightning.capture.identity.IDENTITY", [broken, lambda: {"node": "n1"}])
-    assert who() == {"node": "n1"}
+    assert caller_tags() == {"node": "n1"}
     assert COUNTS.snapshot() == {"identity-error": 1}
 
 

@@ -14,9 +14,9 @@ import pytest
 from contract.recording import Recording
 
 from agentlightning import semconv
-from agentlightning.capture import who
-from agentlightning.capture.context import kept_tags, tagged
-from agentlightning.capture.marks import enter, marked
+from agentlightning.capture import caller_tags
+from agentlightning.capture.context import capture_tags, tagged
+from agentlightning.capture.marks import inside_scope, open_scope
 from agentlightning.marks import agent
 from agentlightning.testing import ScriptedModelServer
 from agentlightning.types.select import BadSelect
@@ -24,17 +24,17 @@ from agentlightning.types.select import BadSelect
 pytestmark = pytest.mark.usefixtures("capturing")
 ASK: dict[str, Any] = {"model": "policy", "messages": [{"role": "user", "content": "hi"}]}
 
-SPEAKER: ContextVar[dict[str, str]] = ContextVar("speaker", default={})  # noqa: B039
+CURRENT_TAGS: ContextVar[dict[str, str]] = ContextVar("speaker", default={})  # noqa: B039
 
 
 @contextmanager
 def speaks(name: str, **tags: str) -> Iterator[None]:
     """A framework whose agent ``name`` has its turn."""
-    token = SPEAKER.set({"agent": name, **tags})
+    token = CURRENT_TAGS.set({"agent": name, **tags})
     try:
         yield
     finally:
-        SPEAKER.reset(token)
+        CURRENT_TAGS.reset(token)
 
 
 class Framed:
@@ -45,12 +45,12 @@ class Framed:
 
     def run(self) -> list[Any]:
         with speaks(self.name):
-            return [who().get("agent"), *(self.inner.run() if self.inner else [])]
+            return [caller_tags().get("agent"), *(self.inner.run() if self.inner else [])]
 
 
 @pytest.fixture(autouse=True)
 def framework(monkeypatch: pytest.MonkeyPatch, recording: Recording) -> Iterator[None]:
-    monkeypatch.setattr("agentlightning.capture.identity.IDENTITY", [lambda: SPEAKER.get()])
+    monkeypatch.setattr("agentlightning.capture.identity.IDENTITY", [lambda: CURRENT_TAGS.get()])
     with recording.active():
         yield
 
@@ -74,7 +74,7 @@ def test_the_frameworks_name_may_be_given_around_the_method() -> None:
                 return self.act()
 
         def act(self) -> list[Any]:
-            return [dict(who()), *(self.inner.run() if self.inner else [])]
+            return [dict(caller_tags()), *(self.inner.run() if self.inner else [])]
 
     assert Mine("solver", Framed("helper")).run() == [{"agent": "hero", "role": "manager"}, "helper"]
 
@@ -83,7 +83,7 @@ def test_a_mark_inside_anothers_agent_is_nearer_than_it() -> None:
     @agent(name="hero")
     class Mine:
         def run(self) -> list[Any]:
-            return [dict(who())]
+            return [dict(caller_tags())]
 
     with speaks("boss", role="manager"):
         assert Mine().run() == [{"agent": "hero", "role": "hero"}], "the role was the other agent's"
@@ -100,9 +100,9 @@ def test_tagged_is_stronger_where_it_is_nearer() -> None:
             return [*super().run(), *inside]
 
     with tagged(agent="outside", turn="3"):
-        assert who() == {"agent": "outside", "role": "outside", "turn": "3"}
+        assert caller_tags() == {"agent": "outside", "role": "outside", "turn": "3"}
         assert Mine("solver", Framed("helper")).run() == ["hero", "helper", "mine", "mine"]
-        assert who()["agent"] == "outside"
+        assert caller_tags()["agent"] == "outside"
 
 
 def test_an_object_whose_name_cannot_be_read_has_the_marks() -> None:
@@ -113,7 +113,7 @@ def test_an_object_whose_name_cannot_be_read_has_the_marks() -> None:
             raise LookupError("not yet")
 
         def run(self) -> Any:
-            return who()["agent"]
+            return caller_tags()["agent"]
 
     assert Shy().run() == "hero"
 
@@ -123,18 +123,18 @@ def test_marks_reach_threads_and_work_that_is_done_later() -> None:
     class Mine:
         def run(self) -> Any:
             self.seen: list[Any] = []
-            thread = threading.Thread(target=lambda: self.seen.append(dict(who())))
+            thread = threading.Thread(target=lambda: self.seen.append(dict(caller_tags())))
             thread.start()
             thread.join()
-            return kept_tags()
+            return capture_tags()
 
     mine = Mine()
     with tagged(phase="night"):
         later = mine.run()
-    assert mine.seen == [{"agent": "hero", "role": "hero", "phase": "night"}] and who() == {}
+    assert mine.seen == [{"agent": "hero", "role": "hero", "phase": "night"}] and caller_tags() == {}
     with tagged(reader="other"), later():
-        assert who() == {"agent": "hero", "role": "hero", "phase": "night", "reader": "other"}
-    assert who() == {}
+        assert caller_tags() == {"agent": "hero", "role": "hero", "phase": "night", "reader": "other"}
+    assert caller_tags() == {}
 
 
 # ---------------------------------------------------------------------------------------------- select
@@ -145,7 +145,7 @@ async def chosen(server: ScriptedModelServer, *marks: Any, **tags: str) -> bool:
     async with openai.AsyncOpenAI(base_url=server.url, api_key="agl-context") as client:
         with ExitStack() as stack:
             for mark in marks:
-                stack.enter_context(marked(enter("x", object(), mark)))
+                stack.enter_context(inside_scope(open_scope("x", object(), mark)))
             stack.enter_context(tagged(**tags))
             await client.chat.completions.create(**ASK)
     header = server.log[-1].headers.get(semconv.HEADER_SELECTED)
@@ -178,7 +178,7 @@ async def test_a_choice_that_fails_fails_the_call_and_the_attempt(
 
     async with openai.AsyncOpenAI(base_url=server.url, api_key="agl-context") as client:
         await Mine().run(client)
-    assert server.log == [] and "KeyError: 'side'" in str(recording.context.faults[0])
+    assert server.log == [] and "KeyError: 'side'" in str(recording.context.errors[0])
 
 
 async def test_parallel_entries_keep_their_calls_apart(

@@ -8,7 +8,7 @@ import pytest
 
 from agentlightning import find_final_reward, semconv
 from agentlightning.capture.delivery import remember_response
-from agentlightning.capture.door import BadRecord, admitted, checked
+from agentlightning.capture.door import BadRecord, admit, validated
 from agentlightning.types import Reward, Span
 from agentlightning.types.rewards import reward_of
 
@@ -19,7 +19,7 @@ def span(name: str, **attributes: Any) -> Span:
 
 
 def read(given: Span) -> Reward | None:
-    return reward_of(checked(given))
+    return reward_of(validated(given))
 
 
 def version3(value: Any, name: str = "primary", at: str = semconv.ANNOTATION_SPAN, **more: Any) -> Span:
@@ -40,13 +40,13 @@ def version3(value: Any, name: str = "primary", at: str = semconv.ANNOTATION_SPA
 def test_every_format_is_the_rollouts_reward(given: Span) -> None:
     found = read(given)
     assert found is not None and (found.value, found.name, found.final) == (0.5, "reward", True)
-    assert find_final_reward([checked(given)]) == 0.5
-    assert checked(checked(given)) == checked(given)  # once is enough
+    assert find_final_reward([validated(given)]) == 0.5
+    assert validated(validated(given)) == validated(given)  # once is enough
 
 
 def test_of_several_the_first_is_trained_on_and_all_are_kept() -> None:
     more = {"agentlightning__reward__1__name": "speed", "agentlightning__reward__1__value": 2.0}
-    kept = checked(version3(1.0, "quality", **more))
+    kept = validated(version3(1.0, "quality", **more))
     assert kept.attributes["agl.reward.dimensions"] == {"quality": 1.0, "speed": 2.0}
     assert kept.attributes["agl.reward.read_from"] == semconv.ANNOTATION_SPAN
     found = reward_of(kept)
@@ -77,11 +77,11 @@ def test_a_link_to_a_response_is_a_reward_of_that_call() -> None:
     ],
 )
 def test_what_is_no_reward_stays_as_it_is(given: Span) -> None:
-    assert checked(given) is given and read(given) is None
+    assert validated(given) is given and read(given) is None
 
 
 @pytest.mark.parametrize("value", ["high", None, float("nan"), 10**400, [1.0]])
 def test_a_reward_that_is_no_number_is_set_aside(value: Any) -> None:
     with pytest.raises(BadRecord, match=r"agl\.reward\.value"):
-        checked(version3(value))
-    assert admitted(version3(value), "r", "a").name == semconv.BAD_RECORD_SPAN
+        validated(version3(value))
+    assert admit(version3(value), "r", "a").name == semconv.BAD_RECORD_SPAN

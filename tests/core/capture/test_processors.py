@@ -17,7 +17,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from agentlightning import capture, semconv
 from agentlightning.capture import COUNTS
 from agentlightning.capture.delivery import end_attempt
-from agentlightning.capture.processors import QUIET
+from agentlightning.capture.processors import IGNORED_SCOPES
 
 
 @pytest.fixture
@@ -107,14 +107,14 @@ def test_late_and_ownerless_spans_are_counted(recording: Recording) -> None:
 
 @pytest.mark.usefixtures("capturing")
 def test_quiet_scopes_make_no_spans(recording: Recording) -> None:
-    QUIET.add("plumbing")
+    IGNORED_SCOPES.add("plumbing")
     try:
         with recording.active(), trace.get_tracer("plumbing").start_as_current_span("noise") as noise:
             assert not noise.is_recording()
             with trace.get_tracer("agent").start_as_current_span("signal"):
                 pass
     finally:
-        QUIET.remove("plumbing")
+        IGNORED_SCOPES.remove("plumbing")
     assert [span.name for span in recording.spans] == ["signal"]
 
 
@@ -126,10 +126,10 @@ def test_the_users_processors_are_kept(
     assert trace.get_tracer_provider() is provider
     with recording.active(), trace.get_tracer("x").start_as_current_span("seen by both"):
         pass
-    QUIET.add("plumbing")
+    IGNORED_SCOPES.add("plumbing")
     with recording.active(), trace.get_tracer("plumbing").start_as_current_span("the user's alone"):
         pass
-    QUIET.remove("plumbing")
+    IGNORED_SCOPES.remove("plumbing")
     capture.uninstall()
     with recording.active(), trace.get_tracer("x").start_as_current_span("after"):
         pass
@@ -182,7 +182,7 @@ def test_uninstall_takes_our_own_provider_away() -> None:
 def test_the_switch_is_a_function_in_whatever_order_modules_are_imported() -> None:
     """Importing a submodule binds its name on the package: ``install`` must not become the module."""
     code = "import agentlightning.capture.{0} as m; from agentlightning import capture; capture.installed(); "
-    for first in ("install", "installation", "context"):
+    for first in ("install", "instrument.installation", "context"):
         check = code.format(first) + "capture.install(); capture.uninstall()"
         subprocess.run([sys.executable, "-c", check], check=True, timeout=60)
 

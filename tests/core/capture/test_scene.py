@@ -14,8 +14,8 @@ from opentelemetry import trace
 from agentlightning import semconv
 from agentlightning.capture import install, uninstall
 from agentlightning.capture.context import tagged
-from agentlightning.capture.identity import IDENTITY, who
-from agentlightning.capture.scene import Scene, identity
+from agentlightning.capture.identity import IDENTITY, caller_tags
+from agentlightning.capture.scene import AgentSpan, identity
 
 
 @pytest.fixture(autouse=True)
@@ -40,7 +40,7 @@ async def test_the_reader_is_not_in_the_scene() -> None:
     recording, closed = Recording("scene", None), []
     with recording.active():
         outside = trace.get_current_span()
-        async for name in Scene.of_agent("alice").through(names(closed), begin=True):
+        async for name in AgentSpan.for_agent("alice").wrap_stream(names(closed), begin=True):
             assert name == "alice" and identity() == {} and trace.get_current_span() is outside
     assert closed == ["alice"]
     (span,) = recording.spans
@@ -50,7 +50,7 @@ async def test_the_reader_is_not_in_the_scene() -> None:
 async def test_a_reader_who_stops_closes_the_source() -> None:
     recording, closed = Recording("stop", None), []
     with recording.active():
-        items = Scene.of_agent("alice").through(names(closed), begin=True)
+        items = AgentSpan.for_agent("alice").wrap_stream(names(closed), begin=True)
         await anext(items)
         await asyncio.create_task(_close(items))  # in another task than the one that read
     assert closed == ["alice"] and recording.spans[0].status == "unset"
@@ -65,7 +65,7 @@ async def test_an_error_is_the_scenes_and_the_readers() -> None:
     with recording.active():
         source = names(closed, ArithmeticError("no numbers"))
         with pytest.raises(ArithmeticError, match="no numbers"):
-            async for _ in Scene.of_agent("alice").through(source, begin=True):
+            async for _ in AgentSpan.for_agent("alice").wrap_stream(source, begin=True):
                 pass
     (span,) = recording.spans
     assert (span.status, span.status_message) == ("error", "ArithmeticError: no numbers")
@@ -74,12 +74,12 @@ async def test_an_error_is_the_scenes_and_the_readers() -> None:
 async def test_a_tool_belongs_to_the_agent_around_it() -> None:
     recording = Recording("tool", None)
     with recording.active():
-        agent = Scene.of_agent("alice").start()
-        with agent.on():
-            tool = Scene.of_tool("add", "call_0", "{}").start()
-            with tool.on():
+        agent = AgentSpan.for_agent("alice").start()
+        with agent.activate():
+            tool = AgentSpan.for_tool("add", "call_0", "{}").start()
+            with tool.activate():
                 assert identity() == {"agent": "alice"}
-            tool.result("it broke", failed=True)
+            tool.set_result("it broke", failed=True)
             tool.end()
         agent.end()
     span, around = recording.spans
@@ -90,22 +90,22 @@ async def test_a_tool_belongs_to_the_agent_around_it() -> None:
 async def test_a_scene_that_never_started_leaves_nothing() -> None:
     recording, closed = Recording("never", None), []
     with recording.active():
-        scene = Scene.of_tool("add", "call_0", "{}")
-        assert [name async for name in scene.through(names(closed))] == [None, None]
-        scene.result("3", failed=False)
-        scene.fail(ValueError())
+        scene = AgentSpan.for_tool("add", "call_0", "{}")
+        assert [name async for name in scene.wrap_stream(names(closed))] == [None, None]
+        scene.set_result("3", failed=False)
+        scene.set_error(ValueError())
     assert recording.spans == []
 
 
 async def test_played_is_the_whole_scene() -> None:
     recording = Recording("played", None)
     with recording.active():
-        with Scene.of_agent("alice", node="plan", role="manager").played() as scene:
+        with AgentSpan.for_agent("alice", node="plan", role="manager").run() as scene:
             assert identity() == {"agent": "alice", "node": "plan", "role": "manager"}
-            with Scene.of_agent("bob").played():  # an agent as another's tool: its role is its own
+            with AgentSpan.for_agent("bob").run():  # an agent as another's tool: its role is its own
                 assert identity() == {"agent": "bob", "node": "plan"}
         assert scene.span is not None and identity() == {}
-        with pytest.raises(ValueError), Scene.of_tool("add", None, "{}").played():
+        with pytest.raises(ValueError), AgentSpan.for_tool("add", None, "{}").run():
             raise ValueError("no")
     inner, outer, tool = recording.spans
     assert inner.parent_id == outer.span_id and outer.attributes["agl.tag.node"] == "plan"
@@ -113,8 +113,8 @@ async def test_played_is_the_whole_scene() -> None:
 
 
 async def test_outside_an_attempt_nothing_is_recorded() -> None:
-    with Scene.of_agent("alice").played() as scene:
-        scene.result("1")
+    with AgentSpan.for_agent("alice").run() as scene:
+        scene.set_result("1")
     assert scene.span is None
 
 
@@ -122,11 +122,11 @@ async def test_another_frameworks_agent_inside_speaks_for_itself() -> None:
     IDENTITY.append(identity)
     try:
         recording = Recording("foreign", None)
-        with recording.active(), Scene.of_agent("alice", role="manager", node="n").played():
-            assert who() == {"agent": "alice", "role": "manager", "node": "n"}
+        with recording.active(), AgentSpan.for_agent("alice", role="manager", node="n").run():
+            assert caller_tags() == {"agent": "alice", "role": "manager", "node": "n"}
             tracer = trace.get_tracer("theirs")
             with tracer.start_as_current_span("invoke_agent", attributes={semconv.AGENT_NAME: "bob"}):
-                assert who() == {"agent": "bob", "role": "bob", "node": "n"}
+                assert caller_tags() == {"agent": "bob", "role": "bob", "node": "n"}
     finally:
         IDENTITY.remove(identity)
 
@@ -138,7 +138,7 @@ def test_a_plain_generators_reader_is_not_in_the_scene() -> None:
         return "done"
 
     def read() -> Generator[str | None, None, str]:
-        return (yield from Scene.of_agent("alice").through_sync(numbers(), begin=True))
+        return (yield from AgentSpan.for_agent("alice").wrap_generator(numbers(), begin=True))
 
     recording = Recording("plain", None)
     with recording.active():
@@ -150,7 +150,7 @@ def test_a_plain_generators_reader_is_not_in_the_scene() -> None:
             except StopIteration as end:
                 assert end.value == "done"
                 break
-        broken = Scene.of_agent("bob").through_sync(numbers(), begin=True)
+        broken = AgentSpan.for_agent("bob").wrap_generator(numbers(), begin=True)
         next(broken)
         with pytest.raises(ArithmeticError):
             broken.throw(ArithmeticError("no"))
@@ -173,12 +173,12 @@ async def test_a_context_managers_block_is_not_in_the_scene() -> None:
 
     recording = Recording("around", None)
     with recording.active():
-        async with Scene.of_agent("alice").around(session(False)) as opened:
+        async with AgentSpan.for_agent("alice").wrap_context_manager(session(False)) as opened:
             assert opened == "open" and identity() == {}
-        async with Scene.of_agent("bob").around(session(True)):
+        async with AgentSpan.for_agent("bob").wrap_context_manager(session(True)):
             raise ArithmeticError("swallowed")
         with pytest.raises(ArithmeticError, match="no numbers"):
-            async with Scene.of_agent("carol").around(session(False)):
+            async with AgentSpan.for_agent("carol").wrap_context_manager(session(False)):
                 raise ArithmeticError("no numbers")
     assert seen == ["alice"] * 2 + ["bob"] * 2 + ["carol"] * 2
     assert [span.status for span in recording.spans] == ["unset", "unset", "error"]
@@ -186,14 +186,14 @@ async def test_a_context_managers_block_is_not_in_the_scene() -> None:
 
 async def test_later_is_within_the_scene_and_what_held_at_the_call() -> None:
     async def work() -> dict[str, str]:
-        return who()
+        return caller_tags()
 
     IDENTITY.append(identity)
     try:
         recording = Recording("later", None)
         with recording.active():
             with tagged(phase="night"):
-                promised = Scene.of_agent("alice").later(work())
+                promised = AgentSpan.for_agent("alice").wrap_awaitable(work())
             assert await promised == {"agent": "alice", "role": "alice", "phase": "night"}
     finally:
         IDENTITY.remove(identity)

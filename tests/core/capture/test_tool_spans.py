@@ -13,15 +13,15 @@ from agentlightning import semconv
 from agentlightning.capture import install, uninstall
 from agentlightning.capture.context import tagged
 from agentlightning.capture.processors import FINISHERS
-from agentlightning.capture.tool_spans import hold, tool_call
+from agentlightning.capture.tool_spans import hold_span, tool_call
 
 
 @pytest.fixture(autouse=True)
 def holding() -> Iterator[None]:
     install()
-    FINISHERS.append(hold)
+    FINISHERS.append(hold_span)
     yield
-    FINISHERS.remove(hold)
+    FINISHERS.remove(hold_span)
     uninstall()
 
 

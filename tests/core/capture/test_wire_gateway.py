@@ -11,7 +11,7 @@ from contract.through_gateway import leased_attempt
 
 from agentlightning import semconv
 from agentlightning.capture.emitters import emit_reward
-from agentlightning.credit.verdicts import answers
+from agentlightning.credit.verdicts import matches_call
 from agentlightning.keys import CONTEXT_KEY
 from agentlightning.testing import Reply, ScriptedModelServer
 from agentlightning.types.tokens import tokens_digest
@@ -49,7 +49,7 @@ async def test_each_of_several_choices_meets_its_own_record(tmp_path: Path, stre
     assert len(record.calls) == len(record.wire) == 3
     for choice, call in enumerate(record.calls):
         assert call.prompt_ids is not None and call.response_ids is not None
-        (span,) = [span for span in record.wire if answers(span, call)]
+        (span,) = [span for span in record.wire if matches_call(span, call)]
         digest = tokens_digest(call.prompt_ids, call.response_ids)
         assert span.attributes[semconv.TOKENS_DIGEST] == digest
         assert call.response_ids == engine.log[0].answers[choice].ids

@@ -14,7 +14,8 @@ import wrapt
 from contract.recording import Recording
 
 from agentlightning import capture
-from agentlightning.capture import COUNTS, WireInstrumentor
+from agentlightning.capture import COUNTS
+from agentlightning.capture.wire import OpenAIInstrumentor
 from agentlightning.testing import ScriptedModelServer
 
 ASK: dict[str, Any] = {"model": "policy", "messages": [{"role": "user", "content": "hi"}]}
@@ -24,8 +25,8 @@ ASK: dict[str, Any] = {"model": "policy", "messages": [{"role": "user", "content
 def clean() -> Iterator[None]:
     COUNTS.clear()
     yield
-    if WireInstrumentor().is_instrumented_by_opentelemetry:
-        WireInstrumentor().uninstrument()
+    if OpenAIInstrumentor().is_instrumented_by_opentelemetry:
+        OpenAIInstrumentor().uninstrument()
 
 
 @pytest.mark.parametrize("client", [sdk.SyncAPIClient, sdk.AsyncAPIClient])
@@ -51,11 +52,11 @@ async def test_without_the_private_method_capture_goes_on_at_the_gateway(
     monkeypatch.delattr(sdk.AsyncAPIClient, "request")
     before = vars(sdk.SyncAPIClient)["request"]
     with pytest.warns(RuntimeWarning, match="gateway only"):
-        WireInstrumentor().instrument()
+        OpenAIInstrumentor().instrument()
     assert COUNTS.snapshot() == {"wire-unavailable": 1}
-    assert not WireInstrumentor().available
+    assert not OpenAIInstrumentor().available
     assert vars(sdk.SyncAPIClient)["request"] is before  # all or nothing
-    WireInstrumentor().uninstrument()
+    OpenAIInstrumentor().uninstrument()
 
 
 async def test_without_the_retry_hook_calls_are_recorded_all_the_same(
@@ -65,7 +66,7 @@ async def test_without_the_retry_hook_calls_are_recorded_all_the_same(
         recording = Recording("noretry", server.url)
         with monkeypatch.context() as patched:
             patched.delattr(sdk.BaseClient, "_build_request")
-            WireInstrumentor().instrument()
+            OpenAIInstrumentor().instrument()
         async with openai.AsyncOpenAI(base_url=server.url, api_key="k") as client:
             with recording.active():
                 await client.chat.completions.create(**ASK)
@@ -78,15 +79,15 @@ def test_undo_is_complete_and_repeatable() -> None:
     places = [*((client, "request") for client in clients), (sdk.BaseClient, "_build_request")]
     before = [vars(owner)[name] for owner, name in places]
     for _ in range(3):
-        WireInstrumentor().instrument()
+        OpenAIInstrumentor().instrument()
         assert all(vars(o)[n] is not b for (o, n), b in zip(places, before, strict=True))
-        WireInstrumentor().uninstrument()
+        OpenAIInstrumentor().uninstrument()
         assert all(vars(o)[n] is b for (o, n), b in zip(places, before, strict=True))
 
 
 async def test_two_instruments_are_one() -> None:
-    WireInstrumentor().instrument()
-    WireInstrumentor().instrument()
+    OpenAIInstrumentor().instrument()
+    OpenAIInstrumentor().instrument()
     async with ScriptedModelServer(ids="always") as server:
         recording = Recording("twice", server.url)
         async with openai.AsyncOpenAI(base_url=server.url, api_key="k") as client:
@@ -102,7 +103,7 @@ async def test_another_instrumentor_of_the_same_method_keeps_working() -> None:
         seen.append(args[1].url if len(args) > 1 else kwargs["options"].url)
         return wrapped(*args, **kwargs)
 
-    WireInstrumentor().instrument()
+    OpenAIInstrumentor().instrument()
     wrapt.wrap_function_wrapper(sdk.AsyncAPIClient, "request", foreign)
     theirs = vars(sdk.AsyncAPIClient)["request"]
     try:
@@ -111,7 +112,7 @@ async def test_another_instrumentor_of_the_same_method_keeps_working() -> None:
             async with openai.AsyncOpenAI(base_url=server.url, api_key="k") as client:
                 with recording.active():
                     await client.chat.completions.create(**ASK)
-                    WireInstrumentor().uninstrument()
+                    OpenAIInstrumentor().uninstrument()
                     await client.chat.completions.create(**ASK)
         assert vars(sdk.AsyncAPIClient)["request"] is theirs
         assert len(recording.calls) == 1 and len(seen) == 2
@@ -121,12 +122,12 @@ async def test_another_instrumentor_of_the_same_method_keeps_working() -> None:
 
 
 def test_the_dependency_range_is_checked() -> None:
-    (needed,) = WireInstrumentor().instrumentation_dependencies()
+    (needed,) = OpenAIInstrumentor().instrumentation_dependencies()
     assert needed == "openai >= 1.93, < 4"
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        WireInstrumentor().instrument(raise_exception_on_conflict=True)
-    assert WireInstrumentor().available
+        OpenAIInstrumentor().instrument(raise_exception_on_conflict=True)
+    assert OpenAIInstrumentor().available
 
 
 def test_without_the_sdk_capture_installs_all_the_same(
@@ -135,6 +136,6 @@ def test_without_the_sdk_capture_installs_all_the_same(
     monkeypatch.setattr("agentlightning.capture.installation.find_spec", lambda name: None)
     caplog.set_level("INFO", logger="agentlightning.capture.installation")
     capture.install()
-    assert capture.installed() and not WireInstrumentor().is_instrumented_by_opentelemetry
+    assert capture.installed() and not OpenAIInstrumentor().is_instrumented_by_opentelemetry
     assert "gateway only" in caplog.text
     capture.uninstall()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from agentlightning.child.imports import WATCH
+from agentlightning.child.imports import WATCH_VARIABLE
 from agentlightning.programs.environment import BOOTSTRAP
 
 PROBE = """
@@ -29,11 +29,12 @@ def python(*args: str, path: str = "", **variables: str) -> subprocess.Completed
 
 
 def test_a_program_that_calls_no_model_loads_nothing() -> None:
-    watched = python("-c", PROBE, **{WATCH: "openai,agentlightning"})
+    watched = python("-c", PROBE, **{WATCH_VARIABLE: "openai,agentlightning"})
     loaded, path = watched.stdout.splitlines()
     assert set(eval(loaded)) <= {
         "agentlightning",
         "agentlightning._version",
+        "agentlightning.programs",
         "agentlightning.child",
         "agentlightning.child.imports",
     }
@@ -48,46 +49,47 @@ def test_outside_of_a_run_it_does_nothing() -> None:
 
 def test_the_users_own_sitecustomize_runs(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("import builtins; builtins.mine = __file__")
-    told = python("-c", "import sitecustomize; print(mine, sitecustomize.__file__)", path=str(tmp_path))
-    assert told.stdout.split() == [str(tmp_path / "sitecustomize.py")] * 2
+    result = python("-c", "import sitecustomize; print(mine, sitecustomize.__file__)", path=str(tmp_path))
+    assert result.stdout.split() == [str(tmp_path / "sitecustomize.py")] * 2
 
 
 def test_an_error_in_the_users_sitecustomize_is_told_as_ever(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("raise RuntimeError('of the user')")
-    told = python("-c", "print('goes on')", path=str(tmp_path))
-    assert told.stdout == "goes on\n" and "of the user" in told.stderr
+    result = python("-c", "print('goes on')", path=str(tmp_path))
+    assert result.stdout == "goes on\n" and "of the user" in result.stderr
 
 
 @pytest.mark.parametrize("flags", [("-I",), ("-S",), ("-E",)])
 def test_flags_that_leave_it_out_leave_it_out(flags: tuple[str, ...]) -> None:
-    assert python(*flags, "-c", "print('runs')", **{WATCH: "openai"}).stdout == "runs\n"
+    assert python(*flags, "-c", "print('runs')", **{WATCH_VARIABLE: "openai"}).stdout == "runs\n"
 
 
 def test_what_it_is_told_wrongly_does_not_stop_the_program() -> None:
-    told = python(
-        "-c", "import agentlightning; agentlightning.Span; print('runs')", **{WATCH: "agentlightning"}
+    result = python(
+        "-c",
+        "import agentlightning; agentlightning.Span; print('runs')",
+        **{WATCH_VARIABLE: "agentlightning"},
     )
-    assert told.stdout == "runs\n" and "capture could not begin (KeyError" in told.stderr
+    assert result.stdout == "runs\n" and "capture could not begin (KeyError" in result.stderr
 
 
 def test_no_agl_run_to_talk_to_does_not_stop_the_program() -> None:
-    from agentlightning.child.settings import Settings
+    from agentlightning.child.settings import ChildSettings
 
-    settings = Settings(
+    settings = ChildSettings(
         rollout_id="ro", attempt_id="at", key="agl-k", gateway="http://127.0.0.1:9/v1", door="127.0.0.1:9"
     )
     code = "import agentlightning as agl; agl.emit_reward(1.0); print('runs')"
-    told = python("-c", code, **settings.variables(["agentlightning"]))
-    assert told.stdout == "runs\n", told.stderr
-    assert told.stderr.count("agl run cannot be reached") == 1
+    result = python("-c", code, **settings.variables(["agentlightning"]))
+    assert result.stdout == "runs\n", result.stderr
+    assert result.stderr.count("agl run cannot be reached") == 1
 
 
 def test_a_package_of_ours_that_this_interpreter_cannot_read_does_not_stop_it(tmp_path: Path) -> None:
-    child = tmp_path / "agentlightning" / "child"
-    child.mkdir(parents=True)
-    (child.parent / "__init__.py").touch()
-    (child / "__init__.py").write_text("a syntax of tomorrow")
+    package = tmp_path / "agentlightning"
+    package.mkdir()
+    (package / "__init__.py").write_text("a syntax of tomorrow")
     (tmp_path / "sitecustomize.py").write_text("print('the user\\'s')")
-    told = python("-c", "print('runs')", path=str(tmp_path), **{WATCH: "openai"})
-    assert told.stdout == "the user's\nruns\n" and told.stderr.count("\n") == 1
-    assert "capture could not begin (SyntaxError" in told.stderr
+    result = python("-c", "print('runs')", path=str(tmp_path), **{WATCH_VARIABLE: "openai"})
+    assert result.stdout == "the user's\nruns\n" and result.stderr.count("\n") == 1
+    assert "capture could not begin (SyntaxError" in result.stderr

@@ -12,7 +12,7 @@ from types import ModuleType
 
 import pytest
 
-from agentlightning.child.imports import Watcher
+from agentlightning.child.imports import ImportWatcher
 
 
 class Site:
@@ -20,11 +20,11 @@ class Site:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.told: list[str] = []
-        self.watcher = Watcher(["pkg", "space", "zipped"], self.tell)
+        self.notified: list[str] = []
+        self.watcher = ImportWatcher(["pkg", "space", "zipped"], self.tell)
 
     def tell(self, name: str) -> None:
-        self.told.append(name)
+        self.notified.append(name)
 
     def write(self, name: str, text: str = "") -> None:
         file = self.folder / name
@@ -50,15 +50,15 @@ def test_a_package_is_told_of_once_when_all_of_it_is_there(site: Site) -> None:
     site.write("pkg/a.py", "import pkg.b")
     site.write("pkg/b.py", "late = 1")
     pkg = importlib.import_module("pkg")
-    assert site.told == ["pkg"] and pkg.done
+    assert site.notified == ["pkg"] and pkg.done
     importlib.import_module("pkg.b")
-    assert site.told == ["pkg"]  # nothing was imported
+    assert site.notified == ["pkg"]  # nothing was imported
 
 
 def test_a_namespace_package_is_told_of_by_its_modules(site: Site) -> None:
     site.write("space/graph.py")
     importlib.import_module("space.graph")
-    assert site.told == ["space.graph"]
+    assert site.notified == ["space.graph"]
 
 
 def test_an_import_that_fails_raises_what_it_would(site: Site) -> None:
@@ -68,7 +68,7 @@ def test_an_import_that_fails_raises_what_it_would(site: Site) -> None:
     site.write("pkg/__init__.py", "# it is mended")
     importlib.invalidate_caches()
     importlib.import_module("pkg")
-    assert site.told[-1] == "pkg"
+    assert site.notified[-1] == "pkg"
     with pytest.raises(ModuleNotFoundError, match=r"No module named 'pkg\.missing'"):
         importlib.import_module("pkg.missing")
 
@@ -89,7 +89,7 @@ def test_modules_of_a_zip_file(site: Site, monkeypatch: pytest.MonkeyPatch) -> N
         file.writestr("zipped/two.py", "")
     monkeypatch.syspath_prepend(str(archive))
     importlib.import_module("zipped")
-    assert site.told[-1] == "zipped" and site.watcher._depth["zipped"] == 0
+    assert site.notified[-1] == "zipped" and site.watcher._depth["zipped"] == 0
 
 
 def test_threads_that_import_one_package(site: Site) -> None:
@@ -102,13 +102,13 @@ def test_threads_that_import_one_package(site: Site) -> None:
     for thread in threads:
         thread.join()
     assert all(f"pkg.m{i}" in sys.modules for i in range(8))
-    assert site.told and site.watcher._depth["pkg"] == 0
+    assert site.notified and site.watcher._depth["pkg"] == 0
 
 
 def test_others_are_not_looked_at(site: Site) -> None:
     site.write("other.py")
     importlib.import_module("other")
-    assert site.told == []
+    assert site.notified == []
 
 
 def test_a_fork_forgets_what_other_threads_import(site: Site) -> None:

@@ -9,12 +9,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from agentlightning.child.frames import HEAD, Counted, Enter, Finished, FromProgram, Hello, from_program
-from agentlightning.child.line import UNDELIVERED, Line
+from agentlightning.child.frames import HEAD, BeginEntry, Counted, FromProgram, Hello, SpanEnded, from_program
+from agentlightning.child.line import UNDELIVERED, SpanExporter
 from agentlightning.types import Span
 
 
-class Door:
+class Collector:
     """Reads frames, connection by connection."""
 
     def __init__(self) -> None:
@@ -39,8 +39,8 @@ class Door:
 
 
 @pytest.fixture
-def door() -> Iterator[Door]:
-    one = Door()
+def door() -> Iterator[Collector]:
+    one = Collector()
     yield one
     one.socket.close()
 
@@ -50,11 +50,11 @@ def span(name: str) -> Span:
 
 
 def names(frames: list[FromProgram]) -> list[str]:
-    return [frame.span.name for frame in frames if isinstance(frame, Finished)]
+    return [frame.span.name for frame in frames if isinstance(frame, SpanEnded)]
 
 
-def test_it_greets_once_and_keeps_the_order(door: Door) -> None:
-    line = Line(door.address, "agl-key")
+def test_it_greets_once_and_keeps_the_order(door: Collector) -> None:
+    line = SpanExporter(door.address, "agl-key")
     line.greet()
     line.span(span("a"))
     line.count("why", 2)
@@ -64,8 +64,8 @@ def test_it_greets_once_and_keeps_the_order(door: Door) -> None:
     assert names([first]) == ["a"] and second == Counted("why", 2)
 
 
-def test_many_threads_lose_and_mix_nothing(door: Door) -> None:
-    line = Line(door.address, "k")
+def test_many_threads_lose_and_mix_nothing(door: Collector) -> None:
+    line = SpanExporter(door.address, "k")
     threads = [
         threading.Thread(target=lambda i=i: [line.span(span(f"{i}.{n}")) for n in range(50)])
         for i in range(8)
@@ -82,8 +82,8 @@ def test_many_threads_lose_and_mix_nothing(door: Door) -> None:
     assert sorted(names(heard[0])) == sorted(f"{i}.{n}" for i in range(8) for n in range(50))
 
 
-def test_a_span_that_ends_while_another_is_sent_waits_its_turn(door: Door) -> None:
-    line = Line(door.address, "k")
+def test_a_span_that_ends_while_another_is_sent_waits_its_turn(door: Collector) -> None:
+    line = SpanExporter(door.address, "k")
     write, first = line._write, [True]
 
     def nested(data: bytes) -> None:
@@ -97,8 +97,8 @@ def test_a_span_that_ends_while_another_is_sent_waits_its_turn(door: Door) -> No
     assert names(door.heard()) == ["outer", "inner"]
 
 
-def test_a_fork_has_a_line_of_its_own(door: Door) -> None:
-    line = Line(door.address, "k")
+def test_a_fork_has_a_line_of_its_own(door: Collector) -> None:
+    line = SpanExporter(door.address, "k")
     line.span(span("parent"))
     if not (child := os.fork()):
         line.span(span("child"))
@@ -112,8 +112,8 @@ def test_a_fork_has_a_line_of_its_own(door: Door) -> None:
 
 
 def test_what_could_not_be_sent_is_counted_and_told_later(capsys: pytest.CaptureFixture[str]) -> None:
-    first = Door()
-    line = Line(first.address, "k")
+    first = Collector()
+    line = SpanExporter(first.address, "k")
     first.socket.close()
     line.span(span("lost"))
     line.span(span("lost too"))
@@ -121,7 +121,7 @@ def test_what_could_not_be_sent_is_counted_and_told_later(capsys: pytest.Capture
     again = socket.create_server(("127.0.0.1", line._place[1]))
     line.span(span("kept"))
     line._hang_up()
-    door = Door()
+    door = Collector()
     door.socket.close()
     door.socket = again
     frames = door.heard()
@@ -129,8 +129,8 @@ def test_what_could_not_be_sent_is_counted_and_told_later(capsys: pytest.Capture
     again.close()
 
 
-def test_what_has_no_form_is_counted(door: Door) -> None:
-    line = Line(door.address, "k")
+def test_what_has_no_form_is_counted(door: Collector) -> None:
+    line = SpanExporter(door.address, "k")
     line.span(Span(rollout_id="ro", attempt_id="at", name="half \ud800"))
     line.span(span("whole"))
     line._hang_up()
@@ -138,8 +138,8 @@ def test_what_has_no_form_is_counted(door: Door) -> None:
     assert Counted("unencodable") in frames and names(frames) == ["whole"]
 
 
-def test_a_number_that_is_another_file_by_now_is_left_alone(door: Door, tmp_path: object) -> None:
-    line = Line(door.address, "k")
+def test_a_number_that_is_another_file_by_now_is_left_alone(door: Collector, tmp_path: object) -> None:
+    line = SpanExporter(door.address, "k")
     line.span(span("before"))
     assert line._connection is not None
     number = line._connection.fileno()
@@ -154,8 +154,8 @@ def test_a_number_that_is_another_file_by_now_is_left_alone(door: Door, tmp_path
     assert names(door.heard()) == ["before"] and names(door.heard()) == ["after"]
 
 
-def test_a_fork_leaves_other_peoples_files_alone(door: Door) -> None:
-    line = Line(door.address, "k")
+def test_a_fork_leaves_other_peoples_files_alone(door: Collector) -> None:
+    line = SpanExporter(door.address, "k")
     line.span(span("before"))
     assert line._connection is not None
     number = line._connection.fileno()
@@ -171,8 +171,8 @@ def test_a_fork_leaves_other_peoples_files_alone(door: Door) -> None:
         os.close(one)
 
 
-def test_who_is_interrupted_in_a_frame_says_it_again(door: Door) -> None:
-    line = Line(door.address, "k")
+def test_who_is_interrupted_in_a_frame_says_it_again(door: Collector) -> None:
+    line = SpanExporter(door.address, "k")
     connected = line._connected
     line.span(span("before"))
 
@@ -194,6 +194,6 @@ def test_who_is_interrupted_in_a_frame_says_it_again(door: Door) -> None:
 
 
 @pytest.mark.parametrize("task", [1 << 70, "half \ud800"])
-def test_a_question_that_has_no_form_is_an_error_to_whoever_asks(door: Door, task: object) -> None:
+def test_a_question_that_has_no_form_is_an_error_to_whoever_asks(door: Collector, task: object) -> None:
     with pytest.raises(ValueError):
-        Line(door.address, "k").ask(Enter("solve", task))
+        SpanExporter(door.address, "k").ask(BeginEntry("solve", task))

@@ -8,7 +8,7 @@ import pytest
 from core.credit.builders import make_record, one_call
 
 from agentlightning.credit.baselines import advantages
-from agentlightning.credit.groups import Credited, group_key
+from agentlightning.credit.groups import CreditedCall, group_key
 from agentlightning.credit.spread import std
 from agentlightning.types import Recipe, Rollout
 
@@ -19,7 +19,8 @@ RECORDS = {name: make_record(name, group=group) for name, (group, _) in REWARDS.
 
 def credited():
     return [
-        Credited(RECORDS[name].rollout, RECORDS[name].calls[0], value) for name, (_, value) in REWARDS.items()
+        CreditedCall(RECORDS[name].rollout, RECORDS[name].calls[0], value)
+        for name, (_, value) in REWARDS.items()
     ]
 
 
@@ -78,15 +79,17 @@ def test_a_baseline_sees_one_value_per_rollout_not_one_per_call():
     # Rollout a made three calls with credit 0, b one with credit 3: the baseline is 1.5, not 0.75.
     a = make_record("a", [one_call("a", sequence=i) for i in range(3)])
     b = make_record("b")
-    items = [Credited(a.rollout, call, 0.0) for call in a.calls] + [Credited(b.rollout, b.calls[0], 3.0)]
+    items = [CreditedCall(a.rollout, call, 0.0) for call in a.calls] + [
+        CreditedCall(b.rollout, b.calls[0], 3.0)
+    ]
     got = advantages(items, Recipe(name="t"))
     assert [v.value for v in got.calls.values()] == [-1.5, -1.5, -1.5, 1.5]
 
 
 def test_the_value_of_a_rollout_is_the_mean_credit_of_its_calls():
     a, b = make_record("a", [one_call("a", sequence=i) for i in range(2)]), make_record("b")
-    items = [Credited(a.rollout, a.calls[0], 0.0), Credited(a.rollout, a.calls[1], 4.0)]
-    items.append(Credited(b.rollout, b.calls[0], 6.0))
+    items = [CreditedCall(a.rollout, a.calls[0], 0.0), CreditedCall(a.rollout, a.calls[1], 4.0)]
+    items.append(CreditedCall(b.rollout, b.calls[0], 6.0))
     # values: a = 2, b = 6. group: 4 for both; rloo: 6 for a's calls, 2 for b's
     group = advantages(items, Recipe(name="t")).calls.values()
     rloo = advantages(items, Recipe(name="t", baseline="rloo")).calls.values()
@@ -98,7 +101,7 @@ def test_means_of_equal_credits_have_no_spread_whatever_the_rounding():
     items = []
     for n in range(1, 40):
         record = make_record(f"r{n}", [one_call(f"r{n}", sequence=i) for i in range(n)])
-        items += [Credited(record.rollout, call, 0.1) for call in record.calls]
+        items += [CreditedCall(record.rollout, call, 0.1) for call in record.calls]
     got = advantages(items, Recipe(name="t", scale="std"))
     assert got.groups_zero_spread == 1
     assert {v.value for v in got.calls.values()} == {0.0}
@@ -117,7 +120,7 @@ def test_group_by_tags_makes_a_baseline_of_its_own_for_each_side():
     for name, wolf, town in [("a", 1.0, 0.0), ("b", 0.0, 4.0)]:
         sides = [one_call(name, sequence=i, tags={"side": s}) for i, s in enumerate(("wolf", "town"))]
         record = make_record(name, sides)
-        items += [Credited(record.rollout, sides[0], wolf), Credited(record.rollout, sides[1], town)]
+        items += [CreditedCall(record.rollout, sides[0], wolf), CreditedCall(record.rollout, sides[1], town)]
     got = advantages(items, Recipe(name="t", group_by=["group", "side"]))
     assert [v.value for v in got.calls.values()] == [0.5, -2.0, -0.5, 2.0]
     assert got.groups == 2

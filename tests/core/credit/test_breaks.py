@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from core.credit.builders import make_call
 
-from agentlightning.credit import grow
+from agentlightning.credit import build_forest
 
 SYSTEM = {"role": "system", "content": "be brief"}
 ASK = {"role": "user", "content": "2 + 2?"}
@@ -29,7 +29,7 @@ def chat(call_id, messages, answer, prompt, response, sequence, **fields):
 
 
 def breaks(*calls):
-    return grow(list(calls)).breaks
+    return build_forest(list(calls)).merge_failures
 
 
 FIRST = chat("a", [SYSTEM, ASK], "four", [1, 2, 3, 4, 5, 6], [10, 11, 12], 0)
@@ -99,7 +99,7 @@ def test_of_parallel_samples_the_quoted_one_is_continued():
     ]
     later = chat("c", [ASK, said("four"), MORE], "yes", [1, 2, 3, 11, 7], [20], 1)
     assert breaks(*samples, later) == {}
-    assert [[c.call_id for c in p.own] for p in grow([*samples, later]).paths] == [["a"], ["b", "c"]]
+    assert [[c.call_id for c in p.own] for p in build_forest([*samples, later]).paths] == [["a"], ["b", "c"]]
 
 
 def test_a_broken_line_that_falls_back_on_an_older_turn_has_the_named_reason_not_branch():

@@ -7,7 +7,7 @@ from core.credit.builders import PATIENT, make_call, make_record, worlds
 from hypothesis import given, strategies as st
 
 from agentlightning.credit import assign
-from agentlightning.credit.critic import REFUSES, WANTED, check_critic, rewards
+from agentlightning.credit.critic import CRITIC_IGNORES, CRITIC_REQUIRES, check_critic, token_rewards
 from agentlightning.recipes import FIELDS, GRPO, PPO
 from agentlightning.types import Recipe, Reward, Row, Segment
 
@@ -16,7 +16,7 @@ RULES = st.sampled_from(["broadcast", "last", "per_call", "discounted", "per_age
 
 def paid(row: Row) -> dict[int, float]:
     """Position → reward, where there is one."""
-    return {t: reward for t, reward in enumerate(rewards(row)) if reward}
+    return {t: reward for t, reward in enumerate(token_rewards(row)) if reward}
 
 
 def turns(*starts: int, rewards: list[Reward]) -> list[Row]:
@@ -31,7 +31,7 @@ def turns(*starts: int, rewards: list[Reward]) -> list[Row]:
 def test_from_each_token_on_a_row_is_paid_its_calls_return(records, rule, merge, gamma):
     batch = assign(records, PPO(credit=rule, merge=merge, gamma=gamma), version=2)
     for row in batch.rows:
-        earned = rewards(row)
+        earned = token_rewards(row)
         assert len(earned) == len(row.token_ids)
         assert not any(reward for reward, trained in zip(earned, row.mask, strict=True) if not trained)
         for segment in (one for one in row.segments if one.trained):
@@ -64,7 +64,7 @@ def test_where_a_row_ends_early_it_is_paid_what_came_after_it():
     assert first.token_ids[:1] == [1] and paid(first) == {5: 1.75}  # b's own, y's and the rollout's
     assert paid(second) == {2: 0.25, 5: 1.5}  # b's lies between x and y
     single = assign([make_record(calls=calls, reward=1.0, rewards=emitted)], PPO(merge=False)).rows
-    assert [sum(rewards(row)) for row in single] == [1.75, 1.75, 1.75, 1.5]
+    assert [sum(token_rewards(row)) for row in single] == [1.75, 1.75, 1.75, 1.5]
 
 
 def test_shared_context_is_not_paid_again():
@@ -110,6 +110,8 @@ def test_lambda_needs_a_critic_and_grpo_with_one_is_no_recipe():
 
 
 def test_what_is_refused_are_fields_with_a_value_that_is_not():
-    assert set(REFUSES) == set(WANTED) <= set(FIELDS)
+    assert set(CRITIC_IGNORES) == set(CRITIC_REQUIRES) <= set(FIELDS)
     defaults = Recipe(name="t")
-    assert {name for name, value in WANTED.items() if getattr(defaults, name) != value} == {"baseline"}
+    assert {name for name, value in CRITIC_REQUIRES.items() if getattr(defaults, name) != value} == {
+        "baseline"
+    }

@@ -12,7 +12,14 @@ from core.credit.builders import PATIENT, make_call, make_record, one_call, worl
 from hypothesis import given, strategies as st
 
 from agentlightning.credit import assign, trace_token
-from agentlightning.credit.explain import BREAKS, REASONS, links, place_of, share, standings
+from agentlightning.credit.explain import (
+    MERGE_FAILURES,
+    REASONS,
+    find_segment,
+    group_values,
+    merge_links,
+    weight_share,
+)
 from agentlightning.recipes import GRPO
 from agentlightning.types import Record
 
@@ -72,12 +79,12 @@ def test_every_call_is_in_a_row_or_has_a_reason(records: list[Record], normalise
     batch = assign(records, recipe, out=out)
     for record in records:
         for call in record.calls:
-            found = place_of(batch.rows, call.call_id)
+            found = find_segment(batch.rows, call.call_id)
             assert (found is None) == (call.call_id in out)
             if found is None:
                 continue
             row, segment = found
-            of = share(batch.rows, recipe, row, segment)
+            of = weight_share(batch.rows, recipe, row, segment)
             divisor = {
                 "rollout": of.rollouts * of.own,
                 "call": of.calls * of.call,
@@ -85,7 +92,7 @@ def test_every_call_is_in_a_row_or_has_a_reason(records: list[Record], normalise
                 "constant": of.rollouts * 3.0,
             }[normalise]
             assert row.weights[segment.start] == 1.0 / divisor
-            assert record.rollout.rollout_id in standings(
+            assert record.rollout.rollout_id in group_values(
                 batch.rows, row.metadata["calls"][call.call_id]["group"]
             )
 
@@ -97,10 +104,12 @@ def test_links_tell_what_the_ledger_counts(records: list[Record], merge: bool):
     batch = assign(records, recipe)
     ledgers = {ledger.rollout_id: ledger for ledger in batch.ledgers}
     for record in records:
-        found = links(record.calls, recipe)
+        found = merge_links(record.calls, recipe)
         assert found.keys() == {call.call_id for call in record.calls}
         counted = Counter(link.reason for link in found.values() if link.reason)
-        assert counted == ledgers[record.rollout.rollout_id].breaks and counted.keys() <= BREAKS.keys()
+        assert (
+            counted == ledgers[record.rollout.rollout_id].breaks and counted.keys() <= MERGE_FAILURES.keys()
+        )
         assert all(link.text() for link in found.values())
 
 
@@ -113,7 +122,7 @@ def test_a_branch_and_a_break_name_the_earlier_call():
         make_call("c", [1, 2, 6], [7], 2),
         make_call("d", [1, 9, 3], [4], 3, request={"messages": told}),
     ]
-    found = links(calls, GRPO())
+    found = merge_links(calls, GRPO())
     assert [(n, link.kind, link.earlier, link.reason) for n, link in found.items()] == [
         ("a", "start", None, ""),
         ("b", "extends", "a", ""),

@@ -10,7 +10,7 @@ from core.credit.builders import make_record, make_wire, one_call
 from agentlightning.credit import assign
 from agentlightning.credit.failure import failure_of
 from agentlightning.types import AttemptStatus, EarlierAttempt, Recipe, Reward, RolloutStatus
-from agentlightning.types.failure import KINDS, Action, read_table
+from agentlightning.types.failure import FAILURE_KINDS, FailureAction, read_failure_table
 
 RECIPE = Recipe(name="t")
 FAILED = RolloutStatus.FAILED
@@ -52,7 +52,7 @@ def ended(status=FAILED, attempt=AttemptStatus.FAILED, **fields):
 )
 def test_kinds(record, kind):
     assert failure_of(record) == kind
-    assert kind is None or kind in KINDS
+    assert kind is None or kind in FAILURE_KINDS
 
 
 def group(*records):
@@ -83,7 +83,7 @@ def test_a_missing_reward_is_no_zero(value):
 
 def test_a_table_can_give_a_kind_a_reward():
     records = group(make_record("f", status=FAILED, reason="timeout: 60 s", rewards=[Reward(value=9.0)]))
-    batch = assign(records, RECIPE, failure=read_table({"timeout": -1.0, "failed": None}))
+    batch = assign(records, RECIPE, failure=read_failure_table({"timeout": -1.0, "failed": None}))
     assert advantages(batch) == {"f": -1.0, "x": 0.0, "y": 1.0}
     assert batch.ledgers[0].trained == 1
     assert (batch.metrics["failed/timeout"], batch.metrics["reward_mean"]) == (1, 0.0)
@@ -92,7 +92,7 @@ def test_a_table_can_give_a_kind_a_reward():
 def test_other_kinds_and_those_left_out_by_name_stay_out():
     record = make_record("f", status=FAILED, reason="model-5xx", reward=9.0)
     for table in ({"timeout": -1.0}, {"model-5xx": None}, {"model-5xx": "retry"}):
-        batch = assign(group(record), RECIPE, failure=read_table(table))
+        batch = assign(group(record), RECIPE, failure=read_failure_table(table))
         assert advantages(batch) == {"x": -0.5, "y": 0.5}
         assert batch.metrics["reward_mean"] == 0.5
 
@@ -110,7 +110,7 @@ def test_who_got_no_answer_moves_nobody_and_is_no_mean() -> None:
 
 def test_a_reward_for_what_made_no_call_counts_and_still_moves_nobody() -> None:
     batch = assign(
-        group(make_record("f", calls=[], reward=9.0)), RECIPE, failure=read_table({"no-call": -1.0})
+        group(make_record("f", calls=[], reward=9.0)), RECIPE, failure=read_failure_table({"no-call": -1.0})
     )
     assert advantages(batch) == {"x": -0.5, "y": 0.5}
     assert (batch.metrics["reward_count"], batch.metrics["reward_mean"]) == (3, 0.0)
@@ -131,7 +131,9 @@ def test_calls_of_earlier_attempts_are_in_the_ledger_and_in_no_row() -> None:
     assert batch.metrics["verdicts/gateway-only"] == 3 and batch.metrics["exact"] == 0
 
 
-@pytest.mark.parametrize("action", [Action(), Action(retry=True)])
-def test_only_a_reward_brings_a_failure_into_a_batch(action: Action) -> None:
-    batch = assign(group(make_record("f", status=FAILED)), RECIPE, failure=dict.fromkeys(KINDS, action))
+@pytest.mark.parametrize("action", [FailureAction(), FailureAction(retry=True)])
+def test_only_a_reward_brings_a_failure_into_a_batch(action: FailureAction) -> None:
+    batch = assign(
+        group(make_record("f", status=FAILED)), RECIPE, failure=dict.fromkeys(FAILURE_KINDS, action)
+    )
     assert advantages(batch) == {"x": -0.5, "y": 0.5}

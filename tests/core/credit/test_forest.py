@@ -7,13 +7,13 @@ import pytest
 from core.credit.builders import PATIENT, make_call, worlds
 from hypothesis import given, strategies as st
 
-from agentlightning.credit import grow
+from agentlightning.credit import build_forest
 from agentlightning.credit.forest import temperature_of
 
 
 def shape(calls, **options):
     """Paths as (shared ids, own ids)."""
-    forest = grow(calls, **options)
+    forest = build_forest(calls, **options)
     return [("".join(c.call_id for c in p.shared), "".join(c.call_id for c in p.own)) for p in forest.paths]
 
 
@@ -45,15 +45,15 @@ def test_a_branch_starts_a_new_row_with_the_shared_part_as_context():
         make_call("c", [1, 2, 5], [6], 2),
         make_call("d", [1, 2, 5, 6, 7], [8], 3),
     ]
-    forest = grow(calls)
+    forest = build_forest(calls)
     assert shape(calls) == [("", "ab"), ("a", "cd")]
-    assert forest.breaks == {"branch": 1}
+    assert forest.merge_failures == {"branch": 1}
 
 
 def test_identical_prompts_never_merge():
     samples = [make_call(c, [1], [2], 0, choice=i) for i, c in enumerate("ab")]
     assert shape(samples) == [("", "a"), ("", "b")]
-    assert grow(samples).breaks == {}
+    assert build_forest(samples).merge_failures == {}
     again = [make_call("a", [1], [2], 0), make_call("b", [1], [2], 1)]
     assert shape(again) == [("", "a"), ("", "b")]
 
@@ -64,7 +64,7 @@ def test_parallel_samples_after_a_turn_branch():
         *(make_call(c, [1, 2, 3], [4], 1, choice=i) for i, c in enumerate("bc")),
     ]
     assert shape(calls) == [("", "ab"), ("a", "c")]
-    assert grow(calls).breaks == {"branch": 1}
+    assert build_forest(calls).merge_failures == {"branch": 1}
 
 
 def test_choices_of_one_request_do_not_extend_each_other():
@@ -124,9 +124,9 @@ def test_a_call_that_states_no_temperature_was_sampled_at_the_recipes():
 
 def test_bad_input_is_named():
     with pytest.raises(ValueError, match="'a' has no token ids"):
-        grow([make_call("a", [1], [])])
+        build_forest([make_call("a", [1], [])])
     with pytest.raises(ValueError, match="one rollout"):
-        grow([make_call("a", [1], [2]), make_call("b", [1], [2], rollout_id="r1")])
+        build_forest([make_call("a", [1], [2]), make_call("b", [1], [2], rollout_id="r1")])
 
 
 def brute_parent(call, earlier):
@@ -145,7 +145,7 @@ def brute_parent(call, earlier):
 @given(worlds(vocabulary=2, clean=True))
 def test_parents_are_those_of_a_brute_force_search(records):
     for record in records:
-        forest = grow(record.calls)
+        forest = build_forest(record.calls)
         assert sorted(c.call_id for p in forest.paths for c in p.own) == sorted(
             c.call_id for c in record.calls
         )
@@ -166,7 +166,7 @@ def test_two_hundred_long_calls_are_no_quadratic_affair():
         calls.append(make_call(f"c{i:03}", prompt, [i % 5] * 40, i))
         line[i % 2] = prompt + [i % 5] * 40
     assert len(calls[-1].prompt_ids) + 40 > 10_000
-    assert [len(p.own) for p in grow(calls).paths] == [100, 100]
+    assert [len(p.own) for p in build_forest(calls).paths] == [100, 100]
 
 
 def fan_out(order):

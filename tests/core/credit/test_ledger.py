@@ -26,10 +26,10 @@ from agentlightning.types import (
     RolloutStatus,
     Span,
 )
-from agentlightning.types.failure import read_table
+from agentlightning.types.failure import read_failure_table
 
 ENDS = ("timeout", "agent-raised", "model-5xx", "straggler", "over-length", "something else")
-TABLE = read_table({"timeout": -1.0, "no-call": 0.25, "no-reward": -0.5, "over-length": 0.0})
+TABLE = read_failure_table({"timeout": -1.0, "no-call": 0.25, "no-reward": -0.5, "over-length": 0.0})
 
 
 def eventful(random: Random) -> list[Record]:
@@ -165,7 +165,7 @@ def test_a_reward_by_the_table_stands_for_all_that_was_emitted():
     emitted = [Reward(value=1.0), Reward(value=math.nan, call_id="r0-c0"), Reward(value=9.0, name="style")]
     late = make_record(rewards=emitted, status=RolloutStatus.FAILED, reason="timeout: 60 s")
     others = [make_record("r1", reward=1.0), make_record("r2", reward=0.0)]
-    batch = assign([late, *others], Recipe(name="t"), failure=read_table({"timeout": -1.0}))
+    batch = assign([late, *others], Recipe(name="t"), failure=read_failure_table({"timeout": -1.0}))
     assert [row.advantages[-1] for row in batch.rows] == [-1.0, 1.0, 0.0]
     assert batch.metrics["reward_mean"] == 0.0 and "reward/style" not in batch.metrics
 

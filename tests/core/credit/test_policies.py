@@ -6,8 +6,8 @@ import pytest
 from core.credit.builders import make_record, one_call
 
 from agentlightning.credit import assign
-from agentlightning.credit.policies import OWN, part
-from agentlightning.credit.seals import seal
+from agentlightning.credit.policies import POLICY_METRICS, policy_batch
+from agentlightning.credit.seals import fingerprint_rollouts
 from agentlightning.types import Call, Recipe, Record, Reward
 
 GRPO = Recipe(name="t", credit="per_agent")
@@ -60,7 +60,7 @@ def test_rows_are_judged_by_their_own_policys_version():
 def test_each_driver_gets_its_rows_and_figures():
     records = [game(0, 1.0, -1.0), game(1, -1.0, 1.0)]
     batch = assign(records, GRPO, version={"wolves": 0, "town": 0, "idle": 3})
-    wolves, town, idle = (part(batch, name) for name in ("wolves", "town", "idle"))
+    wolves, town, idle = (policy_batch(batch, name) for name in ("wolves", "town", "idle"))
     assert len(wolves.rows) == 2 and len(town.rows) == 4 and not idle.rows
     assert [row for row in batch.rows if row in wolves.rows or row in town.rows] == batch.rows
     assert wolves.metrics["calls"] == wolves.metrics["calls_trained"] == 2 and town.metrics["calls"] == 4
@@ -68,7 +68,7 @@ def test_each_driver_gets_its_rows_and_figures():
     assert wolves.metrics["credit_mean"] == 0.0 and wolves.metrics["credit_count"] == 2
     assert "credit_mean" not in idle.metrics and idle.metrics["rows"] == idle.metrics["calls"] == 0
     assert all(p.metrics["rollouts"] == 2 and p.ledgers == batch.ledgers for p in (wolves, town, idle))
-    names = [name for name in OWN if not name.endswith("/")]
+    names = [name for name in POLICY_METRICS if not name.endswith("/")]
     assert sum(p.metrics["groups"] for p in (wolves, town)) == batch.metrics["groups"] == 2
     assert all(name in wolves.metrics for name in names)
     assert "credit_mean" not in batch.metrics and not assign(records, GRPO, version=0).policies
@@ -78,7 +78,9 @@ def test_a_part_is_sealed_with_its_own_rows():
     records = [game(0, 1.0, -1.0), game(1, -1.0, 1.0)]
     batch = assign(records, GRPO, version={"wolves": 0, "town": 0})
     of = {
-        name: seal(part(batch, name), records, run_id="r", step=0, policy=name, version=0)
+        name: fingerprint_rollouts(
+            policy_batch(batch, name), records, run_id="r", step=0, policy=name, version=0
+        )
         for name in ("wolves", "town")
     }
     assert [s.rows for s in of["wolves"]] == [1, 1] and [s.rows for s in of["town"]] == [2, 2]

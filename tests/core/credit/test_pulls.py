@@ -10,20 +10,22 @@ from core.credit.builders import PATIENT
 from core.credit.reference import clip_term
 from hypothesis import given, strategies as st
 
-from agentlightning.credit.pulls import Pull, Token, in_sum, pulls
+from agentlightning.credit.pulls import LossTerm, TrainedToken, loss_terms, net_effect
 from agentlightning.recipes import GRPO, PPO
 
 
-def token(**fields: Any) -> Token:
-    return Token(**{"advantage": 0.5, "weight": 0.1, "logprob": -1.0, "version": 3, "trained": 3, **fields})
+def token(**fields: Any) -> TrainedToken:
+    return TrainedToken(
+        **{"advantage": 0.5, "weight": 0.1, "logprob": -1.0, "version": 3, "trained": 3, **fields}
+    )
 
 
-def found(recipe: Any, **fields: Any) -> dict[str, Pull]:
-    return {pull.term: pull for pull in pulls(recipe, token(**fields))}
+def found(recipe: Any, **fields: Any) -> dict[str, LossTerm]:
+    return {pull.term: pull for pull in loss_terms(recipe, token(**fields))}
 
 
 def said(recipe: Any, **fields: Any) -> str:
-    return in_sum(pulls(recipe, token(**fields)))
+    return net_effect(loss_terms(recipe, token(**fields)))
 
 
 def test_a_fresh_token_in_one_optimizer_step_has_ratio_1_and_is_not_clipped() -> None:

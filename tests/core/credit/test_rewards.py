@@ -28,7 +28,7 @@ def test_last_means_last_in_the_order_of_the_store_whatever_clocks_say():
 def test_a_returned_reward_counts_wherever_it_stands():
     own = Reward(value=1.0, returned=True)
     found = resolved(own, Reward(value=0.0), Reward(value=0.5, name="style"))
-    assert (found.final, found.dims) == (1.0, {"reward": 1.0, "style": 0.5})
+    assert (found.final, found.by_name) == (1.0, {"reward": 1.0, "style": 0.5})
     assert resolved(Reward(value=0.0, call_id="r0-c0"), own, calls=[one_call()]).calls == {"r0-c0": 0.0}
 
 
@@ -48,7 +48,7 @@ def test_emitted_rewards_override_the_returned_one_where_the_rollout_says_so():
 def test_the_one_named_reward_is_trained_others_are_dimensions():
     found = resolved(Reward(value=1.0), Reward(value=7.0, name="style"))
     assert found.final == 1.0
-    assert found.dims == {"reward": 1.0, "style": 7.0}
+    assert found.by_name == {"reward": 1.0, "style": 7.0}
     assert resolved(Reward(value=2.0, name="a"), Reward(value=3.0, name="b")).final == 3.0
 
 
@@ -61,7 +61,7 @@ def test_what_is_no_number_is_missing_with_a_reason_and_never_zero(value, reason
     assert found.final is None
     assert found.reason == reason
     assert found.missing == {reason: 1}
-    assert found.dims == {}
+    assert found.by_name == {}
 
 
 def test_never_emitted():

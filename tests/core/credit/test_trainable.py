@@ -8,14 +8,14 @@ import pytest
 from core.credit.builders import make_record, make_wire, one_call
 
 from agentlightning import semconv
-from agentlightning.credit.trainable import live_record, untrainable
+from agentlightning.credit.trainable import live_record, untrainable_reasons
 from agentlightning.credit.verdicts import verdicts
 from agentlightning.types import Span
 
 
 def reasons(*calls, staleness=0, version=None, wire: list[Span] | None = None):
     record = make_record(calls=list(calls), wire=wire)
-    return untrainable(record, verdicts(record), staleness=staleness, version=version)
+    return untrainable_reasons(record, verdicts(record), staleness=staleness, version=version)
 
 
 @pytest.mark.parametrize(

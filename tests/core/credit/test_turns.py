@@ -12,8 +12,8 @@ from hypothesis import example, given, strategies as st
 
 from agentlightning.credit import assign, rows_digest
 from agentlightning.credit.baselines import EPSILON, Advantages, advantages
-from agentlightning.credit.groups import Credited, turns
-from agentlightning.credit.spread import Residual, mean, pooled, std
+from agentlightning.credit.groups import CreditedCall, turns
+from agentlightning.credit.spread import Residual, mean, pooled_std, std
 from agentlightning.types import Recipe, Record, Reward
 
 TURNS = ["group", "turn"]
@@ -34,12 +34,12 @@ def rewarded(name: str, rewards: Sequence[float], group: str = "g") -> Record:
     return make_record(name, calls, rewards=own, group=group)
 
 
-def credited(rollouts: Sequence[Sequence[float]], groups: Sequence[str] | None = None) -> list[Credited]:
+def credited(rollouts: Sequence[Sequence[float]], groups: Sequence[str] | None = None) -> list[CreditedCall]:
     out = []
     for i, rewards in enumerate(rollouts):
         record = rewarded(f"r{i}", rewards, groups[i] if groups else "g")
         out += [
-            Credited(record.rollout, call, reward, turn)
+            CreditedCall(record.rollout, call, reward, turn)
             for turn, (call, reward) in enumerate(zip(record.calls, rewards, strict=True), start=1)
         ]
     return out
@@ -97,8 +97,8 @@ def test_a_turn_is_compared_with_the_same_turn_of_other_rollouts() -> None:
 def test_a_turn_that_only_one_rollout_has_is_zero_and_counted() -> None:
     values, got = found([(1.0, 2.0, 9.0), (2.0, 1.0)], scale="none")
     assert values == [[-0.5, 0.5, 0.0], [0.5, -0.5]]
-    assert got.calls["r0-c2"].flat == "group-of-one" and got.alone == 1
-    assert found([(1.0, 1.0), (2.0, 2.0)])[1].alone == 0
+    assert got.calls["r0-c2"].zero_reason == "group-of-one" and got.calls_alone == 1
+    assert found([(1.0, 1.0), (2.0, 2.0)])[1].calls_alone == 0
 
 
 def test_agents_have_turns_of_their_own() -> None:
@@ -119,15 +119,15 @@ def test_agents_have_turns_of_their_own() -> None:
 def test_each_rollout_weighs_the_same_in_the_spread() -> None:
     # residuals ±1 of one rollout's two calls and ∓1 of the other's one: mean squares 1 and 1
     short = {"a": [Residual(1.0, 2), Residual(-1.0, 2)], "b": [Residual(-1.0, 2)]}
-    assert pooled(short) == pytest.approx(math.sqrt(2.0))
+    assert pooled_std(short) == pytest.approx(math.sqrt(2.0))
     # three rollouts, of which a location saw two: their mean is half as far from each as the true one
     few = {"a": [Residual(0.5, 2)], "b": [Residual(-0.5, 2)], "c": [Residual(0.0, 3)]}
-    assert pooled(few) == pytest.approx(math.sqrt((2 * 0.25 * (2 * 2) / (1 * 3)) / 2))
-    assert pooled({"a": [Residual(1.0, 2)]}) == pooled({}) == 0.0
+    assert pooled_std(few) == pytest.approx(math.sqrt((2 * 0.25 * (2 * 2) / (1 * 3)) / 2))
+    assert pooled_std({"a": [Residual(1.0, 2)]}) == pooled_std({}) == 0.0
 
 
 # --------------------------------------------------------------------------------------- what always holds
-def as_before(items: Sequence[Credited], recipe: Recipe) -> dict[str, float]:
+def as_before(items: Sequence[CreditedCall], recipe: Recipe) -> dict[str, float]:
     """Advantages of one value a rollout: the group's mean, and its sample standard deviation."""
     groups: dict[str, dict[str, float]] = {}
     for one in items:
@@ -182,7 +182,7 @@ COARSE = st.lists(st.lists(st.sampled_from([-1.0, 0.0, 0.5]), min_size=1, max_si
 def test_no_other_group_is_zero_and_those_that_are_are_counted(rollouts, baseline, scale, group_by):
     values, got = found(rollouts, baseline=baseline, scale=scale, group_by=group_by)
     zero = {v for own in values for v in own} == {0.0}
-    assert zero == bool(got.flats[("group=g",)])
+    assert zero == bool(got.zero_reasons[("group=g",)])
     shared = [[own[t] for own in rollouts if len(own) > t] for t in range(3)]
     differ = any(len(set(at)) > 1 for at in shared if len(at) > 1)
     if differ:  # somewhere two rollouts did otherwise at the same turn

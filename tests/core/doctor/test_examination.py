@@ -12,7 +12,7 @@ import openai
 import pytest
 
 from agentlightning import GRPO, LLM, Trainer, tagged
-from agentlightning.doctor import Case, Check, Report, Size, examine
+from agentlightning.doctor import Check, ConfiguredRun, ProbeSize, Report, examine
 from agentlightning.doctor.setup import folder_bytes
 from agentlightning.hookspecs import hookimpl
 from agentlightning.plugins import build
@@ -75,7 +75,7 @@ async def examined(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     agent: Any = coins,
-    size: Size | None = None,
+    size: ProbeSize | None = None,
     **options: Any,
 ) -> dict[str, Check]:
     """The checks by name; the temporary and the run's folder must be as they were."""
@@ -87,11 +87,11 @@ async def examined(
     val = [{"n": -n} for n in range(1, 40)]
     before = folder_bytes(POLICY)
 
-    def load() -> Case:
-        return Case(trainer(places[1], **options), agent, train, val)
+    def load() -> ConfiguredRun:
+        return ConfiguredRun(trainer(places[1], **options), agent, train, val)
 
     told: list[str] = []
-    report = await examine(load, size or Size(tasks=4), tell=lambda check: told.append(check.name))
+    report = await examine(load, size or ProbeSize(tasks=4), on_check=lambda check: told.append(check.name))
     assert told[-len(RUN) :] == RUN
     left = [path.name for place in places for path in place.iterdir()]
     assert set(left) <= {f"torchinductor_{getpass.getuser()}"}  # torch's own cache, not ours
@@ -128,7 +128,7 @@ async def named(task: Mapping[str, Any], llm: LLM) -> float:
 async def test_the_doctors_own_calls_are_the_doctors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    found = await examined(tmp_path, monkeypatch, named, Size(tasks=1, quick=True), batch_size=64)
+    found = await examined(tmp_path, monkeypatch, named, ProbeSize(tasks=1, quick=True), batch_size=64)
     assert found["capture"].data["agents"] == {"solver": 4}
     assert "nobody in particular" not in caplog.text
     assert found["configuration"].status == "warn"
@@ -144,7 +144,7 @@ async def test_quick_makes_no_update_and_says_so(tmp_path: Path, monkeypatch: py
         raise AssertionError("an update was made")
 
     monkeypatch.setattr(LocalDriver, "run", never)
-    found = await examined(tmp_path, monkeypatch, size=Size(tasks=4, quick=True))
+    found = await examined(tmp_path, monkeypatch, size=ProbeSize(tasks=4, quick=True))
     assert found["forecast"].status in ("ok", "warn") and found["forecast"].data["logprob_gap_max"] is None
     assert "no update was measured" in said(found["forecast"])
 
@@ -223,7 +223,7 @@ async def test_an_agent_without_a_limit_is_not_waited_for(
         await asyncio.Event().wait()
         return 1.0
 
-    monkeypatch.setattr(session, "PATIENCE", 0.3)
+    monkeypatch.setattr(session, "DEFAULT_SECONDS", 0.3)
     monkeypatch.setattr(strategy, "PATIENCE", 0.3)
     found = await examined(tmp_path, monkeypatch, hangs, timeout=None)
     assert "4 of 4 rollouts still ran after 0.3 s" in said(found["capture"])
@@ -249,7 +249,7 @@ async def test_writes_that_are_not_in_the_files_are_noticed(
         folder.mkdir()
         return folder / file.name
 
-    monkeypatch.setattr(storing, "killed_copy", empty)
+    monkeypatch.setattr(storing, "copy_as_if_killed", empty)
     found = await examined(tmp_path, monkeypatch)
     assert found["store"].status == "fail" and "is not in its files" in found["store"].title
 
@@ -260,7 +260,7 @@ async def test_without_a_configuration_only_the_machine_is_looked_at() -> None:
 
 
 async def test_a_configuration_that_cannot_be_read_is_a_check(tmp_path: Path) -> None:
-    def load() -> Case:
+    def load() -> ConfiguredRun:
         raise UsageError("run.yaml: agent.target: Field required")
 
     report = await examine(load)

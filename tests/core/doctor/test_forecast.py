@@ -11,12 +11,12 @@ import pytest
 
 from agentlightning.doctor import memory
 from agentlightning.doctor.check import Check
-from agentlightning.doctor.forecast import Forecast, Measured, Plan, judge_forecast, predict
-from agentlightning.doctor.memory import Usage, measure
-from agentlightning.doctor.words import counted, duration, plural, size
+from agentlightning.doctor.forecast import Forecast, ProbeMeasurements, Workload, judge_forecast, predict
+from agentlightning.doctor.memory import MemoryUsage, measure
+from agentlightning.doctor.words import format_bytes, format_counts, format_seconds, plural
 
-SEEN = Measured(rollouts=32, seconds=8.0, tokens=3200, bytes=64_000, start=2.0, update=1.0, sync=0.5)
-PLAN = Plan(steps=40, rollouts=64, held_out=100, evaluate_every=10, scripted=128)
+SEEN = ProbeMeasurements(rollouts=32, seconds=8.0, tokens=3200, bytes=64_000, start=2.0, update=1.0, sync=0.5)
+PLAN = Workload(steps=40, rollouts=64, held_out=100, evaluate_every=10, scripted=128)
 
 
 def test_a_run_is_the_sum_of_its_parts() -> None:
@@ -33,8 +33,8 @@ def test_a_run_is_the_sum_of_its_parts() -> None:
 
 
 def test_what_was_not_measured_is_assumed_and_said() -> None:
-    seen = Measured(rollouts=32, seconds=8.0, tokens=3200, bytes=64_000)
-    found = predict(Plan(steps=1, rollouts=32, held_out=0), seen)
+    seen = ProbeMeasurements(rollouts=32, seconds=8.0, tokens=3200, bytes=64_000)
+    found = predict(Workload(steps=1, rollouts=32, held_out=0), seen)
     assert found.update_seconds == found.rollout_seconds == 8.0 and found.total_seconds == 16.0
     assert any("no update was measured" in line for line in found.assumptions)
 
@@ -42,7 +42,7 @@ def test_what_was_not_measured_is_assumed_and_said() -> None:
 def judge(forecast: Forecast | None = None, **changes: Any) -> Check:
     known: dict[str, Any] = {
         "steps": 40,
-        "usage": [Usage("a", 100, 50), Usage("b", 110, 60), Usage("c", 130, 60)],
+        "usage": [MemoryUsage("a", 100, 50), MemoryUsage("b", 110, 60), MemoryUsage("c", 130, 60)],
         "free_disk": 10**12,
         "free_memory": 10**12,
         "gap": 1e-6,
@@ -51,8 +51,8 @@ def judge(forecast: Forecast | None = None, **changes: Any) -> Check:
 
 
 def test_what_overlaps_and_what_may_be_refilled_is_said() -> None:
-    plan = Plan(steps=2, rollouts=8, held_out=0, ahead=1, refill=2)
-    found = predict(plan, Measured(rollouts=4, seconds=2.0, tokens=1.0, bytes=1, update=3.0))
+    plan = Workload(steps=2, rollouts=8, held_out=0, ahead=1, refill=2)
+    found = predict(plan, ProbeMeasurements(rollouts=4, seconds=2.0, tokens=1.0, bytes=1, update=3.0))
     assert found.step_seconds == 10.0  # an upper bound
     assert any("a step takes 6.0 s at best" in line for line in found.assumptions)
     assert any("rolls out up to 3 times as much" in line for line in found.assumptions)
@@ -106,8 +106,14 @@ def test_processes_are_summed_over_generations(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_numbers_for_people() -> None:
-    assert [size(n) for n in (0, 999, 1500, 2.5e9, 3e12)] == ["0 B", "999 B", "1.5 kB", "2.5 GB", "3.0 TB"]
-    assert [duration(s) for s in (0.0123, 8.0, 73, 700, 9000, 300_000)] == [
+    assert [format_bytes(n) for n in (0, 999, 1500, 2.5e9, 3e12)] == [
+        "0 B",
+        "999 B",
+        "1.5 kB",
+        "2.5 GB",
+        "3.0 TB",
+    ]
+    assert [format_seconds(s) for s in (0.0123, 8.0, 73, 700, 9000, 300_000)] == [
         "0.012 s", "8 s", "73 s", "12 min", "2.5 h", "3.5 days",
     ]  # fmt: skip
-    assert counted({"a": 1, "b": 3}) == "3 × b, 1 × a" and plural(1, "call") == "1 call"
+    assert format_counts({"a": 1, "b": 3}) == "3 × b, 1 × a" and plural(1, "call") == "1 call"

@@ -11,11 +11,11 @@ from core.credit.builders import make_call, make_record, make_wire, one_call
 from agentlightning.credit import assign
 from agentlightning.doctor.capturing import judge_capture
 from agentlightning.doctor.check import Check
-from agentlightning.doctor.prefixes import extension, judge_prefix
-from agentlightning.doctor.reward import Judged, judge_reward
+from agentlightning.doctor.prefixes import judge_prefix, prefix_sharing
+from agentlightning.doctor.reward import RewardJudgement, judge_reward
 from agentlightning.recipes import GRPO
 from agentlightning.types import Call, Recipe, Record, Reward, RolloutStatus, Span
-from agentlightning.types.failure import read_table
+from agentlightning.types.failure import read_failure_table
 
 
 def exact(rollout_id: str = "r0", **fields: Any) -> Record:
@@ -116,7 +116,7 @@ def turns(*ids: tuple[list[int], list[int]], said: tuple[str, ...] = ()) -> list
 
 
 def test_history_that_extends_is_well_and_costs_less() -> None:
-    found = extension([turns(([1, 2], [3]), ([1, 2, 3, 4], [5]), ([1, 2, 3, 4, 5, 6], [7]))])
+    found = prefix_sharing([turns(([1, 2], [3]), ([1, 2, 3, 4], [5]), ([1, 2, 3, 4, 5, 6], [7]))])
     assert (found.calls, found.merged, found.broken) == (3, 2, 0)
     assert (found.tokens_merged, found.tokens_apart) == (7, 3 + 5 + 7)
     check = judge_prefix(found, "the agent's turns")
@@ -139,7 +139,7 @@ def test_history_that_extends_is_well_and_costs_less() -> None:
     ],
 )
 def test_history_that_does_not_extend_is_named_with_what_it_costs(calls: list[Call], reason: str) -> None:
-    found = extension([calls])
+    found = prefix_sharing([calls])
     assert found.breaks == {reason: 1} and found.tokens_merged == found.tokens_apart
     check = judge_prefix(found, "the agent's turns")
     assert (
@@ -153,10 +153,10 @@ def test_branches_are_meant_and_calls_without_ids_are_left_out() -> None:
     calls = turns(([1], [2]), ([1, 2, 3], [4]))
     calls.append(make_call("b", [1, 2, 5], [6], 2))
     calls.append(make_call("e", None, None, 3, status="error"))
-    found = extension([calls])
+    found = prefix_sharing([calls])
     assert found.breaks == {"branch": 1} and found.broken == 0 and found.calls == 3
     assert judge_prefix(found, "x").status == "ok"
-    assert judge_prefix(extension([[]]), "x").status == "warn"
+    assert judge_prefix(prefix_sharing([[]]), "x").status == "warn"
 
 
 # ----------------------------------------------------------------------------------------------- reward
@@ -169,7 +169,9 @@ def groups(*rewards: list[float | None], **fields: Any) -> list[Record]:
     ]
 
 
-def judged(records: list[Record], recipe: Recipe | None = None, oracle: list[Record] | None = None) -> Judged:
+def judged(
+    records: list[Record], recipe: Recipe | None = None, oracle: list[Record] | None = None
+) -> RewardJudgement:
     recipe = recipe or GRPO(group_size=8)
     return judge_reward(records, assign(records, recipe), recipe, oracle or [])
 
@@ -225,7 +227,7 @@ def test_what_the_failure_table_rewards_is_a_reward() -> None:
         record.rollout.reason = "timeout: the attempt took longer than 60 s"
     recipe = GRPO(group_size=4)
     for given, status in (({}, "fail"), ({"timeout": -1.0}, "warn"), ({"timeout": 1.0}, "fail")):
-        table = read_table(given)
+        table = read_failure_table(given)
         check, _ = judge_reward(records, assign(records, recipe, failure=table), recipe, (), table)
         assert check.status == status, (given, check)
 
@@ -234,7 +236,7 @@ def test_a_rollout_without_a_call_is_no_spread() -> None:
     records = groups(*[[1.0] * 8] * 4)
     for record in records[::2]:
         record.calls, record.rewards = [], [Reward(value=0.0)]
-    for table in (read_table(None), read_table({"no-call": -1.0})):
+    for table in (read_failure_table(None), read_failure_table({"no-call": -1.0})):
         recipe = GRPO(group_size=8)
         check, _ = judge_reward(records, assign(records, recipe, failure=table), recipe, (), table)
         assert check.status == "fail" and "all 16 rewards are 1" in check.title, check

@@ -14,9 +14,9 @@ import pytest
 
 from agentlightning.doctor import environment, packages
 from agentlightning.doctor.check import Notes, Report, failure
-from agentlightning.doctor.environment import check_environment, existing
-from agentlightning.doctor.findings import Findings, Size
-from agentlightning.doctor.packages import check_packages, check_plugins, judge, split
+from agentlightning.doctor.environment import check_environment, nearest_existing
+from agentlightning.doctor.findings import Findings, ProbeSize
+from agentlightning.doctor.packages import check_packages, check_plugins, check_versions, split
 from agentlightning.doctor.setup import datasets, id_clashes
 from agentlightning.hookspecs import hookimpl
 from agentlightning.plugins import Plugins, build
@@ -25,7 +25,7 @@ from agentlightning.types import UsageError
 
 
 def findings(folder: Path, plugins: Plugins | None = None) -> Findings:
-    return Findings(None, Size(), folder, AsyncExitStack(), plugins=plugins)
+    return Findings(None, ProbeSize(), folder, AsyncExitStack(), plugins=plugins)
 
 
 # -------------------------------------------------------------------------------------------- environment
@@ -40,8 +40,8 @@ async def test_this_machine_is_described(tmp_path: Path) -> None:
     ("look", "status", "problem"),
     [
         (lambda notes: environment._memory(notes, 10**6), "warn", "only 1.0 MB of memory free"),
-        (lambda notes: environment._busy(notes, 9.6, 2), "warn", "this machine is busy: load 9.6 on 2 cores"),
-        (lambda notes: environment._busy(notes, 2.0, 2), "ok", None),
+        (lambda notes: environment._load(notes, 9.6, 2), "warn", "this machine is busy: load 9.6 on 2 cores"),
+        (lambda notes: environment._load(notes, 2.0, 2), "ok", None),
         (lambda notes: environment._clock(notes, 3600.0), "fail", "the clock says 1970-01-01"),
         (lambda notes: environment._clock(notes, 2e9), "ok", None),
         (lambda notes: environment._memory(notes, None), "ok", None),
@@ -114,7 +114,7 @@ def test_the_local_driver_names_its_device_and_refuses_options_it_does_not_have(
 
 
 def test_the_nearest_folder_that_exists(tmp_path: Path) -> None:
-    assert existing(tmp_path / "a" / "b") == existing(tmp_path) == tmp_path
+    assert nearest_existing(tmp_path / "a" / "b") == nearest_existing(tmp_path) == tmp_path
 
 
 # -------------------------------------------------------------------------------------------- packages
@@ -140,7 +140,7 @@ def test_versions_are_compared_with_the_tested_range(
 ) -> None:
     monkeypatch.setattr(packages, "installed", lambda name: found)
     notes = Notes()
-    judge(notes, "adapter autogen", [requirement], "without agent names")
+    check_versions(notes, "adapter autogen", [requirement], "without agent names")
     assert (notes.status == "warn" and problem in notes.problems[0]) if problem else notes.status == "ok"
 
 

@@ -11,7 +11,7 @@ import pytest
 from core.credit.builders import PATIENT
 from hypothesis import given, strategies as st
 
-from agentlightning.doctor.variance import TARGET, flat_share, informative, suggest
+from agentlightning.doctor.variance import TARGET, informative, suggest, zero_variance_share
 
 BITS = st.lists(st.lists(st.sampled_from([0.0, 1.0]), min_size=1, max_size=8), min_size=1, max_size=6)
 GRADES = st.lists(st.lists(st.sampled_from([0.0, 0.25, 0.5]), min_size=2, max_size=6), min_size=1, max_size=4)
@@ -79,6 +79,6 @@ def test_rare_successes_need_the_largest_groups() -> None:
 
 
 def test_groups_without_spread_are_counted() -> None:
-    assert flat_share([[0.0, 0.0], [0.0, 1.0], [1.0]]) == 0.5
-    assert flat_share([[1.0], []]) == 1.0
+    assert zero_variance_share([[0.0, 0.0], [0.0, 1.0], [1.0]]) == 0.5
+    assert zero_variance_share([[1.0], []]) == 1.0
     assert informative([], 4) == informative([[]], 4) == 0.0

@@ -10,7 +10,7 @@ from aiohttp import web
 from hypothesis import given, strategies as st
 
 from agentlightning.gateway import Upstream
-from agentlightning.gateway.addresses import REST, Addresses, ranking
+from agentlightning.gateway.addresses import EJECTION_SECONDS, Endpoints, ranking
 
 from .conftest import Engine, events, tokens_of
 
@@ -39,24 +39,24 @@ def test_who_leaves_moves_nobody_else(key, gone):
 
 def test_a_resting_address_comes_last_and_one_call_tries_it_again():
     now = [100.0]
-    addresses = Addresses(URLS[:3], clock=lambda: now[0])
+    addresses = Endpoints(URLS[:3], clock=lambda: now[0])
 
     def order():
         return [a.url for a in addresses.order("at-1")]
 
     usual = order()
     (dead,) = [a for a in addresses if a.url == usual[0]]
-    assert addresses.gone(dead) and not addresses.gone(dead)
+    assert addresses.mark_down(dead) and not addresses.mark_down(dead)
     assert order() == [*usual[1:], usual[0]] and not dead.state()["up"]
-    now[0] += REST
+    now[0] += EJECTION_SECONDS
     assert order() == usual  # the one call that tries
     assert order() == [*usual[1:], usual[0]]  # the others wait for how it ends
-    assert addresses.there(dead) and not addresses.there(dead)
+    assert addresses.mark_up(dead) and not addresses.mark_up(dead)
     assert order() == usual and dead.state()["up"]
 
 
 def test_without_a_key_each_is_first_in_turn():
-    addresses = Addresses(URLS[:3])
+    addresses = Endpoints(URLS[:3])
     first = [next(addresses.order(None)).url for _ in range(6)]
     assert Counter(first) == dict.fromkeys(URLS[:3], 2)
 
@@ -84,7 +84,7 @@ async def fleet(world):
     world.gateway.add_route(route)
     fleet = SimpleNamespace(engines=engines, route=route, now=0.0)
     fleet.clock = lambda: fleet.now
-    route.addresses._clock = fleet.clock
+    route.endpoints._clock = fleet.clock
     fleet.order = lambda attempt: [engines[i] for i in ranking(attempt, tuple(urls))]
 
     async def states():
@@ -170,7 +170,7 @@ async def test_a_dead_address_is_tried_again_after_a_while(world, fleet):
     assert (len(home.bodies), len(second.bodies)) == (0, 1)
     await home.start(int(home.url.removesuffix("/v1").rpartition(":")[2]))
     assert (await world.post()).status == 200 and len(second.bodies) == 2  # not yet
-    fleet.now += REST
+    fleet.now += EJECTION_SECONDS
     assert (await world.post()).status == 200 and len(home.bodies) == 1
     assert (await world.post()).status == 200 and len(home.bodies) == 2
     assert (await fleet.states())[home.url] | {"url": ""} == {
@@ -224,7 +224,7 @@ async def test_what_an_engine_says_is_final(world, fleet):
 
     home.answer = half
     assert (await world.post()).status == 502 and not second.bodies
-    world.gateway._forwarder._session._timeout = __import__("aiohttp").ClientTimeout(total=0.05)
+    world.gateway._client._session._timeout = __import__("aiohttp").ClientTimeout(total=0.05)
 
     async def silent(request, body):
         await asyncio.Event().wait()

@@ -7,7 +7,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from agentlightning.gateway.attempts import Attempts
+from agentlightning.gateway.attempts import OpenAttempts
 from agentlightning.keys import Claims
 from agentlightning.types import AttemptStatus, Call
 
@@ -124,11 +124,11 @@ async def test_an_unknown_attempt_is_refused(world):
 
 
 async def test_foreign_attempts_are_bounded(store, world):
-    attempts = Attempts(store, world.keys, keep=2)
+    attempts = OpenAttempts(store, world.keys, keep=2)
     for i in range(4):
         store.put(f"r{i}", f"a{i}")
         await attempts.get(Claims("", f"r{i}", f"a{i}", 1, 0.0))
-    assert list(attempts._found) == ["a2", "a3"]
+    assert list(attempts._loaded) == ["a2", "a3"]
 
 
 async def test_many_attempts_at_once_are_kept_apart(world):

@@ -223,13 +223,13 @@ async def test_engine_too_slow(world, engine, store):
         await asyncio.Event().wait()
 
     engine.answer = answer
-    world.gateway._forwarder._session._timeout = __import__("aiohttp").ClientTimeout(total=0.05)
+    world.gateway._client._session._timeout = __import__("aiohttp").ClientTimeout(total=0.05)
     got = await world.post()
     assert got.status == 504 and store.calls[0].error.startswith("engine-timeout")
 
 
 async def test_engine_answer_too_large(world):
-    world.gateway._forwarder._limits = Limits(answer_bytes=100)
+    world.gateway._client._limits = Limits(answer_bytes=100)
     got = await world.post()
     assert got.status == 502 and json.loads(got.raw)["error"]["code"] == "answer-too-large"
 

@@ -1,4 +1,4 @@
-"""What is out of shape, on either side of a dialect: refused or recorded with the reason, never half told."""
+"""Malformed requests and answers of an API format are refused or recorded with the reason."""
 
 import asyncio
 import json
@@ -10,7 +10,7 @@ from hypothesis import given, settings, strategies as st
 
 from agentlightning.gateway import Upstream
 from agentlightning.gateway.dialects import MESSAGES, RESPONSES
-from agentlightning.gateway.errors import Refused
+from agentlightning.gateway.errors import RequestRefused
 from agentlightning.types import AttemptStatus
 
 from .conftest import chunks, whole
@@ -52,15 +52,15 @@ CHAT = {
 
 @settings(deadline=None, max_examples=300)
 @given(ASKED)
-@pytest.mark.parametrize("dialect", [RESPONSES, MESSAGES], ids=["responses", "messages"])
-def test_any_json_is_translated_or_refused(dialect, asked):
-    asked = {"input": [USER], **asked} if dialect is RESPONSES else {**ASK, **asked}
+@pytest.mark.parametrize("api_format", [RESPONSES, MESSAGES], ids=["responses", "messages"])
+def test_any_json_is_translated_or_refused(api_format, asked):
+    asked = {"input": [USER], **asked} if api_format is RESPONSES else {**ASK, **asked}
     try:
-        dialect.chat(asked, {})
-    except Refused as refused:
+        api_format.chat(asked, {})
+    except RequestRefused as refused:
         assert refused.status == 400
         return
-    assert b"".join(dialect.events(dialect.answer(asked, CHAT)))
+    assert b"".join(api_format.events(api_format.answer(asked, CHAT)))
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ async def test_and_after_a_restart(world):
     posted = world.post
 
     async def post(*args, **kwargs):
-        world.gateway._attempts._found.clear()  # as after a restart
+        world.gateway._attempts._loaded.clear()  # as after a restart
         return await posted(*args, **kwargs)
 
     world.post = post
@@ -281,8 +281,8 @@ async def test_what_is_nested_beyond_telling_is_refused(world, path):
     assert len(world.store.calls) + sum(world.store.counted.values()) == 1
 
 
-@pytest.mark.parametrize("dialect", [False, True])
-async def test_a_fault_within_a_stream_ends_it_as_one(world, monkeypatch, dialect):
+@pytest.mark.parametrize("api_format", [False, True])
+async def test_a_fault_within_a_stream_ends_it_as_one(world, monkeypatch, api_format):
     """The head has left: no second answer may follow it, only the stream's own end with an error."""
     gate = asyncio.Event()
 
@@ -298,7 +298,7 @@ async def test_a_fault_within_a_stream_ends_it_as_one(world, monkeypatch, dialec
     monkeypatch.setattr("agentlightning.gateway.streams.answer_calls", broken)
     world.engine.answer = slowly
     body = json.dumps({"model": "m", "stream": True, **ASK}).encode()
-    path = "/v1/messages" if dialect else "/v1/chat/completions"
+    path = "/v1/messages" if api_format else "/v1/chat/completions"
     at = urlsplit(world.url)
     reader, writer = await asyncio.open_connection(at.hostname, at.port)
     head = f"POST {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {world.key}\r\n"

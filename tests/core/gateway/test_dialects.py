@@ -8,7 +8,7 @@ import pytest
 from aiohttp import web
 
 from agentlightning.gateway import AttemptInfo, SamplingPolicy, Upstream
-from agentlightning.gateway.dialects import BY_PATH
+from agentlightning.gateway.dialects import FORMATS_BY_PATH
 from agentlightning.types import AttemptStatus
 
 from .conftest import PROMPT, tokens_of, whole
@@ -63,8 +63,8 @@ async def test_sampling_and_seed_are_those_of_the_chat_call(world, path, asked):
     )
     other = world.open("2", seed=7)
     await world.post(asked | {"temperature": 0.1}, path=path, key=other)
-    chat, dialect = world.store.calls
-    assert chat.sampling == dialect.sampling and dialect.asked == {"temperature": 0.1}
+    chat, api_format = world.store.calls
+    assert chat.sampling == api_format.sampling and api_format.asked == {"temperature": 0.1}
 
 
 @BOTH
@@ -106,7 +106,7 @@ async def test_a_waiting_stream_is_kept_alive(world, path, asked):
         headers={"Authorization": f"Bearer {world.key}"},
     ) as response:
         first = await response.content.readuntil(b"\n\n")
-        assert first == BY_PATH[f"/v1{path}"].keep_alive
+        assert first == FORMATS_BY_PATH[f"/v1{path}"].keep_alive
         waited.set()
         rest = await response.read()
     assert WORDS.split()[0] in rest.decode()
@@ -282,7 +282,7 @@ async def test_arguments_are_known_of_an_attempt_opened_elsewhere(world):
     world.store.put("ro-9", "at-9", AttemptStatus.RUNNING)
     key = world.keys.mint("ro-9", "at-9")
     block = json.loads((await world.post(MESSAGES, path="/messages", key=key)).raw)["content"][0]
-    world.gateway._attempts._found.clear()  # as after a restart
+    world.gateway._attempts._loaded.clear()  # as after a restart
     turns = [*MESSAGES["messages"], {"role": "assistant", "content": [block]}, *MESSAGES["messages"]]
     await world.post(MESSAGES | {"messages": turns}, path="/messages", key=key)
     assert world.engine.bodies[1]["messages"][1]["tool_calls"][0]["function"]["arguments"] == TOOL[1]

@@ -174,7 +174,7 @@ async def test_a_stream_of_wrong_lengths_is_a_mismatch(world):
 
 async def test_an_endless_stream_ends(world):
     world.gateway.add_route(Upstream(url=world.engine.url, model="tiny", stream_ids=True))
-    world.gateway._forwarder._limits = Limits(answer_bytes=4_000)
+    world.gateway._client._limits = Limits(answer_bytes=4_000)
 
     async def answer(request, body):
         items = [chunks(body)[0], *[piece(token_ids=[1])] * 2_000]
@@ -187,7 +187,7 @@ async def test_an_endless_stream_ends(world):
 
 async def test_a_stream_that_falls_silent_meets_the_deadline(world):
     world.gateway.add_route(Upstream(url=world.engine.url, model="tiny", stream_ids=True))
-    world.gateway._forwarder._session._timeout = __import__("aiohttp").ClientTimeout(total=0.1)
+    world.gateway._client._session._timeout = __import__("aiohttp").ClientTimeout(total=0.1)
 
     async def answer(request, body):
         return await world.engine.stream(request, chunks(body), pause_after=2, gate=asyncio.Event())
@@ -201,7 +201,7 @@ async def test_a_stream_that_falls_silent_meets_the_deadline(world):
 
 
 async def test_a_small_body_that_unfolds_to_a_large_one(world):
-    world.gateway._forwarder._limits = Limits(answer_bytes=10_000)
+    world.gateway._client._limits = Limits(answer_bytes=10_000)
 
     async def answer(request, body):
         raw = gzip.compress(json.dumps(whole(body, text="x " * 500_000)).encode())

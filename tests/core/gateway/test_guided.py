@@ -4,7 +4,7 @@ import pytest
 from aiohttp import web
 
 from agentlightning.gateway import SamplingPolicy, Upstream
-from agentlightning.gateway.guided import holds, names_choices
+from agentlightning.gateway.guided import is_allowed, is_plain_choice
 
 from .conftest import chunks, tokens_of, whole
 
@@ -32,7 +32,7 @@ def run(world):
     ],
 )
 def test_what_names_choices(shaping, want):
-    assert names_choices(shaping) is want
+    assert is_plain_choice(shaping) is want
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_what_names_choices(shaping, want):
      ([1, 2, END, END], False), ([], False), (None, False)],
 )  # fmt: skip
 def test_what_the_allowed_hold(response, want):
-    assert holds([[1, 2], [3]], response) is want
+    assert is_allowed([[1, 2], [3]], response) is want
 
 
 @pytest.mark.parametrize(

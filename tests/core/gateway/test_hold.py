@@ -8,7 +8,7 @@ import pytest
 from aiohttp import web
 
 from agentlightning.gateway import Upstream
-from agentlightning.gateway.again import GIVEN_UP
+from agentlightning.gateway.again import ABORTED_BY_ENGINE
 from agentlightning.gateway.errors import EngineUnreachable
 
 from .conftest import chunks, events, whole
@@ -164,9 +164,9 @@ async def test_a_stream_of_which_a_part_has_left_ends_with_the_reason(world):
     rest = await reading(world, {"messages": HI}, b"there")
     await weights.update()
     got = events(await rest())
-    assert got[-1]["error"]["code"] == GIVEN_UP and "[DONE]" not in got
+    assert got[-1]["error"]["code"] == ABORTED_BY_ENGINE and "[DONE]" not in got
     (record,) = world.store.calls
-    assert record.status == "error" and record.error.startswith(GIVEN_UP)
+    assert record.status == "error" and record.error.startswith(ABORTED_BY_ENGINE)
     assert record.response["content"] == "hello there"
     assert (await world.metrics())["given_up"] == {"streams": 1, "tokens": 2}
 

@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import pytest
 
-from agentlightning.gateway.errors import Refused
+from agentlightning.gateway.errors import RequestRefused
 from agentlightning.gateway.identity import identify
 from agentlightning.keys import CONTEXT_KEY, Keys
 
@@ -81,7 +81,7 @@ def test_key_of_another_version():
     keys = Keys(SECRET)
     body = b"\x93\x01\x02\x03"
     key = "agl-" + base64.urlsafe_b64encode(keys._sign(body) + body).decode().rstrip("=")
-    with pytest.raises(Refused, match="another version"):
+    with pytest.raises(RequestRefused, match="another version"):
         identify({"Authorization": f"Bearer {key}"}, keys)
 
 

@@ -5,7 +5,7 @@ import json
 import msgspec
 import pytest
 
-from agentlightning.gateway.errors import TOO_LONG, Refused, error_body
+from agentlightning.gateway.errors import TOO_LONG, RequestRefused, error_body
 from agentlightning.gateway.messages import IGNORED, REFUSED, TRANSLATED, UNREADABLE, chat_body
 from agentlightning.gateway.messages_answer import message, message_error
 
@@ -130,7 +130,7 @@ def test_arguments_come_back_as_the_model_wrote_them(written, given, sent):
     ],
 )
 def test_what_chat_completions_cannot_say_is_refused(asked, says):
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RequestRefused) as refused:
         chat_body({"model": "m", "max_tokens": 9, "messages": [USER], **asked}, {})
     assert says in str(refused.value)
     assert refused.value.reason == "unsupported-field"
@@ -154,7 +154,7 @@ def test_what_chat_completions_cannot_say_is_refused(asked, says):
     ],
 )
 def test_what_is_no_request_is_said(asked, says):
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RequestRefused) as refused:
         chat_body({"model": "m", "max_tokens": 9, "messages": [USER], **asked}, {})
     assert says in str(refused.value) and refused.value.reason == "bad-body"
 

@@ -5,9 +5,9 @@ import json
 import pytest
 from aiohttp import web
 
-from agentlightning.credit.breaks import breaks
+from agentlightning.credit.breaks import merge_failures
 from agentlightning.credit.failure import failure_of
-from agentlightning.credit.forest import grow
+from agentlightning.credit.forest import build_forest
 from agentlightning.gateway import Upstream
 from agentlightning.gateway.window import Window
 from agentlightning.testing import ScriptedModelServer
@@ -87,8 +87,8 @@ async def test_later_turns_keep_the_cut_and_merge(world, served, name):
     cuts = [call.edited["dropped"] for call in calls if "dropped" in call.edited]
     fresh = len({json.dumps(cut) for cut in cuts})
     assert cuts and cuts == sorted(cuts, key=lambda cut: cut[0][1]), "what is gone stays gone"
-    forest = grow(calls)
-    assert forest.breaks == {"truncated": fresh} and len(forest.paths) == 1 + fresh
+    forest = build_forest(calls)
+    assert forest.merge_failures == {"truncated": fresh} and len(forest.paths) == 1 + fresh
     assert sorted(c.call_id for p in forest.paths for c in p.own) == sorted(c.call_id for c in calls)
     assert name != "werewolf" or len(cuts) >= 2 * fresh
 
@@ -102,7 +102,7 @@ async def test_two_chats_of_one_agent_have_their_own_cuts(world, served):
         ]
         for end in (8, 11):
             assert (await world.post({"messages": chat[:end]})).status == 200
-    assert len(world.gateway._attempts._open["at-1"].cuts) == 2
+    assert len(world.gateway._attempts._open["at-1"].dropped_blocks) == 2
 
 
 async def test_a_prompt_that_fits_costs_nothing(world, served):
@@ -256,7 +256,7 @@ async def test_a_cut_is_named_as_the_reason_why_turns_do_not_merge(world, served
         assert (await world.post({"messages": history[:end]})).status == 200
     cut = [call.call_id for call in world.store.calls if "dropped" in call.edited]
     assert cut
-    found = breaks(
+    found = merge_failures(
         world.store.calls,
         lambda later, earlier: later.prompt_ids[: len(earlier.prompt_ids)] == earlier.prompt_ids,
     )

@@ -6,9 +6,9 @@ import pytest
 from aiohttp import web
 from hypothesis import given, strategies as st
 
-from agentlightning.credit.forest import grow
+from agentlightning.credit.forest import build_forest
 from agentlightning.gateway import Upstream
-from agentlightning.gateway.reasoning import Splitter, StreamSplit, split_message
+from agentlightning.gateway.reasoning import ReasoningSplitter, StreamReasoningSplitter, split_message
 from agentlightning.testing import ScriptedModelServer
 
 from .conftest import chunks, events, tokens_of
@@ -39,7 +39,7 @@ OPENED = {
 
 
 def split(pieces, opened=False):
-    splitter = Splitter(opened)
+    splitter = ReasoningSplitter(opened)
     parts = [splitter.feed(piece) for piece in pieces] + [splitter.end()]
     return "".join(c for c, _ in parts), "".join(r for _, r in parts)
 
@@ -91,8 +91,8 @@ def test_messages_with_tools():
 
 def test_a_chunk_without_a_change_is_the_very_bytes():
     raw = b'{"choices": [{"index": 0, "delta": {"content": "plain"}}]}'
-    assert StreamSplit(False).chunk(raw) is raw
-    assert StreamSplit(False).chunk(b'{"usage": {}}') == b'{"usage": {}}'
+    assert StreamReasoningSplitter(False).chunk(raw) is raw
+    assert StreamReasoningSplitter(False).chunk(b'{"usage": {}}') == b'{"usage": {}}'
 
 
 # ------------------------------------------------------------------------------------- through the gateway
@@ -208,7 +208,7 @@ async def test_two_turns_train_each_token_once_and_say_why_they_are_apart(world,
         calls = world.store.calls
         assert [call.response_ids for call in calls] == [e.answers[0].ids for e in server.log]
         assert [call.prompt_ids for call in calls] == [e.prompt_ids for e in server.log]
-    forest = grow(calls)
-    assert (len(forest.paths), forest.breaks) == (paths, reasons)
+    forest = build_forest(calls)
+    assert (len(forest.paths), forest.merge_failures) == (paths, reasons)
     own = [call.call_id for path in forest.paths for call in path.own]
     assert sorted(own) == [call.call_id for call in calls], "each response is trained once"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from agentlightning.gateway.errors import Refused
+from agentlightning.gateway.errors import RequestRefused
 from agentlightning.gateway.responses import IGNORED, REFUSED, TRANSLATED, chat_body
 from agentlightning.gateway.responses_answer import response
 
@@ -132,7 +132,7 @@ def test_namespaces_are_flat_towards_the_engine():
     ],
 )
 def test_what_chat_completions_cannot_say_is_refused(asked, says):
-    with pytest.raises(Refused, match="not served") as refused:
+    with pytest.raises(RequestRefused, match="not served") as refused:
         chat_body({"model": "m", "input": "hi", **asked})
     assert says in str(refused.value)
     assert (refused.value.status, refused.value.reason, refused.value.retry) == (
@@ -157,7 +157,7 @@ def test_what_chat_completions_cannot_say_is_refused(asked, says):
     ],
 )
 def test_what_is_no_request_is_said(asked, says):
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RequestRefused) as refused:
         chat_body({"model": "m", "input": "hi", **asked})
     assert says in str(refused.value) and refused.value.reason == "bad-body"
 

@@ -6,7 +6,7 @@ from hypothesis import given, strategies as st
 
 from agentlightning.gateway import SamplingPolicy, Upstream
 from agentlightning.gateway.attempts import AttemptInfo, OpenAttempt
-from agentlightning.gateway.sampling import content_of, derive_seed, root_seed, settle
+from agentlightning.gateway.sampling import apply_sampling, content_digest, derive_seed, root_seed
 from agentlightning.semconv import RESAMPLED
 from agentlightning.types import Attempt, Rollout
 from agentlightning.types.select import selector
@@ -244,7 +244,7 @@ async def test_a_pinned_seed_stays_outside_of_training(run):
 
 def test_settle_leaves_an_untrained_body_alone():
     body = {"temperature": 0.5, "logit_bias": {"1": 2}}
-    settings = settle(body, policy=None, greedy=False, seed=None)
+    settings = apply_sampling(body, policy=None, greedy=False, seed=None)
     assert body == {"temperature": 0.5, "logit_bias": {"1": 2}}
     assert (settings.used, settings.asked, settings.off_policy) == ({"temperature": 0.5}, {}, False)
 
@@ -268,7 +268,7 @@ async def test_a_retry_keeps_its_seed(run):
     seeds = [b["seed"] for b in run.engine.bodies]
     assert seeds[0] == seeds[1] and seeds[2] == seeds[3] == seeds[4]
     assert len(set(seeds)) == 3
-    asked = content_of(run.store.calls[0].request)
+    asked = content_digest(run.store.calls[0].request)
     assert seeds == [derive_seed(7, "", asked, i) for i in (0, 0, 1, 1, 1, 2)]
 
 
@@ -314,12 +314,12 @@ def test_what_is_drawn_at_random_is_no_part_of_what_is_asked():
             "messages": [said, {"role": "tool", "tool_call_id": name, "content": "3"}]
         }
 
-    assert content_of(turn("a", user="u1")) == content_of(turn("b", user="u2", stream=True))
-    assert content_of(chat("x")) != content_of(chat("y"))
-    assert content_of(chat("x", max_tokens=3)) != content_of(chat("x"))
-    assert content_of({"prompt": "x"}) != content_of({"prompt": ["x"]})
+    assert content_digest(turn("a", user="u1")) == content_digest(turn("b", user="u2", stream=True))
+    assert content_digest(chat("x")) != content_digest(chat("y"))
+    assert content_digest(chat("x", max_tokens=3)) != content_digest(chat("x"))
+    assert content_digest({"prompt": "x"}) != content_digest({"prompt": ["x"]})
     for odd in ({"messages": 3}, {"messages": ["x", {"tool_calls": 3}, {"tool_calls": [1]}]}, {}):
-        assert len(content_of(odd)) == 16  # what the engine will refuse has a seed all the same
+        assert len(content_digest(odd)) == 16  # what the engine will refuse has a seed all the same
 
 
 def test_an_attempt_after_a_failure_of_its_own_samples_anew():
@@ -348,10 +348,10 @@ async def test_a_gateway_that_starts_anew_gives_the_seeds_it_would_have_given(wo
     world.store.put("ro-9", "at-9", seed=5)
     expected = [await ask(i) for i in range(6)]
     assert len(set(expected)) == 6
-    world.gateway._attempts._found.clear()
+    world.gateway._attempts._loaded.clear()
     world.store.calls.clear()
     assert [await ask(i) for i in range(cut)] == expected[:cut]
-    world.gateway._attempts._found.clear()
+    world.gateway._attempts._loaded.clear()
     assert await ask(cut - 1, retry=1) == expected[cut - 1]
     assert [await ask(i) for i in range(cut, 6)] == expected[cut:]
     assert world.store.lookups == 3

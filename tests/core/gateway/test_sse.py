@@ -8,7 +8,7 @@ from hypothesis import given, settings, strategies as st
 from agentlightning.gateway.answer import parse_answer, parse_chunk
 from agentlightning.gateway.errors import BadAnswer
 from agentlightning.gateway.replay import replay
-from agentlightning.gateway.stream import DONE, EVENT_LIMIT, Assembler, Events, payload
+from agentlightning.gateway.stream import DONE, EVENT_LIMIT, AnswerAssembler, EventSplitter, payload
 
 from .conftest import whole
 
@@ -26,7 +26,7 @@ texts = st.text(max_size=120)
 def test_any_cut_gives_the_same_events(events, ending, data):
     raw = "".join(f"data: {e}{ending}" for e in events).encode()
     cuts = sorted(data.draw(st.lists(st.integers(0, len(raw)), max_size=6)))
-    splitter, out = Events(), []
+    splitter, out = EventSplitter(), []
     for start, end in zip([0, *cuts], [*cuts, len(raw)], strict=True):
         out += splitter.feed(raw[start:end])
     out += splitter.end()
@@ -51,12 +51,12 @@ def test_payload(event, want):
 
 def test_an_endless_event_is_refused():
     with pytest.raises(BadAnswer, match="longer than"):
-        Events().feed(b"data: " + b"x" * EVENT_LIMIT)
+        EventSplitter().feed(b"data: " + b"x" * EVENT_LIMIT)
 
 
 def put_together(raw, api, expected=1):
-    assembler = Assembler(api, expected)
-    for event in Events().feed(raw):
+    assembler = AnswerAssembler(api, expected)
+    for event in EventSplitter().feed(raw):
         if payload(event) != DONE:
             assembler.add(parse_chunk(payload(event)))
     assert assembler.finished and not assembler.empty
@@ -104,7 +104,7 @@ def test_replayed_completion_is_the_answer(text):
 
 
 def test_tool_calls_grow_by_index():
-    assembler = Assembler("chat")
+    assembler = AnswerAssembler("chat")
     for delta in (
         [{"index": 0, "id": "a", "function": {"name": "f", "arguments": '{"x"'}}],
         [{"index": 1, "id": "b", "function": {"name": "g", "arguments": ""}}],
@@ -120,7 +120,7 @@ def test_tool_calls_grow_by_index():
 
 
 def test_the_version_of_a_stream_of_several_choices_is_the_oldest():
-    assembler = Assembler("completions", expected=2)
+    assembler = AnswerAssembler("completions", expected=2)
     for index, version in ((0, 3), (1, 4), (0, 3), (1, 5)):
         chunk = {"choices": [{"index": index, "text": "a"}], "policy_version": version}
         assembler.add(parse_chunk(json.dumps(chunk).encode()))
@@ -130,6 +130,6 @@ def test_the_version_of_a_stream_of_several_choices_is_the_oldest():
 @pytest.mark.parametrize("tool", ["x", {"index": "0"}, 3])
 def test_a_broken_tool_call_is_a_bad_answer(tool):
     with pytest.raises(BadAnswer):
-        Assembler("chat").add(
+        AnswerAssembler("chat").add(
             parse_chunk(json.dumps({"choices": [{"delta": {"tool_calls": [tool]}}]}).encode())
         )

@@ -33,7 +33,7 @@ def rewards(recording: Recording) -> list[tuple[float, str | None]]:
     return [(reward.value, reward.agent) for reward in found]
 
 
-def marked(reward: Callable[..., Any]) -> Any:
+def inside_scope(reward: Callable[..., Any]) -> Any:
     @agent(name="mine", reward=reward)
     class Mine:
         def run(self, answer: Any) -> Any:
@@ -79,13 +79,13 @@ class Judge:
 async def test_a_reward_function_gets_what_it_names(
     recording: Recording, reward: Callable[..., Any], value: float
 ) -> None:
-    assert marked(reward).run("abc") == "abc"
-    assert await marked(reward).arun("abc") == "abc"
+    assert inside_scope(reward).run("abc") == "abc"
+    assert await inside_scope(reward).arun("abc") == "abc"
     assert rewards(recording) == [(value, "mine")] * 2, "an entry inside the object's own is a part of it"
 
 
 async def test_none_is_a_missing_reward(recording: Recording) -> None:
-    assert await marked(lambda result: None).arun("abc") == "abc"
+    assert await inside_scope(lambda result: None).arun("abc") == "abc"
     assert rewards(recording) == []
 
 
@@ -94,19 +94,19 @@ async def test_coroutines_are_awaited_where_there_is_somebody_to_wait(recording:
         await asyncio.sleep(0)
         return len(result) / 2
 
-    await marked(score).arun("abc")
-    assert await asyncio.to_thread(marked(score).run, "abc") == "abc"
+    await inside_scope(score).arun("abc")
+    assert await asyncio.to_thread(inside_scope(score).run, "abc") == "abc"
     assert rewards(recording) == [(1.5, "mine")] * 2
     with pytest.raises(RewardFailed, match=r"score\(\) of agent 'mine' cannot be asked: it is a coroutine"):
-        marked(score).run("abc")
-    assert len(recording.context.faults) == 1
+        inside_scope(score).run("abc")
+    assert len(recording.context.errors) == 1
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), "much", [1.0], {"a": 1.0}])
 async def test_what_is_no_number_fails_the_attempt(recording: Recording, value: Any) -> None:
     with pytest.raises(BadReward, match=r"<lambda>\(\) of agent 'mine' gave .*give a finite number, or None"):
-        await marked(lambda result: value).arun("abc")
-    assert rewards(recording) == [] and isinstance(recording.context.faults[0], BadReward)
+        await inside_scope(lambda result: value).arun("abc")
+    assert rewards(recording) == [] and isinstance(recording.context.errors[0], BadReward)
 
 
 async def test_a_function_that_raises_says_where(recording: Recording) -> None:
@@ -114,10 +114,10 @@ async def test_a_function_that_raises_says_where(recording: Recording) -> None:
         return float(task["golden"] == result)
 
     with pytest.raises(
-        RewardFailed, match=r"score\(\) of agent 'mine' raised KeyError: 'golden' \(test_score"
+        RewardFailed, match=r"score\(\) of agent 'mine' raised KeyError: 'golden' \(test_reward_function"
     ) as e:
-        await marked(score).arun("abc")
-    assert isinstance(e.value.__cause__, KeyError) and recording.context.faults == [e.value]
+        await inside_scope(score).arun("abc")
+    assert isinstance(e.value.__cause__, KeyError) and recording.context.errors == [e.value]
 
 
 async def test_of_a_stream_the_last_item_counts_when_it_is_read_to_its_end(recording: Recording) -> None:
@@ -149,14 +149,14 @@ def test_work_that_is_still_to_be_done_cannot_be_scored(recording: Recording) ->
             yield
 
     with pytest.raises(RewardFailed, match=r"run\(\) returned a Later, whose work is still to be done"):
-        marked(len).run(Later())
+        inside_scope(len).run(Later())
 
 
 def test_outside_an_attempt_nothing_is_scored() -> None:
     from agentlightning.capture.context import attempt_context
 
     with attempt_context(None):  # type: ignore[arg-type]
-        assert marked(lambda result: 1 / 0).run("abc") == "abc"
+        assert inside_scope(lambda result: 1 / 0).run("abc") == "abc"
 
 
 def test_the_nearest_class_that_gives_a_reward_function(recording: Recording) -> None:
@@ -180,16 +180,16 @@ def test_the_nearest_class_that_gives_a_reward_function(recording: Recording) ->
 
 
 async def test_calls_of_the_reward_function_itself_are_never_trained(recording: Recording) -> None:
-    from agentlightning.capture import who
-    from agentlightning.capture.marks import claim
+    from agentlightning.capture import caller_tags
+    from agentlightning.capture.marks import selects_call
 
     seen: list[Any] = []
 
     async def judge(result: str) -> float:
-        seen.append((who(), claim(who(), "span")))
+        seen.append((caller_tags(), selects_call(caller_tags(), "span")))
         return 1.0
 
-    await marked(judge).arun("abc")
+    await inside_scope(judge).arun("abc")
     assert seen == [({"agent": "reward", "role": "reward"}, False)]
     assert [semconv.REWARD_SPAN_ID in span.attributes for span in recording.spans] == [False]
 
@@ -224,4 +224,4 @@ class Odd:
 @pytest.mark.parametrize("value", [10**400, Odd()], ids=["large", "odd"])
 def test_what_cannot_be_a_number_is_a_bad_reward(recording: Recording, value: Any) -> None:
     with pytest.raises(BadReward, match="give a finite number"):
-        marked(lambda result: value).run("abc")
+        inside_scope(lambda result: value).run("abc")

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from agentlightning.credit.verdicts import verdicts
-from agentlightning.programs.plan import Plan
-from agentlightning.programs.session import Ran, open_session, run_all
+from agentlightning.programs.plan import ProgramOptions
+from agentlightning.programs.session import ProcessResult, open_session, run_all
 from agentlightning.programs.summary import Summary, summarise
 from agentlightning.testing import ScriptedModelServer
 from agentlightning.types import Attempt, Record, Span
@@ -31,7 +31,7 @@ class Outcome:
     """One ``agl run``, over."""
 
     summary: Summary
-    ran: list[Ran]
+    ran: list[ProcessResult]
     records: list[Record]
     attempts: list[Attempt]
     spans: list[Span]
@@ -55,19 +55,24 @@ def written(folder: Path, source: str, name: str = "app.py") -> Path:
 
 
 async def run(
-    folder: Path, source: str, server: ScriptedModelServer, *args: str, flags: Sequence[str] = (), **plan: Any
+    folder: Path,
+    source: str,
+    server: ScriptedModelServer,
+    *args: str,
+    flags: Sequence[str] = (),
+    **options: Any,
 ) -> Outcome:
     """Run a Python program to its end."""
     command = [sys.executable, *flags, str(written(folder, source)), *args]
-    return await run_command(folder, command, server, **plan)
+    return await run_command(folder, command, server, **options)
 
 
 async def run_command(
     folder: Path, command: Sequence[str], server: ScriptedModelServer, **fields: Any
 ) -> Outcome:
     given = {"upstream": server.url, "model": server.model, "output": folder / "runs", **fields}
-    plan = Plan(command=command, **given).check()
-    async with open_session(plan) as session:
+    options = ProgramOptions(command=command, **given).check()
+    async with open_session(options) as session:
         await session.store.add_run(session.run_id, {})
         ran = await run_all(session, lambda one: None)
         summary = await summarise(session, ran, 0.0)

@@ -1,4 +1,4 @@
-"""How programs end: by themselves, a signal, the clock, a fault of ours; and what is kept of them."""
+"""How programs end: by themselves, a signal, the clock, a store_error of ours; and what is kept of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from core.programs.running import CALL, run, run_command
 
-from agentlightning.programs.plan import CannotStart, Plan
+from agentlightning.programs.plan import CannotStart, ProgramOptions
 from agentlightning.programs.session import open_session, run_all
 from agentlightning.programs.summary import summarise
 from agentlightning.testing import Reply, ScriptedModelServer
@@ -108,13 +108,13 @@ async def test_an_engine_that_fails_is_the_reason(tmp_path: Path) -> None:
 async def test_a_store_that_cannot_write_is_named_and_the_exit_status_stands(
     tmp_path: Path, server: ScriptedModelServer
 ) -> None:
-    plan = Plan(
+    options = ProgramOptions(
         command=[sys.executable, "-c", f"{CALL}\nask()"],
         upstream=server.url,
         model="scripted",
         output=tmp_path / "runs",
     ).check()
-    async with open_session(plan) as session:
+    async with open_session(options) as session:
         assert session.folder is not None
 
         def spoil() -> None:
@@ -125,23 +125,23 @@ async def test_a_store_that_cannot_write_is_named_and_the_exit_status_stands(
             )
             other.close()
 
-        ran = await session.run(0, spoil)
+        ran = await session.run_process(0, spoil)
         summary = await summarise(session, [ran], 0.0)
-    assert ran.code == 1 and ran.rollout is None and "disk full" in (ran.fault or "")
+    assert ran.code == 1 and ran.rollout is None and "disk full" in (ran.store_error or "")
     assert summary.exit_codes == [1] and any("disk full" in line for line in summary.warnings)
     assert not [e for e in server.log if e.status != 200]  # the engine answered; the agent did not hear of it
 
 
 async def test_a_run_that_is_cancelled_ends_its_programs(tmp_path: Path, server: ScriptedModelServer) -> None:
-    plan = Plan(
+    options = ProgramOptions(
         command=[sys.executable, "-c", "import signal; signal.pause()"],
         upstream=server.url,
         model="scripted",
         output=tmp_path / "runs",
     ).check()
-    async with open_session(plan) as session:
+    async with open_session(options) as session:
         began = asyncio.Event()
-        work = asyncio.create_task(session.run(0, began.set))
+        work = asyncio.create_task(session.run_process(0, began.set))
         await began.wait()
         (process,) = session.processes.running
         work.cancel()
@@ -159,7 +159,7 @@ def test_a_program_that_cannot_be_started(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "script").write_text("#!/bin/sh\n")
     with pytest.raises(CannotStart) as refused:
-        Plan(command=[program], upstream="http://127.0.0.1:1/v1", model="m").check()
+        ProgramOptions(command=[program], upstream="http://127.0.0.1:1/v1", model="m").check()
     assert refused.value.code == code and program in str(refused.value)
     assert [p.name for p in tmp_path.iterdir()] == ["script"]
 
@@ -192,11 +192,11 @@ async def test_a_task_too_long_for_an_environment_says_so(
 async def test_what_a_shell_started_ends_with_it(tmp_path: Path, server: ScriptedModelServer) -> None:
     child = f"import os, signal; print(os.getpid(), file=open({str(tmp_path / 'pid')!r}, 'w'), flush=True)"
     line = f'{sys.executable} -S -c "{child}; signal.pause()"; true'
-    plan = Plan(
+    options = ProgramOptions(
         command=["sh", "-c", line], upstream=server.url, model="scripted", output=tmp_path / "runs"
     ).check()
-    async with open_session(plan) as session:
-        work = asyncio.create_task(session.run(0))
+    async with open_session(options) as session:
+        work = asyncio.create_task(session.run_process(0))
         while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text().endswith("\n"):
             await asyncio.sleep(0.01)
         work.cancel()
@@ -209,19 +209,19 @@ async def test_what_a_shell_started_ends_with_it(tmp_path: Path, server: Scripte
 async def test_after_a_signal_no_other_process_is_started(
     tmp_path: Path, server: ScriptedModelServer
 ) -> None:
-    plan = Plan(
+    options = ProgramOptions(
         command=[sys.executable, "-S", "-c", "import signal; signal.pause()"],
         tasks=[1, 2, 3],
         upstream=server.url,
         model="scripted",
         output=tmp_path / "runs",
     ).check()
-    async with open_session(plan) as session:
+    async with open_session(options) as session:
         work = asyncio.create_task(run_all(session, lambda one: None))
         while not session.processes.running:
             await asyncio.sleep(0.01)
-        session.processes.heard(signal.SIGTERM)
-        session.processes.send(signal.SIGTERM)
+        session.processes.note_signal(signal.SIGTERM)
+        session.processes.forward_signal(signal.SIGTERM)
         ran = await work
         summary = await summarise(session, ran, 0.0)
     assert [one.code for one in ran] == [-signal.SIGTERM]

@@ -11,15 +11,15 @@ from core.programs.running import run
 from hypothesis import given as for_any, strategies as st
 from msgspec.structs import replace
 
-from agentlightning.child.settings import Settings
+from agentlightning.child.settings import ChildSettings
 from agentlightning.keys import CONTEXT_KEY
 from agentlightning.programs.environment import environment
-from agentlightning.programs.plan import Plan, read_input, read_tags, read_tasks
+from agentlightning.programs.plan import ProgramOptions, read_input, read_tags, read_tasks
 from agentlightning.testing import ScriptedModelServer
 from agentlightning.types import UsageError
 
 ENGINE = {"upstream": "http://127.0.0.1:1/v1", "model": "m"}
-SETTINGS = Settings(
+SETTINGS = ChildSettings(
     rollout_id="ro", attempt_id="at", key="agl-key", gateway="http://127.0.0.1:2/v1", door="127.0.0.1:3"
 )
 
@@ -38,7 +38,7 @@ SETTINGS = Settings(
 )
 def test_what_is_wrong_is_said(wrong: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        Plan(**{"command": [sys.executable], **ENGINE, **wrong}).check()
+        ProgramOptions(**{"command": [sys.executable], **ENGINE, **wrong}).check()
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_what_is_wrong_is_said(wrong: dict[str, Any], said: str) -> None:
     ],
 )
 def test_the_folder_is_named_after_the_program(command: list[str], name: str) -> None:
-    assert Plan(command=command).name == name
+    assert ProgramOptions(command=command).name == name
 
 
 def test_tasks_are_read_line_by_line(tmp_path: Path) -> None:
@@ -73,14 +73,14 @@ def test_inputs_tags_and_placeholders() -> None:
     assert read_tags(["a=b=c", "d="]) == {"a": "b=c", "d": ""}
     with pytest.raises(UsageError, match="key=value"):
         read_tags(["a"])
-    plan = Plan(command=["p", "--q={task}", "{}"])
-    assert plan.arguments({"ä": 1}) == ["p", '--q={"ä": 1}', "{}"] and plan.arguments("t")[1] == "--q=t"
+    options = ProgramOptions(command=["p", "--q={task}", "{}"])
+    assert options.arguments({"ä": 1}) == ["p", '--q={"ä": 1}', "{}"] and options.arguments("t")[1] == "--q=t"
 
 
 @for_any(st.dictionaries(st.text(max_size=5), st.text(max_size=5), max_size=3), st.integers() | st.text())
 def test_settings_survive_the_environment(tags: dict[str, str], task: Any) -> None:
     given = replace(SETTINGS, tags=tags, task=task)
-    assert Settings.read(given.variables(["openai"])) == given
+    assert ChildSettings.read(given.variables(["openai"])) == given
 
 
 def test_secrets_stay_here_and_other_peoples_engines_stay_theirs() -> None:

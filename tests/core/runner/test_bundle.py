@@ -10,7 +10,7 @@ import pytest
 from agentlightning.credit.rewards import resolve
 from agentlightning.keys import CONTEXT_KEY
 from agentlightning.runner import Runner
-from agentlightning.runner.bundle import bundle
+from agentlightning.runner.bundle import attempt_resources
 from agentlightning.store import SQLiteStore, Store
 from agentlightning.types import LLM, PromptTemplate
 
@@ -53,11 +53,11 @@ async def test_an_endpoint_at_the_gateway_of_the_run_follows_it(store: Store) ->
 
     first = await store.add_resources(published(1, "A"))  # type: ignore[arg-type]
     rollout = await store.enqueue_rollout(1)
-    assert await bundle(store, rollout) == published(1, "A")
+    assert await attempt_resources(store, rollout) == published(1, "A")
     await store.update_resources(first.resources_id, published(2, "B"))  # type: ignore[arg-type]
     expected = {**published(1, "A"), "llm": published(2, "A")["llm"]}
-    assert await bundle(store, rollout) == expected
+    assert await attempt_resources(store, rollout) == expected
 
 
 async def test_a_rollout_without_resources_is_given_none(store: Store) -> None:
-    assert await bundle(store, (await store.start_rollout(1)).rollout) == {}
+    assert await attempt_resources(store, (await store.start_rollout(1)).rollout) == {}

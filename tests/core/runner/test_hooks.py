@@ -8,15 +8,15 @@ from typing import Any
 
 from agentlightning import LitAgent, Rollout
 from agentlightning.capture.context import AttemptContext
-from agentlightning.runner.hooks import Hook, Hooked, Moments, with_hooks
+from agentlightning.runner.hooks import Hook, HookCalls, HookedAgent, with_hooks
 
 ROLLOUT = Rollout(rollout_id="ro-1", input="task")
 
 
-def moments(agent: Any) -> tuple[Moments, AttemptContext, Counter[str]]:
+def hook_calls(agent: Any) -> tuple[HookCalls, AttemptContext, Counter[str]]:
     context = AttemptContext(rollout_id="ro-1", attempt_id="at-1", sink=lambda span: None)
     counts: Counter[str] = Counter()
-    return Moments(agent, ROLLOUT, context, counts), context, counts
+    return HookCalls(agent, ROLLOUT, context, counts), context, counts
 
 
 class Own(LitAgent[str]):
@@ -37,7 +37,7 @@ class Own(LitAgent[str]):
 
 async def test_names_of_its_own_are_filled_by_position() -> None:
     agent = Own()
-    told, _, _ = moments(agent)
+    told, _, _ = hook_calls(agent)
     await told.start()
     await told.end(1.0, None)
     rest = ["agent", "error", "result", "rollout", "runner", "spans", "tracer"]
@@ -45,7 +45,7 @@ async def test_names_of_its_own_are_filled_by_position() -> None:
 
 
 async def test_nobody_listens_and_nothing_is_in_the_way() -> None:
-    told, context, _ = moments(LitAgent[str]())
+    told, context, _ = hook_calls(LitAgent[str]())
     assert told.context is context
 
 
@@ -57,13 +57,13 @@ async def test_end_hooks_that_fail_are_counted_each() -> None:
         async def on_rollout_end(self, **known: Any) -> None:
             raise ValueError
 
-    told, _, counts = moments(with_hooks(LitAgent[str](), [Failing(), Failing()]))
+    told, _, counts = hook_calls(with_hooks(LitAgent[str](), [Failing(), Failing()]))
     await told.end(1.0, None)
     assert counts == {"end-hook-failed": 4}
 
 
 def test_hooks_are_sent_without_the_runner() -> None:
-    hooked = Hooked(LitAgent[str](), [Hook()])
+    hooked = HookedAgent(LitAgent[str](), [Hook()])
     hooked.runner = lambda: None
     assert pickle.loads(pickle.dumps(hooked)).runner is None
 

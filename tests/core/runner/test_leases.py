@@ -13,9 +13,9 @@ from core.runner.test_runner import reason, serving
 
 from agentlightning.capture.emitters import emit_reward
 from agentlightning.keys import CONTEXT_KEY, Keys
-from agentlightning.runner import CannotRun, RemoteGate, Runner
-from agentlightning.runner.gates import admit
-from agentlightning.runner.heart import Heart
+from agentlightning.runner import CannotRun, RemoteAttemptKeys, Runner
+from agentlightning.runner.gates import with_attempt_key
+from agentlightning.runner.heart import Heartbeat
 from agentlightning.store import AttemptEnded, SQLiteStore, Store
 from agentlightning.types import LLM, PromptTemplate, RolloutConfig, RolloutStatus
 
@@ -38,8 +38,8 @@ async def test_signs_of_life_are_as_frequent_as_the_shortest_silence_needs() -> 
     lost: list[str] = []
     counts: Counter[str] = Counter()
     store: Any = Ward()
-    heart = Heart(store, "w", 3600.0, lost.append, counts)
-    task = asyncio.create_task(heart.beat())
+    heart = Heartbeat(store, "w", 3600.0, lost.append, counts)
+    task = asyncio.create_task(heart.run())
     await asyncio.sleep(0)
     heart.add("a", None)
     assert heart.interval == 3600.0
@@ -80,8 +80,8 @@ async def test_a_lost_lease_stops_the_agent_and_its_late_writes_are_refused(
         taken = await store.start_attempt(rollout.rollout_id, worker_id="another")
         while runner.running:
             await asyncio.sleep(0.01)
-        assert runner.ended["lease-lost"] == 1 and runner.ended["fenced"] == 1
-        assert runner.ended["killed"] == (isolation == "process")
+        assert runner.counts["lease-lost"] == 1 and runner.counts["fenced"] == 1
+        assert runner.counts["killed"] == (isolation == "process")
         await store.update_attempt(rollout.rollout_id, taken.attempt.attempt_id, "succeeded")  # type: ignore[arg-type]
     with pytest.raises(AttemptEnded):
         await store.update_attempt(rollout.rollout_id, first.attempt_id, "succeeded")  # type: ignore[arg-type]
@@ -138,16 +138,16 @@ def test_keys_go_to_our_gateway_only() -> None:
     at_gate = LLM(endpoint=Book.url, model="m")
     theirs = LLM(endpoint="https://vendor/v1", model="m", api_key="vendor")
     text = PromptTemplate(template="x")
-    found, key, url = admit({"a": ours, "b": theirs, "c": text}, Book(), INFO)
+    found, key, url = with_attempt_key({"a": ours, "b": theirs, "c": text}, Book(), INFO)
     assert (key, url) == ("key", "http://127.0.0.1:7/v1")
     assert found["a"].api_key == "key" and found["b"] is theirs and found["c"] is text  # type: ignore[union-attr]
-    found, key, url = admit({"a": at_gate}, Book(), INFO)
+    found, key, url = with_attempt_key({"a": at_gate}, Book(), INFO)
     assert found["a"].api_key == "key" and url == Book.url  # type: ignore[union-attr]
-    assert admit({"b": theirs}, None, INFO) == ({"b": theirs}, None, None)
+    assert with_attempt_key({"b": theirs}, None, INFO) == ({"b": theirs}, None, None)
     with pytest.raises(CannotRun, match="several gateways"):
-        admit({"a": ours, "c": at_gate}, Book(), INFO)
+        with_attempt_key({"a": ours, "c": at_gate}, Book(), INFO)
     with pytest.raises(CannotRun, match="set AGL_SECRET to the same value"):
-        admit({"a": ours}, None, INFO)
+        with_attempt_key({"a": ours}, None, INFO)
 
 
 async def test_a_remote_gates_key_is_one_of_the_run(store: Store) -> None:
@@ -159,7 +159,7 @@ async def test_a_remote_gates_key_is_one_of_the_run(store: Store) -> None:
 
     llm = LLM(endpoint="http://127.0.0.1:7/v1", model="m", api_key=CONTEXT_KEY)
     await store.add_resources({"llm": llm})
-    rollout = await Runner(agent, store, gate=RemoteGate(Keys(b"x" * 16))).step(1)
+    rollout = await Runner(agent, store, attempt_keys=RemoteAttemptKeys(Keys(b"x" * 16))).step(1)
     attempt = await store.get_latest_attempt(rollout.rollout_id)
     assert attempt is not None and rollout.status == RolloutStatus.SUCCEEDED
     assert [(c.rollout_id, c.attempt_id) for c in seen] == [(rollout.rollout_id, attempt.attempt_id)]

@@ -39,9 +39,9 @@ def gate() -> Iterator[threading.Event]:
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """A watch that looks often."""
-    monkeypatch.setattr(loops, "TICK", 0.01)
-    monkeypatch.setattr(loops, "NAMED", 0.05)
-    monkeypatch.setattr(execution, "GRACE", 0.05)
+    monkeypatch.setattr(loops, "PING_SECONDS", 0.01)
+    monkeypatch.setattr(loops, "WARN_AFTER", 0.05)
+    monkeypatch.setattr(execution, "CANCEL_SECONDS", 0.05)
 
 
 @pytest.mark.usefixtures("hasty")
@@ -62,7 +62,7 @@ async def test_one_that_blocks_for_ever_times_out_and_fifteen_finish(
     assert failed[0].reason is not None and failed[0].reason.startswith("timeout:")
     assert "test_loops.py" in failed[0].reason and "gate.wait()" in failed[0].reason
     assert {r.status for r in after} == {RolloutStatus.SUCCEEDED}
-    assert runner.ended["abandoned"] == 1
+    assert runner.counts["abandoned"] == 1
 
 
 @pytest.mark.usefixtures("hasty")
@@ -77,7 +77,7 @@ async def test_all_of_them_block_longer_than_the_limit_and_each_is_settled(
         done = await finish(store, list(range(4)), config=AGAIN)
     assert {r.status for r in done} == {RolloutStatus.FAILED}
     assert all((r.reason or "").startswith("timeout:") for r in done)
-    assert runner.ended["abandoned"] == 4
+    assert runner.counts["abandoned"] == 4
 
 
 @pytest.mark.usefixtures("hasty")
@@ -95,14 +95,14 @@ async def test_the_line_is_named_once_with_the_mend(
     [said] = [r.getMessage() for r in caplog.records if "blocks its event loop for" in r.getMessage()]
     assert f"{Path(__file__)}:{agent.__code__.co_firstlineno + 1} in agent: `gate.wait()`" in said
     assert "ainvoke" in said and "plain `def`" in said and "isolation: process" in said
-    assert runner.ended["loop-blocked"] == 1
+    assert runner.counts["loop-blocked"] == 1
 
 
 @pytest.mark.usefixtures("hasty")
 async def test_without_a_limit_the_others_get_another_loop_and_the_blocked_one_goes_on(
     store: Store, gate: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loops, "GIVEN_UP", 0.1)
+    monkeypatch.setattr(loops, "ABANDON_AFTER", 0.1)
 
     async def agent(task: int) -> float:
         if task == 0:
@@ -116,14 +116,14 @@ async def test_without_a_limit_the_others_get_another_loop_and_the_blocked_one_g
         gate.set()
         [late] = await store.wait_for_rollouts([blocked.rollout_id], timeout=10)
     assert late.status == RolloutStatus.SUCCEEDED
-    assert runner.ended["succeeded"] == 4
+    assert runner.counts["succeeded"] == 4
 
 
 @pytest.mark.usefixtures("hasty")
 async def test_one_that_had_begun_and_is_not_tried_again_waits_for_the_loop(
     store: Store, gate: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loops, "GIVEN_UP", 0.1)
+    monkeypatch.setattr(loops, "ABANDON_AFTER", 0.1)
     both = asyncio.Event()
     here: list[int] = []
 
@@ -145,7 +145,7 @@ async def test_one_that_had_begun_and_is_not_tried_again_waits_for_the_loop(
         gate.set()
         done = await store.wait_for_rollouts(ids, timeout=10)
     assert {r.status for r in done} == {RolloutStatus.SUCCEEDED}
-    assert runner.ended["succeeded"] == 3
+    assert runner.counts["succeeded"] == 3
 
 
 async def test_rollouts_share_one_loop_and_what_is_bound_to_it(store: Store) -> None:
@@ -244,8 +244,8 @@ def test_the_thread_of_agents_ends_with_the_loop_that_serves() -> None:
 def test_a_blocked_agent_does_not_keep_the_loop_that_serves_from_ending(
     gate: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(execution, "GRACE", 0.05)
-    monkeypatch.setattr(loops, "LAST", 0.05)
+    monkeypatch.setattr(execution, "CANCEL_SECONDS", 0.05)
+    monkeypatch.setattr(loops, "STOP_SECONDS", 0.05)
     begun = threading.Event()
     opened = SQLiteStore(":memory:")
 

@@ -13,7 +13,15 @@ import openai
 import pytest
 import torch
 
-from agentlightning.runner.outcome import Outcome, cancelled, classify, failed, model_fault, overdue, settle
+from agentlightning.runner.outcome import (
+    Outcome,
+    cancelled,
+    classify,
+    model_fault,
+    outcome_of_error,
+    outcome_of_return,
+    timed_out,
+)
 from agentlightning.types import (
     Attempt,
     AttemptedRollout,
@@ -44,7 +52,7 @@ SPAN = Span(rollout_id="r", attempt_id="a", name="x")
     ],
 )
 def test_returned(result: object, status: AttemptStatus, reward: float | None, reason: str | None) -> None:
-    outcome = settle(result)
+    outcome = outcome_of_return(result)
     assert (outcome.status, outcome.reward) == (status, reward)
     assert outcome.reason is None if reason is None else (outcome.reason or "").startswith(reason)
 
@@ -60,20 +68,22 @@ def test_returned(result: object, status: AttemptStatus, reward: float | None, r
     ],
 )
 def test_raised(error: BaseException, reason: str) -> None:
-    outcome = failed(error)
+    outcome = outcome_of_error(error)
     assert (outcome.status, outcome.reason, outcome.reward) == (AttemptStatus.FAILED, reason, None)
 
 
 def test_ended_from_outside() -> None:
-    assert overdue(5.0) == Outcome(AttemptStatus.TIMEOUT, "timeout: the attempt took longer than 5 s")
+    assert timed_out(5.0) == Outcome(AttemptStatus.TIMEOUT, "timeout: the attempt took longer than 5 s")
     assert cancelled() == Outcome(AttemptStatus.FAILED, "cancelled: the attempt was stopped from outside")
 
 
 def test_scalars_of_array_libraries_are_numbers() -> None:
     for value in (np.float32(0.5), np.float64(0.5), np.array(0.5), torch.tensor(0.5)):
-        assert settle(value) == Outcome(AttemptStatus.SUCCEEDED, reward=0.5)
-    assert settle(np.bool_(True)).reward == 1.0 and settle(np.int64(3)).reward == 3.0
-    assert (settle(np.array([0.5])).reason or "").startswith("bad-reward: the agent returned ndarray")
+        assert outcome_of_return(value) == Outcome(AttemptStatus.SUCCEEDED, reward=0.5)
+    assert outcome_of_return(np.bool_(True)).reward == 1.0 and outcome_of_return(np.int64(3)).reward == 3.0
+    assert (outcome_of_return(np.array([0.5])).reason or "").startswith(
+        "bad-reward: the agent returned ndarray"
+    )
 
 
 # ------------------------------------------------------------------------------- whose fault it was
@@ -88,10 +98,12 @@ def refused(status: int, message: str, code: str | None = None) -> openai.APISta
 
 def test_a_prompt_that_the_sdk_says_is_too_long_is_over_length() -> None:
     for error in (refused(400, TOO_LONG), refused(413, "too long", "context_length_exceeded")):
-        assert (failed(error).reason or "").startswith("over-length: APIStatusError: ")
+        assert (outcome_of_error(error).reason or "").startswith("over-length: APIStatusError: ")
         wrapped = ExceptionGroup("two tools failed", [ValueError("x"), RuntimeError("y")])
         wrapped.exceptions[1].__cause__ = error
-        assert (failed(wrapped).reason or "").startswith("over-length: ExceptionGroup: two tools failed")
+        assert (outcome_of_error(wrapped).reason or "").startswith(
+            "over-length: ExceptionGroup: two tools failed"
+        )
 
 
 @pytest.mark.parametrize(
@@ -99,13 +111,13 @@ def test_a_prompt_that_the_sdk_says_is_too_long_is_over_length() -> None:
     [refused(500, TOO_LONG), refused(400, "temperature must be a number"), ValueError(TOO_LONG)],
 )
 def test_what_only_speaks_of_length_is_not(error: Exception) -> None:
-    assert (failed(error).reason or "").startswith("agent-raised: ")
+    assert (outcome_of_error(error).reason or "").startswith("agent-raised: ")
 
 
 def test_causes_that_go_in_a_circle_end() -> None:
     one, two = ValueError("one"), ValueError("two")
     one.__cause__, two.__cause__ = two, one
-    assert failed(one).reason == "agent-raised: ValueError: one"
+    assert outcome_of_error(one).reason == "agent-raised: ValueError: one"
 
 
 def made(sequence: int, error: str | None = None, **fields: Any) -> Call:
@@ -159,23 +171,24 @@ def lease(mode: Mode = "train", *retry_on: str) -> AttemptedRollout:
 
 async def test_the_reason_keeps_what_the_agent_said() -> None:
     store: Any = Reads([made(0, "HTTP 503 busy")])
-    said = await classify(store, lease(), failed(RuntimeError("no answer")), gated=True)
+    said = await classify(store, lease(), outcome_of_error(RuntimeError("no answer")), recorded=True)
     assert said == Outcome(AttemptStatus.FAILED, "model-5xx: RuntimeError: no answer")
-    own = failed(RuntimeError("no answer"))
-    assert await classify(Reads([made(0)]), lease(), own, gated=True) == own  # type: ignore[arg-type]
+    own = outcome_of_error(RuntimeError("no answer"))
+    assert await classify(Reads([made(0)]), lease(), own, recorded=True) == own  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
-    "outcome", [cancelled(), overdue(1.0), settle("text"), failed(refused(400, TOO_LONG))]
+    "outcome",
+    [cancelled(), timed_out(1.0), outcome_of_return("text"), outcome_of_error(refused(400, TOO_LONG))],
 )
 async def test_other_ends_stay_and_cost_no_read(outcome: Outcome) -> None:
     store: Any = Reads([made(0, "HTTP 503 busy")])
-    assert await classify(store, lease("train", "no-call"), outcome, gated=True) == outcome
+    assert await classify(store, lease("train", "no-call"), outcome, recorded=True) == outcome
     assert store.asked == 0
 
 
 @pytest.mark.parametrize(
-    ("calls", "mode", "retry", "gated", "status"),
+    ("calls", "mode", "retry", "recorded", "status"),
     [
         ([], "train", True, True, AttemptStatus.FAILED),
         ([made(0, "HTTP 503 busy")], "train", True, True, AttemptStatus.FAILED),
@@ -186,9 +199,11 @@ async def test_other_ends_stay_and_cost_no_read(outcome: Outcome) -> None:
     ],
 )
 async def test_no_call_fails_an_attempt_only_where_it_is_tried_again(
-    calls: list[Call], mode: Mode, retry: bool, gated: bool, status: AttemptStatus
+    calls: list[Call], mode: Mode, retry: bool, recorded: bool, status: AttemptStatus
 ) -> None:
     store: Any = Reads(calls)
-    outcome = await classify(store, lease(mode, *["no-call"] * retry), settle(1.0), gated=gated)
-    assert outcome.status is status and store.asked == (mode == "train" and retry and gated)
+    outcome = await classify(
+        store, lease(mode, *["no-call"] * retry), outcome_of_return(1.0), recorded=recorded
+    )
+    assert outcome.status is status and store.asked == (mode == "train" and retry and recorded)
     assert status is AttemptStatus.SUCCEEDED or (outcome.reason or "").startswith("no-call: ")

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from core.runner import agents_for_workers as agents
-from core.runner.test_runner import Gate, finish, reason, serving
+from core.runner.test_runner import FakeGateway, finish, reason, serving
 
 from agentlightning.agents import LitAgent, as_agent
 from agentlightning.credit.rewards import resolve
@@ -23,7 +23,7 @@ from agentlightning.credit.verdicts import verdicts
 from agentlightning.gateway import Gateway, Upstream
 from agentlightning.keys import Keys
 from agentlightning.runner import CannotRun, Runner
-from agentlightning.runner.pool import Child, Pool
+from agentlightning.runner.pool import WorkerHandle, WorkerPool
 from agentlightning.store import SQLiteStore, Store
 from agentlightning.testing import ScriptedModelServer
 from agentlightning.types import LLM, RolloutConfig, RolloutStatus, UsageError
@@ -52,7 +52,7 @@ async def test_attempts_run_in_few_warm_processes(store: Store) -> None:
         done = await finish(store, ["pid"] * 6 + [0.25])
     values = [(await rewards(store, r.rollout_id))[0] for r in done]
     assert len(set(values[:6])) <= 2 and float(os.getpid()) not in values
-    assert values[6] == 0.25 and runner.ended == {"succeeded": 7}
+    assert values[6] == 0.25 and runner.counts == {"succeeded": 7}
 
 
 @pytest.mark.parametrize("vice", ["hold the gil", "swallow", "spin"])
@@ -63,14 +63,14 @@ async def test_what_cannot_be_cancelled_is_killed_and_the_run_goes_on(store: Sto
     assert await reason(store, bad) == "timeout: the attempt took longer than 0.8 s"
     assert await rewards(store, bad.rollout_id) == [0.5]  # what had arrived is kept
     assert good.status == RolloutStatus.SUCCEEDED
-    assert runner.ended == {"timeout": 1, "killed": 1, "succeeded": 1}
+    assert runner.counts == {"timeout": 1, "killed": 1, "succeeded": 1}
 
 
 async def test_a_sync_agent_is_killed_too(store: Store) -> None:
     async with serving(agents.sync_hang, store, concurrency=1, isolation="process") as runner:
         await finish(store, ["hang"], config=LIMIT)
         await finish(store, [1])
-    assert runner.ended == {"timeout": 1, "killed": 1, "succeeded": 1}
+    assert runner.counts == {"timeout": 1, "killed": 1, "succeeded": 1}
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ async def test_a_process_that_dies_fails_its_attempt(store: Store, vice: str, wh
         bad, good = await finish(store, [vice, 1])
     assert await reason(store, bad) == why
     assert await rewards(store, bad.rollout_id) == [0.5]
-    assert good.status == RolloutStatus.SUCCEEDED and runner.ended["died"] == 1
+    assert good.status == RolloutStatus.SUCCEEDED and runner.counts["died"] == 1
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ async def test_what_is_raised_ends_the_attempt_only(store: Store, vice: str, why
     async with serving(agents.misbehave, store, concurrency=1, isolation="process") as runner:
         bad, good = await finish(store, [vice, 1])
     assert (await reason(store, bad)).startswith(why)
-    assert good.status == RolloutStatus.SUCCEEDED and not runner.ended["died"]
+    assert good.status == RolloutStatus.SUCCEEDED and not runner.counts["died"]
 
 
 @pytest.mark.parametrize("vice", ["read stdin", "noise", "threads", "fork", "environment"])
@@ -110,7 +110,7 @@ async def test_what_does_no_harm(store: Store, vice: str, monkeypatch: pytest.Mo
         done = await finish(store, [vice, 1])
     for rollout in done:
         assert await rewards(store, rollout.rollout_id) == [1.0]
-    assert runner.ended == {"succeeded": 2}
+    assert runner.counts == {"succeeded": 2}
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="orphans are adopted by the kernel's subreaper")
@@ -144,7 +144,7 @@ async def test_calls_from_a_worker_are_captured_exactly(store: Store) -> None:
         gateway.add_route(Upstream(policy="policy", url=engine.url, model=engine.model))
         await gateway.start()
         resources = await store.add_resources({"llm": LLM(endpoint=gateway.url, model="policy")})
-        async with serving(agents.ask, store, concurrency=1, isolation="process", gate=gateway):
+        async with serving(agents.ask, store, concurrency=1, isolation="process", attempt_keys=gateway):
             [rollout] = await finish(store, ["hi"], resources_id=resources.resources_id)
         await gateway.stop()
     [record] = await store.records([rollout.rollout_id])
@@ -166,18 +166,18 @@ async def alive(pid: int) -> bool:
 
 
 async def test_state_decorators_keys_and_counts_travel(store: Store) -> None:
-    gate = Gate()
+    gate = FakeGateway()
     resources = await store.add_resources({"llm": LLM(endpoint=gate.url, model="policy")})
     for agent, task, value in [
         (agents.Configured(3.0), 2.0, 6.0),
         (agents.decorated, 0.5, 0.5),
         (agents.key_of, 0, float(len("key-of-at-") + 16)),
     ]:
-        async with serving(agent, store, concurrency=1, isolation="process", gate=gate) as runner:
+        async with serving(agent, store, concurrency=1, isolation="process", attempt_keys=gate) as runner:
             [rollout] = await finish(store, [task], resources_id=resources.resources_id)
         [found] = await rewards(store, rollout.rollout_id)
         assert found == value or agent is agents.key_of
-        assert runner.ended["end-hook-failed"] == isinstance(agent, agents.Configured)
+        assert runner.counts["end-hook-failed"] == isinstance(agent, agents.Configured)
     assert len(gate.closed) == 3
 
 
@@ -202,14 +202,14 @@ async def test_whatever_the_store_can_hold_can_be_sent(store: Store) -> None:
     tasks = [{"n": 1 << 80}, {"n": "\ud800"}, {"n": [None, 1.5, "ä", True]}]
     async with serving(agents.echo, store, concurrency=1, isolation="process") as runner:
         done = await finish(store, tasks)
-    assert runner.ended == {"succeeded": 3}
+    assert runner.counts == {"succeeded": 3}
     for rollout in done:
         [told] = [s for s in await store.query_spans(rollout.rollout_id) if "task" in s.attributes]
         assert told.attributes["task"] == rollout.input["n"]
 
 
 async def test_a_worker_that_dies_after_its_work_leaves_nothing_open(store: Store) -> None:
-    pool = Pool(as_agent(agents.misbehave), size=1, adapters=[], counts=Counter())
+    pool = WorkerPool(as_agent(agents.misbehave), size=1, adapters=[], counts=Counter())
     child = await pool.take()
     os.kill(child._process.pid, signal.SIGKILL)
     await child.died
@@ -222,14 +222,14 @@ async def test_a_worker_that_dies_after_its_work_leaves_nothing_open(store: Stor
 async def test_one_that_is_stopped_twice_gives_its_place_back_once(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    killing, close = asyncio.Event(), Child.close
+    killing, close = asyncio.Event(), WorkerHandle.close
 
-    async def slowly(child: Child) -> None:
+    async def slowly(child: WorkerHandle) -> None:
         killing.set()
         await asyncio.sleep(0.05)
         await close(child)
 
-    monkeypatch.setattr(Child, "close", slowly)
+    monkeypatch.setattr(WorkerHandle, "close", slowly)
     async with serving(agents.misbehave, store, concurrency=1, isolation="process") as runner:
         await store.enqueue_rollout("swallow", config=RolloutConfig(max_attempts=1))
         assert runner._pool is not None

@@ -25,7 +25,7 @@ from agentlightning.store import SQLiteStore, Store, StoreClient, server, transp
 from agentlightning.types import LLM, Rollout, RolloutConfig, RolloutStatus, Span, UsageError
 
 
-class Gate:
+class FakeGateway:
     """A gateway that only keeps book."""
 
     url = "http://127.0.0.1:9/v1"
@@ -135,7 +135,7 @@ async def test_bad_ends_have_a_reason_and_no_reward(
 
 
 async def test_agent_gets_its_key_and_the_key_ends_with_the_attempt(store: Store) -> None:
-    gate = Gate()
+    gate = FakeGateway()
     seen: dict[str, str | None] = {}
 
     async def agent(task: int, llm: LLM, judge: LLM) -> float:
@@ -152,7 +152,7 @@ async def test_agent_gets_its_key_and_the_key_ends_with_the_attempt(store: Store
             "judge": LLM(endpoint="http://other/v1", model="m", api_key="vendor"),
         }
     )
-    async with serving(agent, store, gate=gate):
+    async with serving(agent, store, attempt_keys=gate):
         await finish(store, [1, 2], resources_id=resources.resources_id, metadata={"greedy": True}, seed=5)
     assert seen == {i.attempt_id: f"key-of-{i.attempt_id}" for i in gate.opened}
     assert sorted(gate.closed) == sorted(seen)
@@ -285,7 +285,7 @@ async def test_the_limit_holds_for_an_agent_that_swallows_cancellation(
 ) -> None:
     from agentlightning.runner import execution as module
 
-    monkeypatch.setattr(module, "GRACE", 0.02)
+    monkeypatch.setattr(module, "CANCEL_SECONDS", 0.02)
     release = Event()
 
     async def agent(task: int) -> float:
@@ -300,7 +300,7 @@ async def test_the_limit_holds_for_an_agent_that_swallows_cancellation(
         [rollout] = await finish(store, [1])
         release.set()
     assert await reason(store, rollout) == "timeout: the attempt took longer than 0.05 s"
-    assert runner.ended["abandoned"] == 1
+    assert runner.counts["abandoned"] == 1
     [record] = await store.records([rollout.rollout_id])
     assert record.rewards == []
 

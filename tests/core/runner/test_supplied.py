@@ -73,7 +73,7 @@ async def run(store: Store, gateway: Gateway, supply: Any) -> tuple[Rollout, Rec
 
     resources = await store.add_resources({"llm": LLM(endpoint=gateway.url, model="policy")})
     with capturing([]):
-        async with serving(agent, store, gate=gateway):
+        async with serving(agent, store, attempt_keys=gateway):
             once = RolloutConfig(max_attempts=1)
             [rollout] = await finish(store, [1], resources_id=resources.resources_id, config=once)
     [record] = await store.records([rollout.rollout_id])

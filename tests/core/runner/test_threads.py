@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from agentlightning.runner.threads import run_to_end, strays
+from agentlightning.runner.threads import blocking_threads, run_sync
 
 COLOUR = contextvars.ContextVar("colour", default="none")
 
@@ -25,17 +25,17 @@ async def fail() -> None:
 
 
 def test_without_a_loop_it_runs_here() -> None:
-    assert run_to_end(look) == ("none", threading.current_thread().name)
+    assert run_sync(look) == ("none", threading.current_thread().name)
 
 
 async def test_within_a_loop_it_runs_in_a_thread_and_in_this_context() -> None:
     COLOUR.set("green")
-    assert run_to_end(look) == ("green", "agl-run")
+    assert run_sync(look) == ("green", "agl-run")
 
 
 async def test_its_error_is_raised_here() -> None:
     with pytest.raises(LookupError, match="nothing there"):
-        run_to_end(fail)
+        run_sync(fail)
 
 
 def test_ctrl_c_cancels_it_and_waits_for_its_end() -> None:
@@ -49,7 +49,7 @@ def test_ctrl_c_cancels_it_and_waits_for_its_end() -> None:
             ended.append("unwound")
 
     async def cell() -> None:
-        run_to_end(hang)
+        run_sync(hang)
 
     loop = asyncio.new_event_loop()
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a test runner may ignore it
@@ -69,7 +69,7 @@ def test_threads_that_keep_the_process_from_ending_are_named() -> None:
     threading.Thread(target=release.wait, name="harmless", daemon=True).start()
     with ThreadPoolExecutor(1, "pooled") as executor:
         executor.submit(release.wait)
-        assert {"left-behind", "pooled_0"} <= {*strays()} and "harmless" not in strays()
+        assert {"left-behind", "pooled_0"} <= {*blocking_threads()} and "harmless" not in blocking_threads()
         release.set()
     thread.join()
-    assert not {"left-behind", "pooled_0"} & {*strays()}
+    assert not {"left-behind", "pooled_0"} & {*blocking_threads()}

@@ -12,7 +12,7 @@ from core.runner import agents_for_workers as agents
 from core.runner.test_runner import finish, serving
 
 from agentlightning.algorithms.evaluate import NothingRewarded, evaluate
-from agentlightning.runner.tracebacks import LONGEST, told
+from agentlightning.runner.tracebacks import LONGEST, format_traceback
 from agentlightning.store import SQLiteStore, Store
 from agentlightning.types.failure import TRACEBACK
 
@@ -67,7 +67,7 @@ def test_a_long_one_keeps_its_end() -> None:
 
     with pytest.raises(ValueError) as caught:
         deep(3)
-    text = told(caught.value)
+    text = format_traceback(caught.value)
     assert text is not None and "characters left out" in text
     assert text.endswith("x" * LONGEST) and len(text) < LONGEST + 500
 
@@ -79,9 +79,9 @@ def test_an_error_that_cannot_be_read_has_a_traceback_or_none() -> None:
 
     with pytest.raises(Unreadable) as caught:
         raise Unreadable
-    text = told(caught.value)
+    text = format_traceback(caught.value)
     assert text is not None and "Unreadable" in text
-    assert told(Unreadable()) is None  # never raised
+    assert format_traceback(Unreadable()) is None  # never raised
 
 
 async def test_an_evaluation_of_which_nothing_came_shows_the_first(store: Store) -> None:

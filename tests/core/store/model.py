@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from agentlightning.store.base import AttemptEnded, Conflict
-from agentlightning.types.failure import kind_of
+from agentlightning.types.failure import failure_kind
 
 SILENCE = 30.0
 FINAL = ("succeeded", "failed", "cancelled")
@@ -45,7 +45,7 @@ class Rollout:
     def end(self, status: str, reason: str | None) -> None:
         """The latest attempt ends."""
         self.attempts[-1] = status
-        kind = (kind_of(reason) or "failed") if status == "failed" else status
+        kind = (failure_kind(reason) or "failed") if status == "failed" else status
         if status == "succeeded":
             self.status = "succeeded"
         else:

@@ -91,7 +91,7 @@ async def test_a_change_whose_answer_was_lost_is_not_done_again_by_the_next_owne
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batched: bool
 ) -> None:
     owner, client = await pair(tmp_path / "s.sqlite")
-    once = transport.Transport._once
+    once = transport.Transport._send_once
 
     async def lost(self: Any, request: Any) -> Any:
         await once(self, request)
@@ -99,7 +99,7 @@ async def test_a_change_whose_answer_was_lost_is_not_done_again_by_the_next_owne
         await owner.close()
         raise ConnectionResetError("the answer is lost")
 
-    monkeypatch.setattr(transport.Transport, "_once", lost)
+    monkeypatch.setattr(transport.Transport, "_send_once", lost)
     if batched:
         (made,) = await client.batch([("enqueue_rollout", {"input": "once"})])
     else:

@@ -8,7 +8,7 @@ import pytest
 from contract.store import Clock, call, span
 
 from agentlightning.store.base import AttemptEnded
-from agentlightning.store.memory import Live, Memory
+from agentlightning.store.memory import CachedAttempt, StoreCache
 from agentlightning.store.sqlite import SQLiteStore
 from agentlightning.types import AttemptStatus, RolloutConfig
 
@@ -79,8 +79,8 @@ async def test_an_attempt_that_came_back_to_life_expires_again(sqlite: SQLiteSto
 
 
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agentlightning.store.memory._MOST", 3)
-    memory = Memory()
+    monkeypatch.setattr("agentlightning.store.memory._MAX_ATTEMPTS", 3)
+    cache = StoreCache()
     for i in range(10):
-        memory.keep(f"ro-{i}", Live("at", 1, 1, 0, False))
-    assert len(memory.live) <= 3 and "ro-9" in memory.live
+        cache.put(f"ro-{i}", CachedAttempt("at", 1, 1, 0, False))
+    assert len(cache.attempts) <= 3 and "ro-9" in cache.attempts

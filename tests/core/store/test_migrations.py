@@ -12,7 +12,7 @@ from agentlightning.store import schema
 from agentlightning.store.base import StoreError
 from agentlightning.store.migrations import MIGRATIONS
 from agentlightning.store.sqlite import SQLiteStore
-from agentlightning.types import AttemptStatus, RolloutConfig, RolloutStatus, Seal, StepReport
+from agentlightning.types import AttemptStatus, RolloutConfig, RolloutFingerprint, RolloutStatus, StepReport
 
 VERSION_1 = Path(__file__).with_name("version1.sql")
 
@@ -80,7 +80,7 @@ async def test_a_migrated_file_does_all_that_a_fresh_one_does(old: Path) -> None
     await store.update_attempt("ro-0", lease.attempt.attempt_id, AttemptStatus.FAILED)
     assert (await store.get_rollout_by_id("ro-0")).status is RolloutStatus.REQUEUING
     report = StepReport(run_id="run", step=0, policy="p", policy_version=1)
-    await store.add_step(report, [Seal(run_id="run", step=0, policy="p", rollout_id="ro-0")])
+    await store.add_step(report, [RolloutFingerprint(run_id="run", step=0, policy="p", rollout_id="ro-0")])
     assert await store.query_steps("run") == [report] and len(await store.query_seals("run")) == 1
     await store.close()
 

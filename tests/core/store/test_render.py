@@ -9,7 +9,7 @@ import pytest
 
 from agentlightning import semconv
 from agentlightning.store.codec import unpack_floats, unpack_ids
-from agentlightning.store.render import CallSpan, as_call_span, attributes, render
+from agentlightning.store.render import CallSpan, as_call_span, attributes, merge_calls
 from agentlightning.types import Call, Span
 
 
@@ -36,7 +36,7 @@ def test_choices_and_retries_get_spans_of_their_own() -> None:
         (call(call_id="second", span_id="s", retry=1, choice=1), 3),
         (call(call_id="alone"), 4),
     ]
-    out = render([wire("s"), wire("other", 5)], calls)
+    out = merge_calls([wire("s"), wire("other", 5)], calls)
     assert [s.sequence_id for s in out] == [1, 2, 3, 4, 5]
     ids = [s.span_id for s in out]
     assert ids[1] == "s" and ids[4] == "other" and len(set(ids)) == 5
@@ -46,7 +46,7 @@ def test_choices_and_retries_get_spans_of_their_own() -> None:
 
 def test_attempts_stay_apart_and_in_order() -> None:
     later = Span(rollout_id="r", attempt_id="b", name="n", sequence_id=1)
-    out = render([wire("s", 2, attributes={}), later], [(call(attempt_id="b", span_id="s"), 2)])
+    out = merge_calls([wire("s", 2, attributes={}), later], [(call(attempt_id="b", span_id="s"), 2)])
     assert [(s.attempt_id, s.sequence_id) for s in out] == [("a", 2), ("b", 1), ("b", 2)]
 
 
@@ -73,13 +73,13 @@ def test_completions_and_failures_are_shown() -> None:
     found = attributes(given)
     assert (found[semconv.OPERATION_NAME], found["gen_ai.prompt.0.content"]) == ("text_completion", "Once")
     assert found["gen_ai.completion.0.content"] == " upon" and found["gen_ai.request.top_p"] == 0.5
-    (failed,) = render([], [(call(status="error", error="boom"), 1)])
+    (failed,) = merge_calls([], [(call(status="error", error="boom"), 1)])
     assert (failed.status, failed.status_message) == ("error", "boom")
     assert not any(k.startswith(("gen_ai.completion", "agl.prompt_token")) for k in failed.attributes)
 
 
 def test_packed_arrays_print_as_their_length() -> None:
-    (shown,) = render([], [(call(prompt_ids=[7] * 300, response_ids=[1, 2], logprobs=[-0.5, -1.0]), 1)])
+    (shown,) = merge_calls([], [(call(prompt_ids=[7] * 300, response_ids=[1, 2], logprobs=[-0.5, -1.0]), 1)])
     text = repr(shown)
     assert "<300 values>" in text and len(text) < 900
     packed = shown.attributes

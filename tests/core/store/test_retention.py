@@ -39,28 +39,28 @@ async def test_others_write_between_two_transactions(filled: SQLiteStore) -> Non
         await filled.enqueue_rollout(written, run_id="new")
         written += 1
     assert (await deleting)["rollouts"] == MANY
-    assert written > MANY / retention._PIECE
-    assert filled.writer.commits - commits > MANY / retention._PIECE
+    assert written > MANY / retention._ROLLOUTS_PER_TRANSACTION
+    assert filled.writer.commits - commits > MANY / retention._ROLLOUTS_PER_TRANSACTION
     assert len(await filled.query_rollouts(run_id="new")) == written
 
 
 async def test_a_deletion_that_was_interrupted_goes_on(
     filled: SQLiteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    piece, left = filled._piece, iter(range(3))
+    piece, left = filled._delete_piece, iter(range(3))
 
     def failing(run_id: str) -> dict[str, int]:
         if next(left, None) is None:
             raise StoreError("power cut")
         return piece(run_id)
 
-    monkeypatch.setattr(filled, "_piece", failing)
+    monkeypatch.setattr(filled, "_delete_piece", failing)
     with pytest.raises(StoreError, match="power cut"):
         await filled.delete_run("old")
-    assert len(await filled.query_rollouts(run_id="old")) == MANY - 3 * retention._PIECE
-    monkeypatch.setattr(filled, "_piece", piece)
+    assert len(await filled.query_rollouts(run_id="old")) == MANY - 3 * retention._ROLLOUTS_PER_TRANSACTION
+    monkeypatch.setattr(filled, "_delete_piece", piece)
     gone = await filled.delete_run("old")
-    assert gone["rollouts"] == MANY - 3 * retention._PIECE and gone["resources"] == 1
+    assert gone["rollouts"] == MANY - 3 * retention._ROLLOUTS_PER_TRANSACTION and gone["resources"] == 1
     assert filled.db.connection.execute("SELECT key FROM meta").fetchall() == [("schema_version",)]
 
 
@@ -122,7 +122,7 @@ async def test_pruning_goes_on_after_an_error(
     clock.now += 100
     with caplog.at_level(logging.ERROR):
         keeping = asyncio.create_task(
-            keep_pruned(filled, older_than=10.0, keep_runs=None, told=told.put_nowait, every=0.0)
+            keep_pruned(filled, older_than=10.0, keep_runs=None, report=told.put_nowait, every=0.0)
         )
         assert (await told.get())["rollouts"] == MANY
     assert "disk full" in caplog.text

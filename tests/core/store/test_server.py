@@ -21,19 +21,19 @@ from contract.store import call, reward, span
 
 from agentlightning.store import AttemptEnded, SQLiteStore, Store, StoreClient, StoreError, open_store
 from agentlightning.store.routes import BY_NAME, TABLE
-from agentlightning.store.server import Served, create_app, start
+from agentlightning.store.server import ServedStore, create_app, start
 from agentlightning.types import AttemptStatus
 
 
 @pytest.fixture
-async def served(sqlite: SQLiteStore) -> AsyncIterator[Served]:
+async def served(sqlite: SQLiteStore) -> AsyncIterator[ServedStore]:
     found = await start(sqlite, port=0)
     yield found
     await found.close()
 
 
 @pytest.fixture
-async def http(served: Served) -> AsyncIterator[aiohttp.ClientSession]:
+async def http(served: ServedStore) -> AsyncIterator[aiohttp.ClientSession]:
     async with aiohttp.ClientSession(served.url) as session:
         yield session
 
@@ -136,7 +136,7 @@ async def test_timers_go_on_after_a_wait_that_is_no_number(
 
 
 async def test_a_bug_of_ours_is_a_500_without_its_text(
-    served: Served,
+    served: ServedStore,
     http: aiohttp.ClientSession,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -144,7 +144,7 @@ async def test_a_bug_of_ours_is_a_500_without_its_text(
     def broken() -> None:
         raise KeyError("a secret")
 
-    monkeypatch.setattr(served.store.db, "bytes", broken)
+    monkeypatch.setattr(served.store.db, "size_bytes", broken)
     status, error = await answer(http.get("/v1/agl/statistics"))
     assert status == 500 and "secret" not in error["message"] and "secret" in caplog.text
 
@@ -179,20 +179,20 @@ async def test_the_network_is_refused_without_a_token(sqlite: SQLiteStore) -> No
             await start(sqlite, host=host)
 
 
-async def test_a_taken_port_is_named(served: Served, tmp_path: Path) -> None:
+async def test_a_taken_port_is_named(served: ServedStore, tmp_path: Path) -> None:
     port = int(served.url.rsplit(":", 1)[1])
     with pytest.raises(StoreError, match=f"127.0.0.1:{port}"):
         await start(tmp_path / "other.sqlite", port=port)
     await SQLiteStore(tmp_path / "other.sqlite").close()  # its lock was let go
 
 
-async def test_the_second_opener_is_told_the_address(served: Served) -> None:
+async def test_the_second_opener_is_told_the_address(served: ServedStore) -> None:
     assert served.store.db.path is not None
     with pytest.raises(StoreError, match=served.url):
         SQLiteStore(served.store.db.path)
 
 
-async def test_a_batch_is_done_in_order_in_one_commit(served: Served) -> None:
+async def test_a_batch_is_done_in_order_in_one_commit(served: ServedStore) -> None:
     client = StoreClient(served.url)
     await client.statistics()
     before = served.store.writer.commits

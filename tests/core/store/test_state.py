@@ -21,7 +21,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from agentlightning.store.base import AttemptEnded, Conflict, Store
 from agentlightning.store.client import StoreClient
-from agentlightning.store.server import Served, start
+from agentlightning.store.server import ServedStore, start
 from agentlightning.store.sqlite import SQLiteStore
 from agentlightning.types import AttemptedRollout, AttemptStatus, Call, RolloutConfig, RolloutStatus, Span
 
@@ -44,7 +44,7 @@ class Side:
     async def open(self) -> None:
         self.owner = SQLiteStore(self.path, clock=self.clock)
         self.store: Store = self.owner
-        self.served: Served | None = None
+        self.served: ServedStore | None = None
         if self.over_http:
             self.served = await start(self.owner, port=0)
             self.store = StoreClient(self.served.url)

@@ -25,7 +25,7 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.trace import Link, SpanKind, Status, StatusCode
+from opentelemetry.trace import AuditLink, SpanKind, Status, StatusCode
 
 from agentlightning import semconv
 from agentlightning.capture.context import AttemptContext
@@ -34,7 +34,7 @@ from agentlightning.credit.rewards import resolve
 from agentlightning.keys import Keys
 from agentlightning.store import SQLiteStore, traces
 from agentlightning.store.base import StoreError
-from agentlightning.store.server import Served, start
+from agentlightning.store.server import ServedStore, start
 from agentlightning.types import AttemptedRollout, AttemptStatus, Span
 
 PROTOBUF, JSON = "application/x-protobuf", "application/json"
@@ -42,14 +42,14 @@ SECRET = "0123456789abcdef0123456789abcdef"
 
 
 @pytest.fixture
-async def served(sqlite: SQLiteStore) -> AsyncIterator[Served]:
+async def served(sqlite: SQLiteStore) -> AsyncIterator[ServedStore]:
     found = await start(sqlite, port=0)
     yield found
     await found.close()
 
 
 @pytest.fixture
-async def http(served: Served) -> AsyncIterator[aiohttp.ClientSession]:
+async def http(served: ServedStore) -> AsyncIterator[aiohttp.ClientSession]:
     async with aiohttp.ClientSession(served.url) as session:
         yield session
 
@@ -66,7 +66,7 @@ def make(resource: dict[str, Any], attributes: dict[str, Any], n: int = 1) -> li
     tracer = provider.get_tracer("test")
     with tracer.start_as_current_span("parent", attributes=attributes) as parent:
         for i in range(n):
-            link = Link(parent.get_span_context(), {"why": "test"})
+            link = AuditLink(parent.get_span_context(), {"why": "test"})
             with tracer.start_as_current_span(
                 "tool",
                 kind=SpanKind.CLIENT,
@@ -85,14 +85,14 @@ def make(resource: dict[str, Any], attributes: dict[str, Any], n: int = 1) -> li
     return list(memory.get_finished_spans())
 
 
-def exporter(served: Served, **options: Any) -> OTLPSpanExporter:
+def exporter(served: ServedStore, **options: Any) -> OTLPSpanExporter:
     return OTLPSpanExporter(endpoint=f"{served.url}/v1/traces", timeout=30, **options)
 
 
 @pytest.mark.parametrize("compression", list(Compression))
 @pytest.mark.parametrize("where", ["resource", "span"])
 async def test_a_stock_exporter_says_what_capture_says(
-    served: Served, compression: Compression, where: str
+    served: ServedStore, compression: Compression, where: str
 ) -> None:
     lease = await served.store.start_rollout(1)
     own = owner(lease)
@@ -300,14 +300,14 @@ async def test_a_damaged_span_of_protobuf_is_lost_alone(
 async def test_what_is_too_large_after_decompression_is_refused(
     http: aiohttp.ClientSession, sqlite: SQLiteStore, monkeypatch: pytest.MonkeyPatch, encoding: str
 ) -> None:
-    monkeypatch.setattr(traces, "LIMIT", 1 << 20)
+    monkeypatch.setattr(traces, "BODY_LIMIT", 1 << 20)
     bomb = b" " * (8 << 20)
     packed = {"identity": bomb, "gzip": gzip.compress(bomb), "deflate": zlib.compress(bomb)}[encoding]
     status, answer = await post(http, packed, JSON, Content_Encoding=encoding)
     assert (status, answer["code"]) == (413, 8) and "1 MiB" in answer["message"]
 
 
-async def test_many_exporters_at_once_store_each_span_once(served: Served) -> None:
+async def test_many_exporters_at_once_store_each_span_once(served: ServedStore) -> None:
     lease = await served.store.start_rollout(1)
     batches = [make(owner(lease), {}, n=30) for _ in range(4)]
     exporters = [exporter(served, compression=Compression.Gzip) for _ in range(8)]
@@ -329,7 +329,7 @@ async def test_a_large_batch_goes_in_pieces(http: aiohttp.ClientSession, sqlite:
 
 
 async def test_an_exporter_waits_for_a_store_that_cannot_write(
-    served: Served, monkeypatch: pytest.MonkeyPatch
+    served: ServedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lease = await served.store.start_rollout(1)
     batch, failures = served.store.batch, [StoreError("the disk is full")]

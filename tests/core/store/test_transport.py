@@ -103,7 +103,7 @@ async def test_a_change_is_not_sent_again_when_the_store_may_have_forgotten_it(
         request.transport.abort()
         return web.Response()
 
-    monkeypatch.setattr(transport, "_SAFE", 0.2)
+    monkeypatch.setattr(transport, "_RESEND_SECONDS", 0.2)
     async with serving(lose) as url:
         client = StoreClient(url, patience=3600.0)
         with pytest.raises(StoreError, match=r"POST /v1/agl/rollouts was lost.*not known"):

@@ -66,16 +66,16 @@ async def test_a_limit_that_is_set_later_holds(tmp_path: Path) -> None:
 async def test_a_look_that_fails_is_logged_and_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("agentlightning.store.watchdog._AGAIN", 0.0)
+    monkeypatch.setattr("agentlightning.store.watchdog._RETRY_SECONDS", 0.0)
     store = SQLiteStore(tmp_path / "s.sqlite")
-    work, tries = store._expire, iter([StoreError("disk full"), None])
+    work, tries = store._end_overdue, iter([StoreError("disk full"), None])
 
     def failing(now: float) -> int:
         if error := next(tries, None):
             raise error
         return work(now)
 
-    monkeypatch.setattr(store, "_expire", failing)
+    monkeypatch.setattr(store, "_end_overdue", failing)
     lease = await store.start_rollout(1, config=RolloutConfig(unresponsive_seconds=0.05, max_attempts=1))
     (done,) = await store.wait_for_rollouts([lease.rollout.rollout_id], timeout=30.0)
     assert done.status is RolloutStatus.FAILED and "disk full" in caplog.text
@@ -89,6 +89,6 @@ async def test_closing_lets_everybody_who_waits_return(tmp_path: Path) -> None:
     idle = asyncio.create_task(store.dequeue_rollout(run_id="b", wait=60.0))
     for _ in range(5):
         await store.statistics()
-    store.signals.release()
+    store.waiters.wake_all()
     assert await waiting == [] and await idle is None
     await store.close()

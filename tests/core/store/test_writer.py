@@ -164,7 +164,7 @@ def test_a_caller_elsewhere_is_told_when_the_owning_loop_ends(tmp_path: Path) ->
 
     async def ask() -> None:
         waiting = asyncio.create_task(store.dequeue_rollout("w", run_id="none", wait=60.0))
-        while not store.signals._listeners:
+        while not store.waiters._workers:
             await asyncio.sleep(0.01)
         end.set()
         with pytest.raises(StoreError, match="has ended before it answered"):
@@ -183,7 +183,7 @@ def test_a_caller_elsewhere_is_told_when_the_owning_loop_ends(tmp_path: Path) ->
 async def test_another_thread_may_close(sqlite: SQLiteStore) -> None:
     asyncio.get_running_loop().set_debug(True)  # so that it watches who wakes its waiters
     waiting = asyncio.create_task(sqlite.dequeue_rollout("w", wait=60.0))
-    while not sqlite.signals._listeners:
+    while not sqlite.waiters._workers:
         await asyncio.sleep(0)
     await asyncio.to_thread(asyncio.run, sqlite.close())
     with pytest.raises(StoreError, match="closed"):

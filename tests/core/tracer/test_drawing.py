@@ -8,21 +8,27 @@ from xml.etree import ElementTree
 import pytest
 
 from agentlightning import UsageError, tracer
-from agentlightning.audit.tree import Node
+from agentlightning.audit.tree import SpanNode
 from agentlightning.tracer import recording
 from agentlightning.tracer.drawing import svg
 
 
 def test_every_node_has_a_box_and_every_child_an_edge() -> None:
-    tree = [Node(kind="agent", name="a", children=[Node(kind="tool", name="b"), Node(kind="span", name="c")])]
-    root = ElementTree.fromstring(svg("title", [*tree, Node(kind="span", name="d")]))
+    tree = [
+        SpanNode(
+            kind="agent",
+            name="a",
+            children=[SpanNode(kind="tool", name="b"), SpanNode(kind="span", name="c")],
+        )
+    ]
+    root = ElementTree.fromstring(svg("title", [*tree, SpanNode(kind="span", name="d")]))
     tags = [e.tag.rpartition("}")[2] for e in root.iter()]
     assert tags.count("path") == 2 and tags.count("rect") == 1 + 4
 
 
 def test_what_spans_say_is_never_markup() -> None:
     bad = '<script>\x00\ud800 & "quoted" ]]>'
-    root = ElementTree.fromstring(svg(bad, [Node(kind="span", name=bad, error=bad)]))
+    root = ElementTree.fromstring(svg(bad, [SpanNode(kind="span", name=bad, error=bad)]))
     assert not [e for e in root.iter() if e.tag.endswith("script")]
 
 

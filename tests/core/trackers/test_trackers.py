@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from agentlightning.trackers import Relay
+from agentlightning.trackers import TrackerHooks
 from agentlightning.trackers.console import ConsoleTracker
 from agentlightning.trackers.files import FilesTracker
 from agentlightning.trackers.plot import PlotTracker
@@ -25,7 +25,7 @@ SUMMARY = {
 }
 
 
-def tell(relay: Relay) -> None:
+def tell(relay: TrackerHooks) -> None:
     relay.agl_run_started(RUN)
     relay.agl_evaluated(Evaluation(name="before", n=4, reward=0.25, ci=(0.1, 0.5)))
     for step in range(3):
@@ -42,7 +42,7 @@ def test_the_terminal_shows_progress_comparison_and_what_was_counted(tmp_path: P
     tracker = ConsoleTracker(
         tmp_path, Console(file=out, force_terminal=terminal, width=100, color_system=None)
     )
-    tell(Relay([tracker]))
+    tell(TrackerHooks([tracker]))
     text = out.getvalue()
     for part in ("A tiny policy, made from nothing.", "3/3", "before, greedy", "0.100 – 0.500", "× 3.00"):
         assert part in text
@@ -54,7 +54,7 @@ def test_tokens_that_nothing_pulled_at_are_not_called_trained(tmp_path: Path) ->
     out = io.StringIO()
     tracker = ConsoleTracker(tmp_path, Console(file=out, width=100, color_system=None))
     totals = {**SUMMARY["totals"], "tokens_trained": 0.0, "tokens_zero_advantage": 30.0}
-    Relay([tracker]).agl_run_finished({"totals": totals})
+    TrackerHooks([tracker]).agl_run_finished({"totals": totals})
     assert "0 tokens trained (30 others had advantage 0)" in out.getvalue()
 
 
@@ -95,7 +95,7 @@ def test_what_others_named_is_never_markup(tmp_path: Path) -> None:
 def test_a_run_that_breaks_off_gives_the_terminal_back(tmp_path: Path) -> None:
     out = io.StringIO()
     tracker = ConsoleTracker(tmp_path, Console(file=out, force_terminal=True, width=100))
-    relay = Relay([tracker])
+    relay = TrackerHooks([tracker])
     relay.agl_run_started(RUN)
     relay.agl_policy_updated(StepReport(run_id="run-1", step=0, policy="p", policy_version=1))
     assert out.getvalue().count("\x1b[?25l") == 1
@@ -104,7 +104,7 @@ def test_a_run_that_breaks_off_gives_the_terminal_back(tmp_path: Path) -> None:
 
 
 def test_files_hold_every_step_and_valid_json(tmp_path: Path) -> None:
-    tell(Relay([FilesTracker(tmp_path)]))
+    tell(TrackerHooks([FilesTracker(tmp_path)]))
     steps = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [s["step"] for s in steps] == [0, 1, 2]
     names = [json.loads(line)["name"] for line in (tmp_path / "evaluations.jsonl").read_text().splitlines()]
@@ -114,7 +114,7 @@ def test_files_hold_every_step_and_valid_json(tmp_path: Path) -> None:
 
 
 def test_the_plot_is_a_picture(tmp_path: Path) -> None:
-    tell(Relay([PlotTracker(tmp_path)]))
+    tell(TrackerHooks([PlotTracker(tmp_path)]))
     assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -122,7 +122,7 @@ def test_without_matplotlib_the_plot_says_how_to_get_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    tell(Relay([PlotTracker(tmp_path)]))
+    tell(TrackerHooks([PlotTracker(tmp_path)]))
     assert "pip install matplotlib" in caplog.text and not (tmp_path / "curve.png").exists()
 
 
@@ -133,7 +133,7 @@ def test_a_broken_tracker_is_counted_and_the_others_hear(
         def __getattr__(self, name: str) -> Any:
             raise OSError("the service is gone")
 
-    relay = Relay([Broken(), FilesTracker(tmp_path)])
+    relay = TrackerHooks([Broken(), FilesTracker(tmp_path)])
     with caplog.at_level(logging.ERROR):
         tell(relay)
     assert relay.errors == {"Broken": 7} and caplog.text.count("the run goes on") == 3

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from agentlightning.types.failure import (
-    DEFAULT,
-    KINDS,
-    Action,
-    kind_of,
-    kind_of_end,
-    read_table,
+    DEFAULT_FAILURE_TABLE,
+    FAILURE_KINDS,
+    FailureAction,
+    failure_kind,
+    failure_kind_of_end,
+    read_failure_table,
     rollout_config,
 )
 
@@ -21,18 +21,18 @@ from agentlightning.types.failure import (
 @pytest.mark.parametrize(
     ("given", "action"),
     [
-        (None, Action()),
-        ("leave-out", Action()),
-        ("retry", Action(retry=True)),
-        (-1, Action(reward=-1.0)),
-        (0.5, Action(reward=0.5)),
-        ({"retry": True, "reward": 0.0}, Action(retry=True, reward=0.0)),
-        ({"retry": True}, Action(retry=True)),
-        ({}, Action()),
+        (None, FailureAction()),
+        ("leave-out", FailureAction()),
+        ("retry", FailureAction(retry=True)),
+        (-1, FailureAction(reward=-1.0)),
+        (0.5, FailureAction(reward=0.5)),
+        ({"retry": True, "reward": 0.0}, FailureAction(retry=True, reward=0.0)),
+        ({"retry": True}, FailureAction(retry=True)),
+        ({}, FailureAction()),
     ],
 )
-def test_an_action_as_a_person_writes_it(given: Any, action: Action) -> None:
-    assert read_table({"timeout": given}) == {**DEFAULT, "timeout": action}
+def test_an_action_as_a_person_writes_it(given: Any, action: FailureAction) -> None:
+    assert read_failure_table({"timeout": given}) == {**DEFAULT_FAILURE_TABLE, "timeout": action}
 
 
 @pytest.mark.parametrize(
@@ -52,19 +52,19 @@ def test_an_action_as_a_person_writes_it(given: Any, action: Action) -> None:
 )
 def test_bad_tables_are_named(table: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        read_table(table)
+        read_failure_table(table)
 
 
 def test_by_default_nothing_becomes_a_number_and_what_is_nobodys_fault_is_tried_again() -> None:
-    assert read_table(None) == dict(DEFAULT)
-    assert all(action == Action(retry=True) for action in DEFAULT.values())
-    config = rollout_config(read_table(None), timeout=5.0)
+    assert read_failure_table(None) == dict(DEFAULT_FAILURE_TABLE)
+    assert all(action == FailureAction(retry=True) for action in DEFAULT_FAILURE_TABLE.values())
+    config = rollout_config(read_failure_table(None), timeout=5.0)
     assert (config.timeout_seconds, config.max_attempts) == (5.0, 3)
     assert config.retry_on == ["bad-record", "cancelled", "model-5xx", "unresponsive"]
 
 
 def test_without_a_kind_to_try_again_there_is_one_attempt() -> None:
-    config = rollout_config(read_table(dict.fromkeys(DEFAULT)), attempts=5)
+    config = rollout_config(read_failure_table(dict.fromkeys(DEFAULT_FAILURE_TABLE)), attempts=5)
     assert (config.max_attempts, config.retry_on) == (1, [])
 
 
@@ -73,7 +73,7 @@ def test_without_a_kind_to_try_again_there_is_one_attempt() -> None:
     [(None, None), ("", None), ("timeout", "timeout"), ("timeout: 5 s", "timeout"), ("timeouts: 5 s", None)],
 )
 def test_a_reason_names_its_kind_by_its_first_word(reason: str | None, kind: str | None) -> None:
-    assert kind_of(reason) == kind
+    assert failure_kind(reason) == kind
 
 
 @pytest.mark.parametrize(
@@ -88,5 +88,5 @@ def test_a_reason_names_its_kind_by_its_first_word(reason: str | None, kind: str
     ],
 )
 def test_every_end_has_one_kind(status: str, reason: str | None, kind: str) -> None:
-    assert kind_of_end(status, reason) == kind
-    assert kind in KINDS
+    assert failure_kind_of_end(status, reason) == kind
+    assert kind in FAILURE_KINDS

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from agentlightning.types.select import BadSelect, caller, named, policy_for, selector
+from agentlightning.types.select import BadSelect, caller_name, policy_for, selector, with_role
 
 WOLF = {"agent": "wolf_3", "role": "wolf", "node": "night"}
 
@@ -82,7 +82,7 @@ def test_the_first_policy_that_matches() -> None:
     policies = {"wolf_3": "alpha", "re:wolf.*": "wolves", "unknown": "rest"}
     assert policy_for(policies, WOLF) == "alpha"
     assert policy_for(policies, {"agent": "x", "role": "wolf"}) == "wolves"
-    assert policy_for(policies, named({})) == "rest"
+    assert policy_for(policies, with_role({})) == "rest"
     assert policy_for(policies, {"agent": "seer"}) is None and policy_for({}, WOLF) is None
 
 
@@ -101,12 +101,12 @@ def test_the_first_policy_that_matches() -> None:
 )
 def test_whom_nobody_named_has_the_role_unknown(tags: dict[str, str], role: str | None) -> None:
     before = dict(tags)
-    assert named(tags).get("role") == role
-    assert named(named(tags)) == named(tags) and tags == before
+    assert with_role(tags).get("role") == role
+    assert with_role(with_role(tags)) == with_role(tags) and tags == before
 
 
 def test_how_a_caller_is_called() -> None:
-    assert [caller(t) for t in ({}, {"role": "r"}, {"node": "n", "role": "r"}, WOLF)] == [
+    assert [caller_name(t) for t in ({}, {"role": "r"}, {"node": "n", "role": "r"}, WOLF)] == [
         "unknown",
         "r",
         "n",

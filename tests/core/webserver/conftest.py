@@ -13,7 +13,7 @@ from aiohttp import web
 from agentlightning.gateway import AttemptInfo, Gateway, Upstream
 from agentlightning.keys import Keys
 from agentlightning.store import SQLiteStore
-from agentlightning.store.server import Served, start
+from agentlightning.store.server import ServedStore, start
 
 SECRET = b"0123456789abcdef0123456789abcdef"
 
@@ -22,7 +22,7 @@ class World(NamedTuple):
     """What a test sends to: a store (without a token) and a gateway, with the key of one attempt."""
 
     store: SQLiteStore
-    served: Served
+    served: ServedStore
     gateway: Gateway
     key: str
     ids: tuple[str, str]

@@ -14,7 +14,14 @@ from contract.pages import request, send
 
 from agentlightning.store import traces
 from agentlightning.webserver import body as bodies
-from agentlightning.webserver.body import BodyRefused, NotPlain, TooDeep, check_plain, check_size, unpack
+from agentlightning.webserver.body import (
+    BodyRefused,
+    NotPlain,
+    TooDeep,
+    check_container_count,
+    check_plain,
+    decompress,
+)
 
 from .conftest import World
 
@@ -34,12 +41,12 @@ def packed_nested(depth: int) -> bytes:
 # ------------------------------------------------------------------------------------------------------ bytes
 def test_what_was_packed_is_unpacked() -> None:
     text = b"the same words again; " * 5000
-    assert unpack(gzip.compress(text), "gzip", 1 << 20) == text
-    assert unpack(zlib.compress(text), "deflate", 1 << 20) == text
+    assert decompress(gzip.compress(text), "gzip", 1 << 20) == text
+    assert decompress(zlib.compress(text), "deflate", 1 << 20) == text
     members = gzip.compress(text[:7]) + gzip.compress(b"") + gzip.compress(text[7:])
-    assert unpack(members, "x-gzip", 1 << 20) == text
+    assert decompress(members, "x-gzip", 1 << 20) == text
     noise = bytes(i * i % 251 for i in range(300_000))
-    assert unpack(gzip.compress(noise, 0), "gzip", 1 << 20) == noise, "larger than one window"
+    assert decompress(gzip.compress(noise, 0), "gzip", 1 << 20) == noise, "larger than one window"
 
 
 @pytest.mark.parametrize(
@@ -53,7 +60,7 @@ def test_what_was_packed_is_unpacked() -> None:
         (zlib.compress(b"{}"), "gzip"),
         (gzip.compress(b"{}") + b"\0\0\0", "gzip"),
         (zlib.compress(b"{}") + zlib.compress(b"{}"), "deflate"),
-        (gzip.compress(b"") * (bodies.MEMBERS + 1), "gzip"),
+        (gzip.compress(b"") * (bodies.MAX_MEMBERS + 1), "gzip"),
         (gzip.compress(b"\0" * (64 << 20)), "gzip"),
     ],
     ids=[
@@ -71,24 +78,24 @@ def test_what_was_packed_is_unpacked() -> None:
 )
 def test_a_wrong_encoding_is_a_400(raw: bytes, encoding: str) -> None:
     with pytest.raises(BodyRefused, match="Content-Encoding") as caught:
-        unpack(raw, encoding, 256 << 20)
+        decompress(raw, encoding, 256 << 20)
     assert caught.value.status == 400
 
 
 def test_a_bomb_is_stopped_at_the_limit() -> None:
     bomb = gzip.compress(b"\0" * (8 << 20))
     with pytest.raises(BodyRefused, match="more than 1 MiB") as caught:
-        unpack(bomb, "gzip", 1 << 20)
+        decompress(bomb, "gzip", 1 << 20)
     assert caught.value.status == 413
     several = gzip.compress(b"\0" * (1 << 19)) * 3
     with pytest.raises(BodyRefused, match="more than 1 MiB"):
-        unpack(several, "gzip", 1 << 20)
+        decompress(several, "gzip", 1 << 20)
 
 
 # ---------------------------------------------------------------------------------------------------- content
 def test_depth_is_counted_without_recursion() -> None:
     value: Any = 1
-    for _ in range(bodies.DEPTH):
+    for _ in range(bodies.MAX_DEPTH):
         value = [value]
     check_plain(value)
     with pytest.raises(TooDeep):
@@ -109,11 +116,11 @@ def test_what_json_cannot_say(odd: Any) -> None:
 
 
 def test_a_body_of_empty_lists(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bodies, "CONTAINERS", 1000)
-    check_size(b"[" * 2000)
+    monkeypatch.setattr(bodies, "MAX_CONTAINERS", 1000)
+    check_container_count(b"[" * 2000)
     with pytest.raises(BodyRefused, match="1000 objects and lists"):
-        check_size(b"[]," * (1 << 19))
-    check_size(b'"text"' * (1 << 19))
+        check_container_count(b"[]," * (1 << 19))
+    check_container_count(b'"text"' * (1 << 19))
 
 
 # ---------------------------------------------------------------------------------------------------- servers
@@ -235,7 +242,7 @@ async def test_framing_that_lies(world: World, name: str) -> None:
 
 
 async def test_a_key_sends_less_than_a_runner(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(traces, "LIMIT_OF_A_KEY", 1000)
+    monkeypatch.setattr(traces, "KEY_BODY_LIMIT", 1000)
     body = b'{"resourceSpans": []}' + b" " * 2000
     headers = {"Host": "localhost", "Content-Type": JSON}
     assert (await send(world.served.url, request("POST", "/v1/traces", headers, body))).status == 200
@@ -244,7 +251,7 @@ async def test_a_key_sends_less_than_a_runner(world: World, monkeypatch: pytest.
 
 
 async def test_a_flood_of_empty_spans(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(traces, "SPANS", 1000)
+    monkeypatch.setattr(traces, "MAX_SPANS", 1000)
     spans = b"\x12\x00" * 1001
     body = io.BytesIO()
     scope = b"\x12" + _varint(len(spans)) + spans

@@ -109,7 +109,7 @@ def test_the_store(running: Running, data: st.DataObject) -> None:
     route = data.draw(st.sampled_from(STORE))
     rollout, attempt = running.world.ids
     places = {"rollout_id": rollout, "attempt_id": attempt, "run_id": "run-1"}
-    path = route.path.format_map({place: places.get(place, "x") for place in route.places})
+    path = route.path.format_map({place: places.get(place, "x") for place in route.path_parameters})
     content_type, encoding, body = data.draw(bodies(asked(route.name)))
     if data.draw(st.booleans()) and content_type == JSON and not encoding:
         path, body = "/v1/agl/batch", b'[{"method": "%s", "params": %s}]' % (route.name.encode(), body)

@@ -13,7 +13,7 @@ from contract.pages import pages_are_refused, programs_are_served, request, send
 from agentlightning.gateway import AttemptInfo, Gateway
 from agentlightning.keys import Keys
 from agentlightning.store import SQLiteStore, StoreClient, open_store
-from agentlightning.store.server import Served, start
+from agentlightning.store.server import ServedStore, start
 
 SECRET = b"0123456789abcdef0123456789abcdef"
 TOKEN = "a token of more than sixteen characters"
@@ -28,7 +28,7 @@ async def store(tmp_path: Path) -> AsyncIterator[SQLiteStore]:
 
 
 @pytest.fixture
-async def served(store: SQLiteStore) -> AsyncIterator[Served]:
+async def served(store: SQLiteStore) -> AsyncIterator[ServedStore]:
     found = await start(store, port=0)
     yield found
     await found.close()
@@ -53,7 +53,7 @@ async def gateway(store: SQLiteStore) -> AsyncIterator[Gateway]:
         ("POST", "/v1/traces"),
     ],
 )
-async def test_the_store_refuses_pages(served: Served, method: str, path: str) -> None:
+async def test_the_store_refuses_pages(served: ServedStore, method: str, path: str) -> None:
     await served.store.add_run("run-1", {})
     before = await served.store.statistics()
     await pages_are_refused(served.url, method, path, b'{"input": 1, "keep_runs": 0}')
@@ -63,7 +63,7 @@ async def test_the_store_refuses_pages(served: Served, method: str, path: str) -
     assert refused == {"foreign-host": 5, "foreign-origin": 3, "undeclared-body": 4}
 
 
-async def test_a_form_without_fields_deletes_nothing(served: Served) -> None:
+async def test_a_form_without_fields_deletes_nothing(served: ServedStore) -> None:
     """The finding: one click on a page, and every finished run was gone."""
     await served.store.add_run("run-1", {})
     await served.store.update_run("run-1", {"status": "finished"})
@@ -71,7 +71,7 @@ async def test_a_form_without_fields_deletes_nothing(served: Served) -> None:
     assert said.status == 415 and [run["run_id"] for run in await served.store.query_runs()] == ["run-1"]
 
 
-async def test_the_store_serves_programs(served: Served) -> None:
+async def test_the_store_serves_programs(served: ServedStore) -> None:
     await programs_are_served(served.url, "POST", "/v1/agl/rollouts", b'{"input": 1}')
     await programs_are_served(served.url, "GET", "/v1/agl/statistics", b"")
     for client in (StoreClient(served.url), open_store(str(served.store.db.path))):  # HTTP, and its socket
@@ -133,7 +133,7 @@ async def test_on_an_interface_any_name_is_the_servers_own(store: SQLiteStore) -
     await gateway.stop()
 
 
-async def test_the_log_says_it_once(served: Served, caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_log_says_it_once(served: ServedStore, caplog: pytest.LogCaptureFixture) -> None:
     async with aiohttp.ClientSession(headers={"Origin": "https://evil.example"}) as session:
         for _ in range(3):
             async with session.get(f"{served.url}/v1/agl/health") as response:

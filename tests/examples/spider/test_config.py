@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("langgraph", reason="the agent is a LangGraph graph")
 pytest.importorskip("langchain_openai")
 
-from agentlightning.algorithms.rl import refuse_ignored, refuse_unusable
+from agentlightning.algorithms.rl import check_credit_fields, check_supported_fields
 from agentlightning.cli.run import read, trainer_from
 from agentlightning.plugins import load as load_plugins
 from spider.agent import agent, brief
@@ -41,8 +41,8 @@ def test_the_gpu_profile_has_the_public_settings_and_verl_carries_them_out(tmp_p
     assert (trainer.batch_size, recipe.group_size, recipe.clip_low, recipe.clip_high) == (32, 4, 0.2, 0.3)
     assert (recipe.kl, recipe.entropy, recipe.temperature) == (0.0, 0.0, 1.0)
     honours.refuse(recipe)
-    refuse_ignored(recipe, "verl", honours.HONOURS)
-    refuse_unusable(recipe, load_plugins())
+    check_supported_fields(recipe, "verl", honours.HONOURS)
+    check_credit_fields(recipe, load_plugins())
     found = options.read_options(trainer.options)
     assert (found.lr, found.max_len, found.device) == (1e-6, 4_096 + 2_048, "cuda")
     assert trainer.gateway["max_len"] - trainer.gateway["reserve"] == 4_096

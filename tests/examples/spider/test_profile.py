@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import spider
-from agentlightning.algorithms.rl import RecipeRefused, refuse_ignored, refuse_unusable
+from agentlightning.algorithms.rl import RecipeRefused, check_credit_fields, check_supported_fields
 from agentlightning.config import RunConfig, load_config, load_data
 from agentlightning.plugins import load
 from agentlightning.recipes import get
@@ -22,8 +22,8 @@ def lines(config: RunConfig) -> list[str]:
     """What verl is given, if nothing is refused."""
     recipe = get(config.training.algorithm, **config.training.recipe)
     honours.refuse(recipe)
-    refuse_ignored(recipe, "verl", honours.HONOURS)
-    refuse_unusable(recipe, load())
+    check_supported_fields(recipe, "verl", honours.HONOURS)
+    check_credit_fields(recipe, load())
     found: list[str] = options.overrides(
         "model", recipe, config.training.seed, options.read_options(config.backend.options), "scratch"
     )

@@ -241,7 +241,7 @@ async def trained(trainer_of: Any, **overrides: Any) -> tuple[dict[str, Any], li
     trainer, agent, train, _ = trainer_of(**overrides)
     trainer.run = "r"  # the names of rollouts are functions of it
     reports = Reports()
-    trainer.plugins = trainer.plugins.listening([reports])
+    trainer.plugins = trainer.plugins.with_listeners([reports])
     summary = await trainer.afit(agent, train, ())
     store = open_store(str(next(Path(trainer.folder).glob("*/store.sqlite"))))
     try:

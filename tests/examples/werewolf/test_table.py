@@ -163,7 +163,7 @@ def test_the_free_speech_profile_is_one_that_verl_carries_out(tmp_path: Path) ->
     """Without AgentScope: everything between the file and the lines that verl gets."""
     honours = pytest.importorskip("agl_verl.honours")
     options = pytest.importorskip("agl_verl.options")
-    from agentlightning.algorithms.rl import refuse_ignored, refuse_unusable
+    from agentlightning.algorithms.rl import check_credit_fields, check_supported_fields
     from agentlightning.cli.run import read, trainer_from
     from agentlightning.plugins import load
     from werewolf.agent import play_game
@@ -172,8 +172,8 @@ def test_the_free_speech_profile_is_one_that_verl_carries_out(tmp_path: Path) ->
     assert agent.function is play_game and len(train) == 2_000 and len(val) == 100
     recipe = trainer.recipe
     honours.refuse(recipe)
-    refuse_ignored(recipe, "verl", honours.HONOURS)
-    refuse_unusable(recipe, load())
+    check_supported_fields(recipe, "verl", honours.HONOURS)
+    check_credit_fields(recipe, load())
     found = options.read_options(trainer.options)
     assert (found.ranks, found.device, found.max_len) == (8, "cuda", 16_384)
     assert trainer.gateway["reserve"] < found.max_len <= found.micro_tokens

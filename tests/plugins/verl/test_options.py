@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import agentlightning as agl
-from agentlightning.algorithms.rl import RecipeRefused, refuse_ignored
+from agentlightning.algorithms.rl import RecipeRefused, check_supported_fields
 from agentlightning.recipes import FIELDS
 from agl_verl.honours import HONOURS, REFUSES, Refused, plain, refuse
 from agl_verl.options import OptionError, overrides, read_options
@@ -110,7 +110,7 @@ def test_every_field_of_a_recipe_is_honoured_or_refused_with_a_reason() -> None:
 ])  # fmt: skip
 def test_fields_that_are_not_built_are_refused_at_load(given: dict[str, object], why: str) -> None:
     with pytest.raises(RecipeRefused, match=f"does not implement .*{why}"):
-        refuse_ignored(agl.GRPO(**given), "verl", HONOURS, REFUSES)
+        check_supported_fields(agl.GRPO(**given), "verl", HONOURS, REFUSES)
 
 
 @pytest.mark.parametrize("given", [

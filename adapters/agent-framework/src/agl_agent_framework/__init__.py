@@ -10,7 +10,7 @@ from __future__ import annotations
 from agentlightning.capture.adapter import AdapterInstrumentor
 from agentlightning.capture.identity import IDENTITY
 from agentlightning.capture.processors import FINISHERS
-from agentlightning.capture.tool_spans import hold
+from agentlightning.capture.tool_spans import hold_span
 from agl_agent_framework import tools
 from agl_agent_framework.identity import entry_methods, execute, identity, run
 from agl_agent_framework.package import INSTRUMENTS
@@ -34,5 +34,5 @@ class AgentFrameworkInstrumentor(AdapterInstrumentor):
         invocation = getattr(agent_framework, "_tools", None)
         missing = "agent-framework-tool-details-unavailable"  # spans go on without their details
         self.patch_private(invocation, "_auto_invoke_function", tools.execute, missing)
-        self.add(FINISHERS, hold)
+        self.add(FINISHERS, hold_span)
         self.add(IDENTITY, identity)

@@ -14,24 +14,24 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from agentlightning.capture.context import current_attempt, kept_tags
+from agentlightning.capture.context import capture_tags, current_attempt
 from agentlightning.types import Tags
 
-_place: ContextVar[Tags] = ContextVar("agl_agent_framework", default={})  # noqa: B039 - only replaced
+_tags: ContextVar[Tags] = ContextVar("agl_agent_framework", default={})  # noqa: B039 - only replaced
 
 
 def identity() -> Tags:
     """``agent``; within a workflow ``node``, and ``role`` for its manager."""
-    return dict(_place.get())
+    return dict(_tags.get())
 
 
 @contextmanager
-def _placed(**tags: str) -> Iterator[None]:
-    token = _place.set({**_place.get(), **tags})
+def _with_tags(**tags: str) -> Iterator[None]:
+    token = _tags.set({**_tags.get(), **tags})
     try:
         yield
     finally:
-        _place.reset(token)
+        _tags.reset(token)
 
 
 def run(wrapped: Callable[..., Any], agent: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -42,20 +42,20 @@ def run(wrapped: Callable[..., Any], agent: Any, args: tuple[Any, ...], kwargs: 
     result = wrapped(*args, **kwargs)
     if current_attempt() is None:
         return result
-    name, said = str(agent.name or agent.id), kept_tags()
+    name, tags_at_call = str(agent.name or agent.id), capture_tags()
 
     @contextmanager
-    def speaking() -> Iterator[None]:
-        with _placed(agent=name), said():
+    def agent_turn() -> Iterator[None]:
+        with _with_tags(agent=name), tags_at_call():
             yield
 
     if hasattr(result, "with_pull_context_manager"):
-        return result.with_pull_context_manager(speaking)
-    return _awaited(result, speaking)
+        return result.with_pull_context_manager(agent_turn)
+    return _awaited(result, agent_turn)
 
 
-async def _awaited(result: Awaitable[Any], speaking: Callable[[], Any]) -> Any:
-    with speaking():
+async def _awaited(result: Awaitable[Any], agent_turn: Callable[[], Any]) -> Any:
+    with agent_turn():
         return await result
 
 
@@ -66,7 +66,7 @@ async def execute(
     tags = {"node": str(executor.id)}
     if _manages(executor):
         tags["role"] = "manager"
-    with _placed(**tags):
+    with _with_tags(**tags):
         return await wrapped(*args, **kwargs)
 
 

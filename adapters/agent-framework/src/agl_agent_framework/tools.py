@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from agentlightning.capture.tool_spans import ToolCall, tool_call
+from agentlightning.capture.tool_spans import PendingToolCall, tool_call
 
 
 async def execute(
@@ -18,8 +18,8 @@ async def execute(
 ) -> Any:
     """Wraps ``_auto_invoke_function(function_call_content, …)``, which returns the result as content."""
     content = kwargs["function_call_content"] if "function_call_content" in kwargs else args[0]
-    asked = getattr(content, "function_call", None) or content  # an approved call is inside its approval
-    with tool_call(str(asked.name), str(asked.call_id), _text(asked.arguments)) as call:
+    requested = getattr(content, "function_call", None) or content  # an approved call is inside its approval
+    with tool_call(str(requested.name), str(requested.call_id), _text(requested.arguments)) as call:
         try:
             result = await wrapped(*args, **kwargs)
         except Exception as error:  # middleware may end the loop and hand the result over this way
@@ -29,7 +29,7 @@ async def execute(
     return result
 
 
-def _read(call: ToolCall, result: Any) -> None:
+def _read(call: PendingToolCall, result: Any) -> None:
     if getattr(result, "type", None) == "function_result":
         call.result, call.failed = _text(result.result), result.exception is not None
 

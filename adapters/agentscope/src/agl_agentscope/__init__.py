@@ -27,5 +27,5 @@ class AgentScopeInstrumentor(AdapterInstrumentor):
         from agl_agentscope import v1, v2
 
         version = v1 if hasattr(agentscope.agent, "AgentBase") else v2
-        version.open_doors(self)
+        version.patch_all(self)
         self.add(IDENTITY, identity)

@@ -13,7 +13,7 @@ from typing import Any
 
 from agentlightning.capture.adapter import AdapterInstrumentor
 from agentlightning.capture.context import current_attempt
-from agentlightning.capture.scene import Scene
+from agentlightning.capture.scene import AgentSpan
 
 _FAILURES = (
     "Error: ",
@@ -24,7 +24,7 @@ _FAILURES = (
 """How a toolkit's answer begins when the call failed; it bears no other mark."""
 
 
-def open_doors(adapter: AdapterInstrumentor) -> None:
+def patch_all(adapter: AdapterInstrumentor) -> None:
     """Wrap them."""
     from agentscope.agent import AgentBase
     from agentscope.tool import Toolkit
@@ -36,7 +36,7 @@ def open_doors(adapter: AdapterInstrumentor) -> None:
 async def _reply(
     wrapped: Callable[..., Any], agent: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    with Scene.of_agent(str(getattr(agent, "name", None) or type(agent).__name__)).played():
+    with AgentSpan.for_agent(str(getattr(agent, "name", None) or type(agent).__name__)).run():
         return await wrapped(*args, **kwargs)
 
 
@@ -47,21 +47,21 @@ async def _call_tool(
         return await wrapped(*args, **kwargs)
     call = kwargs["tool_call"] if "tool_call" in kwargs else args[0]
     arguments = call.get("raw_input") or json.dumps(call.get("input") or {}, ensure_ascii=False, default=str)
-    scene = Scene.of_tool(str(call["name"]), str(call["id"]), arguments).start()
+    span = AgentSpan.for_tool(str(call["name"]), str(call["id"]), arguments).start()
     try:
-        with scene.on():
+        with span.activate():
             answers = await wrapped(*args, **kwargs)
     except BaseException as error:
-        scene.fail(error)
-        scene.end()
+        span.set_error(error)
+        span.end()
         raise
-    return _answers(scene, answers)
+    return _answers(span, answers)
 
 
-async def _answers(scene: Scene, answers: AsyncGenerator[Any, None]) -> AsyncGenerator[Any, None]:
+async def _answers(span: AgentSpan, answers: AsyncGenerator[Any, None]) -> AsyncGenerator[Any, None]:
     """The tool's answers, each with all of the text so far: the last one's is the result."""
-    async with aclosing(scene.through(answers)) as played:
-        async for answer in played:
+    async with aclosing(span.wrap_stream(answers)) as stream:
+        async for answer in stream:
             text = "".join(str(block.get("text", "")) for block in answer.content)
-            scene.result(text, failed=text.startswith(_FAILURES))
+            span.set_result(text, failed=text.startswith(_FAILURES))
             yield answer

@@ -14,14 +14,14 @@ from typing import Any
 
 from agentlightning.capture.adapter import AdapterInstrumentor
 from agentlightning.capture.context import current_attempt
-from agentlightning.capture.scene import Scene
+from agentlightning.capture.scene import AgentSpan
 
 _LOG = logging.getLogger(__name__)
 NO_TIME = "withheld"
 """What stands in a rollout's prompts where AgentScope writes the time."""
 
 
-def open_doors(adapter: AdapterInstrumentor) -> None:
+def patch_all(adapter: AdapterInstrumentor) -> None:
     """Wrap them."""
     from agentscope.agent import Agent
 
@@ -36,7 +36,7 @@ def _reply(wrapped: Callable[..., Any], agent: Any, args: tuple[Any, ...], kwarg
     replies = wrapped(*args, **kwargs)
     if current_attempt() is None:
         return replies
-    return Scene.of_agent(str(agent.name)).through(replies, begin=True)
+    return AgentSpan.for_agent(str(agent.name)).wrap_stream(replies, begin=True)
 
 
 def _execute_tool_call(
@@ -46,21 +46,21 @@ def _execute_tool_call(
     if current_attempt() is None:
         return events
     call = kwargs["tool_call"] if "tool_call" in kwargs else args[0]
-    return _tool_events(Scene.of_tool(str(call.name), str(call.id), str(call.input)), events)
+    return _tool_events(AgentSpan.for_tool(str(call.name), str(call.id), str(call.input)), events)
 
 
-async def _tool_events(scene: Scene, events: AsyncGenerator[Any, None]) -> AsyncGenerator[Any, None]:
+async def _tool_events(span: AgentSpan, events: AsyncGenerator[Any, None]) -> AsyncGenerator[Any, None]:
     """A call that waits for a person's consent has not started, and leaves no span yet."""
     text: list[str] = []
-    async with aclosing(scene.through(events)) as played:
-        async for event in played:
+    async with aclosing(span.wrap_stream(events)) as stream:
+        async for event in stream:
             kind = str(getattr(event.type, "value", event.type))
             if kind == "TOOL_RESULT_START":
-                scene.start()
+                span.start()
             elif kind == "TOOL_RESULT_TEXT_DELTA":
                 text.append(event.delta)
             elif kind == "TOOL_RESULT_END":
-                scene.result("".join(text), failed=str(event.state) not in ("success", "running"))
+                span.set_result("".join(text), failed=str(event.state) not in ("success", "running"))
             yield event
 
 
@@ -71,7 +71,7 @@ async def _inject_runtime_state(
     config = agent.injection_config
     stopped = current_attempt() is not None and config.inject_runtime_state
     if stopped:
-        _say_once()
+        _warn_once()
         agent.injection_config = config.model_copy(
             update={"time_format": NO_TIME, "time_interval": math.inf}  # a format without a field is itself
         )
@@ -83,9 +83,9 @@ async def _inject_runtime_state(
             agent.injection_config = config
 
 
-def _say_once() -> None:
-    if not _said:
-        _said.append(True)
+def _warn_once() -> None:
+    if not _warned:
+        _warned.append(True)
         _LOG.warning(
             "AgentScope writes the time into every prompt; in rollouts the reminder says %r instead, so that "
             "the samples of a task answer one prompt (InjectionConfig(inject_runtime_state=False) leaves the "
@@ -94,4 +94,4 @@ def _say_once() -> None:
         )
 
 
-_said: list[bool] = []
+_warned: list[bool] = []

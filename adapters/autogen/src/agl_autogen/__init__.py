@@ -15,9 +15,9 @@ from opentelemetry import trace
 from agentlightning.capture.adapter import AdapterInstrumentor
 from agentlightning.capture.counts import COUNTS
 from agentlightning.capture.identity import IDENTITY
-from agentlightning.capture.installation import OwnProvider
-from agentlightning.capture.processors import FINISHERS, QUIET
-from agentlightning.capture.tool_spans import hold
+from agentlightning.capture.installation import DefaultTracerProvider
+from agentlightning.capture.processors import FINISHERS, IGNORED_SCOPES
+from agentlightning.capture.tool_spans import hold_span
 from agl_autogen.identity import TEAMS, entry_methods, identity
 from agl_autogen.package import INSTRUMENTS
 from agl_autogen.tools import execute
@@ -38,8 +38,8 @@ class AutoGenInstrumentor(AdapterInstrumentor):
         from autogen_agentchat.agents import AssistantAgent
         from autogen_agentchat.teams import BaseGroupChat
 
-        QUIET.update(PLUMBING)
-        self.undo(QUIET.difference_update, PLUMBING)
+        IGNORED_SCOPES.update(PLUMBING)
+        self.undo(IGNORED_SCOPES.difference_update, PLUMBING)
         self.patch(BaseGroupChat, "__init__", _remember_team)
         self.undo(TEAMS.clear)
         missing = "autogen-tool-details-unavailable"  # tool spans go on without arguments and results
@@ -50,7 +50,7 @@ class AutoGenInstrumentor(AdapterInstrumentor):
             self.patch(TraceHelper, "trace_block", _trace_block)
         except (ImportError, AttributeError):
             COUNTS.add("autogen-plumbing-not-skipped")  # costs time, loses nothing: the scopes are quiet
-        self.add(FINISHERS, hold)
+        self.add(FINISHERS, hold_span)
         self.add(IDENTITY, identity)
 
 
@@ -58,8 +58,8 @@ def _trace_block(
     wrapped: Callable[..., Any], helper: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     """Skips the runtime's spans where only we would see them; a user's own provider gets them as ever."""
-    ours = isinstance(trace.get_tracer_provider(), OwnProvider)
-    if ours and isinstance(helper.tracer_provider, OwnProvider | trace.ProxyTracerProvider):
+    ours = isinstance(trace.get_tracer_provider(), DefaultTracerProvider)
+    if ours and isinstance(helper.tracer_provider, DefaultTracerProvider | trace.ProxyTracerProvider):
         return nullcontext(trace.INVALID_SPAN)
     return wrapped(*args, **kwargs)
 

@@ -33,10 +33,10 @@ def identity() -> Tags:
     team = TEAMS.get(team_id)
     tags: Tags = {"team": team.name} if team is not None else {}
     manages = name == team._group_chat_manager_name if team is not None else name.endswith(_MANAGERS)
-    speaker = span_agent()
-    if manages and speaker != name:
+    span_name = span_agent()
+    if manages and span_name != name:
         tags |= {"agent": name, "role": "manager"}
-    elif speaker is None:  # the user's provider samples the spans away, or OpenTelemetry is switched off
+    elif span_name is None:  # the user's provider samples the spans away, or OpenTelemetry is switched off
         tags["agent"] = name
     return tags
 

@@ -12,8 +12,8 @@ async def execute(
     wrapped: Callable[..., Any], agent: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     """Wraps ``AssistantAgent._execute_tool_call``: returns the call and its result, as that does."""
-    asked = kwargs["tool_call"] if "tool_call" in kwargs else args[0]
-    with tool_call(asked.name, asked.id, asked.arguments) as call:
+    requested = kwargs["tool_call"] if "tool_call" in kwargs else args[0]
+    with tool_call(requested.name, requested.id, requested.arguments) as call:
         executed = await wrapped(*args, **kwargs)
         call.result, call.failed = str(executed[1].content), bool(executed[1].is_error)
     return executed

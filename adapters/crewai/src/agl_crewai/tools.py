@@ -26,7 +26,7 @@ UNPAIRED = "crewai-tool-event-unpaired"
 """Counted: the end of a tool call of which no beginning was seen here."""
 
 _HERE: ContextVar[str | None] = ContextVar("agl_crewai_tool", default=None)
-_ASKED: ContextVar[list[tuple[str, str]] | None] = ContextVar("agl_crewai_asked", default=None)
+_REQUESTED: ContextVar[list[tuple[str, str]] | None] = ContextVar("agl_crewai_asked", default=None)
 """The call that the model asked for, id and arguments as it wrote them, until its span has begun."""
 
 
@@ -36,11 +36,11 @@ def call(wrapped: Callable[..., Any], executor: Any, args: tuple[Any, ...], kwar
     from crewai.utilities.agent_utils import extract_tool_call_info
 
     info = extract_tool_call_info(kwargs["tool_call"] if "tool_call" in kwargs else args[0])
-    token = _ASKED.set([(str(info[0]), info[2])] if info and isinstance(info[2], str) else None)
+    token = _REQUESTED.set([(str(info[0]), info[2])] if info and isinstance(info[2], str) else None)
     try:
         return wrapped(*args, **kwargs)
     finally:
-        _ASKED.reset(token)
+        _REQUESTED.reset(token)
 
 
 def emit(wrapped: Callable[..., Any], bus: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -77,8 +77,8 @@ def _observe(event: Any) -> None:
 
 def _span(event: Any) -> trace.Span:
     attributes = {semconv.OPERATION_NAME: "execute_tool", semconv.TOOL_NAME: str(event.tool_name)}
-    if asked := _ASKED.get():
-        attributes[semconv.TOOL_CALL_ID], attributes[semconv.TOOL_CALL_ARGUMENTS] = asked.pop()
+    if requested := _REQUESTED.get():
+        attributes[semconv.TOOL_CALL_ID], attributes[semconv.TOOL_CALL_ARGUMENTS] = requested.pop()
     else:
         given = event.tool_args
         text = given if isinstance(given, str) else json.dumps(given, default=str)

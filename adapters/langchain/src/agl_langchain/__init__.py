@@ -21,7 +21,7 @@ class LangChainInstrumentor(AdapterInstrumentor):
 
     def begin(self) -> None:
         """Listen to LangChain's callbacks."""
-        from agl_langchain.handler import close_door, open_door
+        from agl_langchain.handler import register, unregister
 
-        open_door()
-        self.undo(close_door)
+        register()
+        self.undo(unregister)

@@ -51,89 +51,89 @@ class Handler(BaseCallbackHandler):  # type: ignore[misc]
         return "HANDLER"
 
     @_counted
-    def on_chain_start(self, serialized: Any, inputs: Any, **facts: Any) -> None:
+    def on_chain_start(self, serialized: Any, inputs: Any, **event: Any) -> None:
         """A chain, graph or node begins."""
-        runs.begin(facts, facts.get("name") or "")
+        runs.begin(event, event.get("name") or "")
 
     @_counted
-    def on_tool_start(self, serialized: Mapping[str, Any] | None, input_str: str, **facts: Any) -> None:
+    def on_tool_start(self, serialized: Mapping[str, Any] | None, input_str: str, **event: Any) -> None:
         """A tool begins."""
-        name, given = (serialized or {}).get("name") or facts.get("name") or "tool", facts.get("inputs")
-        if run := runs.begin(facts, name):
+        name, given = (serialized or {}).get("name") or event.get("name") or "tool", event.get("inputs")
+        if run := runs.begin(event, name):
             tools.began(run, input_str if given is None else given)
 
-    def on_chain_end(self, outputs: Any, **facts: Any) -> None:
+    def on_chain_end(self, outputs: Any, **event: Any) -> None:
         """It ends."""
-        self._end(runs.finish, None, **facts)
+        self._end(runs.finish, None, **event)
 
-    def on_chain_error(self, error: BaseException, **facts: Any) -> None:
+    def on_chain_error(self, error: BaseException, **event: Any) -> None:
         """It raised."""
-        self._end(runs.finish, error, **facts)
+        self._end(runs.finish, error, **event)
 
     on_retriever_start, on_retriever_end, on_retriever_error = on_chain_start, on_chain_end, on_chain_error
 
-    def on_tool_end(self, output: Any, **facts: Any) -> None:
+    def on_tool_end(self, output: Any, **event: Any) -> None:
         """It answered."""
-        self._end(tools.ended, output, **facts)
+        self._end(tools.ended, output, **event)
 
-    def on_tool_error(self, error: BaseException, **facts: Any) -> None:
+    def on_tool_error(self, error: BaseException, **event: Any) -> None:
         """It raised."""
-        self._end(tools.raised, error, **facts)
+        self._end(tools.raised, error, **event)
 
     @_counted
-    def _end(self, settle: Callable[[Run, Any], None], result: Any, *, run_id: UUID, **facts: Any) -> None:
-        runs.end(run_id, settle, result)
+    def _end(self, end_span: Callable[[Run, Any], None], result: Any, *, run_id: UUID, **event: Any) -> None:
+        runs.end(run_id, end_span, result)
 
     @_counted
-    def on_llm_start(self, serialized: Any, asked: Any, **facts: Any) -> None:
+    def on_llm_start(self, serialized: Any, asked: Any, **event: Any) -> None:
         """A model is asked; the call itself is the wire layer's."""
-        if run := runs.record(facts, facts.get("name") or ""):
+        if run := runs.record(event, event.get("name") or ""):
             run.title = None  # the call has a span of its own
-            runs.MODELS[facts["run_id"]] = run
-            runs.ASKING.set(run)
+            runs.MODELS[event["run_id"]] = run
+            runs.CURRENT_MODEL_RUN.set(run)
 
     on_chat_model_start = on_llm_start
 
-    def on_llm_end(self, response: Any, **facts: Any) -> None:
+    def on_llm_end(self, response: Any, **event: Any) -> None:
         """It answered."""
-        self.on_llm_error(response, **facts)
+        self.on_llm_error(response, **event)
 
     @_counted
-    def on_llm_error(self, error: Any, *, run_id: UUID, **facts: Any) -> None:
+    def on_llm_error(self, error: Any, *, run_id: UUID, **event: Any) -> None:
         """It failed, if this is an error."""
         if run := runs.MODELS.pop(run_id, None):
             run.live = False
-            for take in tuple(runs.ANSWERED) if hasattr(error, "generations") else ():
+            for take in tuple(runs.ANSWER_LISTENERS) if hasattr(error, "generations") else ():
                 take(run, error)
 
 
 HANDLER = Handler()
-_DOOR: ContextVar[Handler | None] = ContextVar("agl_langchain", default=HANDLER)
+_HOOK: ContextVar[Handler | None] = ContextVar("agl_langchain", default=HANDLER)
 _users = 0
 
 
-def open_door() -> None:
+def register() -> None:
     """Listen to LangChain. Adapters that build on this one open it too; it closes with the last."""
     global _users
     _users += 1
     if _users == 1:
-        tracers.register_configure_hook(_DOOR, inheritable=True)
-        runs.READERS.insert(0, read_agent)
+        tracers.register_configure_hook(_HOOK, inheritable=True)
+        runs.RUN_READERS.insert(0, read_agent)
         IDENTITY.append(runs.identity)
         PARENTS.append(runs.here)
         HANDLER.active = True
 
 
-def close_door() -> None:
+def unregister() -> None:
     """Listen no more. LangChain cannot unregister a hook: ours is taken out of its list, else it is inert."""
     global _users
     _users -= 1
     if _users == 0:
         HANDLER.active = False
         hooks = getattr(tracers, "_configure_hooks", [])
-        hooks[:] = [hook for hook in hooks if hook[0] is not _DOOR]
+        hooks[:] = [hook for hook in hooks if hook[0] is not _HOOK]
         PARENTS.remove(runs.here)
         IDENTITY.remove(runs.identity)
-        runs.READERS.remove(read_agent)
+        runs.RUN_READERS.remove(read_agent)
         for run_id in tuple(runs.RUNS):
             runs.end(run_id, runs.finish, runs.CutShort("the adapter was switched off"))

@@ -18,7 +18,7 @@ from opentelemetry import trace
 
 from agentlightning import semconv
 from agentlightning.capture.context import current_attempt
-from agentlightning.capture.native import NativeSpan
+from agentlightning.capture.native import EventSpan
 from agentlightning.types import Tags
 
 INTERRUPTED = "agl.interrupted"
@@ -30,7 +30,7 @@ class CutShort(Exception):
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class Run(NativeSpan):
+class Run(EventSpan):
     """A live run."""
 
     name: str
@@ -55,43 +55,43 @@ class Run(NativeSpan):
         self.attributes.setdefault(semconv.OPERATION_NAME, "invoke_agent")
 
 
-READERS: list[Callable[[Run], None]] = []
+RUN_READERS: list[Callable[[Run], None]] = []
 """Functions that read a run's metadata when it begins, into its tags and title; in order."""
-ANSWERED: list[Callable[[Run, Any], None]] = []
+ANSWER_LISTENERS: list[Callable[[Run, Any], None]] = []
 """Functions that are given each model's answer (an ``LLMResult``) and its run."""
 RUNS: dict[UUID, Run] = {}
 """Live runs of chains, nodes and tools."""
 MODELS: WeakValueDictionary[UUID, Run] = WeakValueDictionary()
 """Live runs of models, held by the context that asked: LangChain does not end those that are cancelled."""
-ASKING: ContextVar[Run | None] = ContextVar("agl_langchain_asking", default=None)
+CURRENT_MODEL_RUN: ContextVar[Run | None] = ContextVar("agl_langchain_asking", default=None)
 """The model run that began last in this context. ``batch`` asks models outside any chain's context."""
 
 
-def record(facts: Mapping[str, Any], name: str) -> Run | None:
+def record(event: Mapping[str, Any], name: str) -> Run | None:
     """A run that begins here, of what its callback says; ``None`` outside an attempt."""
-    context, parent = current_attempt(), RUNS.get(facts.get("parent_run_id"))  # type: ignore[arg-type]
+    context, parent = current_attempt(), RUNS.get(event.get("parent_run_id"))  # type: ignore[arg-type]
     if context is None:
         return None
     if parent is not None and parent.context is not context:
         parent = None
-    metadata = facts.get("metadata") or {}
-    call_id = facts.get("tool_call_id")
+    metadata = event.get("metadata") or {}
+    call_id = event.get("tool_call_id")
     run = Run(context=context, parent=parent, name=name, metadata=metadata, call_id=call_id)
-    for read in tuple(READERS):
+    for read in tuple(RUN_READERS):
         read(run)
     return run
 
 
-def begin(facts: Mapping[str, Any], name: str) -> Run | None:
+def begin(event: Mapping[str, Any], name: str) -> Run | None:
     """Keep the record of a chain's, node's or tool's run."""
-    if run := record(facts, name):
-        RUNS[facts["run_id"]] = run
+    if run := record(event, name):
+        RUNS[event["run_id"]] = run
         if run.parent is not None:
-            run.parent.parts.add(facts["run_id"])
+            run.parent.parts.add(event["run_id"])
     return run
 
 
-def end(run_id: UUID, settle: Callable[[Run, Any], None], result: Any) -> None:
+def end(run_id: UUID, end_span: Callable[[Run, Any], None], result: Any) -> None:
     """The run is over, and with it what is live inside: LangChain ends no tool that is cancelled."""
     if (run := RUNS.pop(run_id, None)) is None:
         return
@@ -99,7 +99,7 @@ def end(run_id: UUID, settle: Callable[[Run, Any], None], result: Any) -> None:
         end(part, finish, result if isinstance(result, BaseException) else CutShort(run.name))
     if run.parent is not None:
         run.parent.parts.discard(run_id)
-    settle(run, result)
+    end_span(run, result)
 
 
 def finish(run: Run, error: BaseException | None) -> None:
@@ -114,19 +114,19 @@ def current_run() -> Run | None:
     from langchain_core.runnables.config import var_child_runnable_config
 
     manager = (var_child_runnable_config.get() or {}).get("callbacks")
-    run, asking = RUNS.get(getattr(manager, "parent_run_id", None)), ASKING.get()  # type: ignore[arg-type]
-    if asking is not None and asking.live and (run is None or asking.inside(run)):
-        run = asking
+    run, model_run = RUNS.get(getattr(manager, "parent_run_id", None)), CURRENT_MODEL_RUN.get()  # type: ignore[arg-type]
+    if model_run is not None and model_run.live and (run is None or model_run.is_within(run)):
+        run = model_run
     return run if run is not None and run.context is current_attempt() else None
 
 
 def here() -> trace.Span | None:
     """The run's span, unless one of OpenTelemetry's own was opened inside it."""
     run = current_run()
-    return None if run is None else run.standing()
+    return None if run is None else run.as_parent()
 
 
 def identity() -> Tags:
     """Tags of the run."""
     run = current_run()
-    return {} if run is None else run.known()
+    return {} if run is None else run.caller_tags()

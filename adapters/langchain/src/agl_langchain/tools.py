@@ -28,16 +28,16 @@ def began(run: Run, given: Any) -> None:
 
 def ended(run: Run, output: Any) -> None:
     """The tool answered: a value, a ``ToolMessage``, or a ``Command``, which may carry one."""
-    said, failed = output, None
+    content, failed = output, None
     if hasattr(output, "goto"):
         if output.goto:
             run.attributes[HANDOFF] = _text(output.goto)
         messages = output.update.get("messages") if isinstance(output.update, Mapping) else None
-        said = next((one for one in messages or () if hasattr(one, "tool_call_id")), output.update)
-    if hasattr(said, "tool_call_id"):
-        failed = _text(said.content) if getattr(said, "status", None) == "error" else None
-        said = said.content
-    run.attributes[semconv.TOOL_CALL_RESULT] = _text(said)
+        content = next((one for one in messages or () if hasattr(one, "tool_call_id")), output.update)
+    if hasattr(content, "tool_call_id"):
+        failed = _text(content.content) if getattr(content, "status", None) == "error" else None
+        content = content.content
+    run.attributes[semconv.TOOL_CALL_RESULT] = _text(content)
     run.end(failed=failed)
 
 

@@ -7,7 +7,7 @@ what a graph knows: node, sub-graph, branch and step. Invariant: ``uninstrument`
 from __future__ import annotations
 
 from agentlightning.capture.adapter import AdapterInstrumentor
-from agl_langchain.runs import ANSWERED, READERS
+from agl_langchain.runs import ANSWER_LISTENERS, RUN_READERS
 from agl_langgraph.callers import CALLERS, remember_callers
 from agl_langgraph.identity import entry_methods, identity, read_node
 from agl_langgraph.package import INSTRUMENTS
@@ -22,10 +22,10 @@ class LangGraphInstrumentor(AdapterInstrumentor):
 
     def begin(self) -> None:
         """Listen to LangChain's callbacks, and read what they say of graphs."""
-        from agl_langchain.handler import close_door, open_door
+        from agl_langchain.handler import register, unregister
 
-        open_door()
-        self.undo(close_door)
+        register()
+        self.undo(unregister)
         self.undo(CALLERS.clear)
-        self.add(READERS, read_node)
-        self.add(ANSWERED, remember_callers)
+        self.add(RUN_READERS, read_node)
+        self.add(ANSWER_LISTENERS, remember_callers)

@@ -28,11 +28,11 @@ class OpenAIAgentsInstrumentor(AdapterInstrumentor):
         from agents import add_trace_processor
 
         from agl_openai_agents.bridge import BRIDGE
-        from agl_openai_agents.untraced import leave, patch_all
+        from agl_openai_agents.untraced import patch_all, remove_bridge
 
         BRIDGE.active = True
         self.undo(setattr, BRIDGE, "active", False)
         add_trace_processor(BRIDGE)
-        self.undo(leave)
+        self.undo(remove_bridge)
         patch_all(self)
         self.add(IDENTITY, identity)

@@ -35,12 +35,12 @@ def patch_all(adapter: AdapterInstrumentor) -> None:
     adapter.patch(NoOpSpan, "start", _start)
     adapter.patch(NoOpSpan, "finish", _finish)
     adapter.patch(NoOpSpan, "set_error", _set_error)
-    adapter.patch(DefaultTraceProvider, "set_processors", _stay)
-    adapter.patch(BackendSpanExporter, EXPORT, _withhold)
+    adapter.patch(DefaultTraceProvider, "set_processors", _keep_bridge)
+    adapter.patch(BackendSpanExporter, EXPORT, _skip_export)
     adapter.patch(tool_context.ToolContext, "from_agent_context", _tool_call_id)
 
 
-def leave() -> None:
+def remove_bridge() -> None:
     """Take the bridge out of the processors; where it cannot be taken out, it is inert."""
     processors = getattr(get_trace_provider(), "_multi_processor", None)
     if isinstance(processors, SynchronousMultiTracingProcessor):
@@ -64,13 +64,13 @@ def _set_error(wrapped: Wrapped, span: Any, args: tuple[Any, ...], kwargs: dict[
     wrapped(*args, **kwargs)
 
 
-def _stay(wrapped: Wrapped, provider: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def _keep_bridge(wrapped: Wrapped, provider: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """The user replaces all processors; ours is not among those he meant."""
     wrapped(*args, **kwargs)
     provider.register_processor(BRIDGE)
 
 
-def _withhold(wrapped: Wrapped, exporter: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def _skip_export(wrapped: Wrapped, exporter: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     if not str(exporter.api_key or "").startswith(PREFIX):
         wrapped(*args, **kwargs)
         return

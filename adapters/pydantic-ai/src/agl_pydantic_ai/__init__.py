@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from agentlightning.capture.adapter import AdapterInstrumentor
 from agentlightning.capture.identity import IDENTITY
-from agentlightning.capture.processors import QUIET
+from agentlightning.capture.processors import IGNORED_SCOPES
 from agl_pydantic_ai.identity import entry_methods, identity
 from agl_pydantic_ai.package import INSTRUMENTS
 
@@ -27,6 +27,6 @@ class PydanticAIInstrumentor(AdapterInstrumentor):
         from agl_pydantic_ai import turns
 
         self.patch(Agent, "iter", turns.iterate)
-        QUIET.add("pydantic-ai")  # its spans say the same again, where the user has them on
-        self.undo(QUIET.discard, "pydantic-ai")
+        IGNORED_SCOPES.add("pydantic-ai")  # its spans say the same again, where the user has them on
+        self.undo(IGNORED_SCOPES.discard, "pydantic-ai")
         self.add(IDENTITY, identity)

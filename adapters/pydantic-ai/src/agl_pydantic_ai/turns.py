@@ -23,24 +23,24 @@ from pydantic_ai.exceptions import (
 from pydantic_ai.messages import ToolReturn, ToolReturnPart
 
 from agentlightning.capture.context import current_attempt
-from agentlightning.capture.scene import Scene
+from agentlightning.capture.scene import AgentSpan
 
 Wrapped = Callable[..., Any]
 Handler = Callable[[Any], Any]
 
 
 class Turn(AbstractCapability[Any]):  # type: ignore[misc] # untyped where it is not installed
-    """Makes one run's scene current around each model request and each tool, and nowhere else."""
+    """Makes one run's span current around each model request and each tool, and nowhere else."""
 
     _safe_at_runtime = True  # as the framework's own instrumentation says it: durable agents refuse others
 
-    def __init__(self, scene: Scene) -> None:
+    def __init__(self, span: AgentSpan) -> None:
         super().__init__()
-        self.scene = scene
+        self.span = span
 
     async def wrap_model_request(self, ctx: Any, *, request_context: Any, handler: Handler) -> Any:
         """The request is sent in here, streams too: theirs are read while ``handler`` waits."""
-        with self.scene.on():
+        with self.span.activate():
             return await handler(request_context)
 
     async def wrap_tool_validate(
@@ -50,9 +50,9 @@ class Turn(AbstractCapability[Any]):  # type: ignore[misc] # untyped where it is
         try:
             return await handler(args)
         except (ValidationError, ModelRetry) as error:
-            with self.scene.on():
-                refused = tool_scene(call).start()
-                refused.fail(error)
+            with self.span.activate():
+                refused = tool_span(call).start()
+                refused.set_error(error)
                 refused.end()
             raise
 
@@ -62,18 +62,18 @@ class Turn(AbstractCapability[Any]):  # type: ignore[misc] # untyped where it is
         """A failed call's result is what the model is told of it. A deferred call has none yet, and a call
         that a hook answers in the tool's place has the hook's: they did not fail.
         """
-        with self.scene.on(), tool_scene(call).played() as scene:
+        with self.span.activate(), tool_span(call).run() as span:
             try:
                 result = await handler(args)
             except (ApprovalRequired, CallDeferred, SkipToolExecution) as error:
                 instead: Exception = error
                 if isinstance(error, SkipToolExecution):
-                    scene.result(text_of(call, error.result))
+                    span.set_result(result_text(call, error.result))
             except Exception as error:
-                scene.result(told_of(error), failed=True)
+                span.set_result(error_for_model(error), failed=True)
                 raise
             else:
-                scene.result(text_of(call, result))
+                span.set_result(result_text(call, result))
                 return result
         raise instead
 
@@ -82,45 +82,45 @@ def iterate(wrapped: Wrapped, agent: Any, args: tuple[Any, ...], kwargs: dict[st
     """Wraps ``Agent.iter``, which every way of running passes, once an agent's name was looked for."""
     if current_attempt() is None:
         return wrapped(*args, **kwargs)
-    scene = Scene.of_agent(agent.name or type(agent).__name__)
-    kwargs = {**kwargs, "capabilities": [*(kwargs.get("capabilities") or ()), Turn(scene)]}
-    return turn(scene, wrapped(*args, **kwargs))
+    span = AgentSpan.for_agent(agent.name or type(agent).__name__)
+    kwargs = {**kwargs, "capabilities": [*(kwargs.get("capabilities") or ()), Turn(span)]}
+    return turn(span, wrapped(*args, **kwargs))
 
 
 @asynccontextmanager
-async def turn(scene: Scene, manager: AbstractAsyncContextManager[Any]) -> AsyncIterator[Any]:
-    """``manager``, and the scene from its entry to its exit.
+async def turn(span: AgentSpan, manager: AbstractAsyncContextManager[Any]) -> AsyncIterator[Any]:
+    """``manager``, and the span from its entry to its exit.
 
     The framework attaches a request's context to the task that reads the stream; of a stream that is given
     up it stays attached, and would name what the reader does next.
     """
     before = otel.get_current()
-    scene.start()
+    span.start()
     try:
         async with manager as run:
             yield run
     except BaseException as error:
-        scene.fail(error)
+        span.set_error(error)
         raise
     finally:
-        if scene.span is not None and trace.get_current_span() is scene.span:
+        if span.span is not None and trace.get_current_span() is span.span:
             otel.attach(before)
-        scene.end()
+        span.end()
 
 
-def tool_scene(call: Any) -> Scene:
-    """The scene of a ``ToolCallPart``. Its ``args_as_json_str()`` would write the model's text anew."""
+def tool_span(call: Any) -> AgentSpan:
+    """The span of a ``ToolCallPart``. Its ``args_as_json_str()`` would write the model's text anew."""
     written = call.args if isinstance(call.args, str) else call.args_as_json_str()
-    return Scene.of_tool(call.tool_name, call.tool_call_id, written)
+    return AgentSpan.for_tool(call.tool_name, call.tool_call_id, written)
 
 
-def text_of(call: Any, result: Any) -> str:
+def result_text(call: Any, result: Any) -> str:
     """A tool's result as the model will read it."""
     content = result.return_value if isinstance(result, ToolReturn) else result
     return str(ToolReturnPart(call.tool_name, content, call.tool_call_id).model_response_str())
 
 
-def told_of(error: Exception) -> str:
+def error_for_model(error: Exception) -> str:
     """What the model will read of a call that failed; else the error's own message."""
     part = getattr(error, "tool_retry", None) or getattr(error, "tool_failed", None)
     if part is None:

@@ -47,7 +47,7 @@ class RunStore:
 
 
 @dataclass(frozen=True)
-class Given:
+class AlgorithmInputs:
     """What an algorithm may ask for."""
 
     context: Context
@@ -117,11 +117,11 @@ class Algorithm:
         found: Resources | None = self._get("initial_resources")
         return found
 
-    async def start(self, given: Given) -> dict[str, Any]:
+    async def start(self, given: AlgorithmInputs) -> dict[str, Any]:
         """Run on what is given; for the trainer."""
         self._given = given.by_name()
         try:
-            return summary_of(await _ran(self.run, **_asked(self.run, self._given)))
+            return as_summary(await _call(self.run, **_arguments_of(self.run, self._given)))
         finally:
             self._given = None
 
@@ -136,9 +136,9 @@ class FunctionAlgorithm(Algorithm):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.function(*args, **kwargs)
 
-    async def start(self, given: Given) -> dict[str, Any]:
+    async def start(self, given: AlgorithmInputs) -> dict[str, Any]:
         """Run on what is given; for the trainer."""
-        return summary_of(await _ran(self.function, **_asked(self.function, given.by_name())))
+        return as_summary(await _call(self.function, **_arguments_of(self.function, given.by_name())))
 
 
 def algo(function: Callable[..., Any]) -> FunctionAlgorithm:
@@ -146,14 +146,14 @@ def algo(function: Callable[..., Any]) -> FunctionAlgorithm:
     ``store, train_dataset, val_dataset, context, trainer, llm_proxy`` (the gateway's URL)\\ ``, gateway,
     adapter, tracer, initial_resources``.
     """
-    _asked(function, dict.fromkeys(Given.__dataclass_fields__ | _NAMES))
+    _arguments_of(function, dict.fromkeys(AlgorithmInputs.__dataclass_fields__ | _NAMES))
     return FunctionAlgorithm(function)
 
 
 _NAMES = dict.fromkeys(("store", "train_dataset", "val_dataset", "llm_proxy", "gateway"))
 
 
-class Bound:
+class BoundAlgorithm:
     """An algorithm of the face as the trainer runs it: ``run(context)``."""
 
     def __init__(self, algorithm: Algorithm, trainer: Any) -> None:
@@ -165,7 +165,7 @@ class Bound:
         stored = await context.store.get_resources_by_id(given) if given else None
         trainer = self._trainer
         return await self._algorithm.start(
-            Given(
+            AlgorithmInputs(
                 context, trainer, getattr(trainer, "adapter", None), getattr(trainer, "tracer", None), stored
             )
         )
@@ -182,10 +182,10 @@ def as_algorithm(given: Any, trainer: Any) -> Any:
             f"algorithm={given!r} is no algorithm: give a recipe (agl.GRPO()) or its name ('grpo'), "
             "agl.VERL(config), an agl.Algorithm, a function of @agl.algo, or an object with run(context)"
         )
-    return Bound(given, trainer) if isinstance(given, Algorithm) else given
+    return BoundAlgorithm(given, trainer) if isinstance(given, Algorithm) else given
 
 
-def _asked(function: Callable[..., Any], known: dict[str, Any]) -> dict[str, Any]:
+def _arguments_of(function: Callable[..., Any], known: dict[str, Any]) -> dict[str, Any]:
     """The arguments that ``function`` names."""
     given: dict[str, Any] = {}
     for name, parameter in inspect.signature(function).parameters.items():
@@ -199,7 +199,7 @@ def _asked(function: Callable[..., Any], known: dict[str, Any]) -> dict[str, Any
     return given
 
 
-async def _ran(function: Callable[..., Any], **given: Any) -> Any:
+async def _call(function: Callable[..., Any], **given: Any) -> Any:
     """What it returns: a coroutine function's on this loop, a plain one's in a thread."""
     if inspect.iscoroutinefunction(function):
         return await function(**given)
@@ -207,7 +207,7 @@ async def _ran(function: Callable[..., Any], **given: Any) -> Any:
     return await result if inspect.isawaitable(result) else result
 
 
-def summary_of(result: Any) -> dict[str, Any]:
+def as_summary(result: Any) -> dict[str, Any]:
     """What was returned, for the run's summary: a dict as it is, anything else as ``result``."""
     if result is None:
         return {}
@@ -215,7 +215,7 @@ def summary_of(result: Any) -> dict[str, Any]:
     return found
 
 
-def refuse_settings_of_rl(**given: Any) -> None:
+def refuse_rl_settings(**given: Any) -> None:
     """Raise for what only the algorithm with recipes reads: another would ignore it in silence."""
     if named := [name for name, value in given.items() if value]:
         raise UsageError(

@@ -16,7 +16,7 @@ import msgspec
 
 from agentlightning.types import Mode, Rollout, RolloutConfig, UsageError
 
-PLAIN = "give plain JSON values (dict, list, str, numbers, bool, None)"
+PLAIN_JSON_HINT = "give plain JSON values (dict, list, str, numbers, bool, None)"
 
 
 class DatasetError(UsageError, ValueError):
@@ -34,7 +34,7 @@ def check_tasks(tasks: Sequence[Any], name: str) -> None:
             _check(task, f"{name}: task {position}", "")
         except RecursionError:
             raise DatasetError(
-                f"{name}: task {position} contains itself, or is nested too deeply; {PLAIN}"
+                f"{name}: task {position} contains itself, or is nested too deeply; {PLAIN_JSON_HINT}"
             ) from None
 
 
@@ -48,7 +48,7 @@ def _check(value: Any, task: str, path: str) -> None:
     elif kind is dict:
         for key, inner in value.items():
             if type(key) is not str:
-                raise _not_plain(task, f"has the key {key!r}, {_a(type(key))}", path)
+                raise _not_plain(task, f"has the key {key!r}, {_with_article(type(key))}", path)
             _check(inner, task, f"{path}.{key}")
     elif kind is list:
         for index, inner in enumerate(value):
@@ -60,15 +60,15 @@ def _check(value: Any, task: str, path: str) -> None:
         if not math.isfinite(value):
             raise _not_plain(task, f"is the float {value}", path)
     elif value is not None and kind is not bool:
-        raise _not_plain(task, f"is {_a(kind)}", path)
+        raise _not_plain(task, f"is {_with_article(kind)}", path)
 
 
-def _a(kind: type) -> str:
+def _with_article(kind: type) -> str:
     return f"{'an' if kind.__name__[0] in 'aeiouAEIOU' else 'a'} {kind.__name__}"
 
 
 def _not_plain(task: str, what: str, path: str) -> DatasetError:
-    return DatasetError(f"{task} {what}{f' (at {path})' if path else ''}; {PLAIN}")
+    return DatasetError(f"{task} {what}{f' (at {path})' if path else ''}; {PLAIN_JSON_HINT}")
 
 
 def stable_seed(*parts: object) -> int:
@@ -95,7 +95,7 @@ def task_batches(tasks: Sequence[Any], size: int, seed: int) -> Iterator[list[An
     return _endless(tasks, size, seed)
 
 
-def repeated(tasks: Sequence[Any], size: int) -> str | None:
+def repetition_warning(tasks: Sequence[Any], size: int) -> str | None:
     """What to say of a batch that is larger than the dataset, and so holds tasks more than once."""
     if not 0 < len(tasks) < size:
         return None

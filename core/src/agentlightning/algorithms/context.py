@@ -13,7 +13,7 @@ import msgspec
 
 from agentlightning.algorithms.evaluate import evaluate
 from agentlightning.algorithms.journal import Journal
-from agentlightning.algorithms.together import Together
+from agentlightning.algorithms.together import MultiPolicyDriver
 from agentlightning.capture import COUNTS
 from agentlightning.credit.trainable import Versions
 from agentlightning.gateway import Gateway
@@ -28,7 +28,7 @@ T = TypeVar("T")
 Dataset = Sequence[Task]
 
 
-class Algorithm(Protocol):
+class TrainingLoop(Protocol):
     """Owns a loop over tasks; what it returns goes into the run's summary."""
 
     async def run(self, context: Context) -> dict[str, Any]: ...
@@ -50,7 +50,7 @@ class Context:
     """Name under which agents ask for the policy that is theirs."""
     named: tuple[str, ...] = ()
     """Policies that agents may also ask for by name: those of a run with named policies."""
-    driver: Driver | Together | None = None
+    driver: Driver | MultiPolicyDriver | None = None
     headroom: dict[str, Callable[..., Any]] = field(default_factory=dict)
     """Scripted policies (``oracle``, ``random``) that bound what there is to learn."""
     config: RolloutConfig = field(default_factory=RolloutConfig)
@@ -87,14 +87,14 @@ class Context:
     @property
     def versions(self) -> Versions:
         """The version that is about to be trained; of named policies, that of each."""
-        if isinstance(self.driver, Together):
+        if isinstance(self.driver, MultiPolicyDriver):
             return self.driver.versions
         return self.driver.version if self.driver else None
 
     @property
     def trained(self) -> tuple[str, ...]:
         """Names of the policies that are trained."""
-        return tuple(self.driver.drivers) if isinstance(self.driver, Together) else (self.policy,)
+        return tuple(self.driver.drivers) if isinstance(self.driver, MultiPolicyDriver) else (self.policy,)
 
     async def publish(self) -> None:
         """Store the endpoints agents are given: the policy, and the scripted policies of the headroom
@@ -134,7 +134,7 @@ class Context:
         self.evaluated[name] += 1
         batch = f"eval/{name}/{self.evaluated[name]}"
         version = self.driver.version if self.driver else 0
-        if (known := self.known.get(batch)) and _stands(known, name, policy, version):
+        if (known := self.known.get(batch)) and _still_valid(known, name, policy, version):
             return msgspec.convert(known["evaluation"], Evaluation)
         evaluation, records = await self.guard(
             evaluate(
@@ -154,7 +154,7 @@ class Context:
         await self.journal.evaluation(batch, entry, records)
         self.known[batch] = entry
         await self.store.update_run(self.run_id, {"evaluations": self.known})
-        self.plugins.moment("agl_evaluated", evaluation=evaluation)
+        self.plugins.notify("agl_evaluated", evaluation=evaluation)
         return evaluation
 
     async def accounts(self) -> dict[str, dict[str, int]]:
@@ -171,8 +171,8 @@ class Context:
                 "unnamed-calls": gateway.unnamed if gateway.unnamed < gateway.calls.total() else 0,
             },
             "over-length": dict(gateway.over_length),
-            "moved": dict(gateway.moved),
-            "given-up": dict(gateway.given_up),
+            "moved": dict(gateway.failovers),
+            "given-up": dict(gateway.aborted),
             "without-policy": dict(gateway.unrouted),
             "hooks": dict(self.plugins.errors),
         }
@@ -197,6 +197,6 @@ class Context:
             await asyncio.wait({main})
 
 
-def _stands(known: dict[str, Any], name: str, policy: str | None, version: int) -> bool:
+def _still_valid(known: dict[str, Any], name: str, policy: str | None, version: int) -> bool:
     """Whether an evaluation of an earlier life still speaks of what is asked for."""
     return known["version"] == version or policy is not None or name.startswith("before")

@@ -17,7 +17,7 @@ import msgspec
 
 from agentlightning.algorithms.batching import DatasetError, check_tasks
 
-MOST = 1_000_000
+MAX_TASKS = 1_000_000
 """Tasks that are read from an iterator, which may have no end."""
 TABLES = {"DataFrame": ("to_dicts", "to_dict"), "Table": ("to_pylist",), "RecordBatch": ("to_pylist",)}
 """Tables of pandas, polars and pyarrow → the methods, one of which makes rows of them."""
@@ -67,7 +67,7 @@ def tasks_of(given: Any, name: str) -> list[Any]:
     if (why := _unusable(given)) is not None:
         article = "an" if kind[:1] in "aeiouAEIOU" else "a"
         raise DatasetError(f"{name}: this is {article} {kind}{why}")
-    if isinstance(given, Iterable) and not _counts(given):
+    if isinstance(given, Iterable) and not _has_length(given):
         return _bounded(given, name)
     if isinstance(given, Sequence) or _library(given) == "datasets":
         return list(given)
@@ -92,7 +92,7 @@ def _unusable(given: Any) -> str | None:
     """Why an object is no list of tasks, and what to give instead; ``None`` if it may be one."""
     if isinstance(given, Mapping):
         names = [str(key) for key in itertools.islice(given, 4)]
-        lists = all(_counts(value) and not isinstance(value, str | bytes) for value in given.values())
+        lists = all(_has_length(value) and not isinstance(value, str | bytes) for value in given.values())
         if names and (lists or type(given).__name__.endswith("DatasetDict")):
             return f" with the splits {', '.join(names)}: give one of them, e.g. data[{names[0]!r}]"
         return ": give a list of tasks, e.g. [task] for one"
@@ -102,23 +102,23 @@ def _unusable(given: Any) -> str | None:
         return ", which yields batches: give its dataset, data.dataset"
     if isinstance(given, AsyncIterable):
         return ": read it first, [task async for task in data]"
-    if isinstance(given, Iterable) or (_counts(given) and hasattr(given, "__getitem__")):
+    if isinstance(given, Iterable) or (_has_length(given) and hasattr(given, "__getitem__")):
         return None
     return ": give a list of tasks, a file, or an object with __len__ and __getitem__"
 
 
 def _bounded(given: Iterable[Any], name: str) -> list[Any]:
     """What an iterator yields. One that goes on for ever is named, not waited for."""
-    tasks = list(itertools.islice(given, MOST + 1))
-    if len(tasks) > MOST:
+    tasks = list(itertools.islice(given, MAX_TASKS + 1))
+    if len(tasks) > MAX_TASKS:
         raise DatasetError(
-            f"{name}: this {type(given).__name__} has more than {MOST:,} tasks and may have no end: give "
-            "list(itertools.islice(data, n)), or a list"
+            f"{name}: this {type(given).__name__} has more than {MAX_TASKS:,} tasks and may have no end: "
+            "give list(itertools.islice(data, n)), or a list"
         )
     return tasks
 
 
-def _counts(given: Any) -> bool:
+def _has_length(given: Any) -> bool:
     return hasattr(given, "__len__")
 
 

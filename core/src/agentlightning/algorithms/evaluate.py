@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from agentlightning.algorithms.batching import group_rollouts
-from agentlightning.algorithms.work import begin
+from agentlightning.algorithms.work import enqueue
 from agentlightning.credit.failure import failure_of
 from agentlightning.credit.ledger import open_ledger
 from agentlightning.credit.rewards import resolve
@@ -86,19 +86,19 @@ async def evaluate(
         config=config,
         metadata={"greedy": greedy, "evaluation": name},
     )
-    ids = await begin(store, rollouts)
+    ids = await enqueue(store, rollouts)
     await store.wait_for_rollouts(ids)
     records = await store.records(ids)
     evaluation = summarise(name, records, time.perf_counter() - began)
     if evaluation.failed == evaluation.n:
         raise NothingRewarded(
-            f"evaluation {name!r}: none of {evaluation.n} rollouts got a reward: {reasons(records)}"
+            f"evaluation {name!r}: none of {evaluation.n} rollouts got a reward: {failure_reasons(records)}"
             f"{first_traceback(records)}"
         )
     return evaluation, records
 
 
-def reasons(records: Sequence[Record]) -> str:
+def failure_reasons(records: Sequence[Record]) -> str:
     """Why rollouts have no reward, the commonest first: for an error message."""
     found: Counter[str] = Counter()
     for record in records:
@@ -117,19 +117,19 @@ def reasons(records: Sequence[Record]) -> str:
 def first_traceback(records: Sequence[Record]) -> str:
     """The traceback of the first rollout whose agent raised, as lines to be added to a message."""
     for record in records:
-        told = record.attempt.metadata.get(TRACEBACK) if record.attempt else None
-        if told:
-            return f"\nThe first traceback, of {record.rollout.rollout_id}: {told}"
+        traceback = record.attempt.metadata.get(TRACEBACK) if record.attempt else None
+        if traceback:
+            return f"\nThe first traceback, of {record.rollout.rollout_id}: {traceback}"
     return ""
 
 
-def misfit(records: Sequence[Record], rule: str) -> str:
+def unread_rewards(records: Sequence[Record], rule: str) -> str:
     """What to say where a credit rule reads other rewards than the agent emits; empty if that is not so, or
     the rule is a plugin's.
     """
     unread: Counter[str] = Counter()
     for record in records:
-        given = _given(record)
+        given = _rewarded_targets(record)
         if given and rule in READS and not given & READS[rule]:
             unread.update(given)
     if not unread:
@@ -142,7 +142,7 @@ def misfit(records: Sequence[Record], rule: str) -> str:
     )
 
 
-def _given(record: Record) -> set[str]:
+def _rewarded_targets(record: Record) -> set[str]:
     """Whose finite rewards a successful rollout has: the ``rollout``'s, of its ``calls``, of ``agents``."""
     if record.rollout.status != RolloutStatus.SUCCEEDED:
         return set()
@@ -172,7 +172,7 @@ def summarise(name: str, records: Sequence[Record], seconds: float) -> Evaluatio
 
 
 def call_metrics(records: Sequence[Record]) -> dict[str, float]:
-    """Calls made and how many of them were captured exactly (see :mod:`agentlightning.credit.verdicts`)."""
+    """Calls made, and how many of them were captured exactly."""
     kinds: Counter[str] = Counter()
     made = recorded = 0
     for record in records:

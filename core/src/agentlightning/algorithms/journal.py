@@ -16,15 +16,15 @@ from typing import Any
 
 import msgspec
 
-from agentlightning.credit.chain import KEY, digest, link, plain
-from agentlightning.credit.seals import seal_record
+from agentlightning.credit.chain import KEY_VARIABLE, digest, next_link, plain
+from agentlightning.credit.seals import fingerprint_record
 from agentlightning.store.base import Store
 from agentlightning.store.pages import pages
-from agentlightning.types import Link, Record, Seal, StepReport
+from agentlightning.types import AuditLink, Record, RolloutFingerprint, StepReport
 
 HASHERS = 8
 """Files that are hashed at a time."""
-PASSING = frozenset({"summary", "evaluations", "resumed", "create_time", "update_time"})
+GROWING_ENTRIES = frozenset({"summary", "evaluations", "resumed", "create_time", "update_time"})
 """Entries of a run's record that grow as it goes: these have links of their own."""
 
 
@@ -35,15 +35,15 @@ class Journal:
         self.store = store
         self.run_id = run_id
         self.folder = folder
-        self.key = key or os.environ.get(KEY) or None
-        self.last: Link | None = None
+        self.key = key or os.environ.get(KEY_VARIABLE) or None
+        self.last: AuditLink | None = None
         self._checkpoints: set[str] = set()
         """Those that have a link."""
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
     async def begin(self, info: Mapping[str, Any]) -> None:
         """The first link: what the run was begun with."""
-        await self._add("begin", self.run_id, {"info": _fixed(info)})
+        await self._add("begin", self.run_id, {"info": _fixed_entries(info)})
 
     async def resume(self, info: Mapping[str, Any], first_step: int, evaluations: Sequence[str]) -> None:
         """Go on behind the last link: with what, from which step, and which evaluations stand. Checkpoints
@@ -52,19 +52,19 @@ class Journal:
         async for page in pages(self.store.query_links, self.run_id):
             self._checkpoints |= {one.name for one in page if one.kind == "checkpoint"}
             self.last = page[-1]
-        body = {"info": _fixed(info), "first_step": first_step, "evaluations": list(evaluations)}
+        body = {"info": _fixed_entries(info), "first_step": first_step, "evaluations": list(evaluations)}
         await self._add("resume", self.run_id, body)
         for folder in checkpoints_in(self.folder):
             if self._name(folder) not in self._checkpoints:
                 await self.checkpoint(folder)
 
-    async def step(self, report: StepReport, seals: Sequence[Seal]) -> None:
+    async def step(self, report: StepReport, seals: Sequence[RolloutFingerprint]) -> None:
         """Put a step on record: its report, its seals and its link."""
         body = {
             "report": plain(report),
             "seals": [[seal.rollout_id, digest(seal)] for seal in seals],
         }
-        async with self._turn:
+        async with self._lock:
             made = self._next("step", f"{report.step}/{report.policy}", body)
             await self.store.add_step(report, seals, link=made)
             self.last = made
@@ -73,7 +73,7 @@ class Journal:
         """An evaluation as it goes on record, with the seals of its rollouts."""
         version = entry.get("version")
         seals = [
-            seal_record(record, run_id=self.run_id, step=-1, policy=batch, version=version)
+            fingerprint_record(record, run_id=self.run_id, step=-1, policy=batch, version=version)
             for record in records
         ]
         await self._add("evaluation", batch, plain(entry), seals)
@@ -96,14 +96,18 @@ class Journal:
             "signed": self.last.mac is not None,
         }
 
-    async def _add(self, kind: str, name: str, body: Mapping[str, Any], seals: Sequence[Seal] = ()) -> None:
-        async with self._turn:
+    async def _add(
+        self, kind: str, name: str, body: Mapping[str, Any], seals: Sequence[RolloutFingerprint] = ()
+    ) -> None:
+        async with self._lock:
             made = self._next(kind, name, body, seals)
             await self.store.add_link(made)
             self.last = made
 
-    def _next(self, kind: str, name: str, body: Mapping[str, Any], seals: Sequence[Seal] = ()) -> Link:
-        return link(self.run_id, kind, name, body, after=self.last, seals=seals, key=self.key)
+    def _next(
+        self, kind: str, name: str, body: Mapping[str, Any], seals: Sequence[RolloutFingerprint] = ()
+    ) -> AuditLink:
+        return next_link(self.run_id, kind, name, body, after=self.last, seals=seals, key=self.key)
 
     def _name(self, folder: Path) -> str:
         """A folder as the chain calls it: the run's folder may be moved."""
@@ -130,7 +134,7 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _fixed(info: Mapping[str, Any]) -> dict[str, Any]:
-    told = msgspec.to_builtins(dict(info), enc_hook=str)
-    found: dict[str, Any] = plain({key: value for key, value in told.items() if key not in PASSING})
+def _fixed_entries(info: Mapping[str, Any]) -> dict[str, Any]:
+    values = msgspec.to_builtins(dict(info), enc_hook=str)
+    found: dict[str, Any] = plain({key: value for key, value in values.items() if key not in GROWING_ENTRIES})
     return found

@@ -20,7 +20,7 @@ import msgspec
 
 from agentlightning.store.base import Conflict, Store
 from agentlightning.types import Rollout, RolloutStatus, UsageError
-from agentlightning.types.failure import SET_ASIDE, FailureTable, kind_of_end
+from agentlightning.types.failure import SET_ASIDE_REASON, FailureTable, failure_kind_of_end
 
 
 class BadQuorum(UsageError, ValueError):
@@ -76,7 +76,7 @@ def read_quorum(given: Mapping[str, Any] | None) -> Quorum | None:
         raise BadQuorum(f"quorum: {error}; give k, deadline and hedge") from None
 
 
-class Gathered(msgspec.Struct, kw_only=True):
+class QuorumResult(msgspec.Struct, kw_only=True):
     """What became of the rollouts of a step."""
 
     counted: list[str] = []
@@ -93,7 +93,7 @@ class Gathered(msgspec.Struct, kw_only=True):
     """Groups in which fewer than ``n`` rollouts succeeded."""
     waited_seconds: float = 0.0
 
-    def add(self, other: Gathered) -> None:
+    def add(self, other: QuorumResult) -> None:
         """Enter what became of others."""
         for name in self.__struct_fields__:
             setattr(self, name, getattr(self, name) + getattr(other, name))
@@ -109,13 +109,13 @@ class Gathered(msgspec.Struct, kw_only=True):
         }
 
 
-async def gather(
+async def wait_for_groups(
     store: Store,
     groups: Sequence[Sequence[Rollout]],
     quorum: Quorum | None = None,
     *,
     failure: FailureTable | None = None,
-) -> Gathered:
+) -> QuorumResult:
     """Wait until every group has what it needs, and stop the rest; when this returns, all have ended.
 
     ``groups``: the queued rollouts of each group, ``quorum.hedge`` extra ones included. Without a quorum, all
@@ -126,17 +126,17 @@ async def gather(
     if quorum is None:
         ids = [rollout.rollout_id for group in groups for rollout in group]
         await store.wait_for_rollouts(ids)
-        return Gathered(counted=ids, waited_seconds=clock() - began)
-    waits = [_Wait(store, group, quorum, failure or {}, began) for group in groups]
+        return QuorumResult(counted=ids, waited_seconds=clock() - began)
+    waits = [_GroupWait(store, group, quorum, failure or {}, began) for group in groups]
     async with asyncio.TaskGroup() as tasks:
         running = [tasks.create_task(wait.run()) for wait in waits]
-    out = Gathered(waited_seconds=clock() - began)
+    out = QuorumResult(waited_seconds=clock() - began)
     for task in running:
         out.add(task.result())
     return out
 
 
-class _Wait:
+class _GroupWait:
     """One group on its way: wait, stop the rest, count."""
 
     def __init__(
@@ -146,20 +146,20 @@ class _Wait:
         self.ids = [rollout.rollout_id for rollout in group]
         self.n = quorum.size(len(self.ids))
 
-    async def run(self) -> Gathered:
+    async def run(self) -> QuorumResult:
         """Top to bottom."""
-        waiting = await self._enough()
+        waiting = await self._wait_for_enough()
         cancelled = [i for i in waiting if await self._cancel(i)]
         ended = await self.store.query_rollouts(rollout_ids=self.ids, limit=len(self.ids))
-        good = sorted((r for r in ended if self._good(r)), key=lambda r: (r.end_time or 0.0, r.sample))
+        good = sorted((r for r in ended if self._counts(r)), key=lambda r: (r.end_time or 0.0, r.sample))
         for rollout in good[self.n :]:
             reason = f"straggler: {self.n} others of the group were there first"
-            await self.store.update_rollout(rollout.rollout_id, metadata={SET_ASIDE: reason})
+            await self.store.update_rollout(rollout.rollout_id, metadata={SET_ASIDE_REASON: reason})
         surplus = [rollout.rollout_id for rollout in good[self.n :]]
         left_out = {*cancelled, *surplus}
         counting = min(len(good), self.n)
         stragglers = min(len(cancelled), self.n - counting)
-        return Gathered(
+        return QuorumResult(
             counted=[i for i in self.ids if i not in left_out],
             left_out=[i for i in self.ids if i in left_out],
             stragglers=stragglers,
@@ -168,37 +168,37 @@ class _Wait:
             short_groups=int(counting < self.n),
         )
 
-    async def _enough(self) -> list[str]:
+    async def _wait_for_enough(self) -> list[str]:
         """Wait until enough are good, or all have ended; the ids of those that have not."""
         clock = asyncio.get_running_loop().time
         waits = {asyncio.create_task(self.store.wait_for_rollouts([i])): i for i in self.ids}
         pending, good = set(waits), 0
         try:
             while pending:
-                left = self._left(clock())
+                left = self._seconds_left(clock())
                 if good >= (self.n if left != 0 else self.quorum.k or self.n):
                     break
                 ended, pending = await asyncio.wait(
                     pending, timeout=left or None, return_when=asyncio.FIRST_COMPLETED
                 )
-                good += sum(self._good(rollout) for task in ended for rollout in task.result())
+                good += sum(self._counts(rollout) for task in ended for rollout in task.result())
         finally:
             for task in pending:
                 task.cancel()
             await asyncio.gather(*pending, return_exceptions=True)
         return [i for task, i in waits.items() if task in pending]
 
-    def _left(self, now: float) -> float | None:
+    def _seconds_left(self, now: float) -> float | None:
         """Seconds until ``k`` suffice, 0 once they do; ``None``: never."""
         if self.quorum.k is None:
             return None
         return max(0.0, self.began + (self.quorum.deadline or 0.0) - now)
 
-    def _good(self, rollout: Rollout) -> bool:
+    def _counts(self, rollout: Rollout) -> bool:
         """Whether it counts: it succeeded, or the failure table gives it a reward."""
         if rollout.status != RolloutStatus.FAILED:
             return rollout.status == RolloutStatus.SUCCEEDED
-        action = self.failure.get(kind_of_end(rollout.status, rollout.reason))
+        action = self.failure.get(failure_kind_of_end(rollout.status, rollout.reason))
         return action is not None and action.reward is not None
 
     async def _cancel(self, rollout_id: str) -> bool:

@@ -20,7 +20,7 @@ from agentlightning.algorithms.batching import stable_seed
 from agentlightning.types import Batch, Rollout
 
 
-def further(
+def extra_batches(
     tasks: Sequence[Any], size: int, seed: int, step: int, own: Sequence[Any] = ()
 ) -> Iterator[list[Any]]:
     """Endless batches of ``size`` of ``tasks`` for a step. None occurs twice, and none that is among ``own``
@@ -44,7 +44,7 @@ def further(
             batch = []
 
 
-def with_spread(batch: Batch, groups: Sequence[Sequence[Rollout]]) -> int:
+def groups_with_spread(batch: Batch, groups: Sequence[Sequence[Rollout]]) -> int:
     """How many of the groups have a call that is trained, under a recipe with ``drop_zero_spread``."""
     trained = {ledger.rollout_id for ledger in batch.ledgers if ledger.trained}
     return sum(any(rollout.rollout_id in trained for rollout in group) for group in groups)

@@ -15,29 +15,29 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from agentlightning.algorithms.barren import TOO_EQUAL, Barren
-from agentlightning.algorithms.batching import group_rollouts, repeated, task_batches
+from agentlightning.algorithms.barren import HOW_TO_GET_VARIANCE, NoSignalGuard
+from agentlightning.algorithms.batching import group_rollouts, repetition_warning, task_batches
 from agentlightning.algorithms.context import Context
-from agentlightning.algorithms.quorum import Gathered, Quorum, gather
-from agentlightning.algorithms.refill import further, with_spread
+from agentlightning.algorithms.quorum import Quorum, QuorumResult, wait_for_groups
+from agentlightning.algorithms.refill import extra_batches, groups_with_spread
 from agentlightning.algorithms.totals import Totals
-from agentlightning.algorithms.upcoming import Groups, Upcoming
+from agentlightning.algorithms.upcoming import Prefetcher, TaskGroups
 from agentlightning.credit.assign import assign, check_recipe
 from agentlightning.credit.baselines import BASELINES
-from agentlightning.credit.policies import part
+from agentlightning.credit.policies import policy_batch
 from agentlightning.credit.rules import RULES
-from agentlightning.credit.seals import seal, terms_digest
+from agentlightning.credit.seals import fingerprint_rollouts, terms_digest
 from agentlightning.credit.trainable import Versions, version_of
 from agentlightning.plugins import Plugins
-from agentlightning.types import Batch, Evaluation, Recipe, Record, Seal, StepReport, UsageError
-from agentlightning.types.failure import read_table
+from agentlightning.types import Batch, Evaluation, Recipe, Record, RolloutFingerprint, StepReport, UsageError
+from agentlightning.types.failure import read_failure_table
 
 
 class RecipeRefused(UsageError, ValueError):
     """The driver would ignore something the recipe asks for."""
 
 
-def refuse_ignored(
+def check_supported_fields(
     recipe: Recipe, driver: str, honours: frozenset[str], why: Mapping[str, str] = MappingProxyType({})
 ) -> None:
     """Raise if ``recipe`` uses a field that the driver does not implement: nothing is ignored in silence.
@@ -53,7 +53,7 @@ def refuse_ignored(
         )
 
 
-def refuse_unusable(recipe: Recipe, plugins: Plugins) -> None:
+def check_credit_fields(recipe: Recipe, plugins: Plugins) -> None:
     """Raise if credit cannot work with a value of ``recipe``, before anything is rolled out."""
     rules = {**RULES, **{name: spec.rule for name, spec in plugins.credit_rules.items()}}
     baselines = {**BASELINES, **{name: spec.baseline for name, spec in plugins.baselines.items()}}
@@ -63,7 +63,7 @@ def refuse_unusable(recipe: Recipe, plugins: Plugins) -> None:
         raise RecipeRefused(str(error)) from None
 
 
-def refuse_unfit(recipe: Recipe, *, ahead: int = 0, refill: int = 0) -> None:
+def check_async_fields(recipe: Recipe, *, ahead: int = 0, refill: int = 0) -> None:
     """Raise for numbers of ``ahead`` and ``refill`` that ``recipe`` would turn into nothing."""
     for name, value in (("ahead", ahead), ("refill", refill)):
         if not isinstance(value, int) or isinstance(value, bool) or value < 0:
@@ -87,7 +87,7 @@ def refuse_unfit(recipe: Recipe, *, ahead: int = 0, refill: int = 0) -> None:
         )
 
 
-def refuse_timing(quorum: Quorum | None, ahead: int, options: Sequence[Mapping[str, Any]]) -> None:
+def check_deterministic(quorum: Quorum | None, ahead: int, options: Sequence[Mapping[str, Any]]) -> None:
     """Raise for what depends on timing, if a driver's ``options`` say that nothing may."""
     if any(one.get("deterministic") for one in options) and (quorum is not None or ahead):
         what = "quorum: who comes first" if quorum else f"ahead = {ahead}: which version answers a call"
@@ -125,7 +125,7 @@ class RL:
     ) -> None:
         if quorum is not None:
             quorum.size(recipe.group_size + quorum.hedge)
-        refuse_unfit(recipe, ahead=ahead, refill=refill)
+        check_async_fields(recipe, ahead=ahead, refill=refill)
         if steps < 0 or batch_size < 1:
             raise ValueError(
                 f"steps={steps} and batch_size={batch_size}: need steps >= 0 and batch_size >= 1"
@@ -135,7 +135,7 @@ class RL:
         self.batch_size = batch_size
         self.evaluate_every = evaluate_every
         self.headroom_tasks = headroom_tasks
-        self.failure = read_table(failure)
+        self.failure = read_failure_table(failure)
         self.quorum = quorum
         self.ahead = ahead
         self.refill = refill
@@ -144,7 +144,7 @@ class RL:
         """Evaluate, train, evaluate. The summary holds both evaluations and how long training took."""
         if context.driver is None:
             raise ValueError("RL needs a driver; name one with backend.driver")
-        if self.steps and (said := repeated(context.train, self.batch_size)):
+        if self.steps and (said := repetition_warning(context.train, self.batch_size)):
             context.say(said)
         job = RLJob(context, self)
         before = await job.measure("before")
@@ -201,13 +201,13 @@ class RLJob:
         self.folder: Path = context.folder
         self.headroom: dict[str, float] = {}
         self.totals = Totals()
-        self._barren = Barren(context.say, rl.recipe.credit)
-        self._seals: dict[str, list[Seal]] = {}
+        self._no_signal = NoSignalGuard(context.say, rl.recipe.credit)
+        self._fingerprints: dict[str, list[RolloutFingerprint]] = {}
         """Of the step under way, by policy."""
         self._versions: Versions = None
         """What its rows were built for."""
         self._batches = task_batches(context.train, rl.batch_size, context.seed) if rl.steps else None
-        self._upcoming = Upcoming(context.store, self._of_step, steps=rl.steps, ahead=rl.ahead)
+        self._prefetcher = Prefetcher(context.store, self._groups_of_step, steps=rl.steps, ahead=rl.ahead)
         self._restore(context.progress)
 
     # ----------------------------------------------------------------------------- what a checkpoint keeps
@@ -215,12 +215,12 @@ class RLJob:
         """What goes into a checkpoint beside the driver's own: JSON. The order of the data is a function of
         seed and step; built-in rules and baselines keep nothing from step to step.
         """
-        return {**self.totals.state(), **self._barren.state()}
+        return {**self.totals.state(), **self._no_signal.state()}
 
     def _restore(self, state: dict[str, Any]) -> None:
         """The inverse of :meth:`state`; the data go on behind the batches of the finished steps."""
         self.totals.restore(state)
-        self._barren.restore(state)
+        self._no_signal.restore(state)
         if self._batches is not None:
             for _ in range(self.first_step):
                 next(self._batches)
@@ -233,38 +233,38 @@ class RLJob:
         when all are finished, credit turns calls and rewards into rows. With ``ahead``, those of the steps
         after it run on meanwhile and afterwards.
         """
-        found = await self._upcoming.standing(step)
-        groups = await self._upcoming.turn(step)
-        gathered, records = await self._waited(groups)
-        batch = self._credited(records)
-        more = further(
+        found = await self._prefetcher.progress(step)
+        groups = await self._prefetcher.take(step)
+        gathered, records = await self._wait_for(groups)
+        batch = self._credit(records)
+        more = extra_batches(
             self.context.train, self.rl.batch_size, self.seed, step, [group[0].input for group in groups]
         )
         for number in range(1, self.rl.refill + 1):
-            if with_spread(batch, groups) >= self.rl.batch_size:
+            if groups_with_spread(batch, groups) >= self.rl.batch_size:
                 break
             extra = self._groups(f"train/{step}+{number}", next(more))
-            await self._upcoming.add(step, extra)
-            also, new = await self._waited(extra)
+            await self._prefetcher.add(step, extra)
+            also, new = await self._wait_for(extra)
             gathered.add(also)
             groups, records = [*groups, *extra], [*records, *new]
-            batch = self._credited(records)
-        self._upcoming.over(step)
+            batch = self._credit(records)
+        self._prefetcher.finish(step)
         if self.rl.quorum:
             found |= gathered.metrics()
         if self.rl.refill:
-            found |= self._refilled(batch, groups)
+            found |= self._refill_metrics(batch, groups)
         batch.metrics.update(found)
-        await self._kept(step, batch, records)
+        await self._record_step(step, batch, records)
         return batch
 
-    async def _waited(self, groups: Groups) -> tuple[Gathered, list[Record]]:
+    async def _wait_for(self, groups: TaskGroups) -> tuple[QuorumResult, list[Record]]:
         """The records of groups that are queued, when they have ended."""
-        gathered = await gather(self.context.store, groups, self.rl.quorum, failure=self.rl.failure)
+        gathered = await wait_for_groups(self.context.store, groups, self.rl.quorum, failure=self.rl.failure)
         ids = [rollout.rollout_id for group in groups for rollout in group]
         return gathered, await self.context.store.records(ids)
 
-    def _credited(self, records: list[Record]) -> Batch:
+    def _credit(self, records: list[Record]) -> Batch:
         """The rows of a step's records, for the versions that are served now."""
         self._versions = self.context.versions
         return assign(
@@ -276,9 +276,9 @@ class RLJob:
             failure=self.rl.failure,
         )
 
-    def _refilled(self, batch: Batch, groups: Groups) -> dict[str, float]:
+    def _refill_metrics(self, batch: Batch, groups: TaskGroups) -> dict[str, float]:
         """What a step with refill took, as metrics; ``groups`` are of tasks, whatever the baseline groups."""
-        spread, size = with_spread(batch, groups), self.rl.batch_size
+        spread, size = groups_with_spread(batch, groups), self.rl.batch_size
         return {
             "refill/batches": float(math.ceil(len(groups) / size) - 1),
             "refill/groups": float(len(groups)),
@@ -286,22 +286,28 @@ class RLJob:
             "refill/short": float(max(0, size - spread)),
         }
 
-    async def _kept(self, step: int, batch: Batch, records: list[Record]) -> None:
+    async def _record_step(self, step: int, batch: Batch, records: list[Record]) -> None:
         """Take note of a step that was collected, and tell hooks."""
         self.totals.collected(batch.metrics)
-        for name, version, mine in self._parts(batch):  # in a thread: it hashes every token of the step
-            self._seals[name] = await asyncio.to_thread(
-                seal, mine, records, run_id=self.run_id, step=step, policy=name, version=version
+        for name, version, mine in self._by_policy(batch):  # in a thread: it hashes every token of the step
+            self._fingerprints[name] = await asyncio.to_thread(
+                fingerprint_rollouts,
+                mine,
+                records,
+                run_id=self.run_id,
+                step=step,
+                policy=name,
+                version=version,
             )
-        self.context.plugins.moment("agl_rows_built", step=step, batch=batch)
-        self._barren.step(step, batch, records)
+        self.context.plugins.notify("agl_rows_built", step=step, batch=batch)
+        self._no_signal.step(step, batch, records)
 
-    def _of_step(self, step: int) -> Groups:
+    def _groups_of_step(self, step: int) -> TaskGroups:
         """The rollouts of a step: those of the next batch of tasks."""
         assert self._batches is not None
         return self._groups(f"train/{step}", next(self._batches))
 
-    def _groups(self, name: str, tasks: list[Any]) -> Groups:
+    def _groups(self, name: str, tasks: list[Any]) -> TaskGroups:
         """A group of rollouts for each task. ``name``: of the batch, on which ids and seeds depend."""
         size = self.recipe.group_size + (self.rl.quorum.hedge if self.rl.quorum else 0)
         rollouts = group_rollouts(
@@ -316,28 +322,28 @@ class RLJob:
         )
         return [rollouts[i : i + size] for i in range(0, len(rollouts), size)]
 
-    def _parts(self, batch: Batch) -> list[tuple[str, int | None, Batch]]:
+    def _by_policy(self, batch: Batch) -> list[tuple[str, int | None, Batch]]:
         """Each policy, its version, and its part of a step."""
         if not isinstance(self._versions, Mapping):
             return [(self.policy, self._versions, batch)]
-        return [(name, version, part(batch, name)) for name, version in self._versions.items()]
+        return [(name, version, policy_batch(batch, name)) for name, version in self._versions.items()]
 
     async def end(self) -> None:
         """End what is under way and will not be trained: nothing of a run that has done all of its steps."""
-        if ended := await self._upcoming.end():
+        if ended := await self._prefetcher.end():
             self.context.say(f"{ended} rollouts were under way and are cancelled: they would not be trained")
 
     async def report(self, report: StepReport) -> None:
-        """Make the step known: store (with the seals of what it trained), totals, moment hook (trackers
+        """Make the step known: store (with the seals of what it trained), totals, notification hook (trackers
         listen there). Once for each policy.
         """
         report.version = version_of(self._versions, report.policy)
         if isinstance(self._versions, Mapping):
             report.versions = dict(self._versions)
         report.terms_digest = terms_digest(self.recipe, self.rl.failure)
-        await self.context.journal.step(report, self._seals[report.policy])
+        await self.context.journal.step(report, self._fingerprints[report.policy])
         self.totals.count(report, several=isinstance(self._versions, Mapping))
-        self.context.plugins.moment("agl_policy_updated", report=report)
+        self.context.plugins.notify("agl_policy_updated", report=report)
 
     @property
     def learned(self) -> bool | None:
@@ -351,13 +357,13 @@ class RLJob:
             self.context.say(
                 f"This run learned nothing: not one token was trained in {self.steps} steps"
                 + (f" ({idle:.0f} had advantage 0: no group had a spread)" if idle else "")
-                + f". {TOO_EQUAL}."
+                + f". {HOW_TO_GET_VARIANCE}."
             )
 
     async def saved(self, folder: Path, step: int) -> None:
         """Put a checkpoint into the run's chain, and tell hooks of it."""
         await self.context.journal.checkpoint(folder)
-        self.context.plugins.moment("agl_checkpoint_saved", folder=folder, step=step)
+        self.context.plugins.notify("agl_checkpoint_saved", folder=folder, step=step)
 
     # -------------------------------------------------------------------------------------- evaluation
     async def evaluate(self, step: int) -> Evaluation | None:

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from agentlightning.credit.policies import part
+from agentlightning.credit.policies import policy_batch
 from agentlightning.specs import Job, PeerDriver
 from agentlightning.types import Batch, Evaluation, StepReport, UsageError
 
@@ -25,11 +25,11 @@ PATIENCE = 60.0
 """Seconds for calls that are still at an engine when a step has been collected."""
 
 
-class Unequal(UsageError):
+class CheckpointMismatch(UsageError):
     """Checkpoints of one policy without those of another; the message says which and what to do."""
 
 
-class Gate(Protocol):
+class PauseControl(Protocol):
     """What is asked of the gateway."""
 
     async def pause(self) -> None: ...
@@ -39,17 +39,17 @@ class Gate(Protocol):
     async def release(self, policy: str) -> None: ...
 
 
-def home(folder: Path, policy: str) -> Path:
+def policy_home(folder: Path, policy: str) -> Path:
     """Where the driver of one policy of several keeps what it keeps, in the run's folder."""
     return folder / "policies" / policy
 
 
-class Together:
-    """The drivers of a run with named policies, by name; ``gate``: the gateway in front of their engines."""
+class MultiPolicyDriver:
+    """The drivers of a run with named policies. ``pause_control``: the gateway before their engines."""
 
-    def __init__(self, drivers: Mapping[str, PeerDriver], gate: Gate | None = None) -> None:
+    def __init__(self, drivers: Mapping[str, PeerDriver], pause_control: PauseControl | None = None) -> None:
         self.drivers = dict(drivers)
-        self.gate = gate
+        self.pause_control = pause_control
 
     @property
     def versions(self) -> dict[str, int | None]:
@@ -63,21 +63,21 @@ class Together:
 
     async def resume(self, folder: Path) -> tuple[int, dict[str, Any]]:
         """Go on from the last step of which every policy has a complete checkpoint; what some have beyond it
-        is removed. ``(0, {})`` if there is none. :class:`Unequal` if a policy lacks more than one.
+        is removed. ``(0, {})`` if there is none. :class:`CheckpointMismatch` if a policy lacks more than one.
         """
-        places = {name: home(folder, name) for name in self.drivers}
+        places = {name: policy_home(folder, name) for name in self.drivers}
         steps = {name: await driver.checkpoints(places[name]) for name, driver in self.drivers.items()}
         common = max(set.intersection(*map(set, steps.values())), default=0)
-        _check_skew(steps, common)
+        _check_same_step(steps, common)
         _say_removed(steps, common)
         states = [await driver.resume(places[name], common) for name, driver in self.drivers.items()]
         return common, states[0][1]
 
     async def run(self, job: Job) -> None:
         """All drivers side by side on ``job``. The first error ends them all."""
-        table = Table(job, list(self.drivers), self.gate)
+        shared = SharedJob(job, list(self.drivers), self.pause_control)
         tasks = [
-            asyncio.create_task(table.seat(name, driver), name=f"driver {name}")
+            asyncio.create_task(shared.run_driver(name, driver), name=f"driver {name}")
             for name, driver in self.drivers.items()
         ]
         try:
@@ -89,8 +89,8 @@ class Together:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            if self.gate is not None:
-                await self.gate.resume()
+            if self.pause_control is not None:
+                await self.pause_control.resume()
 
     async def export(self, folder: Path) -> Path:
         """Write every policy to ``folder/<its name>``; the folder."""
@@ -99,14 +99,14 @@ class Together:
         return folder
 
 
-class Meeting:
+class Barrier:
     """A point that all reach: the last to arrive does what is to be done there, once, for all."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names = frozenset(names)
-        self._here: dict[str, str] = {}
+        self._waiting: dict[str, str] = {}
         """Who waits, and at which point."""
-        self._gone: set[str] = set()
+        self._left: set[str] = set()
         self.working = False
         """All are here, and the last to arrive does what is to be done."""
         self._done: asyncio.Future[Any] | None = None
@@ -115,16 +115,16 @@ class Meeting:
         """Wait for the others; the result of ``work``, or its error, is everybody's. ``RuntimeError`` for a
         driver that is somewhere else than the others.
         """
-        self._here[name] = point
-        if self._gone or len(set(self._here.values())) > 1:
+        self._waiting[name] = point
+        if self._left or len(set(self._waiting.values())) > 1:
             raise self._out_of_step()
         if self._done is None:
             self._done = asyncio.get_running_loop().create_future()
         done = self._done
-        if len(self._here) < len(self._names):
+        if len(self._waiting) < len(self._names):
             result: T = await asyncio.shield(done)  # one that gives up takes nothing from the others
             return result
-        self._here, self._done, self.working = {}, None, True
+        self._waiting, self._done, self.working = {}, None, True
         try:
             result = await work()
         except asyncio.CancelledError:
@@ -141,31 +141,31 @@ class Meeting:
 
     def leave(self, name: str) -> None:
         """``name`` comes no more: nobody waits for it in vain."""
-        self._gone.add(name)
+        self._left.add(name)
         if self._done is not None and not self._done.done():
             self._done.set_exception(self._out_of_step())
             self._done.exception()  # looked at, also where nobody waits any more
 
     def _out_of_step(self) -> RuntimeError:
-        where = [f"{name} is at {point}" for name, point in sorted(self._here.items())]
-        where += [f"{name} has ended" for name in sorted(self._gone)]
+        where = [f"{name} is at {point}" for name, point in sorted(self._waiting.items())]
+        where += [f"{name} has ended" for name in sorted(self._left)]
         return RuntimeError(f"the drivers of a run with several policies are out of step: {', '.join(where)}")
 
 
-class Table:
+class SharedJob:
     """One job, shared by the drivers of several policies."""
 
-    def __init__(self, job: Job, names: Sequence[str], gate: Gate | None = None) -> None:
+    def __init__(self, job: Job, names: Sequence[str], pause_control: PauseControl | None = None) -> None:
         self.job = job
         self.names = list(names)
-        self.gate = gate
-        self.meet = Meeting(names)
+        self.pause_control = pause_control
+        self.barrier = Barrier(names)
         self.reports: dict[str, StepReport] = {}
         self.saved: dict[str, Path] = {}
         self.turns: dict[str, asyncio.Event] = {}
         """Set when the policies before this one have been updated."""
 
-    async def seat(self, name: str, driver: PeerDriver) -> None:
+    async def run_driver(self, name: str, driver: PeerDriver) -> None:
         """One driver, from its first step to its last."""
         try:
             await driver.run(PolicyJob(self, name))
@@ -175,20 +175,20 @@ class Table:
                 raise
             # Not by us: as an error, so that the others, who wait for it, end too.
             raise RuntimeError(f"the driver of policy {name!r} was cancelled") from None
-        self.meet.leave(name)
+        self.barrier.leave(name)
         for turn in self.turns.values():  # nobody waits for its turn after one that comes no more
             turn.set()
 
     async def collect(self, step: int) -> dict[str, Batch]:
         """The step of all, split. From here on no call passes until all serve their new versions."""
         batch = await self.job.collect(step)
-        if self.gate is not None:
-            await self.gate.pause()
-            if not await self.gate.drain(PATIENCE):
+        if self.pause_control is not None:
+            await self.pause_control.pause()
+            if not await self.pause_control.drain(PATIENCE):
                 log.warning("calls are still at the engines %g s after step %d was collected", PATIENCE, step)
         self.turns = {name: asyncio.Event() for name in self.names}
         self.turns[self.names[0]].set()
-        return {name: part(batch, name) for name in self.names}
+        return {name: policy_batch(batch, name) for name in self.names}
 
     def next(self, name: str) -> None:
         """Let the policy after ``name`` be updated."""
@@ -197,15 +197,15 @@ class Table:
 
     async def report(self) -> None:
         """All have been updated. The rollouts' seconds stand in the first report: they are the step's."""
-        if self.gate is not None:
-            await self.gate.resume()
+        if self.pause_control is not None:
+            await self.pause_control.resume()
         for name in self.names:
             report = self.reports.pop(name)
             if name != self.names[0]:
                 report.seconds.pop("rollout", None)
             await self.job.report(report)
 
-    async def keep(self, step: int) -> None:
+    async def announce_saved(self, step: int) -> None:
         """All have saved."""
         for name in self.names:
             await self.job.saved(self.saved.pop(name), step)
@@ -214,60 +214,62 @@ class Table:
 class PolicyJob:
     """The job as the driver of one policy sees it (:class:`agentlightning.specs.Job`)."""
 
-    def __init__(self, table: Table, policy: str) -> None:
-        job = table.job
-        self.table = table
+    def __init__(self, shared: SharedJob, policy: str) -> None:
+        job = shared.job
+        self.shared = shared
         self.policy = policy
         self.run_id = job.run_id
         self.recipe = job.recipe
         self.steps = job.steps
         self.first_step = job.first_step
         self.seed = job.seed
-        self.folder = home(job.folder, policy)
+        self.folder = policy_home(job.folder, policy)
 
     async def collect(self, step: int) -> Batch:
         """The policy's part of the step, when it is this policy's turn."""
-        parts = await self.table.meet(self.policy, f"collect {step}", lambda: self.table.collect(step))
-        await self.table.turns[self.policy].wait()
+        parts = await self.shared.barrier(self.policy, f"collect {step}", lambda: self.shared.collect(step))
+        await self.shared.turns[self.policy].wait()
         return parts[self.policy]
 
     async def report(self, report: StepReport) -> None:
         """Hand over to the next policy; all are reported when all have been updated."""
-        self.table.reports[self.policy] = report
-        self.table.next(self.policy)
-        await self.table.meet(self.policy, f"report {report.step}", self.table.report)
+        self.shared.reports[self.policy] = report
+        self.shared.next(self.policy)
+        await self.shared.barrier(self.policy, f"report {report.step}", self.shared.report)
 
     async def evaluate(self, step: int) -> Evaluation | None:
         """One evaluation of all policies together."""
-        return await self.table.meet(self.policy, f"evaluate {step}", lambda: self.table.job.evaluate(step))
+        return await self.shared.barrier(
+            self.policy, f"evaluate {step}", lambda: self.shared.job.evaluate(step)
+        )
 
     def state(self) -> dict[str, Any]:
         """The job's, in every policy's checkpoint."""
-        return self.table.job.state()
+        return self.shared.job.state()
 
     async def saved(self, folder: Path, step: int) -> None:
         """Return when every policy has its checkpoint of this step."""
-        self.table.saved[self.policy] = folder
-        await self.table.meet(self.policy, f"saved {step}", lambda: self.table.keep(step))
+        self.shared.saved[self.policy] = folder
+        await self.shared.barrier(self.policy, f"saved {step}", lambda: self.shared.announce_saved(step))
 
     async def hold(self) -> None:
         """Calls of the policy wait before its engine; those of the others pass."""
-        if self.table.gate is not None:
-            await self.table.gate.hold(self.policy)
+        if self.shared.pause_control is not None:
+            await self.shared.pause_control.hold(self.policy)
 
     async def release(self) -> None:
         """They pass again."""
-        if self.table.gate is not None:
-            await self.table.gate.release(self.policy)
+        if self.shared.pause_control is not None:
+            await self.shared.pause_control.release(self.policy)
 
 
-def _check_skew(steps: Mapping[str, Sequence[int]], common: int) -> None:
-    """:class:`Unequal` if a policy has more than one checkpoint that another lacks: no kill does that."""
+def _check_same_step(steps: Mapping[str, Sequence[int]], common: int) -> None:
+    """:class:`CheckpointMismatch` if a policy has several checkpoints that another lacks."""
     for name, found in steps.items():
         ahead = [step for step in found if step > common]
         if len(ahead) > 1:
             others = ", ".join(f"{n}: {', '.join(map(str, of)) or 'none'}" for n, of in steps.items())
-            raise Unequal(
+            raise CheckpointMismatch(
                 f"policy {name!r} has checkpoints of steps {', '.join(map(str, ahead))} that another policy "
                 f"lacks ({others}); bring those back, or remove these folders to go on from step {common}"
             )

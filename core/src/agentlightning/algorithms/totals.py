@@ -21,7 +21,7 @@ TOTALS = {
 """Sums over the run's steps → the metric that is summed."""
 
 
-OF_EACH = ("rows", "calls", "calls_trained", "tokens_trained", "optimizer_steps", "skipped")
+PER_POLICY = ("rows", "calls", "calls_trained", "tokens_trained", "optimizer_steps", "skipped")
 """Metrics that are summed for each of several policies; ``skipped``: steps that changed nothing."""
 
 
@@ -55,8 +55,8 @@ class Totals:
         metrics, gap = report.metrics, report.metrics.get("logprob_gap_max")
         if several:
             metrics, self._step = self._step, {}
-            mine = self.policies.setdefault(report.policy, dict.fromkeys(OF_EACH, 0.0))
-            for name in OF_EACH:
+            mine = self.policies.setdefault(report.policy, dict.fromkeys(PER_POLICY, 0.0))
+            for name in PER_POLICY:
                 mine[name] += report.metrics.get(name, 0.0)
         for total, metric in TOTALS.items():
             self.values[total] += metrics.get(metric, 0.0)

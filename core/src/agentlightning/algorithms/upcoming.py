@@ -13,13 +13,13 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from agentlightning.algorithms.work import UNDER_WAY, begin, cancel
+from agentlightning.algorithms.work import UNFINISHED, cancel, enqueue
 from agentlightning.store.base import Store
 from agentlightning.types import Rollout
 
 log = logging.getLogger(__name__)
 
-Groups = list[list[Rollout]]
+TaskGroups = list[list[Rollout]]
 """The rollouts of each task."""
 ENDED = "cancelled: the run ended before this step was trained"
 """Reason of the rollouts that a run leaves behind when it ends early; they are made again when it goes on."""
@@ -31,22 +31,24 @@ class RunEnded(RuntimeError):
     """A step was asked for, or would be made of what is there of it, after its run has ended."""
 
 
-class Upcoming:
-    """The steps of a run from the first that :meth:`turn` is asked for up to ``steps``.
+class Prefetcher:
+    """The steps of a run from the first that :meth:`take` is asked for up to ``steps``.
 
     ``make``: the groups of a step; asked once for each step, in their order.
     """
 
-    def __init__(self, store: Store, make: Callable[[int], Groups], *, steps: int, ahead: int = 0) -> None:
+    def __init__(
+        self, store: Store, make: Callable[[int], TaskGroups], *, steps: int, ahead: int = 0
+    ) -> None:
         self._store, self._make = store, make
         self._steps, self._ahead = steps, ahead
         self._next: int | None = None
         """The first step of which nothing is queued."""
-        self._open: dict[int, Groups] = {}
+        self._open: dict[int, TaskGroups] = {}
         """What was queued of each step, until its turn is over."""
         self._ended = False
 
-    async def turn(self, step: int) -> Groups:
+    async def take(self, step: int) -> TaskGroups:
         """It is the turn of ``step``: its groups, queued; so are those after it, as far as ``ahead`` goes."""
         begun = step if self._next is None else self._next
         for later in range(begun, min(step + self._ahead, self._steps - 1) + 1):
@@ -57,13 +59,13 @@ class Upcoming:
         self._check()
         return self._open[step]
 
-    async def add(self, step: int, groups: Groups) -> None:
+    async def add(self, step: int, groups: TaskGroups) -> None:
         """Queue further groups of a step whose turn it is."""
         self._check()
         self._open[step] = [*self._open[step], *groups]
         await self._queue(groups)
 
-    async def standing(self, step: int) -> dict[str, float]:
+    async def progress(self, step: int) -> dict[str, float]:
         """How far the rollouts of a step have come before its turn, as metrics; empty without ``ahead``."""
         if not self._ahead:
             return {}
@@ -74,7 +76,7 @@ class Upcoming:
             "ahead/ended": float(sum(rollout.status.final for rollout in known)),
         }
 
-    def over(self, step: int) -> None:
+    def finish(self, step: int) -> None:
         """The rollouts of ``step`` have been waited for. Raises :class:`RunEnded` if they were cancelled."""
         self._check()
         self._open.pop(step, None)
@@ -91,14 +93,14 @@ class Upcoming:
             return 0
         try:
             async with asyncio.timeout(PATIENCE):
-                known = await self._store.query_rollouts(rollout_ids=ids, status=UNDER_WAY, limit=len(ids))
+                known = await self._store.query_rollouts(rollout_ids=ids, status=UNFINISHED, limit=len(ids))
                 return await cancel(self._store, known, ENDED)
         except Exception as error:
             log.warning("%d rollouts of a run that ends were not cancelled in its store: %r", len(ids), error)
             return 0
 
-    async def _queue(self, groups: Groups) -> None:
-        await begin(self._store, _flat(groups))
+    async def _queue(self, groups: TaskGroups) -> None:
+        await enqueue(self._store, _flat(groups))
         if self._ended:  # meanwhile: :meth:`end` may have found nothing of them yet
             await cancel(self._store, _flat(groups), ENDED)
 
@@ -107,5 +109,5 @@ class Upcoming:
             raise RunEnded("the run has ended: its rollouts were cancelled, and no step is made of them")
 
 
-def _flat(groups: Groups) -> list[Rollout]:
+def _flat(groups: TaskGroups) -> list[Rollout]:
     return [rollout for group in groups for rollout in group]

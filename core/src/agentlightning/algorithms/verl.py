@@ -107,28 +107,31 @@ class VERL:
         wrong = [f"{OURS}: no entry {key!r}; it has recipe and options" for key in own if key not in SECTION]
         tree = dict(entries(given))
         base = "ppo" if tree.get("algorithm.adv_estimator") == "gae" else "grpo"
-        wrong += refused(tree)
+        wrong += drop_refused(tree)
         self.policy: str | Path | None = tree.pop("actor_rollout_ref.model.path", None)
         """Folder of the model, if the tree names it."""
         self.batch_size: int | None = tree.pop("data.train_batch_size", None)
         """Tasks of a step, if the tree says."""
-        fields = {**special(tree, wrong), **{RECIPE[key]: tree.pop(key) for key in [*tree] if key in RECIPE}}
+        fields = {
+            **combined_fields(tree, wrong),
+            **{RECIPE[key]: tree.pop(key) for key in [*tree] if key in RECIPE},
+        }
         self.recipe = read_recipe(
             recipe if recipe is not None else own.get("recipe", base), fields, base, wrong
         )
-        found = machines(tree) | {OPTIONS[key]: tree.pop(key) for key in [*tree] if key in OPTIONS}
+        found = resource_options(tree) | {OPTIONS[key]: tree.pop(key) for key in [*tree] if key in OPTIONS}
         self.options: dict[str, Any] = {**found, **own.get("options", {}), **options}
         if tree:
-            lines = [f"{key}={said(value)}" for key, value in tree.items()]
+            lines = [f"{key}={hydra_value(value)}" for key, value in tree.items()]
             self.options["overrides"] = [*lines, *self.options.get("overrides", [])]
 
 
-def said(value: Any) -> str:
+def hydra_value(value: Any) -> str:
     """``value`` in Hydra's form, in which ``None`` would be a text."""
     return "null" if value is None else str(value)
 
 
-def refused(tree: dict[str, Any]) -> list[str]:
+def drop_refused(tree: dict[str, Any]) -> list[str]:
     """What is wrong with entries whose place is another; they are removed, also those that ask for
     nothing.
     """
@@ -143,7 +146,7 @@ def refused(tree: dict[str, Any]) -> list[str]:
     return wrong
 
 
-def special(tree: dict[str, Any], wrong: list[str]) -> dict[str, Any]:
+def combined_fields(tree: dict[str, Any], wrong: list[str]) -> dict[str, Any]:
     """Fields of the recipe that several entries make together; they are removed from ``tree``. What cannot
     be used is added to ``wrong``.
     """
@@ -163,7 +166,7 @@ def special(tree: dict[str, Any], wrong: list[str]) -> dict[str, Any]:
     return fields
 
 
-def machines(tree: dict[str, Any]) -> dict[str, Any]:
+def resource_options(tree: dict[str, Any]) -> dict[str, Any]:
     """Options of the driver that several entries make together; they are removed from ``tree``."""
     found: dict[str, Any]
     nodes, each = tree.pop("trainer.nnodes", 1), tree.pop("trainer.n_gpus_per_node", 1)

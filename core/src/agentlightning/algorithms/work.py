@@ -13,11 +13,11 @@ from agentlightning.types import Rollout, RolloutStatus
 
 RESUMED = "cancelled: the run broke off and went on"
 """Reason of the attempts that are left behind."""
-UNDER_WAY = [status for status in RolloutStatus if not status.final]
+UNFINISHED = [status for status in RolloutStatus if not status.final]
 """What a rollout is that has not ended."""
 
 
-async def begin(store: Store, rollouts: Sequence[Rollout]) -> list[str]:
+async def enqueue(store: Store, rollouts: Sequence[Rollout]) -> list[str]:
     """Queue ``rollouts``; those that an earlier life of the run has begun are queued again, to be tried as
     they would be tried today. Their ids.
     """
@@ -31,14 +31,14 @@ async def begin(store: Store, rollouts: Sequence[Rollout]) -> list[str]:
     return [r.rollout_id for r in known]
 
 
-async def leave_behind(store: Store, run_id: str) -> int:
+async def cancel_leftovers(store: Store, run_id: str) -> int:
     """Cancel what an earlier life of the run has left under way of its steps and evaluations, before any
     worker of this life takes it: it would run at once, to no use, and again in its turn. Of how many
     rollouts. What an algorithm of the user's own has queued is left to that.
     """
     cancelled = 0
     after: str | None = None
-    while page := await store.query_rollouts(run_id=run_id, status=UNDER_WAY, after=after):
+    while page := await store.query_rollouts(run_id=run_id, status=UNFINISHED, after=after):
         after = page[-1].rollout_id
         ours = [rollout for rollout in page if (rollout.group_id or "").startswith(f"{run_id}/")]
         cancelled += await cancel(store, ours, RESUMED)

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from agentlightning.types import Seal
+from agentlightning.types import RolloutFingerprint
 from agentlightning.types.base import Model
 
-OUTPUTS = ("tokens", "advantages", "weights")
+ROW_DIGESTS = ("tokens", "advantages", "weights")
 INPUTS: Mapping[str, str] = MappingProxyType(
     {
         "group": "its group, its task or its place in the group was changed",
@@ -27,11 +27,11 @@ INPUTS: Mapping[str, str] = MappingProxyType(
         "execution": "its attempt's worker, reason, times or what else is known of it was changed",
     }
 )
-"""Further inputs of a rollout (``Seal.inputs``) → what a difference means."""
-READ = ("group", "supplied", "wire", "attempts")
+"""Further inputs of a rollout (``RolloutFingerprint.inputs``) → what a difference means."""
+CREDIT_INPUTS = ("group", "supplied", "wire", "attempts")
 """Those that credit reads."""
-FACTS = ("rollout", "execution", "emitted")
-ORDER = ("content",)
+EXECUTION_INPUTS = ("rollout", "execution", "emitted")
+ORDER_INPUTS = ("content",)
 DERIVED = frozenset({"no-reward", "no-call", "over-length"})
 """Kinds of failure that credit reads off calls and rewards, which are compared themselves."""
 
@@ -53,7 +53,7 @@ class Difference(Model):
     """One sentence for a person, with step and rollout."""
 
 
-def differ(
+def make_difference(
     step: int | None,
     rollout_id: str | None,
     kind: str,
@@ -78,31 +78,37 @@ def differ(
     )  # fmt: skip
 
 
-def causes(then: Seal, now: Seal, of: str | None = None) -> Iterator[Difference]:
+def input_differences(
+    then: RolloutFingerprint, now: RolloutFingerprint, of: str | None = None
+) -> Iterator[Difference]:
     """What of a rollout's inputs has changed since it was sealed. ``of``: the evaluation it belongs to."""
-    found = [*_fate(then, now), *_rewards(then, now)]
+    found = [*_status_differences(then, now), *_rewards(then, now)]
     calls = list(_calls(then, now))
-    read = list(_inputs(then, now, READ))
+    read = list(_inputs(then, now, CREDIT_INPUTS))
     failure = list(_failure(then, now, bool([*found, *calls, *read])))
-    told = FACTS if not [*found, *failure] else ()  # from which facts of rollout and attempt follow
-    inputs = [*read, *_inputs(then, now, told), *(_inputs(then, now, ORDER) if not calls else ())]
+    execution = (
+        EXECUTION_INPUTS if not [*found, *failure] else ()
+    )  # from which facts of rollout and attempt follow
+    inputs = [*read, *_inputs(then, now, execution), *(_inputs(then, now, ORDER_INPUTS) if not calls else ())]
     for kind, was, is_, what in found:
-        yield differ(then.step, then.rollout_id, kind, was, is_, what, of=of)
+        yield make_difference(then.step, then.rollout_id, kind, was, is_, what, of=of)
     for call_id, kind, was, is_, what in calls:
-        yield differ(then.step, then.rollout_id, kind, was, is_, what, of=of, call_id=call_id)
+        yield make_difference(then.step, then.rollout_id, kind, was, is_, what, of=of, call_id=call_id)
     for kind, was, is_, what in [*inputs, *failure]:
-        yield differ(then.step, then.rollout_id, kind, was, is_, what, of=of)
+        yield make_difference(then.step, then.rollout_id, kind, was, is_, what, of=of)
 
 
-def outputs(then: Seal, now: Seal) -> list[str]:
+def changed_outputs(then: RolloutFingerprint, now: RolloutFingerprint) -> list[str]:
     """Which of a rollout's rows, tokens, advantages, weights and ledger are not what was trained."""
-    names = [name for name in OUTPUTS if getattr(then, f"{name}_digest") != getattr(now, f"{name}_digest")]
+    names = [
+        name for name in ROW_DIGESTS if getattr(then, f"{name}_digest") != getattr(now, f"{name}_digest")
+    ]
     if then.rows != now.rows:
         names.insert(0, "rows")
     return [*names, "ledger"] if then.ledger != now.ledger else names
 
 
-def follow(
+def consequences(
     step: int,
     changed: Mapping[str, list[str]],
     groups: Mapping[str, str | None],
@@ -124,10 +130,12 @@ def follow(
     if own and len(roots) != 1:
         third = f"{', '.join(own)} of the {len(roots)} rollouts themselves"
     listed = ", ".join(part for part in (third, first, second) if part)
-    return differ(step, None, "consequence", None, None, f"as a consequence: {listed}")
+    return make_difference(step, None, "consequence", None, None, f"as a consequence: {listed}")
 
 
-def blame_code(then: Seal, names: Sequence[str], versions: Sequence[tuple[str, str, str]]) -> Difference:
+def blame_code(
+    then: RolloutFingerprint, names: Sequence[str], versions: Sequence[tuple[str, str, str]]
+) -> Difference:
     """Equal calls and rewards, other rows: what turns the ones into the others has changed."""
     moved = ", ".join(f"{name} {was} → {now}" for name, was, now in versions)
     suspects = "the code or a plugin that makes rows"
@@ -135,7 +143,7 @@ def blame_code(then: Seal, names: Sequence[str], versions: Sequence[tuple[str, s
         suspects += ", the rollout's group or what the wire layer saw of its calls"
     what = f"{suspects} has changed"
     still = "the packages recorded at training time have the same versions now"
-    return differ(
+    return make_difference(
         then.step,
         then.rollout_id,
         "code",
@@ -145,24 +153,30 @@ def blame_code(then: Seal, names: Sequence[str], versions: Sequence[tuple[str, s
     )
 
 
-def _fate(then: Seal, now: Seal) -> Iterator[tuple[str, Any, Any, str]]:
+def _status_differences(
+    then: RolloutFingerprint, now: RolloutFingerprint
+) -> Iterator[tuple[str, Any, Any, str]]:
     if then.status != now.status:
-        yield "status", then.status, now.status, _was("status", then.status, now.status)
+        yield "status", then.status, now.status, _edited_text("status", then.status, now.status)
     if then.attempt_id != now.attempt_id:
         what = f"attempt {then.attempt_id} was trained, the store's latest is {now.attempt_id}"
         yield "attempt", then.attempt_id, now.attempt_id, what
 
 
-def _failure(then: Seal, now: Seal, explained: bool) -> Iterator[tuple[str, Any, Any, str]]:
+def _failure(
+    then: RolloutFingerprint, now: RolloutFingerprint, explained: bool
+) -> Iterator[tuple[str, Any, Any, str]]:
     """The kind of failure, unless it follows from calls or rewards that have changed (``explained``)."""
     if then.failure is None or then.failure == now.failure:
         return
     if not explained or (DERIVED.isdisjoint((then.failure, now.failure)) and then.status == now.status):
         was, is_ = then.failure or "none", now.failure or "none"
-        yield "failure", then.failure, now.failure, _was("kind of failure", was, is_)
+        yield "failure", then.failure, now.failure, _edited_text("kind of failure", was, is_)
 
 
-def _inputs(then: Seal, now: Seal, names: Iterable[str]) -> Iterator[tuple[str, Any, Any, str]]:
+def _inputs(
+    then: RolloutFingerprint, now: RolloutFingerprint, names: Iterable[str]
+) -> Iterator[tuple[str, Any, Any, str]]:
     if then.attempt_id != now.attempt_id:  # whose own attempt, wire spans and past are others
         return
     for name in names:
@@ -171,9 +185,9 @@ def _inputs(then: Seal, now: Seal, names: Iterable[str]) -> Iterator[tuple[str, 
             yield name, was, is_, f"{what} (edited after training)"
 
 
-def _rewards(then: Seal, now: Seal) -> Iterator[tuple[str, Any, Any, str]]:
+def _rewards(then: RolloutFingerprint, now: RolloutFingerprint) -> Iterator[tuple[str, Any, Any, str]]:
     if then.reward != now.reward:
-        yield "reward", then.reward, now.reward, _was("reward", then.reward, now.reward)
+        yield "reward", then.reward, now.reward, _edited_text("reward", then.reward, now.reward)
     elif then.rewards_digest != now.rewards_digest:
         what = (
             "its final reward is the same, but another of its rewards (of a call, an agent, or under another "
@@ -182,7 +196,9 @@ def _rewards(then: Seal, now: Seal) -> Iterator[tuple[str, Any, Any, str]]:
         yield "rewards", then.rewards_digest, now.rewards_digest, what
 
 
-def _calls(then: Seal, now: Seal) -> Iterator[tuple[str | None, str, Any, Any, str]]:
+def _calls(
+    then: RolloutFingerprint, now: RolloutFingerprint
+) -> Iterator[tuple[str | None, str, Any, Any, str]]:
     """(call, kind, then, now, what). Seals of older versions do not tell calls apart."""
     if then.attempt_id != now.attempt_id:
         return
@@ -212,7 +228,9 @@ def _calls(then: Seal, now: Seal) -> Iterator[tuple[str | None, str, Any, Any, s
         yield None, "seal", then.calls_digest, now.calls_digest, f"{what} (the seal was edited)"
 
 
-def _calls_together(then: Seal, now: Seal) -> Iterator[tuple[str | None, str, Any, Any, str]]:
+def _calls_together(
+    then: RolloutFingerprint, now: RolloutFingerprint
+) -> Iterator[tuple[str | None, str, Any, Any, str]]:
     if then.calls != now.calls:
         what = f"{then.calls} calls were recorded when it was trained, the store has {now.calls}"
         yield None, "calls", then.calls, now.calls, what
@@ -227,7 +245,7 @@ def _calls_together(then: Seal, now: Seal) -> Iterator[tuple[str | None, str, An
         yield None, "call", then.calls_digest, now.calls_digest, what
 
 
-def _decides(then: Seal, now: Seal) -> str:
+def _decides(then: RolloutFingerprint, now: RolloutFingerprint) -> str:
     return f"what decides whether it is trained: {_ledger(then)} then, {_ledger(now)} now"
 
 
@@ -235,12 +253,12 @@ def _listed(names: Sequence[str]) -> str:
     return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
-def _ledger(seal: Seal) -> str:
+def _ledger(seal: RolloutFingerprint) -> str:
     out = ", ".join(f"{n} {reason}" for reason, n in seal.ledger.items() if reason not in ("made", "trained"))
     return f"{seal.ledger.get('trained', 0)} trained" + (f" ({out})" if out else "")
 
 
-def _was(name: str, then: Any, now: Any) -> str:
+def _edited_text(name: str, then: Any, now: Any) -> str:
     return f"{name} was {then} when it was trained, the store says {now} (edited after training)"
 
 

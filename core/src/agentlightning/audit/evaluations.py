@@ -9,20 +9,20 @@ import msgspec
 
 from agentlightning.algorithms.evaluate import summarise
 from agentlightning.audit.chain import Chain
-from agentlightning.audit.compare import Difference, causes, differ
-from agentlightning.audit.run import Run
+from agentlightning.audit.compare import Difference, input_differences, make_difference
+from agentlightning.audit.run import OpenRun
 from agentlightning.audit.steps import read_records
-from agentlightning.audit.values import close, differences, shown
+from agentlightning.audit.values import close, differences, shorten
 from agentlightning.credit.chain import plain
-from agentlightning.credit.seals import seal_record
+from agentlightning.credit.seals import fingerprint_record
 from agentlightning.store.pages import pages
-from agentlightning.types import Evaluation, Link, Seal
+from agentlightning.types import AuditLink, Evaluation, RolloutFingerprint
 
-TAKEN = frozenset({"seconds"})
+MEASURED = frozenset({"seconds"})
 """Fields of an evaluation that are measured, and cannot be made again."""
 
 
-async def compare_evaluations(run: Run, chain: Chain) -> tuple[dict[str, Evaluation], list[Difference]]:
+async def compare_evaluations(run: OpenRun, chain: Chain) -> tuple[dict[str, Evaluation], list[Difference]]:
     """Batch → each evaluation as it was logged, and what differs from that: in the run's record, in one of
     its rollouts, in what these come to.
     """
@@ -31,36 +31,40 @@ async def compare_evaluations(run: Run, chain: Chain) -> tuple[dict[str, Evaluat
     made: dict[str, Evaluation] = {}
     for batch, link in chain.evaluations.items():
         of = f"evaluation {batch}"
-        found += _noted(run, chain, link, noted.get(batch), of)
-        made[batch], different = await _again(run, link.body, link.seals, of)
+        found += _compare_with_record(run, chain, link, noted.get(batch), of)
+        made[batch], different = await _recompute(run, link.body, link.seals, of)
         found += different
     for batch in noted:
-        if batch in chain.evaluations or ("evaluation", batch) in chain.doubtful:
+        if batch in chain.evaluations or ("evaluation", batch) in chain.tampered:
             continue
         of = f"evaluation {batch}"
         if chain.links and chain.first_step == 0:
             what = "it is in the run's record, and the chain has no link of it (added after training)"
-            found.append(differ(None, None, "evaluation", None, noted[batch], what, of=of))
+            found.append(make_difference(None, None, "evaluation", None, noted[batch], what, of=of))
         else:
-            made[batch], different = await _again(run, noted[batch], await _unsealed(run, batch), of)
+            made[batch], different = await _recompute(
+                run, noted[batch], await _without_fingerprints(run, batch), of
+            )
             found += different
     return made, found
 
 
-def _noted(run: Run, chain: Chain, link: Link, entry: Any, of: str) -> Iterator[Difference]:
+def _compare_with_record(
+    run: OpenRun, chain: Chain, link: AuditLink, entry: Any, of: str
+) -> Iterator[Difference]:
     """Where the run's record says something else of an evaluation than was logged."""
     if entry is None:
         if run.info.get("summary") or link is not chain.links[-1]:  # else the run ended between the two
             what = "it is missing from the run's record (removed after training)"
-            yield differ(None, None, "evaluation", None, None, what, of=of)
+            yield make_difference(None, None, "evaluation", None, None, what, of=of)
         return
     for path, was, now in differences(link.body, plain(entry)):
-        what = f"{path} was {shown(was)} when it was logged, the run's record says {shown(now)} (edited)"
-        yield differ(None, None, "evaluation", was, now, what, of=of)
+        what = f"{path} was {shorten(was)} when it was logged, the run's record says {shorten(now)} (edited)"
+        yield make_difference(None, None, "evaluation", was, now, what, of=of)
 
 
-async def _again(
-    run: Run, entry: Mapping[str, Any], seals: list[Seal], of: str
+async def _recompute(
+    run: OpenRun, entry: Mapping[str, Any], seals: list[RolloutFingerprint], of: str
 ) -> tuple[Evaluation, list[Difference]]:
     """An evaluation as it was logged, and where its rollouts in the store give something else."""
     logged = msgspec.convert(entry["evaluation"], Evaluation)
@@ -70,19 +74,19 @@ async def _again(
     for record in records:
         then = next(s for s in seals if s.rollout_id == record.rollout.rollout_id)
         if then.status:
-            now = seal_record(
+            now = fingerprint_record(
                 record, run_id=then.run_id, step=then.step, policy=then.policy, version=then.version
             )
-            found += causes(then, now, of)
+            found += input_differences(then, now, of)
     if found:
         return logged, found
     again = summarise(logged.name, records, logged.seconds)
     for path, was, is_ in differences(plain(logged), plain(again)):
-        if path not in TAKEN and not close(was, is_):
+        if path not in MEASURED and not close(was, is_):
             where = _task(path, [s.rollout_id for s in seals])
-            what = f"{path} was logged as {shown(was)}, its rollouts in the store give {shown(is_)}"
+            what = f"{path} was logged as {shorten(was)}, its rollouts in the store give {shorten(is_)}"
             found.append(
-                differ(None, where, "evaluation", was, is_, f"{what} (edited after training)", of=of)
+                make_difference(None, where, "evaluation", was, is_, f"{what} (edited after training)", of=of)
             )
     return logged, found
 
@@ -93,7 +97,7 @@ def _task(path: str, rollouts: list[str]) -> str | None:
     return rollouts[int(place)] if place.isdigit() and int(place) < len(rollouts) else None
 
 
-async def _unsealed(run: Run, batch: str) -> list[Seal]:
+async def _without_fingerprints(run: OpenRun, batch: str) -> list[RolloutFingerprint]:
     """The rollouts of an evaluation of a run without a chain, by the names of their groups, in order."""
     before = f"{run.run_id}/{batch}/"
     placed: list[tuple[int, str]] = []
@@ -102,15 +106,18 @@ async def _unsealed(run: Run, batch: str) -> list[Seal]:
             place = (rollout.group_id or "").removeprefix(before)
             if place.isdigit():
                 placed.append((int(place), rollout.rollout_id))
-    return [Seal(run_id=run.run_id, step=-1, rollout_id=name, policy=batch) for _, name in sorted(placed)]
+    return [
+        RolloutFingerprint(run_id=run.run_id, step=-1, rollout_id=name, policy=batch)
+        for _, name in sorted(placed)
+    ]
 
 
-def written(chain: Chain, made: Mapping[str, Evaluation]) -> list[Evaluation]:
+def in_file_order(chain: Chain, made: Mapping[str, Evaluation]) -> list[Evaluation]:
     """The evaluations that the run's file holds, in order: a run that goes on after its end evaluates again,
     and the file keeps both.
     """
     unlinked = [evaluation for batch, evaluation in made.items() if batch not in chain.evaluations]
-    return unlinked + [msgspec.convert(link.body["evaluation"], Evaluation) for link in chain.written]
+    return unlinked + [msgspec.convert(link.body["evaluation"], Evaluation) for link in chain.in_file_order]
 
 
 def headline(made: Mapping[str, Evaluation]) -> dict[str, Any]:

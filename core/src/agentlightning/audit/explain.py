@@ -13,17 +13,17 @@ from typing import Any
 import msgspec
 
 from agentlightning import semconv
-from agentlightning.audit.run import Run
-from agentlightning.audit.standing import Standing, standing
+from agentlightning.audit.run import OpenRun
+from agentlightning.audit.standing import RecomputedStep, recompute_step
 from agentlightning.audit.targets import Target
 from agentlightning.audit.token import of_token
-from agentlightning.credit.explain import REASONS, links, place_of, share, standings
+from agentlightning.credit.explain import REASONS, find_segment, group_values, merge_links, weight_share
 from agentlightning.credit.failure import failure_of
-from agentlightning.credit.rewards import attached, defect, resolve
+from agentlightning.credit.rewards import attach_rewards, defect, resolve
 from agentlightning.credit.verdicts import verdicts
 from agentlightning.types import Attempt, Call, Record, Reward
-from agentlightning.types.failure import KINDS, read_table
-from agentlightning.types.select import caller
+from agentlightning.types.failure import FAILURE_KINDS, read_failure_table
+from agentlightning.types.select import caller_name
 
 _SAME = (semconv.EVALUATION_NAME, semconv.EVALUATION_SCORE)
 """Attributes of a reward that say its name and value once more."""
@@ -31,75 +31,75 @@ _TAIL = 4
 """Messages of a request that are shown."""
 
 
-async def explain(run: Run, target: Target, policy: Path | None = None) -> dict[str, Any]:
+async def explain(run: OpenRun, target: Target, policy: Path | None = None) -> dict[str, Any]:
     """All there is to say about ``target``. ``policy``: a folder to score tokens with, instead of the run's
     newest.
     """
-    stand = await standing(run, target.rollout)
+    step = await recompute_step(run, target.rollout)
     attempts = await run.store.query_attempts(target.rollout.rollout_id)
-    out = _rollout(run, stand, attempts)
+    out = _rollout(run, step, attempts)
     if target.call is None:
         calls = await run.store.query_calls(target.rollout.rollout_id, None)
-        return {"what": "rollout", **out, "calls": _calls(run, stand, calls)}
+        return {"what": "rollout", **out, "calls": _calls(run, step, calls)}
     calls = await run.store.query_calls(target.rollout.rollout_id, target.attempt)
     call = next(c for c in calls if c.call_id == target.call)
-    out |= {"call": _call(run, stand, call), **_credit(run, stand, call.call_id)}
+    out |= {"call": _call(run, step, call), **_credit(run, step, call.call_id)}
     if target.token is None:
         return {"what": "call", **out}
-    return {"what": "token", **out, "token": await of_token(run, stand, call, target.token, policy)}
+    return {"what": "token", **out, "token": await of_token(run, step, call, target.token, policy)}
 
 
 # --------------------------------------------------------------------------------------------- the rollout
-def _rollout(run: Run, stand: Standing, attempts: Sequence[Attempt]) -> dict[str, Any]:
-    r = stand.record.rollout
+def _rollout(run: OpenRun, step: RecomputedStep, attempts: Sequence[Attempt]) -> dict[str, Any]:
+    r = step.record.rollout
     ledger = None
-    if stand.batch is not None:
-        ledger = next(x for x in stand.batch.ledgers if x.rollout_id == r.rollout_id).model_dump()
+    if step.batch is not None:
+        ledger = next(x for x in step.batch.ledgers if x.rollout_id == r.rollout_id).model_dump()
     return {
         "run": run.run_id,
         "rollout": {
             "id": r.rollout_id, "task": r.task_id, "group": r.group_id, "sample": r.sample, "mode": r.mode,
             "status": str(r.status), "reason": r.reason, "seed": r.seed, "input": r.input,
         },
-        "step": _step(stand),
+        "step": _step(step),
         "attempts": [
             {"id": a.attempt_id, "status": str(a.status), "reason": a.reason,
              "seconds": round(a.end_time - a.start_time, 3) if a.end_time else None}
             for a in attempts
         ],
-        "failure": _failure(run, stand.record),
-        "rewards": rewards(stand.record),
-        "group": _group(run, stand),
+        "failure": _failure(run, step.record),
+        "rewards": rewards(step.record),
+        "group": _group(run, step),
         "ledger": ledger,
-        "rows": _rows(stand),
+        "rows": _rows(step),
     }  # fmt: skip
 
 
-def _step(stand: Standing) -> dict[str, Any]:
+def _step(step: RecomputedStep) -> dict[str, Any]:
     return {
-        "step": stand.sealed.step if stand.sealed else None,
-        "version": stand.versions,
-        "as_trained": stand.as_sealed,
-        "note": stand.note,
+        "step": step.fingerprint.step if step.fingerprint else None,
+        "version": step.versions,
+        "as_trained": step.as_trained,
+        "note": step.note,
     }
 
 
-def _failure(run: Run, record: Record) -> dict[str, Any] | None:
+def _failure(run: OpenRun, record: Record) -> dict[str, Any] | None:
     """The kind of failure, and what the run's table makes of it."""
     kind = failure_of(record) if record.rollout.status.final else None
     if kind is None:
         return None
-    action = read_table(run.info.get("failure")).get(kind)
+    action = read_failure_table(run.info.get("failure")).get(kind)
     reward = action.reward if action else None
-    return {"kind": kind, "text": KINDS.get(kind, kind), "reward": reward}
+    return {"kind": kind, "text": FAILURE_KINDS.get(kind, kind), "reward": reward}
 
 
-def _group(run: Run, stand: Standing) -> list[dict[str, Any]]:
+def _group(run: OpenRun, step: RecomputedStep) -> list[dict[str, Any]]:
     """The rollouts that were sampled together with this one, and how each ended: the reward is the table's
     where it failed.
     """
-    mine = stand.record.rollout
-    failures = {record.rollout.rollout_id: _failure(run, record) for record in stand.records}
+    mine = step.record.rollout
+    failures = {record.rollout.rollout_id: _failure(run, record) for record in step.records}
     return [
         {
             "rollout": record.rollout.rollout_id,
@@ -109,14 +109,14 @@ def _group(run: Run, stand: Standing) -> list[dict[str, Any]]:
             "failure": failed and failed["kind"],
             "this": record.rollout.rollout_id == mine.rollout_id,
         }
-        for record in stand.records
+        for record in step.records
         if mine.group_id is not None and record.rollout.group_id == mine.group_id
     ]
 
 
 def rewards(record: Record) -> list[dict[str, Any]]:
     """Every reward that was emitted, what it is attached to, and if it does not count, why (``unused``)."""
-    counting = {id(r) for r in attached(record).counting}
+    counting = {id(r) for r in attach_rewards(record).effective}
     trains = record.rollout.status.final and record.rollout.mode == "train"
     failed = trains and failure_of(record) not in (None, "no-reward")
     return [
@@ -139,7 +139,7 @@ def _unused(reward: Reward, record: Record, counts: bool, failed: bool) -> str:
         return "nothing that a failed rollout emits counts"
     if counts:
         return ""
-    alone = attached(msgspec.structs.replace(record, rewards=[reward])).counting
+    alone = attach_rewards(msgspec.structs.replace(record, rewards=[reward])).effective
     if not alone:
         return "no such call is on record"
     if not reward.returned and any(r.returned and _of(r) == _of(reward) for r in record.rewards):
@@ -157,8 +157,8 @@ def _of(reward: Reward) -> str:
     return "the rollout" if reward.final else "nothing"
 
 
-def _rows(stand: Standing) -> list[dict[str, Any]]:
-    rows = stand.batch.rows if stand.batch else []
+def _rows(step: RecomputedStep) -> list[dict[str, Any]]:
+    rows = step.batch.rows if step.batch else []
     return [
         {
             "id": row.row_id,
@@ -170,21 +170,21 @@ def _rows(stand: Standing) -> list[dict[str, Any]]:
             "staleness": row.metadata.get("staleness"),
         }
         for row in rows
-        if row.rollout_id == stand.record.rollout.rollout_id
+        if row.rollout_id == step.record.rollout.rollout_id
     ]
 
 
-def _calls(run: Run, stand: Standing, calls: Sequence[Call]) -> list[dict[str, Any]]:
+def _calls(run: OpenRun, step: RecomputedStep, calls: Sequence[Call]) -> list[dict[str, Any]]:
     """The table of a rollout's calls: who, how long, and what became of each."""
-    judged = verdicts(stand.record)
+    judged = verdicts(step.record)
     out = []
     for call in calls:
         verdict = judged.get(call.call_id)
-        credit = _credit(run, stand, call.call_id)
+        credit = _credit(run, step, call.call_id)
         out.append(
             {
                 "id": call.call_id,
-                "agent": caller(call.tags),
+                "agent": caller_name(call.tags),
                 "policy": call.policy,
                 "prompt_tokens": _length(call.prompt_ids),
                 "response_tokens": _length(call.response_ids),
@@ -200,8 +200,8 @@ def _calls(run: Run, stand: Standing, calls: Sequence[Call]) -> list[dict[str, A
 
 
 # ------------------------------------------------------------------------------------------------ the call
-def _call(run: Run, stand: Standing, call: Call) -> dict[str, Any]:
-    verdict = verdicts(stand.record).get(call.call_id)
+def _call(run: OpenRun, step: RecomputedStep, call: Call) -> dict[str, Any]:
+    verdict = verdicts(step.record).get(call.call_id)
     return {
         "id": call.call_id,
         "attempt": call.attempt_id,
@@ -225,28 +225,28 @@ def _call(run: Run, stand: Standing, call: Call) -> dict[str, Any]:
     }
 
 
-def _credit(run: Run, stand: Standing, call_id: str) -> dict[str, Any]:
+def _credit(run: OpenRun, step: RecomputedStep, call_id: str) -> dict[str, Any]:
     """From the reward to the weight of a call, or why there is none."""
     empty: dict[str, Any] = dict.fromkeys(("credit", "baseline", "advantage", "weight", "row", "merge"))
-    if stand.batch is None or stand.compared is None:
-        return {**empty, "left_out": {"reason": "not-credited", "text": stand.note}}
+    if step.batch is None or step.with_all_groups is None:
+        return {**empty, "left_out": {"reason": "not-credited", "text": step.note}}
     recipe = run.recipe
-    shown = place_of(stand.compared.rows, call_id)
+    shown = find_segment(step.with_all_groups.rows, call_id)
     if shown is not None:
         account = shown[0].metadata["calls"][call_id]
         empty["credit"] = {"rule": recipe.credit, "gamma": recipe.gamma, "value": account["credit"]}
-        empty["baseline"] = _baseline(stand, account, recipe.baseline)
+        empty["baseline"] = _baseline(step, account, recipe.baseline)
         empty["advantage"] = {
             "value": shown[1].advantage, "scale": account["scale"], "scaled_by": recipe.scale,
             "flat": account["flat"], "critic": recipe.critic,
         }  # fmt: skip
-    found = place_of(stand.batch.rows, call_id)
+    found = find_segment(step.batch.rows, call_id)
     if found is None:
-        return {**empty, "left_out": _left_out(stand, call_id)}
+        return {**empty, "left_out": _left_out(step, call_id)}
     row, segment = found
-    of = share(stand.batch.rows, recipe, row, segment)
-    trained = {c.call_id for r in stand.batch.rows for c in r.segments if c.trained}
-    link = links([c for c in stand.record.calls if c.call_id in trained], recipe)[call_id]
+    of = weight_share(step.batch.rows, recipe, row, segment)
+    trained = {c.call_id for r in step.batch.rows for c in r.segments if c.trained}
+    link = merge_links([c for c in step.record.calls if c.call_id in trained], recipe)[call_id]
     return {
         **empty,
         "weight": {"value": row.weights[segment.start], "normalise": recipe.normalise, **of._asdict()},
@@ -257,9 +257,9 @@ def _credit(run: Run, stand: Standing, call_id: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _baseline(stand: Standing, account: dict[str, Any], name: str) -> dict[str, Any]:
-    assert stand.compared is not None
-    members = standings(stand.compared.rows, account["group"])
+def _baseline(step: RecomputedStep, account: dict[str, Any], name: str) -> dict[str, Any]:
+    assert step.with_all_groups is not None
+    members = group_values(step.with_all_groups.rows, account["group"])
     return {
         "name": name,
         "value": account["baseline"],
@@ -267,15 +267,15 @@ def _baseline(stand: Standing, account: dict[str, Any], name: str) -> dict[str, 
         "spread": account["spread"],
         "pool": account["pool"],
         "members": [
-            {"rollout": rollout, "value": value, "this": rollout == stand.record.rollout.rollout_id}
+            {"rollout": rollout, "value": value, "this": rollout == step.record.rollout.rollout_id}
             for rollout, value in members.items()
         ],
     }
 
 
-def _left_out(stand: Standing, call_id: str) -> dict[str, str]:
-    mine = {call.call_id for call in stand.record.calls}
-    reason = stand.out.get(call_id, "" if call_id in mine else "other-attempt")
+def _left_out(step: RecomputedStep, call_id: str) -> dict[str, str]:
+    mine = {call.call_id for call in step.record.calls}
+    reason = step.out.get(call_id, "" if call_id in mine else "other-attempt")
     plain = REASONS.get(reason)
     if plain is None:
         plain = "the credit rule passed it over" if reason.startswith("not-") else "the gateway masked it"

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from agentlightning.algorithms.journal import checkpoints_in, file_digests
 from agentlightning.audit.chain import Chain
-from agentlightning.audit.compare import Difference, differ
-from agentlightning.audit.run import Run
+from agentlightning.audit.compare import Difference, make_difference
+from agentlightning.audit.run import OpenRun
 
 
-def compare_checkpoints(run: Run, chain: Chain) -> tuple[int, list[Difference]]:
+def compare_checkpoints(run: OpenRun, chain: Chain) -> tuple[int, list[Difference]]:
     """How many checkpoints were compared, and what differs. Those that the driver has pruned are not there;
     the newest always is.
     """
@@ -27,26 +27,26 @@ def compare_checkpoints(run: Run, chain: Chain) -> tuple[int, list[Difference]]:
             found += _files(link.body["files"], there[name], "checkpoint", name)
         elif name in newest.values() and run.info.get("summary"):
             what = "it is missing (deleted after training)"
-            found.append(differ(None, None, "checkpoint", None, None, what, of=f"checkpoint {name}"))
+            found.append(make_difference(None, None, "checkpoint", None, None, what, of=f"checkpoint {name}"))
     for name in there if chain.links and run.info.get("summary") else ():
         if (
             name not in chain.checkpoints
-            and ("checkpoint", name) not in chain.doubtful
+            and ("checkpoint", name) not in chain.tampered
             and chain.first_step == 0
         ):
             what = "the chain has no link of it (added or copied after training)"
-            found.append(differ(None, None, "checkpoint", None, None, what, of=f"checkpoint {name}"))
+            found.append(make_difference(None, None, "checkpoint", None, None, what, of=f"checkpoint {name}"))
     return done, found
 
 
-def compare_policy(run: Run, chain: Chain) -> list[Difference]:
+def compare_policy(run: OpenRun, chain: Chain) -> list[Difference]:
     """The exported policy, file by file."""
     files = chain.end.body.get("policy") if chain.end else None
     if run.folder is None or files is None:
         return []
     if not (run.folder / "policy").is_dir():
         what = "the exported policy is missing (deleted after training)"
-        return [differ(None, None, "policy", None, None, what, of="policy")]
+        return [make_difference(None, None, "policy", None, None, what, of="policy")]
     return list(_files(files, run.folder / "policy", "policy", "policy"))
 
 
@@ -60,4 +60,4 @@ def _files(then: Mapping[str, str], folder: Path, kind: str, name: str) -> Itera
         how = (
             "is missing (deleted" if is_ is None else "was added (" if was is None else "was changed (edited"
         )
-        yield differ(None, None, kind, was, is_, f"{path} {how} after training)", of=of)
+        yield make_difference(None, None, kind, was, is_, f"{path} {how} after training)", of=of)

@@ -9,15 +9,15 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from agentlightning.audit.places import Place
-from agentlightning.audit.run import MOST
+from agentlightning.audit.places import RunLocation
+from agentlightning.audit.run import ALL
 from agentlightning.plugins import Plugins
 from agentlightning.store import LocalStore, SQLiteStore, Store, open_store
 from agentlightning.types import StepReport, UsageError
 from agentlightning.types.base import Model
 
 
-class Line(Model):
+class RunSummary(Model):
     """One run, as ``agl runs`` shows it."""
 
     run: str
@@ -42,9 +42,9 @@ class Line(Model):
     """Why it could not be read."""
 
 
-async def list_runs(places: Sequence[Place], plugins: Plugins | None = None) -> list[Line]:
+async def list_runs(places: Sequence[RunLocation], plugins: Plugins | None = None) -> list[RunSummary]:
     """Every run of every place, newest first."""
-    lines: list[Line] = []
+    lines: list[RunSummary] = []
     for place in places:
         try:
             store = open_store(place.store, plugins=plugins)
@@ -54,19 +54,21 @@ async def list_runs(places: Sequence[Place], plugins: Plugins | None = None) -> 
                 await store.close()
         except (UsageError, OSError, ValueError) as error:
             name = place.folder.name if place.folder else place.store
-            lines.append(Line(run=name, store=place.store, status="unreadable", reason=str(error)))
+            lines.append(RunSummary(run=name, store=place.store, status="unreadable", reason=str(error)))
     return sorted(lines, key=lambda line: line.when or 0.0, reverse=True)
 
 
-async def _of_store(store: Store, place: Place) -> list[Line]:
+async def _of_store(store: Store, place: RunLocation) -> list[RunSummary]:
     lines = []
-    for info in await store.query_runs(limit=MOST):
+    for info in await store.query_runs(limit=ALL):
         reports = await store.query_steps(info["run_id"])
         lines.append(_line(info, reports, place, in_use=_in_use(store)))
     return lines
 
 
-def _line(info: dict[str, Any], reports: Sequence[StepReport], place: Place, in_use: bool) -> Line:
+def _line(
+    info: dict[str, Any], reports: Sequence[StepReport], place: RunLocation, in_use: bool
+) -> RunSummary:
     summary = info.get("summary") or {}
     about = info.get("about") or {}
     recipe = info.get("recipe") or {}
@@ -74,7 +76,7 @@ def _line(info: dict[str, Any], reports: Sequence[StepReport], place: Place, in_
     seconds = summary.get("total_seconds")
     if seconds is None and info.get("create_time"):
         seconds = sum(sum(r.seconds.values()) for r in reports) or None
-    return Line(
+    return RunSummary(
         run=info["run_id"],
         store=place.store,
         when=info.get("create_time"),

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from agentlightning.types import UsageError
 
-RUNS = Path("runs")
+RUNS_FOLDER = Path("runs")
 """Where ``agl train`` puts runs unless its configuration says otherwise."""
 STORE = "store.sqlite"
 _SHOWN = 8
@@ -23,7 +23,7 @@ class NoSuchRun(UsageError, LookupError):
     """Nothing answers to the name; the message says where was looked and what there is."""
 
 
-class Place(NamedTuple):
+class RunLocation(NamedTuple):
     """A store, and which run of it is meant."""
 
     store: str
@@ -34,35 +34,35 @@ class Place(NamedTuple):
     """A run id or its beginning; ``None``: the only one of the store."""
 
 
-def find_run(what: str, store: str | None = None) -> Place:
+def find_run(what: str, store: str | None = None) -> RunLocation:
     """The place of one run. ``what``: run id or its beginning, run folder, store file or URL; with ``store``
     it is an id in that store. Raises :class:`NoSuchRun` that lists what there is.
     """
     if store is not None:
-        return Place(*_store(store), run=what)
+        return RunLocation(*_store(store), run=what)
     if "://" in what:
-        return Place(what)
+        return RunLocation(what)
     path = Path(what).expanduser()
     if path.is_file():
-        return Place(str(path), _folder_of(path))
+        return RunLocation(str(path), _folder_of(path))
     if path.is_dir():
         return _in_folder(path)
     return _by_name(what)
 
 
-def stores(where: str | None = None) -> list[Place]:
+def stores(where: str | None = None) -> list[RunLocation]:
     """The stores of a runs folder (newest run first), or the one that a file or URL is.
 
     ``None``: those of ``runs/`` and the one of ``AGL_STORAGE``.
     """
     if where is None:
         kept = os.environ.get("AGL_STORAGE")
-        return [*map(_run_place, run_folders(RUNS)), *([Place(*_store(kept))] if kept else [])]
+        return [*map(_run_place, run_folders(RUNS_FOLDER)), *([RunLocation(*_store(kept))] if kept else [])]
     if "://" in where:
-        return [Place(where)]
+        return [RunLocation(where)]
     path = Path(where).expanduser()
     if path.is_file():
-        return [Place(str(path), _folder_of(path))]
+        return [RunLocation(str(path), _folder_of(path))]
     if not path.is_dir():
         raise NoSuchRun(f"{where}: there is no such folder, file or store")
     if (path / STORE).is_file():
@@ -77,7 +77,7 @@ def run_folders(root: Path) -> list[Path]:
     return sorted((p.parent for p in root.glob(f"*/{STORE}")), key=lambda p: p.name, reverse=True)
 
 
-def choose(names: Iterable[str], what: str | None, where: str) -> str:
+def match_name(names: Iterable[str], what: str | None, where: str) -> str:
     """The name that is ``what``, or the only one that begins with it; :class:`NoSuchRun` otherwise."""
     known = list(names)
     if what is None:
@@ -98,26 +98,26 @@ def choose(names: Iterable[str], what: str | None, where: str) -> str:
     raise NoSuchRun(f"{where} holds no run {what!r}{_listed(known)}")
 
 
-def _by_name(what: str) -> Place:
-    folders = {folder.name: folder for folder in run_folders(RUNS)}
+def _by_name(what: str) -> RunLocation:
+    folders = {folder.name: folder for folder in run_folders(RUNS_FOLDER)}
     kept = os.environ.get("AGL_STORAGE")
     if kept and not any(name.startswith(what) for name in folders):
-        return Place(*_store(kept), run=what)
+        return RunLocation(*_store(kept), run=what)
     try:
-        return _run_place(folders[choose(folders, what, f"{RUNS}/")])
+        return _run_place(folders[match_name(folders, what, f"{RUNS_FOLDER}/")])
     except NoSuchRun as error:
-        bare = RUNS / what
+        bare = RUNS_FOLDER / what
         if bare.is_dir():
             raise _storeless(bare) from None
         if not folders:
             raise NoSuchRun(
-                f"there is no run {what!r}: {RUNS.absolute()} holds none; give the run's folder, "
+                f"there is no run {what!r}: {RUNS_FOLDER.absolute()} holds none; give the run's folder, "
                 "or --store PLACE"
             ) from None
         raise NoSuchRun(f"{error}; or give the run's folder, or --store PLACE") from None
 
 
-def _in_folder(path: Path) -> Place:
+def _in_folder(path: Path) -> RunLocation:
     if (path / STORE).is_file():
         return _run_place(path)
     inner = [folder.name for folder in run_folders(path)]
@@ -130,8 +130,8 @@ def _storeless(path: Path) -> NoSuchRun:
     return NoSuchRun(f"{path} holds no {STORE}: give the store of that run with --store PLACE")
 
 
-def _run_place(folder: Path) -> Place:
-    return Place(str(folder / STORE), folder, folder.name)
+def _run_place(folder: Path) -> RunLocation:
+    return RunLocation(str(folder / STORE), folder, folder.name)
 
 
 def _store(place: str) -> tuple[str, Path | None]:

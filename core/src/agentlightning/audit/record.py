@@ -14,13 +14,13 @@ from typing import Any
 
 import msgspec
 
-from agentlightning.algorithms.journal import PASSING
+from agentlightning.algorithms.journal import GROWING_ENTRIES
 from agentlightning.algorithms.totals import Totals
 from agentlightning.audit.chain import Chain
-from agentlightning.audit.compare import Difference, differ
+from agentlightning.audit.compare import Difference, make_difference
 from agentlightning.audit.evaluations import headline, headroom
-from agentlightning.audit.run import Run
-from agentlightning.audit.values import close, differences, shown
+from agentlightning.audit.run import OpenRun
+from agentlightning.audit.values import close, differences, shorten
 from agentlightning.credit.chain import plain
 from agentlightning.types import Evaluation, StepReport
 
@@ -28,60 +28,60 @@ LEFT_OUT = frozenset({"resources", "resumed"})
 """Entries of the record that ``run.json`` of a resumed run does not repeat."""
 
 
-def compare_record(run: Run, chain: Chain) -> Iterator[Difference]:
+def compare_record(run: OpenRun, chain: Chain) -> Iterator[Difference]:
     """The run's record in the store, and ``run.json``, against what the run was begun with."""
-    record = {k: v for k, v in plain(run.info).items() if k not in PASSING}
+    record = {k: v for k, v in plain(run.info).items() if k not in GROWING_ENTRIES}
     then = chain.start.body["info"] if chain.start else record
     if chain.start:
         known = {k: v for k, v in record.items() if k in then}
-        yield from _told(then, known, "run", "the run's record")
+        yield from _compare_values(then, known, "run", "the run's record")
     file = _read(run, "run.json")
     if isinstance(file, str):
-        yield differ(None, None, "run", None, None, file, of="run.json")
+        yield make_difference(None, None, "run", None, None, file, of="run.json")
     elif file is not None:
-        said = {k: v for k, v in plain(file).items() if k not in PASSING | LEFT_OUT}
+        said = {k: v for k, v in plain(file).items() if k not in GROWING_ENTRIES | LEFT_OUT}
         truth = {k: v for k, v in then.items() if k not in LEFT_OUT}
-        yield from _told(truth, said, "run", "run.json")
+        yield from _compare_values(truth, said, "run", "run.json")
 
 
-def compare_summary(run: Run, chain: Chain) -> Iterator[Difference]:
+def compare_summary(run: OpenRun, chain: Chain) -> Iterator[Difference]:
     """The summary in the run's record and ``summary.json``, against the one that the chain ended with."""
     noted, file = run.info.get("summary"), _read(run, "summary.json")
     end = chain.end
     if end is not None:
-        truth = {**end.body["summary"], "chain": chain.says()}
+        truth = {**end.body["summary"], "chain": chain.summary_entry()}
         if noted is None:
             what = "it is missing from the run's record (removed after training)"
-            yield differ(None, None, "summary", None, None, what, of="summary")
+            yield make_difference(None, None, "summary", None, None, what, of="summary")
         else:
-            yield from _told(truth, plain(noted), "summary", "summary in the run's record")
+            yield from _compare_values(truth, plain(noted), "summary", "summary in the run's record")
     elif noted is not None and not chain.links and noted.get("chain"):
         what = (
             f"the run's summary speaks of {noted['chain'].get('links')} links, the store holds none: deleted"
         )
-        yield differ(None, None, "chain", noted["chain"], None, what, of="the chain")
-    elif noted is not None and chain.links and ("end", run.run_id) not in chain.doubtful:
+        yield make_difference(None, None, "chain", noted["chain"], None, what, of="the chain")
+    elif noted is not None and chain.links and ("end", run.run_id) not in chain.tampered:
         what = (
             "the run's record has a summary, and the chain does not end with one: its last links were removed"
         )
-        yield differ(None, None, "chain", None, None, what, of="the chain")
-    truth = {**end.body["summary"], "chain": chain.says()} if end else plain(noted)
+        yield make_difference(None, None, "chain", None, None, what, of="the chain")
+    truth = {**end.body["summary"], "chain": chain.summary_entry()} if end else plain(noted)
     if truth is None:
         return
     if isinstance(file, str):
-        yield differ(None, None, "summary", None, None, file, of="summary.json")
+        yield make_difference(None, None, "summary", None, None, file, of="summary.json")
     elif file is not None:
-        yield from _told(truth, plain(file), "summary", "summary.json")
+        yield from _compare_values(truth, plain(file), "summary", "summary.json")
 
 
-def summary_of(run: Run, chain: Chain) -> dict[str, Any]:
+def summary_of(run: OpenRun, chain: Chain) -> dict[str, Any]:
     """The summary as the chain has it, else as the run's record has it."""
     found: dict[str, Any] = chain.end.body["summary"] if chain.end else plain(run.info.get("summary") or {})
     return found
 
 
 def compare_headline(
-    run: Run, chain: Chain, made: Mapping[str, Evaluation], reports: Sequence[StepReport]
+    run: OpenRun, chain: Chain, made: Mapping[str, Evaluation], reports: Sequence[StepReport]
 ) -> Iterator[Difference]:
     """What the summary says of evaluations and totals, against what these come to."""
     said = summary_of(run, chain)
@@ -97,28 +97,30 @@ def compare_headline(
     for path, was, now in differences(then, plain(again)):
         if close(was, now):
             continue
-        what = f"{path} is {shown(was)}, the run's steps and evaluations give {shown(now)}"
-        yield differ(None, None, "summary", was, now, f"{what} (edited after training)", of="summary")
+        what = f"{path} is {shorten(was)}, the run's steps and evaluations give {shorten(now)}"
+        yield make_difference(
+            None, None, "summary", was, now, f"{what} (edited after training)", of="summary"
+        )
 
 
 def compare_lines(
-    run: Run, reports: Sequence[StepReport], evaluations: Sequence[Evaluation]
+    run: OpenRun, reports: Sequence[StepReport], evaluations: Sequence[Evaluation]
 ) -> Iterator[Difference]:
     """``metrics.jsonl`` and ``evaluations.jsonl`` against what the run has logged, in order."""
-    steps = [_Line(f"step {r.step}/{r.policy}", plain(r), r.step, r.step) for r in reports]
+    steps = [_FileLine(f"step {r.step}/{r.policy}", plain(r), r.step, r.step) for r in reports]
     names: Counter[str] = Counter()
-    scores = [_Line(_named(e.name, names), plain(e), rank) for rank, e in enumerate(evaluations)]
+    scores = [_FileLine(_named(e.name, names), plain(e), rank) for rank, e in enumerate(evaluations)]
     files = (("metrics.jsonl", StepReport, steps), ("evaluations.jsonl", Evaluation, scores))
     for name, kind, known in files:
         file = _read(run, name) if known else None
         if isinstance(file, str):
-            yield differ(None, None, name.removesuffix(".jsonl"), None, None, file, of=name)
+            yield make_difference(None, None, name.removesuffix(".jsonl"), None, None, file, of=name)
         elif file is not None:
-            yield from _lines(name, known, _as_lines(file, kind), bool(run.info.get("summary")))
+            yield from _compare_file_lines(name, known, _as_lines(file, kind), bool(run.info.get("summary")))
 
 
 @dataclass(frozen=True, slots=True)
-class _Line:
+class _FileLine:
     """A line of a file: what it is of, what it says, its rank among all, and the step it is of."""
 
     name: str
@@ -127,7 +129,9 @@ class _Line:
     step: int | None = None
 
 
-def _lines(name: str, known: Sequence[_Line], lines: Sequence[_Line], finished: bool) -> Iterator[Difference]:
+def _compare_file_lines(
+    name: str, known: Sequence[_FileLine], lines: Sequence[_FileLine], finished: bool
+) -> Iterator[Difference]:
     """Each line is the record of one name, in the order of the records, each once."""
     kind = name.removesuffix(".jsonl")
     truth = {line.name: line for line in known}
@@ -137,32 +141,35 @@ def _lines(name: str, known: Sequence[_Line], lines: Sequence[_Line], finished: 
         of, then = f"{name}, line {number}", truth.get(line.name)
         if then is None or line.name in seen:
             what = "is there twice (copied" if then else "is no record of the run (added"
-            yield differ(None, None, kind, None, line.value, f"{line.name} {what} after training)", of=of)
+            yield make_difference(
+                None, None, kind, None, line.value, f"{line.name} {what} after training)", of=of
+            )
             continue
         seen.add(line.name)
         if then.rank < last:
             what = f"{line.name} is out of its place (moved after training)"
-            yield differ(then.step, None, kind, None, line.value, what, of=of)
+            yield make_difference(then.step, None, kind, None, line.value, what, of=of)
         last = max(last, then.rank)
         for path, was, now in differences(then.value, line.value):
-            what = f"{line.name}: {path} was {shown(was)}, the file says {shown(now)} (edited after training)"
-            yield differ(then.step, None, kind, was, now, what, of=of)
+            change = f"{path} was {shorten(was)}, the file says {shorten(now)}"
+            what = f"{line.name}: {change} (edited after training)"
+            yield make_difference(then.step, None, kind, was, now, what, of=of)
     missing = [line for line in known if line.name not in seen]
     if not finished and missing == [known[-1]]:
         return  # a run that broke off, or is under way, between its store and its file
     for line in missing:
         what = f"the line of {line.name} is missing (removed after training)"
-        yield differ(line.step, None, kind, None, None, what, of=name)
+        yield make_difference(line.step, None, kind, None, None, what, of=name)
 
 
-def _as_lines(values: Sequence[Any], kind: type[StepReport] | type[Evaluation]) -> list[_Line]:
+def _as_lines(values: Sequence[Any], kind: type[StepReport] | type[Evaluation]) -> list[_FileLine]:
     names: Counter[str] = Counter()
-    found: list[_Line] = []
+    found: list[_FileLine] = []
     for value in values:
         try:
             record = msgspec.convert(value, kind)
         except msgspec.ValidationError:
-            found.append(_Line(shown(value), plain(value)))
+            found.append(_FileLine(shorten(value), plain(value)))
             continue
         further = {k: v for k, v in value.items() if k not in kind.__struct_fields__}
         name = (
@@ -170,7 +177,7 @@ def _as_lines(values: Sequence[Any], kind: type[StepReport] | type[Evaluation]) 
             if isinstance(record, StepReport)
             else _named(record.name, names)
         )
-        found.append(_Line(name, {**plain(record), **further}))
+        found.append(_FileLine(name, {**plain(record), **further}))
     return found
 
 
@@ -180,13 +187,15 @@ def _named(name: str, names: Counter[str]) -> str:
     return f"evaluation {name}" + (f" ({names[name]})" if names[name] > 1 else "")
 
 
-def _told(then: Mapping[str, Any], now: Mapping[str, Any], kind: str, of: str) -> Iterator[Difference]:
+def _compare_values(
+    then: Mapping[str, Any], now: Mapping[str, Any], kind: str, of: str
+) -> Iterator[Difference]:
     for path, was, is_ in differences(then, now):
-        what = f"{path} was {shown(was)}, it says {shown(is_)} (edited after training)"
-        yield differ(None, None, kind, was, is_, what, of=of)
+        what = f"{path} was {shorten(was)}, it says {shorten(is_)} (edited after training)"
+        yield make_difference(None, None, kind, was, is_, what, of=of)
 
 
-def _read(run: Run, name: str) -> Any:
+def _read(run: OpenRun, name: str) -> Any:
     """A file of the run's folder: its value (lines: a list); a text that says why it cannot be read; ``None``
     where the run keeps no files.
     """

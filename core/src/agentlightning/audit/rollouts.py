@@ -10,7 +10,7 @@ import re
 from collections.abc import AsyncIterator, Callable
 from typing import NamedTuple
 
-from agentlightning.audit.run import Run
+from agentlightning.audit.run import OpenRun
 from agentlightning.credit.rewards import resolve
 from agentlightning.types import Attempt, Mode, Record, Rollout, RolloutStatus, UsageError
 from agentlightning.types.base import Model
@@ -34,7 +34,7 @@ class BadFilter(UsageError, ValueError):
     """A filter that cannot be read."""
 
 
-class CallLine(Model):
+class CallSummary(Model):
     """One call of a rollout's latest attempt."""
 
     call: str
@@ -46,7 +46,7 @@ class CallLine(Model):
     status: str = "ok"
 
 
-class Line(Model):
+class RolloutSummary(Model):
     """One rollout, as ``agl rollouts`` shows it."""
 
     rollout: str
@@ -60,17 +60,17 @@ class Line(Model):
     attempts: int = 0
     attempt: str | None = None
     """The latest; those before: ``agl trace --all``."""
-    calls: list[CallLine] = []
+    calls: list[CallSummary] = []
     """Those of the latest attempt."""
     reason: str | None = None
     raised_at: str | None = None
     """The agent's line that raised; the traceback: ``agl trace``."""
 
 
-class Page(NamedTuple):
+class RolloutPage(NamedTuple):
     """Some rollouts; ``after``: what to ask the next page with, ``None`` if this is the last."""
 
-    lines: list[Line]
+    lines: list[RolloutSummary]
     after: str | None
 
 
@@ -89,7 +89,7 @@ def reward_filter(text: str | None) -> Callable[[float | None], bool]:
 
 
 async def list_rollouts(
-    run: Run,
+    run: OpenRun,
     *,
     failed: bool = False,
     reward: str | None = None,
@@ -98,21 +98,21 @@ async def list_rollouts(
     step: int | None = None,
     limit: int = 50,
     after: str | None = None,
-) -> Page:
+) -> RolloutPage:
     """Up to ``limit`` rollouts of ``run`` in the order they were queued, of those that all filters let by."""
-    wanted, lines = reward_filter(reward), list[Line]()
+    wanted, lines = reward_filter(reward), list[RolloutSummary]()
     async for rollout, record in _read(run, failed, mode, task, after):
         line = _line(run.run_id, rollout, record)
         if not wanted(line.reward) or (step is not None and line.batch != f"train/{step}"):
             continue
         if len(lines) == limit:
-            return Page(lines, lines[-1].rollout)
+            return RolloutPage(lines, lines[-1].rollout)
         lines.append(line)
-    return Page(lines, None)
+    return RolloutPage(lines, None)
 
 
 async def _read(
-    run: Run, failed: bool, mode: Mode | None, task: str | None, after: str | None
+    run: OpenRun, failed: bool, mode: Mode | None, task: str | None, after: str | None
 ) -> AsyncIterator[tuple[Rollout, Record]]:
     """The rollouts and their records, page by page of the store."""
     status = [RolloutStatus.FAILED, RolloutStatus.CANCELLED] if failed else None
@@ -124,10 +124,10 @@ async def _read(
         after = page[-1].rollout_id
 
 
-def _line(run_id: str, rollout: Rollout, record: Record) -> Line:
+def _line(run_id: str, rollout: Rollout, record: Record) -> RolloutSummary:
     rewards = resolve(record)
     attempt = record.attempt
-    return Line(
+    return RolloutSummary(
         rollout=rollout.rollout_id,
         task=rollout.task_id or "",
         batch=_batch(run_id, rollout.group_id),
@@ -137,7 +137,7 @@ def _line(run_id: str, rollout: Rollout, record: Record) -> Line:
         attempts=rollout.attempts,
         attempt=attempt.attempt_id if attempt else None,
         calls=[
-            CallLine(
+            CallSummary(
                 call=call.call_id,
                 agent=call.tags.get("agent", ""),
                 tokens=len(call.response_ids or ()),

@@ -1,7 +1,7 @@
 """One run, open for reading: its record, its store, and how its steps were credited.
 
-Invariant: :meth:`Run.credit` is what the run itself did to make rows: the same recipe, failure table, rules
-and baselines, by the code that is installed.
+Invariant: :meth:`OpenRun.credit` is how the run made its rows: the same recipe, failure table, rules and
+baselines, by the code that is installed.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any
 
 import msgspec
 
-from agentlightning.algorithms.together import home
-from agentlightning.audit.places import Place, choose, find_run
+from agentlightning.algorithms.together import policy_home
+from agentlightning.audit.places import RunLocation, find_run, match_name
 from agentlightning.credit.assign import assign, check_recipe
 from agentlightning.credit.baselines import BASELINES
 from agentlightning.credit.rules import RULES
@@ -24,10 +24,10 @@ from agentlightning.credit.trainable import Versions
 from agentlightning.plugins import Plugins, load
 from agentlightning.specs import Inspector
 from agentlightning.store import Store, open_store
-from agentlightning.types import Batch, Recipe, Record, Rollout, Seal, UsageError
-from agentlightning.types.failure import read_table
+from agentlightning.types import Batch, Recipe, Record, Rollout, RolloutFingerprint, UsageError
+from agentlightning.types.failure import read_failure_table
 
-MOST = 1_000_000
+ALL = 1_000_000
 """Rollouts or runs asked for at once: all."""
 
 
@@ -36,7 +36,7 @@ class CannotRecompute(UsageError):
 
 
 @dataclass(slots=True)
-class Run:
+class OpenRun:
     """A run in an open store."""
 
     run_id: str
@@ -86,11 +86,11 @@ class Run:
             version=version,
             rules=self._rules,
             baselines=self._baselines,
-            failure=read_table(self.info.get("failure")),
+            failure=read_failure_table(self.info.get("failure")),
             out=out,
         )
 
-    async def seals(self, step: int | None = None, rollout_id: str | None = None) -> list[Seal]:
+    async def seals(self, step: int | None = None, rollout_id: str | None = None) -> list[RolloutFingerprint]:
         """What was logged at training time."""
         return await self.store.query_seals(self.run_id, step, rollout_id)
 
@@ -123,7 +123,7 @@ class Run:
         named = name if name in self.trained else None
         exported = self.folder / "policy" / (named or "")
         found: list[tuple[Path, int | None]] = [(exported, None)] if exported.is_dir() else []
-        kept = home(self.folder, named) if named else self.folder
+        kept = policy_home(self.folder, named) if named else self.folder
         for path in sorted(kept.glob("checkpoints/step-*/policy"), reverse=True):
             if (done := path.parent.name.removeprefix("step-")).isdigit():
                 found.append((path, int(done)))
@@ -148,21 +148,21 @@ async def opened(place: str, plugins: Plugins | None = None) -> AsyncIterator[St
 @asynccontextmanager
 async def open_run(
     what: str, store: str | None = None, plugins: Plugins | None = None, run: str | None = None
-) -> AsyncIterator[Run]:
+) -> AsyncIterator[OpenRun]:
     """The run that ``what`` names (:func:`.places.find_run`); ``run``: which one, if that is a store."""
     place = find_run(what, store)
     async with opened(place.store, plugins) as one:
         yield await run_in(one, place._replace(run=run) if run else place, plugins)
 
 
-async def run_in(store: Store, place: Place, plugins: Plugins | None = None) -> Run:
+async def run_in(store: Store, place: RunLocation, plugins: Plugins | None = None) -> OpenRun:
     """The run that ``place`` means, in its open store."""
-    infos = {info["run_id"]: info for info in await store.query_runs(limit=MOST)}
+    infos = {info["run_id"]: info for info in await store.query_runs(limit=ALL)}
     copied = place.folder is not None and place.run == place.folder.name and len(infos) == 1
-    run_id = choose(infos, None if copied else place.run, place.store)  # a folder may have been renamed
+    run_id = match_name(infos, None if copied else place.run, place.store)  # a folder may have been renamed
     mine = place.folder is not None and (len(infos) == 1 or place.folder.name == run_id)
     folder = place.folder if mine else None
-    return Run(run_id, infos[run_id], store, plugins or load(), folder)
+    return OpenRun(run_id, infos[run_id], store, plugins or load(), folder)
 
 
 def _installed(name: str) -> str:

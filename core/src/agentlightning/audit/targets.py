@@ -11,8 +11,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
-from agentlightning.audit.places import NoSuchRun, Place, find_run, stores
-from agentlightning.audit.run import MOST, Run, run_in
+from agentlightning.audit.places import NoSuchRun, RunLocation, find_run, stores
+from agentlightning.audit.run import ALL, OpenRun, run_in
 from agentlightning.plugins import Plugins, load
 from agentlightning.store import NotFound, Store, StoreError, open_store
 from agentlightning.types import Rollout
@@ -35,7 +35,7 @@ class Target(NamedTuple):
 @asynccontextmanager
 async def open_target(
     what: str, run: str | None = None, store: str | None = None, plugins: Plugins | None = None
-) -> AsyncIterator[tuple[Run, Target]]:
+) -> AsyncIterator[tuple[OpenRun, Target]]:
     """The run that holds ``what``, open, and what that is.
 
     Looked for in ``run``, in ``store``, or else in all runs of ``runs/`` and ``AGL_STORAGE``, newest first.
@@ -84,13 +84,13 @@ async def find_target(store: Store, what: str) -> Target | None:
     return Target(rollout, attempt, call, index)
 
 
-def _places(run: str | None, store: str | None) -> list[Place]:
+def _places(run: str | None, store: str | None) -> list[RunLocation]:
     if store is not None:
         return [find_run(run or "", store)._replace(run=run)]
     return [find_run(run)] if run is not None else stores()
 
 
-async def _run_of(store: Store, place: Place, target: Target, plugins: Plugins) -> Run:
+async def _run_of(store: Store, place: RunLocation, target: Target, plugins: Plugins) -> OpenRun:
     """The run of a rollout; one without a record for rollouts that belong to none."""
     run_id = target.rollout.run_id
     if run_id is not None:
@@ -98,7 +98,7 @@ async def _run_of(store: Store, place: Place, target: Target, plugins: Plugins) 
             return await run_in(store, place._replace(run=run_id), plugins)
         except NoSuchRun:  # rollouts may bear the name of a run that nobody registered
             pass
-    return Run(run_id or "", {}, store, plugins)
+    return OpenRun(run_id or "", {}, store, plugins)
 
 
 async def _rollout(store: Store, rollout_id: str) -> Rollout | None:
@@ -112,7 +112,7 @@ async def _of_attempt(store: Store, attempt_id: str) -> Rollout | None:
     """The rollout of an attempt: by the seals of the runs, which name it, else attempt by attempt."""
     if not attempt_id.startswith("at-"):  # as the store names them
         return None
-    for info in await store.query_runs(limit=MOST):
+    for info in await store.query_runs(limit=ALL):
         for seal in await store.query_seals(info["run_id"]):
             if seal.attempt_id == attempt_id:
                 return await _rollout(store, seal.rollout_id)
@@ -126,7 +126,7 @@ async def _of_attempt(store: Store, attempt_id: str) -> Rollout | None:
     return None
 
 
-def _nowhere(what: str, places: list[Place], unread: list[str]) -> str:
+def _nowhere(what: str, places: list[RunLocation], unread: list[str]) -> str:
     if not places:
         return f"{what}: there is no run in runs/ to look in; give --run or --store"
     where = places[0].store if len(places) == 1 else f"{len(places)} stores ({places[0].store}, …)"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from agentlightning.audit.run import CannotRecompute, Run
-from agentlightning.audit.standing import Standing
-from agentlightning.credit.explain import place_of, trace_token
-from agentlightning.credit.pulls import Token, in_sum, pulls
+from agentlightning.audit.run import CannotRecompute, OpenRun
+from agentlightning.audit.standing import RecomputedStep
+from agentlightning.credit.explain import find_segment, trace_token
+from agentlightning.credit.pulls import TrainedToken, loss_terms, net_effect
 from agentlightning.credit.trainable import version_of
 from agentlightning.specs import Inspector
 from agentlightning.types import Call, UsageError
@@ -28,20 +28,22 @@ class NoSuchToken(UsageError, LookupError):
     """The call has no such token."""
 
 
-async def of_token(run: Run, stand: Standing, call: Call, index: int, policy: Path | None) -> dict[str, Any]:
+async def of_token(
+    run: OpenRun, step: RecomputedStep, call: Call, index: int, policy: Path | None
+) -> dict[str, Any]:
     """All there is to say about a token of a response. ``policy``: as in :func:`.explain.explain`."""
-    facts = _facts(run, stand, call, index, policy)
-    return {**facts, **await _pulled(run, stand, call, facts)}
+    facts = _facts(run, step, call, index, policy)
+    return {**facts, **await _pulled(run, step, call, facts)}
 
 
-def _facts(run: Run, stand: Standing, call: Call, index: int, policy: Path | None) -> dict[str, Any]:
+def _facts(run: OpenRun, step: RecomputedStep, call: Call, index: int, policy: Path | None) -> dict[str, Any]:
     """What is on record of a token, and what the driver's inspector says of it."""
     ids = call.response_ids or []
     if not 0 <= index < len(ids):
         raise NoSuchToken(f"call {call.call_id} has {len(ids)} response tokens; there is no token {index}")
     looked = _look(run, policy, call.policy)
-    found = place_of(stand.batch.rows, call.call_id) if stand.batch else None
-    traced = trace_token(stand.batch, call.call_id, index) if stand.batch and found else {}
+    found = find_segment(step.batch.rows, call.call_id) if step.batch else None
+    traced = trace_token(step.batch, call.call_id, index) if step.batch and found else {}
     logprob_then = call.logprobs[index] if call.logprobs and index < len(call.logprobs) else None
     out = {
         "index": index,
@@ -71,43 +73,45 @@ def _facts(run: Run, stand: Standing, call: Call, index: int, policy: Path | Non
     return {**out, "logprob_now": now, "now": f"under {folder}"}
 
 
-async def _pulled(run: Run, stand: Standing, call: Call, token: dict[str, Any]) -> dict[str, Any]:
+async def _pulled(run: OpenRun, step: RecomputedStep, call: Call, token: dict[str, Any]) -> dict[str, Any]:
     """Everything that pulls at a token, and what was recorded of the step's update."""
     if not token["mask"]:
         return {"pulls": [], "pulled": None, "recorded": {}}
-    recorded = await _recorded(run, stand, call.policy)
-    at = Token(
+    recorded = await _recorded(run, step, call.policy)
+    at = TrainedToken(
         advantage=token["advantage"],
         weight=token["weight"],
         logprob=token["logprob_then"],
         version=-1 if call.policy_version is None else call.policy_version,
-        trained=version_of(stand.versions, call.policy),
+        trained=version_of(step.versions, call.policy),
         now=token["logprob_now"],
         gap=recorded.get("logprob_gap_max"),
     )
-    found = pulls(run.recipe, at)
+    found = loss_terms(run.recipe, at)
     untouched = recorded.get("steps_skipped") and not recorded.get("optimizer_steps")
     said = (
-        "the step's update was left out: its loss or gradient was not finite" if untouched else in_sum(found)
+        "the step's update was left out: its loss or gradient was not finite"
+        if untouched
+        else net_effect(found)
     )
-    if stand.sealed is None:
+    if step.fingerprint is None:
         said = f"not trained by any step on record; it would be: {said}"
     return {"pulls": [pull._asdict() for pull in found], "pulled": said, "recorded": recorded}
 
 
-async def _recorded(run: Run, stand: Standing, policy: str) -> dict[str, float]:
+async def _recorded(run: OpenRun, step: RecomputedStep, policy: str) -> dict[str, float]:
     """What the step's report says of its update, over all of its tokens."""
-    if stand.sealed is None:
+    if step.fingerprint is None:
         return {}
     mine = [
         report.metrics
         for report in await run.store.query_steps(run.run_id)
-        if report.step == stand.sealed.step and (not run.trained or report.policy == policy)
+        if report.step == step.fingerprint.step and (not run.trained or report.policy == policy)
     ]
     return {name: mine[-1][name] for name in RECORDED if name in mine[-1]} if mine else {}
 
 
-def _look(run: Run, policy: Path | None, name: str) -> tuple[Inspector, Path] | str:
+def _look(run: OpenRun, policy: Path | None, name: str) -> tuple[Inspector, Path] | str:
     """An inspector of the newest policy of the run (or of ``policy``), or why there is none."""
     folders = [policy] if policy is not None else [folder for folder, _ in run.policies(name)]
     if not folders:

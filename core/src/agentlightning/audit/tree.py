@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from agentlightning import semconv
-from agentlightning.audit.run import Run
+from agentlightning.audit.run import OpenRun
 from agentlightning.audit.targets import Target
 from agentlightning.capture.emitters import BODY
 from agentlightning.capture.operations import INPUT, NAME, OUTPUT
@@ -27,7 +27,7 @@ _PAGE = 10_000
 _AGENT_OPERATIONS = ("invoke_agent", "create_agent")
 
 
-class Node(Model):
+class SpanNode(Model):
     """A span in the tree."""
 
     kind: str
@@ -40,10 +40,10 @@ class Node(Model):
     facts: dict[str, Any] = {}
     """By kind: of a call its id, model, policy, version, tokens, verdict and answer; of a tool its arguments
     and result; of a reward its value, name and what it is of."""
-    children: list[Node] = []
+    children: list[SpanNode] = []
 
 
-class Trace(Model):
+class AttemptTree(Model):
     """One attempt with its tree."""
 
     rollout: str
@@ -55,12 +55,12 @@ class Trace(Model):
     """Of what the agent raised: its own line first."""
     seconds: float | None
     spans: int
-    roots: list[Node]
+    roots: list[SpanNode]
     resources: str | None = None
     """What it was given: id and version, ``rs-…@2``."""
 
 
-async def trace(run: Run, target: Target, every: bool = False) -> list[Trace]:
+async def attempt_trees(run: OpenRun, target: Target, every: bool = False) -> list[AttemptTree]:
     """The trees of the attempt that is asked about (the latest one of a rollout), or of ``every`` attempt."""
     rollout_id = target.rollout.rollout_id
     attempts = await run.store.query_attempts(rollout_id)
@@ -68,18 +68,18 @@ async def trace(run: Run, target: Target, every: bool = False) -> list[Trace]:
         wanted = target.attempt or (attempts[-1].attempt_id if attempts else None)
         attempts = [a for a in attempts if a.attempt_id == wanted]
     (record,) = await run.store.records([rollout_id])
-    judged = verdicts(record)
-    return [_trace(attempt, await _spans(run, attempt), judged) for attempt in attempts]
+    verdicts_by_call = verdicts(record)
+    return [_trace(attempt, await _spans(run, attempt), verdicts_by_call) for attempt in attempts]
 
 
-async def _spans(run: Run, attempt: Attempt) -> list[Span]:
+async def _spans(run: OpenRun, attempt: Attempt) -> list[Span]:
     """Every span of an attempt, read page by page."""
     found = pages(run.store.query_spans, attempt.rollout_id, attempt_id=attempt.attempt_id, size=_PAGE)
     return [span async for page in found for span in page]
 
 
-def _trace(attempt: Attempt, spans: Sequence[Span], judged: Mapping[str, Verdict]) -> Trace:
-    return Trace(
+def _trace(attempt: Attempt, spans: Sequence[Span], verdicts_by_call: Mapping[str, Verdict]) -> AttemptTree:
+    return AttemptTree(
         rollout=attempt.rollout_id,
         attempt=attempt.attempt_id,
         sequence=attempt.sequence_id,
@@ -88,7 +88,7 @@ def _trace(attempt: Attempt, spans: Sequence[Span], judged: Mapping[str, Verdict
         traceback=attempt.metadata.get(TRACEBACK),
         seconds=attempt.end_time - attempt.start_time if attempt.end_time else None,
         spans=len(spans),
-        roots=grow_tree(spans, judged),
+        roots=build_tree(spans, verdicts_by_call),
         resources=_given(attempt),
     )
 
@@ -99,12 +99,14 @@ def _given(attempt: Attempt) -> str | None:
     return f"{attempt.resources_id}@{attempt.resources_version}"
 
 
-def grow_tree(spans: Sequence[Span], judged: Mapping[str, Verdict] | None = None) -> list[Node]:
+def build_tree(
+    spans: Sequence[Span], verdicts_by_call: Mapping[str, Verdict] | None = None
+) -> list[SpanNode]:
     """Nodes under their parents, each level in order of start."""
-    nodes = [(span, _node(span, judged or {})) for span in sorted(spans, key=_order)]
+    nodes = [(span, _node(span, verdicts_by_call or {})) for span in sorted(spans, key=_order)]
     by_id = {span.span_id: node for span, node in reversed(nodes) if span.span_id}
-    above: dict[int, Node] = {}
-    roots: list[Node] = []
+    above: dict[int, SpanNode] = {}
+    roots: list[SpanNode] = []
     for span, node in nodes:
         parent = by_id.get(span.parent_id or "")
         if parent is None or _under(parent, node, above):
@@ -119,17 +121,17 @@ def _order(span: Span) -> tuple[float, int]:
     return span.start_time, span.sequence_id
 
 
-def _under(node: Node, other: Node, above: Mapping[int, Node]) -> bool:
+def _under(node: SpanNode, other: SpanNode, above: Mapping[int, SpanNode]) -> bool:
     """Whether ``node`` is ``other`` or stands below it."""
-    at: Node | None = node
+    at: SpanNode | None = node
     while at is not None and at is not other:
         at = above.get(id(at))
     return at is other
 
 
-def _node(span: Span, judged: Mapping[str, Verdict]) -> Node:
-    kind, name, facts = _describe(span, judged)
-    return Node(
+def _node(span: Span, verdicts_by_call: Mapping[str, Verdict]) -> SpanNode:
+    kind, name, facts = _describe(span, verdicts_by_call)
+    return SpanNode(
         kind=kind,
         name=name,
         span_id=span.span_id,
@@ -140,13 +142,13 @@ def _node(span: Span, judged: Mapping[str, Verdict]) -> Node:
     )
 
 
-def _describe(span: Span, judged: Mapping[str, Verdict]) -> tuple[str, str, dict[str, Any]]:
+def _describe(span: Span, verdicts_by_call: Mapping[str, Verdict]) -> tuple[str, str, dict[str, Any]]:
     """Kind, name and facts of a span."""
     a = span.attributes
     operation = a.get(semconv.OPERATION_NAME)
     agent = a.get(semconv.AGENT_NAME)
     if CALL_ID in a or a.get(semconv.LAYER) == "wire":
-        return "call", str(agent or a.get(semconv.TAG_PREFIX + "role") or "model"), _call(a, judged)
+        return "call", str(agent or a.get(semconv.TAG_PREFIX + "role") or "model"), _call(a, verdicts_by_call)
     if span.name == semconv.REWARD_SPAN:
         return (
             "reward",
@@ -168,14 +170,14 @@ def _describe(span: Span, judged: Mapping[str, Verdict]) -> tuple[str, str, dict
     return "span", span.name, {"agent": agent}
 
 
-def _call(a: Mapping[str, Any], judged: Mapping[str, Verdict]) -> dict[str, Any]:
-    verdict = judged.get(str(a.get(CALL_ID)))
+def _call(a: Mapping[str, Any], verdicts_by_call: Mapping[str, Verdict]) -> dict[str, Any]:
+    verdict = verdicts_by_call.get(str(a.get(CALL_ID)))
     tools = [
         f"{a[key]}({a.get(key.removesuffix('name') + 'arguments', '')})"
         for key in a
         if key.startswith("gen_ai.completion.0.tool_calls.") and key.endswith(".name")
     ]
-    said = " ".join([str(a.get("gen_ai.completion.0.content") or ""), *tools]).strip() or _heard(a)
+    said = " ".join([str(a.get("gen_ai.completion.0.content") or ""), *tools]).strip() or _answer_text(a)
     return {
         "call": a.get(CALL_ID),
         "model": a.get(semconv.REQUEST_MODEL),
@@ -191,7 +193,7 @@ def _call(a: Mapping[str, Any], judged: Mapping[str, Verdict]) -> dict[str, Any]
     }
 
 
-def _heard(a: Mapping[str, Any]) -> str:
+def _answer_text(a: Mapping[str, Any]) -> str:
     """The answer of a call that no gateway recorded."""
     parts = [part for m in json.loads(a.get(semconv.OUTPUT_MESSAGES) or "[]") for part in m["parts"]]
     return " ".join(str(p.get("content") or f"{p.get('name')}({p.get('arguments')})") for p in parts)

@@ -13,19 +13,19 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 
 from agentlightning.audit.chain import Chain, read_chain
-from agentlightning.audit.compare import Difference, differ
-from agentlightning.audit.evaluations import compare_evaluations, written
+from agentlightning.audit.compare import Difference, make_difference
+from agentlightning.audit.evaluations import compare_evaluations, in_file_order
 from agentlightning.audit.folder import compare_checkpoints, compare_policy
 from agentlightning.audit.record import compare_headline, compare_lines, compare_record, compare_summary
-from agentlightning.audit.run import CannotRecompute, Run
-from agentlightning.audit.steps import Step, compare, content, linked, readable, unlinked
-from agentlightning.credit.chain import KEY
+from agentlightning.audit.run import CannotRecompute, OpenRun
+from agentlightning.audit.steps import StepCheck, check_step, from_link, from_store, readable, report_digest
+from agentlightning.credit.chain import KEY_VARIABLE
 from agentlightning.store.pages import pages
-from agentlightning.types import RolloutStatus, Seal, StepReport
+from agentlightning.types import RolloutFingerprint, RolloutStatus, StepReport
 from agentlightning.types.base import Model
 
 
-class NothingSealed(CannotRecompute):
+class NothingToVerify(CannotRecompute):
     """A run without steps and evaluations, or without the step that was asked for."""
 
 
@@ -66,7 +66,7 @@ Progress = Callable[[int, int], None]
 
 
 async def verify(
-    run: Run,
+    run: OpenRun,
     step: int | None = None,
     progress: Progress = lambda done, of: None,
     *,
@@ -78,7 +78,7 @@ async def verify(
 
     Raises :class:`CannotRecompute` where there is nothing to compare with.
     """
-    key = key or os.environ.get(KEY) or None
+    key = key or os.environ.get(KEY_VARIABLE) or None
     chain = await read_chain(run, key, head)
     result = Verification(run=run.run_id, links=len(chain.links), head=chain.head)
     result.notes += _notes(run, chain, key)
@@ -95,7 +95,11 @@ async def verify(
 
 
 async def _whole(
-    run: Run, chain: Chain, reports: Sequence[StepReport], steps: Sequence[Step], result: Verification
+    run: OpenRun,
+    chain: Chain,
+    reports: Sequence[StepReport],
+    steps: Sequence[StepCheck],
+    result: Verification,
 ) -> None:
     """All that is not one step's: evaluations, summary, files, checkpoints, rollouts that nothing knows."""
     logged = sorted((one.report for one in steps), key=lambda report: report.step)
@@ -106,23 +110,23 @@ async def _whole(
     result.add(summary)
     if result.equal:
         result.add(list(compare_headline(run, chain, made, logged)))
-    result.add(list(compare_lines(run, logged, written(chain, made))))
+    result.add(list(compare_lines(run, logged, in_file_order(chain, made))))
     result.checkpoints, found = await asyncio.to_thread(compare_checkpoints, run, chain)
     result.add(found)
     result.add(await asyncio.to_thread(compare_policy, run, chain))
-    result.add(await _strangers(run, chain, steps))
+    result.add(await _unknown_rollouts(run, chain, steps))
     result.params, found = await asyncio.to_thread(_params, run, logged)
     result.add(found)
 
 
 async def _steps(
-    run: Run,
+    run: OpenRun,
     chain: Chain,
     reports: Sequence[StepReport],
     only: int | None,
     result: Verification,
     progress: Progress,
-) -> list[Step]:
+) -> list[StepCheck]:
     """Every step that was logged, made again; and steps that nothing logged."""
     stored: dict[tuple[int, str], StepReport] = {}
     for found in _misplaced(reports, stored):
@@ -130,16 +134,16 @@ async def _steps(
     wanted = sorted({*chain.steps, *stored})
     if only is not None:
         wanted = [at for at in wanted if at[0] == only]
-    missing = await _gaps(run, list(stored.values()), chain) if only is None else []
+    missing = await _missing_steps(run, list(stored.values()), chain) if only is None else []
     if not wanted and not missing and not (only is None and chain.evaluations):
         have = f"{reports[0].step} to {reports[-1].step}" if reports else "none"
         what = "no step yet" if only is None else f"no step {only}; it has {have}"
-        raise NothingSealed(f"run {run.run_id} has {what}")
+        raise NothingToVerify(f"run {run.run_id} has {what}")
     if wanted:
         run.recipe  # noqa: B018 - raises before a long comparison begins
     result.add(missing)
-    others = {content(link.body["report"]): link.name for link in chain.steps.values()}
-    done: list[Step] = []
+    others = {report_digest(link.body["report"]): link.name for link in chain.steps.values()}
+    done: list[StepCheck] = []
     before: int | None = None
     for count, at in enumerate(wanted):
         progress(count, len(wanted))
@@ -152,36 +156,36 @@ async def _steps(
 
 
 async def _step(
-    run: Run,
+    run: OpenRun,
     chain: Chain,
     at: tuple[int, str],
     report: StepReport | None,
     others: dict[str, str],
     result: Verification,
     first: bool,
-) -> Step | None:
+) -> StepCheck | None:
     """One step of one policy into ``result``. ``first``: of the policies that share its rollouts."""
     number, policy = at
     link = chain.steps.get(at)
     sealed = [s for s in await run.seals(number) if s.policy == policy]
-    redone = link is None and (number in chain.waiting or await _redone(run, number, sealed))
+    redone = link is None and (number in chain.waiting or await _is_redone(run, number, sealed))
     if redone and not run.info.get("summary"):
         result.redone += [number] if first else []
         return None
-    doubtful = ("step", f"{number}/{policy}") in chain.doubtful
-    if link is None and chain.links and number >= chain.first_step and not doubtful:
-        copied = others.get(content(report))
+    tampered = ("step", f"{number}/{policy}") in chain.tampered
+    if link is None and chain.links and number >= chain.first_step and not tampered:
+        copied = others.get(report_digest(report))
         how = f"a copy of step {copied}, made" if copied else "added"
         what = f"the store has a report of it, and the chain has no link ({how} after training)"
-        result.add([differ(number, None, "step", None, None, what)])
+        result.add([make_difference(number, None, "step", None, None, what)])
         return None
     if link is None:
         assert report is not None
-        one = unlinked(report, sealed)
+        one = from_store(report, sealed)
     else:
-        one = linked(link, report, sealed, others)
+        one = from_link(link, report, sealed, others)
     result.steps += first
-    result.add(await compare(run, one, sealed))
+    result.add(await check_step(run, one, sealed))
     if one.batch is not None:
         result.rollouts += len(one.rollouts) if first else 0
         result.rows += len(one.batch.rows)
@@ -198,20 +202,20 @@ def _misplaced(
         at = (report.step, report.policy)
         if at in stored:
             what = "the store has two reports of it: one was copied over, or to the place of, another step"
-            yield differ(report.step, None, "step", None, None, f"{what} (after training)")
+            yield make_difference(report.step, None, "step", None, None, f"{what} (after training)")
             continue
         if report.step < last:
             what = f"its report stands behind that of step {last} (moved or exchanged after training)"
-            yield differ(report.step, None, "step", None, None, what)
+            yield make_difference(report.step, None, "step", None, None, what)
         last = max(last, report.step)
         stored[at] = report
 
 
-async def _strangers(run: Run, chain: Chain, steps: Sequence[Step]) -> list[Difference]:
+async def _unknown_rollouts(run: OpenRun, chain: Chain, steps: Sequence[StepCheck]) -> list[Difference]:
     """Rollouts of a finished run that no step trained and no evaluation counted. Those that were cancelled
     were under way when it ended.
     """
-    if not run.info.get("summary") or not chain.links or chain.first_step or chain.doubtful:
+    if not run.info.get("summary") or not chain.links or chain.first_step or chain.tampered:
         return []
     known = {rollout for step in steps for rollout in step.rollouts}
     known |= {seal.rollout_id for link in chain.links for seal in link.seals}
@@ -221,11 +225,13 @@ async def _strangers(run: Run, chain: Chain, steps: Sequence[Step]) -> list[Diff
             if rollout.rollout_id not in known and rollout.status != RolloutStatus.CANCELLED:
                 which = f"{rollout.mode}, {rollout.status}"
                 what = f"no step and no evaluation knows it ({which}): added after training"
-                found.append(differ(None, rollout.rollout_id, "added", None, str(rollout.status), what))
+                found.append(
+                    make_difference(None, rollout.rollout_id, "added", None, str(rollout.status), what)
+                )
     return found
 
 
-def _notes(run: Run, chain: Chain, key: str | None) -> list[str]:
+def _notes(run: OpenRun, chain: Chain, key: str | None) -> list[str]:
     """What cannot be told of this run, or was not asked."""
     if not chain.links:
         return [
@@ -242,11 +248,11 @@ def _notes(run: Run, chain: Chain, key: str | None) -> list[str]:
             "files, checkpoints and the exported policy not compared: this store lies in no run's folder"
         )
     if key is None and any(link.mac for link in chain.links):
-        notes.append(f"its chain is signed; {KEY} is not set here, so the signature was not checked")
+        notes.append(f"its chain is signed; {KEY_VARIABLE} is not set here, so the signature was not checked")
     return notes
 
 
-async def _redone(run: Run, step: int, sealed: Sequence[Seal]) -> bool:
+async def _is_redone(run: OpenRun, step: int, sealed: Sequence[RolloutFingerprint]) -> bool:
     """Whether an unfinished run that went on from a checkpoint is rolling out this step again: its report and
     seals stand for nothing until it is reported anew.
     """
@@ -260,7 +266,7 @@ async def _redone(run: Run, step: int, sealed: Sequence[Seal]) -> bool:
     return any(s.attempt_id in earlier for s in sealed)
 
 
-async def _gaps(run: Run, reports: Sequence[StepReport], chain: Chain) -> list[Difference]:
+async def _missing_steps(run: OpenRun, reports: Sequence[StepReport], chain: Chain) -> list[Difference]:
     """Steps without a report: between others, sealed, or of a run that says it was finished."""
     have = {report.step for report in reports} | {step for step, _ in chain.steps} | chain.waiting
     end = max(have, default=-1) + 1
@@ -270,7 +276,7 @@ async def _gaps(run: Run, reports: Sequence[StepReport], chain: Chain) -> list[D
     if reports and isinstance(planned, int):
         end = max(end, planned)
     what = "its report is missing (deleted after training)"
-    whole = [differ(step, None, "step", None, None, what) for step in range(end) if step not in have]
+    whole = [make_difference(step, None, "step", None, None, what) for step in range(end) if step not in have]
     reported = {(report.step, report.policy) for report in reports} | set(chain.steps)
     lacking = [
         (step, policy)
@@ -280,10 +286,12 @@ async def _gaps(run: Run, reports: Sequence[StepReport], chain: Chain) -> list[D
         if step + 1 < end or run.info.get("summary")  # the last one of a run that broke off may lack some
     ]
     what = "its report of policy {} is missing (deleted after training)"
-    return whole + [differ(step, None, "step", None, None, what.format(policy)) for step, policy in lacking]
+    return whole + [
+        make_difference(step, None, "step", None, None, what.format(policy)) for step, policy in lacking
+    ]
 
 
-def _params(run: Run, reports: Sequence[StepReport]) -> tuple[str, list[Difference]]:
+def _params(run: OpenRun, reports: Sequence[StepReport]) -> tuple[str, list[Difference]]:
     """The newest policy folder, of each policy, against the digest that its step logged."""
     said: list[str] = []
     found: list[Difference] = []
@@ -296,7 +304,7 @@ def _params(run: Run, reports: Sequence[StepReport]) -> tuple[str, list[Differen
     return "; ".join(said), found
 
 
-def _params_of(run: Run, reports: Sequence[StepReport], name: str | None) -> tuple[str, list[Difference]]:
+def _params_of(run: OpenRun, reports: Sequence[StepReport], name: str | None) -> tuple[str, list[Difference]]:
     logged = {report.step: report.params_digest for report in reports if report.params_digest}
     if not logged:
         return "parameters not compared: no step logged their digest (driver option deterministic)", []
@@ -315,5 +323,5 @@ def _params_of(run: Run, reports: Sequence[StepReport], name: str | None) -> tup
         what = (
             f"the parameters in {where} are not those that the step left (edited or replaced after training)"
         )
-        return f"{where} differs", [differ(step, None, "params", logged[step], now, what)]
+        return f"{where} differs", [make_difference(step, None, "params", logged[step], now, what)]
     return "parameters not compared: the run's folder holds no policy of a step with a digest", []

@@ -15,16 +15,14 @@ from agentlightning.capture.install import install as install, installed as inst
 if TYPE_CHECKING:
     from agentlightning.capture.counts import COUNTS as COUNTS
     from agentlightning.capture.delivery import attempt_ended as attempt_ended, end_attempt as end_attempt
-    from agentlightning.capture.identity import IDENTITY as IDENTITY, who as who
-    from agentlightning.capture.wire import WireInstrumentor as WireInstrumentor
+    from agentlightning.capture.identity import IDENTITY as IDENTITY, caller_tags as caller_tags
 
 _HOMES = {
     "COUNTS": "counts",
     "IDENTITY": "identity",
-    "WireInstrumentor": "wire",
     "attempt_ended": "delivery",
     "end_attempt": "delivery",
-    "who": "identity",
+    "caller_tags": "identity",
 }
 __all__ = [*sorted(_HOMES), "install", "installed", "uninstall"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 
-async def close(source: Any) -> None:
+async def close_stream(source: Any) -> None:
     """Close an async generator. One that hangs inside an item, with nobody left to wait for it, refuses that:
     as without us, the collector closes it.
     """

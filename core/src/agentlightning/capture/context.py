@@ -2,7 +2,8 @@
 
 The runner enters an :class:`AttemptContext`; emitters, the wire layer and the span processor read it. It
 travels in a ``contextvars.ContextVar``, so it follows tasks, ``asyncio.gather`` and ``asyncio.to_thread``.
-So do the tags of :func:`tagged` and the :class:`Mark` of a marked class; of both, the nearer names the agent.
+So do the tags of :func:`tagged` and the :class:`AgentScope` of a decorated class; of both, the nearer names
+the agent.
 
 Capture knows no store: finished spans go to ``sink``, a callable that the runner provides.
 """
@@ -40,11 +41,11 @@ class AttemptContext:
     """Name of an agent, role or node, or ``"re:…"`` → policy; the first that matches."""
     resources: dict[str, Resource] = field(default_factory=dict)
     task: Any = None
-    scored: Any = None
+    root_agent: Any = None
     """The object of a marked class that the runner runs: the rollout's reward is made of what it returns."""
-    worth: list[float | None] | None = None
+    entry_reward: list[float | None] | None = None
     """Where one call of an entry has the attempt to itself: what its class's reward function gave."""
-    faults: list[Exception] = field(default_factory=list)
+    errors: list[Exception] = field(default_factory=list)
     """Errors in what our decorators were given. They fail the attempt, whatever the agent makes of them."""
 
     @property
@@ -59,42 +60,42 @@ class AttemptContext:
 
 
 @dataclass(slots=True, eq=False)
-class Mark:
+class AgentScope:
     """A marked class's entry method at work (:mod:`agentlightning.capture.marks`)."""
 
     agent: str
     owner: Any
     """The object; the class for methods that have none."""
     selects: Predicate | None = None
-    """Which calls made inside are trained; ``None``: as the mark around this one says."""
-    outer: Mark | None = None
-    above: str | None = None
+    """Which calls made inside are trained; ``None``: as the scope around this one says."""
+    outer: AgentScope | None = None
+    caller_agent: str | None = None
     """The agent that a framework named where the method was called."""
-    first: bool = True
+    outermost: bool = True
     """No entry method of the same object is at work around this one."""
-    over: bool = False
+    suspended: bool = False
     """The method's code does not run: it has ended, or waits at a ``yield``. Tasks it began may live on."""
-    calls: list[str] = field(default_factory=list)
+    call_span_ids: list[str] = field(default_factory=list)
     """Spans of the model calls that the agent made itself."""
 
 
 _current: ContextVar[AttemptContext | None] = ContextVar("agl_attempt", default=None)
 _tags: ContextVar[Tags] = ContextVar("agl_tags", default={})  # noqa: B039 - never mutated, only replaced
-_mark: ContextVar[Mark | None] = ContextVar("agl_mark", default=None)
-_process: list[AttemptContext] = []
+_scope: ContextVar[AgentScope | None] = ContextVar("agl_scope", default=None)
+_process_attempt: list[AttemptContext] = []
 """The attempt that the whole process works for, where there is one (``agl run``)."""
 
 
 def current_attempt() -> AttemptContext | None:
     """The attempt this thread or task works for, or ``None`` outside a rollout."""
-    return _current.get() or (_process[0] if _process else None)
+    return _current.get() or (_process_attempt[0] if _process_attempt else None)
 
 
-def process_attempt(context: AttemptContext | None) -> None:
+def set_process_attempt(context: AttemptContext | None) -> None:
     """Let all of this process work for ``context``, where no attempt of its own is entered; ``None``: for
     none.
     """
-    _process[:] = [] if context is None else [context]
+    _process_attempt[:] = [] if context is None else [context]
 
 
 def current_task() -> Any:
@@ -123,13 +124,13 @@ def setting(variable: ContextVar[Value], value: Value) -> Iterator[None]:
 
 def current_tags() -> Tags:
     """What :func:`tagged` and marks say around the current code."""
-    tags, mark = _tags.get(), _mark.get()
-    return tags if mark is None or "agent" in tags else {"agent": mark.agent, **tags}
+    tags, scope = _tags.get(), _scope.get()
+    return tags if scope is None or "agent" in tags else {"agent": scope.agent, **tags}
 
 
-def current_mark() -> Mark | None:
+def current_scope() -> AgentScope | None:
     """The innermost marked class at work around the current code."""
-    return _mark.get()
+    return _scope.get()
 
 
 @contextmanager
@@ -139,13 +140,13 @@ def tagged(**tags: str) -> Iterator[None]:
         yield
 
 
-def kept_tags() -> Callable[[], AbstractContextManager[None]]:
+def capture_tags() -> Callable[[], AbstractContextManager[None]]:
     """What :func:`tagged` and marks say here, to be said again around work that is done later."""
-    tags, mark = _tags.get(), _mark.get()
+    tags, scope = _tags.get(), _scope.get()
 
     @contextmanager
     def again() -> Iterator[None]:
-        with setting(_tags, {**_tags.get(), **tags}), setting(_mark, mark or _mark.get()):
+        with setting(_tags, {**_tags.get(), **tags}), setting(_scope, scope or _scope.get()):
             yield
 
     return again

@@ -41,22 +41,22 @@ def jsonable(value: Any) -> Any:
     It ends and never raises, whatever objects agents hand over: circles, nesting without end, sequences
     without end, and methods that raise become marks in the text.
     """
-    return _Conversion().of(value, 0)
+    return _Conversion().convert(value, 0)
 
 
-def valid_text(value: str) -> str:
+def utf8_text(value: str) -> str:
     """``value`` as text that has a UTF-8 form: half characters (lone surrogates) become ``?``."""
     plain = str.__str__(value)
     return plain if plain.isascii() else plain.encode("utf-8", "replace").decode()
 
 
-def described(error: BaseException, longest: int = 2000) -> str:
+def error_text(error: BaseException, longest: int = 2000) -> str:
     """An error's message as text that can be stored; errors of agents may fail at saying even that."""
     try:
-        said = str(error)[:longest].strip()
+        message = str(error)[:longest].strip()
     except Exception as another:
-        said = f"its message cannot be read ({type(another).__name__})"
-    return valid_text(said) or "no message"
+        message = f"its message cannot be read ({type(another).__name__})"
+    return utf8_text(message) or "no message"
 
 
 class _Conversion:
@@ -67,13 +67,13 @@ class _Conversion:
         self._above: set[int] = set()
         """Ids of the containers that the present value lies in."""
 
-    def of(self, value: Any, depth: int) -> Any:
+    def convert(self, value: Any, depth: int) -> Any:
         """The JSON form of one value."""
         self._left -= 1
         try:
             return self._value(value, depth)
         except Exception as error:
-            return _marked(f"a {type(value).__name__} that raises {type(error).__name__}")
+            return _placeholder(f"a {type(value).__name__} that raises {type(error).__name__}")
 
     def _value(self, value: Any, depth: int) -> Any:
         if value is None or isinstance(value, bool):
@@ -85,9 +85,9 @@ class _Conversion:
         if isinstance(value, float):
             return float.__float__(value) if math.isfinite(value) else _as_text(value)
         if self._left < 0:
-            return _marked("too many values")
+            return _placeholder("too many values")
         if depth >= DEEPEST or id(value) in self._above:
-            return _marked("a circle" if id(value) in self._above else "nested too deeply")
+            return _placeholder("a circle" if id(value) in self._above else "nested too deeply")
         self._above.add(id(value))
         try:
             return self._object(value, depth + 1)
@@ -101,28 +101,28 @@ class _Conversion:
         if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
             return self._sequence(value, depth)
         if callable(item := getattr(value, "item", None)) and getattr(value, "shape", None) == ():
-            return self.of(item(), depth)
+            return self.convert(item(), depth)
         if callable(dump := getattr(value, "model_dump", None)):
-            return self.of(dump(), depth)
+            return self.convert(dump(), depth)
         return _as_text(value)
 
     def _mapping(self, value: Mapping[Any, Any], depth: int) -> dict[str, Any]:
         found: dict[str, Any] = {}
         for key, inner in value.items():
             if self._left <= 0:
-                found["…"] = _marked("too many values")
+                found["…"] = _placeholder("too many values")
                 break
             name = _text(key if isinstance(key, str) else str(key))
-            found[name] = "***" if name in _SECRET and inner else self.of(inner, depth)
+            found[name] = "***" if name in _SECRET and inner else self.convert(inner, depth)
         return found
 
     def _sequence(self, value: Sequence[Any], depth: int) -> list[Any]:
         found: list[Any] = []
         for inner in value:
             if self._left <= 0:
-                found.append(_marked("too many values"))
+                found.append(_placeholder("too many values"))
                 break
-            found.append(self.of(inner, depth))
+            found.append(self.convert(inner, depth))
         return found
 
 
@@ -139,7 +139,7 @@ def _as_text(value: Any) -> str:
     return _text(str(value))
 
 
-def _marked(why: str) -> str:
+def _placeholder(why: str) -> str:
     """What stands for a value that is left out."""
     COUNTS.add("convert-cut")
     return f"({why})"

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from threading import RLock
 
-from agentlightning.capture.forked import in_children
+from agentlightning.capture.forked import after_fork_in_child
 
 
 class Counts:
@@ -17,9 +17,9 @@ class Counts:
 
     def __init__(self) -> None:
         self._renew()
-        in_children(self._renew)
+        after_fork_in_child(self._renew)
         self._counts: Counter[str] = Counter()
-        self.heard: Callable[[str, int], None] | None = None
+        self.listener: Callable[[str, int], None] | None = None
         """Is told each count as it is made: where another process keeps the ledger (``agl run``)."""
 
     def _renew(self) -> None:
@@ -29,8 +29,8 @@ class Counts:
         """Count ``reason``."""
         with self._lock:
             self._counts[reason] += times
-        if self.heard is not None:
-            self.heard(reason, times)
+        if self.listener is not None:
+            self.listener(reason, times)
 
     def snapshot(self) -> dict[str, int]:
         """The present counts."""

@@ -13,7 +13,7 @@ from threading import RLock
 
 from agentlightning.capture.context import AttemptContext
 from agentlightning.capture.counts import COUNTS
-from agentlightning.capture.forked import in_children
+from agentlightning.capture.forked import after_fork_in_child
 from agentlightning.types import Span
 
 _LOG = logging.getLogger(__name__)
@@ -28,7 +28,7 @@ def _renew() -> None:
     _lock = RLock()
 
 
-in_children(_renew)
+after_fork_in_child(_renew)
 _ended: OrderedDict[str, None] = OrderedDict()
 _responses: OrderedDict[tuple[str, str], str] = OrderedDict()
 
@@ -73,6 +73,6 @@ def span_of_response(attempt_id: str, response_id: str) -> str | None:
     return _responses.get((attempt_id, response_id))
 
 
-def trace_of(attempt_id: str) -> str:
+def attempt_trace_id(attempt_id: str) -> str:
     """Trace id (32 hex digits) of spans that have no parent: the same for all of one attempt."""
     return hashlib.blake2b(attempt_id.encode(), digest_size=16).hexdigest()

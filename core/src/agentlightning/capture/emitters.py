@@ -17,10 +17,17 @@ from typing import Any
 
 from agentlightning import semconv
 from agentlightning.capture.context import AttemptContext, current_attempt
-from agentlightning.capture.convert import described, jsonable
+from agentlightning.capture.convert import error_text, jsonable
 from agentlightning.capture.counts import COUNTS
-from agentlightning.capture.delivery import attempt_ended, deliver, span_of_response, trace_of
-from agentlightning.capture.door import BadRecord, check_span, is_a, named_values, number, shown
+from agentlightning.capture.delivery import attempt_ended, attempt_trace_id, deliver, span_of_response
+from agentlightning.capture.door import (
+    BadRecord,
+    check_span,
+    checked_mapping,
+    is_instance,
+    reward_number,
+    short_repr,
+)
 from agentlightning.capture.identity import current_span, span_agent
 from agentlightning.capture.operations import operation as operation
 from agentlightning.capture.other_rewards import DIMENSIONS as DIMENSIONS
@@ -47,40 +54,43 @@ def emit_reward(
     ``primary_key``, the entry that is trained on. ``ValueError`` for what is no finite number between -2**53
     and 2**53, and for a name, an agent or an attribute that no reward can have: the message names it.
     """
-    carried = _reward(
+    carried = _reward_attributes(
         value, name, primary_key, final=(call is None and agent is None) if final is None else final
     )
-    carried |= {semconv.REWARD_AGENT: agent, **named_values(attributes, "attributes")}
+    carried |= {semconv.REWARD_AGENT: agent, **checked_mapping(attributes, "attributes")}
     return _emit(semconv.REWARD_SPAN, carried, call=call)
 
 
-def returned_reward(value: float) -> Span:
+def returned_reward_span(value: float) -> Span:
     """The span of the reward that the agent returned. It is for the runner, who hands it to the store in its
     own name: it goes to nobody here.
     """
-    return _span(semconv.REWARD_SPAN, _reward(value, "reward", None, final=True))
+    return _span(semconv.REWARD_SPAN, _reward_attributes(value, "reward", None, final=True))
 
 
-def _reward(
+def _reward_attributes(
     value: float | Mapping[str, float], name: str, primary_key: str | None, *, final: bool
 ) -> dict[str, Any]:
     """The attributes of a reward."""
     dimensions = None
-    if is_a(value, Mapping):
-        dimensions = {k: finite(v, f"{shown(name)}[{k!r}]") for k, v in named_values(value, "reward").items()}
+    if is_instance(value, Mapping):
+        dimensions = {
+            k: finite_reward(v, f"{short_repr(name)}[{k!r}]")
+            for k, v in checked_mapping(value, "reward").items()
+        }
         if not isinstance(primary_key, str) or primary_key not in dimensions:
             raise ValueError(
                 f"a reward with several dimensions needs primary_key, one of {sorted(dimensions)}; "
-                f"got {shown(primary_key)}"
+                f"got {short_repr(primary_key)}"
             )
-        worth = dimensions[primary_key]
+        trained_value = dimensions[primary_key]
     else:
-        worth = finite(value, name if is_a(name, str) else shown(name))
+        trained_value = finite_reward(value, name if is_instance(name, str) else short_repr(name))
     return {
-        semconv.REWARD_VALUE: worth,
+        semconv.REWARD_VALUE: trained_value,
         semconv.REWARD_NAME: name,
         semconv.EVALUATION_NAME: name,
-        semconv.EVALUATION_SCORE: worth,
+        semconv.EVALUATION_SCORE: trained_value,
         semconv.REWARD_FINAL: final,
         DIMENSIONS: dimensions,
     }
@@ -88,17 +98,17 @@ def _reward(
 
 def emit_message(message: str, *, attributes: Mapping[str, Any] | None = None) -> Span:
     """Record a line of text."""
-    return _emit(semconv.MESSAGE_SPAN, {BODY: jsonable(message), **named_values(attributes, "attributes")})
+    return _emit(semconv.MESSAGE_SPAN, {BODY: jsonable(message), **checked_mapping(attributes, "attributes")})
 
 
 def emit_object(value: Any, *, attributes: Mapping[str, Any] | None = None) -> Span:
     """Record a JSON-able value; what has no JSON form becomes text and is counted."""
-    return _emit(semconv.OBJECT_SPAN, {BODY: value, **named_values(attributes, "attributes")})
+    return _emit(semconv.OBJECT_SPAN, {BODY: value, **checked_mapping(attributes, "attributes")})
 
 
 def emit_annotation(annotation: Mapping[str, Any], *, attributes: Mapping[str, Any] | None = None) -> Span:
     """Record facts about the present moment, each as an attribute of its own."""
-    carried = {**named_values(annotation, "annotation"), **named_values(attributes, "attributes")}
+    carried = {**checked_mapping(annotation, "annotation"), **checked_mapping(attributes, "attributes")}
     return _emit(semconv.ANNOTATION_SPAN, carried)
 
 
@@ -106,25 +116,25 @@ def emit_exception(exception: BaseException, *, attributes: Mapping[str, Any] | 
     """Record an exception that the agent handled."""
     carried = {
         semconv.EXCEPTION_TYPE: type(exception).__qualname__,
-        semconv.EXCEPTION_MESSAGE: described(exception),
+        semconv.EXCEPTION_MESSAGE: error_text(exception),
         "exception.stacktrace": "".join(traceback.format_exception(exception)),
-        **named_values(attributes, "attributes"),
+        **checked_mapping(attributes, "attributes"),
     }
-    said = f"{type(exception).__qualname__}: {described(exception)}"
-    return _emit(semconv.EXCEPTION_SPAN, carried, error=said)
+    message = f"{type(exception).__qualname__}: {error_text(exception)}"
+    return _emit(semconv.EXCEPTION_SPAN, carried, error=message)
 
 
-def finite(value: Any, name: str) -> float:
+def finite_reward(value: Any, name: str) -> float:
     """``value`` as a number, scalars of numpy and torch too; ``ValueError`` for what is no finite one."""
-    return number(value, f"reward {name}")
+    return reward_number(value, f"reward {name}")
 
 
 def _emit(kind: str, attributes: Mapping[str, Any], *, call: Any = None, error: str | None = None) -> Span:
     """Make a span of the current attempt and deliver it."""
     context = current_attempt()
-    span = _span(kind, {**attributes, **_link(context, call)}, error)
+    span = _span(kind, {**attributes, **_call_link(context, call)}, error)
     if context is None or attempt_ended(context.attempt_id):
-        _outside(kind, context)
+        _count_or_raise(kind, context)
     else:
         deliver(context, span)
     return span
@@ -141,7 +151,7 @@ def _span(kind: str, attributes: Mapping[str, Any], error: str | None = None) ->
         name=kind,
         trace_id=f"{parent.trace_id:032x}"
         if parent.is_valid
-        else trace_of(context.attempt_id if context else ""),
+        else attempt_trace_id(context.attempt_id if context else ""),
         span_id=secrets.token_hex(8),
         parent_id=f"{parent.span_id:016x}" if parent.is_valid else None,
         status="error" if error else "ok",
@@ -159,7 +169,7 @@ def _span(kind: str, attributes: Mapping[str, Any], error: str | None = None) ->
     return span
 
 
-def _link(context: AttemptContext | None, call: Any) -> dict[str, str]:
+def _call_link(context: AttemptContext | None, call: Any) -> dict[str, str]:
     """How a reward names its call: by response id and the call span this process saw, else by call id."""
     if call is None:
         return {}
@@ -169,15 +179,16 @@ def _link(context: AttemptContext | None, call: Any) -> dict[str, str]:
         given = None
     if not isinstance(given, str) or not given:
         raise ValueError(
-            f"call={shown(call)} names no model call: give a call id, a response id, or the response object"
+            f"call={short_repr(call)} names no model call: give a call id, a response id, or the "
+            "response object"
         )
     span_id = span_of_response(context.attempt_id, given) if context else None
     if span_id is not None:
         return {semconv.REWARD_SPAN_ID: span_id, semconv.RESPONSE_ID: given}
-    return {semconv.REWARD_CALL: given} if is_a(call, str) else {semconv.RESPONSE_ID: given}
+    return {semconv.REWARD_CALL: given} if is_instance(call, str) else {semconv.RESPONSE_ID: given}
 
 
-def _outside(kind: str, context: AttemptContext | None) -> None:
+def _count_or_raise(kind: str, context: AttemptContext | None) -> None:
     COUNTS.add("emit-outside-attempt" if context is None else "late-span")
     if os.environ.get("AGL_EMIT_OUTSIDE") == "ignore":
         return

@@ -10,11 +10,11 @@ from collections.abc import Callable
 from typing import Any
 
 Entry = Callable[..., Any]
-AROUND: list[Callable[[Entry], Entry]] = []
+ENTRY_WRAPPERS: list[Callable[[Entry], Entry]] = []
 """What is put around entries; it keeps their kind (plain, coroutine, generator)."""
 
 
-def unmarked(function: Entry) -> Entry:
+def undecorated(function: Entry) -> Entry:
     """What is under the wrapper of ``@agl.agent``, if ``function`` is one; wrappers of others copy the
     attribute and stay.
     """
@@ -22,8 +22,8 @@ def unmarked(function: Entry) -> Entry:
     return method if wrapper is function else function
 
 
-def around(entry: Entry) -> Entry:
+def wrap_entry(entry: Entry) -> Entry:
     """``entry`` as it is to be called."""
-    for wrapper in AROUND:
+    for wrapper in ENTRY_WRAPPERS:
         entry = wrapper(entry)
     return entry

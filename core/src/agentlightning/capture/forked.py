@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 
 
-def in_children(renew: Callable[[], None]) -> None:
+def after_fork_in_child(renew: Callable[[], None]) -> None:
     """Call ``renew`` in every process that is forked from this one, before its own code runs."""
     if hasattr(os, "register_at_fork"):  # systems without it have no fork
         os.register_at_fork(after_in_child=renew)

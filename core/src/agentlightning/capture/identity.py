@@ -2,7 +2,7 @@
 
 Adapters append a function to :data:`IDENTITY`; frameworks with their own OpenTelemetry spans need none,
 because the current span names the agent. Weakest first: current span, adapters in order of registration,
-the mark of a marked class (see :func:`under`), ``tagged()``.
+the scope of a marked class (see :func:`apply_scope`), ``tagged()``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from opentelemetry import trace
 
 from agentlightning import semconv
-from agentlightning.capture.context import Mark, _tags, current_mark
+from agentlightning.capture.context import AgentScope, _tags, current_scope
 from agentlightning.capture.counts import COUNTS
 from agentlightning.types import Tags, merge_tags
 
@@ -25,7 +25,7 @@ IDENTITY: list[Identity] = []
 """Adapters' functions; each returns the tags it knows, ``{}`` where its framework is not running."""
 
 
-class Standing(trace.NonRecordingSpan):
+class RemoteParentSpan(trace.NonRecordingSpan):
     """Makes a span of ours the parent of what happens inside; its agent's name reads as on a live one."""
 
     def __init__(self, trace_id: int, span_id: int, agent: str | None) -> None:
@@ -58,7 +58,7 @@ def span_agent(span: trace.Span | None = None) -> str | None:
     return str(name) if name else None
 
 
-def framework() -> Tags:
+def framework_tags() -> Tags:
     """Tags of the caller in the words of the agent's framework alone."""
     found: list[Mapping[str, str]] = [{"agent": name} if (name := span_agent()) else {}]
     for identity in tuple(IDENTITY):
@@ -70,7 +70,7 @@ def framework() -> Tags:
     return merge_tags(*found)
 
 
-def names_of(owner: Any) -> frozenset[str]:
+def own_names(owner: Any) -> frozenset[str]:
     """What an object is called by its own framework: agents keep it as ``name``, CrewAI's as ``role``; where
     one has no name, an adapter says its class's.
     """
@@ -85,22 +85,22 @@ def names_of(owner: Any) -> frozenset[str]:
     return frozenset(found)
 
 
-def under(mark: Mark, tags: Tags) -> Tags:
-    """A framework's ``tags``, with the mark's name in the place of the object's own name, of an agent that
+def apply_scope(scope: AgentScope, tags: Tags) -> Tags:
+    """A framework's ``tags``, with the scope's name in the place of the object's own name, of an agent that
     was named farther away, and of none. Another agent, named from within, is nearer and keeps its name.
     """
     said = tags.get("agent")
-    if said is None or said in names_of(mark.owner):
-        return {**tags, "agent": mark.agent}
-    if said != mark.above:
+    if said is None or said in own_names(scope.owner):
+        return {**tags, "agent": scope.agent}
+    if said != scope.caller_agent:
         return tags
-    return {**{tag: value for tag, value in tags.items() if tag != "role"}, "agent": mark.agent}
+    return {**{tag: value for tag, value in tags.items() if tag != "role"}, "agent": scope.agent}
 
 
-def who() -> Tags:
+def caller_tags() -> Tags:
     """Tags of the caller. ``role`` is the agent's name unless somebody said otherwise."""
-    tags, mark = framework(), current_mark()
-    tags = merge_tags(under(mark, tags) if mark is not None else tags, _tags.get())
+    tags, scope = framework_tags(), current_scope()
+    tags = merge_tags(apply_scope(scope, tags) if scope is not None else tags, _tags.get())
     if "agent" in tags:
         tags.setdefault("role", tags["agent"])
     return tags

@@ -20,14 +20,19 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 
 from agentlightning.capture.patching import Patch
-from agentlightning.capture.processors import QUIET, Forward, Stamp, Switched
+from agentlightning.capture.processors import (
+    IGNORED_SCOPES,
+    DeliverProcessor,
+    StampProcessor,
+    SwitchableProcessor,
+)
 from agentlightning.capture.threads import patch_threads
-from agentlightning.capture.wire import WireInstrumentor
+from agentlightning.capture.wire import OpenAIInstrumentor
 
 _LOG = logging.getLogger(__name__)
 
 
-class OwnProvider(TracerProvider):
+class DefaultTracerProvider(TracerProvider):
     """The provider of a process that has none. Quiet scopes get a tracer that makes no spans at all."""
 
     def __init__(self) -> None:
@@ -35,7 +40,7 @@ class OwnProvider(TracerProvider):
 
     def get_tracer(self, instrumenting_module_name: str, *args: Any, **kwargs: Any) -> trace.Tracer:
         """A tracer, or none worth the name for a framework's plumbing."""
-        if instrumenting_module_name in QUIET:
+        if instrumenting_module_name in IGNORED_SCOPES:
             return trace.NoOpTracer()
         return super().get_tracer(instrumenting_module_name, *args, **kwargs)
 
@@ -45,25 +50,25 @@ class _Installation:
 
     def __init__(self) -> None:
         self.lock = RLock()
-        self.adopted: list[tuple[TracerProvider, tuple[Switched, ...]]] = []
-        self.own: OwnProvider | None = None
+        self.providers: list[tuple[TracerProvider, tuple[SwitchableProcessor, ...]]] = []
+        self.own: DefaultTracerProvider | None = None
         self.patches: tuple[Patch, ...] = ()
 
-    def adopt(self, provider: Any) -> None:
+    def listen_to(self, provider: Any) -> None:
         """Add our processors to ``provider`` once; wake them up if they sleep there."""
         if not callable(getattr(provider, "add_span_processor", None)):
             return  # a provider without processors (a no-op, a vendor's) cannot be listened to
-        for known, processors in self.adopted:
+        for known, processors in self.providers:
             if known is provider:
                 for processor in processors:
                     processor.active = True
                 return
-        added = Stamp(), Forward()
+        added = StampProcessor(), DeliverProcessor()
         for processor in added:
             provider.add_span_processor(processor)
-        self.adopted.append((provider, added))
+        self.providers.append((provider, added))
 
-    def provide(self) -> TracerProvider | None:
+    def install_own_provider(self) -> TracerProvider | None:
         """Make our own provider the process's, without using up the one time a user may set his."""
         if os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
             _LOG.warning(
@@ -71,7 +76,7 @@ class _Installation:
                 "still captured. Unset it to train agents by name."
             )
         if self.own is None:
-            self.own = OwnProvider()
+            self.own = DefaultTracerProvider()
         if hasattr(trace, "_TRACER_PROVIDER"):
             trace._TRACER_PROVIDER = self.own
         else:
@@ -85,28 +90,31 @@ _installed = _Installation()
 def install(provider: TracerProvider | None = None) -> None:
     """Begin to capture. ``provider``: listen to this one as well as to the process's."""
     with _installed.lock:
-        wire = WireInstrumentor()
+        wire = OpenAIInstrumentor()
         if find_spec("openai") is None:
             _LOG.info("the openai SDK is not installed: model calls are captured at the gateway only")
         elif not wire.is_instrumented_by_opentelemetry:
             wire.instrument()
         present: Any = trace.get_tracer_provider()
         if isinstance(present, trace.ProxyTracerProvider):
-            present = _installed.provide()
-        _installed.adopt(present)
+            present = _installed.install_own_provider()
+        _installed.listen_to(present)
         if provider is not None:
-            _installed.adopt(provider)
+            _installed.listen_to(provider)
         if not _installed.patches:
-            _installed.patches = (Patch(trace, "set_tracer_provider", _follow), *patch_threads())
+            _installed.patches = (
+                Patch(trace, "set_tracer_provider", _on_set_tracer_provider),
+                *patch_threads(),
+            )
 
 
 def uninstall() -> None:
     """Stop capturing and undo what :func:`install` did."""
     with _installed.lock:
-        wire = WireInstrumentor()
+        wire = OpenAIInstrumentor()
         if wire.is_instrumented_by_opentelemetry:
             wire.uninstrument()
-        for _, processors in _installed.adopted:
+        for _, processors in _installed.providers:
             for processor in processors:
                 processor.active = False
         for patch in _installed.patches:
@@ -121,11 +129,13 @@ def installed() -> bool:
     return bool(_installed.patches)
 
 
-def _follow(wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _on_set_tracer_provider(
+    wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
     """The user sets a provider after us: his is the process's now, and we listen to it."""
     with _installed.lock:
         if getattr(trace, "_TRACER_PROVIDER", None) is _installed.own:
             trace._TRACER_PROVIDER = None
         result = wrapped(*args, **kwargs)
-        _installed.adopt(trace.get_tracer_provider())
+        _installed.listen_to(trace.get_tracer_provider())
         return result

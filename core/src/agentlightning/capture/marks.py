@@ -1,8 +1,8 @@
 """Marked classes at work: ``@agl.agent`` enters a mark around each of their entry methods.
 
-A mark names the calls made inside (:func:`agentlightning.capture.identity.under`) and chooses which of them
-are trained. Invariant: a call is trained only if the innermost mark with a choice of its own chooses it, and
-the run's ``select`` too; what either leaves out is recorded all the same.
+A scope names the calls made inside (:func:`agentlightning.capture.identity.apply_scope`) and selects which of
+them are trained. Invariant: a call is trained only if the innermost scope with a ``select`` of its own
+selects it, and the run's ``select`` too; all other calls are recorded all the same.
 """
 
 from __future__ import annotations
@@ -11,48 +11,48 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from agentlightning.capture.context import Mark, _mark, _tags, current_attempt, current_mark, setting
-from agentlightning.capture.identity import framework
+from agentlightning.capture.context import AgentScope, _scope, _tags, current_attempt, current_scope, setting
+from agentlightning.capture.identity import framework_tags
 from agentlightning.types import Tags
-from agentlightning.types.select import BadSelect, Predicate, named
+from agentlightning.types.select import BadSelect, Predicate, with_role
 
 
-def enter(agent: str, owner: Any, selects: Predicate | None = None) -> Mark:
+def open_scope(agent: str, owner: Any, selects: Predicate | None = None) -> AgentScope:
     """A mark that is entered here. An object inside itself is one agent: it keeps one list of calls."""
-    mark = Mark(agent, owner, selects, outer=current_mark())
+    scope = AgentScope(agent, owner, selects, outer=current_scope())
     if current_attempt() is not None:
-        mark.above = framework().get("agent")
-    outer = mark.outer
+        scope.caller_agent = framework_tags().get("agent")
+    outer = scope.outer
     while outer is not None:
-        if outer.owner is owner and not outer.over:
-            mark.first, mark.calls = False, outer.calls
+        if outer.owner is owner and not outer.suspended:
+            scope.outermost, scope.call_span_ids = False, outer.call_span_ids
             break
         outer = outer.outer
-    return mark
+    return scope
 
 
 @contextmanager
-def marked(mark: Mark) -> Iterator[None]:
+def inside_scope(scope: AgentScope) -> Iterator[None]:
     """Code within the block is the mark's. It is nearer than an agent that ``tagged`` named outside."""
     farther = {tag: value for tag, value in _tags.get().items() if tag != "agent"}
-    with setting(_tags, farther), setting(_mark, mark):
+    with setting(_tags, farther), setting(_scope, scope):
         yield
 
 
-def claim(tags: Tags, span_id: str) -> bool:
+def selects_call(tags: Tags, span_id: str) -> bool:
     """Whether the marks around a model call with these tags train it; its agent's mark remembers its span."""
-    mark = current_mark()
-    if mark is None:
+    scope = current_scope()
+    if scope is None:
         return True
-    if tags.get("agent") == mark.agent:
-        mark.calls.append(span_id)
-    while mark is not None and mark.selects is None:
-        mark = mark.outer
-    if mark is None or mark.selects is None:
+    if tags.get("agent") == scope.agent:
+        scope.call_span_ids.append(span_id)
+    while scope is not None and scope.selects is None:
+        scope = scope.outer
+    if scope is None or scope.selects is None:
         return True
     try:
-        return mark.selects(named(tags))
+        return scope.selects(with_role(tags))
     except BadSelect as error:
         if (attempt := current_attempt()) is not None:
-            attempt.faults.append(error)
+            attempt.errors.append(error)
         raise

@@ -17,14 +17,14 @@ from opentelemetry import trace
 
 from agentlightning import semconv
 from agentlightning.capture.context import AttemptContext
-from agentlightning.capture.convert import described
-from agentlightning.capture.delivery import deliver, trace_of
-from agentlightning.capture.identity import Standing, span_agent
+from agentlightning.capture.convert import error_text
+from agentlightning.capture.delivery import attempt_trace_id, deliver
+from agentlightning.capture.identity import RemoteParentSpan, span_agent
 from agentlightning.types import Span, Tags, merge_tags
 
 
 @dataclass(slots=True, eq=False, kw_only=True, weakref_slot=True)
-class NativeSpan:
+class EventSpan:
     """Something under way. It begins, as it is made, inside ``parent`` or OpenTelemetry's current span,
     whichever is nearer, with the tags of what it is in."""
 
@@ -36,7 +36,7 @@ class NativeSpan:
     tags: Tags = field(default_factory=dict)
     trace_id: str = field(init=False)
     parent_id: str | None = field(init=False, default=None)
-    outer: int = field(init=False, default=0)
+    otel_parent: int = field(init=False, default=0)
     """OpenTelemetry's current span when it began; another one later is nearer."""
     span_id: str = field(init=False, default_factory=lambda: secrets.token_hex(8))
     start: float = field(init=False, default_factory=time.time)
@@ -45,54 +45,56 @@ class NativeSpan:
         live = trace.get_current_span()
         above = live.get_span_context()
         inherited = self.parent.tags if self.parent is not None else {}
-        if self.parent is not None and self.parent.holds(live):
-            self.outer, self.trace_id = self.parent.outer, self.parent.trace_id
-            self.parent_id = self.parent.anchor
+        if self.parent is not None and self.parent.sees_no_nearer_span(live):
+            self.otel_parent, self.trace_id = self.parent.otel_parent, self.parent.trace_id
+            self.parent_id = self.parent.child_parent_id
         elif above.is_valid:
-            self.outer, self.trace_id = above.span_id, f"{above.trace_id:032x}"
+            self.otel_parent, self.trace_id = above.span_id, f"{above.trace_id:032x}"
             self.parent_id = f"{above.span_id:016x}"
             inherited = merge_tags(inherited, {"agent": span_agent(live)})
         else:
-            self.trace_id = trace_of(self.context.attempt_id)
+            self.trace_id = attempt_trace_id(self.context.attempt_id)
         self.tags = {**inherited, **self.tags}
 
     @property
-    def anchor(self) -> str | None:
+    def child_parent_id(self) -> str | None:
         """The id of the span below which hangs what happens inside."""
         return self.span_id if self.title else self.parent_id
 
-    def holds(self, span: trace.Span) -> bool:
+    def sees_no_nearer_span(self, span: trace.Span) -> bool:
         """Whether ``span``, OpenTelemetry's current one, was so before this began, here or above."""
         number = span.get_span_context().span_id
-        here = number == self.outer or f"{number:016x}" == self.anchor
-        return here or (self.parent is not None and self.parent.holds(span))
+        here = number == self.otel_parent or f"{number:016x}" == self.child_parent_id
+        return here or (self.parent is not None and self.parent.sees_no_nearer_span(span))
 
-    def inside(self, other: Self) -> bool:
+    def is_within(self, other: Self) -> bool:
         """Whether this is ``other`` or a part of it."""
-        return self is other or (self.parent is not None and self.parent.inside(other))
+        return self is other or (self.parent is not None and self.parent.is_within(other))
 
-    def standing(self) -> trace.Span | None:
+    def as_parent(self) -> trace.Span | None:
         """As the parent of what happens inside; ``None`` where OpenTelemetry's current span is nearer."""
-        if self.anchor is None or not self.holds(trace.get_current_span()):
+        if self.child_parent_id is None or not self.sees_no_nearer_span(trace.get_current_span()):
             return None
-        return Standing(int(self.trace_id, 16), int(self.anchor, 16), self.tags.get("agent"))
+        return RemoteParentSpan(int(self.trace_id, 16), int(self.child_parent_id, 16), self.tags.get("agent"))
 
-    def known(self) -> Tags:
+    def caller_tags(self) -> Tags:
         """Its tags, without the agent where another framework's agent speaks inside."""
         live = trace.get_current_span()
-        foreign = span_agent(live) is not None and not self.holds(live)
-        return {key: value for key, value in self.tags.items() if not (foreign and key in ("agent", "role"))}
+        other_agent = span_agent(live) is not None and not self.sees_no_nearer_span(live)
+        return {
+            key: value for key, value in self.tags.items() if not (other_agent and key in ("agent", "role"))
+        }
 
     def end(self, error: BaseException | None = None, *, failed: str | None = None) -> None:
         """Deliver the span, if it has a title. ``failed``: what went wrong where nothing was raised."""
         if self.title is None:
             return
         if error is not None:
-            failed = f"{type(error).__name__}: {described(error)}"
+            failed = f"{type(error).__name__}: {error_text(error)}"
             self.attributes[semconv.EXCEPTION_TYPE] = type(error).__name__
         rollout_id, attempt_id = self.context.rollout_id, self.context.attempt_id
-        said = {semconv.AGENT_NAME: self.tags["agent"]} if "agent" in self.tags else {}
-        said |= {semconv.ROLLOUT_ID: rollout_id, semconv.ATTEMPT_ID: attempt_id}
+        named = {semconv.AGENT_NAME: self.tags["agent"]} if "agent" in self.tags else {}
+        named |= {semconv.ROLLOUT_ID: rollout_id, semconv.ATTEMPT_ID: attempt_id}
         span = Span(
             rollout_id=rollout_id,
             attempt_id=attempt_id,
@@ -105,7 +107,7 @@ class NativeSpan:
             attributes={
                 **self.attributes,
                 **{semconv.TAG_PREFIX + key: value for key, value in self.tags.items()},
-                **said,
+                **named,
             },
             start_time=self.start,
             end_time=time.time(),

@@ -19,10 +19,10 @@ from opentelemetry import trace
 
 from agentlightning import semconv
 from agentlightning.capture.context import AttemptContext, current_attempt
-from agentlightning.capture.convert import described, jsonable
+from agentlightning.capture.convert import error_text, jsonable
 from agentlightning.capture.counts import COUNTS
-from agentlightning.capture.delivery import deliver, trace_of
-from agentlightning.capture.identity import Standing, current_span, span_agent
+from agentlightning.capture.delivery import attempt_trace_id, deliver
+from agentlightning.capture.identity import RemoteParentSpan, current_span, span_agent
 from agentlightning.types import Span
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -49,7 +49,9 @@ class operation:
         self._context = context = current_attempt()
         parent = current_span().get_span_context()
         self._trace = (
-            parent.trace_id if parent.is_valid else int(trace_of(context.attempt_id if context else ""), 16)
+            parent.trace_id
+            if parent.is_valid
+            else int(attempt_trace_id(context.attempt_id if context else ""), 16)
         )
         self._parent = f"{parent.span_id:016x}" if parent.is_valid else None
         self._id, self._start, self._agent = secrets.randbits(64) or 1, time.time(), span_agent()
@@ -57,7 +59,7 @@ class operation:
             COUNTS.add("emit-outside-attempt")
             return self
         self._entered = trace.use_span(
-            Standing(self._trace, self._id, self._agent),
+            RemoteParentSpan(self._trace, self._id, self._agent),
             record_exception=False,
             set_status_on_exception=False,
         )
@@ -88,7 +90,7 @@ class operation:
                 span_id=f"{self._id:016x}",
                 parent_id=self._parent,
                 status="error" if error else "ok",
-                status_message=f"{type(error).__name__}: {described(error)}" if error else None,
+                status_message=f"{type(error).__name__}: {error_text(error)}" if error else None,
                 attributes=jsonable({key: value for key, value in attributes.items() if value is not None}),
                 start_time=self._start,
                 end_time=time.time(),
@@ -107,21 +109,23 @@ class operation:
 
             @functools.wraps(function)
             async def wrapper(*args: Any, **kwargs: Any) -> Any:
-                with self._once(function, args, kwargs) as once:
-                    once.output = await function(*args, **kwargs)
-                    return once.output
+                with self._of_call(function, args, kwargs) as call:
+                    call.output = await function(*args, **kwargs)
+                    return call.output
 
         else:
 
             @functools.wraps(function)
             def wrapper(*args: Any, **kwargs: Any) -> Any:
-                with self._once(function, args, kwargs) as once:
-                    once.output = function(*args, **kwargs)
-                    return once.output
+                with self._of_call(function, args, kwargs) as call:
+                    call.output = function(*args, **kwargs)
+                    return call.output
 
         return wrapper  # type: ignore[no-any-return]
 
-    def _once(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> operation:
+    def _of_call(
+        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> operation:
         try:
             given = dict(inspect.signature(function).bind(*args, **kwargs).arguments)
         except TypeError:  # the call itself will raise it, with its own message

@@ -1,6 +1,6 @@
 """Rewards in other formats, read as ours: those of Agent Lightning 0.2 and 0.3, and of AgentOps' operations.
 
-They arrive as spans of OpenTelemetry. What they say is translated where spans come in (:mod:`.door`), once,
+They arrive as OpenTelemetry spans and are translated where spans come in (:mod:`.door`), once,
 so that whoever reads rewards knows one format.
 
 - 0.3: attributes ``agentlightning.reward.<n>.name`` and ``.value`` of an annotation or of an operation; the
@@ -33,9 +33,9 @@ _LINK: Final = re.compile(r"agentlightning\.link\.(\d{1,4})\.(key_match|value_ma
 _OUTPUTS: Final = ("agentops.task.output", "agentops.entity.output")
 
 
-def as_ours(span: Span) -> Span:
+def as_reward_span(span: Span) -> Span:
     """``span``, as a reward of ours if it is one of another format."""
-    if semconv.REWARD_VALUE in span.attributes or not (found := _found(span)):
+    if semconv.REWARD_VALUE in span.attributes or not (found := _reward_values(span)):
         return span
     (_, value), *_ = found
     given: dict[str, Any] = {
@@ -44,14 +44,14 @@ def as_ours(span: Span) -> Span:
         semconv.REWARD_NAME: "reward",
         semconv.REWARD_FINAL: True,
         READ_FROM: span.name,
-        **_linked(span),
+        **_linked_call(span),
     }
     if len(found) > 1:
         given[DIMENSIONS] = dict(found)
     return msgspec.structs.replace(span, name=semconv.REWARD_SPAN, attributes=given)
 
 
-def _found(span: Span) -> list[tuple[str, Any]]:
+def _reward_values(span: Span) -> list[tuple[str, Any]]:
     """Names and values of the rewards of another format in a span, the one that is trained on first."""
     a = span.attributes
     if span.name == semconv.REWARD_SPAN:
@@ -72,7 +72,7 @@ def _of_output(output: Any) -> Any:
     return output.get("value") if isinstance(output, dict) and output.get("type") == "reward" else None
 
 
-def _linked(span: Span) -> dict[str, Any]:
+def _linked_call(span: Span) -> dict[str, Any]:
     """The call that a link names by its response."""
     for _, link in _numbered(span.attributes, _LINK):
         if link.get("key_match") == semconv.RESPONSE_ID and isinstance(to := link.get("value_match"), str):

@@ -9,7 +9,12 @@ import math
 from collections.abc import Iterable
 
 from agentlightning.types import Span
-from agentlightning.types.rewards import by_authority, chosen, of_rollout, reward_of as reward_of
+from agentlightning.types.rewards import (
+    by_precedence,
+    effective_reward,
+    is_rollout_reward,
+    reward_of as reward_of,
+)
 
 
 def get_reward_value(span: Span) -> float | None:
@@ -29,6 +34,6 @@ def find_final_reward(spans: Iterable[Span]) -> float | None:
     One named ``reward`` counts more than others, what the agent returned more than what it emitted, and of
     these the last in the list.
     """
-    read = (reward_of(span) for span in by_authority(find_reward_spans(spans)))
-    whole = [reward for reward in read if reward is not None and of_rollout(reward)]
-    return chosen(whole).value if whole else None
+    read = (reward_of(span) for span in by_precedence(find_reward_spans(spans)))
+    whole = [reward for reward in read if reward is not None and is_rollout_reward(reward)]
+    return effective_reward(whole).value if whole else None

@@ -16,25 +16,25 @@ from typing import Any, Self
 from opentelemetry import trace
 
 from agentlightning import semconv
-from agentlightning.capture.closing import close
-from agentlightning.capture.context import current_attempt, kept_tags
+from agentlightning.capture.closing import close_stream
+from agentlightning.capture.context import capture_tags, current_attempt
 from agentlightning.capture.identity import span_agent
 from agentlightning.types import Tags
 
-SPEAKER: ContextVar[Tags] = ContextVar("agl_scene", default={})  # noqa: B039 - never mutated, only replaced
+CURRENT_TAGS: ContextVar[Tags] = ContextVar("agl_scene", default={})  # noqa: B039 - never mutated, only replaced
 """Tags of the scene whose code runs here."""
 
 
 def identity() -> Tags:
     """Tags of the scene the code runs in, for ``IDENTITY``; ``{}`` outside one. Where another framework's
     agent speaks inside, its span names it."""
-    tags, speaker = SPEAKER.get(), span_agent()
-    if speaker in (None, tags.get("agent")):
+    tags, span_name = CURRENT_TAGS.get(), span_agent()
+    if span_name in (None, tags.get("agent")):
         return dict(tags)
     return {key: value for key, value in tags.items() if key not in ("agent", "role")}
 
 
-class Scene:
+class AgentSpan:
     """``tags``: what is said of the calls inside; a tool's scene says what the agent around it does."""
 
     def __init__(self, operation: str, name: str, attributes: dict[str, Any], tags: Tags) -> None:
@@ -42,40 +42,40 @@ class Scene:
         self.span: trace.Span | None = None
 
     @classmethod
-    def of_agent(cls, name: str, **tags: str) -> Self:
+    def for_agent(cls, name: str, **tags: str) -> Self:
         """An agent has its turn. ``tags``: what else its framework knows, e.g. ``node="plan"``."""
-        around = {key: value for key, value in SPEAKER.get().items() if key != "role"}
+        around = {key: value for key, value in CURRENT_TAGS.get().items() if key != "role"}
         return cls("invoke_agent", name, {}, {**around, "agent": name, **tags})
 
     @classmethod
-    def of_tool(cls, name: str, call_id: str | None, arguments: str) -> Self:
+    def for_tool(cls, name: str, call_id: str | None, arguments: str) -> Self:
         """A tool runs; ``arguments`` as the model wrote them, where the framework keeps that."""
         attributes = {semconv.TOOL_NAME: name, semconv.TOOL_CALL_ARGUMENTS: arguments}
         if call_id is not None:
             attributes[semconv.TOOL_CALL_ID] = call_id
-        return cls("execute_tool", name, attributes, SPEAKER.get())
+        return cls("execute_tool", name, attributes, CURRENT_TAGS.get())
 
     @contextmanager
-    def played(self) -> Iterator[Self]:
+    def run(self) -> Iterator[Self]:
         """The scene from its start to its end, around a call or an ``await``. Not around a ``yield``: that is
-        :meth:`through`."""
+        :meth:`wrap_stream`."""
         self.start()
         try:
-            with self.on():
+            with self.activate():
                 yield self
         except BaseException as error:
-            self.fail(error)
+            self.set_error(error)
             raise
         finally:
             self.end()
 
-    def later(self, work: Awaitable[Any]) -> Coroutine[Any, Any, Any]:
+    def wrap_awaitable(self, work: Awaitable[Any]) -> Coroutine[Any, Any, Any]:
         """``work``, awaited within the scene: for functions that return at once. What ``tagged`` and marks
         say here is said there too."""
-        said = kept_tags()
+        scope = capture_tags()
 
         async def awaited() -> Any:
-            with said(), self.played():
+            with scope(), self.run():
                 return await work
 
         return awaited()
@@ -84,19 +84,19 @@ class Scene:
         """Begin the span, below the current one."""
         if current_attempt() is None:
             return self
-        said = {semconv.TAG_PREFIX + key: value for key, value in self.tags.items()}
+        attributes = {semconv.TAG_PREFIX + key: value for key, value in self.tags.items()}
         if "agent" in self.tags:
-            said[semconv.AGENT_NAME] = self.tags["agent"]
+            attributes[semconv.AGENT_NAME] = self.tags["agent"]
         self.span = trace.get_tracer("agentlightning").start_span(
             f"{self.operation} {self.name}",
-            attributes={semconv.OPERATION_NAME: self.operation, **said, **self.attributes},
+            attributes={semconv.OPERATION_NAME: self.operation, **attributes, **self.attributes},
         )
         return self
 
     @contextmanager
-    def on(self) -> Iterator[None]:
+    def activate(self) -> Iterator[None]:
         """Code within the block belongs to the scene."""
-        token = SPEAKER.set(self.tags)
+        token = CURRENT_TAGS.set(self.tags)
         try:
             if self.span is None:
                 yield
@@ -105,9 +105,9 @@ class Scene:
                     yield
         finally:
             with suppress(ValueError):  # closed by the collector, in a context where nothing was set
-                SPEAKER.reset(token)
+                CURRENT_TAGS.reset(token)
 
-    async def through(
+    async def wrap_stream(
         self, source: AsyncGenerator[Any, None], *, begin: bool = False
     ) -> AsyncGenerator[Any, None]:
         """The items of ``source``, whose code runs within the scene, to its end. ``begin``: start it too."""
@@ -116,75 +116,77 @@ class Scene:
         try:
             while True:
                 try:
-                    with self.on():
+                    with self.activate():
                         item = await anext(source)
                 except StopAsyncIteration:
                     return
                 yield item
         except BaseException as error:
-            self.fail(error)
+            self.set_error(error)
             raise
         finally:
             try:
-                with self.on():
-                    await close(source)
+                with self.activate():
+                    await close_stream(source)
             finally:
                 self.end()
 
-    def through_sync(
+    def wrap_generator(
         self, source: Generator[Any, None, Any], *, begin: bool = False
     ) -> Generator[Any, None, Any]:
-        """As :meth:`through` for a plain generator; what ``source`` returns is returned."""
+        """As :meth:`wrap_stream` for a plain generator; what ``source`` returns is returned."""
         if begin:
             self.start()
         try:
             while True:
                 try:
-                    with self.on():
+                    with self.activate():
                         item = next(source)
                 except StopIteration as end:
                     return end.value
                 yield item
         except BaseException as error:
-            self.fail(error)
+            self.set_error(error)
             raise
         finally:
             try:
-                with self.on():
+                with self.activate():
                     source.close()
             finally:
                 self.end()
 
     @asynccontextmanager
-    async def around(self, manager: AbstractAsyncContextManager[Any]) -> AsyncGenerator[Any, None]:
+    async def wrap_context_manager(
+        self, manager: AbstractAsyncContextManager[Any]
+    ) -> AsyncGenerator[Any, None]:
         """``manager``, whose entry and exit run within the scene; the block between them is the user's."""
         self.start()
         try:
-            with self.on():
+            with self.activate():
                 inside = await manager.__aenter__()
             try:
                 yield inside
             except BaseException as error:
-                with self.on():
+                with self.activate():
                     if not await manager.__aexit__(type(error), error, error.__traceback__):
                         raise
             else:
-                with self.on():
+                with self.activate():
                     await manager.__aexit__(None, None, None)
         except BaseException as error:
-            self.fail(error)
+            self.set_error(error)
             raise
         finally:
             self.end()
 
-    def result(self, text: str, failed: bool = False) -> None:
+    def set_result(self, text: str, failed: bool = False) -> None:
         """What a tool gave back, as the model will read it."""
         if self.span is not None:
             self.span.set_attribute(semconv.TOOL_CALL_RESULT, text)
             if failed:
                 self.span.set_status(trace.StatusCode.ERROR, text[:2000])
 
-    def fail(self, error: BaseException) -> None:
+    def set_error(self, error: BaseException) -> None:
         """The code raised. A reader who stops reading is no error."""
         if self.span is not None and not isinstance(error, GeneratorExit):
             self.span.set_status(trace.StatusCode.ERROR, f"{type(error).__name__}: {error}"[:2000])

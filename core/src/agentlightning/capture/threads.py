@@ -15,25 +15,25 @@ from typing import Any
 
 from opentelemetry import context as otel, trace
 
-from agentlightning.capture.context import _current, _mark, _tags, current_attempt
+from agentlightning.capture.context import _current, _scope, _tags, current_attempt
 from agentlightning.capture.identity import current_span
 from agentlightning.capture.patching import Patch
 
 
 def carried(function: Callable[..., Any]) -> Callable[..., Any]:
     """``function``, to be called in another thread in the name of the present attempt."""
-    ours = _current.get(), _tags.get(), _mark.get()
+    ours = _current.get(), _tags.get(), _scope.get()
     return partial(_run, function, ours, trace.set_span_in_context(current_span()))
 
 
 def _run(function: Callable[..., Any], ours: Any, span: Any, *args: Any, **kwargs: Any) -> Any:
-    attempt, tags, mark = ours
-    tokens = _current.set(attempt), _tags.set(tags), _mark.set(mark), otel.attach(span)
+    attempt, tags, scope = ours
+    tokens = _current.set(attempt), _tags.set(tags), _scope.set(scope), otel.attach(span)
     try:
         return function(*args, **kwargs)
     finally:
         otel.detach(tokens[3])
-        _mark.reset(tokens[2])
+        _scope.reset(tokens[2])
         _tags.reset(tokens[1])
         _current.reset(tokens[0])
 

@@ -19,13 +19,13 @@ from opentelemetry import trace
 
 from agentlightning import semconv
 from agentlightning.capture.context import AttemptContext, current_attempt
-from agentlightning.capture.delivery import deliver, trace_of
-from agentlightning.capture.identity import who
+from agentlightning.capture.delivery import attempt_trace_id, deliver
+from agentlightning.capture.identity import caller_tags
 from agentlightning.types import Span
 
 
 @dataclass(slots=True)
-class ToolCall:
+class PendingToolCall:
     """A tool call under way. Set ``result`` and ``failed`` once they are known."""
 
     name: str
@@ -40,10 +40,10 @@ class ToolCall:
     """The framework's own span, once that has ended."""
 
 
-_under_way: ContextVar[ToolCall | None] = ContextVar("agl_tool_call", default=None)
+_under_way: ContextVar[PendingToolCall | None] = ContextVar("agl_tool_call", default=None)
 
 
-def hold(context: AttemptContext, span: Span) -> bool:
+def hold_span(context: AttemptContext, span: Span) -> bool:
     """A finisher for ``processors.FINISHERS``: keeps the framework's span of the call under way."""
     call = _under_way.get()
     if call is None or span.attributes.get(semconv.TOOL_CALL_ID) != call.call_id:
@@ -53,10 +53,10 @@ def hold(context: AttemptContext, span: Span) -> bool:
 
 
 @contextmanager
-def tool_call(name: str, call_id: str, arguments: str) -> Iterator[ToolCall]:
+def tool_call(name: str, call_id: str, arguments: str) -> Iterator[PendingToolCall]:
     """Around the framework's execution of one call; its span is delivered at the end of the block."""
     context = current_attempt()
-    call = ToolCall(name, call_id, arguments)
+    call = PendingToolCall(name, call_id, arguments)
     if context is None:
         yield call
         return
@@ -66,10 +66,10 @@ def tool_call(name: str, call_id: str, arguments: str) -> Iterator[ToolCall]:
     finally:
         _under_way.reset(token)
         if call.span is not None or call.result is not None:
-            deliver(context, _completed(call.span or _made(context, call), call))
+            deliver(context, _completed(call.span or _new_span(context, call), call))
 
 
-def _completed(span: Span, call: ToolCall) -> Span:
+def _completed(span: Span, call: PendingToolCall) -> Span:
     span.attributes[semconv.TOOL_CALL_ARGUMENTS] = call.arguments
     if call.result is not None:
         span.attributes[semconv.TOOL_CALL_RESULT] = call.result
@@ -78,7 +78,7 @@ def _completed(span: Span, call: ToolCall) -> Span:
     return span
 
 
-def _made(context: AttemptContext, call: ToolCall) -> Span:
+def _new_span(context: AttemptContext, call: PendingToolCall) -> Span:
     parent = trace.get_current_span().get_span_context()
     attributes = {
         semconv.OPERATION_NAME: "execute_tool",
@@ -86,13 +86,13 @@ def _made(context: AttemptContext, call: ToolCall) -> Span:
         semconv.TOOL_CALL_ID: call.call_id,
         semconv.ROLLOUT_ID: context.rollout_id,
         semconv.ATTEMPT_ID: context.attempt_id,
-        semconv.AGENT_NAME: who().get("agent"),
+        semconv.AGENT_NAME: caller_tags().get("agent"),
     }
     return Span(
         rollout_id=context.rollout_id,
         attempt_id=context.attempt_id,
         name=f"execute_tool {call.name}",
-        trace_id=f"{parent.trace_id:032x}" if parent.is_valid else trace_of(context.attempt_id),
+        trace_id=f"{parent.trace_id:032x}" if parent.is_valid else attempt_trace_id(context.attempt_id),
         span_id=secrets.token_hex(8),
         parent_id=f"{parent.span_id:016x}" if parent.is_valid else None,
         attributes={key: value for key, value in attributes.items() if value is not None},

@@ -6,8 +6,8 @@ Towards the gateway it also says who is calling.
 Invariant: the attempt's key goes to the attempt's gateway and nowhere else; other endpoints see the request
 unchanged.
 
-If the SDK has lost that method, :meth:`WireInstrumentor.instrument` warns and capture goes on at the gateway
-only.
+If the SDK has lost that method, :meth:`OpenAIInstrumentor.instrument` warns and capture goes on at the
+gateway only.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from opentelemetry.instrumentation.instrumentor import BaseInstrumentor  # type:
 
 from agentlightning.capture.counts import COUNTS
 from agentlightning.capture.patching import Patch
-from agentlightning.capture.wire_call import WireCall, current_call, open_call
-from agentlightning.capture.wire_result import AsyncTee, Tee, is_answer
+from agentlightning.capture.wire_call import SDKCall, current_call, open_call
+from agentlightning.capture.wire_result import AsyncStreamTee, StreamTee, is_answer
 from agentlightning.types.select import BadSelect
 
 _LOG = logging.getLogger(__name__)
 
 
-class WireInstrumentor(BaseInstrumentor):  # type: ignore[misc]
+class OpenAIInstrumentor(BaseInstrumentor):  # type: ignore[misc]
     """Instruments the openai SDK. ``available`` says whether the SDK still has what it needs."""
 
     available = False
@@ -91,7 +91,7 @@ def _sync(
         raise
     finally:
         current_call.reset(token)
-    return _watch(call, result)
+    return _observe(call, result)
 
 
 async def _async(
@@ -108,7 +108,7 @@ async def _async(
         raise
     finally:
         current_call.reset(token)
-    return _watch(call, result)
+    return _observe(call, result)
 
 
 def _count_retries(
@@ -121,7 +121,7 @@ def _count_retries(
 
 def _open(
     sdk: str, client: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[WireCall | None, tuple[Any, ...], dict[str, Any]]:
+) -> tuple[SDKCall | None, tuple[Any, ...], dict[str, Any]]:
     """The call to record (``None``: not ours to record), and the arguments to go on with."""
     try:
         named = "options" in kwargs
@@ -140,14 +140,16 @@ def _open(
         return None, args, kwargs
 
 
-def _watch(call: WireCall, result: Any) -> Any:
+def _observe(call: SDKCall, result: Any) -> Any:
     """Read ``result`` without changing it; a stream is read while the user reads it."""
     try:
         kind = type(result).__name__
         if kind in ("APIResponse", "AsyncAPIResponse"):
-            _watch_parsing(call, result)
+            _observe_parsing(call, result)
         else:
-            _look(call, result.parse() if kind == "LegacyAPIResponse" else result)  # the SDK caches it
+            _observe_parsed(
+                call, result.parse() if kind == "LegacyAPIResponse" else result
+            )  # the SDK caches it
     except (
         Exception
     ) as error:  # a structured output that does not parse is the user's to meet, not ours to raise
@@ -156,15 +158,15 @@ def _watch(call: WireCall, result: Any) -> Any:
     return result
 
 
-def _watch_parsing(call: WireCall, raw: Any) -> None:
+def _observe_parsing(call: SDKCall, raw: Any) -> None:
     """A raw answer whose body the user reads, or has parsed, when he likes: what he parses is read then."""
     kind, itself = type(raw), weakref.ref(raw)
-    given_up = weakref.finalize(raw, call.unread)
+    given_up = weakref.finalize(raw, call.end_unread)
 
     def parse(*args: Any, **kwargs: Any) -> Any:
         parsed = kind._parse(itself(), *args, **kwargs)
         given_up.detach()
-        _look(call, parsed)
+        _observe_parsed(call, parsed)
         return parsed
 
     def close() -> Any:
@@ -174,14 +176,14 @@ def _watch_parsing(call: WireCall, raw: Any) -> None:
     raw._parse, raw.close = parse, close
 
 
-def _look(call: WireCall, parsed: Any) -> None:
+def _observe_parsed(call: SDKCall, parsed: Any) -> None:
     sdk = import_module(call.sdk)
     if isinstance(parsed, sdk.Stream):
-        parsed._iterator = Tee(parsed._iterator, call.take, call.end)
+        parsed._iterator = StreamTee(parsed._iterator, call.add_chunk, call.end)
     elif isinstance(parsed, sdk.AsyncStream):
-        parsed._iterator = AsyncTee(parsed._iterator, call.take, call.end)
+        parsed._iterator = AsyncStreamTee(parsed._iterator, call.add_chunk, call.end)
     elif is_answer(parsed):
-        call.take_whole(parsed)
+        call.add_whole(parsed)
         call.end(None)
     else:  # the body is the user's to read
-        call.unread()
+        call.end_unread()

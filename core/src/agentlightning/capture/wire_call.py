@@ -21,14 +21,14 @@ from urllib.parse import quote, urlsplit
 from agentlightning import semconv
 from agentlightning.capture.context import AttemptContext, current_attempt
 from agentlightning.capture.counts import COUNTS
-from agentlightning.capture.delivery import deliver, remember_response, trace_of
-from agentlightning.capture.identity import current_span, who
-from agentlightning.capture.marks import claim
+from agentlightning.capture.delivery import attempt_trace_id, deliver, remember_response
+from agentlightning.capture.identity import caller_tags, current_span
+from agentlightning.capture.marks import selects_call
 from agentlightning.capture.tokens import pack_ids, pack_logprobs
-from agentlightning.capture.wire_result import Choice, Reading
+from agentlightning.capture.wire_result import ResponseChoice, ResponseReader
 from agentlightning.keys import CONTEXT_KEY, PREFIX
 from agentlightning.types import LLM, Span, Tags, merge_tags
-from agentlightning.types.select import named, policy_for
+from agentlightning.types.select import policy_for, with_role
 from agentlightning.types.tokens import tokens_digest
 
 _LOG = logging.getLogger(__name__)
@@ -57,11 +57,11 @@ LOGPROB_COUNT = "agl.logprob_count"
 PARTIAL = "agl.partial"
 """The stream broke off or was given up before its end: the ids are those of the chunks that were read."""
 
-current_call: ContextVar[WireCall | None] = ContextVar("agl_wire_call", default=None)
+current_call: ContextVar[SDKCall | None] = ContextVar("agl_wire_call", default=None)
 """The call that the SDK is sending now."""
 
 
-class WireCall:
+class SDKCall:
     """A model call under way. ``retries`` is kept up to date by the wire layer."""
 
     def __init__(
@@ -69,56 +69,56 @@ class WireCall:
     ) -> None:
         self.sdk = sdk
         self.context, self.body, self.operation, self.gateway = context, body, operation, gateway
-        self.tags: Tags = merge_tags(context.tags, who())
+        self.tags: Tags = merge_tags(context.tags, caller_tags())
         parent = current_span().get_span_context()
-        self.trace_id = f"{parent.trace_id:032x}" if parent.is_valid else trace_of(context.attempt_id)
+        self.trace_id = f"{parent.trace_id:032x}" if parent.is_valid else attempt_trace_id(context.attempt_id)
         self.parent_id = f"{parent.span_id:016x}" if parent.is_valid else None
         self.span_id = secrets.token_hex(8)
-        self.selected = claim(self.tags, self.span_id)
+        self.selected = selects_call(self.tags, self.span_id)
         if not gateway:  # a gateway gives the role of calls that nobody named, whoever makes them
-            self.tags = named(self.tags)
+            self.tags = with_role(self.tags)
         self.start = time.time()
         self.retries = 0
-        self.reading = Reading()
+        self.response = ResponseReader()
         self.whole: Any = None
-        self.over = False
+        self.ended = False
 
-    def take(self, chunk: Any) -> None:
+    def add_chunk(self, chunk: Any) -> None:
         """Add a chunk of the answer. What cannot be read is counted, and never breaks the user's stream."""
         try:
-            self.reading.take(chunk)
+            self.response.add(chunk)
         except Exception:
             COUNTS.add("wire-not-read")
             _LOG.warning("a chunk of a model's answer could not be read", exc_info=True)
 
-    def take_whole(self, answer: Any) -> None:
+    def add_whole(self, answer: Any) -> None:
         """Take the answer as a whole; a second time (after the SDK's parser saw it) changes nothing."""
         if self.whole is None:
             self.whole = answer
-            self.take(answer)
+            self.add_chunk(answer)
 
-    def unread(self) -> None:
+    def end_unread(self) -> None:
         """The user reads the body himself: the call is made, its ids are not known here."""
-        if not self.over:
+        if not self.ended:
             COUNTS.add("wire-not-read")
             self.end(None)
 
     def end(self, error: BaseException | None, complete: bool = True) -> None:
         """Deliver the spans. Safe from any thread and from ``__del__``."""
-        if self.over:
+        if self.ended:
             return
-        self.over = True
+        self.ended = True
         try:
-            if self.reading.response_id:
-                remember_response(self.context.attempt_id, self.reading.response_id, self.span_id)
-            for index, choice in sorted(self.reading.choices.items()) or [(0, Choice())]:
+            if self.response.response_id:
+                remember_response(self.context.attempt_id, self.response.response_id, self.span_id)
+            for index, choice in sorted(self.response.choices.items()) or [(0, ResponseChoice())]:
                 deliver(self.context, self._span(index, choice, error, complete))
         except Exception:
             COUNTS.add("wire-error")
             _LOG.warning("a model call could not be recorded by the wire layer", exc_info=True)
 
-    def _span(self, index: int, choice: Choice, error: BaseException | None, complete: bool) -> Span:
-        first = index == min(self.reading.choices, default=0)
+    def _span(self, index: int, choice: ResponseChoice, error: BaseException | None, complete: bool) -> Span:
+        first = index == min(self.response.choices, default=0)
         return Span(
             rollout_id=self.context.rollout_id,
             attempt_id=self.context.attempt_id,
@@ -141,7 +141,9 @@ class WireCall:
 
     def _finished(self) -> bool:
         """Not a stream that stopped before its choices gave a reason to."""
-        return self.whole is not None or all(choice.finish_reason for choice in self.reading.choices.values())
+        return self.whole is not None or all(
+            choice.finish_reason for choice in self.response.choices.values()
+        )
 
     def _request_attributes(self) -> dict[str, Any]:
         body = self.body
@@ -164,16 +166,16 @@ class WireCall:
             out[semconv.INPUT_MESSAGES] = json.dumps(asked, ensure_ascii=False, default=str)
         return out
 
-    def _answer_attributes(self, index: int, choice: Choice, first: bool) -> dict[str, Any]:
-        reading, ids, logprobs = self.reading, choice.ids, choice.logprobs
-        prompt = choice.prompt_ids if choice.prompt_ids is not None else reading.prompt_ids
+    def _answer_attributes(self, index: int, choice: ResponseChoice, first: bool) -> dict[str, Any]:
+        response, ids, logprobs = self.response, choice.ids, choice.logprobs
+        prompt = choice.prompt_ids if choice.prompt_ids is not None else response.prompt_ids
         out: dict[str, Any] = {
             semconv.CHOICE: index,
-            semconv.RESPONSE_ID: reading.response_id,
-            semconv.RESPONSE_MODEL: reading.model,
+            semconv.RESPONSE_ID: response.response_id,
+            semconv.RESPONSE_MODEL: response.model,
             semconv.FINISH_REASONS: [choice.finish_reason] if choice.finish_reason else None,
-            semconv.INPUT_TOKENS: reading.prompt_tokens if first else None,
-            semconv.OUTPUT_TOKENS: reading.completion_tokens if first else None,
+            semconv.INPUT_TOKENS: response.prompt_tokens if first else None,
+            semconv.OUTPUT_TOKENS: response.completion_tokens if first else None,
             semconv.PROMPT_COUNT: None if prompt is None else len(prompt),
             semconv.RESPONSE_COUNT: None if ids is None else len(ids),
             LOGPROB_COUNT: None if logprobs is None else len(logprobs),
@@ -191,7 +193,7 @@ class WireCall:
         return {key: value for key, value in out.items() if value is not None}
 
 
-def open_call(sdk: str, client: Any, options: Any) -> tuple[WireCall, Any] | None:
+def open_call(sdk: str, client: Any, options: Any) -> tuple[SDKCall, Any] | None:
     """The call that ``options`` describe and the options to send; ``None`` outside an attempt or for other
     paths."""
     context = current_attempt()
@@ -202,10 +204,10 @@ def open_call(sdk: str, client: Any, options: Any) -> tuple[WireCall, Any] | Non
     endpoint = url if "://" in url else str(client.base_url)
     body = {**_mapping(options.json_data), **_mapping(options.extra_json)}
     target = url if "://" in url else f"{endpoint.rstrip('/')}/{url.lstrip('/')}"
-    call = WireCall(context, sdk, body, operation, gateway=is_gateway(target, context.gateway))
+    call = SDKCall(context, sdk, body, operation, gateway=is_gateway(target, context.gateway))
     options = copy.copy(options)  # pydantic's shallow copy: the caller's options stay as they are
     if call.gateway:
-        options.headers = _identified(call, client, _mapping(options.headers))
+        options.headers = _with_identity(call, client, _mapping(options.headers))
     elif sdk == "openai" and "input" not in body and _wants_ids(context, endpoint):
         logprobs = (
             True if operation == "chat" else 0
@@ -215,7 +217,7 @@ def open_call(sdk: str, client: Any, options: Any) -> tuple[WireCall, Any] | Non
     if callable(parser := options.post_parser):
 
         def parse(answer: Any) -> Any:
-            call.take_whole(answer)  # before a parser that may refuse the answer
+            call.add_whole(answer)  # before a parser that may refuse the answer
             return parser(answer)
 
         options.post_parser = parse
@@ -247,24 +249,24 @@ def _mapping(value: Any) -> dict[str, Any]:
     return dict(value) if isinstance(value, Mapping) else {}
 
 
-def _identified(call: WireCall, client: Any, headers: dict[str, Any]) -> dict[str, Any]:
+def _with_identity(call: SDKCall, client: Any, headers: dict[str, Any]) -> dict[str, Any]:
     """The user's headers, and ours: who calls, for which attempt, under which span."""
     context = call.context
     headers[semconv.HEADER_ATTEMPT] = context.attempt_id
     headers["traceparent"] = headers[semconv.HEADER_TRACE] = f"00-{call.trace_id}-{call.span_id}-01"
     if call.tags:
         headers[semconv.HEADER_TAGS] = quote(json.dumps(call.tags, separators=(",", ":")), safe="")
-    if policy := policy_for(context.policies, named(call.tags)):
+    if policy := policy_for(context.policies, with_role(call.tags)):
         headers[semconv.HEADER_POLICY] = policy
     if not call.selected:
         headers[semconv.HEADER_SELECTED] = "0"
-    if context.key and not _foreign(context.key, client, headers):
+    if context.key and not _has_other_attempts_key(context.key, client, headers):
         headers = {name: value for name, value in headers.items() if name.lower() != "authorization"}
         headers["Authorization"] = f"Bearer {context.key}"
     return headers
 
 
-def _foreign(key: str, client: Any, headers: Mapping[str, Any]) -> bool:
+def _has_other_attempts_key(key: str, client: Any, headers: Mapping[str, Any]) -> bool:
     """The request carries the key of another attempt: leave it, so that the gateway can refuse the
     contradiction."""
     given = next((str(v) for name, v in headers.items() if name.lower() == "authorization"), "")

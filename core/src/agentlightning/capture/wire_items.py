@@ -10,20 +10,20 @@ import json
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from agentlightning.capture.wire_result import Choice
+    from agentlightning.capture.wire_result import ResponseChoice
 
 
-def held_by(event: Any) -> Any:
+def response_in(event: Any) -> Any:
     """The answer that an event of a stream holds; the event itself where it holds none."""
     return getattr(event, "response", None) or getattr(event, "message", None) or event
 
 
-def is_single(answer: Any) -> bool:
+def has_one_choice(answer: Any) -> bool:
     """A ``response`` or a ``message``: an answer that is its own only choice."""
     return getattr(answer, "object", None) == "response" or getattr(answer, "type", None) == "message"
 
 
-def take_single(choice: Choice, answer: Any) -> None:
+def add_single(choice: ResponseChoice, answer: Any) -> None:
     """Add a whole answer, or the state of one that begins or ends in a stream."""
     if (ids := getattr(answer, "token_ids", None)) is not None:
         choice.ids = list(ids)
@@ -34,10 +34,10 @@ def take_single(choice: Choice, answer: Any) -> None:
         status if status not in (None, "in_progress", "queued") else choice.finish_reason
     )
     for item in getattr(answer, "output", None) or getattr(answer, "content", None) or ():
-        _take_item(choice, item)
+        _add_item(choice, item)
 
 
-def take_event(choice: Choice, event: Any) -> None:
+def add_event(choice: ResponseChoice, event: Any) -> None:
     """Add an event between the first and the last of a message's stream."""
     delta: Any = getattr(event, "delta", None)
     block: Any = getattr(event, "content_block", None)
@@ -50,7 +50,7 @@ def take_event(choice: Choice, event: Any) -> None:
         choice.tool_calls[event.index]["arguments"] += delta.partial_json
 
 
-def _take_item(choice: Choice, item: Any) -> None:
+def _add_item(choice: ResponseChoice, item: Any) -> None:
     kind, place = getattr(item, "type", None), len(choice.tool_calls)
     if kind == "text":
         choice.content += item.text

@@ -12,14 +12,14 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from agentlightning.capture.wire_items import held_by, is_single, take_event, take_single
+from agentlightning.capture.wire_items import add_event, add_single, has_one_choice, response_in
 
-Ended = Callable[[BaseException | None, bool], None]
+OnEnd = Callable[[BaseException | None, bool], None]
 """Called once when a stream is over: the error or ``None``, and whether it was read to its end."""
 
 
 @dataclass(slots=True)
-class Choice:
+class ResponseChoice:
     """One choice of an answer. ``None`` means that the engine did not say."""
 
     prompt_ids: list[int] | None = None
@@ -29,7 +29,7 @@ class Choice:
     content: str = ""
     tool_calls: dict[int, dict[str, str]] = field(default_factory=dict)
 
-    def take(self, choice: Any) -> None:
+    def add(self, choice: Any) -> None:
         """Add a whole choice, or the choice of a chunk."""
         if (prompt := getattr(choice, "prompt_token_ids", None)) is not None:
             self.prompt_ids = list(prompt)
@@ -43,9 +43,9 @@ class Choice:
             getattr(message, "content", None) if message else getattr(choice, "text", None)
         ) or ""
         for position, part in enumerate(getattr(message, "tool_calls", None) or ()):
-            self._take_tool_call(getattr(part, "index", position) or 0, part)
+            self._add_tool_call(getattr(part, "index", position) or 0, part)
 
-    def _take_tool_call(self, index: int, part: Any) -> None:
+    def _add_tool_call(self, index: int, part: Any) -> None:
         call = self.tool_calls.setdefault(index, {"id": "", "name": "", "arguments": ""})
         call["id"] = part.id or call["id"]
         function = getattr(part, "function", None)
@@ -60,7 +60,7 @@ class Choice:
 
 
 @dataclass(slots=True)
-class Reading:
+class ResponseReader:
     """One answer, read whole or folded from its chunks."""
 
     response_id: str | None = None
@@ -68,11 +68,11 @@ class Reading:
     prompt_ids: list[int] | None = None
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
-    choices: dict[int, Choice] = field(default_factory=dict)
+    choices: dict[int, ResponseChoice] = field(default_factory=dict)
 
-    def take(self, answer: Any) -> None:
+    def add(self, answer: Any) -> None:
         """Add an answer (``ChatCompletion``, ``Completion``, ``Response``, ``Message``) or a piece of one."""
-        piece, answer = answer, held_by(answer)
+        piece, answer = answer, response_in(answer)
         self.response_id = self.response_id or getattr(answer, "id", None)
         self.model = self.model or getattr(answer, "model", None)
         if (prompt := getattr(answer, "prompt_token_ids", None)) is not None:
@@ -81,16 +81,16 @@ class Reading:
             self.prompt_tokens = _first(usage, "prompt_tokens", "input_tokens")
             self.completion_tokens = _first(usage, "completion_tokens", "output_tokens")
         for choice in getattr(answer, "choices", None) or ():
-            self.choices.setdefault(choice.index, Choice()).take(choice)
-        if is_single(answer):
-            take_single(self.choices.setdefault(0, Choice()), answer)
+            self.choices.setdefault(choice.index, ResponseChoice()).add(choice)
+        if has_one_choice(answer):
+            add_single(self.choices.setdefault(0, ResponseChoice()), answer)
         elif hasattr(piece, "type"):
-            take_event(self.choices.setdefault(0, Choice()), piece)
+            add_event(self.choices.setdefault(0, ResponseChoice()), piece)
 
 
 def is_answer(value: Any) -> bool:
     """Whether an SDK's result is a model's answer, read whole."""
-    return hasattr(value, "choices") or is_single(value)
+    return hasattr(value, "choices") or has_one_choice(value)
 
 
 def _first(usage: Any, *names: str) -> Any:
@@ -108,12 +108,12 @@ def logprobs_of(choice: Any) -> list[float] | None:
     return None if tokens is None else list(tokens)
 
 
-class Tee(Iterator[Any]):
+class StreamTee(Iterator[Any]):
     """A stream's iterator that also feeds ``take``; ends once: at the end, on an error, or when given up."""
 
-    def __init__(self, inner: Iterator[Any], take: Callable[[Any], None], ended: Ended) -> None:
-        self._inner, self._take, self._ended = inner, take, ended
-        self._over = False
+    def __init__(self, inner: Iterator[Any], take: Callable[[Any], None], on_end: OnEnd) -> None:
+        self._inner, self._take, self._on_end = inner, take, on_end
+        self._ended = False
 
     def __next__(self) -> Any:
         try:
@@ -128,20 +128,20 @@ class Tee(Iterator[Any]):
         return item
 
     def _end(self, error: BaseException | None, complete: bool) -> None:
-        if not self._over:
-            self._over = True
-            self._ended(error, complete)
+        if not self._ended:
+            self._ended = True
+            self._on_end(error, complete)
 
     def __del__(self) -> None:
         self._end(None, False)
 
 
-class AsyncTee(AsyncIterator[Any]):
-    """:class:`Tee` for an asynchronous stream."""
+class AsyncStreamTee(AsyncIterator[Any]):
+    """:class:`StreamTee` for an asynchronous stream."""
 
-    def __init__(self, inner: AsyncIterator[Any], take: Callable[[Any], None], ended: Ended) -> None:
-        self._inner, self._take, self._ended = inner, take, ended
-        self._over = False
+    def __init__(self, inner: AsyncIterator[Any], take: Callable[[Any], None], on_end: OnEnd) -> None:
+        self._inner, self._take, self._on_end = inner, take, on_end
+        self._ended = False
 
     async def __anext__(self) -> Any:
         try:
@@ -156,9 +156,9 @@ class AsyncTee(AsyncIterator[Any]):
         return item
 
     def _end(self, error: BaseException | None, complete: bool) -> None:
-        if not self._over:
-            self._over = True
-            self._ended(error, complete)
+        if not self._ended:
+            self._ended = True
+            self._on_end(error, complete)
 
     def __del__(self) -> None:
         self._end(None, False)

@@ -16,13 +16,13 @@ from functools import partial
 
 from agentlightning import capture
 from agentlightning.capture import processors
-from agentlightning.capture.context import AttemptContext, process_attempt
+from agentlightning.capture.context import AttemptContext, set_process_attempt
 from agentlightning.capture.counts import COUNTS
-from agentlightning.capture.forked import in_children
+from agentlightning.capture.forked import after_fork_in_child
 from agentlightning.child.frames import Adapted
-from agentlightning.child.imports import Told
-from agentlightning.child.line import Line
-from agentlightning.child.settings import Settings
+from agentlightning.child.imports import OnImport
+from agentlightning.child.line import SpanExporter
+from agentlightning.child.settings import ChildSettings
 from agentlightning.plugins import load
 from agentlightning.specs import AdapterSpec
 from agentlightning.types import LLM
@@ -30,38 +30,38 @@ from agentlightning.types import LLM
 SDKS = ("openai", "anthropic")
 """Packages that call models; the wire layer is put on when one of them has been imported."""
 
-TRIES = 8
+MAX_TRIES = 8
 """How often an adapter is tried that something is missing for: a module may be half imported, by whoever
 imported the framework.
 """
 
 
-def begin(roots: set[str], just: str) -> Told:
-    """Begin in this process, where the module ``just`` has been executed; the result is to be told each
+def begin(roots: set[str], loaded: str) -> OnImport:
+    """Begin in this process, where the module ``loaded`` has been executed; the result is to be told each
     further one. ``roots``: what is watched; the roots of the adapters that are installed here are added.
     """
-    settings = Settings.read()
-    line = Line(settings.door, settings.key)
-    line.greet()
-    COUNTS.heard = line.count
-    process_attempt(_context(settings, line))
-    atexit.register(_count_unfinished, line)
+    settings = ChildSettings.read()
+    exporter = SpanExporter(settings.door, settings.key)
+    exporter.greet()
+    COUNTS.listener = exporter.count
+    set_process_attempt(_context(settings, exporter))
+    atexit.register(_count_unfinished, exporter)
     if settings.per_entry:
-        from agentlightning.child.entries import Entries
+        from agentlightning.child.entries import EntryWrapper
 
-        Entries(line, settings).install()
-    adapters = Adapters(settings.adapters, line)
+        EntryWrapper(exporter, settings).install()
+    adapters = AdapterActivator(settings.adapters, exporter)
     roots -= {"agentlightning"}
     roots |= adapters.roots
-    adapters.imported(just)
+    adapters.imported(loaded)
     return adapters.imported
 
 
-def _context(settings: Settings, line: Line) -> AttemptContext:
+def _context(settings: ChildSettings, exporter: SpanExporter) -> AttemptContext:
     return AttemptContext(
         rollout_id=settings.rollout_id,
         attempt_id=settings.attempt_id,
-        sink=line.span,
+        sink=exporter.span,
         key=settings.key,
         gateway=settings.gateway,
         tags=settings.tags,
@@ -71,80 +71,83 @@ def _context(settings: Settings, line: Line) -> AttemptContext:
     )
 
 
-def _count_unfinished(line: Line) -> None:
+def _count_unfinished(exporter: SpanExporter) -> None:
     """What is still under way when the process ends can no longer be recorded."""
-    if unfinished := len(processors._open):
-        line.count("span-unfinished", unfinished)
+    if unfinished := len(processors._attempt_by_span):
+        exporter.count("span-unfinished", unfinished)
 
 
-class Adapters:
+class AdapterActivator:
     """The adapters of this process, each put on once, as soon as its framework is there. ``names``: those to
     use; empty: all.
     """
 
-    def __init__(self, names: list[str], line: Line) -> None:
+    def __init__(self, names: list[str], exporter: SpanExporter) -> None:
         known = load().adapters
-        self._line = line
-        self._waiting = [spec for spec in known.values() if not names or spec.name in names]
-        self._wire = False
-        self._free()
-        in_children(self._free)
+        self._exporter = exporter
+        self._pending = [spec for spec in known.values() if not names or spec.name in names]
+        self._wire_tried = False
+        self._renew_lock()
+        after_fork_in_child(self._renew_lock)
         self._again = False
-        self._tries: Counter[str] = Counter()
-        self.roots = {spec.framework.partition(".")[0] for spec in self._waiting}
+        self._tried: Counter[str] = Counter()
+        self.roots = {spec.framework.partition(".")[0] for spec in self._pending}
         for name in names:
             if name not in known:
-                line.send(Adapted(name, "it is not installed in the program's environment"))
+                exporter.send(Adapted(name, "it is not installed in the program's environment"))
 
-    def _free(self) -> None:
-        self._working = threading.Lock()
+    def _renew_lock(self) -> None:
+        self._lock = threading.Lock()
 
-    def imported(self, just: str) -> None:
-        """``just`` has been imported: put on what has become possible. What is imported meanwhile, here or in
-        another thread, is seen by whoever is at it.
+    def imported(self, loaded: str) -> None:
+        """``loaded`` has been imported: activate what has become possible. Modules imported meanwhile, here
+        or in another thread, are seen by the call that holds the lock.
         """
         self._again = True
-        while self._again and (working := self._working).acquire(blocking=False):
+        while self._again and (lock := self._lock).acquire(blocking=False):
             try:
                 self._again = False
-                self._put_on(just)
+                self._activate_ready(loaded)
             finally:
-                working.release()
+                lock.release()
 
-    def _put_on(self, just: str) -> None:
-        if not self._wire and any(_whole(name, just) for name in SDKS):
-            self._wire = True
-            self._try("wire", capture.install)
-        for spec in [spec for spec in self._waiting if _whole(spec.framework, just)]:
-            self._waiting.remove(spec)
-            if not self._try(spec.name, partial(_activate, spec)) and self._tries[spec.name] < TRIES:
-                self._waiting.append(spec)
+    def _activate_ready(self, loaded: str) -> None:
+        if not self._wire_tried and any(_fully_imported(name, loaded) for name in SDKS):
+            self._wire_tried = True
+            self._try_activate("wire", capture.install)
+        for spec in [spec for spec in self._pending if _fully_imported(spec.framework, loaded)]:
+            self._pending.remove(spec)
+            if (
+                not self._try_activate(spec.name, partial(_activate_adapter, spec))
+                and self._tried[spec.name] < MAX_TRIES
+            ):
+                self._pending.append(spec)
 
-    def _try(self, name: str, put_on: Callable[[], None]) -> bool:
+    def _try_activate(self, name: str, activate: Callable[[], None]) -> bool:
         """Whether there is nothing left to do; ``False``: something is being imported that it needs."""
-        self._tries[name] += 1
+        self._tried[name] += 1
         try:
-            put_on()
+            activate()
         except Exception as error:
-            self._line.send(Adapted(name, f"{type(error).__name__}: {error}"))
+            self._exporter.send(Adapted(name, f"{type(error).__name__}: {error}"))
             return not isinstance(error, ImportError)
-        self._line.send(Adapted(name))
+        self._exporter.send(Adapted(name))
         return True
 
 
-def _whole(name: str, just: str) -> bool:
-    """The module has been imported, and so has the package it belongs to. ``just``: a module that has been
+def _fully_imported(name: str, loaded: str) -> bool:
+    """The module has been imported, and so has the package it belongs to. ``loaded``: a module that has been
     executed, whatever its spec still says.
     """
     for part in (name, name.partition(".")[0]):
         module = sys.modules.get(part)
         initializing = getattr(getattr(module, "__spec__", None), "_initializing", False)
-        if module is None or (initializing and part != just):
+        if module is None or (initializing and part != loaded):
             return False
     return True
 
 
-def _activate(spec: AdapterSpec) -> None:
+def _activate_adapter(spec: AdapterSpec) -> None:
     one = spec.instrumentor()
     if not one.is_instrumented_by_opentelemetry:
         one.instrument()

@@ -16,85 +16,89 @@ from functools import partial, update_wrapper
 from numbers import Real
 from typing import Any
 
-from agentlightning.capture.closing import close
+from agentlightning.capture.closing import close_stream
 from agentlightning.capture.context import AttemptContext, _current, attempt_context
 from agentlightning.capture.convert import jsonable
 from agentlightning.capture.counts import COUNTS
 from agentlightning.capture.delivery import end_attempt
-from agentlightning.capture.entries import AROUND, unmarked
-from agentlightning.child.frames import Enter, Entered, Leave, Left
-from agentlightning.child.imports import say
-from agentlightning.child.line import Line
-from agentlightning.child.settings import Settings
+from agentlightning.capture.entries import ENTRY_WRAPPERS, undecorated
+from agentlightning.child.frames import BeginEntry, EndEntry, EntryBegun, EntryEnded
+from agentlightning.child.imports import warn
+from agentlightning.child.line import SpanExporter
+from agentlightning.child.settings import ChildSettings
 from agentlightning.types import LLM
 
-DENIED = "entry-denied"
+ENTRY_DENIED = "entry-denied"
 """Counted: an entry that ran in the process's own attempt, because no other could be had."""
 
 
-class Entries:
-    """Opens attempts for entries over ``line``."""
+class EntryWrapper:
+    """Opens attempts for entries over ``exporter``."""
 
-    def __init__(self, line: Line, settings: Settings) -> None:
-        self._line, self._settings = line, settings
+    def __init__(self, exporter: SpanExporter, settings: ChildSettings) -> None:
+        self._exporter, self._settings = exporter, settings
 
     def install(self) -> None:
         """From now on what is decorated is an entry."""
-        AROUND.append(self.around)
+        ENTRY_WRAPPERS.append(self.wrap)
 
-    def around(self, entry: Callable[..., Any]) -> Callable[..., Any]:
+    def wrap(self, entry: Callable[..., Any]) -> Callable[..., Any]:
         """``entry`` with an attempt around its outermost calls, of the same kind."""
         if inspect.isasyncgenfunction(entry):
-            made = _stream(self, entry)
+            made = _wrap_async_generator(self, entry)
         elif inspect.isgeneratorfunction(entry):
-            made = _items(self, entry)
+            made = _wrap_generator(self, entry)
         elif inspect.iscoroutinefunction(entry):
-            made = _coroutine(self, entry)
+            made = _wrap_coroutine(self, entry)
         else:
-            made = _plain(self, entry)
+            made = _wrap_function(self, entry)
         return update_wrapper(made, entry)
 
-    def visit(self, entry: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Visit | None:
+    def rollout(
+        self, entry: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> EntryRollout | None:
         """An attempt for this call; ``None`` inside another entry, or where none can be had."""
         if _current.get() is not None:
             return None
-        task = _task(entry, args, kwargs)
+        task = _call_arguments(entry, args, kwargs)
         try:
-            answer = self._line.ask(Enter(getattr(entry, "__qualname__", "entry"), task))
+            reply = self._exporter.ask(BeginEntry(getattr(entry, "__qualname__", "entry"), task))
         except (OSError, ValueError) as error:
-            answer, why = None, str(error)
+            reply, why = None, str(error)
         else:
-            why = getattr(answer, "why", "")
-        if isinstance(answer, Entered):
-            return Visit(self._line, self._context(answer, task, scored=unmarked(entry) is not entry))
-        COUNTS.add(DENIED)
-        say(f"{getattr(entry, '__qualname__', 'the entry')}() gets no rollout of its own: {why}")
+            why = getattr(reply, "why", "")
+        if isinstance(reply, EntryBegun):
+            return EntryRollout(
+                self._exporter, self._context(reply, task, scored=undecorated(entry) is not entry)
+            )
+        COUNTS.add(ENTRY_DENIED)
+        warn(f"{getattr(entry, '__qualname__', 'the entry')}() gets no rollout of its own: {why}")
         return None
 
-    def _context(self, at: Entered, task: Any, *, scored: bool) -> AttemptContext:
+    def _context(self, begun: EntryBegun, task: Any, *, scored: bool) -> AttemptContext:
         settings = self._settings
         return AttemptContext(
-            rollout_id=at.rollout_id,
-            attempt_id=at.attempt_id,
-            sink=self._line.span,
-            key=at.key,
+            rollout_id=begun.rollout_id,
+            attempt_id=begun.attempt_id,
+            sink=self._exporter.span,
+            key=begun.key,
             gateway=settings.gateway,
             tags=settings.tags,
             policies=settings.policies,
-            resources={"policy": LLM(endpoint=settings.gateway, model=settings.model, api_key=at.key)},
+            resources={"policy": LLM(endpoint=settings.gateway, model=settings.model, api_key=begun.key)},
             task=task,
-            worth=[] if scored else None,
+            entry_reward=[] if scored else None,
         )
 
 
-class Visit:
+class EntryRollout:
     """One call of an entry, which has an attempt to itself."""
 
-    def __init__(self, line: Line, context: AttemptContext) -> None:
-        self._line, self._context = line, context
-        self._over = False
+    def __init__(self, exporter: SpanExporter, context: AttemptContext) -> None:
+        self._exporter, self._context = exporter, context
+        self._ended = False
 
-    def here(self) -> AbstractContextManager[Any]:
+    def active(self) -> AbstractContextManager[Any]:
         """Code within the block is the entry's."""
         return attempt_context(self._context)
 
@@ -103,41 +107,43 @@ class Visit:
         """At the end of the block the entry has come to what is in the list, or raised. A stream that nobody
         reads to its end has come to its last item.
         """
-        came: list[Any] = [None]
+        result: list[Any] = [None]
         try:
-            yield came
+            yield result
         except GeneratorExit:
-            self.leave(came[0])
+            self.end(result[0])
             raise
         except BaseException as error:
-            self.failed(error)
+            self.fail(error)
             raise
-        self.leave(came[0])
+        self.end(result[0])
 
-    def failed(self, error: BaseException) -> None:
+    def fail(self, error: BaseException) -> None:
         """The entry raised."""
-        self.leave(error=_said(error))
+        self.end(error=_error_text(error))
 
-    def leave(self, result: Any = None, *, error: str | None = None) -> None:
+    def end(self, result: Any = None, *, error: str | None = None) -> None:
         """The entry has returned, or raised: put its attempt on record. A number is its reward."""
-        if self._over:
+        if self._ended:
             return
-        self._over = True
-        if error is None and self._context.faults:
-            error = _said(self._context.faults[0])
+        self._ended = True
+        if error is None and self._context.errors:
+            error = _error_text(self._context.errors[0])
         end_attempt(self._context.attempt_id)
-        result = next(iter(self._context.worth or ()), result)
+        result = next(iter(self._context.entry_reward or ()), result)
         try:
-            answer = self._line.ask(Leave(self._context.attempt_id, reward=_number(result), error=error))
+            reply = self._exporter.ask(
+                EndEntry(self._context.attempt_id, reward=_reward_number(result), error=error)
+            )
         except (OSError, ValueError) as failed:
             COUNTS.add("entry-end-lost")
-            say(f"the end of attempt {self._context.attempt_id} could not be put on record: {failed}")
+            warn(f"the end of attempt {self._context.attempt_id} could not be put on record: {failed}")
         else:
-            if not isinstance(answer, Left):
+            if not isinstance(reply, EntryEnded):
                 COUNTS.add("entry-end-lost")
 
 
-def _number(result: Any) -> float | None:
+def _reward_number(result: Any) -> float | None:
     """The number that an entry came to, ``None`` for what is none; scalars of array libraries are numbers.
     One that is not finite is handed on: it is no reward, and says so where rewards are taken.
     """
@@ -151,7 +157,7 @@ def _number(result: Any) -> float | None:
         return math.nan
 
 
-def _said(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     """An error as text that can be sent; errors of programs may fail at saying even that."""
     try:
         text = str(error)
@@ -160,20 +166,20 @@ def _said(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}"[:2000].encode(errors="replace").decode()
 
 
-def _stream(entries: Entries, entry: Callable[..., Any]) -> Callable[..., Any]:
+def _wrap_async_generator(wrapper: EntryWrapper, entry: Callable[..., Any]) -> Callable[..., Any]:
     """An async generator; the attempt holds while its own code runs, never across a yield."""
 
     async def stream(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
-        visit = entries.visit(entry, args, kwargs)
-        here = visit.here if visit else nullcontext
+        rollout = wrapper.rollout(entry, args, kwargs)
+        active = rollout.active if rollout else nullcontext
         source, item = entry(*args, **kwargs), None
         advance = source.__anext__()
-        with visit.ending() if visit else nullcontext([None]) as came:
+        with rollout.ending() if rollout else nullcontext([None]) as result:
             try:
                 while True:
-                    with here():
+                    with active():
                         try:
-                            came[0] = item = await advance
+                            result[0] = item = await advance
                         except StopAsyncIteration:
                             return
                     try:
@@ -183,28 +189,28 @@ def _stream(entries: Entries, entry: Callable[..., Any]) -> Callable[..., Any]:
                     except BaseException as error:  # thrown in by the caller
                         advance = source.athrow(error)
             finally:
-                with here():
-                    await close(source)
+                with active():
+                    await close_stream(source)
 
     return stream
 
 
-def _items(entries: Entries, entry: Callable[..., Any]) -> Callable[..., Any]:
+def _wrap_generator(wrapper: EntryWrapper, entry: Callable[..., Any]) -> Callable[..., Any]:
     """A generator, likewise."""
 
     def items(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
-        visit = entries.visit(entry, args, kwargs)
-        here = visit.here if visit else nullcontext
+        rollout = wrapper.rollout(entry, args, kwargs)
+        active = rollout.active if rollout else nullcontext
         source = entry(*args, **kwargs)
         advance = partial(next, source)
-        with visit.ending() if visit else nullcontext([None]) as came:
+        with rollout.ending() if rollout else nullcontext([None]) as result:
             try:
                 while True:
-                    with here():
+                    with active():
                         try:
-                            came[0] = item = advance()
+                            result[0] = item = advance()
                         except StopIteration as end:
-                            came[0] = came[0] if end.value is None else end.value
+                            result[0] = result[0] if end.value is None else end.value
                             return end.value
                     try:
                         advance = partial(source.send, (yield item))
@@ -213,50 +219,50 @@ def _items(entries: Entries, entry: Callable[..., Any]) -> Callable[..., Any]:
                     except BaseException as error:  # thrown in by the caller
                         advance = partial(source.throw, error)
             finally:
-                with here():
+                with active():
                     source.close()
 
     return items
 
 
-def _coroutine(entries: Entries, entry: Callable[..., Any]) -> Callable[..., Any]:
+def _wrap_coroutine(wrapper: EntryWrapper, entry: Callable[..., Any]) -> Callable[..., Any]:
     async def coroutine(*args: Any, **kwargs: Any) -> Any:
-        visit = entries.visit(entry, args, kwargs)
-        if visit is None:
+        rollout = wrapper.rollout(entry, args, kwargs)
+        if rollout is None:
             return await entry(*args, **kwargs)
-        return await _awaited(visit, entry(*args, **kwargs))
+        return await _await_inside(rollout, entry(*args, **kwargs))
 
     return coroutine
 
 
-def _plain(entries: Entries, entry: Callable[..., Any]) -> Callable[..., Any]:
+def _wrap_function(wrapper: EntryWrapper, entry: Callable[..., Any]) -> Callable[..., Any]:
     """A plain function; what it leaves to be awaited belongs to the call."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        visit = entries.visit(entry, args, kwargs)
-        if visit is None:
+        rollout = wrapper.rollout(entry, args, kwargs)
+        if rollout is None:
             return entry(*args, **kwargs)
         try:
-            with visit.here():
+            with rollout.active():
                 result = entry(*args, **kwargs)
         except BaseException as error:
-            visit.failed(error)
+            rollout.fail(error)
             raise
         if inspect.iscoroutine(result):
-            return _awaited(visit, result)
-        visit.leave(result)
+            return _await_inside(rollout, result)
+        rollout.end(result)
         return result
 
     return call
 
 
-async def _awaited(visit: Visit, work: Any) -> Any:
-    with visit.ending() as came, visit.here():
-        came[0] = await work
-    return came[0]
+async def _await_inside(rollout: EntryRollout, work: Any) -> Any:
+    with rollout.ending() as result, rollout.active():
+        result[0] = await work
+    return result[0]
 
 
-def _task(entry: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _call_arguments(entry: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What the entry was called with, without its object: one argument as it is, several by name."""
     try:
         given = dict(inspect.signature(entry).bind(*args, **kwargs).arguments)

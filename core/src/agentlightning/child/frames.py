@@ -27,7 +27,7 @@ class Hello(msgspec.Struct, tag=True):
     python: str
 
 
-class Finished(msgspec.Struct, tag=True):
+class SpanEnded(msgspec.Struct, tag=True):
     """From the program: a span has ended."""
 
     span: Span
@@ -47,16 +47,16 @@ class Adapted(msgspec.Struct, tag=True):
     error: str | None = None
 
 
-class Enter(msgspec.Struct, tag=True):
-    """From the program: an entry is called; it wants a rollout of its own. Answered by :class:`Entered` or
-    :class:`Denied`.
+class BeginEntry(msgspec.Struct, tag=True):
+    """From the program: an entry is called; it wants a rollout of its own. Answered by :class:`EntryBegun` or
+    :class:`EntryDenied`.
     """
 
     entry: str
     task: Any = None
 
 
-class Leave(msgspec.Struct, tag=True):
+class EndEntry(msgspec.Struct, tag=True):
     """From the program: an entry has returned a reward, or nothing, or raised."""
 
     attempt_id: str
@@ -64,7 +64,7 @@ class Leave(msgspec.Struct, tag=True):
     error: str | None = None
 
 
-class Entered(msgspec.Struct, tag=True):
+class EntryBegun(msgspec.Struct, tag=True):
     """To the program: the attempt that the entry works for."""
 
     rollout_id: str
@@ -72,20 +72,20 @@ class Entered(msgspec.Struct, tag=True):
     key: str
 
 
-class Denied(msgspec.Struct, tag=True):
+class EntryDenied(msgspec.Struct, tag=True):
     """To the program: why there is no attempt."""
 
     why: str
 
 
-class Left(msgspec.Struct, tag=True):
+class EntryEnded(msgspec.Struct, tag=True):
     """To the program: the entry's attempt is on record."""
 
     status: str
 
 
-FromProgram = Hello | Finished | Counted | Adapted | Enter | Leave
-ToProgram = Entered | Denied | Left
+FromProgram = Hello | SpanEnded | Counted | Adapted | BeginEntry | EndEntry
+ToProgram = EntryBegun | EntryDenied | EntryEnded
 _encoder = msgspec.msgpack.Encoder(enc_hook=str)
 _from_program: msgspec.msgpack.Decoder[FromProgram] = msgspec.msgpack.Decoder(FromProgram)
 _to_program: msgspec.msgpack.Decoder[ToProgram] = msgspec.msgpack.Decoder(ToProgram)

@@ -18,21 +18,21 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-WATCH = "AGL_WATCH"
+WATCH_VARIABLE = "AGL_WATCH"
 """Environment variable: the packages whose import begins capture, separated by commas."""
 
 
-Told = Callable[[str], None]
+OnImport = Callable[[str], None]
 
 
-class Watcher:
-    """A finder on ``sys.meta_path`` that finds nothing itself: it asks the others, and listens to what they
-    found. ``told``: called with the name of the module that was imported last below one of the ``roots``.
+class ImportWatcher:
+    """A finder on ``sys.meta_path`` that finds nothing itself: it asks the others, and is told when what they
+    found has been executed. ``on_import``: called with the module that was imported last below a root.
     """
 
-    def __init__(self, roots: Sequence[str], told: Told) -> None:
+    def __init__(self, roots: Sequence[str], on_import: OnImport) -> None:
         self.roots = set(roots)
-        self._told = told
+        self._on_import = on_import
         self._depth: Counter[tuple[int, str]] = Counter()
         """Thread and root → modules that are being executed."""
         self._lock = threading.RLock()
@@ -49,11 +49,11 @@ class Watcher:
             find = getattr(finder, "find_spec", None)
             spec: ModuleSpec | None = find(name, path, target) if find else None
             if spec is not None:
-                self._listen(spec.loader, root)
+                self._notify_after(spec.loader, root)
                 return spec
         return None
 
-    def _listen(self, loader: Any, root: str) -> None:
+    def _notify_after(self, loader: Any, root: str) -> None:
         """Hear of the next module that ``loader`` executes. A loader that is a class serves everybody."""
         execute = getattr(loader, "exec_module", None)
         if execute is None or isinstance(loader, type):
@@ -67,21 +67,21 @@ class Watcher:
             try:
                 execute(module)
             finally:
-                self._leave(at, module.__name__)
+                self._module_done(at, module.__name__)
 
         try:
             loader.exec_module = exec_module
         except AttributeError:  # a loader that takes no attribute: what it loads goes unheard
             pass
 
-    def _leave(self, at: tuple[int, str], name: str) -> None:
+    def _module_done(self, at: tuple[int, str], name: str) -> None:
         _, root = at
         with self._lock:
             self._depth[at] -= 1
             self._depth += Counter()  # forgets what is no more
-            whole = all(other != root for _, other in self._depth)
-        if whole and root in self.roots:
-            self._told(name)
+            complete = all(other != root for _, other in self._depth)
+        if complete and root in self.roots:
+            self._on_import(name)
 
     def _forked(self) -> None:
         """In a forked process: other threads, the one that held the lock too, are not there."""
@@ -93,29 +93,29 @@ def watch() -> None:
     """Watch for the packages that the environment names; the first of them, or one that is there already,
     begins capture. Once in a process.
     """
-    if any(isinstance(finder, Watcher) for finder in sys.meta_path):
+    if any(isinstance(finder, ImportWatcher) for finder in sys.meta_path):
         return
-    beginning = threading.Lock()
-    begun: list[Told] = []
+    starting = threading.Lock()
+    started: list[OnImport] = []
 
-    def told(name: str) -> None:
-        if begun:
-            begun[0](name)
-        elif beginning.acquire(blocking=False):  # and never released: a process begins once
+    def on_import(name: str) -> None:
+        if started:
+            started[0](name)
+        elif starting.acquire(blocking=False):  # and never released: a process begins once
             try:
                 from agentlightning.child.begin import begin
 
-                begun.append(begin(watcher.roots, name))
+                started.append(begin(watcher.roots, name))
             except Exception as error:
-                begun.append(lambda name: None)
-                say(f"capture could not begin ({type(error).__name__}: {error}); only the gateway records")
+                started.append(lambda name: None)
+                warn(f"capture could not begin ({type(error).__name__}: {error}); only the gateway records")
 
-    watcher = Watcher(os.environ[WATCH].split(","), told)
+    watcher = ImportWatcher(os.environ[WATCH_VARIABLE].split(","), on_import)
     sys.meta_path.insert(0, watcher)
     if there := next((root for root in watcher.roots - {"agentlightning"} if root in sys.modules), None):
-        told(there)
+        on_import(there)
 
 
-def say(line: str) -> None:
+def warn(line: str) -> None:
     """One line on the program's stderr, where something keeps it from being captured in full."""
     print(f"agl: {line}", file=sys.stderr)

@@ -12,7 +12,7 @@ from typing import Any
 
 from opentelemetry.instrumentation.instrumentor import BaseInstrumentor  # type: ignore[attr-defined]
 
-from agentlightning.child.imports import WATCH, watch
+from agentlightning.child.imports import WATCH_VARIABLE, watch
 
 
 class ProgramInstrumentor(BaseInstrumentor):  # type: ignore[misc]
@@ -23,7 +23,7 @@ class ProgramInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         return ()
 
     def _instrument(self, **kwargs: Any) -> None:
-        if os.environ.get(WATCH):
+        if os.environ.get(WATCH_VARIABLE):
             watch()
 
     def _uninstrument(self, **kwargs: Any) -> None:

@@ -16,20 +16,20 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from agentlightning.capture.forked import in_children
+from agentlightning.capture.forked import after_fork_in_child
 from agentlightning.child.frames import (
     HEAD,
+    BeginEntry,
     Counted,
-    Enter,
-    Finished,
+    EndEntry,
     FromProgram,
     Hello,
-    Leave,
+    SpanEnded,
     ToProgram,
     packed,
     to_program,
 )
-from agentlightning.child.imports import say
+from agentlightning.child.imports import warn
 from agentlightning.types import Span
 
 WAIT = 10.0
@@ -39,7 +39,7 @@ ANSWER = 60.0
 UNDELIVERED = "undelivered"
 
 
-class Line:
+class SpanExporter:
     """A line to the door at ``address`` (``host:port``) for the attempt of ``key``."""
 
     def __init__(self, address: str, key: str) -> None:
@@ -52,7 +52,7 @@ class Line:
         self._lost = 0
         self._connection: socket.socket | None = None
         self._inode: tuple[int, int] | None = None
-        in_children(self._forked)
+        after_fork_in_child(self._forked)
 
     def greet(self) -> None:
         """Say that this process is there."""
@@ -60,7 +60,7 @@ class Line:
 
     def span(self, span: Span) -> None:
         """Send a finished span."""
-        self.send(Finished(span))
+        self.send(SpanEnded(span))
 
     def count(self, reason: str, times: int = 1) -> None:
         """Send a count."""
@@ -74,7 +74,7 @@ class Line:
             data = packed(Counted("unencodable"))
         self._send(data)
 
-    def ask(self, frame: Enter | Leave) -> ToProgram:
+    def ask(self, frame: BeginEntry | EndEntry) -> ToProgram:
         """Send a frame after all that was sent before, and wait for its answer. ``OSError``: none came;
         ``ValueError``: the frame or the answer is none.
         """
@@ -133,7 +133,7 @@ class Line:
                 self._hang_up()
                 raise
         if not self._lost:
-            say(f"agl run cannot be reached ({why}): what is recorded in the program is lost until it can")
+            warn(f"agl run cannot be reached ({why}): what is recorded in the program is lost until it can")
         self._lost += 1
 
     def _connected(self) -> socket.socket:

@@ -9,14 +9,14 @@ from typing import Any
 
 import msgspec
 
-from agentlightning.child.imports import WATCH
+from agentlightning.child.imports import WATCH_VARIABLE
 from agentlightning.types import Tags
 
 TASK = "AGL_TASK"
 """The task as JSON: the only variable that a program may want to read."""
 
 
-class Settings(msgspec.Struct, kw_only=True):
+class ChildSettings(msgspec.Struct, kw_only=True):
     """Whom a process works for, and where it tells of it."""
 
     rollout_id: str
@@ -41,11 +41,11 @@ class Settings(msgspec.Struct, kw_only=True):
         return {
             **{_PLAIN[name]: getattr(self, name) for name in _PLAIN},
             **{_JSON[name]: json.dumps(getattr(self, name)) for name in _JSON},
-            WATCH: ",".join(watched),
+            WATCH_VARIABLE: ",".join(watched),
         }
 
     @classmethod
-    def read(cls, environment: Mapping[str, str] = os.environ) -> Settings:
+    def read(cls, environment: Mapping[str, str] = os.environ) -> ChildSettings:
         """From environment variables; ``KeyError`` or ``ValueError`` for what is missing or wrong."""
         plain = {name: environment[variable] for name, variable in _PLAIN.items()}
         parsed = {name: json.loads(environment[variable]) for name, variable in _JSON.items()}

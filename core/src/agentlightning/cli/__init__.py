@@ -14,7 +14,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from agentlightning.cli.interrupts import sigterm_like_ctrl_c, told_to_end
+from agentlightning.cli.interrupts import set_exit_status, sigterm_like_ctrl_c
 from agentlightning.plugins import load as load_plugins  # `plugins` is a command's module here
 from agentlightning.types import UsageError
 
@@ -58,5 +58,5 @@ def main() -> None:
         except (KeyboardInterrupt, Interrupted):
             print("agl: interrupted", file=sys.stderr)
             code = 128 + (signal.SIGTERM if terminated.is_set() else signal.SIGINT)
-            told_to_end(code)
+            set_exit_status(code)
             raise SystemExit(code) from None

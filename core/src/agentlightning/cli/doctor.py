@@ -10,7 +10,7 @@ import typer
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from agentlightning.doctor import Case, Check, Report
+    from agentlightning.doctor import Check, ConfiguredRun, Report
 
 SIGNS = {"ok": ("✓", "green"), "warn": ("!", "yellow"), "fail": ("✗", "bold red"), "skipped": ("–", "dim")}
 WIDTH = 110
@@ -40,12 +40,12 @@ def register(app: typer.Typer) -> None:
         """
         from rich.console import Console
 
-        from agentlightning.doctor import Size
+        from agentlightning.doctor import ProbeSize
 
         console = Console(stderr=as_json)
         console.width = min(console.width, WIDTH)
         load = None if config is None else lambda: _case(config, sets)
-        report = _examined(load, Size(tasks, samples, quick), console)
+        report = _examined(load, ProbeSize(tasks, samples, quick), console)
         _conclude(report, console)
         if as_json:
             from agentlightning.cli.run import last_line
@@ -55,12 +55,12 @@ def register(app: typer.Typer) -> None:
             raise typer.Exit(1)
 
 
-def _case(config: Path, sets: list[str] | None) -> Case:
+def _case(config: Path, sets: list[str] | None) -> ConfiguredRun:
     from agentlightning.cli.run import read, trainer_from
-    from agentlightning.doctor import Case
+    from agentlightning.doctor import ConfiguredRun
 
     trainer, agent, train, val = trainer_from(read(config, sets))
-    return Case(trainer, agent, train, val)
+    return ConfiguredRun(trainer, agent, train, val)
 
 
 def _examined(load: Any, size: Any, console: Console) -> Report:
@@ -75,8 +75,8 @@ def _examined(load: Any, size: Any, console: Console) -> Report:
             examine(
                 load,
                 size,
-                starting=lambda name: status.update(f"[dim]{name} …"),
-                tell=lambda check: _show(check, console),
+                on_start=lambda name: status.update(f"[dim]{name} …"),
+                on_check=lambda check: _show(check, console),
             )
         )
 

@@ -51,10 +51,10 @@ def _named(given: str) -> tuple[str, str]:
 def _folder(given: str) -> str:
     """A policy's folder, which is relative to where the command was typed."""
     from agentlightning.config import ConfigError
-    from agentlightning.types.policy import no_policy
+    from agentlightning.types.policy import missing_policy_message
 
     if not Path(given).is_dir():
-        raise ConfigError(f"--policy {no_policy(given)}")
+        raise ConfigError(f"--policy {missing_policy_message(given)}")
     return str(Path(given).resolve())
 
 
@@ -72,7 +72,7 @@ def _point(config: RunConfig, name: str, folder: str) -> None:
 async def _evaluate(trainer: Any, agent: Any, tasks: list[Any], greedy: bool) -> dict[str, Any]:
     async with trainer.session(agent, (), tasks) as context:
         evaluation = await context.evaluate(tasks, name="eval", greedy=greedy)
-        context.plugins.moment("agl_run_finished", summary={"evaluation": evaluation.model_dump()})
+        context.plugins.notify("agl_run_finished", summary={"evaluation": evaluation.model_dump()})
     return {
         "reward": evaluation.reward,
         "ci": evaluation.ci and list(evaluation.ci),

@@ -1,4 +1,4 @@
-"""What ``agl explain`` draws: the JSON of :mod:`agentlightning.audit.explain` as panels, the number first."""
+"""Panels for the JSON of :mod:`agentlightning.audit.explain`, the number first."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from agentlightning.types.select import caller
+from agentlightning.types.select import caller_name
 
 Facts = dict[str, Any]
 _MOST = 12
@@ -94,7 +94,7 @@ def _token(token: Facts, call: Facts) -> Panel:
 def _call(call: Facts) -> Panel:
     grid = _grid()
     tags = ", ".join(f"{k}={v}" for k, v in call["tags"].items() if k != "agent")
-    grid.add_row("made by", f"{caller(call['tags'])}{f'  ({tags})' if tags else ''}")
+    grid.add_row("made by", f"{caller_name(call['tags'])}{f'  ({tags})' if tags else ''}")
     grid.add_row(
         "policy",
         f"{call['policy']}, version {_or(call['version'], 'unknown')}, asked for as {call['model'] or '–'}",

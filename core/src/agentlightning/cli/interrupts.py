@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 
-PATIENCE = 1.0
+THREADS_GRACE = 1.0
 """Seconds that threads of agents have to end, when their process was told to and is otherwise done."""
 
 
@@ -38,32 +38,32 @@ def sigterm_like_ctrl_c() -> Iterator[threading.Event]:
         return
     before = signal.signal(signal.SIGTERM, terminate)
     try:
-        with _handled_though_ignored():
+        with _handle_ignored_sigint():
             yield terminated
     finally:
         signal.signal(signal.SIGTERM, before)
 
 
-_told: list[int] = []
+_exit_status: list[int] = []
 """The exit status of a command that was told to end."""
 
 
-def told_to_end(code: int) -> None:
+def set_exit_status(code: int) -> None:
     """Note that this command ends with ``code`` because it was told to."""
-    _told.append(code)
+    _exit_status.append(code)
 
 
-def end_without_strays() -> None:
+def exit_despite_threads() -> None:
     """At a process's end: if it was told to end, do not wait for threads that agents have left behind."""
-    if _told:
-        threading.Thread(target=_end, args=(_told[-1],), name="agl-end", daemon=True).start()
+    if _exit_status:
+        threading.Thread(target=_end, args=(_exit_status[-1],), name="agl-end", daemon=True).start()
 
 
 def _end(code: int) -> None:
-    from agentlightning.runner.threads import strays
+    from agentlightning.runner.threads import blocking_threads
 
-    time.sleep(PATIENCE)
-    if not (names := strays()):
+    time.sleep(THREADS_GRACE)
+    if not (names := blocking_threads()):
         return  # the process is ending
     with suppress(OSError, ValueError):  # nobody reads it any more
         print(f"agl: ended without threads that agents left behind: {', '.join(names)}", file=sys.stderr)
@@ -74,7 +74,7 @@ def _end(code: int) -> None:
 
 
 @contextmanager
-def _handled_though_ignored() -> Iterator[None]:
+def _handle_ignored_sigint() -> Iterator[None]:
     """A shell's background job ignores SIGINT, and then asyncio sets no handler that SIGTERM could use: give
     it Python's own, and keep the signal itself blocked.
     """
@@ -91,7 +91,7 @@ def _handled_though_ignored() -> Iterator[None]:
 
 
 @contextmanager
-def ignored_is_ignored() -> Iterator[None]:
+def restore_ignored_sigint() -> Iterator[None]:
     """Within the block an ignored SIGINT is that, and not merely blocked: programs started here inherit it,
     and one may set a handler of its own. Whoever uses this handles SIGTERM himself.
     """

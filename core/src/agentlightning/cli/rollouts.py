@@ -12,7 +12,7 @@ import typer
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from agentlightning.audit.rollouts import Line, Page
+    from agentlightning.audit.rollouts import RolloutPage, RolloutSummary
 
 _WIDE = 150
 """Columns of the table where nobody's terminal sets them."""
@@ -72,7 +72,7 @@ def _mode(given: str | None) -> Literal["train", "val"] | None:
     raise UsageError(f"--mode {given}: it is train or val")
 
 
-async def _page(what: str, store: str | None, run: str | None, asked: dict[str, Any]) -> Page:
+async def _page(what: str, store: str | None, run: str | None, asked: dict[str, Any]) -> RolloutPage:
     from agentlightning.audit.rollouts import list_rollouts
     from agentlightning.audit.run import open_run
 
@@ -80,7 +80,7 @@ async def _page(what: str, store: str | None, run: str | None, asked: dict[str, 
         return await list_rollouts(opened, **asked)
 
 
-def _show(page: Page, calls: bool) -> None:
+def _show(page: RolloutPage, calls: bool) -> None:
     from rich.console import Console
 
     console = Console()
@@ -97,14 +97,14 @@ def _show(page: Page, calls: bool) -> None:
         console.print(f"agl explain {called.calls[0].call}", highlight=False, soft_wrap=True)
 
 
-def _more(page: Page, what: str, *, err: bool = False) -> None:
+def _more(page: RolloutPage, what: str, *, err: bool = False) -> None:
     """That there are more, and the word that shows them."""
     if page.after is not None:
         line = f"more: agl rollouts {shlex.quote(what)} --after {page.after} (and the same filters)"
         typer.echo(line, err=err)
 
 
-def table(lines: list[Line], calls: bool = False) -> Table:
+def table(lines: list[RolloutSummary], calls: bool = False) -> Table:
     """The rollouts, and with ``calls`` theirs below each."""
     from rich.table import Table
     from rich.text import Text
@@ -129,9 +129,9 @@ def table(lines: list[Line], calls: bool = False) -> Table:
             Text(reason),
         )
         for call in line.calls if calls else ():
-            said = f"{call.tokens} tokens" if call.status == "ok" else call.status
+            text = f"{call.tokens} tokens" if call.status == "ok" else call.status
             out.add_row(
-                "", Text(f"  {call.agent}"), "", Text(said), _number(call.reward), "", Text(call.call)
+                "", Text(f"  {call.agent}"), "", Text(text), _number(call.reward), "", Text(call.call)
             )
     return out
 

@@ -8,20 +8,20 @@ from typing import Any
 
 from agentlightning.agents import AgentError, LitAgent, as_agent
 from agentlightning.algorithms.quorum import read_quorum
-from agentlightning.algorithms.rl import refuse_unfit
+from agentlightning.algorithms.rl import check_async_fields
 from agentlightning.config import (
     ConfigError,
     RunConfig,
+    import_target,
     load_config,
     load_data,
-    policies_of,
+    policy_sources,
     read_yaml,
-    resolve,
 )
 from agentlightning.plugins import load as load_plugins, pick
 from agentlightning.trainer import Trainer
 from agentlightning.types import Recipe
-from agentlightning.types.failure import read_table
+from agentlightning.types.failure import read_failure_table
 
 
 def read(config: Path, sets: list[str] | None, **direct: Any) -> RunConfig:
@@ -47,7 +47,7 @@ def trainer_from(
     """Trainer, agent, training tasks and held-out tasks of a configuration."""
     plugins = load_plugins()
     try:
-        agent = as_agent(resolve(config.agent.target, "agent.target"))
+        agent = as_agent(import_target(config.agent.target, "agent.target"))
     except AgentError as error:
         raise ConfigError(f"agent.target: {error}") from None
     training, environment = config.training, config.environment
@@ -58,7 +58,7 @@ def trainer_from(
     _check(config, recipe)
     trainer = Trainer(
         recipe,
-        policy=policies_of(config),
+        policy=policy_sources(config),
         policies=config.agent.policies,
         driver=config.backend.driver,
         options=config.backend.options,
@@ -76,7 +76,7 @@ def trainer_from(
         advertise=config.gateway.advertise,
         adapters=[config.agent.type] if config.agent.type else [],
         headroom={
-            name: resolve(target, f"environment.headroom.{name}")
+            name: import_target(target, f"environment.headroom.{name}")
             for name, target in environment.headroom.items()
         },
         headroom_tasks=environment.headroom_tasks,
@@ -89,7 +89,7 @@ def trainer_from(
         folder=config.path(config.output),
         run=run,
         resume=resume,
-        store=config.store_place(),
+        store=config.store_location(),
         trackers=config.trackers,
         plugins=plugins,
         name=config.agent.name,
@@ -109,9 +109,9 @@ def _check(config: RunConfig, recipe: Recipe) -> None:
             "give file or target, or set training.steps to 0"
         )
     try:
-        read_table(training.failure)
+        read_failure_table(training.failure)
         read_quorum(training.quorum)
-        refuse_unfit(recipe, ahead=training.ahead, refill=training.refill)
+        check_async_fields(recipe, ahead=training.ahead, refill=training.refill)
     except ValueError as error:
         raise ConfigError(f"training.{error}") from None
 

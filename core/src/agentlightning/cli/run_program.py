@@ -15,12 +15,12 @@ import msgspec
 import typer
 
 if TYPE_CHECKING:
-    from agentlightning.programs.plan import Plan
-    from agentlightning.programs.session import Ran, Session
+    from agentlightning.programs.plan import ProgramOptions
+    from agentlightning.programs.session import ProcessResult, Session
 
 TIMED_OUT = 124
 """Exit status where the program's time was up, as that of ``timeout``."""
-_PASSED_ON = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
+_FORWARDED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 
 
 def register(app: typer.Typer) -> None:
@@ -82,14 +82,20 @@ def register(app: typer.Typer) -> None:
 
         Its standard streams, its signals and its exit status are its own; nothing is written to stdout here.
         """
-        from agentlightning.programs.plan import CannotStart, Plan, read_input, read_tags, read_tasks
+        from agentlightning.programs.plan import (
+            CannotStart,
+            ProgramOptions,
+            read_input,
+            read_tags,
+            read_tasks,
+        )
         from agentlightning.types import UsageError
 
         if task is not None and tasks is not None:
             raise UsageError("--input is one task, --tasks are many: give one of them")
         given = read_tasks(tasks) if tasks else [None if task is None else read_input(task)]
         try:
-            plan = Plan(
+            options = ProgramOptions(
                 command=command,
                 tasks=[one for one in given for _ in range(times)],
                 concurrency=concurrency,
@@ -109,7 +115,7 @@ def register(app: typer.Typer) -> None:
                 output=output,
                 run_id=run_id,
             ).check()
-            code = asyncio.run(_run(plan, as_json))
+            code = asyncio.run(_run(options, as_json))
         except CannotStart as error:
             print(f"agl: {error}", file=sys.stderr)
             raise typer.Exit(error.code) from None
@@ -117,20 +123,20 @@ def register(app: typer.Typer) -> None:
             raise typer.Exit(code)
 
 
-async def _run(plan: Plan, as_json: bool) -> int:
-    from agentlightning.cli.interrupts import ignored_is_ignored
+async def _run(options: ProgramOptions, as_json: bool) -> int:
+    from agentlightning.cli.interrupts import restore_ignored_sigint
     from agentlightning.cli.run_view import show
     from agentlightning.programs.session import open_session, run_all
     from agentlightning.programs.summary import as_record, summarise
 
     began = time.perf_counter()
-    async with open_session(plan) as session:
-        await session.store.add_run(session.run_id, _info(plan))
-        with ignored_is_ignored(), _signals_passed_on(session):
-            ran = await run_all(session, lambda one: None)
-        code = _exit_code(ran, len(plan.tasks), session.processes.ended)
+    async with open_session(options) as session:
+        await session.store.add_run(session.run_id, _info(options))
+        with restore_ignored_sigint(), _forward_signals(session):
+            results = await run_all(session, lambda one: None)
+        code = _exit_code(results, len(options.tasks), session.processes.ending_signal)
         try:
-            summary = await summarise(session, ran, time.perf_counter() - began)
+            summary = await summarise(session, results, time.perf_counter() - began)
             await session.store.update_run(session.run_id, {"summary": as_record(summary)})
         except Exception as error:  # the programs have ended: their exit status stands whatever fails here
             print(f"agl: the run cannot be summarised: {error}", file=sys.stderr, flush=True)
@@ -142,45 +148,49 @@ async def _run(plan: Plan, as_json: bool) -> int:
     return code
 
 
-def _info(plan: Plan) -> dict[str, Any]:
+def _info(options: ProgramOptions) -> dict[str, Any]:
     """What is on record of the run. Commands may hold secrets of the user's: their names stay, not more."""
     return {
-        "about": {"agent": f"program · {plan.name}", "recipe": "", "policy": str(plan.policy or plan.model)},
-        "program": plan.name,
-        "tags": dict(plan.tags),
-        "per_entry": plan.per_entry,
+        "about": {
+            "agent": f"program · {options.name}",
+            "recipe": "",
+            "policy": str(options.policy or options.model),
+        },
+        "program": options.name,
+        "tags": dict(options.tags),
+        "per_entry": options.per_entry,
     }
 
 
-def _exit_code(ran: list[Ran], planned: int, signalled: int | None) -> int:
+def _exit_code(results: list[ProcessResult], planned: int, signalled: int | None) -> int:
     """The program's; of several that did not all succeed, 1. ``signalled``: the signal after which no other
     was started.
     """
-    from agentlightning.programs.program import status_of
+    from agentlightning.programs.program import exit_status
 
-    if len(ran) < planned and signalled is not None:
-        return status_of(-signalled)
-    codes = [TIMED_OUT if one.code is None else status_of(one.code) for one in ran]
+    if len(results) < planned and signalled is not None:
+        return exit_status(-signalled)
+    codes = [TIMED_OUT if one.code is None else exit_status(one.code) for one in results]
     return codes[0] if len(codes) == 1 else int(any(codes))
 
 
 @contextmanager
-def _signals_passed_on(session: Session) -> Iterator[None]:
+def _forward_signals(session: Session) -> Iterator[None]:
     """Signals to us are the program's. What is typed at the terminal has reached it already."""
     loop = asyncio.get_running_loop()
-    numbers = [getattr(signal, name) for name in _PASSED_ON if hasattr(signal, name)]
+    numbers = [getattr(signal, name) for name in _FORWARDED if hasattr(signal, name)]
     # One that we ignore (nohup, a shell's background) the program is to ignore too: it inherits that from us.
     before = {number: signal.getsignal(number) for number in numbers}
     before = {number: handler for number, handler in before.items() if handler != signal.SIG_IGN}
 
-    def arrived(number: int) -> None:
-        session.processes.heard(number)
-        if number not in (signal.SIGINT, signal.SIGQUIT) or not _typed_here():
-            session.processes.send(number)
+    def on_signal(number: int) -> None:
+        session.processes.note_signal(number)
+        if number not in (signal.SIGINT, signal.SIGQUIT) or not _in_foreground():
+            session.processes.forward_signal(number)
 
     try:
         for number in before:
-            loop.add_signal_handler(number, arrived, number)
+            loop.add_signal_handler(number, on_signal, number)
     except (NotImplementedError, RuntimeError, ValueError):  # no main thread, or a system without
         yield
         return
@@ -193,7 +203,7 @@ def _signals_passed_on(session: Session) -> Iterator[None]:
                 signal.signal(number, handler)
 
 
-def _typed_here() -> bool:
+def _in_foreground() -> bool:
     """We are in the foreground of a terminal, which sends what is typed to the program too."""
     import os
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from agentlightning.cli.interrupts import told_to_end
+from agentlightning.cli.interrupts import set_exit_status
 from agentlightning.types import Model, UsageError
 
 if TYPE_CHECKING:
@@ -104,8 +104,8 @@ def register(app: typer.Typer) -> None:
             report=report,
             parent=parent,
         )
-        code = asyncio.run(_work(options) if workers == 1 else _supervise(options, workers))
-        told_to_end(code)
+        code = asyncio.run(_run_worker(options) if workers == 1 else _supervise(options, workers))
+        set_exit_status(code)
         if code:
             raise typer.Exit(code)
 
@@ -114,14 +114,14 @@ async def _supervise(options: Options, workers: int) -> int:
     from agentlightning.runner.status import StatusLine
     from agentlightning.runner.supervisor import Supervisor
 
-    with StatusLine(_told_place(options), workers) as line:
+    with StatusLine(_store_name(options), workers) as line:
         supervisor = Supervisor(
             options.arguments, workers, lambda: line.show(supervisor.state, supervisor.restarts)
         )
         return await supervisor.run()
 
 
-async def _work(options: Options) -> int:
+async def _run_worker(options: Options) -> int:
     """One worker, to its end."""
     from agentlightning.capture.sessions import capturing
     from agentlightning.plugins import load
@@ -139,14 +139,14 @@ async def _work(options: Options) -> int:
             if options.report is not None:
                 os.set_blocking(options.report, False)  # a supervisor that was stopped reads nothing
                 with os.fdopen(options.report, "wb", buffering=0) as report:
-                    return await serve(runner, lambda state: _write(report, state))
-            with StatusLine(_told_place(options), 1) as line:
+                    return await serve(runner, lambda state: _report_state(report, state))
+            with StatusLine(_store_name(options), 1) as line:
                 return await serve(runner, lambda state: line.show(state))
     finally:
         await store.close()
 
 
-def _write(report: Any, state: Any) -> None:
+def _report_state(report: Any, state: Any) -> None:
     """Say how this worker fares; nothing, where the pipe is full: the next line says it too."""
     import msgspec
 
@@ -155,15 +155,15 @@ def _write(report: Any, state: Any) -> None:
 
 def _open(options: Options, plugins: Any) -> tuple[Store, Runner]:
     """Store and runner as the options and the configuration say; the options win."""
-    from agentlightning.config import load_config, resolve
-    from agentlightning.runner import Runner, gate_from_env
+    from agentlightning.config import import_target, load_config
+    from agentlightning.runner import Runner, attempt_keys_from_env
     from agentlightning.store import StoreClient, open_store
 
     place, target, timeout = options.store, options.agent, options.timeout
     concurrency, adapters = options.concurrency, options.adapters
     if options.config is not None:
         config = load_config(options.config)
-        place = place or config.store_place()
+        place = place or config.store_location()
         target = target or config.agent.target
         timeout = timeout or config.agent.timeout_seconds
         concurrency = concurrency or config.agent.concurrency
@@ -172,8 +172,8 @@ def _open(options: Options, plugins: Any) -> tuple[Store, Runner]:
         sys.path.insert(0, os.getcwd())
     if target is None:
         raise UsageError("which agent? Give --agent module:object, or --config with agent.target")
-    agent = resolve(target, "--agent" if options.agent else "agent.target")
-    gate = gate_from_env()
+    agent = import_target(target, "--agent" if options.agent else "agent.target")
+    attempt_keys = attempt_keys_from_env()
     store = open_store(place, plugins=plugins)
     if isinstance(store, StoreClient):
         store.patience = options.patience
@@ -181,7 +181,7 @@ def _open(options: Options, plugins: Any) -> tuple[Store, Runner]:
     runner = Runner(
         agent,
         store,
-        gate=gate,
+        attempt_keys=attempt_keys,
         plugins=plugins,
         run_id=options.run,
         concurrency=concurrency or 16,
@@ -193,5 +193,5 @@ def _open(options: Options, plugins: Any) -> tuple[Store, Runner]:
     return store, runner
 
 
-def _told_place(options: Options) -> str:
+def _store_name(options: Options) -> str:
     return options.store or options.config or os.environ.get("AGL_STORAGE") or "the default store"

@@ -12,7 +12,7 @@ import typer
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from agentlightning.audit.listing import Line
+    from agentlightning.audit.listing import RunSummary
 
 _WIDE = 130
 """Columns of the table where nobody's terminal sets them."""
@@ -51,15 +51,15 @@ def register(app: typer.Typer) -> None:
         console.print(table(lines))
         for line in lines:
             if line.reason:
-                said = Text.assemble(("unreadable", "red"), f" {line.run}: {line.reason}")
-                console.print(said, highlight=False, soft_wrap=True)
+                text = Text.assemble(("unreadable", "red"), f" {line.run}: {line.reason}")
+                console.print(text, highlight=False, soft_wrap=True)
         readable = [line for line in lines if not line.reason]
         if readable:
             which = _where(readable[0]) if len(readable) == 1 else "RUN"
             console.print(f"what a run did: agl rollouts {which}", highlight=False, soft_wrap=True)
 
 
-async def _list(place: str | None) -> list[Line]:
+async def _list(place: str | None) -> list[RunSummary]:
     """The runs of a place; a place that is none may be a run."""
     from agentlightning.audit.listing import list_runs
     from agentlightning.audit.places import NoSuchRun, find_run, stores
@@ -78,17 +78,17 @@ async def _list(place: str | None) -> list[Line]:
         return mine
 
 
-def _where(line: Line) -> str:
+def _where(line: RunSummary) -> str:
     """How the run is named so that it is found again: by its folder's store where that is not in runs/."""
     from pathlib import Path
 
-    from agentlightning.audit.places import RUNS
+    from agentlightning.audit.places import RUNS_FOLDER
 
     store = Path(line.store)
-    return line.run if store.parent.parent == RUNS else f"{line.store} --run {line.run}"
+    return line.run if store.parent.parent == RUNS_FOLDER else f"{line.store} --run {line.run}"
 
 
-def table(lines: list[Line]) -> Table:
+def table(lines: list[RunSummary]) -> Table:
     """The runs, newest first."""
     from rich.table import Table
     from rich.text import Text
@@ -115,7 +115,7 @@ def table(lines: list[Line]) -> Table:
     return out
 
 
-def _reward(line: Line) -> str:
+def _reward(line: RunSummary) -> str:
     """Held out, before → after; else what training last saw."""
     if line.before is not None and line.after is not None:
         return f"{line.before:.3f} → {line.after:.3f}"

@@ -71,4 +71,4 @@ async def _prune(store: SQLiteStore, keep_days: float | None, keep_runs: int | N
         typer.echo(", ".join(f"{n} {name}" for name, n in gone.items() if n and name != "kept") + " deleted")
 
     older_than = None if keep_days is None else keep_days * _DAY
-    await keep_pruned(store, older_than=older_than, keep_runs=keep_runs, told=told)
+    await keep_pruned(store, older_than=older_than, keep_runs=keep_runs, report=told)

@@ -11,7 +11,7 @@ import typer
 if TYPE_CHECKING:
     from rich.tree import Tree
 
-    from agentlightning.audit.tree import Node, Trace
+    from agentlightning.audit.tree import AttemptTree, SpanNode
 
 _SHORT = 100
 """Characters of an answer, an argument or a result that are shown."""
@@ -58,15 +58,15 @@ def register(app: typer.Typer) -> None:
             console.print(tree(one), highlight=False)
 
 
-async def _trace(what: str, run: str | None, store: str | None, every: bool) -> list[Trace]:
+async def _trace(what: str, run: str | None, store: str | None, every: bool) -> list[AttemptTree]:
     from agentlightning.audit.targets import open_target
-    from agentlightning.audit.tree import trace
+    from agentlightning.audit.tree import attempt_trees
 
     async with open_target(what, run, store) as (opened, target):
-        return await trace(opened, target, every)
+        return await attempt_trees(opened, target, every)
 
 
-def tree(one: Trace) -> Tree:
+def tree(one: AttemptTree) -> Tree:
     """An attempt as a rich tree."""
     from rich.text import Text
     from rich.tree import Tree
@@ -89,7 +89,7 @@ def tree(one: Trace) -> Tree:
     return root
 
 
-def _add(above: Tree, node: Node) -> None:
+def _add(above: Tree, node: SpanNode) -> None:
     from rich.text import Text
 
     label = Text.assemble((f"{_ICONS.get(node.kind, '·')} ", "cyan"), *_label(node))
@@ -106,7 +106,7 @@ def _add(above: Tree, node: Node) -> None:
         _add(branch, child)
 
 
-def _label(node: Node) -> list[Any]:
+def _label(node: SpanNode) -> list[Any]:
     """What a node says of itself, as pieces of a text."""
     f = node.facts
     if node.kind == "call":
@@ -125,7 +125,7 @@ def _label(node: Node) -> list[Any]:
     return [(node.name, "bold red" if node.kind == "exception" else "bold")]
 
 
-def _call(node: Node) -> list[Any]:
+def _call(node: SpanNode) -> list[Any]:
     f = node.facts
     version = f" v{f['version']}" if "version" in f else ""
     verdict = f.get("verdict")

@@ -98,8 +98,8 @@ def show(result: Verification, console: Any) -> None:
         f"{_n(result.checkpoints, 'checkpoint')}"
     )
     if result.equal:
-        said = f": {counted}: everything that can be made again equals what was logged"
-        say(("verified", "bold green"), said)
+        text = f": {counted}: everything that can be made again equals what was logged"
+        say(("verified", "bold green"), text)
     else:
         causes = [d for d in result.differences if d.kind != "consequence"]
         say(("different", "bold red"), f": {_n(len(causes), 'difference')} in {result.run} ({counted})")

@@ -30,7 +30,7 @@ class Ancestry:
     def __init__(self, spans: Sequence[Span]) -> None:
         self._by_id = {(s.attempt_id, s.span_id): s for s in spans if s.span_id}
 
-    def above(self, span: Span) -> list[Span]:
+    def ancestors(self, span: Span) -> list[Span]:
         """The spans above ``span``, the nearest first. A circle of parents ends where it closes."""
         found: list[Span] = []
         seen = {id(span)}
@@ -43,7 +43,7 @@ class Ancestry:
 
     def agent(self, span: Span) -> str:
         """The name of the agent that made it: its own, else the nearest above; ``""``: nobody says."""
-        for one in (span, *self.above(span)):
+        for one in (span, *self.ancestors(span)):
             name = one.attributes.get(semconv.AGENT_NAME) or one.attributes.get(f"{semconv.TAG_PREFIX}agent")
             if name:
                 return str(name)
@@ -53,13 +53,13 @@ class Ancestry:
         return self._by_id.get((span.attempt_id, span.parent_id)) if span.parent_id else None
 
 
-def computes_reward(span: Span) -> bool:
+def is_reward_computation(span: Span) -> bool:
     """A reward, or an operation named ``reward``: what runs below it judges the agent and is not its work."""
     named: Any = span.attributes.get(NAME, span.name)
     return span.name == semconv.REWARD_SPAN or str(named).lower() == "reward"
 
 
-def one_each(calls: Sequence[Span]) -> list[Span]:
+def deduplicate(calls: Sequence[Span]) -> list[Span]:
     """``calls`` with one span for each answer, in their order. Other instrumentations (AgentOps and the like)
     make spans of their own around the SDK, under the same name: what hangs below one of these is the same
     call, and so is what has the same response and choice. The one with token ids stays, else ours, else the

@@ -14,10 +14,10 @@ from typing import Any
 
 from agentlightning import semconv
 from agentlightning.capture.rewards import find_reward_spans, get_reward_value
-from agentlightning.converters.base import CALL_ID, Ancestry, Converter, computes_reward, one_each
+from agentlightning.converters.base import CALL_ID, Ancestry, Converter, deduplicate, is_reward_computation
 from agentlightning.store import codec
 from agentlightning.types import Span, Tags, Triplet, UsageError
-from agentlightning.types.rewards import by_authority
+from agentlightning.types.rewards import by_precedence
 
 _METADATA = {
     "response_id": semconv.RESPONSE_ID,
@@ -70,9 +70,9 @@ class TracerTraceToTriplet(Converter[list[Triplet]]):
     def adapt(self, spans: Sequence[Span], /) -> list[Triplet]:
         """The triplets of one attempt's spans."""
         tree = Ancestry(spans)
-        calls = self._once([s for s in sorted(spans, key=self._place) if self._wanted(s, tree)])
+        calls = self._deduplicated([s for s in sorted(spans, key=self._order) if self._wanted(s, tree)])
         emitted = sorted(find_reward_spans(spans), key=lambda span: span.sequence_id)
-        rewards = self._rewards(calls, by_authority(emitted), tree)
+        rewards = self._rewards(calls, by_precedence(emitted), tree)
         found = [_triplet(call, rewards.get(index), tree) for index, call in enumerate(calls)]
         return [t for t in found if t.response_ids or not self.skip_empty]
 
@@ -80,7 +80,7 @@ class TracerTraceToTriplet(Converter[list[Triplet]]):
         """Whether calls with these tags are trained: ``agent_match`` as the gateway asks it."""
         return self.agent_match is None or self.agent_match.search(tags.get("agent", "")) is not None
 
-    def _place(self, span: Span) -> tuple[float, int]:
+    def _order(self, span: Span) -> tuple[float, int]:
         return span.start_time, span.sequence_id
 
     def _wanted(self, span: Span, tree: Ancestry) -> bool:
@@ -89,10 +89,10 @@ class TracerTraceToTriplet(Converter[list[Triplet]]):
             return False
         if self.agent_match is not None and not self.agent_match.search(tree.agent(span)):
             return False
-        return not (self.exclude_llm_call_in_reward and any(map(computes_reward, tree.above(span))))
+        return not (self.exclude_llm_call_in_reward and any(map(is_reward_computation, tree.ancestors(span))))
 
-    def _once(self, calls: list[Span]) -> list[Span]:
-        return one_each(calls) if self.dedup else calls
+    def _deduplicated(self, calls: list[Span]) -> list[Span]:
+        return deduplicate(calls) if self.dedup else calls
 
     def _rewards(self, calls: list[Span], rewards: list[Span], tree: Ancestry) -> dict[int, float]:
         """Index of a call → its reward: of those that name their call first, then of the others. ``rewards``
@@ -106,7 +106,7 @@ class TracerTraceToTriplet(Converter[list[Triplet]]):
                 unnamed.append(reward)
                 continue
             for index, call in enumerate(calls):
-                if value is not None and _is_of(reward, call):
+                if value is not None and _names_call(reward, call):
                     found[index] = value
         for reward in unnamed:
             value = get_reward_value(reward)
@@ -134,7 +134,7 @@ class LlmProxyTraceToTriplet(TracerTraceToTriplet):
     def __init__(self, *, dedup: bool = True, skip_empty: bool = False) -> None:
         super().__init__(exclude_llm_call_in_reward=False, dedup=dedup, skip_empty=skip_empty)
 
-    def _place(self, span: Span) -> tuple[float, int]:
+    def _order(self, span: Span) -> tuple[float, int]:
         return 0.0, span.sequence_id
 
     def _before(self, call: Span, reward: Span) -> bool:
@@ -154,7 +154,7 @@ def _names_a_call(reward: Span) -> bool:
     )
 
 
-def _is_of(reward: Span, call: Span) -> bool:
+def _names_call(reward: Span, call: Span) -> bool:
     a, b = reward.attributes, call.attributes
     if semconv.REWARD_CALL in a and a[semconv.REWARD_CALL] in (b.get(CALL_ID), b.get(semconv.RESPONSE_ID)):
         return True

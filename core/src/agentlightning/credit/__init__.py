@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from agentlightning.credit.assign import assign
 from agentlightning.credit.baselines import BASELINES, Baseline, Groups
-from agentlightning.credit.digest import in_order, rows_digest
+from agentlightning.credit.digest import canonical_order, rows_digest
 from agentlightning.credit.explain import trace_token
 from agentlightning.credit.failure import failure_of
-from agentlightning.credit.forest import Forest, Path, grow
+from agentlightning.credit.forest import CallPath, Forest, build_forest
 from agentlightning.credit.rewards import Rewards, resolve
 from agentlightning.credit.rules import RULES, CreditRule
-from agentlightning.credit.seals import seal
+from agentlightning.credit.seals import fingerprint_rollouts
 from agentlightning.credit.verdicts import Verdict, verdict
 from agentlightning.types.tokens import tokens_digest
 
@@ -25,16 +25,16 @@ __all__ = [
     "CreditRule",
     "Forest",
     "Groups",
-    "Path",
+    "CallPath",
     "Rewards",
     "Verdict",
     "assign",
     "failure_of",
-    "grow",
-    "in_order",
+    "build_forest",
+    "canonical_order",
     "resolve",
     "rows_digest",
-    "seal",
+    "fingerprint_rollouts",
     "tokens_digest",
     "trace_token",
     "verdict",

@@ -21,11 +21,11 @@ LARGEST_CREDIT: Final = 1e100
 """Sums and squares of credits up to it, over any batch, are finite."""
 
 
-def ask(rule: CreditRule, record: Record, recipe: Recipe) -> Credits | None:
+def apply_rule(rule: CreditRule, record: Record, recipe: Recipe) -> Credits | None:
     """Call id → credit, as ``rule`` sees ``record``; ``None`` where it has no usable answer."""
     try:
         credits = rule(record, recipe)
-        if fault := _fault(credits, record):
+        if fault := _problem(credits, record):
             raise ValueError(fault)
         return {call: None if value is None else float(value) for call, value in credits.items()}
     except Exception as error:
@@ -41,7 +41,7 @@ def ask(rule: CreditRule, record: Record, recipe: Recipe) -> Credits | None:
         return None
 
 
-def _fault(credits: object, record: Record) -> str:
+def _problem(credits: object, record: Record) -> str:
     """What is wrong with an answer; empty if it is one."""
     if not isinstance(credits, Mapping):
         return f"it gave a {type(credits).__name__}, not a mapping from call ids to numbers"

@@ -14,19 +14,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import get_args
 
-from agentlightning.credit.asking import CREDIT_ERROR, ask
+from agentlightning.credit.asking import CREDIT_ERROR, apply_rule
 from agentlightning.credit.baselines import BASELINES, Advantages, Baseline, advantages
-from agentlightning.credit.critic import check_critic, for_rule
+from agentlightning.credit.critic import check_critic, recipe_for_rule
 from agentlightning.credit.failure import failure_of, with_reward
-from agentlightning.credit.forest import Forest, grow
-from agentlightning.credit.groups import Credited, turns
+from agentlightning.credit.forest import Forest, build_forest
+from agentlightning.credit.groups import CreditedCall, turns
 from agentlightning.credit.ledger import close_ledger, open_ledger
 from agentlightning.credit.metrics import batch_metrics
 from agentlightning.credit.policies import policy_metrics
 from agentlightning.credit.rewards import resolve
 from agentlightning.credit.rows import build_row
 from agentlightning.credit.rules import RULES, CreditRule
-from agentlightning.credit.trainable import Versions, live_record, untrainable
+from agentlightning.credit.trainable import Versions, live_record, untrainable_reasons
 from agentlightning.credit.verdicts import verdicts
 from agentlightning.credit.weights import set_weights
 from agentlightning.types import Batch, Call, Ledger, Normalise, Recipe, Record, Row
@@ -34,17 +34,17 @@ from agentlightning.types.failure import FailureTable
 
 
 @dataclass(slots=True)
-class _Account:
+class _RolloutCredit:
     """One rollout on its way through credit."""
 
     record: Record
     ledger: Ledger
     failure: str | None
-    counts: bool = True
+    has_reward: bool = True
     """Its reward is one of the step's: it succeeded, or the table gives its failure a reward."""
     out: dict[str, str] = field(default_factory=dict)
     """Call id → why it is not trained."""
-    credited: list[Credited] = field(default_factory=list)
+    credited: list[CreditedCall] = field(default_factory=list)
 
 
 def assign(
@@ -68,9 +68,9 @@ def assign(
     """
     all_rules, all_baselines = {**RULES, **(rules or {})}, {**BASELINES, **(baselines or {})}
     check_recipe(recipe, all_rules, all_baselines)
-    accounts = [_open(record, recipe, version, failure or {}) for record in _in_order(records)]
+    accounts = [_start(record, recipe, version, failure or {}) for record in _sorted_unique(records)]
     for account in accounts:
-        _credit(account, recipe, all_rules[recipe.credit])
+        _apply_rule(account, recipe, all_rules[recipe.credit])
     groups = advantages([c for account in accounts for c in account.credited], recipe, all_baselines)
     rows: list[Row] = []
     for account in accounts:
@@ -80,7 +80,7 @@ def assign(
         out.update((call_id, reason) for account in accounts for call_id, reason in account.out.items())
     ledgers = [account.ledger for account in accounts]
     metrics = batch_metrics(
-        rewards=[resolve(a.record) for a in accounts if a.counts],
+        rewards=[resolve(a.record) for a in accounts if a.has_reward],
         failures=[a.failure for a in accounts if a.failure is not None],
         ledgers=ledgers,
         groups=groups,
@@ -93,7 +93,7 @@ def assign(
 
 
 def _policies(
-    accounts: Sequence[_Account],
+    accounts: Sequence[_RolloutCredit],
     groups: Advantages,
     rows: Sequence[Row],
     recipe: Recipe,
@@ -129,7 +129,7 @@ def check_recipe(recipe: Recipe, rules: Mapping[str, CreditRule], baselines: Map
     check_critic(recipe)
 
 
-def _in_order(records: Sequence[Record]) -> list[Record]:
+def _sorted_unique(records: Sequence[Record]) -> list[Record]:
     """By group, sample, rollout id; ``ValueError`` if a rollout or a call occurs twice."""
     rollouts: set[str] = set()
     calls: set[str] = set()
@@ -148,34 +148,34 @@ def _order(record: Record) -> tuple[str, int, str]:
     return rollout.group_id or rollout.task_id or "", rollout.sample, rollout.rollout_id
 
 
-def _open(record: Record, recipe: Recipe, version: Versions, failure: FailureTable) -> _Account:
+def _start(record: Record, recipe: Recipe, version: Versions, failure: FailureTable) -> _RolloutCredit:
     """Open the ledger; take out what cannot be trained whatever the reward. A failed rollout is out as a
     whole."""
     judged = verdicts(record)
     kind = failure_of(record)
-    account = _Account(record, open_ledger(record, judged), kind)
+    account = _RolloutCredit(record, open_ledger(record, judged), kind)
     action = failure.get(kind) if kind is not None else None
     value = action.reward if action is not None else None
     if kind is not None and value is None:
-        account.counts = False
+        account.has_reward = False
         if kind != "no-call":  # whose calls, if any, have reasons of their own
             reason = "no-reward" if kind == "no-reward" else "failed-rollout"
             account.out = dict.fromkeys((call.call_id for call in record.calls), reason)
             return account
     if value is not None:
         account.record = with_reward(record, value)
-    account.out = untrainable(record, judged, staleness=recipe.staleness, version=version)
+    account.out = untrainable_reasons(record, judged, staleness=recipe.staleness, version=version)
     return account
 
 
-def _credit(account: _Account, recipe: Recipe, rule: CreditRule) -> None:
+def _apply_rule(account: _RolloutCredit, recipe: Recipe, rule: CreditRule) -> None:
     """Ask the rule; a call without a number is out: ``no-reward``, ``not-<rule>`` if the rule passed it over,
     or ``credit-error`` if it had no usable answer for the rollout.
     """
     if len(account.out) == len(account.record.calls):
         return
     seen = live_record(account.record, account.out)
-    credits = ask(rule, seen, for_rule(recipe))
+    credits = apply_rule(rule, seen, recipe_for_rule(recipe))
     at = turns(seen.calls)
     for call in seen.calls:
         if call.call_id in account.out:
@@ -186,26 +186,26 @@ def _credit(account: _Account, recipe: Recipe, rule: CreditRule) -> None:
         elif credit is None:
             account.out[call.call_id] = "no-reward" if call.call_id in credits else f"not-{recipe.credit}"
         else:
-            found = Credited(account.record.rollout, call, credit, at[call.call_id])
+            found = CreditedCall(account.record.rollout, call, credit, at[call.call_id])
             account.credited.append(found)
 
 
-def _rows(account: _Account, groups: Advantages, recipe: Recipe, version: Versions) -> list[Row]:
+def _rows(account: _RolloutCredit, groups: Advantages, recipe: Recipe, version: Versions) -> list[Row]:
     """Grow the forest over what is left, build its rows and close the ledger."""
     trained: list[Call] = []
     for call in (one.call for one in account.credited):
-        flat = groups.calls[call.call_id].flat
-        if flat and recipe.drop_zero_spread:
-            account.out[call.call_id] = flat
+        zero_reason = groups.calls[call.call_id].zero_reason
+        if zero_reason and recipe.drop_zero_spread:
+            account.out[call.call_id] = zero_reason
         else:
             trained.append(call)
-    forest: Forest = grow(trained, merge=recipe.merge, temperature=recipe.temperature)
+    forest: Forest = build_forest(trained, merge=recipe.merge, temperature=recipe.temperature)
     close_ledger(account.ledger, account.out, forest)
     rows = [build_row(path, account.record.rollout, groups.calls, recipe, version) for path in forest.paths]
-    return _named(rows)
+    return _numbered(rows)
 
 
-def _named(rows: list[Row]) -> list[Row]:
+def _numbered(rows: list[Row]) -> list[Row]:
     """The rows of one rollout, numbered by what they hold: neither an attempt's name nor the order in which
     parallel calls arrived is part of a row's identity.
     """

@@ -28,15 +28,15 @@ from typing import NamedTuple
 
 from agentlightning.credit.groups import (
     TURN,
-    Credited,
+    CreditedCall,
     GroupKey,
     agent_key,
-    by_key,
     by_rollout,
-    keys,
+    group_keys,
+    grouped,
     turn_key,
 )
-from agentlightning.credit.spread import Residual, equal, mean, pooled
+from agentlightning.credit.spread import Residual, mean, nearly_equal, pooled_std
 from agentlightning.types import Recipe
 
 EPSILON = 1e-6
@@ -49,7 +49,9 @@ Baseline = Callable[[Groups, Recipe], Groups]
 
 
 class Advantage(NamedTuple):
-    """How one call's advantage came about: ``value = (credit - baseline) / scale``, or 0 where ``flat``."""
+    """How one call's advantage came about: ``value = (credit - baseline) / scale``, or 0 where
+    ``zero_reason`` is set.
+    """
 
     value: float
     credit: float
@@ -57,7 +59,7 @@ class Advantage(NamedTuple):
     scale: float
     group: GroupKey
     """Its location: the group, or a turn of it."""
-    flat: str
+    zero_reason: str
     """Why it is 0 by definition: ``group-of-one``, ``zero-spread``, or empty."""
     pool: GroupKey
     """Its group, whose spread it may be divided by."""
@@ -72,13 +74,13 @@ class Advantages:
     groups: int = 0
     groups_of_one: int = 0
     groups_zero_spread: int = 0
-    flats: dict[GroupKey, str] = field(default_factory=dict)
+    zero_reasons: dict[GroupKey, str] = field(default_factory=dict)
     """Group → why it has nothing to compare: ``group-of-one``, ``zero-spread``, or empty."""
 
     @property
-    def alone(self) -> int:
+    def calls_alone(self) -> int:
         """Calls at a turn that no other rollout of their group has, in groups that do have a spread."""
-        return sum(bool(one.flat) and not self.flats[one.pool] for one in self.calls.values())
+        return sum(bool(one.zero_reason) and not self.zero_reasons[one.pool] for one in self.calls.values())
 
 
 def group(groups: Groups, recipe: Recipe) -> Groups:
@@ -108,31 +110,31 @@ BASELINES: Mapping[str, Baseline] = {"group": group, "rloo": rloo, "batch": grou
 
 
 def advantages(
-    credited: Sequence[Credited], recipe: Recipe, baselines: Mapping[str, Baseline] = BASELINES
+    credited: Sequence[CreditedCall], recipe: Recipe, baselines: Mapping[str, Baseline] = BASELINES
 ) -> Advantages:
     """Advantage of every credited call. ``ValueError`` if the baseline forgets a value it was shown.
 
     Where the calls are of several policies, each policy is compared with itself, whatever ``group_by`` says.
     """
     group_by = _group_by(credited, recipe)
-    pools = keys(credited, group_by)
-    members = by_key(credited, pools)
+    pools = group_keys(credited, group_by)
+    members = grouped(credited, pools)
     at = _locations(members, TURN in group_by)
-    values = {key: _values(of) for key, of in by_key(credited, at).items()}
+    values = {key: _values(of) for key, of in grouped(credited, at).items()}
     bases = baselines[recipe.baseline](values, recipe)
     spreads = {key: _spread(of, at, values) for key, of in members.items()}
     out: dict[str, Advantage] = {}
     for one in credited:
         call, key = one.call.call_id, at[one.call.call_id]
         base = _base(bases, key, one.rollout.rollout_id, recipe)
-        flat = _flat(spreads[pools[call]], values[key], recipe)
-        out[call] = _advantage(one, base, flat, recipe, key, pools[call], spreads[pools[call]].std)
-    flats = {key: spread.flat for key, spread in spreads.items()}
-    kinds = Counter(flats.values())
-    return Advantages(out, len(flats), kinds["group-of-one"], kinds["zero-spread"], flats)
+        zero_reason = _why_zero(spreads[pools[call]], values[key], recipe)
+        out[call] = _advantage(one, base, zero_reason, recipe, key, pools[call], spreads[pools[call]].std)
+    zero_reasons = {key: spread.zero_reason for key, spread in spreads.items()}
+    kinds = Counter(zero_reasons.values())
+    return Advantages(out, len(zero_reasons), kinds["group-of-one"], kinds["zero-spread"], zero_reasons)
 
 
-def _group_by(credited: Sequence[Credited], recipe: Recipe) -> list[str]:
+def _group_by(credited: Sequence[CreditedCall], recipe: Recipe) -> list[str]:
     found = list(recipe.group_by)
     if recipe.baseline == "batch":
         found = ["batch", *([TURN] if TURN in found else [])]
@@ -141,36 +143,39 @@ def _group_by(credited: Sequence[Credited], recipe: Recipe) -> list[str]:
     return found
 
 
-def _locations(members: Mapping[GroupKey, Sequence[Credited]], by_turn: bool) -> dict[str, GroupKey]:
+def _locations(members: Mapping[GroupKey, Sequence[CreditedCall]], by_turn: bool) -> dict[str, GroupKey]:
     """Call id → where it is compared: in its group, or at its turn there if turns tell anything."""
     out: dict[str, GroupKey] = {}
     for key, of in members.items():
-        divide = _division(of) if by_turn else lambda one: ()
-        out.update((one.call.call_id, (*key, *divide(one))) for one in of)
+        suffix = _location_suffix(of) if by_turn else lambda one: ()
+        out.update((one.call.call_id, (*key, *suffix(one))) for one in of)
     return out
 
 
-def _division(of: Sequence[Credited]) -> Callable[[Credited], GroupKey]:
+def _location_suffix(of: Sequence[CreditedCall]) -> Callable[[CreditedCall], GroupKey]:
     """What ``turn`` adds to the key of a group's calls: nothing, their agent, or their turn."""
-    ways: tuple[Callable[[Credited], GroupKey], ...] = (lambda one: (), lambda one: (agent_key(one),))
-    for way in ways:
-        each = by_key(of, {one.call.call_id: (one.rollout.rollout_id, *way(one)) for one in of})
-        if all(equal([one.credit for one in own]) for own in each.values()):
-            return way
+    candidates: tuple[Callable[[CreditedCall], GroupKey], ...] = (
+        lambda one: (),
+        lambda one: (agent_key(one),),
+    )
+    for candidate in candidates:
+        each = grouped(of, {one.call.call_id: (one.rollout.rollout_id, *candidate(one)) for one in of})
+        if all(nearly_equal([one.credit for one in own]) for own in each.values()):
+            return candidate
     return lambda one: (turn_key(one),)
 
 
-def _values(at: Sequence[Credited]) -> dict[str, float]:
+def _values(at: Sequence[CreditedCall]) -> dict[str, float]:
     """One value per rollout: the mean credit of its calls at a location."""
     return {rollout: mean([one.credit for one in own]) for rollout, own in by_rollout(at).items()}
 
 
-class _Spread(NamedTuple):
+class _GroupSpread(NamedTuple):
     std: float
-    flat: str
+    zero_reason: str
 
 
-def _spread(of: Sequence[Credited], at: Mapping[str, GroupKey], values: Groups) -> _Spread:
+def _spread(of: Sequence[CreditedCall], at: Mapping[str, GroupKey], values: Groups) -> _GroupSpread:
     """The spread of a group, and why it has none to learn from."""
     centres = {key: mean(list(values[key].values())) for key in {at[one.call.call_id] for one in of}}
     residuals: dict[str, list[Residual]] = {}
@@ -180,40 +185,48 @@ def _spread(of: Sequence[Credited], at: Mapping[str, GroupKey], values: Groups) 
             found = Residual(one.credit - centres[key], len(values[key]))
             residuals.setdefault(one.rollout.rollout_id, []).append(found)
     if not residuals:
-        return _Spread(0.0, "group-of-one")
-    return _Spread(pooled(residuals), "zero-spread" if _same(of, at, values) else "")
+        return _GroupSpread(0.0, "group-of-one")
+    return _GroupSpread(pooled_std(residuals), "zero-spread" if _rollouts_agree(of, at, values) else "")
 
 
-def _same(of: Sequence[Credited], at: Mapping[str, GroupKey], values: Groups) -> bool:
+def _rollouts_agree(of: Sequence[CreditedCall], at: Mapping[str, GroupKey], values: Groups) -> bool:
     """Whether the rollouts of a group did the same: equal credits wherever they are compared, or call for
     call the same turns with equal credits.
     """
-    compared = {key: own for key, own in by_key(of, at).items() if len(values[key]) > 1}
-    if all(equal([one.credit for one in own]) for own in compared.values()):
+    compared = {key: own for key, own in grouped(of, at).items() if len(values[key]) > 1}
+    if all(nearly_equal([one.credit for one in own]) for own in compared.values()):
         return True
-    by_turn = by_key(of, {one.call.call_id: (turn_key(one),) for one in of})
+    by_turn = grouped(of, {one.call.call_id: (turn_key(one),) for one in of})
     rollouts = len(by_rollout(of))
-    return all(len(found := _values(own)) == rollouts and equal(found.values()) for own in by_turn.values())
+    return all(
+        len(found := _values(own)) == rollouts and nearly_equal(found.values()) for own in by_turn.values()
+    )
 
 
-def _flat(spread: _Spread, values: Mapping[str, float], recipe: Recipe) -> str:
+def _why_zero(spread: _GroupSpread, values: Mapping[str, float], recipe: Recipe) -> str:
     """Why a call's advantage is 0 by definition."""
     if recipe.baseline == "none":
-        return spread.flat if recipe.scale == "std" else ""
-    return spread.flat or ("group-of-one" if len(values) == 1 else "")
+        return spread.zero_reason if recipe.scale == "std" else ""
+    return spread.zero_reason or ("group-of-one" if len(values) == 1 else "")
 
 
 def _advantage(
-    one: Credited, base: float, flat: str, recipe: Recipe, at: GroupKey, pool: GroupKey, spread: float
+    one: CreditedCall,
+    base: float,
+    zero_reason: str,
+    recipe: Recipe,
+    at: GroupKey,
+    pool: GroupKey,
+    spread: float,
 ) -> Advantage:
-    scale = spread + EPSILON if recipe.scale == "std" and not flat else 1.0
-    value = 0.0 if flat else (one.credit - base) / scale
+    scale = spread + EPSILON if recipe.scale == "std" and not zero_reason else 1.0
+    value = 0.0 if zero_reason else (one.credit - base) / scale
     if not math.isfinite(value):
         raise ValueError(
             f"rollout {one.rollout.rollout_id!r}: the advantage of its credit {one.credit:g} over the "
             f"baseline {base:g} is {value}; the rewards of its group are too far apart for floating point"
         )
-    return Advantage(value, one.credit, base, scale, at, flat, pool, spread)
+    return Advantage(value, one.credit, base, scale, at, zero_reason, pool, spread)
 
 
 def _base(bases: Groups, key: GroupKey, rollout_id: str, recipe: Recipe) -> float:

@@ -25,7 +25,7 @@ from agentlightning.credit.tokens import common_prefix
 from agentlightning.types import Call
 from agentlightning.types.tokens import pack
 
-NEAR = 4
+OPENING_TOKENS = 4
 """Tokens around the start of an answer that belong to its opening (``<think>\\n`` given by the template)."""
 
 
@@ -41,34 +41,34 @@ class Continuations:
 
     def add(self, call: Call) -> None:
         """Make a call findable."""
-        said = chat.messages(call)
-        if not said:
+        sent = chat.messages(call)
+        if not sent:
             return
-        self._by_messages.setdefault(_heads(said)[-1], []).append((call, said))
+        self._by_messages.setdefault(_prefix_hashes(sent)[-1], []).append((call, sent))
         if answer := chat.reply(call):
-            self._by_reply[chat.without_thinking(answer)] = (call, said)
+            self._by_reply[chat.without_reasoning(answer)] = (call, sent)
 
     def find(self, call: Call) -> tuple[Call, bool] | None:
         """(The earlier call, whether messages were dropped since), ``None`` if the call continues nothing."""
-        said = chat.messages(call)
-        heads = _heads(said)
-        for n in range(len(said) - 1, 0, -1):
-            if said[n].role == "assistant":
+        sent = chat.messages(call)
+        heads = _prefix_hashes(sent)
+        for n in range(len(sent) - 1, 0, -1):
+            if sent[n].role == "assistant":
                 same = self._by_messages.get(heads[n - 1], ())
-                candidates = [c for c, m in same if m == said[:n] and _before(c, call)]
+                candidates = [c for c, m in same if m == sent[:n] and _is_earlier(c, call)]
                 if candidates:
-                    return max(candidates, key=lambda c: _likeness(c, said[n])), False
-        return self._truncated(call, said)
+                    return max(candidates, key=lambda c: _similarity(c, sent[n])), False
+        return self._truncated(call, sent)
 
-    def _truncated(self, call: Call, said: list[Message]) -> tuple[Call, bool] | None:
+    def _truncated(self, call: Call, sent: list[Message]) -> tuple[Call, bool] | None:
         """The call whose answer is the last one quoted here, if what stands before it was thinned out."""
-        at = next((i for i in range(len(said) - 1, -1, -1) if said[i].role == "assistant"), None)
+        at = next((i for i in range(len(sent) - 1, -1, -1) if sent[i].role == "assistant"), None)
         if at is None:
             return None
-        earlier, before = self._by_reply.get(chat.without_thinking(said[at]), (None, []))
-        if earlier is None or not _before(earlier, call) or at >= len(before):
+        earlier, before = self._by_reply.get(chat.without_reasoning(sent[at]), (None, []))
+        if earlier is None or not _is_earlier(earlier, call) or at >= len(before):
             return None
-        return (earlier, True) if _subsequence(said[:at], before) else None
+        return (earlier, True) if _subsequence(sent[:at], before) else None
 
 
 def classify(earlier: Call, later: Call, dropped: bool) -> str:
@@ -80,19 +80,19 @@ def classify(earlier: Call, later: Call, dropped: bool) -> str:
     if shared == len(prompt) + len(answer) < len(later.prompt_ids or []):
         return "temperature"
     quoted = chat.messages(later)[len(chat.messages(earlier))]
-    opening = len(prompt) - NEAR <= shared <= len(prompt) + NEAR
+    opening = len(prompt) - OPENING_TOKENS <= shared <= len(prompt) + OPENING_TOKENS
     gone = shared >= len(prompt) and chat.THINK_END not in quoted.text
-    if chat.thinks(earlier) and (opening or gone):
+    if chat.has_reasoning(earlier) and (opening or gone):
         return "think-stripped"
     if shared < len(prompt):
         return "template"
-    said = chat.reply(earlier)
-    if said is not None and chat.without_thinking(said) != chat.without_thinking(quoted):
+    sent = chat.reply(earlier)
+    if sent is not None and chat.without_reasoning(sent) != chat.without_reasoning(quoted):
         return "edited"
     return "template" if shared == len(prompt) + len(answer) else "retokenised"
 
 
-def breaks(calls: Sequence[Call], extends: Callable[[Call, Call], bool]) -> dict[str, str]:
+def merge_failures(calls: Sequence[Call], extends: Callable[[Call, Call], bool]) -> dict[str, str]:
     """Call id → reason, for each of ``calls`` (in order) that continues one it does not extend.
 
     ``extends(later, earlier)``: the forest's word on whether ``earlier`` is an ancestor of ``later``.
@@ -107,28 +107,28 @@ def breaks(calls: Sequence[Call], extends: Callable[[Call, Call], bool]) -> dict
     return found
 
 
-def _heads(said: Iterable[Message]) -> list[int]:
+def _prefix_hashes(sent: Iterable[Message]) -> list[int]:
     """Hash of the first 1, 2, … messages. Equality is confirmed on the messages themselves."""
     heads: list[int] = []
     head = 0
-    for message in said:
+    for message in sent:
         head = hash((head, message))
         heads.append(head)
     return heads
 
 
-def _before(earlier: Call, later: Call) -> bool:
+def _is_earlier(earlier: Call, later: Call) -> bool:
     return earlier.sequence < later.sequence
 
 
-def _likeness(call: Call, quoted: Message) -> tuple[int, int]:
+def _similarity(call: Call, quoted: Message) -> tuple[int, int]:
     """How well a call's answer matches the message that is quoted; later calls win ties."""
     answer = chat.reply(call)
     if answer is None:
         return 0, call.sequence
     if answer == quoted:
         return 2, call.sequence
-    return int(chat.without_thinking(answer) == chat.without_thinking(quoted)), call.sequence
+    return int(chat.without_reasoning(answer) == chat.without_reasoning(quoted)), call.sequence
 
 
 def _subsequence(short: Sequence[Message], long: Sequence[Message]) -> bool:

@@ -16,25 +16,25 @@ from typing import Any
 
 import msgspec
 
-from agentlightning.types import Link, Seal
+from agentlightning.types import AuditLink, RolloutFingerprint
 
-KEY = "AGL_SEAL_KEY"
+KEY_VARIABLE = "AGL_SEAL_KEY"
 """Environment variable with the key that signs a run's chain."""
 _EXACT = 2.0**53
 
 
-def link(
+def next_link(
     run_id: str,
     kind: Any,
     name: str,
     body: Mapping[str, Any],
     *,
-    after: Link | None,
-    seals: Sequence[Seal] = (),
+    after: AuditLink | None,
+    seals: Sequence[RolloutFingerprint] = (),
     key: str | None = None,
-) -> Link:
+) -> AuditLink:
     """The link that follows ``after`` (``None``: the first), signed if there is a ``key``."""
-    made = Link(
+    made = AuditLink(
         run_id=run_id,
         number=after.number + 1 if after else 0,
         kind=kind,
@@ -43,12 +43,12 @@ def link(
         seals=list(seals),
         previous=after.head if after else "",
     )
-    made.head = head_of(made)
+    made.head = compute_head(made)
     made.mac = sign(made.head, key) if key else None
     return made
 
 
-def head_of(link: Link) -> str:
+def compute_head(link: AuditLink) -> str:
     """What the head of a link must be: sha256 over all that it holds."""
     held = [link.run_id, link.number, link.kind, link.name, link.body, link.seals, link.previous]
     return hashlib.sha256(canonical(held)).hexdigest()
@@ -59,7 +59,7 @@ def sign(head: str, key: str) -> str:
     return hmac.new(key.encode(), head.encode(), hashlib.sha256).hexdigest()
 
 
-def signed_by(link: Link, key: str) -> bool:
+def signed_by(link: AuditLink, key: str) -> bool:
     """Whether the link bears the signature of ``key``."""
     return link.mac is not None and hmac.compare_digest(link.mac, sign(link.head, key))
 

@@ -25,7 +25,7 @@ import msgspec
 from agentlightning.types import Recipe, Row
 
 _COMPARED = "nothing is compared within a group: the critic says what was to be expected"
-REFUSES: Mapping[str, str] = MappingProxyType(
+CRITIC_IGNORES: Mapping[str, str] = MappingProxyType(
     {
         "baseline": _COMPARED,
         "group_by": _COMPARED,
@@ -35,7 +35,7 @@ REFUSES: Mapping[str, str] = MappingProxyType(
     }
 )
 """Recipe fields that mean nothing with a critic, or something else → why."""
-WANTED: Mapping[str, Any] = MappingProxyType(
+CRITIC_REQUIRES: Mapping[str, Any] = MappingProxyType(
     {
         "baseline": "none",
         "group_by": ["group"],
@@ -55,20 +55,20 @@ def check_critic(recipe: Recipe) -> None:
         if recipe.lam != 1.0:
             raise ValueError(f"recipe.lam = {recipe.lam}: it is GAE's, which needs a critic; set critic=True")
         return
-    for field, wanted in WANTED.items():
+    for field, wanted in CRITIC_REQUIRES.items():
         if (value := getattr(recipe, field)) != wanted:
             raise ValueError(
-                f"recipe.{field} = {value!r} with a critic: {REFUSES[field]}; set it to {wanted!r}, as PPO() "
-                "does"
+                f"recipe.{field} = {value!r} with a critic: {CRITIC_IGNORES[field]}; set it to {wanted!r}, "
+                "as PPO() does"
             )
 
 
-def for_rule(recipe: Recipe) -> Recipe:
+def recipe_for_rule(recipe: Recipe) -> Recipe:
     """``recipe`` as credit rules see it. Time is discounted once: with a critic by GAE, token by token."""
     return msgspec.structs.replace(recipe, gamma=1.0) if recipe.critic else recipe
 
 
-def rewards(row: Row) -> list[float]:
+def token_rewards(row: Row) -> list[float]:
     """The reward of every token of ``row``, whose advantages are its calls' returns; 0 but at the last token
     of a trained call.
     """

@@ -23,7 +23,7 @@ def rows_digest(rows: Sequence[Row]) -> str:
     return state.hexdigest()
 
 
-def in_order(rows: Sequence[Row]) -> list[Row]:
+def canonical_order(rows: Sequence[Row]) -> list[Row]:
     """``rows`` sorted by what they hold, so that float sums do not depend on the order in which rollouts
     finished.
     """

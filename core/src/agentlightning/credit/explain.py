@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from agentlightning.credit.breaks import Continuations, classify
-from agentlightning.credit.forest import grow
+from agentlightning.credit.forest import build_forest
 from agentlightning.credit.spread import mean
 from agentlightning.credit.trainable import call_order
 from agentlightning.types import Batch, Call, Recipe, Row, Segment
@@ -47,7 +47,7 @@ REASONS: Mapping[str, str] = MappingProxyType(
 )
 """Ledger reason → why such a call is not trained."""
 
-BREAKS: Mapping[str, str] = MappingProxyType(
+MERGE_FAILURES: Mapping[str, str] = MappingProxyType(
     {
         "think-stripped": "the earlier answer's reasoning is gone from this prompt",
         "template": "the chat template renders what stands before the answer otherwise now",
@@ -61,7 +61,7 @@ BREAKS: Mapping[str, str] = MappingProxyType(
 """Reason of a break → what happened to the prompt."""
 
 
-class Link(NamedTuple):
+class MergeLink(NamedTuple):
     """How a trained call stands to the earlier ones of its rollout."""
 
     kind: str
@@ -70,7 +70,7 @@ class Link(NamedTuple):
     earlier: str | None
     """The call it extends, branches from, or was parted from."""
     reason: str
-    """Of a branch or break, a key of ``BREAKS``."""
+    """Of a branch or break, a key of ``MERGE_FAILURES``."""
 
     def text(self) -> str:
         """One sentence."""
@@ -79,31 +79,31 @@ class Link(NamedTuple):
         if self.kind == "start":
             return "begins a row: no earlier call of its rollout and policy is the beginning of its prompt"
         verb = "branches from" if self.kind == "branch" else "did not merge with"
-        return f"{verb} {self.earlier} ({self.reason}): {BREAKS.get(self.reason, self.reason)}"
+        return f"{verb} {self.earlier} ({self.reason}): {MERGE_FAILURES.get(self.reason, self.reason)}"
 
 
-def links(calls: Iterable[Call], recipe: Recipe) -> dict[str, Link]:
+def merge_links(calls: Iterable[Call], recipe: Recipe) -> dict[str, MergeLink]:
     """Call id → how it merged or why it did not, for the trained calls of one rollout."""
     ordered = sorted(calls, key=call_order)
     if not recipe.merge:
-        return {call.call_id: Link("start", None, "") for call in ordered}
-    out: dict[str, Link] = {}
+        return {call.call_id: MergeLink("start", None, "") for call in ordered}
+    out: dict[str, MergeLink] = {}
     above: dict[str, str] = {}
-    for path in grow(ordered, temperature=recipe.temperature).paths:
+    for path in build_forest(ordered, temperature=recipe.temperature).paths:
         line = [*path.shared, *path.own]
         above.update((later.call_id, earlier.call_id) for earlier, later in pairwise(line))
         for call in path.own:
-            out[call.call_id] = Link("extends", above.get(call.call_id), "")
+            out[call.call_id] = MergeLink("extends", above.get(call.call_id), "")
         first = path.own[0].call_id
-        out[first] = Link(
+        out[first] = MergeLink(
             "branch" if path.shared else "start", above.get(first), "branch" if path.shared else ""
         )
-    for later, earlier, reason in _parted(ordered, above):
-        out[later] = Link("break", earlier, reason)
+    for later, earlier, reason in _unmerged(ordered, above):
+        out[later] = MergeLink("break", earlier, reason)
     return out
 
 
-def _parted(ordered: Sequence[Call], above: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+def _unmerged(ordered: Sequence[Call], above: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
     """(call, the earlier call its messages continue, why its ids do not)."""
     seen: dict[str, Continuations] = {}
     for call in ordered:
@@ -122,7 +122,7 @@ def _ancestors(call_id: str, above: Mapping[str, str]) -> set[str]:
     return found
 
 
-def standings(rows: Sequence[Row], group: Sequence[str]) -> dict[str, float]:
+def group_values(rows: Sequence[Row], group: Sequence[str]) -> dict[str, float]:
     """Rollout id → the value by which it stands in ``group``: the mean credit of its calls there."""
     credits: dict[str, list[float]] = {}
     for row in rows:
@@ -132,7 +132,7 @@ def standings(rows: Sequence[Row], group: Sequence[str]) -> dict[str, float]:
     return {rollout: mean(values) for rollout, values in credits.items()}
 
 
-class Share(NamedTuple):
+class WeightShare(NamedTuple):
     """Where the weight of a token comes from."""
 
     formula: str
@@ -147,7 +147,7 @@ class Share(NamedTuple):
     """Tokens of its call."""
 
 
-def share(rows: Sequence[Row], recipe: Recipe, row: Row, segment: Segment) -> Share:
+def weight_share(rows: Sequence[Row], recipe: Recipe, row: Row, segment: Segment) -> WeightShare:
     """How the weight of the tokens of ``segment`` came about (see :mod:`.weights`)."""
     mine = [other for other in rows if other.policy == row.policy]
     rollouts = len({other.rollout_id for other in mine})
@@ -161,10 +161,10 @@ def share(rows: Sequence[Row], recipe: Recipe, row: Row, segment: Segment) -> Sh
         "token": f"1 / {tokens} tokens",
         "constant": f"1 / ({rollouts} rollouts × constant {recipe.constant:g})",
     }[recipe.normalise]
-    return Share(formula, rollouts, calls, tokens, own, length)
+    return WeightShare(formula, rollouts, calls, tokens, own, length)
 
 
-def place_of(rows: Sequence[Row], call_id: str) -> tuple[Row, Segment] | None:
+def find_segment(rows: Sequence[Row], call_id: str) -> tuple[Row, Segment] | None:
     """The row that trains a call, and where in it; ``None`` if none does."""
     for row in rows:
         for segment in row.segments:
@@ -180,7 +180,7 @@ def trace_token(batch: Batch | Sequence[Row], call_id: str, index: int) -> dict[
     is the factor of the token's log-probability gradient at ratio 1. ``KeyError`` if no row trains the call
     (its ledger says why), ``IndexError`` if it has no such token.
     """
-    found = place_of(batch.rows if isinstance(batch, Batch) else batch, call_id)
+    found = find_segment(batch.rows if isinstance(batch, Batch) else batch, call_id)
     if found is None:
         raise KeyError(f"no row trains call {call_id!r}; the ledger of its rollout has the reason")
     row, segment = found

@@ -10,10 +10,10 @@ from __future__ import annotations
 import msgspec
 
 from agentlightning.credit.rewards import resolve
-from agentlightning.credit.trainable import DEAD, superseded_calls
+from agentlightning.credit.trainable import NOT_LIVE, superseded_calls
 from agentlightning.credit.verdicts import unrecorded
 from agentlightning.types import Record, Reward, RolloutStatus
-from agentlightning.types.failure import SET_ASIDE, kind_of_end
+from agentlightning.types.failure import SET_ASIDE_REASON, failure_kind_of_end
 
 
 def failure_of(record: Record) -> str | None:
@@ -27,9 +27,9 @@ def failure_of(record: Record) -> str | None:
     if rollout.status != RolloutStatus.SUCCEEDED:
         cancelled = rollout.status == RolloutStatus.CANCELLED
         ended = rollout.status if attempt is None or cancelled else attempt.status
-        return kind_of_end(ended, rollout.reason)
-    if SET_ASIDE in rollout.metadata:
-        return kind_of_end("failed", str(rollout.metadata[SET_ASIDE]))
+        return failure_kind_of_end(ended, rollout.reason)
+    if SET_ASIDE_REASON in rollout.metadata:
+        return failure_kind_of_end("failed", str(rollout.metadata[SET_ASIDE_REASON]))
     if any(call.edited.get("over_length") == "drop" for call in record.calls):
         return "over-length"
     if not _answered(record):
@@ -47,5 +47,5 @@ def with_reward(record: Record, value: float) -> Record:
 def _answered(record: Record) -> bool:
     """Whether the agent got an answer of the model."""
     superseded = superseded_calls(record)
-    live = (c for c in record.calls if c.status not in DEAD and c.call_id not in superseded)
+    live = (c for c in record.calls if c.status not in NOT_LIVE and c.call_id not in superseded)
     return any(True for _ in live) or any(span.status != "error" for span in unrecorded(record))

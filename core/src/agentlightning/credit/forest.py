@@ -19,23 +19,23 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
-from agentlightning.credit.breaks import breaks
+from agentlightning.credit.breaks import merge_failures
 from agentlightning.credit.trainable import call_order
 from agentlightning.types import Call
 from agentlightning.types.tokens import WIDTH, pack
 
 
 @dataclass(slots=True, eq=False)
-class Node:
+class CallNode:
     """A call in the forest."""
 
     call: Call
-    parent: Node | None = None
-    children: list[Node] = field(default_factory=list)
+    parent: CallNode | None = None
+    children: list[CallNode] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
-class Path:
+class CallPath:
     """The calls of one row, each a prefix of the next."""
 
     shared: tuple[Call, ...]
@@ -48,11 +48,11 @@ class Path:
 class Forest:
     """Paths in order of their first own call, and why calls did not merge."""
 
-    paths: list[Path]
-    breaks: dict[str, int]
+    paths: list[CallPath]
+    merge_failures: dict[str, int]
 
 
-def grow(calls: Iterable[Call], *, merge: bool = True, temperature: float = 1.0) -> Forest:
+def build_forest(calls: Iterable[Call], *, merge: bool = True, temperature: float = 1.0) -> Forest:
     """The forest over calls of *one* rollout; all must have ids and a response that is not empty.
 
     ``merge=False``: every call is a path of its own. ``temperature``: of calls that do not state theirs.
@@ -60,10 +60,10 @@ def grow(calls: Iterable[Call], *, merge: bool = True, temperature: float = 1.0)
     ordered = sorted(calls, key=call_order)
     _check(ordered)
     if not merge:
-        return Forest([Path((), (call,)) for call in ordered], {})
+        return Forest([CallPath((), (call,)) for call in ordered], {})
     nodes = _link(ordered, temperature)
     starts = [n for n in nodes if n.parent is None or n.parent.children[0] is not n]
-    return Forest([_path(node) for node in starts], _breaks(nodes))
+    return Forest([_path(node) for node in starts], _merge_failures(nodes))
 
 
 def temperature_of(call: Call, default: float) -> float:
@@ -76,21 +76,21 @@ class _Ends:
     """Where earlier calls end: finds the longest one that is a strict prefix of a prompt."""
 
     def __init__(self) -> None:
-        self._nodes: dict[tuple[int, bytes], Node] = {}
+        self._nodes: dict[tuple[int, bytes], CallNode] = {}
         self._last_ids: dict[int, set[int]] = {}
 
-    def add(self, node: Node) -> None:
+    def add(self, node: CallNode) -> None:
         """Make a call findable; of two with the same ids the first stays."""
         prompt, answer = _ids(node.call)
         length = len(prompt) + len(answer)
         self._nodes.setdefault((length, _digest(pack(prompt) + pack(answer))), node)
         self._last_ids.setdefault(length, set()).add(answer[-1])
 
-    def longest(self, prompt: Sequence[int]) -> Node | None:
+    def longest(self, prompt: Sequence[int]) -> CallNode | None:
         """The longest call that ends strictly inside this prompt and equals its head."""
         lengths = sorted(n for n, ids in self._last_ids.items() if n < len(prompt) and prompt[n - 1] in ids)
         packed, state, done = memoryview(pack(prompt)), blake2b(digest_size=16), 0
-        found: Node | None = None
+        found: CallNode | None = None
         for length in lengths:
             state.update(packed[done * WIDTH : length * WIDTH])
             done = length
@@ -98,18 +98,18 @@ class _Ends:
         return found
 
 
-def _link(ordered: Sequence[Call], temperature: float) -> list[Node]:
+def _link(ordered: Sequence[Call], temperature: float) -> list[CallNode]:
     """A node per call, tied to the call it extends. Choices of one request do not see each other."""
     lanes: dict[tuple[str, float], _Ends] = {}
-    nodes: list[Node] = []
-    waiting: list[tuple[_Ends, Node]] = []
+    nodes: list[CallNode] = []
+    waiting: list[tuple[_Ends, CallNode]] = []
     for call in ordered:
         if waiting and waiting[0][1].call.sequence != call.sequence:
             for lane, node in waiting:
                 lane.add(node)
             waiting = []
         lane = lanes.setdefault((call.policy, temperature_of(call, temperature)), _Ends())
-        node = Node(call, lane.longest(_ids(call)[0]))
+        node = CallNode(call, lane.longest(_ids(call)[0]))
         if node.parent is not None:
             node.parent.children.append(node)
         nodes.append(node)
@@ -119,7 +119,7 @@ def _link(ordered: Sequence[Call], temperature: float) -> list[Node]:
     return nodes
 
 
-def _path(start: Node) -> Path:
+def _path(start: CallNode) -> CallPath:
     shared: list[Call] = []
     above = start.parent
     while above is not None:
@@ -130,16 +130,16 @@ def _path(start: Node) -> Path:
     while below.children:
         below = below.children[0]
         own.append(below.call)
-    return Path(tuple(reversed(shared)), tuple(own))
+    return CallPath(tuple(reversed(shared)), tuple(own))
 
 
-def _breaks(nodes: Sequence[Node]) -> dict[str, int]:
+def _merge_failures(nodes: Sequence[CallNode]) -> dict[str, int]:
     """One reason a call at most: the named one if its messages continue a call it does not extend, else
     branch."""
     by_id = {node.call.call_id: node for node in nodes}
 
     def extends(later: Call, earlier: Call) -> bool:
-        above: Node | None = by_id[later.call_id].parent
+        above: CallNode | None = by_id[later.call_id].parent
         while above is not None and above.call is not earlier:
             above = above.parent
         return above is not None
@@ -148,7 +148,7 @@ def _breaks(nodes: Sequence[Node]) -> dict[str, int]:
     by_policy: dict[str, list[Call]] = {}
     for node in nodes:
         by_policy.setdefault(node.call.policy, []).append(node.call)
-    named = {k: v for calls in by_policy.values() for k, v in breaks(calls, extends).items()}
+    named = {k: v for calls in by_policy.values() for k, v in merge_failures(calls, extends).items()}
     for node in nodes:
         branch = node.parent is not None and node.parent.children[0] is not node
         reason = named.get(node.call.call_id, "branch" if branch else "")

@@ -18,7 +18,7 @@ TURN = "turn"
 """The word of ``group_by`` for the n-th call of an agent within its rollout."""
 
 
-class Credited(NamedTuple):
+class CreditedCall(NamedTuple):
     """A call that will be trained, with the number its rule gave."""
 
     rollout: Rollout
@@ -42,7 +42,7 @@ def turns(calls: Iterable[Call]) -> dict[str, int]:
     return out
 
 
-def keys(credited: Sequence[Credited], group_by: Sequence[str]) -> dict[str, GroupKey]:
+def group_keys(credited: Sequence[CreditedCall], group_by: Sequence[str]) -> dict[str, GroupKey]:
     """Call id → its group."""
     return {c.call.call_id: group_key(c.rollout, c.call, group_by) for c in credited}
 
@@ -57,27 +57,29 @@ def group_key(rollout: Rollout, call: Call, group_by: Sequence[str]) -> GroupKey
     return tuple(_part(rollout, call, name) for name in group_by if name != TURN)
 
 
-def turn_key(one: Credited) -> str:
+def turn_key(one: CreditedCall) -> str:
     """The turn of a call, e.g. ``turn=wolf 3``: the third call of the agent ``wolf``."""
     return f"{TURN}={' '.join(filter(None, (_agent(one.call), str(one.turn))))}"
 
 
-def agent_key(one: Credited) -> str:
+def agent_key(one: CreditedCall) -> str:
     """The agent of a call, e.g. ``agent=wolf``."""
     return f"agent={_agent(one.call)}" if _agent(one.call) else "no agent"
 
 
-def by_rollout(items: Iterable[Credited]) -> dict[str, list[Credited]]:
+def by_rollout(items: Iterable[CreditedCall]) -> dict[str, list[CreditedCall]]:
     """Rollout id → its calls, in the order given."""
-    out: dict[str, list[Credited]] = {}
+    out: dict[str, list[CreditedCall]] = {}
     for one in items:
         out.setdefault(one.rollout.rollout_id, []).append(one)
     return out
 
 
-def by_key(credited: Iterable[Credited], key: Mapping[str, GroupKey]) -> dict[GroupKey, list[Credited]]:
+def grouped(
+    credited: Iterable[CreditedCall], key: Mapping[str, GroupKey]
+) -> dict[GroupKey, list[CreditedCall]]:
     """Key → its calls, in the order given."""
-    out: dict[GroupKey, list[Credited]] = {}
+    out: dict[GroupKey, list[CreditedCall]] = {}
     for one in credited:
         out.setdefault(key[one.call.call_id], []).append(one)
     return out

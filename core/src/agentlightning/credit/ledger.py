@@ -42,7 +42,7 @@ def close_ledger(ledger: Ledger, out: Mapping[str, str], forest: Forest) -> Ledg
         ledger.out[reason] = ledger.out.get(reason, 0) + n
     ledger.trained = sum(len(path.own) for path in forest.paths)
     ledger.merged = sum(len(path.own) - 1 for path in forest.paths)
-    ledger.breaks = dict(sorted(forest.breaks.items()))
+    ledger.breaks = dict(sorted(forest.merge_failures.items()))
     if not ledger.sums:
         raise AssertionError(f"the ledger of rollout {ledger.rollout_id!r} does not sum: {ledger}")
     return ledger

@@ -34,10 +34,14 @@ def messages(call: Call) -> list[Message]:
 def reply(call: Call) -> Message | None:
     """The call's answer as a message, ``None`` if it was not recorded as one."""
     inner = (call.response or {}).get("message", call.response)
-    return _message({"role": "assistant", **inner}) if isinstance(inner, Mapping) and _speaks(inner) else None
+    return (
+        _message({"role": "assistant", **inner})
+        if isinstance(inner, Mapping) and _has_content(inner)
+        else None
+    )
 
 
-def thinks(call: Call) -> bool:
+def has_reasoning(call: Call) -> bool:
     """The answer has a reasoning part, inline (``</think>``) or in a field of its own."""
     inner = (call.response or {}).get("message", call.response)
     if not isinstance(inner, Mapping):
@@ -46,12 +50,12 @@ def thinks(call: Call) -> bool:
     return split or THINK_END in _text(inner.get("content") or inner.get("text"))
 
 
-def without_thinking(message: Message) -> Message:
+def without_reasoning(message: Message) -> Message:
     """The message as a template renders it in later turns: only what follows the reasoning."""
     return message._replace(text=message.text.rsplit(THINK_END, 1)[-1].strip())
 
 
-def _speaks(inner: Mapping[str, Any]) -> bool:
+def _has_content(inner: Mapping[str, Any]) -> bool:
     return any(inner.get(name) for name in ("content", "text", "tool_calls"))
 
 

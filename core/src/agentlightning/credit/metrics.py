@@ -9,7 +9,7 @@ from agentlightning.credit.baselines import Advantages
 from agentlightning.credit.rewards import Rewards
 from agentlightning.credit.spread import mean, std
 from agentlightning.types import AttemptStatus, EarlierAttempt, Ledger, Recipe, Row
-from agentlightning.types.failure import kind_of_end
+from agentlightning.types.failure import failure_kind_of_end
 
 
 def batch_metrics(
@@ -28,7 +28,7 @@ def batch_metrics(
     (the sample standard deviation) are over the rollouts' outcomes: the final reward, or where none was
     emitted the mean of the calls' and agents' rewards.
     """
-    retried = Counter(_end(attempt) for attempt in earlier)
+    retried = Counter(_failure_kind(attempt) for attempt in earlier)
     out: dict[str, float] = {
         "rollouts": len(ledgers),
         "rollouts_failed": sum(kind != "no-reward" for kind in failures),
@@ -38,15 +38,15 @@ def batch_metrics(
         "groups": groups.groups,
         "groups_zero_spread": groups.groups_zero_spread,
         "groups_of_one": groups.groups_of_one,
-        "calls_alone": groups.alone,
+        "calls_alone": groups.calls_alone,
     }
     return {**out, **_rewards(rewards), **_calls(ledgers), **row_metrics(rows, recipe)}
 
 
-def _end(attempt: EarlierAttempt) -> str:
+def _failure_kind(attempt: EarlierAttempt) -> str:
     """The kind of an attempt's failure. One that had succeeded was rolled out again by a run that went on."""
     succeeded = attempt.status == AttemptStatus.SUCCEEDED
-    return str(attempt.status) if succeeded else kind_of_end(attempt.status, attempt.reason)
+    return str(attempt.status) if succeeded else failure_kind_of_end(attempt.status, attempt.reason)
 
 
 def _rewards(rewards: Sequence[Rewards]) -> dict[str, float]:
@@ -56,8 +56,8 @@ def _rewards(rewards: Sequence[Rewards]) -> dict[str, float]:
         out["reward_mean"] = mean(outcomes)
     if len(outcomes) > 1:
         out["reward_std"] = std(outcomes)
-    for name in sorted({name for r in rewards for name in r.dims}):
-        out[f"reward/{name}"] = mean([r.dims[name] for r in rewards if name in r.dims])
+    for name in sorted({name for r in rewards for name in r.by_name}):
+        out[f"reward/{name}"] = mean([r.by_name[name] for r in rewards if name in r.by_name])
     missing = sum((Counter(r.missing) for r in rewards), Counter[str]())
     return {**out, **{f"reward_unused/{reason}": n for reason, n in sorted(missing.items())}}
 
@@ -84,7 +84,7 @@ def row_metrics(rows: Sequence[Row], recipe: Recipe) -> dict[str, float]:
 
     Tokens of a row without an advantage are not trained unless another term of the loss reaches them.
     """
-    idle = sum(row.trained_tokens for row in rows if not _reached(row, recipe))
+    idle = sum(row.trained_tokens for row in rows if not _has_gradient(row, recipe))
     values = [s.advantage for row in rows for s in row.segments if s.trained]
     out: dict[str, float] = {
         "rows": len(rows),
@@ -102,7 +102,7 @@ def row_metrics(rows: Sequence[Row], recipe: Recipe) -> dict[str, float]:
     return out
 
 
-def _reached(row: Row, recipe: Recipe) -> bool:
+def _has_gradient(row: Row, recipe: Recipe) -> bool:
     """Whether the loss has a gradient in the row's tokens."""
     every = recipe.kl or recipe.entropy or recipe.critic
     return bool(every) or any(s.trained and s.advantage for s in row.segments)

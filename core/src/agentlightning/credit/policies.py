@@ -10,12 +10,12 @@ from collections import Counter
 from collections.abc import Sequence
 
 from agentlightning.credit.baselines import Advantages
-from agentlightning.credit.groups import Credited
+from agentlightning.credit.groups import CreditedCall
 from agentlightning.credit.metrics import row_metrics
 from agentlightning.credit.spread import mean
 from agentlightning.types import Batch, Call, Recipe, Row
 
-OWN = (
+POLICY_METRICS = (
     "calls", "calls_trained", "calls_alone", "merged", "groups", "groups_zero_spread", "groups_of_one",
     "out/",
 )  # fmt: skip
@@ -25,7 +25,7 @@ OWN = (
 def policy_metrics(
     policy: str,
     calls: Sequence[tuple[Call, str | None]],
-    credited: Sequence[Credited],
+    credited: Sequence[CreditedCall],
     groups: Advantages,
     rows: Sequence[Row],
     recipe: Recipe,
@@ -41,7 +41,7 @@ def policy_metrics(
     trained = sum(segment.trained for row in mine for segment in row.segments)
     own = [groups.calls[c.call.call_id] for c in credited if c.call.policy == policy]
     keys = {one.pool for one in own}
-    flats = Counter(groups.flats[key] for key in keys)
+    zero_reasons = Counter(groups.zero_reasons[key] for key in keys)
     values: dict[str, list[float]] = {}
     for one in credited:
         if one.call.policy == policy:
@@ -51,9 +51,9 @@ def policy_metrics(
         "calls_trained": trained,
         "merged": trained - len(mine),
         "groups": len(keys),
-        "groups_zero_spread": flats["zero-spread"],
-        "groups_of_one": flats["group-of-one"],
-        "calls_alone": sum(bool(one.flat) and not groups.flats[one.pool] for one in own),
+        "groups_zero_spread": zero_reasons["zero-spread"],
+        "groups_of_one": zero_reasons["group-of-one"],
+        "calls_alone": sum(bool(one.zero_reason) and not groups.zero_reasons[one.pool] for one in own),
         "credit_count": len(values),
         **{f"out/{reason}": n for reason, n in sorted(out.items())},
         **row_metrics(mine, recipe),
@@ -61,13 +61,15 @@ def policy_metrics(
     return {**found, "credit_mean": mean([mean(v) for v in values.values()])} if values else found
 
 
-def part(batch: Batch, policy: str) -> Batch:
+def policy_batch(batch: Batch, policy: str) -> Batch:
     """What the driver of ``policy`` gets of a step: its rows, its own figures, and what is common."""
     rows = [row for row in batch.rows if row.policy == policy]
-    own = dict.fromkeys((*row_metrics(batch.rows, Recipe(name="any")), *OWN), 0.0)  # the names alone count
-    common = {name: value for name, value in batch.metrics.items() if not _own(name, own)}
+    own = dict.fromkeys(
+        (*row_metrics(batch.rows, Recipe(name="any")), *POLICY_METRICS), 0.0
+    )  # the names alone count
+    common = {name: value for name, value in batch.metrics.items() if not _is_policy_metric(name, own)}
     return Batch(rows=rows, ledgers=batch.ledgers, metrics={**common, **batch.policies.get(policy, {})})
 
 
-def _own(name: str, own: dict[str, float]) -> bool:
+def _is_policy_metric(name: str, own: dict[str, float]) -> bool:
     return name in own or any(name.startswith(prefix) for prefix in own if prefix.endswith("/"))

@@ -19,7 +19,7 @@ LIMITS = ("clip", "importance cap")
 """Terms that change the policy gradient and add none of their own."""
 
 
-class Token(NamedTuple):
+class TrainedToken(NamedTuple):
     """What is on record of a trained token."""
 
     advantage: float
@@ -41,7 +41,7 @@ class Token(NamedTuple):
         return self.version >= 0 and self.version == self.trained
 
 
-class Pull(NamedTuple):
+class LossTerm(NamedTuple):
     """One term of the loss at a token."""
 
     term: str
@@ -52,7 +52,7 @@ class Pull(NamedTuple):
     text: str
 
 
-def pulls(recipe: Recipe, token: Token) -> list[Pull]:
+def loss_terms(recipe: Recipe, token: TrainedToken) -> list[LossTerm]:
     """All terms that pull at a token, with what limits them."""
     found = [_gradient(recipe, token)]
     if recipe.critic or token.advantage:
@@ -64,7 +64,7 @@ def pulls(recipe: Recipe, token: Token) -> list[Pull]:
     return found
 
 
-def in_sum(found: Sequence[Pull]) -> str:
+def net_effect(found: Sequence[LossTerm]) -> str:
     """What the terms come to, in words."""
     gradient, others = found[0], found[1:]
     unknown = [pull.term for pull in others if pull.size is None]
@@ -83,10 +83,10 @@ def in_sum(found: Sequence[Pull]) -> str:
     return f"{way}; how far, {UNKNOWN}" if unknown else way
 
 
-def _gradient(recipe: Recipe, token: Token) -> Pull:
+def _gradient(recipe: Recipe, token: TrainedToken) -> LossTerm:
     """The policy gradient at ratio 1."""
     if recipe.critic:
-        return Pull(
+        return LossTerm(
             "policy gradient",
             None,
             "weight × the critic's advantage, which is made during the step and not kept",
@@ -100,10 +100,10 @@ def _gradient(recipe: Recipe, token: Token) -> Pull:
         else "makes it rarer"
     )
     through = ", through the mean log-ratio of its call" if recipe.objective == "sequence" and size else ""
-    return Pull("policy gradient", size, f"weight × advantage = {size:.6g} at ratio 1: {way}{through}")
+    return LossTerm("policy gradient", size, f"weight × advantage = {size:.6g} at ratio 1: {way}{through}")
 
 
-def _limits(recipe: Recipe, token: Token) -> list[Pull]:
+def _limits(recipe: Recipe, token: TrainedToken) -> list[LossTerm]:
     """Clipping and the importance cap: they change the policy gradient, where they act."""
     found = []
     corrected = recipe.importance_cap is not None and not token.fresh
@@ -111,7 +111,7 @@ def _limits(recipe: Recipe, token: Token) -> list[Pull]:
         found.append(_clip(recipe, token, corrected))
     if corrected:
         found.append(
-            Pull(
+            LossTerm(
                 "importance cap",
                 None,
                 f"{_age(token)}: its policy gradient is multiplied by the probability before the update over "
@@ -120,47 +120,51 @@ def _limits(recipe: Recipe, token: Token) -> list[Pull]:
         )
     elif recipe.importance_cap is not None:
         found.append(
-            Pull("importance cap", 0.0, "not stale: it was sampled by the version that was trained; factor 1")
+            LossTerm(
+                "importance cap", 0.0, "not stale: it was sampled by the version that was trained; factor 1"
+            )
         )
     return found
 
 
-def _clip(recipe: Recipe, token: Token, corrected: bool) -> Pull:
+def _clip(recipe: Recipe, token: TrainedToken, corrected: bool) -> LossTerm:
     """Whether the clip can have zeroed the policy gradient, and on which side."""
-    sides = _sides(recipe, token)
+    sides = _clip_bounds(recipe, token)
     if not (token.fresh or corrected):
-        return Pull(
-            "clip", None, f"{sides}. {_age(token)}: its ratio in this step {UNKNOWN}{_shown(recipe, token)}"
+        return LossTerm(
+            "clip",
+            None,
+            f"{sides}. {_age(token)}: its ratio in this step {UNKNOWN}{_ratio_now(recipe, token)}",
         )
     steps = recipe.epochs * recipe.minibatches
     if steps == 1:
-        return _unmoved(recipe, token, sides)
+        return _clip_at_ratio_one(recipe, token, sides)
     first = (
         f"ratio 1 in the first of {steps} optimizer steps"
         if recipe.minibatches == 1
         else f"{steps} optimizer steps, ratio 1 only in the very first"
     )
-    return Pull("clip", None, f"{sides}. {first}; its later ratios {UNKNOWN}{_shown(recipe, token)}")
+    return LossTerm("clip", None, f"{sides}. {first}; its later ratios {UNKNOWN}{_ratio_now(recipe, token)}")
 
 
-def _unmoved(recipe: Recipe, token: Token, sides: str) -> Pull:
+def _clip_at_ratio_one(recipe: Recipe, token: TrainedToken, sides: str) -> LossTerm:
     """The clip where weights have not moved since the ratio's anchor: it could act only by a gap between
     engine and trainer.
     """
     why = "one optimizer step, from the weights its ratio is taken against"
     down = -math.log1p(-recipe.clip_low) if recipe.clip_low < 1 else math.inf
     if token.gap is not None and token.gap >= min(math.log1p(recipe.clip_high), down):
-        return Pull(
+        return LossTerm(
             "clip",
             None,
             f"{sides}. {why[0].upper()}{why[1:]}, but engine and trainer differ by up to {token.gap:.2g} in "
             f"logprob; its ratio {UNKNOWN}",
         )
     near = "" if token.gap is None else f" (engine and trainer differ by at most {token.gap:.2g} in logprob)"
-    return Pull("clip", 0.0, f"does not act: {why}, so its ratio is 1{near}")
+    return LossTerm("clip", 0.0, f"does not act: {why}, so its ratio is 1{near}")
 
 
-def _sides(recipe: Recipe, token: Token) -> str:
+def _clip_bounds(recipe: Recipe, token: TrainedToken) -> str:
     """Where the gradient is zeroed, for the sign of the advantage."""
     over = f"above {1 + recipe.clip_high:g}"
     under = f"below {1 - recipe.clip_low:g}"
@@ -173,7 +177,7 @@ def _sides(recipe: Recipe, token: Token) -> str:
     return f"zeroes its policy gradient at ratios {under}{also}"
 
 
-def _shown(recipe: Recipe, token: Token) -> str:
+def _ratio_now(recipe: Recipe, token: TrainedToken) -> str:
     """What the clip would do under the policy that is shown."""
     if token.now is None or token.logprob is None or recipe.objective == "sequence" or recipe.critic:
         return ""
@@ -189,7 +193,7 @@ def _shown(recipe: Recipe, token: Token) -> str:
     )
 
 
-def _age(token: Token) -> str:
+def _age(token: TrainedToken) -> str:
     if token.version < 0:
         return "which version sampled it is not known"
     if token.trained is None:
@@ -197,9 +201,9 @@ def _age(token: Token) -> str:
     return f"sampled by version {token.version}, trained at version {token.trained}"
 
 
-def _entropy(recipe: Recipe, token: Token) -> Pull:
+def _entropy(recipe: Recipe, token: TrainedToken) -> LossTerm:
     size = token.weight * recipe.entropy
-    return Pull(
+    return LossTerm(
         "entropy term",
         None if size else 0.0,
         f"weight × entropy = {size:.6g}: flattens the distribution here, so it makes the token rarer if its "
@@ -207,9 +211,9 @@ def _entropy(recipe: Recipe, token: Token) -> Pull:
     )
 
 
-def _kl(recipe: Recipe, token: Token) -> Pull:
+def _kl(recipe: Recipe, token: TrainedToken) -> LossTerm:
     size = token.weight * recipe.kl
-    return Pull(
+    return LossTerm(
         "KL term",
         None if size else 0.0,
         f"weight × kl = {size:.6g}, times (1 − π_reference/π): towards the reference policy, and 0 while the "

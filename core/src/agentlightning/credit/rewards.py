@@ -18,7 +18,12 @@ from dataclasses import dataclass, field
 
 from agentlightning.credit.spread import mean
 from agentlightning.types import Call, Record, Reward
-from agentlightning.types.rewards import PRIMARY as PRIMARY, by_authority, chosen as chosen, of_rollout
+from agentlightning.types.rewards import (
+    PRIMARY as PRIMARY,
+    by_precedence,
+    effective_reward as effective_reward,
+    is_rollout_reward,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +38,14 @@ class Rewards:
     """Call id → its own reward."""
     agents: dict[str, float | None] = field(default_factory=dict)
     """Agent name → the reward of its calls."""
-    dims: dict[str, float] = field(default_factory=dict)
+    by_name: dict[str, float] = field(default_factory=dict)
     """Name → last finite final reward of that name."""
     missing: dict[str, int] = field(default_factory=dict)
     """Reason → rewards that were emitted and could not be used (``nan``, ``unknown-call``, ``unattached``,
     …)."""
 
     @property
-    def narrow(self) -> list[float]:
+    def targeted(self) -> list[float]:
         """The finite rewards of single calls and of agents."""
         return [v for v in (*self.calls.values(), *self.agents.values()) if v is not None]
 
@@ -49,8 +54,8 @@ class Rewards:
         """How the rollout did, as one number for people: its final reward; of one that emitted none, the mean
         of its calls' and agents' rewards. No rule trains on it.
         """
-        if self.final is None and self.reason == "none" and self.narrow:
-            return mean(self.narrow)
+        if self.final is None and self.reason == "none" and self.targeted:
+            return mean(self.targeted)
         return self.final
 
 
@@ -61,20 +66,20 @@ def resolve(record: Record) -> Rewards:
     decides nothing. A reward with a span id belongs to every recorded call of that span (the choices of one
     request share it).
     """
-    to = attached(record)
+    to = attach_rewards(record)
     final, reason = _choose(to.rollout)
     return Rewards(
         final=final,
         reason=reason,
         calls={key: _choose(emitted)[0] for key, emitted in to.calls.items()},
         agents={key: _choose(emitted)[0] for key, emitted in to.agents.items()},
-        dims={r.name: float(r.value) for r in to.rollout if not defect(r.value)},
+        by_name={r.name: float(r.value) for r in to.rollout if not defect(r.value)},
         missing=dict(to.missing),
     )
 
 
 @dataclass(frozen=True, slots=True)
-class Attached:
+class AttachedRewards:
     """Rewards by what they are attached to, in each list the one whose word counts last."""
 
     rollout: list[Reward] = field(default_factory=list)
@@ -83,18 +88,18 @@ class Attached:
     missing: Counter[str] = field(default_factory=Counter)
 
     @property
-    def counting(self) -> list[Reward]:
+    def effective(self) -> list[Reward]:
         """Those that count: one for each target."""
         targets = [self.rollout, *self.calls.values(), *self.agents.values()]
-        return [chosen(emitted) for emitted in targets if emitted]
+        return [effective_reward(emitted) for emitted in targets if emitted]
 
 
-def attached(record: Record) -> Attached:
+def attach_rewards(record: Record) -> AttachedRewards:
     """What each reward of a record is attached to."""
-    out = Attached()
+    out = AttachedRewards()
     spans = _calls_of_spans(record.calls)
     known = {call.call_id for call in record.calls}
-    for reward in _ranked(record):
+    for reward in _in_precedence_order(record):
         if reason := defect(reward.value):
             out.missing[reason] += 1
         if reward.call_id is not None or reward.span_id is not None:
@@ -125,18 +130,18 @@ def defect(value: object) -> str:
 
 def final_rewards(record: Record) -> list[Reward]:
     """The rewards of the whole rollout, the one whose word counts last."""
-    return [reward for reward in _ranked(record) if of_rollout(reward)]
+    return [reward for reward in _in_precedence_order(record) if is_rollout_reward(reward)]
 
 
-def _ranked(record: Record) -> Sequence[Reward]:
-    return by_authority(record.rewards, record.rollout.config.emitted_overrides_returned)
+def _in_precedence_order(record: Record) -> Sequence[Reward]:
+    return by_precedence(record.rewards, record.rollout.config.emitted_overrides_returned)
 
 
 def _choose(emitted: list[Reward]) -> tuple[float | None, str]:
     """The reward that counts, or ``None`` and why. The last word counts even if it is NaN."""
     if not emitted:
         return None, "none"
-    value = chosen(emitted).value
+    value = effective_reward(emitted).value
     reason = defect(value)
     return (None, reason) if reason else (float(value), "")
 

@@ -13,13 +13,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from agentlightning.credit.baselines import Advantage
-from agentlightning.credit.forest import Path, temperature_of
+from agentlightning.credit.forest import CallPath, temperature_of
 from agentlightning.credit.trainable import Versions, version_of
 from agentlightning.types import Call, Recipe, Rollout, Row, Segment
 
 
 def build_row(
-    path: Path,
+    path: CallPath,
     rollout: Rollout,
     advantages: Mapping[str, Advantage],
     recipe: Recipe,
@@ -74,7 +74,7 @@ def _span(call: Call) -> tuple[int, int]:
 
 
 def _metadata(
-    path: Path, rollout: Rollout, advantages: Mapping[str, Advantage], version: int | None
+    path: CallPath, rollout: Rollout, advantages: Mapping[str, Advantage], version: int | None
 ) -> dict[str, Any]:
     """How the advantages came about, for ``explain`` and for readers of the rows."""
     metadata: dict[str, Any] = {
@@ -97,6 +97,6 @@ def _account(call: Call, advantage: Advantage) -> dict[str, Any]:
         "spread": advantage.spread,
         "group": list(advantage.group),
         "pool": list(advantage.pool),
-        "flat": advantage.flat,
+        "flat": advantage.zero_reason,
         "tags": call.tags,
     }

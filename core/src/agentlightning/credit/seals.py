@@ -15,27 +15,27 @@ from hashlib import blake2b
 from types import MappingProxyType
 
 from agentlightning.credit.chain import canonical, plain
-from agentlightning.credit.digest import in_order, int_bytes, real_bytes, text_bytes
+from agentlightning.credit.digest import canonical_order, int_bytes, real_bytes, text_bytes
 from agentlightning.credit.failure import failure_of
 from agentlightning.credit.rewards import resolve
 from agentlightning.semconv import CHOICE, RESPONSE_ID, SUPPLIED, TAG_PREFIX, TOKENS_DIGEST
-from agentlightning.types import Batch, Call, Recipe, Record, Reward, Row, Seal, Span
-from agentlightning.types.failure import Action, FailureTable
+from agentlightning.types import Batch, Call, Recipe, Record, Reward, RolloutFingerprint, Row, Span
+from agentlightning.types.failure import FailureAction, FailureTable
 
 
-def seal(
+def fingerprint_rollouts(
     batch: Batch, records: Sequence[Record], *, run_id: str, step: int, policy: str, version: int | None
-) -> list[Seal]:
+) -> list[RolloutFingerprint]:
     """One seal for each record of the step, rows or not, in the order of the records."""
     rows: dict[str, list[Row]] = {}
-    for row in in_order(batch.rows):
+    for row in canonical_order(batch.rows):
         rows.setdefault(row.rollout_id, []).append(row)
     ledgers = {ledger.rollout_id: ledger for ledger in batch.ledgers}
-    out: list[Seal] = []
+    out: list[RolloutFingerprint] = []
     for record in records:
         mine = rows.get(record.rollout.rollout_id, [])
         ledger = ledgers[record.rollout.rollout_id]
-        one = seal_record(record, run_id=run_id, step=step, policy=policy, version=version)
+        one = fingerprint_record(record, run_id=run_id, step=step, policy=policy, version=version)
         one.rows = len(mine)
         one.tokens_digest = _digest(part for row in mine for part in _tokens(row))
         one.advantages_digest = _digest(real_bytes(row.advantages) for row in mine)
@@ -45,11 +45,13 @@ def seal(
     return out
 
 
-def seal_record(record: Record, *, run_id: str, step: int, policy: str, version: int | None) -> Seal:
+def fingerprint_record(
+    record: Record, *, run_id: str, step: int, policy: str, version: int | None
+) -> RolloutFingerprint:
     """The seal of what a rollout was, without rows: all that there is to seal of an evaluation's."""
-    parts = {call.call_id: parts_of(call) for call in record.calls}
+    parts = {call.call_id: call_part_digests(call) for call in record.calls}
     inputs = {**_inputs(record), "content": [[name, held] for name, held in parts.items()]}
-    return Seal(
+    return RolloutFingerprint(
         run_id=run_id,
         step=step,
         rollout_id=record.rollout.rollout_id,
@@ -78,7 +80,9 @@ def terms_digest(recipe: Recipe, failure: FailureTable) -> str:
     """Of what a step is credited by: the recipe's fields that are not their defaults, and the table's kinds
     that lead to anything.
     """
-    table = {kind: [action.retry, action.reward] for kind, action in failure.items() if action != Action()}
+    table = {
+        kind: [action.retry, action.reward] for kind, action in failure.items() if action != FailureAction()
+    }
     return _digest([_json([recipe.name, recipe.uses(), table])])
 
 
@@ -89,16 +93,18 @@ def _inputs(record: Record) -> dict[str, object]:
         "attempts": [[e.attempt_id, str(e.status), e.reason, e.calls] for e in record.earlier],
         "group": [rollout.group_id, rollout.task_id, rollout.sample],
         "supplied": attempt.metadata.get(SUPPLIED) if attempt else None,
-        "wire": [[span.span_id, span.trace_id, span.status, _seen(span)] for span in record.wire],
-        "rollout": {k: v for k, v in plain(rollout).items() if k not in _ELSEWHERE},
+        "wire": [
+            [span.span_id, span.trace_id, span.status, _compared_attributes(span)] for span in record.wire
+        ],
+        "rollout": {k: v for k, v in plain(rollout).items() if k not in _COMPARED_APART},
         "execution": _execution(record),
         "emitted": plain(record.rewards),
     }
 
 
-_ELSEWHERE = frozenset({"status", "group_id", "task_id", "sample"})
+_COMPARED_APART = frozenset({"status", "group_id", "task_id", "sample"})
 """Fields of a rollout that are compared by themselves."""
-_PASSING = frozenset({"last_heartbeat_time", "status"})
+_TRANSIENT = frozenset({"last_heartbeat_time", "status"})
 """Fields of an attempt that say how it went on its way."""
 
 
@@ -106,10 +112,10 @@ def _execution(record: Record) -> dict[str, object] | None:
     """Facts of a settled attempt; ``None`` for a cancelled rollout, whose attempt may end after it."""
     if record.attempt is None or record.rollout.status not in ("succeeded", "failed"):
         return None
-    return {name: held for name, held in plain(record.attempt).items() if name not in _PASSING}
+    return {name: held for name, held in plain(record.attempt).items() if name not in _TRANSIENT}
 
 
-PARTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+CALL_PARTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "token ids": ("prompt_ids", "response_ids"),
         "logprobs": ("logprobs",),
@@ -123,13 +129,13 @@ PARTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     }
 )
 """Part of a call → its fields; all others are its ``identity or fate``."""
-REST = "identity or fate"
-_NAMED = frozenset(name for names in PARTS.values() for name in names)
-_FIELDS = {**PARTS, REST: tuple(name for name in Call.__struct_fields__ if name not in _NAMED)}
+OTHER_PART = "identity or fate"
+_NAMED = frozenset(name for names in CALL_PARTS.values() for name in names)
+_FIELDS = {**CALL_PARTS, OTHER_PART: tuple(name for name in Call.__struct_fields__ if name not in _NAMED)}
 _ARRAYS = frozenset({"token ids", "logprobs"})
 
 
-def parts_of(call: Call) -> dict[str, str]:
+def call_part_digests(call: Call) -> dict[str, str]:
     """A digest of each part of a call, by which it is said what of it was changed."""
     return {
         part: _digest([canonical([getattr(call, name) for name in names])])
@@ -148,7 +154,7 @@ def _short(parts: Mapping[str, str]) -> dict[str, str]:
     return {part: value[:12] for part, value in parts.items()}
 
 
-def _seen(span: Span) -> dict[str, object]:
+def _compared_attributes(span: Span) -> dict[str, object]:
     """What verdicts compare of a wire span."""
     return {
         name: value

@@ -49,22 +49,22 @@ def std(values: Sequence[float]) -> float:
     return math.hypot(*(value - centre for value in values)) / math.sqrt(len(values) - 1)
 
 
-def pooled(residuals: Mapping[str, Sequence[Residual]]) -> float:
+def pooled_std(residuals: Mapping[str, Sequence[Residual]]) -> float:
     """The spread of a group: rollout → its residuals that were compared with another rollout's. 0 for fewer
     than two rollouts.
     """
     n = len(residuals)
     if n < 2:
         return 0.0
-    return math.hypot(*(_size(of, n) for of in residuals.values())) / math.sqrt(n - 1)
+    return math.hypot(*(_root_mean_square(of, n) for of in residuals.values())) / math.sqrt(n - 1)
 
 
-def equal(values: Collection[float]) -> bool:
+def nearly_equal(values: Collection[float]) -> bool:
     """Whether values are the same up to rounding."""
     return max(values) - min(values) <= ROUNDING * max(map(abs, values))
 
 
-def _size(residuals: Sequence[Residual], n: int) -> float:
+def _root_mean_square(residuals: Sequence[Residual], n: int) -> float:
     """Root of the mean square of one rollout's residuals, within their own bounds: equal residuals have
     exactly that size.
     """

@@ -1,7 +1,7 @@
 """Which recorded calls may be trained, before any reward is looked at.
 
-Every call gets one reason or none; the first that applies, in the order of :func:`untrainable`, is the one
-the ledger shows. ``superseded``, ``error``, ``over-length`` and ``cancelled`` calls are not *live*: the agent
+Every call gets one reason or none; the first that applies, in the order of :func:`untrainable_reasons`, is
+in the ledger. ``superseded``, ``error``, ``over-length`` and ``cancelled`` calls are not *live*: the agent
 never went on from their answer, so no rule sees them.
 """
 
@@ -20,13 +20,13 @@ Versions = int | Mapping[str, int | None] | None
 """Policy version about to be trained: of the one policy there is, or of each by name; ``None``: not known."""
 
 OVER_LENGTH = "over-length"
-DEAD = frozenset({"other-attempt", "superseded", "error", "cancelled", OVER_LENGTH, "replaced-by-agent"})
+NOT_LIVE = frozenset({"other-attempt", "superseded", "error", "cancelled", OVER_LENGTH, "replaced-by-agent"})
 """Reasons after which a call was never part of what the agent did."""
 ROUNDING = 1e-4
 """Above 0, where no logprob can be, as far as an engine's arithmetic may put one."""
 
 
-def untrainable(
+def untrainable_reasons(
     record: Record, verdicts: Mapping[str, Verdict], *, staleness: int, version: Versions
 ) -> dict[str, str]:
     """Call id → why it cannot be trained. Calls that can be are absent.
@@ -68,7 +68,7 @@ def superseded_calls(record: Record) -> set[str]:
 def live_record(record: Record, reasons: Mapping[str, str]) -> Record:
     """What a credit rule sees: the live calls in order, each untrainable one with its reason in
     ``masked``."""
-    live = sorted((c for c in record.calls if reasons.get(c.call_id) not in DEAD), key=call_order)
+    live = sorted((c for c in record.calls if reasons.get(c.call_id) not in NOT_LIVE), key=call_order)
     calls = [
         msgspec.structs.replace(call, masked=reasons[call.call_id]) if call.call_id in reasons else call
         for call in live
@@ -109,10 +109,10 @@ def _reason(call: Call, record: Record, verdict: Verdict, superseded: set[str], 
         return "no-logprobs"
     if not all(-math.inf < logprob <= ROUNDING for logprob in call.logprobs):
         return "bad-logprobs"
-    return "" if _sampled(call) else "off-policy-sampling"
+    return "" if _has_distribution(call) else "off-policy-sampling"
 
 
-def _sampled(call: Call) -> bool:
+def _has_distribution(call: Call) -> bool:
     """Whether it was sampled at a temperature above 0: others have no distribution whose gradient could be
     taken.
     """

@@ -33,13 +33,13 @@ def verdict(call: Call, wire_spans: Iterable[Span], choices: Sequence[Call] = ()
     """
     if call.api == "supplied":
         return Verdict("supplied", "the agent handed it in; no engine was asked")
-    spans = [span for span in wire_spans if answers(span, call)]
+    spans = [span for span in wire_spans if matches_call(span, call)]
     digests = {str(digest) for span in spans if (digest := span.attributes.get(semconv.TOKENS_DIGEST))}
     if call.prompt_ids is None or call.response_ids is None:
         if digests:
             return Verdict("wire-only", "the gateway's record has no token ids, the wire layer's has")
         return Verdict("no-ids", call.error or "the engine gave no token ids")
-    contradiction, unchecked = _counts(call, choices)
+    contradiction, unchecked = _check_counts(call, choices)
     if contradiction:
         return Verdict("mismatch", contradiction)
     if digests - {tokens_digest(call.prompt_ids, call.response_ids)}:
@@ -59,25 +59,25 @@ def verdicts(record: Record) -> dict[str, Verdict]:
     """Call id → verdict, for all calls of a record; joins by index, not by comparing all pairs."""
     by_join: dict[tuple[str, str], list[Span]] = {}
     for span in record.wire:
-        for key in _joins(_response_id(span), span.span_id):
+        for key in _join_keys(_response_id(span), span.span_id):
             by_join.setdefault(key, []).append(span)
     requests: dict[tuple[Any, ...], list[Call]] = {}
     for call in record.calls:
         requests.setdefault(_request(call), []).append(call)
     out: dict[str, Verdict] = {}
     for call in record.calls:
-        near = [span for key in _joins(call.response_id, call.span_id) for span in by_join.get(key, ())]
+        near = [span for key in _join_keys(call.response_id, call.span_id) for span in by_join.get(key, ())]
         out[call.call_id] = verdict(call, near, requests[_request(call)])
     return out
 
 
 def unrecorded(record: Record) -> list[Span]:
     """Wire spans that no recorded call explains: calls that were made past the gateway, or that it lost."""
-    known = {key for call in record.calls for key in _joins(call.response_id, call.span_id)}
-    return [span for span in record.wire if known.isdisjoint(_joins(_response_id(span), span.span_id))]
+    known = {key for call in record.calls for key in _join_keys(call.response_id, call.span_id)}
+    return [span for span in record.wire if known.isdisjoint(_join_keys(_response_id(span), span.span_id))]
 
 
-def answers(span: Span, call: Call) -> bool:
+def matches_call(span: Span, call: Call) -> bool:
     """The wire span saw this call: the same response id, else the same caller span; and the same choice."""
     if span.attributes.get(semconv.CHOICE, 0) != call.choice:
         return False
@@ -89,7 +89,7 @@ def answers(span: Span, call: Call) -> bool:
     return not (span.trace_id and call.trace_id) or span.trace_id == call.trace_id
 
 
-def _counts(call: Call, choices: Sequence[Call]) -> tuple[str, str]:
+def _check_counts(call: Call, choices: Sequence[Call]) -> tuple[str, str]:
     """(contradiction, what could not be checked); both empty when ids, usage and logprobs agree."""
     assert call.prompt_ids is not None and call.response_ids is not None
     prompt, response = len(call.prompt_ids), len(call.response_ids)
@@ -131,7 +131,7 @@ def _response_id(span: Span) -> str | None:
     return str(value) if value else None
 
 
-def _joins(response_id: str | None, span_id: str | None) -> list[tuple[str, str]]:
+def _join_keys(response_id: str | None, span_id: str | None) -> list[tuple[str, str]]:
     """Keys on which a span and a call can meet (``answers`` decides)."""
     keys = [("response", response_id)] if response_id else []
     return [*keys, ("span", span_id)] if span_id else keys

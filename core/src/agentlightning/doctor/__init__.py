@@ -14,10 +14,15 @@ from agentlightning.doctor.check import Check, Report
 
 if TYPE_CHECKING:
     from agentlightning.doctor.examination import examine
-    from agentlightning.doctor.findings import Case, Findings, Size
+    from agentlightning.doctor.findings import ConfiguredRun, Findings, ProbeSize
 
-_HOMES = {"examine": "examination", "Case": "findings", "Findings": "findings", "Size": "findings"}
-__all__ = ["Case", "Check", "Findings", "Report", "Size", "examine"]
+_HOMES = {
+    "examine": "examination",
+    "ConfiguredRun": "findings",
+    "Findings": "findings",
+    "ProbeSize": "findings",
+}
+__all__ = ["ConfiguredRun", "Check", "Findings", "Report", "ProbeSize", "examine"]
 
 
 def __getattr__(name: str) -> Any:

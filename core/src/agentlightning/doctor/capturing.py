@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from agentlightning.algorithms.evaluate import reasons
+from agentlightning.algorithms.evaluate import failure_reasons
 from agentlightning.credit.rewards import resolve
 from agentlightning.credit.verdicts import unrecorded, verdicts
 from agentlightning.doctor.check import Check, Notes
 from agentlightning.doctor.findings import Findings
 from agentlightning.doctor.mapping import judge_mapping
 from agentlightning.doctor.memory import measure
-from agentlightning.doctor.packages import patching
-from agentlightning.doctor.session import probe_tasks, roll
-from agentlightning.doctor.words import counted, plural
+from agentlightning.doctor.packages import imported_sdk_wrappers
+from agentlightning.doctor.session import probe_tasks, run_rollouts
+from agentlightning.doctor.words import format_counts, plural
 from agentlightning.serving import Policies
 from agentlightning.types import Record, RolloutStatus
-from agentlightning.types.select import NAMING, UNKNOWN, Select, caller
+from agentlightning.types.select import NAME_TAGS, UNKNOWN, Select, caller_name
 
 PROBES = 4
 """Rollouts of the one task that is tried first."""
@@ -29,13 +29,15 @@ ENDPOINT = (
 
 async def check_capture(findings: Findings) -> Check:
     """A few rollouts of the user's agent on one task, and what became of their calls."""
-    case = findings.the_case()
+    configured = findings.require_configured()
     samples = min(PROBES, findings.samples)
-    findings.probe = await roll(findings, probe_tasks(case, findings.size.tasks)[:1], samples, name="capture")
+    findings.probe = await run_rollouts(
+        findings, probe_tasks(configured, findings.size.tasks)[:1], samples, name="capture"
+    )
     findings.usage.append(measure("first rollouts"))
-    served = case.trainer.served if case.trainer.served.named else None
-    unrouted = findings.the_context().gateway.metrics.unrouted
-    return judge_capture(findings.probe, case.trainer.select, served, unrouted)
+    served = configured.trainer.served if configured.trainer.served.named else None
+    unrouted = findings.require_context().gateway.metrics.unrouted
+    return judge_capture(findings.probe, configured.trainer.select, served, unrouted)
 
 
 def judge_capture(
@@ -52,10 +54,10 @@ def judge_capture(
     judged = {i: v for record in records for i, v in verdicts(record).items() if i not in frozen}
     found = list(judged.values())
     kinds = Counter(verdict.kind for verdict in found)
-    past = sum(len(unrecorded(record)) for record in records)
-    agents = Counter(caller(call.tags) for record in records for call in record.calls)
+    bypassed = sum(len(unrecorded(record)) for record in records)
+    agents = Counter(caller_name(call.tags) for record in records for call in record.calls)
     _ends(notes, records)
-    _calls(notes, len(found), past)
+    _calls(notes, len(found), bypassed)
     for (kind, reason), n in Counter((v.kind, v.reason) for v in found if v.kind != "exact").items():
         _inexact(notes, kind, reason, n)
     if kinds["mismatch"] + kinds["no-ids"] == len(found) > 0:
@@ -63,7 +65,7 @@ def judge_capture(
     _selection(notes, records, select, agents)
     if served is not None:
         judge_mapping(notes, served, records, unrouted or {})
-    notes.fact(f"calls came from: {counted(agents) or 'nobody'}")
+    notes.fact(f"calls came from: {format_counts(agents) or 'nobody'}")
     rewards = [resolve(record).outcome for record in records]
     given = [reward for reward in rewards if reward is not None]
     notes.fact(f"rewards: {', '.join(f'{reward:g}' for reward in given) or 'none'}")
@@ -72,7 +74,7 @@ def judge_capture(
         "capture",
         title,
         verdicts=dict(kinds),
-        past=past,
+        past=bypassed,
         agents=dict(agents),
         rewards=rewards,
         calls=len(found),
@@ -85,14 +87,14 @@ def _ends(notes: Notes, records: Sequence[Record]) -> None:
     if failed:
         say = notes.fail if len(failed) == len(records) else notes.warn
         say(
-            f"{len(failed)} of {plural(len(records), 'rollout')} failed: {reasons(failed)}",
+            f"{len(failed)} of {plural(len(records), 'rollout')} failed: {failure_reasons(failed)}",
             "Mend the agent or its environment; failed rollouts are left out of training.",
         )
-    mute = [r for r in records if r not in failed and not _rewarded(r)]
-    if mute:
-        say = notes.fail if len(mute) == len(records) else notes.warn
+    unrewarded = [r for r in records if r not in failed and not _rewarded(r)]
+    if unrewarded:
+        say = notes.fail if len(unrewarded) == len(records) else notes.warn
         say(
-            f"{len(mute)} of {plural(len(records), 'rollout')} returned without a reward",
+            f"{len(unrewarded)} of {plural(len(records), 'rollout')} returned without a reward",
             "Return a number from the agent, or call agl.emit_reward(…) in it.",
         )
 
@@ -102,17 +104,17 @@ def _rewarded(record: Record) -> bool:
     return any(v is not None for v in (rewards.final, *rewards.calls.values(), *rewards.agents.values()))
 
 
-def _calls(notes: Notes, recorded: int, past: int) -> None:
-    if past:
+def _calls(notes: Notes, recorded: int, bypassed: int) -> None:
+    if bypassed:
         say = notes.warn if recorded else notes.fail
-        say(f"{plural(past, 'call')} went past the gateway: seen, not recorded", ENDPOINT)
+        say(f"{plural(bypassed, 'call')} went past the gateway: seen, not recorded", ENDPOINT)
     elif not recorded:
         notes.fail("the agent made no model call", ENDPOINT)
 
 
 def _inexact(notes: Notes, kind: str, reason: str, n: int) -> None:
     """One kind of call that is not exact, and where to look."""
-    patchers = patching()
+    patchers = imported_sdk_wrappers()
     also = f" Others wrap the openai SDK in this process: {', '.join(patchers)}." if patchers else ""
     advice = {
         "gateway-only": "Trained, but not confirmed: nothing in the agent's process saw the answer. Use the "
@@ -133,19 +135,21 @@ def _selection(notes: Notes, records: Sequence[Record], select: Select, agents: 
             "Switch on the adapter of their framework, mark their class with @agl.agent, or make them within "
             "`with agl.tagged(agent=…)`.",
         )
-    chosen = Counter(caller(call.tags) for call in calls if call.selected)
+    chosen = Counter(caller_name(call.tags) for call in calls if call.selected)
     if not calls or (select is None and chosen == agents):
         return
     if chosen:
         others = sorted(set(agents) - set(chosen))
-        notes.fact(f"trained: {counted(chosen)}" + (f"; not trained: {', '.join(others)}" if others else ""))
+        notes.fact(
+            f"trained: {format_counts(chosen)}" + (f"; not trained: {', '.join(others)}" if others else "")
+        )
     elif select is None:
         notes.fail(
             f"no call is chosen for training: calls came from {', '.join(sorted(agents))}",
             "See select= of the classes marked with @agl.agent, and that the calls go to a trained policy.",
         )
     else:
-        names = sorted({call.tags[tag] for call in calls for tag in NAMING if tag in call.tags})
+        names = sorted({call.tags[tag] for call in calls for tag in NAME_TAGS if tag in call.tags})
         notes.fail(
             f"`select` ({select}) matches nobody: calls came from {', '.join(sorted(agents))}",
             f"Set agent.select to a name of theirs ({', '.join(names)}), or drop it to train them all.",

@@ -14,13 +14,13 @@ from typing import Any, Literal
 import msgspec
 
 from agentlightning.types import UsageError
-from agentlightning.types.base import Dumps
+from agentlightning.types.base import JsonDump
 
 Status = Literal["ok", "warn", "fail", "skipped"]
 _WORSE: tuple[Status, ...] = ("ok", "skipped", "warn", "fail")
 
 
-class Check(Dumps, msgspec.Struct, kw_only=True):
+class Check(JsonDump, msgspec.Struct, kw_only=True):
     """What one check found."""
 
     name: str
@@ -76,7 +76,7 @@ class Notes:
         )
 
 
-class Report(Dumps, msgspec.Struct, kw_only=True):
+class Report(JsonDump, msgspec.Struct, kw_only=True):
     """All checks of one examination."""
 
     ok: bool

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from agentlightning.doctor.check import Check, Notes
 from agentlightning.doctor.findings import Findings
-from agentlightning.doctor.words import plural, size
+from agentlightning.doctor.words import format_bytes, plural
 from agentlightning.plugins import Plugins, load as load_plugins
 from agentlightning.suite import install_line
 from agentlightning.types import UsageError
@@ -31,7 +31,7 @@ async def check_environment(findings: Findings) -> Check:
     cores = usable_cores()
     memory = available_memory()
     _memory(notes, memory)
-    _busy(notes, load_average(), cores)
+    _load(notes, load_average(), cores)
     _disk(notes, Path.cwd())
     _temporary(notes)
     _files(notes)
@@ -39,7 +39,7 @@ async def check_environment(findings: Findings) -> Check:
     _loopback(notes)
     findings.plugins = load_plugins()
     _devices(notes, findings.plugins)
-    shown = f"{size(memory)} of memory free" if memory else "memory unknown"
+    shown = f"{format_bytes(memory)} of memory free" if memory else "memory unknown"
     title = f"{python}, {plural(cores, 'core')}, {shown}"
     return notes.check("environment", title, cores=cores, memory=memory, python=platform.python_version())
 
@@ -72,17 +72,19 @@ def load_average() -> float | None:
         return None
 
 
-def existing(folder: Path) -> Path:
+def nearest_existing(folder: Path) -> Path:
     """``folder``, or the nearest folder above it that exists."""
     return next(p for p in (folder, *folder.parents) if p.is_dir())
 
 
 def _memory(notes: Notes, free: int | None) -> None:
     if free is not None and free < LEAST_MEMORY:
-        notes.warn(f"only {size(free)} of memory free", "Close something, or train on another machine.")
+        notes.warn(
+            f"only {format_bytes(free)} of memory free", "Close something, or train on another machine."
+        )
 
 
-def _busy(notes: Notes, load: float | None, cores: int) -> None:
+def _load(notes: Notes, load: float | None, cores: int) -> None:
     if load is not None and load > 1.5 * cores:
         notes.warn(
             f"this machine is busy: load {load:.1f} on {plural(cores, 'core')}",
@@ -91,10 +93,12 @@ def _busy(notes: Notes, load: float | None, cores: int) -> None:
 
 
 def _disk(notes: Notes, folder: Path) -> None:
-    free = shutil.disk_usage(existing(folder)).free
-    notes.fact(f"{size(free)} free on the disk of {folder}")
+    free = shutil.disk_usage(nearest_existing(folder)).free
+    notes.fact(f"{format_bytes(free)} free on the disk of {folder}")
     if free < LEAST_DISK:
-        notes.warn(f"only {size(free)} free on the disk of {folder}", "Free some, or set `output` elsewhere.")
+        notes.warn(
+            f"only {format_bytes(free)} free on the disk of {folder}", "Free some, or set `output` elsewhere."
+        )
 
 
 def _temporary(notes: Notes) -> None:

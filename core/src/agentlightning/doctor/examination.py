@@ -13,7 +13,7 @@ from typing import NamedTuple
 from agentlightning.doctor.capturing import check_capture
 from agentlightning.doctor.check import Check, Report, failure
 from agentlightning.doctor.environment import check_environment
-from agentlightning.doctor.findings import Case, Findings, Size
+from agentlightning.doctor.findings import ConfiguredRun, Findings, ProbeSize
 from agentlightning.doctor.measuring import check_forecast
 from agentlightning.doctor.packages import check_packages, check_plugins
 from agentlightning.doctor.prefixes import check_prefix
@@ -25,7 +25,7 @@ from agentlightning.doctor.storing import check_store
 log = logging.getLogger(__name__)
 
 
-class Step(NamedTuple):
+class PlannedCheck(NamedTuple):
     """A check, and the checks that must not have failed for it to make sense."""
 
     name: str
@@ -34,53 +34,53 @@ class Step(NamedTuple):
 
 
 MACHINE = (
-    Step("environment", check_environment),
-    Step("plugins", check_plugins),
-    Step("packages", check_packages),
+    PlannedCheck("environment", check_environment),
+    PlannedCheck("plugins", check_plugins),
+    PlannedCheck("packages", check_packages),
 )
 RUN = (
-    Step("configuration", check_configuration, ("packages",)),
-    Step("store", check_store, ("configuration",)),
-    Step("engine", check_engine, ("environment", "configuration", "store")),
-    Step("gateway", check_gateway, ("engine",)),
-    Step("capture", check_capture, ("gateway",)),
-    Step("prefix", check_prefix, ("gateway",)),
-    Step("reward", check_reward, ("capture",)),
-    Step("forecast", check_forecast, ("reward",)),
+    PlannedCheck("configuration", check_configuration, ("packages",)),
+    PlannedCheck("store", check_store, ("configuration",)),
+    PlannedCheck("engine", check_engine, ("environment", "configuration", "store")),
+    PlannedCheck("gateway", check_gateway, ("engine",)),
+    PlannedCheck("capture", check_capture, ("gateway",)),
+    PlannedCheck("prefix", check_prefix, ("gateway",)),
+    PlannedCheck("reward", check_reward, ("capture",)),
+    PlannedCheck("forecast", check_forecast, ("reward",)),
 )
 
 
 async def examine(
-    load: Callable[[], Case] | None = None,
-    size: Size | None = None,
+    load: Callable[[], ConfiguredRun] | None = None,
+    size: ProbeSize | None = None,
     *,
-    starting: Callable[[str], None] = lambda name: None,
-    tell: Callable[[Check], None] = lambda check: None,
+    on_start: Callable[[str], None] = lambda name: None,
+    on_check: Callable[[Check], None] = lambda check: None,
 ) -> Report:
     """Run all checks; without ``load``, those of the machine only.
 
     ``load`` reads the configuration (UsageError: the check ``configuration`` fails with its message).
-    ``starting`` and ``tell`` are called as each check begins and ends. What the probe writes lies in a
+    ``on_start`` and ``on_check`` are called as each check begins and ends. What the probe writes lies in a
     temporary folder, which is removed whatever happens.
     """
     checks: list[Check] = []
 
-    def keep(check: Check) -> None:
+    def record(check: Check) -> None:
         checks.append(check)
-        tell(check)
+        on_check(check)
 
     with tempfile.TemporaryDirectory(prefix="agl-doctor-", ignore_cleanup_errors=True) as scratch:
-        findings = Findings(load, size or Size(), Path(scratch), AsyncExitStack())
+        findings = Findings(load, size or ProbeSize(), Path(scratch), AsyncExitStack())
         try:
             async with findings.stack:
                 for step in (*MACHINE, *(RUN if load else ())):
-                    starting(step.name)
-                    keep(await _checked(step, checks, findings))
+                    on_start(step.name)
+                    record(await _checked(step, checks, findings))
         except (
             Exception
         ) as error:  # what was opened could not be closed in order: a runner or engine that died
             log.debug("closing", exc_info=True)
-            keep(failure("closing", error))
+            record(failure("closing", error))
     return Report(
         ok=all(check.status != "fail" for check in checks),
         checks=checks,
@@ -89,10 +89,10 @@ async def examine(
     )
 
 
-async def _checked(step: Step, before: list[Check], findings: Findings) -> Check:
+async def _checked(step: PlannedCheck, before: list[Check], findings: Findings) -> Check:
     """One check, timed; an error in it is its result, and a check without its ground is skipped."""
-    gone = {check.name for check in before if check.status in ("fail", "skipped")}
-    if missing := [name for name in step.needs if name in gone]:
+    unusable = {check.name for check in before if check.status in ("fail", "skipped")}
+    if missing := [name for name in step.needs if name in unusable]:
         return Check(name=step.name, status="skipped", title=f"skipped: because {missing[0]} failed")
     began = time.perf_counter()
     try:

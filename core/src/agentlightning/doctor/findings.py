@@ -1,4 +1,4 @@
-"""What an examination works with: the case it was given, and what the checks found so far."""
+"""What an examination works with: the run it was given, and what the checks found so far."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from agentlightning.algorithms.context import Context
-from agentlightning.doctor.memory import Usage
+from agentlightning.doctor.memory import MemoryUsage
 from agentlightning.plugins import Plugins
 from agentlightning.trainer import Trainer
 from agentlightning.types import Batch, Record
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
+class ProbeSize:
     """How much is probed."""
 
     tasks: int = 8
@@ -28,7 +28,7 @@ class Size:
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class ConfiguredRun:
     """A run as it is configured."""
 
     trainer: Trainer
@@ -38,12 +38,12 @@ class Case:
 
 
 @dataclass(slots=True)
-class Spent:
+class ProbeCost:
     """What the reward probe took."""
 
     rollouts: int
     seconds: float
-    at_once: int
+    concurrency: int
     """Rollouts that ran side by side."""
     bytes: int
     """Growth of the store."""
@@ -53,14 +53,14 @@ class Spent:
 class Findings:
     """The blackboard of one examination: a check reads what earlier ones wrote."""
 
-    load: Callable[[], Case] | None
+    load: Callable[[], ConfiguredRun] | None
     """Reads the configuration; ``None``: only the environment is looked at."""
-    size: Size
+    size: ProbeSize
     scratch: Path
     """A temporary folder for everything the probe writes."""
     stack: AsyncExitStack
     plugins: Plugins | None = None
-    case: Case | None = None
+    configured: ConfiguredRun | None = None
     context: Context | None = None
     start_seconds: float = 0.0
     """Until the engine served."""
@@ -71,18 +71,18 @@ class Findings:
     oracle: list[Record] = field(default_factory=list)
     batch: Batch | None = None
     """What credit makes of ``records``."""
-    spent: Spent | None = None
-    usage: list[Usage] = field(default_factory=list)
+    spent: ProbeCost | None = None
+    usage: list[MemoryUsage] = field(default_factory=list)
     """Memory in use, at moments of the examination."""
     suggested_group_size: int | None = None
     forecast: dict[str, Any] = field(default_factory=dict)
 
-    def the_case(self) -> Case:
+    def require_configured(self) -> ConfiguredRun:
         """The configured run; only checks that need the configuration ask."""
-        assert self.case is not None
-        return self.case
+        assert self.configured is not None
+        return self.configured
 
-    def the_context(self) -> Context:
+    def require_context(self) -> Context:
         """The open session; only checks that need the engine ask."""
         assert self.context is not None
         return self.context
@@ -90,4 +90,4 @@ class Findings:
     @property
     def samples(self) -> int:
         """Rollouts of each probed task."""
-        return self.size.samples or self.the_case().trainer.recipe.group_size
+        return self.size.samples or self.require_configured().trainer.recipe.group_size

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from agentlightning.algorithms.evaluate import misfit
+from agentlightning.algorithms.evaluate import unread_rewards
 from agentlightning.credit.groups import TURN
-from agentlightning.credit.spread import equal
+from agentlightning.credit.spread import nearly_equal
 from agentlightning.doctor.check import Notes
 from agentlightning.doctor.words import percent, plural
 from agentlightning.types import Batch, Recipe, Record
@@ -16,7 +16,7 @@ ALONE = 0.5
 """Share of calls without a counterpart in another rollout above which most of a batch teaches nothing."""
 
 
-class Differing(NamedTuple):
+class CreditConflicts(NamedTuple):
     """Rollouts whose calls have different credits where they are compared as one."""
 
     rollouts: int
@@ -26,7 +26,9 @@ class Differing(NamedTuple):
 def judge_fit(notes: Notes, records: Sequence[Record], batch: Batch, recipe: Recipe) -> bool:
     """Say what does not fit. Whether something was: calls that the rule gives nothing are no other fault."""
     unfit = (
-        misfit(records, recipe.credit) if any("no-reward" in ledger.out for ledger in batch.ledgers) else ""
+        unread_rewards(records, recipe.credit)
+        if any("no-reward" in ledger.out for ledger in batch.ledgers)
+        else ""
     )
     if unfit:
         say = notes.warn if batch.metrics.get("calls_trained") else notes.fail
@@ -42,10 +44,10 @@ def judge_fit(notes: Notes, records: Sequence[Record], batch: Batch, recipe: Rec
 
 def credits_differ(batch: Batch) -> bool:
     """Whether some rollout's calls have different credits in one group: its mean then says little."""
-    return differing(batch, "pool").rollouts > 0
+    return credit_conflicts(batch, "pool").rollouts > 0
 
 
-def differing(batch: Batch, where: str) -> Differing:
+def credit_conflicts(batch: Batch, where: str) -> CreditConflicts:
     """Rollouts with different credits at one place, of all. ``where``: ``group``, the place at which calls
     are compared, or ``pool``, the whole group.
     """
@@ -53,8 +55,8 @@ def differing(batch: Batch, where: str) -> Differing:
     for row in batch.rows:
         for account in row.metadata.get("calls", {}).values():
             credits.setdefault((row.rollout_id, *account[where]), []).append(account["credit"])
-    apart = {key[0] for key, values in credits.items() if not equal(values)}
-    return Differing(len(apart), len({key[0] for key in credits}))
+    apart = {key[0] for key, values in credits.items() if not nearly_equal(values)}
+    return CreditConflicts(len(apart), len({key[0] for key in credits}))
 
 
 def _grouping(notes: Notes, batch: Batch, recipe: Recipe) -> None:
@@ -66,7 +68,7 @@ def _grouping(notes: Notes, batch: Batch, recipe: Recipe) -> None:
             "nearly equally well, every call has a huge advantage",
             "Set training.recipe.scale to none, or training.recipe.baseline to group.",
         )
-    apart = differing(batch, "group")
+    apart = credit_conflicts(batch, "group")
     if compares and TURN not in recipe.group_by and apart.rollouts:
         mended, given = (", ".join(names) for names in ([*recipe.group_by, TURN], recipe.group_by))
         notes.warn(

@@ -6,15 +6,15 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from agentlightning.doctor.check import Check, Notes
-from agentlightning.doctor.memory import Usage
-from agentlightning.doctor.words import duration, size
+from agentlightning.doctor.memory import MemoryUsage
+from agentlightning.doctor.words import format_bytes, format_seconds
 
 LOGPROB_GAP = 1e-4
 """Largest difference between a stored logprob and the trainer's own that float32 explains."""
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class Workload:
     """What the run is going to do."""
 
     steps: int
@@ -37,7 +37,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class ProbeMeasurements:
     """What the probe took."""
 
     rollouts: int
@@ -77,14 +77,16 @@ class Forecast:
         return asdict(self)
 
 
-def predict(plan: Plan, seen: Measured, *, policy_bytes: int = 0, checkpoints: int = 0) -> Forecast:
-    """Scale what was seen to the plan: pure. ``policy_bytes``: of a policy folder; ``checkpoints``: kept.
+def predict(
+    workload: Workload, seen: ProbeMeasurements, *, policy_bytes: int = 0, checkpoints: int = 0
+) -> Forecast:
+    """Scale what was seen to the workload: pure. ``policy_bytes``: of a policy folder; ``checkpoints``: kept.
 
     Rollouts are taken to come at the rate of the probe, and an update to cost in proportion to its tokens.
     """
     rate = seen.rollouts / seen.seconds
-    share = plan.rollouts / seen.rollouts
-    collecting = plan.rollouts / rate
+    share = workload.rollouts / seen.rollouts
+    collecting = workload.rollouts / rate
     assumptions = [
         f"{rate:.1f} rollouts/s throughout, as in the probe: longer answers later will slow it down"
     ]
@@ -94,17 +96,17 @@ def predict(plan: Plan, seen: Measured, *, policy_bytes: int = 0, checkpoints: i
     else:
         update = seen.update * share + seen.sync
         assumptions.append("an update costs in proportion to its tokens")
-    if plan.ahead:
+    if workload.ahead:
         assumptions.append(
             "rollouts and updates are counted one after the other; with `ahead` they overlap as far as cores "
             f"allow, so that a step takes {max(collecting, update):.1f} s at best"
         )
-    if plan.refill:
+    if workload.refill:
         assumptions.append(
-            f"no step is refilled; one that is rolls out up to {plan.refill + 1} times as much"
+            f"no step is refilled; one that is rolls out up to {workload.refill + 1} times as much"
         )
-    others = plan.evaluations + plan.scripted
-    total = plan.steps * plan.rollouts + others
+    others = workload.evaluations + workload.scripted
+    total = workload.steps * workload.rollouts + others
     store = seen.bytes / seen.rollouts * total
     disk = store + policy_bytes * (1 + 3 * checkpoints)
     if checkpoints:
@@ -114,7 +116,7 @@ def predict(plan: Plan, seen: Measured, *, policy_bytes: int = 0, checkpoints: i
         rollout_seconds=collecting,
         update_seconds=update,
         evaluation_seconds=others / rate,
-        total_seconds=seen.start + plan.steps * (collecting + update) + others / rate,
+        total_seconds=seen.start + workload.steps * (collecting + update) + others / rate,
         tokens=seen.tokens * share,
         store_bytes_per_step=seen.bytes * share,
         store_bytes=store,
@@ -128,7 +130,7 @@ def judge_forecast(
     forecast: Forecast,
     *,
     steps: int,
-    usage: list[Usage],
+    usage: list[MemoryUsage],
     free_disk: int,
     free_memory: int | None,
     gap: float | None,
@@ -137,18 +139,19 @@ def judge_forecast(
     notes = Notes()
     f = forecast
     notes.fact(
-        f"a step {duration(f.step_seconds)}: rollouts {duration(f.rollout_seconds)}, "
-        f"update {duration(f.update_seconds)}; {f.tokens:,.0f} tokens in rows"
+        f"a step {format_seconds(f.step_seconds)}: rollouts {format_seconds(f.rollout_seconds)}, "
+        f"update {format_seconds(f.update_seconds)}; {f.tokens:,.0f} tokens in rows"
     )
-    notes.fact(f"evaluations {duration(f.evaluation_seconds)}; {f.rollouts:,} rollouts in all")
+    notes.fact(f"evaluations {format_seconds(f.evaluation_seconds)}; {f.rollouts:,} rollouts in all")
     notes.fact(
-        f"disk {size(f.disk_bytes)}: store {size(f.store_bytes)}, {size(f.store_bytes_per_step)} a step"
-        f" ({size(free_disk)} free)"
+        f"disk {format_bytes(f.disk_bytes)}: store {format_bytes(f.store_bytes)}, "
+        f"{format_bytes(f.store_bytes_per_step)} a step"
+        f" ({format_bytes(free_disk)} free)"
     )
     _memory(notes, usage, free_memory)
     if f.disk_bytes > free_disk:
         notes.fail(
-            f"the run needs {size(f.disk_bytes)} of disk, {size(free_disk)} are free",
+            f"the run needs {format_bytes(f.disk_bytes)} of disk, {format_bytes(free_disk)} are free",
             "Free some, or set `output` elsewhere; options.save_every and keep decide on checkpoints.",
         )
     if gap is not None:
@@ -159,13 +162,13 @@ def judge_forecast(
                 "Expected below float32 (options.dtype); else engine and trainer are not the same model.",
             )
     notes.detail += [f"assumed: {line}" for line in f.assumptions]
-    title = f"{duration(f.total_seconds)} for {steps} steps and the evaluations"
+    title = f"{format_seconds(f.total_seconds)} for {steps} steps and the evaluations"
     return notes.check(
         "forecast", title, **f.as_dict(), logprob_gap_max=gap, memory=[u._asdict() for u in usage]
     )
 
 
-def _memory(notes: Notes, usage: list[Usage], free: int | None) -> None:
+def _memory(notes: Notes, usage: list[MemoryUsage], free: int | None) -> None:
     """Resident memory now, and its growth since the first rollouts."""
     if not usage or not usage[-1].trainer:
         notes.fact("memory in use: this system does not say")
@@ -173,12 +176,14 @@ def _memory(notes: Notes, usage: list[Usage], free: int | None) -> None:
     now = usage[-1]
     began = usage[1] if len(usage) > 2 else usage[0]
     grown = now.trainer + now.children - began.trainer - began.children
-    trend = f"{'+' if grown >= 0 else '−'}{size(abs(grown))} since {began.moment}"
+    trend = f"{'+' if grown >= 0 else '−'}{format_bytes(abs(grown))} since {began.moment}"
     notes.fact(
-        f"memory: trainer {size(now.trainer)}, engine and other children {size(now.children)} ({trend})"
+        f"memory: trainer {format_bytes(now.trainer)}, "
+        f"engine and other children {format_bytes(now.children)} ({trend})"
     )
     if free is not None and free < 0.1 * (now.trainer + now.children):
         notes.warn(
-            f"only {size(free)} of memory free beside {size(now.trainer + now.children)} in use",
+            f"only {format_bytes(free)} of memory free beside "
+            f"{format_bytes(now.trainer + now.children)} in use",
             "Lower options.micro_tokens, options.slots or agent.concurrency.",
         )

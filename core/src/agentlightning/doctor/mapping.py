@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from agentlightning.doctor.check import Notes
-from agentlightning.doctor.words import counted, plural
-from agentlightning.serving import REST, Policies
+from agentlightning.doctor.words import format_counts, plural
+from agentlightning.serving import CATCH_ALL, Policies
 from agentlightning.types import Record
-from agentlightning.types.select import caller, policy_for
+from agentlightning.types.select import caller_name, policy_for
 
 MAP = "Name its agent, role or node in agent.policies; 're:.*' as the last entry takes all others."
 ORDER = "The first entry that matches counts: put the narrower one first."
@@ -21,9 +21,9 @@ def judge_mapping(
     """What the probe's calls say about the map of agents. ``unrouted``: refused for want of a policy."""
     calls = [call for record in records for call in record.calls]
     for name in served.names:
-        who = Counter(caller(call.tags) for call in calls if call.policy == name)
+        who = Counter(caller_name(call.tags) for call in calls if call.policy == name)
         kind = "trained" if name in served.trained else "frozen"
-        notes.fact(f"policy {name} ({kind}) ← {counted(who) or 'nobody'}")
+        notes.fact(f"policy {name} ({kind}) ← {format_counts(who) or 'nobody'}")
         if not who and name in served.trained:
             notes.warn(
                 f"policy {name!r} got no call in the probe: nothing of it would be trained",
@@ -32,7 +32,7 @@ def judge_mapping(
     matched = [[e for e in served.routing if policy_for({e: ""}, call.tags) is not None] for call in calls]
     first = {entries[0] for entries in matched if entries}
     for entry, policy in served.agents.items():
-        if entry in first or entry in unrouted or entry == REST:
+        if entry in first or entry in unrouted or entry == CATCH_ALL:
             continue
         before = next((entries[0] for entries in matched if entry in entries), None)
         if before is None:

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from agentlightning.doctor.check import Check
-from agentlightning.doctor.environment import available_memory, existing
+from agentlightning.doctor.environment import available_memory, nearest_existing
 from agentlightning.doctor.findings import Findings
-from agentlightning.doctor.forecast import Measured, Plan, judge_forecast, predict
+from agentlightning.doctor.forecast import ProbeMeasurements, Workload, judge_forecast, predict
 from agentlightning.doctor.memory import measure
 from agentlightning.doctor.setup import folder_bytes
 from agentlightning.types import Batch, Evaluation, StepReport
@@ -23,14 +23,14 @@ async def check_forecast(findings: Findings) -> Check:
     """Scale the probe to the run. Without ``--quick`` the driver rehearses updates of the probe's rows, in
     memory.
     """
-    trainer, context = findings.the_case().trainer, findings.the_context()
+    trainer, context = findings.require_configured().trainer, findings.require_context()
     assert findings.spent is not None and findings.batch is not None and context.driver is not None
     job = Rehearsal(findings, findings.batch)
     if not findings.size.quick:
         await context.guard(context.driver.run(job))
         findings.usage.append(measure("updates"))
     spent, seconds = findings.spent, job.seconds if job.reports else {}
-    seen = Measured(
+    seen = ProbeMeasurements(
         rollouts=spent.rollouts,
         seconds=spent.seconds,
         tokens=findings.batch.metrics.get("tokens", 0.0),
@@ -40,7 +40,7 @@ async def check_forecast(findings: Findings) -> Check:
         sync=seconds.get("sync", 0.0),
     )
     forecast = predict(
-        plan(findings),
+        workload(findings),
         seen,
         policy_bytes=sum(folder_bytes(Path(one.path)) for one in trainer.served.trained.values()),
         checkpoints=int(trainer.options.get("keep", 2)) if trainer.options.get("save_every") else 0,
@@ -49,7 +49,7 @@ async def check_forecast(findings: Findings) -> Check:
         forecast,
         steps=trainer.steps,
         usage=findings.usage,
-        free_disk=shutil.disk_usage(existing(Path(trainer.folder).absolute())).free,
+        free_disk=shutil.disk_usage(nearest_existing(Path(trainer.folder).absolute())).free,
         free_memory=available_memory(),
         gap=job.gap if job.reports else None,
     )
@@ -57,11 +57,11 @@ async def check_forecast(findings: Findings) -> Check:
     return check
 
 
-def plan(findings: Findings) -> Plan:
+def workload(findings: Findings) -> Workload:
     """What the configured run will roll out."""
-    case = findings.the_case()
-    trainer, held_out = case.trainer, len(case.val)
-    return Plan(
+    configured = findings.require_configured()
+    trainer, held_out = configured.trainer, len(configured.val)
+    return Workload(
         steps=trainer.steps,
         rollouts=trainer.batch_size * trainer.recipe.group_size,
         held_out=held_out,
@@ -80,9 +80,9 @@ class Rehearsal:
     """
 
     def __init__(self, findings: Findings, batch: Batch) -> None:
-        context = findings.the_context()
+        context = findings.require_context()
         self.run_id = context.run_id
-        self.recipe = findings.the_case().trainer.recipe
+        self.recipe = findings.require_configured().trainer.recipe
         self.policy = context.policy
         self.steps = 2
         self.first_step = 0

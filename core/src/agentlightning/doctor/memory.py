@@ -14,7 +14,7 @@ from typing import NamedTuple
 PROC = Path("/proc")
 
 
-class Usage(NamedTuple):
+class MemoryUsage(NamedTuple):
     """Resident bytes at a moment."""
 
     moment: str
@@ -22,7 +22,7 @@ class Usage(NamedTuple):
     children: int
 
 
-def measure(moment: str) -> Usage:
+def measure(moment: str) -> MemoryUsage:
     """Resident memory now."""
     processes = _from_proc() if PROC.is_dir() else _from_ps()
     me = os.getpid()
@@ -30,7 +30,7 @@ def measure(moment: str) -> Usage:
     while more := {pid for pid, (parent, _) in processes.items() if parent in below} - below:
         below |= more
     children = sum(processes[pid][1] for pid in below - {me})
-    return Usage(moment, processes.get(me, (0, 0))[1], children)
+    return MemoryUsage(moment, processes.get(me, (0, 0))[1], children)
 
 
 def _from_proc() -> dict[int, tuple[int, int]]:

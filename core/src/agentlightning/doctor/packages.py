@@ -12,13 +12,13 @@ from typing import Any
 from packaging.requirements import InvalidRequirement, Requirement
 
 from agentlightning import foreign
-from agentlightning.capture import WireInstrumentor
+from agentlightning.capture.wire import OpenAIInstrumentor
 from agentlightning.doctor.check import Check, Notes
 from agentlightning.doctor.findings import Findings
 from agentlightning.plugins import GROUP, load
 from agentlightning.specs import AdapterSpec
 
-PATCHERS = {
+SDK_WRAPPERS = {
     "agentops": "agentops",
     "litellm": "litellm",
     "openinference-instrumentation-openai": "openinference.instrumentation.openai",
@@ -56,15 +56,15 @@ async def check_packages(findings: Findings) -> Check:
     """Frameworks and SDK within their tested ranges; nobody else's package in our place."""
     notes = Notes()
     plugins = findings.plugins or load()
-    if (other := foreign.check()) is not None:
+    if (other := foreign.find_conflict()) is not None:
         notes.fail(other.message().splitlines()[0], other.message())
-    wanted = WireInstrumentor().instrumentation_dependencies()
-    sdk = judge(notes, "openai SDK", wanted, "captured at the gateway only, not confirmed exact")
+    wanted = OpenAIInstrumentor().instrumentation_dependencies()
+    sdk = check_versions(notes, "openai SDK", wanted, "captured at the gateway only, not confirmed exact")
     if sdk is None:
         notes.fact("openai SDK: not installed; agents that use it cannot run here")
     for spec in plugins.adapters.values():
         _adapter(notes, spec)
-    found = {name: v for name in PATCHERS if (v := installed(name)) is not None}
+    found = {name: v for name in SDK_WRAPPERS if (v := installed(name)) is not None}
     if found:
         listed = ", ".join(f"{name} {v}" for name, v in found.items())
         notes.fact(f"installed too, wrapping the openai SDK once imported: {listed}")
@@ -72,7 +72,7 @@ async def check_packages(findings: Findings) -> Check:
     return notes.check("packages", title, openai=sdk, patchers=found)
 
 
-def judge(notes: Notes, what: str, requirements: Iterable[str], otherwise: str) -> str | None:
+def check_versions(notes: Notes, what: str, requirements: Iterable[str], otherwise: str) -> str | None:
     """Warn of installed versions outside ``requirements``; the first installed version, if there is one."""
     first: str | None = None
     for text in requirements:
@@ -99,9 +99,9 @@ def plugin_versions() -> dict[str, str]:
     }
 
 
-def patching() -> list[str]:
+def imported_sdk_wrappers() -> list[str]:
     """Names of the packages that wrap the openai SDK and are imported in this process."""
-    return [name for name, module in PATCHERS.items() if module in sys.modules]
+    return [name for name, module in SDK_WRAPPERS.items() if module in sys.modules]
 
 
 def installed(distribution: str) -> str | None:
@@ -114,7 +114,7 @@ def installed(distribution: str) -> str | None:
 
 def _adapter(notes: Notes, spec: AdapterSpec) -> None:
     listed = [part.strip() for part in split(spec.requires)]
-    found = judge(notes, f"adapter {spec.name}", listed, "without agent names")
+    found = check_versions(notes, f"adapter {spec.name}", listed, "without agent names")
     notes.fact(f"adapter {spec.name}: {found or 'framework not installed'} (tested: {spec.requires or '–'})")
 
 

@@ -8,11 +8,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from agentlightning.credit.forest import grow
+from agentlightning.credit.forest import build_forest
 from agentlightning.doctor.check import Check, Notes
 from agentlightning.doctor.findings import Findings
-from agentlightning.doctor.session import Line, line
-from agentlightning.doctor.words import counted, plural
+from agentlightning.doctor.session import ProbeAttempt, open_probe_attempt
+from agentlightning.doctor.words import format_counts, plural
 from agentlightning.types import Call
 
 ADVICE = {
@@ -41,7 +41,7 @@ TOOL = {
 }
 
 
-class Extension(NamedTuple):
+class PrefixSharing(NamedTuple):
     """What merging makes of some rollouts' calls."""
 
     rollouts: int
@@ -63,30 +63,30 @@ class Extension(NamedTuple):
 
 async def check_prefix(findings: Findings) -> Check:
     """The agent's own turns; if it makes none, two turns made up here."""
-    recipe = findings.the_case().trainer.recipe
-    own = extension([record.calls for record in findings.probe], recipe.temperature)
+    recipe = findings.require_configured().trainer.recipe
+    own = prefix_sharing([record.calls for record in findings.probe], recipe.temperature)
     if own.merged + own.broken:
         return judge_prefix(own, "the agent's turns", merging=recipe.merge)
-    async with line(findings.the_context()) as calls:
+    async with open_probe_attempt(findings.require_context()) as calls:
         tool_called = await two_turns(calls)
-        made = extension([await calls.calls()], recipe.temperature)
+        made = prefix_sharing([await calls.calls()], recipe.temperature)
     what = "two turns made up here" + (" with a tool call" if tool_called else ", without a tool call")
     check = judge_prefix(made, what, merging=recipe.merge)
     check.detail.append("the agent's own rollouts were single calls")
     return check
 
 
-def extension(conversations: Iterable[Sequence[Call]], temperature: float = 1.0) -> Extension:
+def prefix_sharing(conversations: Iterable[Sequence[Call]], temperature: float = 1.0) -> PrefixSharing:
     """Grow the forest of each rollout's calls and count: pure."""
     rollouts = calls = merged = together = apart = ideal = 0
     breaks: Counter[str] = Counter()
     for conversation in conversations:
         usable = [c for c in conversation if c.status == "ok" and c.prompt_ids is not None and c.response_ids]
-        forest = grow(usable, temperature=temperature)
+        forest = build_forest(usable, temperature=temperature)
         rollouts += 1
         calls += len(usable)
         merged += sum(len(path.own) - 1 for path in forest.paths)
-        breaks.update(forest.breaks)
+        breaks.update(forest.merge_failures)
         together += sum(_length(path.own[-1]) for path in forest.paths)
         apart += sum(map(_length, usable))
         longest: dict[str, int] = {}
@@ -94,16 +94,16 @@ def extension(conversations: Iterable[Sequence[Call]], temperature: float = 1.0)
             agent = call.tags.get("agent", "")
             longest[agent] = max(longest.get(agent, 0), _length(call))
         ideal += sum(longest.values())
-    return Extension(rollouts, calls, merged, dict(breaks), together, apart, min(ideal, together))
+    return PrefixSharing(rollouts, calls, merged, dict(breaks), together, apart, min(ideal, together))
 
 
-def judge_prefix(found: Extension, what: str, *, merging: bool = True) -> Check:
+def judge_prefix(found: PrefixSharing, what: str, *, merging: bool = True) -> Check:
     """A verdict on the extension of ``what``: pure."""
     notes = Notes()
     turns = plural(found.broken + found.merged, "later turn")
     named = {reason: n for reason, n in found.breaks.items() if reason != "branch"}
     for reason in named:
-        problem = f"history does not extend in {found.broken} of {turns} ({counted(named)})"
+        problem = f"history does not extend in {found.broken} of {turns} ({format_counts(named)})"
         notes.warn(problem, ADVICE.get(reason, f"See `agl explain` for breaks of kind {reason!r}."))
     if not found.merged + found.broken:
         notes.warn("no later turn could be compared", "Ask with a task that takes two turns.")
@@ -116,7 +116,7 @@ def judge_prefix(found: Extension, what: str, *, merging: bool = True) -> Check:
     return notes.check("prefix", "" if notes.problems else title, **found._asdict())
 
 
-def _cost(found: Extension) -> str:
+def _cost(found: PrefixSharing) -> str:
     """What merging saves, and what breaks cost, in tokens of rows for each rollout."""
     n = max(1, found.rollouts)
     together, apart = found.tokens_merged / n, found.tokens_apart / n
@@ -124,7 +124,7 @@ def _cost(found: Extension) -> str:
     return line + (f", about {found.tokens_ideal / n:.0f} if all did" if found.broken else "")
 
 
-async def two_turns(calls: Line) -> bool:
+async def two_turns(calls: ProbeAttempt) -> bool:
     """A question with a tool, and what follows its answer; whether the policy called the tool."""
     messages: list[Mapping[str, Any]] = [{"role": "user", "content": "What is 3 + 4? Use the tool."}]
     said = await calls.chat(messages, tools=[TOOL], max_tokens=48)

@@ -7,34 +7,34 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from agentlightning.algorithms.evaluate import reasons
+from agentlightning.algorithms.evaluate import failure_reasons
 from agentlightning.credit.assign import assign
 from agentlightning.credit.failure import failure_of
 from agentlightning.credit.rewards import resolve
 from agentlightning.credit.spread import mean as average
 from agentlightning.doctor import variance
 from agentlightning.doctor.check import Check, Notes
-from agentlightning.doctor.findings import Findings, Spent
+from agentlightning.doctor.findings import Findings, ProbeCost
 from agentlightning.doctor.fit import credits_differ, judge_fit
 from agentlightning.doctor.memory import measure
-from agentlightning.doctor.session import at_once, probe_tasks, roll
+from agentlightning.doctor.session import concurrency, probe_tasks, run_rollouts
 from agentlightning.doctor.variance import Suggestion
-from agentlightning.doctor.words import counted, number, percent, plural
+from agentlightning.doctor.words import format_counts, format_number, percent, plural
 from agentlightning.types import Batch, Recipe, Record
-from agentlightning.types.failure import DEFAULT, FailureTable
+from agentlightning.types.failure import DEFAULT_FAILURE_TABLE, FailureTable
 
 FEW = 8
 """Equal rewards of fewer rollouts than this say little."""
 LOW = 0.3
 """Share of groups with a signal below which most rollouts are wasted."""
-ROOM = 0.15
+LITTLE_HEADROOM = 0.15
 """Distance to the oracle under which a policy has little to learn here."""
 GROUPED = ("group", "rloo")
 """Baselines that compare the samples of one task: a group without spread teaches nothing."""
-HARMLESS = frozenset({"zero-spread", "group-of-one"})
+UNINFORMATIVE = frozenset({"zero-spread", "group-of-one"})
 
 
-class Judged(NamedTuple):
+class RewardJudgement(NamedTuple):
     """The check, and the group size it suggests."""
 
     check: Check
@@ -43,20 +43,20 @@ class Judged(NamedTuple):
 
 async def check_reward(findings: Findings) -> Check:
     """Roll out k tasks n times each as training would, credit them, and judge the spread."""
-    case, context = findings.the_case(), findings.the_context()
-    tasks, samples = probe_tasks(case, findings.size.tasks), findings.samples
+    configured, context = findings.require_configured(), findings.require_context()
+    tasks, samples = probe_tasks(configured, findings.size.tasks), findings.samples
     before = (await context.store.statistics())["bytes"]
     began = time.perf_counter()
-    findings.records = await roll(findings, tasks, samples, name="reward")
+    findings.records = await run_rollouts(findings, tasks, samples, name="reward")
     seconds = time.perf_counter() - began
     grown = (await context.store.statistics())["bytes"] - before
     n = len(findings.records)
-    findings.spent = Spent(n, seconds, min(n, at_once(findings)), grown)
+    findings.spent = ProbeCost(n, seconds, min(n, concurrency(findings)), grown)
     findings.usage.append(measure("reward probe"))
     findings.batch = credit(findings)
     if "oracle" in context.headroom:
-        findings.oracle = await roll(findings, tasks, 1, name="oracle", policy="oracle")
-    trainer = case.trainer
+        findings.oracle = await run_rollouts(findings, tasks, 1, name="oracle", policy="oracle")
+    trainer = configured.trainer
     judged = judge_reward(findings.records, findings.batch, trainer.recipe, findings.oracle, trainer.failure)
     if judged.suggestion is not None:
         findings.suggested_group_size = judged.suggestion.size
@@ -65,14 +65,14 @@ async def check_reward(findings: Findings) -> Check:
 
 def credit(findings: Findings) -> Batch:
     """The rows that training would make of the probe."""
-    case, context = findings.the_case(), findings.the_context()
+    configured, context = findings.require_configured(), findings.require_context()
     return assign(
         findings.records,
-        case.trainer.recipe,
+        configured.trainer.recipe,
         version=context.versions,
         rules={name: spec.rule for name, spec in context.plugins.credit_rules.items()},
         baselines={name: spec.baseline for name, spec in context.plugins.baselines.items()},
-        failure=case.trainer.failure,
+        failure=configured.trainer.failure,
     )
 
 
@@ -81,8 +81,8 @@ def judge_reward(
     batch: Batch,
     recipe: Recipe,
     oracle: Sequence[Record] = (),
-    failure: FailureTable = DEFAULT,
-) -> Judged:
+    failure: FailureTable = DEFAULT_FAILURE_TABLE,
+) -> RewardJudgement:
     """What these rollouts say about training with ``recipe`` and the table ``failure``: pure."""
     notes = Notes()
     groups = list(rewards_by_task(records, failure).values())
@@ -93,7 +93,7 @@ def judge_reward(
     failed = sum(failure_of(record) not in (None, "no-reward") for record in records)
     if 0 < failed < len(records):
         notes.warn(
-            f"{failed} of {plural(len(records), 'rollout')} failed: {reasons(records)}",
+            f"{failed} of {plural(len(records), 'rollout')} failed: {failure_reasons(records)}",
             "Mend the agent; failed rollouts are left out (unless training.failure gives them a reward), and "
             "their groups are smaller.",
         )
@@ -110,9 +110,9 @@ def judge_reward(
     mean = average(given) if given else None
     if mean is not None:
         _headroom(notes, mean, oracle)
-    spread = _spread(batch) if by_call else 1.0 - variance.flat_share(groups)
+    spread = _spread(batch) if by_call else 1.0 - variance.zero_variance_share(groups)
     title = (
-        f"mean {number(mean)} over {plural(len(given), 'rollout')} of {plural(len(groups), 'task')}; "
+        f"mean {format_number(mean)} over {plural(len(given), 'rollout')} of {plural(len(groups), 'task')}; "
         f"{percent(spread)} of the groups have a spread"
         if mean is not None
         else ""
@@ -123,10 +123,12 @@ def judge_reward(
         "informative": suggestion and suggestion.informative,
         "informative_now": variance.informative(groups, recipe.group_size) if groups else None,
     }  # fmt: skip
-    return Judged(notes.check("reward", title, **data), suggestion)
+    return RewardJudgement(notes.check("reward", title, **data), suggestion)
 
 
-def rewards_by_task(records: Sequence[Record], failure: FailureTable = DEFAULT) -> dict[str, list[float]]:
+def rewards_by_task(
+    records: Sequence[Record], failure: FailureTable = DEFAULT_FAILURE_TABLE
+) -> dict[str, list[float]]:
     """Group → the rewards of its rollouts that have one: the table's of a failure, else the final one, else
     the mean of narrower ones. A rollout without a call to train moves no baseline and is not here.
     """
@@ -159,18 +161,18 @@ def _pointless(
     if not given:
         notes.fail(
             f"training would be pointless: not one of {plural(len(records), 'rollout')} got a reward: "
-            f"{reasons(records)}",
+            f"{failure_reasons(records)}",
             "Mend the agent, or emit a reward in it.",
         )
         return
-    if not batch.metrics.get("calls_trained") and not _only_flat(batch) and not unfit:
+    if not batch.metrics.get("calls_trained") and not _only_zero_variance(batch) and not unfit:
         out = sum((Counter(ledger.out) for ledger in batch.ledgers), Counter[str]())
         notes.fail(
-            f"training would be pointless: no call can be trained ({counted(out) or 'no calls'})",
+            f"training would be pointless: no call can be trained ({format_counts(out) or 'no calls'})",
             "See `capture` above for the reasons, and agent.select for who is trained.",
         )
     if len(set(given)) == 1 and not (by_call or unfit):
-        hopeless, advice = _flat(given[0])
+        hopeless, advice = _constant_reward(given[0])
         if len(given) < FEW:
             notes.warn(f"all {len(given)} rewards are {given[0]:g}, but they are few", "Probe more --tasks.")
         else:
@@ -186,12 +188,12 @@ def _spread(batch: Batch) -> float:
     return 1.0 - flat / groups if groups else 0.0
 
 
-def _only_flat(batch: Batch) -> bool:
+def _only_zero_variance(batch: Batch) -> bool:
     out = {reason for ledger in batch.ledgers for reason in ledger.out}
-    return bool(out) and out <= HARMLESS
+    return bool(out) and out <= UNINFORMATIVE
 
 
-def _flat(value: float) -> tuple[str, str]:
+def _constant_reward(value: float) -> tuple[str, str]:
     """What a reward that never varies means, and what to do."""
     if value > 0:
         return (
@@ -235,11 +237,13 @@ def _headroom(notes: Notes, mean: float, oracle: Sequence[Record]) -> None:
     best = [reward for group in rewards_by_task(oracle).values() for reward in group]
     if not best:
         if oracle:
-            notes.warn(f"the oracle got no reward: {reasons(oracle)}", "Mend environment.headroom.oracle.")
+            notes.warn(
+                f"the oracle got no reward: {failure_reasons(oracle)}", "Mend environment.headroom.oracle."
+            )
         return
     ceiling = average(best)
     notes.fact(f"oracle {ceiling:.3f} on the same tasks: {100 * (ceiling - mean):.0f} points to gain")
-    if ceiling - mean < ROOM:
+    if ceiling - mean < LITTLE_HEADROOM:
         notes.warn(
             f"only {100 * (ceiling - mean):.0f} points to the oracle",
             "Take harder tasks: these will teach this policy little.",

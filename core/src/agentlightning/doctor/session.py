@@ -15,49 +15,49 @@ import msgspec
 
 from agentlightning.algorithms.batching import group_rollouts, task_batches
 from agentlightning.algorithms.context import Context
-from agentlightning.doctor.findings import Case, Findings
-from agentlightning.doctor.words import duration, plural
+from agentlightning.doctor.findings import ConfiguredRun, Findings
+from agentlightning.doctor.words import format_seconds, plural
 from agentlightning.gateway import AttemptInfo
 from agentlightning.trainer import Trainer
 from agentlightning.types import AttemptedRollout, AttemptStatus, Call, Record, RolloutStatus, UsageError
 
-PATIENCE = 600.0
+DEFAULT_SECONDS = 600.0
 """Seconds for a batch of rollouts whose agent has no time limit."""
-WORKERS = 16
+CONCURRENCY = 16
 """Rollouts side by side, where runners of their own would do the work."""
 
 
-class Unanswered(UsageError):
+class CallFailed(UsageError):
     """A call that the gateway or the engine did not answer."""
 
 
-class StillRunning(UsageError):
+class RolloutsTimedOut(UsageError):
     """Rollouts that did not end in time."""
 
 
-def probing(trainer: Trainer, scratch: Path) -> Trainer:
+def probe_trainer(trainer: Trainer, scratch: Path) -> Trainer:
     """A copy of the trainer that writes to ``scratch`` only, and tells nobody."""
     probe = copy.copy(trainer)
     probe.folder, probe.store, probe.trackers = scratch, None, ()
     probe.run, probe.resume = None, False
-    probe.n_runners = trainer.n_runners or WORKERS
+    probe.n_runners = trainer.n_runners or CONCURRENCY
     return probe
 
 
-def probe_tasks(case: Case, k: int) -> list[Any]:
+def probe_tasks(configured: ConfiguredRun, k: int) -> list[Any]:
     """``k`` tasks as training would draw them first; held-out ones where there is nothing to train on."""
-    tasks = case.train or case.val
-    return next(task_batches(tasks, min(k, len(tasks)), case.trainer.seed)) if tasks else []
+    tasks = configured.train or configured.val
+    return next(task_batches(tasks, min(k, len(tasks)), configured.trainer.seed)) if tasks else []
 
 
-async def roll(
+async def run_rollouts(
     findings: Findings, tasks: Sequence[Any], samples: int, *, name: str, policy: str | None = None
 ) -> list[Record]:
     """Records of ``samples`` rollouts of each task by the user's agent; each is tried once.
 
-    Raises :class:`StillRunning` when they take longer than their time limits allow.
+    Raises :class:`RolloutsTimedOut` when they take longer than their time limits allow.
     """
-    context = findings.the_context()
+    context = findings.require_context()
     once = msgspec.structs.replace(context.config, max_attempts=1, retry_on=[], retry_condition=[])
     rollouts = group_rollouts(
         tasks,
@@ -71,30 +71,31 @@ async def roll(
     )
     ids = [rollout.rollout_id for rollout in rollouts]
     await context.store.enqueue_many_rollouts(rollouts)
-    limit = patience(once.timeout_seconds, len(ids), at_once(findings))
+    limit = time_limit(once.timeout_seconds, len(ids), concurrency(findings))
     done = await context.guard(context.store.wait_for_rollouts(ids, timeout=limit))
     if len(done) < len(ids):
         ended = {rollout.rollout_id for rollout in done}
         for late in [i for i in ids if i not in ended]:
             await context.store.update_rollout(late, RolloutStatus.CANCELLED, reason="cancelled: too slow")
-        raise StillRunning(
-            f"{len(ids) - len(done)} of {plural(len(ids), 'rollout')} still ran after {duration(limit)}; "
+        raise RolloutsTimedOut(
+            f"{len(ids) - len(done)} of {plural(len(ids), 'rollout')} still ran after "
+            f"{format_seconds(limit)}; "
             "give the agent a time limit (agent.timeout_seconds) and see where it waits"
         )
     return await context.store.records(ids)
 
 
-def at_once(findings: Findings) -> int:
+def concurrency(findings: Findings) -> int:
     """Rollouts that run side by side in the probe."""
-    return findings.the_case().trainer.n_runners or WORKERS
+    return findings.require_configured().trainer.n_runners or CONCURRENCY
 
 
-def patience(timeout: float | None, rollouts: int, workers: int) -> float:
+def time_limit(timeout: float | None, rollouts: int, workers: int) -> float:
     """Seconds in which rollouts with this time limit must have ended."""
-    return PATIENCE if timeout is None else 30.0 + -(-rollouts // workers) * (timeout + 5.0)
+    return DEFAULT_SECONDS if timeout is None else 30.0 + -(-rollouts // workers) * (timeout + 5.0)
 
 
-class Line:
+class ProbeAttempt:
     """Calls to the policy through the gateway, as one attempt would make them."""
 
     def __init__(self, context: Context, lease: AttemptedRollout, key: str) -> None:
@@ -109,10 +110,10 @@ class Line:
             return response.status, json.loads(await response.read())
 
     async def chat(self, messages: Sequence[Any], **fields: Any) -> dict[str, Any]:
-        """The assistant's message. Raises :class:`Unanswered` with what came instead."""
+        """The assistant's message. Raises :class:`CallFailed` with what came instead."""
         status, answer = await self.ask({"messages": list(messages), **fields})
         if status != 200:
-            raise Unanswered(f"the engine answered with status {status}: {json.dumps(answer)[:500]}")
+            raise CallFailed(f"the engine answered with status {status}: {json.dumps(answer)[:500]}")
         message: dict[str, Any] = answer["choices"][0]["message"]
         return message
 
@@ -123,12 +124,12 @@ class Line:
         async with aiohttp.ClientSession() as http, self._post(http, body, self.headers) as response:
             if response.status != 200:
                 text = (await response.text())[:500]
-                raise Unanswered(f"the engine answered with status {response.status}: {text}")
+                raise CallFailed(f"the engine answered with status {response.status}: {text}")
             async for line in response.content:
                 if first is None and line.startswith(b"data:"):
                     first = time.perf_counter() - began
         if first is None:
-            raise Unanswered("the engine's stream ended without a single piece")
+            raise CallFailed("the engine's stream ended without a single piece")
         return first, time.perf_counter() - began
 
     async def calls(self) -> list[Call]:
@@ -138,12 +139,12 @@ class Line:
 
     def _post(self, http: aiohttp.ClientSession, body: dict[str, Any], headers: dict[str, str]) -> Any:
         url = f"{self.context.gateway.url}/chat/completions"
-        limit = aiohttp.ClientTimeout(total=self.context.config.timeout_seconds or PATIENCE)
+        limit = aiohttp.ClientTimeout(total=self.context.config.timeout_seconds or DEFAULT_SECONDS)
         return http.post(url, json={"model": self.context.trained[0], **body}, headers=headers, timeout=limit)
 
 
 @asynccontextmanager
-async def line(context: Context) -> AsyncIterator[Line]:
+async def open_probe_attempt(context: Context) -> AsyncIterator[ProbeAttempt]:
     """An attempt of ours, open for calls."""
     lease = await context.store.start_rollout({}, resources_id=context.resources[context.policy])
     attempt = lease.attempt
@@ -157,7 +158,7 @@ async def line(context: Context) -> AsyncIterator[Line]:
         )
     )
     try:
-        yield Line(context, lease, key)
+        yield ProbeAttempt(context, lease, key)
     finally:
         await context.gateway.close_attempt(attempt.attempt_id)
         await context.store.update_attempt(attempt.rollout_id, attempt.attempt_id, AttemptStatus.SUCCEEDED)

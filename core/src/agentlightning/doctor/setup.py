@@ -10,17 +10,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from agentlightning.algorithms.batching import check_tasks, repeated, task_id
-from agentlightning.algorithms.rl import refuse_ignored, refuse_unfit
+from agentlightning.algorithms.batching import check_tasks, repetition_warning, task_id
+from agentlightning.algorithms.rl import check_async_fields, check_supported_fields
 from agentlightning.credit.assign import check_recipe
 from agentlightning.credit.baselines import BASELINES
 from agentlightning.credit.rules import RULES
 from agentlightning.doctor.check import Check, Notes, failure
-from agentlightning.doctor.environment import existing
-from agentlightning.doctor.findings import Case, Findings
-from agentlightning.doctor.words import plural, size
+from agentlightning.doctor.environment import nearest_existing
+from agentlightning.doctor.findings import ConfiguredRun, Findings
+from agentlightning.doctor.words import format_bytes, plural
 from agentlightning.plugins import pick
-from agentlightning.serving import spec_of
+from agentlightning.serving import driver_spec
 from agentlightning.types import LLM, UsageError
 
 SMALL_VAL = 30
@@ -31,36 +31,39 @@ async def check_configuration(findings: Findings) -> Check:
     """The run as configured: recipe, driver, policy, datasets, places."""
     assert findings.load is not None
     try:
-        case = findings.load()
+        configured = findings.load()
     except UsageError as error:
         check = failure("configuration", error)
         broken = findings.plugins.broken if findings.plugins else {}
         check.advice += [f"Plugin {name} could not be loaded: {why}" for name, why in broken.items()]
         return check
     notes = Notes()
-    _recipe(case)
-    _policy(notes, case)
-    data = datasets(notes, case.train, case.val, case.trainer.steps)
-    if case.trainer.steps and (often := repeated(case.train, case.trainer.batch_size)):
+    _recipe(configured)
+    _policy(notes, configured)
+    data = datasets(notes, configured.train, configured.val, configured.trainer.steps)
+    if configured.trainer.steps and (
+        often := repetition_warning(configured.train, configured.trainer.batch_size)
+    ):
         notes.warn(often, "Give more tasks, or a smaller batch_size.")
-    for place in _places(case):
+    for place in _places(configured):
         _writable(notes, place)
     if notes.status != "fail":
-        findings.case = case
-    recipe = case.trainer.recipe
+        findings.configured = configured
+    recipe = configured.trainer.recipe
     title = (
-        f"{plural(len(case.train), 'task')} to train on, {len(case.val)} held out; {recipe.name}, "
-        f"{case.trainer.steps} steps of {case.trainer.batch_size} × {recipe.group_size} rollouts"
+        f"{plural(len(configured.train), 'task')} to train on, {len(configured.val)} held out; "
+        f"{recipe.name}, "
+        f"{configured.trainer.steps} steps of {configured.trainer.batch_size} × {recipe.group_size} rollouts"
     )
     return notes.check("configuration", title, **data)
 
 
-def _recipe(case: Case) -> None:
+def _recipe(configured: ConfiguredRun) -> None:
     """What training would refuse at its first step is refused here. Raises UsageError or ValueError."""
-    trainer, plugins = case.trainer, case.trainer.plugins
+    trainer, plugins = configured.trainer, configured.trainer.plugins
     spec = pick(plugins.drivers, "driver", trainer.driver)
-    refuse_ignored(trainer.recipe, trainer.driver, spec.honours, spec.refuses)
-    refuse_unfit(trainer.recipe, ahead=trainer.ahead, refill=trainer.refill)
+    check_supported_fields(trainer.recipe, trainer.driver, spec.honours, spec.refuses)
+    check_async_fields(trainer.recipe, ahead=trainer.ahead, refill=trainer.refill)
     rules = {name: s.rule for name, s in plugins.credit_rules.items()}
     baselines = {name: s.baseline for name, s in plugins.baselines.items()}
     check_recipe(trainer.recipe, {**RULES, **rules}, {**BASELINES, **baselines})
@@ -68,9 +71,9 @@ def _recipe(case: Case) -> None:
         spec.facts(trainer.options)
 
 
-def _policy(notes: Notes, case: Case) -> None:
-    served = case.trainer.served
-    spec_of(case.trainer.plugins, case.trainer.driver, served)
+def _policy(notes: Notes, configured: ConfiguredRun) -> None:
+    served = configured.trainer.served
+    driver_spec(configured.trainer.plugins, configured.trainer.driver, served)
     if not served.trained:
         notes.fail("no policy is named", "Set backend.policy to a model folder in Hugging Face layout.")
     for name, given in {**served.trained, **served.frozen}.items():
@@ -85,7 +88,7 @@ def _policy(notes: Notes, case: Case) -> None:
             )
         else:
             called = f"{name}{kind}: " if served.named else ""
-            notes.fact(f"policy {called}{given.path}, {size(folder_bytes(Path(given.path)))}")
+            notes.fact(f"policy {called}{given.path}, {format_bytes(folder_bytes(Path(given.path)))}")
 
 
 def datasets(notes: Notes, train: Sequence[Any], val: Sequence[Any], steps: int) -> dict[str, Any]:
@@ -147,17 +150,17 @@ def _content(task: Any) -> str:
     return json.dumps(bare, sort_keys=True)
 
 
-def _places(case: Case) -> list[Path]:
+def _places(configured: ConfiguredRun) -> list[Path]:
     """Folders that the run will write to."""
-    store = case.trainer.store
-    places = [Path(case.trainer.folder)]
+    store = configured.trainer.store
+    places = [Path(configured.trainer.folder)]
     if isinstance(store, str | Path) and "://" not in str(store) and str(store) != ":memory:":
         places.append(Path(store).expanduser())
     return places
 
 
 def _writable(notes: Notes, place: Path) -> None:
-    where = existing(place.absolute())
+    where = nearest_existing(place.absolute())
     if not os.access(where, os.W_OK | os.X_OK):
         notes.fail(f"{where} cannot be written", "Choose another `output` or `store`, or mend its rights.")
-    notes.fact(f"{place}: {size(shutil.disk_usage(where).free)} free")
+    notes.fact(f"{place}: {format_bytes(shutil.disk_usage(where).free)} free")

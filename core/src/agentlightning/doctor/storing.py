@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from agentlightning.doctor.check import Check, Notes
-from agentlightning.doctor.environment import existing
+from agentlightning.doctor.environment import nearest_existing
 from agentlightning.doctor.findings import Findings
 from agentlightning.store import StoreError, open_store
 from agentlightning.store.sqlite import SQLiteStore
@@ -27,13 +27,13 @@ async def check_store(findings: Findings) -> Check:
     A file store is tried in a folder of its own on the disk of ``output``; of a store behind a URL only its
     answer is asked for, because whatever is written there stays.
     """
-    trainer = findings.the_case().trainer
+    trainer = findings.require_configured().trainer
     notes = Notes()
     if isinstance(trainer.store, str) and "://" in trainer.store and not trainer.store.startswith("sqlite:"):
         await _remote(notes, trainer.store, findings)
-    where = existing(Path(trainer.folder).absolute())
+    where = nearest_existing(Path(trainer.folder).absolute())
     with tempfile.TemporaryDirectory(prefix=".agl-doctor-", dir=where, ignore_cleanup_errors=True) as folder:
-        survived, seconds = await commits(Path(folder))
+        survived, seconds = await measure_commits(Path(folder))
     if not survived:
         notes.fail(
             f"what the store acknowledged in {where} is not in its files",
@@ -63,20 +63,20 @@ async def _remote(notes: Notes, url: str, findings: Findings) -> None:
     notes.fact(f"{url} answers in {1000 * (time.perf_counter() - began):.0f} ms")
 
 
-async def commits(folder: Path) -> tuple[bool, float]:
+async def measure_commits(folder: Path) -> tuple[bool, float]:
     """(Whether a copy taken after the last answer holds every write, seconds a commit)."""
     store = SQLiteStore(folder / "store.sqlite")
     try:
         began = time.perf_counter()
         written = [(await store.enqueue_rollout({"n": n})).rollout_id for n in range(COMMITS)]
         seconds = (time.perf_counter() - began) / COMMITS
-        found = await rollouts_of(killed_copy(folder / "store.sqlite", folder / "copy"))
+        found = await rollouts_of(copy_as_if_killed(folder / "store.sqlite", folder / "copy"))
     finally:
         await store.close()
     return set(written) <= found, seconds
 
 
-def killed_copy(file: Path, folder: Path) -> Path:
+def copy_as_if_killed(file: Path, folder: Path) -> Path:
     """The store's files as a kill at this moment would leave them, in ``folder``."""
     folder.mkdir()
     for suffix in ("", "-wal"):

@@ -44,7 +44,7 @@ def binary(groups: Sequence[Sequence[float]]) -> bool:
     return all(reward in (0.0, 1.0) for group in groups for reward in group)
 
 
-def flat_share(groups: Sequence[Sequence[float]]) -> float:
+def zero_variance_share(groups: Sequence[Sequence[float]]) -> float:
     """Share of groups of two or more whose rewards are all equal; 1 if there is none."""
     judged = [group for group in groups if len(group) > 1]
     return sum(len(set(group)) == 1 for group in judged) / len(judged) if judged else 1.0

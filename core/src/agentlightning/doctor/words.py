@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 
-def size(count: float) -> str:
+def format_bytes(count: float) -> str:
     """Bytes, e.g. ``3.4 MB`` (powers of 1000)."""
     for unit in ("B", "kB", "MB", "GB"):
         if abs(count) < 1000:
@@ -15,7 +15,7 @@ def size(count: float) -> str:
     return f"{count:.1f} TB"
 
 
-def duration(seconds: float) -> str:
+def format_seconds(seconds: float) -> str:
     """Seconds, e.g. ``0.42 s``, ``73 s``, ``12 min``, ``3.5 h``, ``2.1 days``."""
     if seconds < 10:
         return f"{seconds:.2g} s"
@@ -28,7 +28,7 @@ def duration(seconds: float) -> str:
     return f"{seconds / 86400:.1f} days"
 
 
-def number(value: float) -> str:
+def format_number(value: float) -> str:
     """A reward, e.g. ``0.250``; huge ones as ``1.5e+30``."""
     return f"{value:.3f}" if abs(value) < 1e6 else f"{value:.3g}"
 
@@ -38,7 +38,7 @@ def percent(share: float) -> str:
     return f"{100 * share:.0f} %"
 
 
-def counted(counts: Mapping[str, float], most: int = 4) -> str:
+def format_counts(counts: Mapping[str, float], most: int = 4) -> str:
     """``3 × template, 1 × branch``, the commonest first."""
     listed = Counter({k: int(v) for k, v in counts.items()}).most_common(most)
     return ", ".join(f"{n} × {reason}" for reason, n in listed)

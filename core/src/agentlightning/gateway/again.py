@@ -8,47 +8,47 @@ first try had cost is counted.
 
 from __future__ import annotations
 
-from agentlightning.gateway.gate import Gate
+from agentlightning.gateway.gate import PauseGate
 from agentlightning.gateway.metrics import Metrics
-from agentlightning.gateway.record import Exchange
+from agentlightning.gateway.record import ModelRequest
 
-GIVEN_UP = "aborted-by-engine"
+ABORTED_BY_ENGINE = "aborted-by-engine"
 """How a call ends that cannot be asked again, because a part of its answer has left."""
 
 
-class AskAgain(Exception):
+class RetryAfterHold(Exception):
     """The engine has given the call up, and nobody has heard of it."""
 
 
-class Tries:
+class HoldRetries:
     """Says of a call that failed whether it is to be asked again."""
 
-    def __init__(self, gate: Gate, metrics: Metrics) -> None:
+    def __init__(self, gate: PauseGate, metrics: Metrics) -> None:
         self._gate, self._metrics = gate, metrics
 
-    def begin(self, exchange: Exchange) -> None:
+    def begin(self, exchange: ModelRequest) -> None:
         """Each time a call passes the gate."""
-        exchange.holds = self._gate.holds(exchange.route.policy)
+        exchange.holds_seen = self._gate.hold_count(exchange.route.policy)
 
-    def check(self, exchange: Exchange) -> None:
-        """Raise :class:`AskAgain` if the policy has been held since: the engine has not been asked yet."""
-        if exchange.holds != self._gate.holds(exchange.route.policy):
-            raise AskAgain
+    def check(self, exchange: ModelRequest) -> None:
+        """Raise :class:`RetryAfterHold` if the policy has been held since."""
+        if exchange.holds_seen != self._gate.hold_count(exchange.route.policy):
+            raise RetryAfterHold
 
-    def failed(self, exchange: Exchange, code: str, tokens: int = 0) -> str:
-        """Raise :class:`AskAgain`, or return what the call ends with: ``code``, if its policy was not held.
+    def failed(self, exchange: ModelRequest, code: str, tokens: int = 0) -> str:
+        """Raise :class:`RetryAfterHold` if the policy was held, else return the error code of the call.
 
         ``tokens``: of the answer that was given up, as far as known.
         """
-        if exchange.holds == self._gate.holds(exchange.route.policy):
+        if exchange.holds_seen == self._gate.hold_count(exchange.route.policy):
             return code
         if exchange.assembler is not None:
             tokens = exchange.assembler.tokens
-        given_up = self._metrics.given_up
-        given_up["tokens"] += tokens
+        aborted = self._metrics.aborted
+        aborted["tokens"] += tokens
         if exchange.begun:
-            given_up["streams"] += 1
-            return GIVEN_UP
-        given_up["calls"] += 1
+            aborted["streams"] += 1
+            return ABORTED_BY_ENGINE
+        aborted["calls"] += 1
         exchange.assembler = None  # nothing of it is on record
-        raise AskAgain
+        raise RetryAfterHold

@@ -13,14 +13,14 @@ import msgspec
 from agentlightning.gateway.errors import BadAnswer, EngineUnreachable
 from agentlightning.webserver.body import check_plain
 
-UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What decoding raises for bytes that are no JSON, not of the shape, or nested without end."""
 ABORTED = "abort"
 """Finish reason, in vLLM and SGLang, of an answer that the engine gave up to make way for other weights."""
 TokenId = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 """What is counted: tokens, choices, versions. No column of the store holds more than 63 bits."""
-LARGEST = 2**63
+MAX_INTEGER = 2**63
 """Integers from here on are no part of an answer, wherever they stand in it."""
 
 
@@ -46,7 +46,7 @@ class Logprobs(msgspec.Struct):
         return numbers if len(numbers) == len(self.token_logprobs) else None
 
 
-class Choice(msgspec.Struct):
+class EngineChoice(msgspec.Struct):
     """One choice: a whole one has ``message`` or ``text``, one of a chunk ``delta`` or ``text``."""
 
     index: Count = 0
@@ -59,21 +59,21 @@ class Choice(msgspec.Struct):
     logprobs: Logprobs | None = None
 
 
-class Usage(msgspec.Struct):
+class EngineUsage(msgspec.Struct):
     """Token counts of the whole request."""
 
     prompt_tokens: Count | None = None
     completion_tokens: Count | None = None
 
 
-class Answer(msgspec.Struct):
+class EngineAnswer(msgspec.Struct):
     """A whole answer."""
 
-    choices: list[Choice]
+    choices: list[EngineChoice]
     id: str | None = None
-    created: Annotated[int, msgspec.Meta(ge=-LARGEST, le=LARGEST - 1)] | None = None
+    created: Annotated[int, msgspec.Meta(ge=-MAX_INTEGER, le=MAX_INTEGER - 1)] | None = None
     model: str | None = None
-    usage: Usage | None = None
+    usage: EngineUsage | None = None
     prompt_token_ids: list[TokenId] | None = None
     policy_version: Count | None = None
     """Engines of ours say which version of the policy they sampled from."""
@@ -83,24 +83,24 @@ class Answer(msgspec.Struct):
     """Guided choice: the allowed answers as token ids; the logprobs are of the distribution over them."""
 
 
-class Chunk(Answer):
+class AnswerChunk(EngineAnswer):
     """A piece of a streamed answer; ``error`` when the engine gave up half-way."""
 
-    choices: list[Choice] = []
+    choices: list[EngineChoice] = []
     error: Any = None
 
 
-_answers = msgspec.json.Decoder(Answer)
-_chunks = msgspec.json.Decoder(Chunk)
+_answers = msgspec.json.Decoder(EngineAnswer)
+_chunks = msgspec.json.Decoder(AnswerChunk)
 
 
-def parse_answer(raw: bytes, api: str) -> Answer:
+def parse_answer(raw: bytes, api: str) -> EngineAnswer:
     """The answer in ``raw``; :class:`BadAnswer` says what is wrong with it, :class:`EngineUnreachable` that
     the engine gave it up half-way.
     """
     try:
         answer = _answers.decode(raw)
-    except UNREADABLE as error:
+    except DECODE_ERRORS as error:
         raise BadAnswer(f"the engine's answer is not a completion ({len(raw)} bytes): {error}") from None
     if not answer.choices:
         raise BadAnswer("the engine's answer has no choices")
@@ -112,11 +112,11 @@ def parse_answer(raw: bytes, api: str) -> Answer:
                 f"choice {choice.index} of the engine's answer has no "
                 + ("message" if api == "chat" else "text")
             )
-    refuse_aborted(answer)
+    raise_if_aborted(answer)
     return answer
 
 
-def check_choices(answer: Answer, asked: int) -> None:
+def check_choices(answer: EngineAnswer, asked: int) -> None:
     """:class:`BadAnswer` for more choices than were asked for, and for parts that no reader could read."""
     for choice in answer.choices:
         if choice.index >= asked:
@@ -130,12 +130,12 @@ def check_choices(answer: Answer, asked: int) -> None:
 
 def _check_part(part: dict[str, Any]) -> None:
     try:
-        check_plain(part, LARGEST)
+        check_plain(part, MAX_INTEGER)
     except ValueError as error:
         raise BadAnswer(f"the engine's answer cannot be kept: {error}") from None
 
 
-def refuse_aborted(answer: Answer) -> None:
+def raise_if_aborted(answer: EngineAnswer) -> None:
     """An answer that the engine gave up is not what the model said: the agent may ask again."""
     if any(choice.finish_reason == ABORTED for choice in answer.choices):
         message = f"the engine gave this answer up half-way (finish_reason {ABORTED!r})"
@@ -143,11 +143,11 @@ def refuse_aborted(answer: Answer) -> None:
         raise EngineUnreachable(503, "engine-aborted", message, tokens=tokens)
 
 
-def parse_chunk(raw: bytes) -> Chunk:
+def parse_chunk(raw: bytes) -> AnswerChunk:
     """One event of a stream, or :class:`BadAnswer`."""
     try:
         return _chunks.decode(raw)
-    except UNREADABLE as error:
+    except DECODE_ERRORS as error:
         raise BadAnswer(f"an event of the engine's stream is not a completion chunk: {error}") from None
 
 
@@ -172,7 +172,7 @@ def parse_error(status: int, raw: bytes) -> ErrorInfo:
     """Message and code of an error answer, whatever its shape."""
     try:
         body: Any = msgspec.json.decode(raw)
-    except UNREADABLE:
+    except DECODE_ERRORS:
         return ErrorInfo(raw[:500].decode("utf-8", "replace") or "(empty answer)", f"http-{status}")
     inner = body.get("error", body) if isinstance(body, dict) else body
     if isinstance(inner, dict):

@@ -14,16 +14,16 @@ import msgspec
 from aiohttp import web
 
 from agentlightning import collector, log_limit
-from agentlightning.gateway.attempts import AttemptInfo, Attempts
+from agentlightning.gateway.attempts import AttemptInfo, OpenAttempts
 from agentlightning.gateway.counting import count_tokens
-from agentlightning.gateway.dialect import errors_in
-from agentlightning.gateway.dialects import BY_PATH
-from agentlightning.gateway.errors import Refused, error_response
-from agentlightning.gateway.forward import Forwarder, Limits
-from agentlightning.gateway.gate import Gate
+from agentlightning.gateway.dialect import format_error
+from agentlightning.gateway.dialects import FORMATS_BY_PATH
+from agentlightning.gateway.errors import RequestRefused, error_response
+from agentlightning.gateway.forward import EngineClient, Limits
+from agentlightning.gateway.gate import PauseGate
 from agentlightning.gateway.handle import Handler
 from agentlightning.gateway.identity import identify
-from agentlightning.gateway.listen import Listen
+from agentlightning.gateway.listen import ListenAddress
 from agentlightning.gateway.metrics import Metrics
 from agentlightning.gateway.route import Routes, Upstream
 from agentlightning.gateway.sampling import SamplingPolicy
@@ -32,8 +32,8 @@ from agentlightning.loopback import check_interface, is_loopback
 from agentlightning.store.base import Store
 from agentlightning.types import Call
 from agentlightning.types.select import Select
-from agentlightning.webserver import runner as runner_of
-from agentlightning.webserver.guard import Foreign, guard
+from agentlightning.webserver import app_runner
+from agentlightning.webserver.guard import CrossOriginRefusal, guard
 
 BODY_LIMIT = 16 * 2**20
 """Bytes of a request: an attempt's key allows no more, unpacked or not."""
@@ -74,15 +74,15 @@ class Gateway:
         self.metrics = Metrics()
         self._keys = keys
         self._routes = Routes()
-        self._gate = Gate()
-        self._attempts = Attempts(store, keys, select, policies=policies)
-        self._forwarder = Forwarder(limits or Limits(), self.metrics.moved)
+        self._gate = PauseGate()
+        self._attempts = OpenAttempts(store, keys, select, policies=policies)
+        self._client = EngineClient(limits or Limits(), self.metrics.failovers)
         self._handler = Handler(
             store,
             keys,
             self._attempts,
             self._routes,
-            self._forwarder,
+            self._client,
             self._gate,
             self.metrics,
             on_call=on_call,
@@ -156,12 +156,12 @@ class Gateway:
         Serve it with ``webserver.runner``: it cancels the handler of an agent that hangs up, which frees its
         engine.
         """
-        no_pages = guard(self._foreign, local=local, trusted=self._bears_key)
+        no_pages = guard(self._refuse_cross_origin, local=local, trusted=self._bears_key)
         app = web.Application(middlewares=[no_pages])
         app.router.add_post("/v1/chat/completions", self._chat)
         app.router.add_post("/v1/completions", self._completions)
-        for path, dialect in BY_PATH.items():
-            app.router.add_post(path, partial(self._handler.serve, api="chat", dialect=dialect))
+        for path, api_format in FORMATS_BY_PATH.items():
+            app.router.add_post(path, partial(self._handler.serve, api="chat", api_format=api_format))
         app.router.add_post("/v1/messages/count_tokens", partial(count_tokens, self._handler))
         app.router.add_get("/v1/models", self._models)
         app.router.add_get("/health", self._health)
@@ -193,7 +193,7 @@ class Gateway:
                 "behind a firewall or a TLS proxy"
             )
         check_interface("the gateway", host, guarded=self._keys.shared, variable="AGL_SECRET")
-        runner = runner_of(
+        runner = app_runner(
             self.app(local=is_loopback(host)),
             max_line_size=HEADER_LIMIT,
             max_field_size=HEADER_LIMIT,
@@ -206,7 +206,7 @@ class Gateway:
             await runner.cleanup()
             raise
         self._runner = runner
-        self._url = Listen(host, port, advertise).url(runner.addresses[0][1])
+        self._url = ListenAddress(host, port, advertise).url(runner.addresses[0][1])
         return self._url
 
     @property
@@ -227,26 +227,26 @@ class Gateway:
         await runner.cleanup()
 
     async def _startup(self, app: web.Application) -> None:
-        await self._forwarder.start()
-        collector.relax()
+        await self._client.start()
+        collector.enlarge_young_generation()
         log_limit.limit()
 
     async def _cleanup(self, app: web.Application) -> None:
-        collector.restore()
-        await self._forwarder.stop()
+        collector.restore_thresholds()
+        await self._client.stop()
 
     # ------------------------------------------------------------------------------------------- handlers
     def _bears_key(self, request: web.Request) -> bool:
         try:
             identify(request.headers, self._keys)
-        except Refused:
+        except RequestRefused:
             return False
         return True
 
-    async def _foreign(self, request: web.Request, why: Foreign) -> web.StreamResponse:
-        response = await self._handler.refuse(Refused(why.status, why.reason, why.message))
-        dialect = BY_PATH.get(request.path)
-        return errors_in(dialect, response) if dialect else response
+    async def _refuse_cross_origin(self, request: web.Request, why: CrossOriginRefusal) -> web.StreamResponse:
+        response = await self._handler.refuse(RequestRefused(why.status, why.reason, why.message))
+        api_format = FORMATS_BY_PATH.get(request.path)
+        return format_error(api_format, response) if api_format else response
 
     async def _chat(self, request: web.Request) -> web.StreamResponse:
         return await self._handler.serve(request, "chat")
@@ -271,13 +271,15 @@ class Gateway:
                 **self.metrics.as_dict(),
                 "attempts": len(self._attempts),
                 "paused": gate.paused,
-                "in_flight": gate.inside,
-                "holding": gate.holding,
-                "held": gate.held,
-                "engines": {r.policy: [a.state() for a in r.addresses] for r in self._routes},
+                "in_flight": gate.in_flight,
+                "holding": gate.waiting,
+                "held": gate.waited_total,
+                "engines": {r.policy: [a.state() for a in r.endpoints] for r in self._routes},
                 "policies_held": gate.policies,
                 "replayed_kinds": {
-                    r.policy: ["with tools" if tools else "without tools" for tools in sorted(r.inexact)]
+                    r.policy: [
+                        "with tools" if tools else "without tools" for tools in sorted(r.inexact_streams)
+                    ]
                     for r in self._routes
                 },
             }
@@ -291,9 +293,9 @@ def _json(value: object) -> web.Response:
 async def _unknown(request: web.Request) -> web.Response:
     """Any other path or method, said as the API that it belongs to says errors."""
     response = _nowhere(request)
-    for path, dialect in BY_PATH.items():
+    for path, api_format in FORMATS_BY_PATH.items():
         if request.path == path or request.path.startswith(f"{path}/"):
-            errors_in(dialect, response)
+            format_error(api_format, response)
     return response
 
 
@@ -305,7 +307,7 @@ def _nowhere(request: web.Request) -> web.Response:
         )
         response.headers["Allow"] = ROUTES[request.path]
         return response
-    if request.path.startswith(tuple(f"{path}/" for path in BY_PATH)):
+    if request.path.startswith(tuple(f"{path}/" for path in FORMATS_BY_PATH)):
         return error_response(
             404,
             "unsupported-route",

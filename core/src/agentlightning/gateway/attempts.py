@@ -13,14 +13,14 @@ from typing import Any
 import msgspec
 
 from agentlightning.gateway.dialect import call_id
-from agentlightning.gateway.errors import Refused
-from agentlightning.gateway.sampling import content_of, derive_seed, root_seed
+from agentlightning.gateway.errors import RequestRefused
+from agentlightning.gateway.sampling import content_digest, derive_seed, root_seed
 from agentlightning.keys import Claims, KeyRefused, Keys
 from agentlightning.store.base import NotFound, Store
 from agentlightning.types import AttemptStatus, Mode, Tags, merge_tags
 from agentlightning.types.select import Select, selector
 
-LIVE = (AttemptStatus.PREPARING, AttemptStatus.RUNNING, AttemptStatus.UNRESPONSIVE)
+LIVE_STATUSES = (AttemptStatus.PREPARING, AttemptStatus.RUNNING, AttemptStatus.UNRESPONSIVE)
 
 
 class AttemptInfo(msgspec.Struct, kw_only=True):
@@ -44,7 +44,7 @@ class AttemptInfo(msgspec.Struct, kw_only=True):
     """Tags below those of the calls."""
 
 
-def lane_of(tags: Tags) -> str:
+def branch_of(tags: Tags) -> str:
     """The strand of calls, each after the other, that a call belongs to: its tag ``lane``, else its agent."""
     return tags.get("lane") or tags.get("agent", "")
 
@@ -52,17 +52,27 @@ def lane_of(tags: Tags) -> str:
 class OpenAttempt:
     """An attempt's counters and calls under way."""
 
-    __slots__ = ("arguments", "asked", "closing", "cuts", "info", "selects", "sequence", "tasks", "writes")
+    __slots__ = (
+        "arguments",
+        "asked",
+        "closing",
+        "dropped_blocks",
+        "info",
+        "selects",
+        "sequence",
+        "tasks",
+        "writes",
+    )
 
     def __init__(self, info: AttemptInfo, selects: Callable[[Tags], bool], sequence: int = 0) -> None:
         self.info = info
         self.selects = selects
         self.sequence = sequence
         self.asked: dict[tuple[str, bytes], list[str | None]] = {}
-        """The callers' spans that were given a seed, by lane and what they asked, in order of arrival."""
+        """The callers' spans that were given a seed, by branch and what they asked, in order of arrival."""
         self.arguments: dict[str, list[str]] = {}
-        """Arguments of tool calls that were answered in a dialect, by the call's id, the latest first."""
-        self.cuts: dict[bytes, int] = {}
+        """Arguments of tool calls that were answered in an API format, by the call's id, the latest first."""
+        self.dropped_blocks: dict[bytes, int] = {}
         """How many blocks were dropped of a chat that was too long, by what it begins with."""
         self.tasks: set[asyncio.Task[object]] = set()
         """Handlers of its calls."""
@@ -83,28 +93,28 @@ class OpenAttempt:
         return self.sequence - 1
 
     def next_seed(
-        self, lane: str, body: Mapping[str, Any], span: str | None = None, retry: int = 0
+        self, branch: str, body: Mapping[str, Any], span: str | None = None, retry: int = 0
     ) -> int | None:
         """Seed of the request ``body``; a retry gets that of the request it repeats.
 
-        A function of the lane, of what is asked, and of how often this lane has asked just that. So neither
+        A function of the branch, of the request's content, and of how often it has sent it. So neither
         the order in which parallel calls happen to arrive nor a failure on the way changes a seed; only
-        parallel calls of one lane that ask the very same may have their seeds, hence answers, exchanged.
+        parallel calls of one branch that ask the very same may have their seeds, hence answers, exchanged.
         ``span``: the caller's, which a request and its retries have in common.
         """
         if self.info.seed is None:
             return None
-        content = content_of(body)
-        spans = self.asked.setdefault((lane, content), [])
+        content = content_digest(body)
+        spans = self.asked.setdefault((branch, content), [])
         if retry and span in spans:
             index = max(i for i, known in enumerate(spans) if known == span)
         else:
             index = len(spans)
             spans.append(span)
-        return derive_seed(self.info.seed, lane, content, index)
+        return derive_seed(self.info.seed, branch, content, index)
 
 
-class Attempts:
+class OpenAttempts:
     """Registry of open attempts. Others are read from the store once; ``keep`` bounds how many of them."""
 
     def __init__(
@@ -121,11 +131,11 @@ class Attempts:
         self._policies = dict(policies or {})
         self._keep = keep
         self._open: dict[str, OpenAttempt] = {}
-        self._found: OrderedDict[str, OpenAttempt] = OrderedDict()
-        self._looking: dict[str, asyncio.Task[OpenAttempt]] = {}
+        self._loaded: OrderedDict[str, OpenAttempt] = OrderedDict()
+        self._loading: dict[str, asyncio.Task[OpenAttempt]] = {}
 
     def __len__(self) -> int:
-        return len(self._open) + len(self._found)
+        return len(self._open) + len(self._loaded)
 
     def open(self, info: AttemptInfo) -> str:
         """Let an attempt call; the result is its key."""
@@ -138,9 +148,9 @@ class Attempts:
 
     async def get(self, claims: Claims) -> OpenAttempt:
         """The attempt of a valid key."""
-        attempt = self._open.get(claims.attempt_id) or self._found.get(claims.attempt_id)
+        attempt = self._open.get(claims.attempt_id) or self._loaded.get(claims.attempt_id)
         if attempt is None:
-            attempt = await self._find(claims)
+            attempt = await self._load_once(claims)
         if attempt.closing or attempt.info.rollout_id != claims.rollout_id:
             raise _ended(claims)
         return attempt
@@ -148,22 +158,22 @@ class Attempts:
     async def close(self, attempt_id: str, grace: float) -> None:
         """Revoke the key, give calls ``grace`` seconds, cancel the rest, wait for their records, forget."""
         self._keys.revoke(attempt_id)
-        attempt = self._open.get(attempt_id) or self._found.get(attempt_id)
+        attempt = self._open.get(attempt_id) or self._loaded.get(attempt_id)
         if attempt is None:
             return
         if attempt.tasks and grace > 0:
             await asyncio.wait(attempt.tasks, timeout=grace)
         await _stop(attempt)
         self._open.pop(attempt_id, None)
-        self._found.pop(attempt_id, None)
+        self._loaded.pop(attempt_id, None)
 
-    def lost(self, attempt_id: str) -> None:
+    def revoke(self, attempt_id: str) -> None:
         """The store says that the attempt has ended: revoke the key, stop its other calls, forget it.
 
         One that was opened here is forgotten by :meth:`close`, which its runner will call.
         """
         self._keys.revoke(attempt_id)
-        attempt = self._open.get(attempt_id) or self._found.pop(attempt_id, None)
+        attempt = self._open.get(attempt_id) or self._loaded.pop(attempt_id, None)
         if attempt is None or attempt.closing:
             return
         attempt.closing = True
@@ -172,18 +182,18 @@ class Attempts:
 
     async def stop(self) -> None:
         """Stop the calls of every attempt and wait for their records; keys stay as they are."""
-        attempts = [*self._open.values(), *self._found.values()]
+        attempts = [*self._open.values(), *self._loaded.values()]
         await asyncio.gather(*(_stop(attempt) for attempt in attempts))
 
-    async def _find(self, claims: Claims) -> OpenAttempt:
-        task = self._looking.get(claims.attempt_id)
+    async def _load_once(self, claims: Claims) -> OpenAttempt:
+        task = self._loading.get(claims.attempt_id)
         if task is None:
-            task = asyncio.create_task(self._read(claims))
-            self._looking[claims.attempt_id] = task
-            task.add_done_callback(lambda _: self._looking.pop(claims.attempt_id, None))
+            task = asyncio.create_task(self._load(claims))
+            self._loading[claims.attempt_id] = task
+            task.add_done_callback(lambda _: self._loading.pop(claims.attempt_id, None))
         return await asyncio.shield(task)
 
-    async def _read(self, claims: Claims) -> OpenAttempt:
+    async def _load(self, claims: Claims) -> OpenAttempt:
         """An attempt opened elsewhere, as the store knows it."""
         try:
             rollout = await self._store.get_rollout_by_id(claims.rollout_id)
@@ -194,7 +204,7 @@ class Attempts:
         attempt = next((a for a in attempts if a.attempt_id == claims.attempt_id), None)
         if attempt is None:
             raise _unknown(claims)
-        if attempt.status not in LIVE:
+        if attempt.status not in LIVE_STATUSES:
             self._keys.revoke(claims.attempt_id)
             raise _ended(claims)
         try:  # it may have been closed while the store was read
@@ -209,29 +219,29 @@ class Attempts:
             mode=rollout.mode,
             seed=root_seed(rollout, attempt),
             greedy=bool(rollout.metadata.get("greedy", False)),
-            policies=_texts(rollout.metadata.get("policies")) or self._policies,
-            tags=_texts(rollout.metadata.get("tags")),
+            policies=_string_map(rollout.metadata.get("policies")) or self._policies,
+            tags=_string_map(rollout.metadata.get("tags")),
         )
         found = OpenAttempt(info, self._selects, 1 + max((c.sequence for c in calls), default=-1))
         for call in calls:
             if "api" in call.edited and call.response:
                 found.remember(call.response, call.response_id or f"{call.attempt_id}-{call.sequence}")
             if call.choice == 0 and (call.selected or "seed" in call.sampling):  # as when they came
-                found.next_seed(lane_of(call.tags), call.request or {}, call.span_id, call.retry)
-        self._found[claims.attempt_id] = found
+                found.next_seed(branch_of(call.tags), call.request or {}, call.span_id, call.retry)
+        self._loaded[claims.attempt_id] = found
         self._evict()
         return found
 
     def _evict(self) -> None:
         """Forget the longest known foreign attempts that are idle; they would be read again."""
-        for attempt_id in list(self._found):
-            if len(self._found) <= self._keep:
+        for attempt_id in list(self._loaded):
+            if len(self._loaded) <= self._keep:
                 return
-            if not self._found[attempt_id].tasks:
-                del self._found[attempt_id]
+            if not self._loaded[attempt_id].tasks:
+                del self._loaded[attempt_id]
 
 
-def _texts(value: object) -> dict[str, str]:
+def _string_map(value: object) -> dict[str, str]:
     """Names and values of a rollout's metadata; anything else there is none of the gateway's."""
     return merge_tags(value) if isinstance(value, Mapping) else {}
 
@@ -248,8 +258,8 @@ async def _stop(attempt: OpenAttempt) -> None:
         await asyncio.wait(attempt.writes)
 
 
-def _ended(claims: Claims) -> Refused:
-    return Refused(
+def _ended(claims: Claims) -> RequestRefused:
+    return RequestRefused(
         409,
         "attempt-ended",
         f"attempt {claims.attempt_id} has ended; its calls are no longer recorded or answered",
@@ -258,8 +268,8 @@ def _ended(claims: Claims) -> Refused:
     )
 
 
-def _unknown(claims: Claims) -> Refused:
-    return Refused(
+def _unknown(claims: Claims) -> RequestRefused:
+    return RequestRefused(
         409,
         "unknown-attempt",
         f"the store knows no attempt {claims.attempt_id} of rollout {claims.rollout_id}",

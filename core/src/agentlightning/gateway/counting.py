@@ -12,9 +12,9 @@ import msgspec
 from aiohttp import web
 
 from agentlightning.gateway.attempts import OpenAttempt
-from agentlightning.gateway.dialect import errors_in
+from agentlightning.gateway.dialect import format_error
 from agentlightning.gateway.dialects import MESSAGES
-from agentlightning.gateway.errors import EngineUnreachable, Refused
+from agentlightning.gateway.errors import EngineUnreachable, RequestRefused
 from agentlightning.gateway.identity import Caller
 
 if TYPE_CHECKING:
@@ -30,9 +30,9 @@ async def count_tokens(handler: Handler, request: web.Request) -> web.StreamResp
         try:
             count = await handler.over_length.count(route, {**chat, "model": route.model})
         except EngineUnreachable as error:
-            raise Refused(error.status, error.code, str(error), retry=True) from None
+            raise RequestRefused(error.status, error.code, str(error), retry=True) from None
         if count is None:
-            raise Refused(
+            raise RequestRefused(
                 404,
                 "cannot-count",
                 f"the engine of policy {route.policy!r} has not counted this prompt (POST /tokenize); "
@@ -42,4 +42,4 @@ async def count_tokens(handler: Handler, request: web.Request) -> web.StreamResp
             body=msgspec.json.encode({"input_tokens": count}), content_type="application/json"
         )
 
-    return errors_in(MESSAGES, await handler.guarded(request, call))
+    return format_error(MESSAGES, await handler.guarded(request, call))

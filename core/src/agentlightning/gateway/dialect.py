@@ -1,9 +1,9 @@
-"""A dialect: another API that agents speak at the gateway, told to engines in chat completions.
+"""An API format: another API that agents speak at the gateway, told to engines in chat completions.
 
-A dialect translates a request to a chat body, and a whole chat answer to its own answer and events. It holds
-no state and does no I/O. Invariant: engines are asked in chat completions only, so ids, records, sampling and
-refusals are those of any other call; a request that chat completions cannot say is refused with the reason,
-never thinned out in silence.
+An API format translates a request to a chat body, and a whole chat answer to its own answer and events. It
+holds no state and does no I/O. Invariant: engines are asked in chat completions only, so ids, records,
+sampling and refusals are those of any other call; a request that chat completions cannot
+express is refused with the reason; no field is dropped silently.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Any, Protocol
 import msgspec
 from aiohttp import web
 
-from agentlightning.gateway.errors import BadAnswer, Refused
+from agentlightning.gateway.errors import BadAnswer, RequestRefused
 
-Said = Mapping[str, Sequence[str]]
+WrittenArguments = Mapping[str, Sequence[str]]
 """Tool call id → arguments, to the letter as the model wrote them; several, where an id was given twice."""
-PASSED = frozenset(
+PASSED_THROUGH = frozenset(
     {
         "chat_template_kwargs",
         "frequency_penalty",
@@ -34,11 +34,11 @@ PASSED = frozenset(
     }
 )
 """Fields of chat completions that go on as they are (an SDK's ``extra_body``)."""
-TOKENS = ("prompt_token_ids", "token_ids", "token_logprobs", "policy_version")
+TOKEN_FIELDS = ("prompt_token_ids", "token_ids", "token_logprobs", "policy_version")
 """Fields on top of an answer that say what was sampled; SDKs keep fields they do not know."""
 
 
-class Dialect(Protocol):
+class ApiFormat(Protocol):
     """What the gateway needs of an API to serve it."""
 
     name: str
@@ -46,8 +46,8 @@ class Dialect(Protocol):
     keep_alive: bytes
     """What a stream says while its engine is silent."""
 
-    def chat(self, asked: Mapping[str, Any], said: Said) -> dict[str, Any]:
-        """The chat body of a request, or :class:`Refused` 400 saying what cannot be served."""
+    def chat(self, asked: Mapping[str, Any], said: WrittenArguments) -> dict[str, Any]:
+        """The chat body of a request, or :class:`RequestRefused` 400 saying what cannot be served."""
 
     def answer(self, asked: Mapping[str, Any], chat: Mapping[str, Any]) -> dict[str, Any]:
         """A whole chat answer (checked before, with an id) in this API's shape."""
@@ -62,14 +62,14 @@ class Dialect(Protocol):
         """The same as the last event of a stream."""
 
 
-def unsupported(what: str, instead: str) -> Refused:
+def unsupported(what: str, instead: str) -> RequestRefused:
     """A request for what the gateway does not do; ``instead`` says the way out."""
-    return Refused(400, "unsupported-field", f"{what} is not served here; {instead}")
+    return RequestRefused(400, "unsupported-field", f"{what} is not served here; {instead}")
 
 
-def malformed(what: str, wanted: str) -> Refused:
+def malformed(what: str, wanted: str) -> RequestRefused:
     """A request that is not of the API's shape."""
-    return Refused(400, "bad-body", f"{what} must be {wanted}")
+    return RequestRefused(400, "bad-body", f"{what} must be {wanted}")
 
 
 def check_fields(
@@ -77,7 +77,13 @@ def check_fields(
 ) -> None:
     """Refuse fields that ask for something and are not ``known``. ``refused``: field → the way out."""
     for name, value in asked.items():
-        if name in known or name in PASSED or value is None or value is False or value in ([], {}, ""):
+        if (
+            name in known
+            or name in PASSED_THROUGH
+            or value is None
+            or value is False
+            or value in ([], {}, "")
+        ):
             continue
         raise unsupported(f"{where}{name}", refused.get(name, "leave it out"))
 
@@ -96,7 +102,7 @@ def text(value: Any, where: str) -> str:
     return value
 
 
-def kind_of(value: Any, where: str, default: str | None = None) -> str | None:
+def failure_kind(value: Any, where: str, default: str | None = None) -> str | None:
     """The ``type`` of a JSON object; ``default`` where it has none."""
     kind = mapping(value, where).get("type", default)
     return None if kind is None else text(kind, f"{where}.type")
@@ -121,7 +127,7 @@ def joined(content: Any, where: str, kinds: Collection[str]) -> str:
 
 def text_of(part: Any, where: str, kinds: Collection[str]) -> str:
     """The text of a part of one of these ``kinds``."""
-    if (kind := kind_of(part, where)) not in kinds:
+    if (kind := failure_kind(part, where)) not in kinds:
         raise unsupported(f"{where} of type {kind!r}", f"send text ({', '.join(sorted(kinds))})")
     return text(part.get("text", part.get("refusal")), f"{where}.text")
 
@@ -137,7 +143,7 @@ def function(name: Any, description: Any, parameters: Any, strict: Any, where: s
 
 def json_form(form: Any, where: str, name: str = "answer") -> dict[str, Any] | None:
     """A format of structured output as ``response_format``; plain text is none."""
-    if (kind := kind_of(form, where)) == "text":
+    if (kind := failure_kind(form, where)) == "text":
         return None
     if kind == "json_object":
         return {"type": "json_object"}
@@ -149,7 +155,7 @@ def json_form(form: Any, where: str, name: str = "answer") -> dict[str, Any] | N
 
 
 def tokens(chat: Mapping[str, Any]) -> dict[str, Any]:
-    """What the engine sampled, from its chat answer: fields for the top of a dialect's answer."""
+    """What the engine sampled, from its chat answer: fields for the top of an API format's answer."""
     choice = chat["choices"][0]
     content = (choice.get("logprobs") or {}).get("content")
     found = (
@@ -158,7 +164,7 @@ def tokens(chat: Mapping[str, Any]) -> dict[str, Any]:
         None if content is None else [entry["logprob"] for entry in content],
         chat.get("policy_version"),
     )
-    return {name: value for name, value in zip(TOKENS, found, strict=True) if value is not None}
+    return {name: value for name, value in zip(TOKEN_FIELDS, found, strict=True) if value is not None}
 
 
 def call_id(call: Mapping[str, Any], tag: str, place: int) -> str:
@@ -167,7 +173,7 @@ def call_id(call: Mapping[str, Any], tag: str, place: int) -> str:
 
 
 def check_message(message: Mapping[str, Any]) -> None:
-    """:class:`BadAnswer` for an engine's message that is not of the shape that a dialect must know."""
+    """:class:`BadAnswer` for an engine's message that is not of the shape that an API format must know."""
     for name in ("content", "refusal"):
         _expect(message.get(name), str, name)
     calls = message.get("tool_calls")
@@ -192,14 +198,14 @@ def reasoning_of(message: Mapping[str, Any]) -> str:
     )
 
 
-def errors_in(dialect: Dialect, response: web.StreamResponse) -> web.StreamResponse:
-    """``response``, where it is an error, as the dialect says errors."""
+def format_error(api_format: ApiFormat, response: web.StreamResponse) -> web.StreamResponse:
+    """``response``, where it is an error, as the API format says errors."""
     if isinstance(response, web.Response) and response.status >= 400 and isinstance(response.body, bytes):
-        response.body = dialect.error(response.status, response.body)
+        response.body = api_format.error(response.status, response.body)
         response.content_type = "application/json"
     return response
 
 
-def named_event(event: Mapping[str, Any]) -> bytes:
+def typed_event(event: Mapping[str, Any]) -> bytes:
     """A server-sent event whose name is its type."""
     return b"event: " + str(event["type"]).encode() + b"\ndata: " + msgspec.json.encode(event) + b"\n\n"

@@ -8,8 +8,8 @@ from typing import Any, Final
 import msgspec
 
 from agentlightning.gateway import messages, responses
-from agentlightning.gateway.answer import UNREADABLE, parse_error
-from agentlightning.gateway.dialect import Dialect, Said, named_event
+from agentlightning.gateway.answer import DECODE_ERRORS, parse_error
+from agentlightning.gateway.dialect import ApiFormat, WrittenArguments, typed_event
 from agentlightning.gateway.errors import error_body
 from agentlightning.gateway.messages_answer import message, message_error
 from agentlightning.gateway.messages_events import PING, message_events
@@ -24,7 +24,7 @@ class Responses:
     name = "responses"
     keep_alive = KEEP_ALIVE
 
-    def chat(self, asked: Mapping[str, Any], said: Said) -> dict[str, Any]:
+    def chat(self, asked: Mapping[str, Any], said: WrittenArguments) -> dict[str, Any]:
         """The chat body; arguments come back to the letter, so nothing need be looked up."""
         return responses.chat_body(asked)
 
@@ -40,7 +40,7 @@ class Responses:
         """As it is, where it says it like OpenAI; in these words, where an engine says it otherwise."""
         try:
             alike = isinstance(msgspec.json.decode(raw)["error"], dict)
-        except (*UNREADABLE, LookupError, TypeError):
+        except (*DECODE_ERRORS, LookupError, TypeError):
             alike = False
         info = parse_error(status, raw)
         return raw if alike else error_body(status, info.code, info.message)
@@ -49,7 +49,7 @@ class Responses:
         """An ``error`` event; its field ``error`` is what makes the SDK raise."""
         error = msgspec.json.decode(raw)["error"]
         head = {"type": "error", "code": error["code"], "message": error["message"], "param": None}
-        return named_event({**head, "error": error, "sequence_number": 0})
+        return typed_event({**head, "error": error, "sequence_number": 0})
 
 
 class Messages:
@@ -58,7 +58,7 @@ class Messages:
     name = "messages"
     keep_alive = PING
 
-    def chat(self, asked: Mapping[str, Any], said: Said) -> dict[str, Any]:
+    def chat(self, asked: Mapping[str, Any], said: WrittenArguments) -> dict[str, Any]:
         """The chat body, with the arguments of earlier tool calls as the model wrote them."""
         return messages.chat_body(asked, said)
 
@@ -76,9 +76,9 @@ class Messages:
 
     def error_event(self, status: int, raw: bytes) -> bytes:
         """The same, as an event."""
-        return named_event(msgspec.json.decode(message_error(status, raw)))
+        return typed_event(msgspec.json.decode(message_error(status, raw)))
 
 
-RESPONSES: Final[Dialect] = Responses()
-MESSAGES: Final[Dialect] = Messages()
-BY_PATH: Final[dict[str, Dialect]] = {"/v1/responses": RESPONSES, "/v1/messages": MESSAGES}
+RESPONSES: Final[ApiFormat] = Responses()
+MESSAGES: Final[ApiFormat] = Messages()
+FORMATS_BY_PATH: Final[dict[str, ApiFormat]] = {"/v1/responses": RESPONSES, "/v1/messages": MESSAGES}

@@ -16,7 +16,7 @@ TOO_LONG = "context_length_exceeded"
 _KINDS = {401: "authentication_error", 404: "not_found_error", 409: "conflict_error"}
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """A request that is not forwarded. ``reason`` goes into the counts."""
 
     def __init__(

@@ -1,8 +1,8 @@
 """The gate before the engines: closed while weights change, for all calls or for those of some policies.
 
-Invariants: after :meth:`Gate.pause` and a successful :meth:`Gate.drain` no call is at an engine, until
-:meth:`Gate.resume`; between :meth:`Gate.hold` and :meth:`Gate.release` no call of that policy sets out for
-one.
+Invariants: after :meth:`PauseGate.pause` and a successful :meth:`PauseGate.drain` no call is at an engine
+until :meth:`PauseGate.resume`; between :meth:`PauseGate.hold` and :meth:`PauseGate.release` no call of that
+policy is sent to one.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 
-class Gate:
+class PauseGate:
     """Counts calls at the engines; holds new ones while paused."""
 
     def __init__(self) -> None:
@@ -24,11 +24,11 @@ class Gate:
         self._released: dict[str, asyncio.Event] = {}
         """Policy that is held → set when it is let go."""
         self._holds: Counter[str] = Counter()
-        self.inside = 0
+        self.in_flight = 0
         """Calls at an engine."""
-        self.holding = 0
+        self.waiting = 0
         """Calls that wait at the gate now."""
-        self.held = 0
+        self.waited_total = 0
         """Calls that ever had to wait."""
 
     @property
@@ -60,7 +60,7 @@ class Gate:
         if released := self._released.pop(policy, None):
             released.set()
 
-    def holds(self, policy: str) -> int:
+    def hold_count(self, policy: str) -> int:
         """How often ``policy`` has been held."""
         return self._holds[policy]
 
@@ -68,35 +68,35 @@ class Gate:
         """Wait until calls of ``policy`` may pass."""
         if self._open.is_set() and policy not in self._released:
             return
-        self.held += 1
-        self.holding += 1
+        self.waited_total += 1
+        self.waiting += 1
         try:
             while (closed := self._closed(policy)) is not None:  # again: before this task runs
                 await closed.wait()
         finally:
-            self.holding -= 1
+            self.waiting -= 1
 
     def _closed(self, policy: str) -> asyncio.Event | None:
         """What a call of ``policy`` has to wait for."""
         return self._released.get(policy) if self._open.is_set() else self._open
 
     @contextmanager
-    def within(self) -> Iterator[None]:
+    def track(self) -> Iterator[None]:
         """A call at an engine."""
-        self.inside += 1
+        self.in_flight += 1
         self._idle.clear()
         try:
             yield
         finally:
-            self.inside -= 1
-            if not self.inside:
+            self.in_flight -= 1
+            if not self.in_flight:
                 self._idle.set()
 
     async def drain(self, timeout: float | None) -> bool:
         """Wait until no call is at an engine; False when ``timeout`` seconds did not suffice."""
         try:
             async with asyncio.timeout(timeout):
-                while self.inside:
+                while self.in_flight:
                     await self._idle.wait()
         except TimeoutError:
             return False

@@ -15,7 +15,7 @@ from typing import Any
 FIELDS = frozenset({"guided_choice", "structured_outputs"})
 
 
-def names_choices(shaping: Mapping[str, Any]) -> bool:
+def is_plain_choice(shaping: Mapping[str, Any]) -> bool:
     """Whether nothing but a list of allowed answers shapes the distribution."""
     if len(shaping) != 1 or not FIELDS.issuperset(shaping):
         return False
@@ -28,7 +28,7 @@ def names_choices(shaping: Mapping[str, Any]) -> bool:
     return asked == {"choice"}
 
 
-def in_common_words(body: dict[str, Any]) -> None:
+def use_structured_outputs(body: dict[str, Any]) -> None:
     """Say ``guided_choice`` as ``structured_outputs`` (in place), which engines share: vLLM has dropped the
     older field and, asked with it, answers without a constraint and without a word.
     """
@@ -36,7 +36,7 @@ def in_common_words(body: dict[str, Any]) -> None:
         body["structured_outputs"] = {"choice": body.pop("guided_choice")}
 
 
-def holds(allowed: Sequence[Sequence[int]], response: Sequence[int] | None) -> bool:
+def is_allowed(allowed: Sequence[Sequence[int]], response: Sequence[int] | None) -> bool:
     """Whether a response is one of the allowed, with or without an end token, or the beginning of one."""
     if not response:
         return False

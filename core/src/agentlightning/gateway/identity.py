@@ -11,7 +11,7 @@ from urllib.parse import unquote
 
 import msgspec
 
-from agentlightning.gateway.errors import Refused
+from agentlightning.gateway.errors import RequestRefused
 from agentlightning.keys import CONTEXT_KEY, PREFIX, Claims, KeyRefused, Keys
 from agentlightning.semconv import HEADER_ATTEMPT, HEADER_POLICY, HEADER_SELECTED, HEADER_TAGS, HEADER_TRACE
 from agentlightning.types import Tags, merge_tags
@@ -41,7 +41,7 @@ class Caller(msgspec.Struct, kw_only=True, frozen=True):
 
 
 def identify(headers: Mapping[str, str], keys: Keys) -> Caller:
-    """The caller of a request, or :class:`Refused`: 400 header, 401 no valid key, 409 ended, conflict."""
+    """The caller of a request. :class:`RequestRefused`: 400 header, 401 no valid key, 409 ended, conflict."""
     key, other = _presented(headers)
     claims = _claims(key, keys)
     _check_alone(claims, HEADER_ATTEMPT, headers.get(HEADER_ATTEMPT))
@@ -84,9 +84,9 @@ def _attempt_of(key: str, keys: Keys) -> str | None:
 
 
 def _check_alone(claims: Claims, header: str, attempt: str | None) -> None:
-    """A request belongs to one attempt: :class:`Refused` 409 where ``header`` says another."""
+    """A request belongs to one attempt: :class:`RequestRefused` 409 where ``header`` says another."""
     if attempt is not None and attempt != claims.attempt_id:
-        raise Refused(
+        raise RequestRefused(
             409,
             "conflicting-identity",
             f"the key is of attempt {claims.attempt_id}, the header {header} says {attempt!r}: "
@@ -98,11 +98,11 @@ def _check_alone(claims: Claims, header: str, attempt: str | None) -> None:
 
 def _claims(key: str, keys: Keys) -> Claims:
     if not key:
-        raise Refused(
+        raise RequestRefused(
             401, "no-key", "no key: send `Authorization: Bearer <the attempt's key>`, or it as `x-api-key`"
         )
     if key == CONTEXT_KEY:
-        raise Refused(
+        raise RequestRefused(
             401,
             "placeholder-key",
             f"the client holds the placeholder key {CONTEXT_KEY!r} and no attempt's key was put in its "
@@ -113,7 +113,7 @@ def _claims(key: str, keys: Keys) -> Claims:
     except KeyRefused as refused:
         # A revoked key is signed all the same: its claims say in whose ledger the late call belongs.
         late = refused.claims
-        raise Refused(
+        raise RequestRefused(
             refused.status,
             refused.reason,
             str(refused),
@@ -123,7 +123,7 @@ def _claims(key: str, keys: Keys) -> Claims:
     except (
         msgspec.DecodeError
     ):  # the signature holds, so the secret is shared with another version of the key
-        raise Refused(
+        raise RequestRefused(
             401, "unknown-key", "the key's claims cannot be read: it was minted by another version"
         ) from None
 
@@ -134,7 +134,7 @@ def _tags(value: str | None, claims: Claims) -> Tags:
     try:
         return _read_tags(value)
     except msgspec.DecodeError as error:
-        raise Refused(
+        raise RequestRefused(
             400,
             "bad-header",
             f"header {HEADER_TAGS} is not a URL-quoted JSON object of plain values: {error}",
@@ -146,7 +146,7 @@ def _tags(value: str | None, claims: Claims) -> Tags:
 def _selected(value: str | None, claims: Claims) -> bool:
     if value in (None, "1", "0"):
         return value != "0"
-    raise Refused(
+    raise RequestRefused(
         400,
         "bad-header",
         f"header {HEADER_SELECTED} is {value[:40]!r}, neither 0 nor 1",
@@ -160,7 +160,7 @@ def _retry(value: str | None, claims: Claims) -> int:
         return 0
     if value.isascii() and value.isdigit() and len(value) < 6:
         return int(value)
-    raise Refused(
+    raise RequestRefused(
         400,
         "bad-header",
         f"header x-stainless-retry-count is {value[:40]!r}, not a small number",

@@ -1,4 +1,4 @@
-"""Where the gateway listens, and the address that agents are told.
+"""Where the gateway listens, and the address that agents are given.
 
 By default both are loopback: agents run on this machine. Runners on other machines need an interface that
 they can reach. Invariant: an interface that others can reach is bound only where attempts' keys are made with
@@ -18,8 +18,8 @@ WILDCARDS = ("0.0.0.0", "::")
 
 
 @dataclass(frozen=True, slots=True)
-class Listen:
-    """``host`` and ``port`` (0: a free one) to bind; ``advertise``: the URL that agents are told instead of
+class ListenAddress:
+    """``host`` and ``port`` (0: a free one) to bind; ``advertise``: the URL that agents are given instead of
     these, without a path.
     """
 
@@ -33,15 +33,15 @@ class Listen:
         return not is_loopback(self.host)
 
     def url(self, port: int) -> str:
-        """The base URL that agents are told, once ``port`` is bound."""
+        """The base URL that agents are given, once ``port`` is bound."""
         if self.advertise is None:
             return f"http://{f'[{self.host}]' if ':' in self.host else self.host}:{port}/v1"
-        told = urlsplit(self.advertise)
-        known = told.port is not None or told.scheme == "https"
-        return f"{told.scheme}://{told.netloc}{'' if known else f':{port}'}/v1"
+        advertised = urlsplit(self.advertise)
+        known = advertised.port is not None or advertised.scheme == "https"
+        return f"{advertised.scheme}://{advertised.netloc}{'' if known else f':{port}'}/v1"
 
 
-def read_listen(listen: str | None = None, advertise: str | None = None) -> Listen:
+def parse_listen(listen: str | None = None, advertise: str | None = None) -> ListenAddress:
     """``listen``: ``host``, ``host:port`` or ``[host]:port``; ``advertise``: ``http(s)://host[:port]``.
     :class:`UsageError` says what is wrong, before anything is bound.
     """
@@ -54,7 +54,7 @@ def read_listen(listen: str | None = None, advertise: str | None = None) -> List
             f"gateway.listen: {host} is every interface, and no address for agents: name one with "
             "gateway.advertise, e.g. http://10.0.0.5"
         )
-    return Listen(host, port, advertise)
+    return ListenAddress(host, port, advertise)
 
 
 def _place(text: str) -> tuple[str, int]:
@@ -69,9 +69,15 @@ def _place(text: str) -> tuple[str, int]:
 
 def _check_url(advertise: str) -> None:
     try:
-        told = urlsplit(advertise)
-        good = told.scheme in ("http", "https") and bool(told.hostname) and told.port != 0
+        advertised = urlsplit(advertise)
+        good = advertised.scheme in ("http", "https") and bool(advertised.hostname) and advertised.port != 0
     except ValueError:
         good = False
-    if not good or told.path not in ("", "/") or told.query or told.fragment or told.username:
+    if (
+        not good
+        or advertised.path not in ("", "/")
+        or advertised.query
+        or advertised.fragment
+        or advertised.username
+    ):
         raise UsageError(f"gateway.advertise: {advertise!r} must be http(s)://host or http(s)://host:port")

@@ -14,13 +14,13 @@ from typing import Any
 import msgspec
 
 from agentlightning.gateway.dialect import (
-    PASSED,
-    Said,
+    PASSED_THROUGH,
+    WrittenArguments,
     check_fields,
+    failure_kind,
     function,
     joined,
     json_form,
-    kind_of,
     listed,
     malformed,
     mapping,
@@ -48,7 +48,7 @@ _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 _NO_EDIT = {"type": "clear_thinking_20251015", "keep": "all"}
 
 
-def chat_body(asked: Mapping[str, Any], said: Said) -> dict[str, Any]:
+def chat_body(asked: Mapping[str, Any], said: WrittenArguments) -> dict[str, Any]:
     """The chat body that asks the same."""
     check_fields(asked, TRANSLATED | IGNORED, REFUSED)
     _refuse(asked)
@@ -66,7 +66,7 @@ def chat_body(asked: Mapping[str, Any], said: Said) -> dict[str, Any]:
         chat |= _choice(mapping(asked["tool_choice"], "tool_choice"))
     if form := _form(asked):
         chat["response_format"] = form
-    for name in ("temperature", "top_p", *sorted(PASSED)):
+    for name in ("temperature", "top_p", *sorted(PASSED_THROUGH)):
         if asked.get(name) is not None:
             chat[name] = asked[name]
     if sequences := listed(asked.get("stop_sequences"), "stop_sequences"):
@@ -90,7 +90,7 @@ def tool_input(arguments: str) -> dict[str, Any]:
 
 def _refuse(asked: Mapping[str, Any]) -> None:
     """Values that the API has and the gateway has not."""
-    thinking = kind_of(asked.get("thinking") or {}, "thinking")
+    thinking = failure_kind(asked.get("thinking") or {}, "thinking")
     if thinking not in (None, "disabled", "adaptive"):
         raise unsupported(
             f"thinking of type {thinking!r}",
@@ -114,7 +114,7 @@ def _form(asked: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 # ------------------------------------------------------------------------------------------------- messages
-def _messages(asked: Mapping[str, Any], said: Said) -> list[dict[str, Any]]:
+def _messages(asked: Mapping[str, Any], said: WrittenArguments) -> list[dict[str, Any]]:
     out: list[dict[str, Any]] = []
     if system := joined(asked.get("system"), "system", _TEXTS):
         out.append({"role": "system", "content": system})
@@ -139,14 +139,14 @@ def _messages(asked: Mapping[str, Any], said: Said) -> list[dict[str, Any]]:
     return out
 
 
-def _assistant(content: Any, at: str, said: Said) -> dict[str, Any]:
+def _assistant(content: Any, at: str, said: WrittenArguments) -> dict[str, Any]:
     """One turn: what it thought, said and called."""
     if content is None or isinstance(content, str):
         return {"role": "assistant", "content": content or ""}
     texts, thoughts, calls = [], [], []
     for place, block in enumerate(listed(content, at)):
         where = f"{at}[{place}]"
-        kind = kind_of(block, where)
+        kind = failure_kind(block, where)
         if kind == "tool_use":
             calls.append(_call(block, where, said))
         elif kind == "thinking":
@@ -161,7 +161,7 @@ def _assistant(content: Any, at: str, said: Said) -> dict[str, Any]:
     return turn
 
 
-def _call(block: Mapping[str, Any], at: str, said: Said) -> dict[str, Any]:
+def _call(block: Mapping[str, Any], at: str, said: WrittenArguments) -> dict[str, Any]:
     name, given = text(block.get("id"), f"{at}.id"), mapping(block.get("input"), f"{at}.input")
     written = next((one for one in said.get(name, ()) if tool_input(one) == given), None)
     if written is None:
@@ -194,7 +194,7 @@ def _user(content: Any, at: str) -> list[dict[str, Any]]:
 
 # ---------------------------------------------------------------------------------------------------- tools
 def _tool(tool: Any, at: str) -> dict[str, Any]:
-    kind = kind_of(tool, at)
+    kind = failure_kind(tool, at)
     if kind not in (None, "custom"):
         raise unsupported(
             f"{at} of type {kind!r}",
@@ -205,7 +205,7 @@ def _tool(tool: Any, at: str) -> dict[str, Any]:
 
 
 def _choice(choice: Mapping[str, Any]) -> dict[str, Any]:
-    kind = kind_of(choice, "tool_choice")
+    kind = failure_kind(choice, "tool_choice")
     if kind == "tool":
         name = text(choice.get("name"), "tool_choice.name")
         chosen: Any = {"type": "function", "function": {"name": name}}

@@ -10,16 +10,16 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from agentlightning.gateway.dialect import named_event
+from agentlightning.gateway.dialect import typed_event
 from agentlightning.gateway.replay import cut
 
-PING = named_event({"type": "ping"})
+PING = typed_event({"type": "ping"})
 _TEXTS = {"text": "text", "thinking": "thinking"}
 
 
 def message_events(answer: Mapping[str, Any]) -> Iterator[bytes]:
     """From ``message_start`` to ``message_stop``."""
-    return map(named_event, _events(answer))
+    return map(typed_event, _events(answer))
 
 
 def _events(answer: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

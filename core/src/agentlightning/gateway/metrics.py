@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 
 OVER_LENGTH = "over-length"
 """``Call.masked`` of a prompt that was too long."""
-POLICY = "over_length"
+OVER_LENGTH_FIELD = "over_length"
 """Key of ``Call.edited``: which policy was applied to it."""
 
 
@@ -35,14 +35,14 @@ class Metrics:
         self.over_length: Counter[str] = Counter()
         """``refused``, ``dropped`` (and refused), ``truncated``, ``unchecked`` → calls; ``messages`` →
         messages that truncation left out."""
-        self.moved: Counter[str] = Counter()
+        self.failovers: Counter[str] = Counter()
         """Policy → requests whose address was gone, asked again, whole, at another."""
-        self.given_up: Counter[str] = Counter()
+        self.aborted: Counter[str] = Counter()
         """Calls that an engine gave up while their policy was held: ``calls`` that were asked again,
         ``streams`` that ended as errors because a part had left, ``tokens`` that both had cost."""
         self.split = 0
         """Records whose reasoning was split off."""
-        self.dialects: Counter[str] = Counter()
+        self.api_formats: Counter[str] = Counter()
         """``responses``, ``messages`` → records of calls that came by that API."""
         self.unnamed = 0
         """Records of calls that nobody named: their role is ``unknown``."""
@@ -54,30 +54,32 @@ class Metrics:
         self.uncounted = 0
         """Refusals the store did not count."""
 
-    def recorded(self, calls: Sequence[Call]) -> None:
+    def count_calls(self, calls: Sequence[Call]) -> None:
         """Count stored records."""
         for call in calls:
             self.calls[call.status] += 1
             if call.masked:
                 self.masked[call.masked] += 1
             if call.tags.get("role") == UNKNOWN:
-                self._nobody()
+                self._count_unnamed()
             if "api" in call.edited:
-                self.dialects[call.edited["api"]] += 1
+                self.api_formats[call.edited["api"]] += 1
             if "reasoning" in call.edited:
                 self.split += 1
             if call.masked == OVER_LENGTH:
-                self.over_length["dropped" if call.edited.get(POLICY) == "drop" else "refused"] += 1
-            elif POLICY in call.edited and call.choice == 0:
+                self.over_length[
+                    "dropped" if call.edited.get(OVER_LENGTH_FIELD) == "drop" else "refused"
+                ] += 1
+            elif OVER_LENGTH_FIELD in call.edited and call.choice == 0:
                 self.over_length["truncated"] += 1
                 self.over_length["messages"] += sum(b - a for a, b in call.edited["dropped"])
 
-    def without_policy(self, who: str) -> None:
+    def count_unrouted(self, who: str) -> None:
         """Count a request of a caller that is given no policy."""
         known = who in self.unrouted or len(self.unrouted) < self.NAMES
         self.unrouted[who if known else "(others)"] += 1
 
-    def _nobody(self) -> None:
+    def _count_unnamed(self) -> None:
         """Count a call that nobody named; the first says what to do."""
         if not self.unnamed:
             log.warning(
@@ -96,10 +98,10 @@ class Metrics:
             "refused": dict(self.refused),
             "streams": dict(self.streams),
             "over_length": dict(self.over_length),
-            "moved": dict(self.moved),
-            "given_up": dict(self.given_up),
+            "moved": dict(self.failovers),
+            "given_up": dict(self.aborted),
             "split": self.split,
-            "dialects": dict(self.dialects),
+            "dialects": dict(self.api_formats),
             "unnamed": self.unnamed,
             "unrouted": dict(self.unrouted),
             "lost_records": self.lost_records,

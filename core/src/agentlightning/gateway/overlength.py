@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from agentlightning.gateway.answer import UNREADABLE
-from agentlightning.gateway.forward import Forwarder
+from agentlightning.gateway.answer import DECODE_ERRORS
+from agentlightning.gateway.forward import EngineClient
 from agentlightning.gateway.metrics import Metrics
 from agentlightning.gateway.route import Upstream
 from agentlightning.gateway.window import Window, upper_bound
 
 if TYPE_CHECKING:
-    from agentlightning.gateway.record import Exchange
+    from agentlightning.gateway.record import ModelRequest
 
 log = logging.getLogger(__name__)
 SLACK = 4
@@ -32,21 +32,21 @@ _RENDERED = ("tools", "chat_template", "chat_template_kwargs", "documents")
 """Fields beside the messages that reach a chat template."""
 
 
-class Count(msgspec.Struct):
+class TokenCount(msgspec.Struct):
     """What ``/tokenize`` answers."""
 
     count: int
     max_model_len: int | None = None
 
 
-class OverLength:
+class ContextFitter:
     """Applies each route's policy to requests."""
 
-    def __init__(self, forwarder: Forwarder, metrics: Metrics) -> None:
-        self._forwarder = forwarder
+    def __init__(self, client: EngineClient, metrics: Metrics) -> None:
+        self._client = client
         self._metrics = metrics
 
-    async def fit(self, exchange: Exchange) -> str | None:
+    async def fit(self, exchange: ModelRequest) -> str | None:
         """Make the request fit, or say why it cannot be served.
 
         Where the engine's own refusal does the policy's work (``error`` and ``drop`` without ``reserve``),
@@ -55,11 +55,15 @@ class OverLength:
         route, sent = exchange.route, exchange.sent
         if route.over_length != "truncate" and not route.reserve:
             return None
-        if route.counts is False:
+        if route.can_count is False:
             self._metrics.over_length["unchecked"] += 1
             return None
         window = route.window
-        if window is not None and not route.wary and upper_bound(sent) + _room(route, sent, window) <= window:
+        if (
+            window is not None
+            and not route.always_count
+            and upper_bound(sent) + _room(route, sent, window) <= window
+        ):
             return None
         count = await self.count(route, sent)
         if count is None or (window := route.window) is None:
@@ -72,7 +76,7 @@ class OverLength:
             return await self._cut(exchange, count, budget)
         return _too_long(route, count, window)
 
-    async def _cut(self, exchange: Exchange, count: int, budget: int) -> str | None:
+    async def _cut(self, exchange: ModelRequest, count: int, budget: int) -> str | None:
         """Drop the oldest chatter of a prompt of ``count`` tokens, until ``budget`` is met.
 
         Where an earlier turn of the same chat was cut, the same cut is made again if it does: the turn then
@@ -82,8 +86,8 @@ class OverLength:
         messages = sent.get("messages")
         if not isinstance(messages, list) or not all(isinstance(m, Mapping) for m in messages):
             return None  # no chat: the engine says what is wrong with it
-        view, cuts = Window(messages), exchange.attempt.cuts
-        n = min(cuts.get(view.origin, 0), len(view))
+        view, dropped_blocks = Window(messages), exchange.attempt.dropped_blocks
+        n = min(dropped_blocks.get(view.origin, 0), len(view))
         tokens = await self._without(route, sent, view, n) if n else count
         if tokens is None or tokens > budget:
             least = await self._without(route, sent, view, len(view)) if len(view) else count
@@ -93,7 +97,7 @@ class OverLength:
                 return _too_long(route, least, route.window or 0, pinned=True)
             target = max(least, budget - (route.window or 0) // SLACK)
             n, tokens = await self._search(route, sent, view, (0, count), (len(view), least), target)
-        cuts[view.origin] = n
+        dropped_blocks[view.origin] = n
         sent["messages"] = view.without(n)
         exchange.edited.update(over_length="truncate", dropped=view.dropped(n), tokens=[count, tokens])
         return None
@@ -131,19 +135,19 @@ class OverLength:
         if "tokens" in body:
             return len(body["tokens"])
         raw = msgspec.json.encode(body)
-        async with self._forwarder.post(route, "tokenize", raw, {}, None) as response:
-            status, answer = response.status, await self._forwarder.read(response)
+        async with self._client.post(route, "tokenize", raw, {}, None) as response:
+            status, answer = response.status, await self._client.read(response)
         if status == 200:
             try:
-                found = msgspec.json.decode(answer, type=Count)
-            except UNREADABLE:
+                found = msgspec.json.decode(answer, type=TokenCount)
+            except DECODE_ERRORS:
                 status = 501
             else:
-                route.counts = True
+                route.can_count = True
                 route.learn_window(found.max_model_len)
                 return found.count
-        if route.counts is None and status in (404, 405, 501):
-            route.counts = False
+        if route.can_count is None and status in (404, 405, 501):
+            route.can_count = False
             log.warning(
                 "policy %r: its engine has no POST /tokenize, so over_length=%r and reserve=%d rest on "
                 "the engine's own refusal",

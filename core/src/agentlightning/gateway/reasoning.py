@@ -21,7 +21,7 @@ _GIVEN = ("reasoning_content", "reasoning")
 """Where an engine that splits by itself puts it."""
 
 
-class Splitter:
+class ReasoningSplitter:
     """One text in pieces → (content, reasoning) in pieces."""
 
     def __init__(self, opened: bool = False) -> None:
@@ -102,7 +102,7 @@ def split_message(message: dict[str, Any], opened: bool) -> bool:
     text = message.get("content")
     if not isinstance(text, str) or any(message.get(name) for name in _GIVEN):
         return False
-    splitter = Splitter(opened)
+    splitter = ReasoningSplitter(opened)
     first, last = splitter.feed(text), splitter.end()
     if not splitter.blocks:
         return False
@@ -121,12 +121,12 @@ def split_answer(raw: bytes, opened: bool) -> bytes:
     return msgspec.json.encode(answer)
 
 
-class StreamSplit:
+class StreamReasoningSplitter:
     """Splits the deltas of a stream's chunks."""
 
     def __init__(self, opened: bool) -> None:
         self._opened = opened
-        self._splitters: dict[int, Splitter] = {}
+        self._splitters: dict[int, ReasoningSplitter] = {}
 
     def chunk(self, raw: bytes) -> bytes:
         """One event's data (checked before) as the agent gets it."""
@@ -135,7 +135,7 @@ class StreamSplit:
         return msgspec.json.encode(chunk) if any(changed) else raw
 
     def _choice(self, choice: dict[str, Any]) -> bool:
-        splitter = self._splitters.setdefault(choice.get("index", 0), Splitter(self._opened))
+        splitter = self._splitters.setdefault(choice.get("index", 0), ReasoningSplitter(self._opened))
         delta = choice.get("delta") or {}
         text = delta.get("content")
         content, reasoning = splitter.feed(text) if isinstance(text, str) else ("", "")

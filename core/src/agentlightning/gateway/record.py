@@ -12,30 +12,30 @@ from typing import Any, Literal, TypeVar
 import msgspec
 from aiohttp import web
 
-from agentlightning.gateway.answer import Answer, Choice, ErrorInfo, check_choices
+from agentlightning.gateway.answer import EngineAnswer, EngineChoice, ErrorInfo, check_choices
 from agentlightning.gateway.attempts import OpenAttempt
-from agentlightning.gateway.bodies import choices_of
-from agentlightning.gateway.dialect import Dialect, check_message
+from agentlightning.gateway.bodies import choice_count
+from agentlightning.gateway.dialect import ApiFormat, check_message
 from agentlightning.gateway.errors import BadAnswer
-from agentlightning.gateway.guided import holds
+from agentlightning.gateway.guided import is_allowed
 from agentlightning.gateway.identity import Caller
-from agentlightning.gateway.metrics import OVER_LENGTH, POLICY
+from agentlightning.gateway.metrics import OVER_LENGTH, OVER_LENGTH_FIELD
 from agentlightning.gateway.reasoning import split_answer, split_message
 from agentlightning.gateway.replay import replay
 from agentlightning.gateway.route import Upstream
-from agentlightning.gateway.sampling import OFF_POLICY, Settings, check_echo
-from agentlightning.gateway.stream import Assembler
+from agentlightning.gateway.sampling import OFF_POLICY, SamplingDecision, check_echo
+from agentlightning.gateway.stream import AnswerAssembler
 from agentlightning.types import Call, Tags
 
 Api = Literal["chat", "completions"]
-Said = TypeVar("Said", bound=Answer)
+AnswerT = TypeVar("AnswerT", bound=EngineAnswer)
 OUTSIDE_VOCABULARY = "outside-vocabulary"
 """Why a call with token ids that the policy does not have is not trained."""
 _SHAPE = (AttributeError, KeyError, TypeError)
 """What telling an answer on raises where it is of another shape."""
 
 
-class Exchange(msgspec.Struct, kw_only=True):
+class ModelRequest(msgspec.Struct, kw_only=True):
     """One request under way."""
 
     caller: Caller
@@ -43,12 +43,12 @@ class Exchange(msgspec.Struct, kw_only=True):
     route: Upstream
     api: Api
     body: dict[str, Any]
-    """As the agent sent it; of a dialect, its translation to chat completions."""
+    """As the agent sent it; of an API format, its translation to chat completions."""
     sent: dict[str, Any]
     """As the engine gets it."""
     tags: Tags
     selected: bool
-    settings: Settings
+    sampling: SamplingDecision
     edited: dict[str, Any] = {}
     """What the over-length policy and the reasoning split changed (``Call.edited``)."""
     sequence: int
@@ -56,17 +56,17 @@ class Exchange(msgspec.Struct, kw_only=True):
     version: int | None = None
     """Version the route served when the call was forwarded, for engines that do not name an answer's version:
     should weights change under way, the older number is the safe one for staleness."""
-    assembler: Assembler | None = None
+    assembler: AnswerAssembler | None = None
     """What has arrived of a stream."""
-    holds: int = 0
+    holds_seen: int = 0
     """How often its policy had been held when it was forwarded."""
     begun: bool = False
     """Part of the answer has left: it cannot be asked again."""
     committed: bool = False
-    dialect: Dialect | None = None
+    api_format: ApiFormat | None = None
     """The API that the agent speaks, where it is another than ``api``."""
     asked: dict[str, Any] = {}
-    """The agent's request as its dialect has it."""
+    """The agent's request as its API format has it."""
     out: web.StreamResponse | None = None
     """The stream of the answer, once its head leaves."""
 
@@ -94,12 +94,12 @@ class Exchange(msgspec.Struct, kw_only=True):
     @property
     def choices(self) -> int:
         """How many choices the answer should have."""
-        return choices_of(self.body)
+        return choice_count(self.body)
 
     def call(self, choice: int = 0, **fields: Any) -> Call:
         """A record of this exchange; ``fields`` say how it went."""
         info, caller = self.attempt.info, self.caller
-        fields.setdefault("masked", OFF_POLICY if self.settings.off_policy else None)
+        fields.setdefault("masked", OFF_POLICY if self.sampling.off_policy else None)
         fields.setdefault("policy_version", self.version)
         return Call(
             call_id=f"{info.attempt_id}-{self.sequence}.{choice}",
@@ -116,19 +116,19 @@ class Exchange(msgspec.Struct, kw_only=True):
             tags=self.tags,
             selected=self.selected,
             request=self.body,
-            sampling=self.settings.used,
-            asked=self.settings.asked,
-            edited={"api": self.dialect.name, **self.edited} if self.dialect else self.edited,
+            sampling=self.sampling.used,
+            asked=self.sampling.asked,
+            edited={"api": self.api_format.name, **self.edited} if self.api_format else self.edited,
             start_time=self.start,
             end_time=time.time(),
             **fields,
         )
 
 
-def checked(exchange: Exchange, answer: Said) -> Said:
+def checked(exchange: ModelRequest, answer: AnswerT) -> AnswerT:
     """An answer, or a part of one, that this request can have got; else :class:`BadAnswer`."""
     check_choices(answer, exchange.choices)
-    served = exchange.route.serving()
+    served = exchange.route.served_version()
     # While weights are updated, an engine may be one version ahead of what the driver says.
     if served is not None and answer.policy_version is not None and answer.policy_version > served + 1:
         raise BadAnswer(
@@ -137,11 +137,11 @@ def checked(exchange: Exchange, answer: Said) -> Said:
     return answer
 
 
-def answer_calls(exchange: Exchange, answer: Answer, **fields: Any) -> list[Call]:
+def answer_calls(exchange: ModelRequest, answer: EngineAnswer, **fields: Any) -> list[Call]:
     """The calls of a whole (or wholly assembled) answer; its messages are split if the policy says so."""
     allowed = _allowed(exchange, answer)
     if answer.sampling and exchange.selected:
-        exchange.settings = check_echo(exchange.settings, answer.sampling)
+        exchange.sampling = check_echo(exchange.sampling, answer.sampling)
     fields.setdefault(
         "policy_version", exchange.version if answer.policy_version is None else answer.policy_version
     )
@@ -149,7 +149,9 @@ def answer_calls(exchange: Exchange, answer: Answer, **fields: Any) -> list[Call
     counts = _counts(exchange, answer)
     calls = []
     for choice, (prompt_count, completion_count) in zip(answer.choices, counts, strict=True):
-        known = exchange.route.knows(_prompt(answer, choice)) and exchange.route.knows(choice.token_ids)
+        known = exchange.route.in_vocabulary(_prompt(answer, choice)) and exchange.route.in_vocabulary(
+            choice.token_ids
+        )
         outside = {} if known else {"masked": OUTSIDE_VOCABULARY}
         calls.append(
             exchange.call(
@@ -169,52 +171,58 @@ def answer_calls(exchange: Exchange, answer: Answer, **fields: Any) -> list[Call
     return calls
 
 
-def said(exchange: Exchange, raw: bytes) -> bytes:
+def chat_answer(exchange: ModelRequest, raw: bytes) -> bytes:
     """The engine's whole answer ``raw`` as the agent gets it, once its calls are made."""
     if "reasoning" not in exchange.edited:
         return raw
     return split_answer(raw, exchange.route.reasoning == "split-opened")
 
 
-def told(exchange: Exchange, raw: bytes) -> dict[str, Any]:
-    """The engine's whole answer in the agent's dialect, once its calls are made; :class:`BadAnswer` where its
-    message is not of the shape that a dialect must know, and chat passes on.
+def format_answer(exchange: ModelRequest, raw: bytes) -> dict[str, Any]:
+    """The engine's whole answer in the agent's API format; :class:`BadAnswer` where its message lacks a part
+    that the format needs.
     """
-    assert exchange.dialect is not None
-    chat: dict[str, Any] = msgspec.json.decode(said(exchange, raw))
+    assert exchange.api_format is not None
+    chat: dict[str, Any] = msgspec.json.decode(chat_answer(exchange, raw))
     chat["id"] = chat.get("id") or f"{exchange.attempt.info.attempt_id}-{exchange.sequence}"
     message = chat["choices"][0]["message"]
     check_message(message)
     exchange.attempt.remember(message, chat["id"])
     try:
-        return exchange.dialect.answer(exchange.asked, chat)
+        return exchange.api_format.answer(exchange.asked, chat)
     except _SHAPE as error:
-        raise BadAnswer(f"the engine's answer cannot be told as {exchange.dialect.name}: {error!r}") from None
+        raise BadAnswer(
+            f"the engine's answer cannot be told as {exchange.api_format.name}: {error!r}"
+        ) from None
 
 
-def spoken(exchange: Exchange, raw: bytes) -> bytes:
+def response_body(exchange: ModelRequest, raw: bytes) -> bytes:
     """The body of the engine's whole answer as the agent gets it."""
-    return msgspec.json.encode(told(exchange, raw)) if exchange.dialect else said(exchange, raw)
+    return (
+        msgspec.json.encode(format_answer(exchange, raw))
+        if exchange.api_format
+        else chat_answer(exchange, raw)
+    )
 
 
-def replayed(exchange: Exchange, raw: bytes) -> bytes:
+def replay_answer(exchange: ModelRequest, raw: bytes) -> bytes:
     """The engine's whole answer as a stream; :class:`BadAnswer` where it cannot be told so."""
-    if exchange.dialect:
-        return b"".join(exchange.dialect.events(told(exchange, raw)))
+    if exchange.api_format:
+        return b"".join(exchange.api_format.events(format_answer(exchange, raw)))
     try:
-        return b"".join(replay(said(exchange, raw), exchange.api, exchange.wants_usage))
+        return b"".join(replay(chat_answer(exchange, raw), exchange.api, exchange.wants_usage))
     except _SHAPE as error:
         raise BadAnswer(f"the engine's message cannot be told as a stream: {error!r}") from None
 
 
-def stopped_calls(exchange: Exchange, status: Literal["error", "cancelled"], error: str) -> list[Call]:
+def stopped_calls(exchange: ModelRequest, status: Literal["error", "cancelled"], error: str) -> list[Call]:
     """The records of a call that ended early, with what had arrived of its stream."""
     if exchange.assembler is None or exchange.assembler.empty:
         return [exchange.call(status=status, error=error[:2000])]
     return answer_calls(exchange, assembled(exchange, exchange.assembler), status=status, error=error[:2000])
 
 
-def assembled(exchange: Exchange, assembler: Assembler) -> Answer:
+def assembled(exchange: ModelRequest, assembler: AnswerAssembler) -> EngineAnswer:
     """The answer of a stream, also without a key of the route that came in several pieces."""
     answer = assembler.answer()
     for choice in answer.choices:
@@ -224,19 +232,19 @@ def assembled(exchange: Exchange, assembler: Assembler) -> Answer:
     return answer
 
 
-def error_call(exchange: Exchange, error: str) -> Call:
+def error_call(exchange: ModelRequest, error: str) -> Call:
     """The record of a call that the engine did not answer."""
     return exchange.call(status="error", error=error[:2000], masked=None)
 
 
-def over_length_call(exchange: Exchange, error: str) -> Call:
+def over_length_call(exchange: ModelRequest, error: str) -> Call:
     """The record of a call whose prompt was refused as too long, by the engine or before it."""
     refused = "drop" if exchange.route.over_length == "drop" else "error"
-    exchange.edited = {POLICY: refused}
+    exchange.edited = {OVER_LENGTH_FIELD: refused}
     return exchange.call(status="error", error=error[:2000], masked=OVER_LENGTH)
 
 
-def refusal_call(exchange: Exchange, status: int, info: ErrorInfo) -> Call:
+def refusal_call(exchange: ModelRequest, status: int, info: ErrorInfo) -> Call:
     """The record of a call that the engine answered with an error status."""
     error = f"HTTP {status} {info.code}: {info.message}"
     return over_length_call(exchange, error) if info.over_length else error_call(exchange, error)
@@ -254,7 +262,7 @@ def exact(calls: list[Call]) -> bool:
     )
 
 
-def _split(exchange: Exchange, answer: Answer) -> None:
+def _split(exchange: ModelRequest, answer: EngineAnswer) -> None:
     """Move reasoning out of the messages' content."""
     if exchange.api != "chat" or exchange.route.reasoning == "keep":
         return
@@ -263,21 +271,21 @@ def _split(exchange: Exchange, answer: Answer) -> None:
         exchange.edited["reasoning"] = "split"
 
 
-def _allowed(exchange: Exchange, answer: Answer) -> list[list[int]] | None:
+def _allowed(exchange: ModelRequest, answer: EngineAnswer) -> list[list[int]] | None:
     """The ids of a guided choice, if the engine says them and every response is among them."""
     allowed = answer.guided_choice_ids
-    if not allowed or not all(holds(allowed, choice.token_ids) for choice in answer.choices):
+    if not allowed or not all(is_allowed(allowed, choice.token_ids) for choice in answer.choices):
         return None
-    if exchange.settings.guided:
-        exchange.settings = msgspec.structs.replace(exchange.settings, off_policy=False, guided=False)
+    if exchange.sampling.guided:
+        exchange.sampling = msgspec.structs.replace(exchange.sampling, off_policy=False, guided=False)
     return allowed
 
 
-def _prompt(answer: Answer, choice: Choice) -> list[int] | None:
+def _prompt(answer: EngineAnswer, choice: EngineChoice) -> list[int] | None:
     return choice.prompt_token_ids if choice.prompt_token_ids is not None else answer.prompt_token_ids
 
 
-def _counts(exchange: Exchange, answer: Answer) -> list[tuple[int | None, int | None]]:
+def _counts(exchange: ModelRequest, answer: EngineAnswer) -> list[tuple[int | None, int | None]]:
     """Prompt and completion count of each choice.
 
     The engine reports one sum. Where there are several choices (or prompts) and their ids add up to it, each

@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from agentlightning.gateway.dialect import (
-    PASSED,
+    PASSED_THROUGH,
     check_fields,
+    failure_kind,
     function,
     joined,
     json_form,
-    kind_of,
     listed,
     malformed,
     mapping,
@@ -64,7 +64,7 @@ def chat_body(asked: Mapping[str, Any]) -> dict[str, Any]:
         chat["response_format"] = response_format
     if (limit := asked.get("max_output_tokens")) is not None:
         chat["max_completion_tokens"] = limit
-    for name in ("temperature", "top_p", "parallel_tool_calls", "top_logprobs", *sorted(PASSED)):
+    for name in ("temperature", "top_p", "parallel_tool_calls", "top_logprobs", *sorted(PASSED_THROUGH)):
         if asked.get(name) is not None:
             chat[name] = asked[name]
     if LOGPROBS in listed(asked.get("include"), "include") or "top_logprobs" in chat:
@@ -117,7 +117,7 @@ def _messages(asked: Mapping[str, Any]) -> list[dict[str, Any]]:
         raise malformed("input", "a text or a list of items")
     for place, item in enumerate(given):
         at = f"input[{place}]"
-        kind = kind_of(item, at, "message")
+        kind = failure_kind(item, at, "message")
         if (add := _ITEMS.get(str(kind))) is None:
             raise unsupported(f"{at} of type {kind!r}", f"items may be {', '.join(_ITEMS)}")
         add(out, item, at)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from agentlightning.gateway.dialect import TOKENS, named_event
+from agentlightning.gateway.dialect import TOKEN_FIELDS, typed_event
 from agentlightning.gateway.replay import cut
 
 Event = dict[str, Any]
@@ -17,11 +17,11 @@ Event = dict[str, Any]
 def response_events(answer: Mapping[str, Any]) -> Iterator[bytes]:
     """From ``response.created`` to ``response.completed`` or ``response.incomplete``, numbered."""
     for number, event in enumerate(_events(answer)):
-        yield named_event({**event, "sequence_number": number})
+        yield typed_event({**event, "sequence_number": number})
 
 
 def _events(answer: Mapping[str, Any]) -> Iterator[Event]:
-    begun = {name: value for name, value in answer.items() if name not in TOKENS}
+    begun = {name: value for name, value in answer.items() if name not in TOKEN_FIELDS}
     begun |= {"status": "in_progress", "output": [], "usage": None, "incomplete_details": None}
     yield {"type": "response.created", "response": begun}
     yield {"type": "response.in_progress", "response": begun}

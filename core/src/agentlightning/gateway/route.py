@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Literal, get_args
 from urllib.parse import urlsplit
 
-from agentlightning.gateway.addresses import Addresses
-from agentlightning.gateway.errors import Refused
+from agentlightning.gateway.addresses import Endpoints
+from agentlightning.gateway.errors import RequestRefused
 from agentlightning.gateway.reasoning import Reasoning
 
 SECRET_LENGTH = 12
@@ -20,7 +20,7 @@ OverLengthPolicy = Literal["error", "drop", "truncate"]
 @dataclass(slots=True, kw_only=True)
 class Upstream:
     """A policy's engine: an OpenAI-compatible base URL (ending in ``/v1``) and the model name it knows.
-    ``replicas``: further addresses at which the same is served; each attempt keeps to one of them all.
+    ``replicas``: further endpoints at which the same is served; each attempt keeps to one of them all.
 
     ``version`` says which version of the policy it serves, when its answers do not. ``stream_ids``: whether
     its streams carry every token id (``None``: found out from the streams themselves).
@@ -56,13 +56,13 @@ class Upstream:
     an agent's own are refused. What the engine takes of a call is ``window``."""
     window: int | None = field(default=None, init=False)
     """Tokens of prompt and answer together, as far as known."""
-    counts: bool | None = field(default=None, init=False)
+    can_count: bool | None = field(default=None, init=False)
     """Whether the engine counts tokens (``POST /tokenize``); ``None``: not known yet."""
-    wary: bool = field(default=False, init=False)
+    always_count: bool = field(default=False, init=False)
     """A prompt that should have fitted by its bytes did not: from then on every prompt is counted."""
-    inexact: set[bool] = field(default_factory=set, init=False)
+    inexact_streams: set[bool] = field(default_factory=set, init=False)
     """Kinds of stream (with tools: True) seen to lose token ids; from then on asked whole and replayed."""
-    addresses: Addresses = field(init=False, repr=False)
+    endpoints: Endpoints = field(init=False, repr=False)
     _spellings: tuple[bytes, ...] = field(init=False, repr=False)
     """The route's key as an engine may write it in JSON."""
 
@@ -74,7 +74,7 @@ class Upstream:
             raise ValueError(f"route {self.policy!r}: an address is given twice: {', '.join(urls)}")
         self._check_policies()
         self.window = self.max_len
-        self.addresses = Addresses(urls)
+        self.endpoints = Endpoints(urls)
         key = self.api_key or ""
         quoted = json.dumps(key)[1:-1]
         self._spellings = tuple({s.encode() for s in (key, quoted, quoted.replace("/", r"\/")) if s})
@@ -111,9 +111,9 @@ class Upstream:
         """Whether a stream may be passed on as it arrives (else it is asked for whole, and replayed)."""
         if not self.trainable:
             return True
-        return self.stream_ids if self.stream_ids is not None else tools not in self.inexact
+        return self.stream_ids if self.stream_ids is not None else tools not in self.inexact_streams
 
-    def knows(self, ids: Sequence[int] | None) -> bool:
+    def in_vocabulary(self, ids: Sequence[int] | None) -> bool:
         """Whether all of the ids can be of the policy's vocabulary."""
         return not ids or self.vocabulary is None or max(ids) < self.vocabulary
 
@@ -137,7 +137,7 @@ class Upstream:
         """A text of the engine's without the route's key."""
         return self.redact(text.encode(errors="surrogateescape")).decode(errors="surrogateescape")
 
-    def serving(self) -> int | None:
+    def served_version(self) -> int | None:
         """Version of the policy served now."""
         return self.version() if self.version else None
 
@@ -176,7 +176,9 @@ class Routes:
         if wanted := header or agent_policy:
             if route := self._by_policy.get(wanted):
                 return route
-            raise Refused(404, "no-route", f"no policy {wanted!r} is served here; policies: {self.names()}")
+            raise RequestRefused(
+                404, "no-route", f"no policy {wanted!r} is served here; policies: {self.names()}"
+            )
         if route := self._by_policy.get("default"):
             return route
         trained = [route for route in self._by_policy.values() if route.trainable]
@@ -184,7 +186,7 @@ class Routes:
             return trained[0]
         if len(self._by_policy) == 1:
             return next(iter(self._by_policy.values()))
-        raise Refused(
+        raise RequestRefused(
             404,
             "no-route",
             f"no policy is called {model!r} and there is no default; policies: {self.names()}",

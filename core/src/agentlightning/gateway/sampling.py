@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from agentlightning.gateway.guided import in_common_words, names_choices
+from agentlightning.gateway.guided import is_plain_choice, use_structured_outputs
 from agentlightning.semconv import RESAMPLED
 from agentlightning.types import Attempt, Rollout
 
@@ -72,7 +72,7 @@ _SHAPING = {
 _NEUTRAL: tuple[Any, ...] = (None, False, 0, {}, [], "")
 
 
-class Settings(msgspec.Struct):
+class SamplingDecision(msgspec.Struct):
     """What became of a request's sampling values."""
 
     used: dict[str, Any] = {}
@@ -84,9 +84,9 @@ class Settings(msgspec.Struct):
     """Off policy only because the request names its allowed answers: trainable once these are known."""
 
 
-def settle(
+def apply_sampling(
     body: dict[str, Any], *, policy: SamplingPolicy | None, greedy: bool, seed: int | None
-) -> Settings:
+) -> SamplingDecision:
     """Set the sampling of ``body`` (in place) and say what was done.
 
     ``policy``: the run's values, ``None`` to keep the agent's. ``greedy``: temperature 0. ``seed``: used
@@ -104,9 +104,9 @@ def settle(
             asked["seed"] = pinned
         body["seed"] = seed
     shaping = _shaping(body) if policy else {}
-    in_common_words(body)
+    use_structured_outputs(body)
     used = {name: body[name] for name in _NAMES if body.get(name) is not None}
-    return Settings(used, asked | shaping, bool(shaping), names_choices(shaping))
+    return SamplingDecision(used, asked | shaping, bool(shaping), is_plain_choice(shaping))
 
 
 def _shaping(body: dict[str, Any]) -> dict[str, Any]:
@@ -123,7 +123,7 @@ def _shaping(body: dict[str, Any]) -> dict[str, Any]:
     return out
 
 
-def check_echo(settings: Settings, echo: dict[str, Any]) -> Settings:
+def check_echo(settings: SamplingDecision, echo: dict[str, Any]) -> SamplingDecision:
     """``settings`` corrected by what an engine says it used; off policy where it differs from what it got."""
     differs = {k: v for k, v in echo.items() if k in settings.used and k != "seed" and v != settings.used[k]}
     if not differs:
@@ -156,18 +156,18 @@ _ASKED = (
 """Request fields that make one question another than the next."""
 
 
-def content_of(body: Mapping[str, Any]) -> bytes:
+def content_digest(body: Mapping[str, Any]) -> bytes:
     """Digest of what a request asks. Names of messages and tool calls are no part of it: engines and
     frameworks draw them at random, and no prompt should hold them.
     """
     asked = {name: body[name] for name in _ASKED if body.get(name) is not None}
     messages = asked.get("messages")
     if isinstance(messages, list):
-        asked["messages"] = [_nameless(message) for message in messages]
+        asked["messages"] = [_without_ids(message) for message in messages]
     return blake2b(msgspec.json.encode(asked, order="sorted"), digest_size=16).digest()
 
 
-def _nameless(message: Any) -> Any:
+def _without_ids(message: Any) -> Any:
     """A message without its id and those of its tool calls."""
     if not isinstance(message, dict) or message.keys().isdisjoint(("id", "tool_call_id", "tool_calls")):
         return message
@@ -180,11 +180,11 @@ def _nameless(message: Any) -> Any:
     return kept
 
 
-def derive_seed(root: int, lane: str, content: bytes, index: int) -> int:
-    """Seed of one request: 63 bits of sha256 over (rollout seed, lane, content, index among the lane's
+def derive_seed(root: int, branch: str, content: bytes, index: int) -> int:
+    """Seed of one request: 63 bits of sha256 over (rollout seed, branch, content, index among the branch's
     requests of that content).
     """
-    return _derived(root, lane, content.hex(), index)
+    return _derived(root, branch, content.hex(), index)
 
 
 def _derived(*parts: object) -> int:

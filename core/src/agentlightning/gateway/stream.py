@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from agentlightning.gateway.answer import Answer, Choice, Chunk, Logprobs
+from agentlightning.gateway.answer import AnswerChunk, EngineAnswer, EngineChoice, Logprobs
 from agentlightning.gateway.errors import BadAnswer
 
 DONE = b"[DONE]"
@@ -19,7 +19,7 @@ _BOUNDARY = re.compile(rb"\r\n\r\n|\n\n|\r\r")
 _LINE = re.compile(rb"\r\n|\n|\r")
 
 
-class Events:
+class EventSplitter:
     """Cuts bytes into events."""
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ def payload(event: bytes) -> bytes | None:
     return b"\n".join(lines) if lines else None
 
 
-class _Growing:
+class _PartialChoice:
     """One choice while it arrives."""
 
     __slots__ = ("finish", "ids", "index", "logprobs", "message", "prompt", "text", "tools")
@@ -77,7 +77,7 @@ class _Growing:
         self.tools: dict[int, dict[str, Any]] = {}
         self.finish: str | None = None
 
-    def add(self, piece: Choice) -> None:
+    def add(self, piece: EngineChoice) -> None:
         if piece.token_ids is not None:
             if self.ids is None:
                 self.ids = []
@@ -127,7 +127,7 @@ class _Growing:
             tool["function"]["name"] += function.get("name") or ""
             tool["function"]["arguments"] += function.get("arguments") or ""
 
-    def choice(self, api: str) -> Choice:
+    def choice(self, api: str) -> EngineChoice:
         """As a whole choice."""
         text = "".join(self.text)
         message: dict[str, Any] | None = None
@@ -139,7 +139,7 @@ class _Growing:
             }
             if self.tools:
                 message["tool_calls"] = [self.tools[i] for i in sorted(self.tools)]
-        return Choice(
+        return EngineChoice(
             index=self.index,
             message=message,
             text=None if api == "chat" else text,
@@ -150,14 +150,14 @@ class _Growing:
         )
 
 
-class Assembler:
+class AnswerAssembler:
     """An answer from its chunks. ``expected``: choices to come before the answer counts as finished."""
 
     def __init__(self, api: str, expected: int = 1) -> None:
         self._api = api
         self._expected = expected
-        self._choices: dict[int, _Growing] = {}
-        self._head = Answer(choices=[])
+        self._choices: dict[int, _PartialChoice] = {}
+        self._head = EngineAnswer(choices=[])
         self._finished = 0
 
     @property
@@ -168,14 +168,14 @@ class Assembler:
     @property
     def tokens(self) -> int:
         """Token ids that have arrived."""
-        return sum(len(growing.ids or ()) for growing in self._choices.values())
+        return sum(len(partial.ids or ()) for partial in self._choices.values())
 
     @property
     def empty(self) -> bool:
         """No choice has begun."""
         return not self._choices
 
-    def add(self, chunk: Chunk) -> None:
+    def add(self, chunk: AnswerChunk) -> None:
         """Take the next chunk."""
         head = self._head
         for name in ("id", "created", "model", "usage", "sampling", "guided_choice_ids"):
@@ -190,15 +190,15 @@ class Assembler:
         if several and len({piece.index for piece in chunk.choices}) != len(chunk.choices):
             raise BadAnswer("two choices of a chunk of the engine's stream have the same index")
         for piece in chunk.choices:
-            growing = self._choices.get(piece.index)
-            if growing is None:
-                growing = self._choices[piece.index] = _Growing(piece.index)
-            was = growing.finish
-            growing.add(piece)
-            if was is None and growing.finish is not None:
+            partial = self._choices.get(piece.index)
+            if partial is None:
+                partial = self._choices[piece.index] = _PartialChoice(piece.index)
+            was = partial.finish
+            partial.add(piece)
+            if was is None and partial.finish is not None:
                 self._finished += 1
 
-    def answer(self) -> Answer:
+    def answer(self) -> EngineAnswer:
         """What has arrived so far, as a whole answer."""
         self._head.choices = [self._choices[i].choice(self._api) for i in sorted(self._choices)]
         return self._head

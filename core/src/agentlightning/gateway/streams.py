@@ -14,29 +14,35 @@ import aiohttp
 import msgspec
 from aiohttp import web
 
-from agentlightning.gateway.again import GIVEN_UP, AskAgain
-from agentlightning.gateway.answer import Chunk, parse_answer, parse_chunk, parse_error, refuse_aborted
+from agentlightning.gateway.again import ABORTED_BY_ENGINE, RetryAfterHold
+from agentlightning.gateway.answer import (
+    AnswerChunk,
+    parse_answer,
+    parse_chunk,
+    parse_error,
+    raise_if_aborted,
+)
 from agentlightning.gateway.errors import (
     TOO_LONG,
     AgentGone,
     BadAnswer,
     EngineUnreachable,
-    Refused,
+    RequestRefused,
     error_body,
 )
-from agentlightning.gateway.reasoning import StreamSplit
+from agentlightning.gateway.reasoning import StreamReasoningSplitter
 from agentlightning.gateway.record import (
-    Exchange,
+    ModelRequest,
     answer_calls,
     assembled,
     checked,
     error_call,
     exact,
-    replayed,
+    replay_answer,
     stopped_calls,
 )
 from agentlightning.gateway.replay import KEEP_ALIVE, event as sse
-from agentlightning.gateway.stream import DONE, Assembler, Events, payload
+from agentlightning.gateway.stream import DONE, AnswerAssembler, EventSplitter, payload
 
 if TYPE_CHECKING:
     from agentlightning.gateway.handle import Handler
@@ -53,20 +59,20 @@ class _EngineError(Exception):
         self.event = event
 
 
-class Relay:
+class StreamRelay:
     """Sorts a stream's events: what may leave now, what is held until the record is committed.
 
     ``limit``: bytes of a stream beyond which it counts as broken.
     """
 
-    def __init__(self, exchange: Exchange, limit: int) -> None:
+    def __init__(self, exchange: ModelRequest, limit: int) -> None:
         self._exchange = exchange
-        self._events = Events()
+        self._events = EventSplitter()
         self._left = limit
         self._limit = limit
         splits = exchange.api == "chat" and exchange.route.reasoning != "keep"
-        self._split = StreamSplit(exchange.route.reasoning == "split-opened") if splits else None
-        self.assembler = exchange.assembler = Assembler(exchange.api, exchange.choices)
+        self._split = StreamReasoningSplitter(exchange.route.reasoning == "split-opened") if splits else None
+        self.assembler = exchange.assembler = AnswerAssembler(exchange.api, exchange.choices)
         self.held: list[bytes] = []
         self.done = False
         self._early: list[bytes] | None = []
@@ -122,12 +128,12 @@ class Streamer:
         self._handler = handler
         self._keep_alive = keep_alive
 
-    async def serve(self, request: web.Request, exchange: Exchange) -> web.StreamResponse:
-        """Answer one streamed call. A dialect has events of its own, which need the whole answer."""
-        passes = exchange.dialect is None and exchange.route.passes_through(exchange.tools)
+    async def serve(self, request: web.Request, exchange: ModelRequest) -> web.StreamResponse:
+        """Answer one streamed call. An API format has events of its own, which need the whole answer."""
+        passes = exchange.api_format is None and exchange.route.passes_through(exchange.tools)
         try:
             return await (self._pass if passes else self._replayed)(request, exchange)
-        except (AgentGone, Refused, AskAgain):
+        except (AgentGone, RequestRefused, RetryAfterHold):
             raise
         except Exception:
             if exchange.out is None:
@@ -135,7 +141,7 @@ class Streamer:
             return await self._failed(exchange.out, exchange)
 
     # --------------------------------------------------------------------------------------- pass through
-    async def _pass(self, request: web.Request, exchange: Exchange) -> web.StreamResponse:
+    async def _pass(self, request: web.Request, exchange: ModelRequest) -> web.StreamResponse:
         sent = exchange.sent
         if exchange.route.trainable:
             options = sent.get("stream_options")
@@ -144,12 +150,12 @@ class Streamer:
         handler = self._handler
         body, key = msgspec.json.encode(sent), exchange.attempt.info.attempt_id
         try:
-            async with handler.forwarder.post(
+            async with handler.client.post(
                 exchange.route, exchange.api, body, request.headers, key
             ) as response:
                 if response.status != 200 or response.content_type != "text/event-stream":
                     head = {"Content-Type": response.headers.get("Content-Type", "application/json")}
-                    raw = exchange.route.scrub(await handler.forwarder.read(response))
+                    raw = exchange.route.scrub(await handler.client.read(response))
                     head = exchange.route.redacted(head)
                     return await self._whole(request, exchange, out, response.status, head, raw)
                 out = await self._open(request, exchange)
@@ -165,28 +171,30 @@ class Streamer:
         except _EngineError as error:
             assert out is not None
             return await self._break(out, exchange, "engine-error", str(error), error.event)
-        except Refused as refused:
+        except RequestRefused as refused:
             return await self._refused(out, exchange, refused)
 
     async def _relay(
-        self, out: web.StreamResponse, exchange: Exchange, response: aiohttp.ClientResponse
-    ) -> Relay:
+        self, out: web.StreamResponse, exchange: ModelRequest, response: aiohttp.ClientResponse
+    ) -> StreamRelay:
         """Pass events on until the engine is done."""
-        relay = Relay(exchange, self._handler.forwarder.answer_bytes)
+        relay = StreamRelay(exchange, self._handler.client.answer_bytes)
         async for data in response.content.iter_any():
             if ready := relay.feed(data):
                 await _write(out, ready)
         relay.end()
         return relay
 
-    async def _close(self, out: web.StreamResponse, exchange: Exchange, relay: Relay) -> web.StreamResponse:
+    async def _close(
+        self, out: web.StreamResponse, exchange: ModelRequest, relay: StreamRelay
+    ) -> web.StreamResponse:
         """Commit the record, then let the held events go."""
         answer = assembled(exchange, relay.assembler)
-        refuse_aborted(answer)
+        raise_if_aborted(answer)
         calls = answer_calls(exchange, answer)
         if exchange.route.trainable and not exact(calls):
             if exchange.route.stream_ids is None:
-                exchange.route.inexact.add(exchange.tools)
+                exchange.route.inexact_streams.add(exchange.tools)
             for call in calls:
                 if call.masked is None and exchange.selected and not call.has_ids:
                     call.masked = "no-ids"
@@ -196,12 +204,12 @@ class Streamer:
         return out
 
     # --------------------------------------------------------------------------------------------- replay
-    async def _replayed(self, request: web.Request, exchange: Exchange) -> web.StreamResponse:
+    async def _replayed(self, request: web.Request, exchange: ModelRequest) -> web.StreamResponse:
         sent = exchange.sent
         sent.pop("stream_options", None)
         sent["stream"] = False
         out = exchange.out
-        keep_alive = exchange.dialect.keep_alive if exchange.dialect else KEEP_ALIVE
+        keep_alive = exchange.api_format.keep_alive if exchange.api_format else KEEP_ALIVE
         asking = asyncio.ensure_future(self._handler.ask(request, exchange))
         try:
             while not (await asyncio.wait({asking}, timeout=self._keep_alive))[0]:
@@ -213,7 +221,7 @@ class Streamer:
             if out is None:
                 return await self._handler.unreachable(exchange, error)
             return await self._break(out, exchange, error.code, str(error), tokens=error.tokens)
-        except Refused as refused:
+        except RequestRefused as refused:
             return await self._refused(out, exchange, refused)
         finally:
             asking.cancel()
@@ -221,7 +229,7 @@ class Streamer:
     async def _whole(
         self,
         request: web.Request,
-        exchange: Exchange,
+        exchange: ModelRequest,
         out: web.StreamResponse | None,
         status: int,
         headers: dict[str, str],
@@ -237,7 +245,7 @@ class Streamer:
             return await self._say(out, exchange, status, code, info.message)
         try:
             calls = answer_calls(exchange, checked(exchange, parse_answer(raw, exchange.api)))
-            events = replayed(exchange, raw)
+            events = replay_answer(exchange, raw)
         except BadAnswer as error:
             if out is None:
                 return await handler.bad_answer(exchange, error)
@@ -249,7 +257,7 @@ class Streamer:
         return out
 
     # --------------------------------------------------------------------------------------------- pieces
-    async def _open(self, request: web.Request, exchange: Exchange) -> web.StreamResponse:
+    async def _open(self, request: web.Request, exchange: ModelRequest) -> web.StreamResponse:
         if exchange.out is not None:  # by an earlier try
             return exchange.out
         out = web.StreamResponse(headers=_HEADERS)
@@ -263,7 +271,7 @@ class Streamer:
     async def _break(
         self,
         out: web.StreamResponse,
-        exchange: Exchange,
+        exchange: ModelRequest,
         code: str,
         message: str,
         last: bytes | None = None,
@@ -271,30 +279,30 @@ class Streamer:
         tokens: int = 0,
     ) -> web.StreamResponse:
         """The engine failed half-way: record what arrived, and end the stream with an error event."""
-        if (code := self._handler.tries.failed(exchange, code, tokens)) == GIVEN_UP:
+        if (code := self._handler.retries.failed(exchange, code, tokens)) == ABORTED_BY_ENGINE:
             last = None
         try:
             await self._handler.commit(exchange, stopped_calls(exchange, "error", f"{code}: {message}"))
-        except Refused as refused:
+        except RequestRefused as refused:
             return await self._refused(out, exchange, refused)
         if last is not None:
             await _write(out, last)
             return out
         return await self._say(out, exchange, 502, code, message)
 
-    async def _failed(self, out: web.StreamResponse, exchange: Exchange) -> web.StreamResponse:
+    async def _failed(self, out: web.StreamResponse, exchange: ModelRequest) -> web.StreamResponse:
         """A fault of ours after the head has left: no second answer may follow it."""
         log.exception("attempt %s: the gateway failed within a stream", exchange.attempt.info.attempt_id)
         message = "the gateway failed within this stream; its log says why"
         try:
             if not exchange.committed:
                 await self._handler.commit(exchange, [error_call(exchange, f"gateway-error: {message}")])
-        except Refused as refused:
+        except RequestRefused as refused:
             return await self._refused(out, exchange, refused)
-        return await self._refused(out, exchange, Refused(500, "gateway-error", message))
+        return await self._refused(out, exchange, RequestRefused(500, "gateway-error", message))
 
     async def _refused(
-        self, out: web.StreamResponse | None, exchange: Exchange, refused: Refused
+        self, out: web.StreamResponse | None, exchange: ModelRequest, refused: RequestRefused
     ) -> web.StreamResponse:
         """A refusal after the head has left can only be an event."""
         if out is None:
@@ -303,15 +311,17 @@ class Streamer:
         return await self._say(out, exchange, refused.status, refused.reason, str(refused))
 
     async def _say(
-        self, out: web.StreamResponse, exchange: Exchange, status: int, code: str, message: str
+        self, out: web.StreamResponse, exchange: ModelRequest, status: int, code: str, message: str
     ) -> web.StreamResponse:
         """An error can only be the last event."""
         error = error_body(status, code, message)
-        await _write(out, exchange.dialect.error_event(status, error) if exchange.dialect else sse(error))
+        await _write(
+            out, exchange.api_format.error_event(status, error) if exchange.api_format else sse(error)
+        )
         return out
 
 
-def _says(chunk: Chunk) -> bool:
+def _says(chunk: AnswerChunk) -> bool:
     """Whether a chunk has a part of the answer in it; the first one often has but the role."""
     return any(
         choice.token_ids or choice.text or any(v for k, v in (choice.delta or {}).items() if k != "role")

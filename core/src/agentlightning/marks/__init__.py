@@ -11,10 +11,10 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, overload
 
-from agentlightning.marks.entry import MARKS, Entry, Word, word_of
+from agentlightning.marks.entry import AGENT_SPECS, AgentSpec, EntryCall, agent_spec
 from agentlightning.marks.errors import AgentError
-from agentlightning.marks.score import Score
-from agentlightning.marks.wrapping import unmarked, wrapped
+from agentlightning.marks.score import RewardFunction
+from agentlightning.marks.wrapping import undecorated, wrap_method
 from agentlightning.types.select import Select, selector
 
 DEFAULT_ENTRY = ("run", "arun", "invoke", "ainvoke", "__call__")
@@ -62,7 +62,7 @@ def agent(
         raise AgentError(f"@agl.agent marks classes, not {cls!r}: for a function there is @agl.rollout")
     _check(name, methods)
 
-    def mark(target: C) -> C:
+    def decorate(target: C) -> C:
         if not isinstance(target, type):
             raise AgentError(f"@agl.agent(…) marks classes, not {target!r}: for a function: @agl.rollout")
         entries = list(methods) if methods is not None else _entry_methods(target)
@@ -71,16 +71,16 @@ def agent(
                 f"{target.__name__} has none of {', '.join(DEFAULT_ENTRY)} and no adapter knows it; "
                 "give methods=[…]"
             )
-        called = name or target.__name__
+        agent_name = name or target.__name__
         selects = None if select is None else selector(select, f"@agl.agent on {target.__name__}: select")
-        word = Word(called, selects, None if reward is None else Score(reward, called))
-        made = {entry: _marked(target, entry, word) for entry in entries}
-        for entry, method in made.items():
+        spec = AgentSpec(agent_name, selects, None if reward is None else RewardFunction(reward, agent_name))
+        wrappers = {entry: _wrap_entry(target, entry, spec) for entry in entries}
+        for entry, method in wrappers.items():
             setattr(target, entry, method)
-        setattr(target, MARKS, {**vars(target).get(MARKS, {}), **dict.fromkeys(entries, word)})
+        setattr(target, AGENT_SPECS, {**vars(target).get(AGENT_SPECS, {}), **dict.fromkeys(entries, spec)})
         return target
 
-    return mark if cls is None else mark(cls)
+    return decorate if cls is None else decorate(cls)
 
 
 def _check(name: Any, methods: Any) -> None:
@@ -104,26 +104,32 @@ def _entry_methods(cls: type) -> list[str]:
     return own or [m for m in DEFAULT_ENTRY if any(m in vars(base) for base in cls.__mro__)]
 
 
-def _marked(cls: type, entry: str, word: Word) -> Any:
+def _wrap_entry(cls: type, entry: str, spec: AgentSpec) -> Any:
     """The method that replaces ``entry``: of the same kind, a mark around what runs in it."""
     try:
         found = inspect.getattr_static(cls, entry)
     except AttributeError:
         raise AgentError(f"{cls.__name__} has no method {entry!r}") from None
 
-    def begun(args: tuple[Any, ...]) -> Entry:
-        return Entry(args[0], word_of(args[0], entry) or word, entry) if args else Entry(cls, word, entry)
+    def begin_call(args: tuple[Any, ...]) -> EntryCall:
+        return (
+            EntryCall(args[0], agent_spec(args[0], entry) or spec, entry)
+            if args
+            else EntryCall(cls, spec, entry)
+        )
 
-    if isinstance(found, staticmethod):  # it is given no object, so the word is the mark's own
-        return staticmethod(wrapped(unmarked(found.__func__), lambda args: Entry(cls, word, entry)))
+    if isinstance(found, staticmethod):  # it is given no object, so the spec is the mark's own
+        return staticmethod(
+            wrap_method(undecorated(found.__func__), lambda args: EntryCall(cls, spec, entry))
+        )
     if isinstance(found, classmethod):
-        return classmethod(wrapped(found.__func__, begun))
+        return classmethod(wrap_method(found.__func__, begin_call))
     if not callable(found):
         raise AgentError(f"{cls.__name__}.{entry} is of type {type(found).__name__}, not a method")
-    return wrapped(found, begun, None if entry in vars(cls) else _inherited(cls, entry, found))
+    return wrap_method(found, begin_call, None if entry in vars(cls) else _call_inherited(cls, entry, found))
 
 
-def _inherited(cls: type, entry: str, found: Callable[..., Any]) -> Callable[..., Any]:
+def _call_inherited(cls: type, entry: str, found: Callable[..., Any]) -> Callable[..., Any]:
     """The method as the bases of ``cls`` have it when it is called: an adapter may wrap it there later."""
 
     def call(owner: Any, *args: Any, **kwargs: Any) -> Any:

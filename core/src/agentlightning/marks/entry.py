@@ -14,92 +14,94 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentlightning import semconv
-from agentlightning.capture.context import Mark, current_attempt
+from agentlightning.capture.context import AgentScope, current_attempt
 from agentlightning.capture.emitters import emit_reward
-from agentlightning.capture.marks import enter, marked
-from agentlightning.marks.score import Score
+from agentlightning.capture.marks import inside_scope, open_scope
+from agentlightning.marks.score import RewardFunction
 from agentlightning.types.select import Predicate
 
-MARKS = "__agl_marks__"
-"""Attribute of a marked class: its own entry methods → :class:`Word`."""
+AGENT_SPECS = "__agl_agent__"
+"""Attribute of a marked class: its own entry methods → :class:`AgentSpec`."""
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
+class AgentSpec:
     """What ``@agl.agent`` says of a class."""
 
     name: str
     selects: Predicate | None = None
-    score: Score | None = None
+    reward: RewardFunction | None = None
 
 
-def entries_of(cls: type) -> list[str]:
+def entry_methods_of(cls: type) -> list[str]:
     """The entry methods of a class that are marked, its own or inherited."""
-    return list(dict.fromkeys(entry for base in cls.__mro__ for entry in vars(base).get(MARKS, ())))
+    return list(dict.fromkeys(entry for base in cls.__mro__ for entry in vars(base).get(AGENT_SPECS, ())))
 
 
-def word_of(owner: Any, entry: str) -> Word | None:
-    """What is said of an object, or of a class, when it runs ``entry``: the name by its nearest marked class,
-    the rest by the nearest that gives it. ``None``: nothing is.
+def agent_spec(owner: Any, entry: str) -> AgentSpec | None:
+    """What ``@agl.agent`` says of an object, or of a class, that runs ``entry``: the name is of its nearest
+    marked class, the rest of the nearest that gives it. ``None``: no class is marked.
     """
-    said: list[Word] = []
+    specs: list[AgentSpec] = []
     for base in (owner if isinstance(owner, type) else type(owner)).__mro__:
-        marks: dict[str, Word] | None = vars(base).get(MARKS)
+        marks: dict[str, AgentSpec] | None = vars(base).get(AGENT_SPECS)
         if marks:
-            said.append(marks.get(entry) or next(iter(marks.values())))
-    if not said:
+            specs.append(marks.get(entry) or next(iter(marks.values())))
+    if not specs:
         return None
-    selects = next((word.selects for word in said if word.selects is not None), None)
-    return Word(said[0].name, selects, next((word.score for word in said if word.score is not None), None))
+    selects = next((spec.selects for spec in specs if spec.selects is not None), None)
+    return AgentSpec(
+        specs[0].name, selects, next((spec.reward for spec in specs if spec.reward is not None), None)
+    )
 
 
-class Entry:
+class EntryCall:
     """``entry`` of ``owner`` at work."""
 
-    def __init__(self, owner: Any, word: Word, entry: str) -> None:
-        self.owner, self.word, self.entry = owner, word, entry
-        self._mark: Mark | None = None
+    def __init__(self, owner: Any, spec: AgentSpec, entry: str) -> None:
+        self.owner, self.spec, self.entry = owner, spec, entry
+        self._mark: AgentScope | None = None
 
     @contextmanager
-    def on(self) -> Iterator[None]:
+    def active(self) -> Iterator[None]:
         """Code within the block is the method's own."""
         if self._mark is None:
-            self._mark = enter(self.word.name, self.owner, self.word.selects)
-        self._mark.over = False
+            self._mark = open_scope(self.spec.name, self.owner, self.spec.selects)
+        self._mark.suspended = False
         try:
-            with marked(self._mark):
+            with inside_scope(self._mark):
                 yield
         finally:
-            self._mark.over = True
+            self._mark.suspended = True
 
-    def returned(self, result: Any) -> None:
+    def reward_returned(self, result: Any) -> None:
         """A plain method returned ``result``."""
-        if (score := self._score()) is None:
+        if (reward := self._reward_function()) is None:
             return
         if inspect.isawaitable(result) or hasattr(result, "__anext__") or hasattr(result, "__aiter__"):
-            raise score.refused(
+            raise reward.uncallable(
                 f"{self.entry}() returned a {type(result).__name__}, whose work is still to be done; mark "
                 "the method that does it, with methods=[…]"
             )
-        value = score.ask(result, self.owner, self._hurry())
-        self._give(value if value is None or isinstance(value, float) else asyncio.run(value))
+        value = reward.call(result, self.owner, self._cannot_await())
+        self._emit(value if value is None or isinstance(value, float) else asyncio.run(value))
 
-    async def came(self, result: Any) -> None:
+    async def reward_awaited(self, result: Any) -> None:
         """What was awaited or read came to ``result``."""
-        if (score := self._score()) is not None:
-            self._give(await score.asked(result, self.owner))
+        if (reward := self._reward_function()) is not None:
+            self._emit(await reward.call_async(result, self.owner))
 
-    def _score(self) -> Score | None:
+    def _reward_function(self) -> RewardFunction | None:
         attempt, mark = current_attempt(), self._mark
-        if attempt is None or mark is None or not mark.first or self._is(attempt.scored):
+        if attempt is None or mark is None or not mark.outermost or self._is_runner_agent(attempt.root_agent):
             return None
-        return self.word.score
+        return self.spec.reward
 
-    def _is(self, scored: Any) -> bool:
+    def _is_runner_agent(self, scored: Any) -> bool:
         """Whether the runner's object is the one at work here; methods without one are of its class."""
         return scored is self.owner or (isinstance(self.owner, type) and isinstance(scored, self.owner))
 
-    def _hurry(self) -> str:
+    def _cannot_await(self) -> str:
         try:
             asyncio.get_running_loop()
         except RuntimeError:
@@ -109,17 +111,17 @@ class Entry:
             "reward a plain function, or mark an async method"
         )
 
-    def _give(self, value: float | None) -> None:
+    def _emit(self, value: float | None) -> None:
         """A reward of the calls that the agent made itself, each, and of the agent."""
         attempt = current_attempt()
         if attempt is None or self._mark is None:
             return
-        if attempt.worth is not None and self._mark.outer is None:  # as where a runner runs it
-            attempt.worth[:] = [value]
+        if attempt.entry_reward is not None and self._mark.outer is None:  # as where a runner runs it
+            attempt.entry_reward[:] = [value]
             return
         if value is None:
             return
-        said = {semconv.AGENT_NAME: self.word.name}
-        for span_id in self._mark.calls:
-            emit_reward(value, final=False, attributes={**said, semconv.REWARD_SPAN_ID: span_id})
-        emit_reward(value, agent=self.word.name, attributes=said)
+        tags = {semconv.AGENT_NAME: self.spec.name}
+        for span_id in self._mark.call_span_ids:
+            emit_reward(value, final=False, attributes={**tags, semconv.REWARD_SPAN_ID: span_id})
+        emit_reward(value, agent=self.spec.name, attributes=tags)

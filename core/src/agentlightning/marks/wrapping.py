@@ -10,73 +10,73 @@ import inspect
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from typing import Any
 
-from agentlightning.capture.closing import close
-from agentlightning.capture.entries import around, unmarked as unmarked
-from agentlightning.marks.entry import Entry
+from agentlightning.capture.closing import close_stream
+from agentlightning.capture.entries import undecorated as undecorated, wrap_entry
+from agentlightning.marks.entry import EntryCall
 
-Begun = Callable[[tuple[Any, ...]], Entry]
+BeginCall = Callable[[tuple[Any, ...]], EntryCall]
 """One run of the method, given the positional arguments of the call."""
 
 
-def wrapped(
-    method: Callable[..., Any], begun: Begun, inner: Callable[..., Any] | None = None
+def wrap_method(
+    method: Callable[..., Any], begin_call: BeginCall, inner: Callable[..., Any] | None = None
 ) -> Callable[..., Any]:
     """A wrapper of ``method``'s kind that marks what runs in it; ``inner``: what it calls instead of it."""
     wrapper: Any
     run = inner or method
     if inspect.isasyncgenfunction(method):
-        wrapper = _async_generator(run, begun)
+        wrapper = _async_generator(run, begin_call)
     elif inspect.isgeneratorfunction(method):
-        wrapper = _generator(run, begun)
+        wrapper = _generator(run, begin_call)
     elif inspect.iscoroutinefunction(method):
 
         async def coroutine(*args: Any, **kwargs: Any) -> Any:
-            entry = begun(args)
-            with entry.on():
+            entry = begin_call(args)
+            with entry.active():
                 value = await run(*args, **kwargs)
-            await entry.came(value)
+            await entry.reward_awaited(value)
             return value
 
         wrapper = coroutine
     else:
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            entry = begun(args)
-            with entry.on():
+            entry = begin_call(args)
+            with entry.active():
                 result = run(*args, **kwargs)
             if inspect.iscoroutine(result):
                 return _awaited(result, entry)
-            entry.returned(result)
+            entry.reward_returned(result)
             return result
 
         wrapper = call
     functools.update_wrapper(wrapper, method)
     wrapper.__agl_unmarked__ = (wrapper, method)
-    made: Any = around(wrapper)
+    made: Any = wrap_entry(wrapper)
     made.__agl_unmarked__ = (made, method)
     return made  # type: ignore[no-any-return]
 
 
-async def _awaited(result: Coroutine[Any, Any, Any], entry: Entry) -> Any:
+async def _awaited(result: Coroutine[Any, Any, Any], entry: EntryCall) -> Any:
     """What a method left to be awaited, under its mark."""
-    with entry.on():
+    with entry.active():
         value = await result
-    await entry.came(value)
+    await entry.reward_awaited(value)
     return value
 
 
 def _async_generator(
-    method: Callable[..., AsyncGenerator[Any, Any]], begun: Begun
+    method: Callable[..., AsyncGenerator[Any, Any]], begin_call: BeginCall
 ) -> Callable[..., AsyncGenerator[Any, Any]]:
     """The last item is what it came to."""
 
     async def stream(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
-        entry, item = begun(args), None
+        entry, item = begin_call(args), None
         source = method(*args, **kwargs)
         advance = source.__anext__()
         try:
             while True:
-                with entry.on():
+                with entry.active():
                     try:
                         item = await advance
                     except StopAsyncIteration:
@@ -87,26 +87,26 @@ def _async_generator(
                     raise
                 except BaseException as error:  # thrown in by the caller
                     advance = source.athrow(error)
-            await entry.came(item)
+            await entry.reward_awaited(item)
         finally:
-            with entry.on():
-                await close(source)
+            with entry.active():
+                await close_stream(source)
 
     return stream
 
 
 def _generator(
-    method: Callable[..., Generator[Any, Any, Any]], begun: Begun
+    method: Callable[..., Generator[Any, Any, Any]], begin_call: BeginCall
 ) -> Callable[..., Generator[Any, Any, Any]]:
     """What it returns, else the last item, is what it came to."""
 
     def stream(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
-        entry, item = begun(args), None
+        entry, item = begin_call(args), None
         source = method(*args, **kwargs)
         advance = functools.partial(next, source)
         try:
             while True:
-                with entry.on():
+                with entry.active():
                     try:
                         item = advance()
                     except StopIteration as end:
@@ -118,10 +118,10 @@ def _generator(
                     raise
                 except BaseException as error:  # thrown in by the caller
                     advance = functools.partial(source.throw, error)
-            entry.returned(item if returned is None else returned)
+            entry.reward_returned(item if returned is None else returned)
             return returned
         finally:
-            with entry.on():
+            with entry.active():
                 source.close()
 
     return stream

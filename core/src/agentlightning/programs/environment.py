@@ -10,11 +10,10 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from agentlightning import child
-from agentlightning.child.settings import Settings
+from agentlightning.child.settings import ChildSettings
 from agentlightning.keys import CONTEXT_KEY
 
-BOOTSTRAP = Path(child.__file__).parent / "bootstrap"
+BOOTSTRAP = Path(__file__).parent / "inside" / "bootstrap"
 SECRETS = ("AGL_SECRET", "AGL_TOKEN", "AGL_SEAL_KEY")
 """Of the run: never the program's."""
 _PROXIES = ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
@@ -22,7 +21,7 @@ _OWN = ("127.0.0.1", "localhost")
 
 
 def environment(
-    base: Mapping[str, str], settings: Settings, watched: Sequence[str], api_key_env: str | None = None
+    base: Mapping[str, str], settings: ChildSettings, watched: Sequence[str], api_key_env: str | None = None
 ) -> dict[str, str]:
     """The program's environment. ``watched``: packages whose import begins capture. ``api_key_env``: the
     variable that holds the engine's key, where the program will find the attempt's.

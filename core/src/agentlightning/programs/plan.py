@@ -28,7 +28,7 @@ class CannotStart(UsageError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class ProgramOptions:
     """One ``agl run``. ``tasks``: one process for each; ``per_entry``: one rollout for each call of an entry
     beside them.
     """
@@ -61,8 +61,8 @@ class Plan:
         stem = Path(scripts[0] if scripts else words[0] if words else "program").stem
         return re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("-._")[:60] or "program"
 
-    def check(self) -> Plan:
-        """This plan, or what is wrong with it."""
+    def check(self) -> ProgramOptions:
+        """These options; an error says what is wrong with them."""
         if not self.command:
             raise UsageError("run what? agl run [OPTIONS] -- python app.py")
         if (self.upstream is None) == (self.policy is None):

@@ -1,7 +1,7 @@
 """One process of a program: started under its attempt's identity, waited for, and ended when its time is up.
 
 It has our standard streams and our process group: what is typed, Ctrl-C included, reaches it as if it had
-been started by hand. Invariant: when :func:`run` returns, the process it started has ended.
+been started by hand. Invariant: when :func:`run_process` returns, the process it started has ended.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from agentlightning.marks.errors import BadReward
-from agentlightning.runner.lifeline import descendants, how_it_died, kill_all, kill_tree
+from agentlightning.runner.lifeline import descendants, describe_exit, kill_all, kill_tree
 
-TO_END = 0.6
+TERMINATE_SECONDS = 0.6
 """Seconds that a program has to end by itself when it is told to."""
 NOT_EXECUTED = 126
 """Exit status of what the system refuses to execute."""
-LONGEST = 4096
+REWARD_FILE_BYTES = 4096
 """Bytes of a reward file: more is no number."""
-ENDING = tuple(
+ENDING_SIGNALS = tuple(
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT") if hasattr(signal, name)
 )
 """Signals after which no further process is started; Windows has not all of them."""
@@ -38,22 +38,22 @@ class Processes:
     """The processes under way, which signals to us are passed on to."""
 
     running: set[asyncio.subprocess.Process] = field(default_factory=set)
-    ended: int | None = None
+    ending_signal: int | None = None
     """The signal that has ended the run."""
 
-    def heard(self, number: int) -> None:
+    def note_signal(self, number: int) -> None:
         """A signal came to us; whether to pass it on is another question."""
-        if number in ENDING:
-            self.ended = number
+        if number in ENDING_SIGNALS:
+            self.ending_signal = number
 
-    def send(self, number: int) -> None:
+    def forward_signal(self, number: int) -> None:
         """Pass a signal on."""
         for process in self.running:
             with contextlib.suppress(ProcessLookupError):  # it has ended, and is about to be taken out
                 process.send_signal(number)
 
 
-async def run(
+async def run_process(
     command: Sequence[str],
     environment: Mapping[str, str],
     processes: Processes,
@@ -65,35 +65,35 @@ async def run(
     process = await asyncio.create_subprocess_exec(*command, env=dict(environment))
     processes.running.add(process)
     started()
-    if processes.ended is not None:  # it came while the process was being started
-        processes.send(processes.ended)
+    if processes.ending_signal is not None:  # it came while the process was being started
+        processes.forward_signal(processes.ending_signal)
     try:
         return await process.wait()
     except asyncio.CancelledError:
-        await _end(process)
+        await _terminate(process)
         raise
     finally:
         processes.running.discard(process)
 
 
-async def _end(process: asyncio.subprocess.Process) -> None:
+async def _terminate(process: asyncio.subprocess.Process) -> None:
     below = descendants(process.pid)  # by name: once the process has ended, nobody knows whose they were
     with contextlib.suppress(ProcessLookupError):
         process.send_signal(signal.SIGTERM)
     try:
-        await asyncio.wait_for(process.wait(), TO_END)
+        await asyncio.wait_for(process.wait(), TERMINATE_SECONDS)
     except TimeoutError:
         kill_tree(process.pid)
         await process.wait()
     kill_all(below)
 
 
-def told(code: int) -> str:
+def describe_program_exit(code: int) -> str:
     """How a program ended, in words."""
-    return f"the program {how_it_died(code)}"
+    return f"the program {describe_exit(code)}"
 
 
-def status_of(code: int) -> int:
+def exit_status(code: int) -> int:
     """The exit status with which a shell would report it."""
     return 128 - code if code < 0 else code
 
@@ -129,7 +129,7 @@ class RewardFile:
         if not self.path.is_file():  # to read a pipe is to wait
             raise OSError("it is no file")
         with self.path.open("rb") as file:
-            return file.read(LONGEST).decode().strip()
+            return file.read(REWARD_FILE_BYTES).decode().strip()
 
     def _stamp(self) -> tuple[int, int, int] | None:
         try:

@@ -20,18 +20,24 @@ from typing import Any
 from agentlightning.agents import LitAgent
 from agentlightning.capture.context import AttemptContext, current_attempt
 from agentlightning.child.begin import SDKS
-from agentlightning.child.frames import Denied, Enter, Entered, Leave, Left, ToProgram
-from agentlightning.child.settings import Settings
+from agentlightning.child.frames import BeginEntry, EndEntry, EntryBegun, EntryDenied, EntryEnded, ToProgram
+from agentlightning.child.settings import ChildSettings
 from agentlightning.gateway import Gateway, Upstream
 from agentlightning.keys import Keys
 from agentlightning.plugins import Plugins, load, pick
-from agentlightning.programs import program
-from agentlightning.programs.door import Door, Guest
+from agentlightning.programs.door import Collector, ConnectedProgram
 from agentlightning.programs.environment import environment
-from agentlightning.programs.plan import POLICY, Plan, executable
-from agentlightning.programs.program import Processes, ProgramFailed, RewardFile
+from agentlightning.programs.plan import POLICY, ProgramOptions, executable
+from agentlightning.programs.program import (
+    NOT_EXECUTED,
+    Processes,
+    ProgramFailed,
+    RewardFile,
+    describe_program_exit,
+    run_process,
+)
 from agentlightning.runner import Runner
-from agentlightning.runs import Run, open_folder, open_run
+from agentlightning.runs import RunFolder, new_run_folder, open_run_folder
 from agentlightning.specs import Server
 from agentlightning.store import Store, StoreError, open_store
 from agentlightning.types import ProxyLLM, Resource, Rollout, RolloutConfig, new_id
@@ -42,86 +48,86 @@ Work = Callable[[AttemptContext], Awaitable[float | None]]
 
 
 @dataclass(slots=True)
-class Ran:
+class ProcessResult:
     """A process of the program, to its end. ``code``: negative for a signal; ``None``: its time was up.
-    ``rollout`` is ``None`` where its end could not be stored; ``fault`` then says why.
+    ``rollout`` is ``None`` where its end could not be stored; ``store_error`` then says why.
     """
 
     rollout: Rollout | None
     code: int | None
-    guest: Guest | None
-    fault: str | None = None
+    program: ConnectedProgram | None
+    store_error: str | None = None
 
 
 class EntryFailed(Exception):
     """An entry raised; the message is its error's."""
 
 
-_ENDED_INSIDE = "the program ended before its entry returned"
+_ENDED_IN_ENTRY = "the program ended before its entry returned"
 
 
-class _Works(LitAgent[Any]):
+class _ScheduledWork(LitAgent[Any]):
     """What the runner runs: the work that was registered for a rollout."""
 
     def __init__(self) -> None:
-        self.works: dict[str, Work] = {}
+        self.by_rollout: dict[str, Work] = {}
 
     async def rollout_async(self, task: Any, resources: dict[str, Resource], rollout: Rollout) -> Any:
         context = current_attempt()
         assert context is not None
-        return await self.works[rollout.rollout_id](context)
+        return await self.by_rollout[rollout.rollout_id](context)
 
 
 @dataclass(slots=True, eq=False)
 class Session:
-    """Runs processes of the program. ``place``: of the store, as a person would name it."""
+    """Runs processes of the program. ``store_location``: of the store, as a person would name it."""
 
-    plan: Plan
+    options: ProgramOptions
     run_id: str
     folder: Path | None
-    place: str
+    store_location: str
     store: Store
     runner: Runner
-    door: Door
+    door: Collector
     address: str
     scratch: Path
     """Where programs may write their reward; gone with the session where there is no run folder."""
     watched: list[str]
     resources_id: str
-    works: _Works
+    scheduled: _ScheduledWork
     processes: Processes = field(default_factory=Processes)
     entries: list[str] = field(default_factory=list)
     """Rollouts of entries."""
 
-    async def run(self, index: int, started: Callable[[], None] = lambda: None) -> Ran:
+    async def run_process(self, index: int, started: Callable[[], None] = lambda: None) -> ProcessResult:
         """Run one process on the task of that index."""
-        task = self.plan.tasks[index]
+        task = self.options.tasks[index]
         one = _Process(self, task, started)
-        host = {"program": self.plan.name, "entries": self.plan.per_entry}
-        mode = "val" if self.plan.per_entry else "train"  # what is trained is then in the entries
+        host = {"program": self.options.name, "entries": self.options.per_entry}
+        mode = "val" if self.options.per_entry else "train"  # what is trained is then in the entries
         try:
-            rollout = await self.perform(task, one.work, metadata=host, task_id=str(index), mode=mode)
+            rollout = await self.run_rollout(task, one.work, metadata=host, task_id=str(index), mode=mode)
         except StoreError as error:
             if one.code is None:  # it never ran, or was stopped by us: there is no status to keep
                 raise
-            return Ran(None, one.code, one.guest, str(error))
-        return Ran(rollout, one.code, one.guest)
+            return ProcessResult(None, one.code, one.program, str(error))
+        return ProcessResult(rollout, one.code, one.program)
 
-    async def perform(self, task: Any, work: Work, **fields: Any) -> Rollout:
+    async def run_rollout(self, task: Any, work: Work, **fields: Any) -> Rollout:
         """Make a rollout, lease it, and do its work; the rollout as it then stands."""
         queued = await self.store.enqueue_rollout(
             task,
             resources_id=self.resources_id,
             run_id=self.run_id,
-            config=RolloutConfig(timeout_seconds=self.plan.timeout, max_attempts=1),
-            **{**fields, "metadata": {**fields["metadata"], "tags": dict(self.plan.tags)}},
+            config=RolloutConfig(timeout_seconds=self.options.timeout, max_attempts=1),
+            **{**fields, "metadata": {**fields["metadata"], "tags": dict(self.options.tags)}},
         )
-        self.works.works[queued.rollout_id] = work
+        self.scheduled.by_rollout[queued.rollout_id] = work
         try:
             lease = await self.store.start_attempt(queued.rollout_id, worker_id=self.runner.worker_id)
             return await self.runner.perform(lease)
         finally:
-            del self.works.works[queued.rollout_id]
+            del self.scheduled.by_rollout[queued.rollout_id]
 
 
 class _Process:
@@ -129,101 +135,101 @@ class _Process:
 
     def __init__(self, session: Session, task: Any, started: Callable[[], None]) -> None:
         self._session, self._task, self._started = session, task, started
-        self._entries: dict[str, tuple[asyncio.Future[Leave], asyncio.Task[Rollout]]] = {}
-        self._performing: set[asyncio.Task[Rollout]] = set()
-        self._over = False
+        self._entries: dict[str, tuple[asyncio.Future[EndEntry], asyncio.Task[Rollout]]] = {}
+        self._entry_tasks: set[asyncio.Task[Rollout]] = set()
+        self._ended = False
         self.code: int | None = None
-        self.guest: Guest | None = None
+        self.program: ConnectedProgram | None = None
 
     async def work(self, context: AttemptContext) -> float | None:
         """Run the process; its reward, if it wrote one. :class:`ProgramFailed` if it failed."""
-        session, plan = self._session, self._session.plan
+        session, options = self._session, self._session.options
         reward = RewardFile(self._reward_file(context))
         variables = environment(
-            os.environ, _settings(session, context, self._task), session.watched, plan.api_key_env
+            os.environ, _child_settings(session, context, self._task), session.watched, options.api_key_env
         )
         variables[REWARD_FILE] = str(reward.path)
-        guest = self.guest = session.door.expect(context)
-        if plan.per_entry:
-            guest.enter, guest.leave = self._enter, self._leave
-        command = plan.arguments(self._task)
+        program = self.program = session.door.admit(context)
+        if options.per_entry:
+            program.enter, program.leave = self._begin_entry, self._end_entry
+        command = options.arguments(self._task)
         command[0] = executable(command[0], variables)
         try:
-            self.code = await program.run(command, variables, session.processes, self._started)
+            self.code = await run_process(command, variables, session.processes, self._started)
         except (OSError, ValueError) as error:
-            self.code = program.NOT_EXECUTED
-            raise ProgramFailed(f"the program cannot be executed: {error}{_too_long(error)}") from None
+            self.code = NOT_EXECUTED
+            raise ProgramFailed(f"the program cannot be executed: {error}{_size_hint(error)}") from None
         finally:
-            await session.door.dismiss(context)
-            await self._abandon()
+            await session.door.close_attempt(context)
+            await self._fail_open_entries()
         if self.code:
-            raise ProgramFailed(program.told(self.code))
+            raise ProgramFailed(describe_program_exit(self.code))
         return reward.read()
 
     def _reward_file(self, context: AttemptContext) -> Path:
-        given = self._session.plan.reward_file
+        given = self._session.options.reward_file
         if given is not None:
             return Path(given.replace("{rollout}", context.rollout_id))
         return self._session.scratch / f"{context.rollout_id}.reward"
 
     # -------------------------------------------------------------------------------------------- entries
-    async def _enter(self, frame: Enter) -> ToProgram:
-        entered: asyncio.Future[Entered] = asyncio.get_running_loop().create_future()
-        left: asyncio.Future[Leave] = asyncio.get_running_loop().create_future()
+    async def _begin_entry(self, frame: BeginEntry) -> ToProgram:
+        entered: asyncio.Future[EntryBegun] = asyncio.get_running_loop().create_future()
+        left: asyncio.Future[EndEntry] = asyncio.get_running_loop().create_future()
 
         async def work(context: AttemptContext) -> float | None:
-            assert self.guest is not None and context.key is not None
-            if self._over:
-                raise EntryFailed(_ENDED_INSIDE)
-            self.guest.contexts[context.attempt_id] = context
+            assert self.program is not None and context.key is not None
+            if self._ended:
+                raise EntryFailed(_ENDED_IN_ENTRY)
+            self.program.contexts[context.attempt_id] = context
             self._entries[context.attempt_id] = left, task
-            entered.set_result(Entered(context.rollout_id, context.attempt_id, context.key))
+            entered.set_result(EntryBegun(context.rollout_id, context.attempt_id, context.key))
             try:
                 end = await left
             finally:
-                self.guest.contexts.pop(context.attempt_id, None)
+                self.program.contexts.pop(context.attempt_id, None)
             if end.error is not None:
                 raise EntryFailed(end.error)
             return end.reward
 
-        about = {"entry": frame.entry, "program": self._session.plan.name}
-        task = asyncio.create_task(self._session.perform(frame.task, work, metadata=about))
-        self._performing.add(task)
-        task.add_done_callback(self._performing.discard)
+        about = {"entry": frame.entry, "program": self._session.options.name}
+        task = asyncio.create_task(self._session.run_rollout(frame.task, work, metadata=about))
+        self._entry_tasks.add(task)
+        task.add_done_callback(self._entry_tasks.discard)
         waiting: set[asyncio.Future[Any]] = {entered, task}
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         if not entered.done():
-            return Denied(str(task.exception() or "its attempt ended before it began"))
+            return EntryDenied(str(task.exception() or "its attempt ended before it began"))
         self._session.entries.append(entered.result().rollout_id)
         return entered.result()
 
-    async def _leave(self, frame: Leave) -> ToProgram:
+    async def _end_entry(self, frame: EndEntry) -> ToProgram:
         found = self._entries.pop(frame.attempt_id, None)
         if found is None:
-            return Denied(f"attempt {frame.attempt_id} is none of an entry of this process under way")
+            return EntryDenied(f"attempt {frame.attempt_id} is none of an entry of this process under way")
         left, task = found
         if not left.done():
             left.set_result(frame)
-        return Left(str((await asyncio.shield(task)).status))  # who asked may be cut off; the end is the end
+        return EntryEnded(str((await asyncio.shield(task)).status))  # its connection may be cut off meanwhile
 
-    async def _abandon(self) -> None:
+    async def _fail_open_entries(self) -> None:
         """The process has ended inside of entries."""
-        self._over = True
+        self._ended = True
         for attempt_id in list(self._entries):
-            await self._leave(Leave(attempt_id, error=_ENDED_INSIDE))
-        if self._performing:  # opened or closed for a connection that was cut off
-            await asyncio.wait(self._performing)
+            await self._end_entry(EndEntry(attempt_id, error=_ENDED_IN_ENTRY))
+        if self._entry_tasks:  # opened or closed for a connection that was cut off
+            await asyncio.wait(self._entry_tasks)
 
 
-def _too_long(error: Exception) -> str:
+def _size_hint(error: Exception) -> str:
     if getattr(error, "errno", None) != errno.E2BIG:
         return ""
     return " (its task is in its environment, which holds about 128 kB: give it the path of a file instead)"
 
 
-def _settings(session: Session, context: AttemptContext, task: Any) -> Settings:
+def _child_settings(session: Session, context: AttemptContext, task: Any) -> ChildSettings:
     assert context.key is not None and context.gateway is not None
-    return Settings(
+    return ChildSettings(
         rollout_id=context.rollout_id,
         attempt_id=context.attempt_id,
         key=context.key,
@@ -232,73 +238,77 @@ def _settings(session: Session, context: AttemptContext, task: Any) -> Settings:
         run_id=session.run_id,
         model=POLICY,
         task=task,
-        tags=dict(session.plan.tags),
+        tags=dict(session.options.tags),
         policies=context.policies,
-        adapters=list(session.plan.adapters),
-        per_entry=session.plan.per_entry,
+        adapters=list(session.options.adapters),
+        per_entry=session.options.per_entry,
     )
 
 
 @asynccontextmanager
-async def open_session(plan: Plan, plugins: Plugins | None = None) -> AsyncIterator[Session]:
-    """Everything open for ``plan``; closed in reverse, whatever happens."""
+async def open_session(options: ProgramOptions, plugins: Plugins | None = None) -> AsyncIterator[Session]:
+    """Everything open for ``options``; closed in reverse, whatever happens."""
     plugins = plugins or load()
     async with AsyncExitStack() as stack:
-        run, run_id, folder, place = _place(plan, stack)
+        run, run_id, folder, place = _open_run_folder(options, stack)
         store = open_store(place, plugins=plugins)
         stack.push_async_callback(store.close)
         keys = Keys.from_env()
-        gateway = Gateway(store, keys, select=plan.select)
+        gateway = Gateway(store, keys, select=options.select)
         stack.push_async_callback(gateway.stop)
         await gateway.start()
-        gateway.add_route(await _upstream(plan, plugins, stack))
-        door = Door(keys)
+        gateway.add_route(await _upstream(options, plugins, stack))
+        door = Collector(keys)
         stack.push_async_callback(door.stop)
         address = await door.start()
         published = await store.add_resources({POLICY: ProxyLLM(endpoint=gateway.url, model=POLICY)})
-        works = _Works()
-        runner = Runner(works, store, gate=gateway, plugins=plugins, run_id=run_id, apart=False)
+        scheduled = _ScheduledWork()
+        runner = Runner(
+            scheduled, store, attempt_keys=gateway, plugins=plugins, run_id=run_id, own_loop=False
+        )
         if run is not None:
-            run.begun = True
+            run.started = True
         yield Session(
-            plan=plan,
+            options=options,
             run_id=run_id,
             folder=folder,
-            place=place,
+            store_location=place,
             store=store,
             runner=runner,
             door=door,
             address=address,
             scratch=folder or Path(stack.enter_context(TemporaryDirectory(prefix="agl-run-"))),
-            watched=_watched(plugins),
+            watched=_watched_packages(plugins),
             resources_id=published.resources_id,
-            works=works,
+            scheduled=scheduled,
         )
 
 
-def _place(plan: Plan, stack: AsyncExitStack) -> tuple[Run | None, str, Path | None, str]:
+def _open_run_folder(
+    options: ProgramOptions, stack: AsyncExitStack
+) -> tuple[RunFolder | None, str, Path | None, str]:
     """The run with its id, its folder, and its store. With a store elsewhere there is no folder."""
-    if plan.store is not None:
-        return None, plan.run_id or new_id("run"), None, plan.store
+    if options.store is not None:
+        return None, options.run_id or new_id("run"), None, options.store
     run = (
-        open_folder(plan.output, plan.name)
-        if plan.run_id is None
-        else open_run(plan.output, plan.name, 0, run=plan.run_id)
+        new_run_folder(options.output, options.name)
+        if options.run_id is None
+        else open_run_folder(options.output, options.name, 0, run=options.run_id)
     )
     stack.callback(run.close)
     return run, run.run_id, run.folder, str(run.folder / "store.sqlite")
 
 
-async def _upstream(plan: Plan, plugins: Plugins, stack: AsyncExitStack) -> Upstream:
+async def _upstream(options: ProgramOptions, plugins: Plugins, stack: AsyncExitStack) -> Upstream:
     """The engine: the one that was named, or one that serves the policy's folder from here."""
-    if (named := plan.engine()) is not None:
+    if (named := options.engine()) is not None:
         return named
-    spec = pick(plugins.drivers, "driver", plan.driver)
+    spec = pick(plugins.drivers, "driver", options.driver)
     if spec.serve is not None:
-        engine: Server = spec.serve(policy=plan.policy, name=POLICY, options={})
+        engine: Server = spec.serve(policy=options.policy, name=POLICY, options={})
     else:
         recipe = plugins.recipes["grpo"].factory()
-        engine = spec.factory(policy=plan.policy, name=POLICY, recipe=recipe, seed=0, options={})
+        engine = spec.factory(policy=options.policy, name=POLICY, recipe=recipe, seed=0, options={})
     stack.push_async_callback(engine.close)
     llm = await engine.start()
     return Upstream(
@@ -307,12 +317,12 @@ async def _upstream(plan: Plan, plugins: Plugins, stack: AsyncExitStack) -> Upst
         replicas=llm.replicas,
         model=llm.model,
         api_key=llm.api_key,
-        trainable=not plan.frozen,
+        trainable=not options.frozen,
         version=lambda: 0,
     )
 
 
-def _watched(plugins: Plugins) -> list[str]:
+def _watched_packages(plugins: Plugins) -> list[str]:
     """Packages whose import may begin capture in a program: ours, SDKs, and the frameworks known here. An
     environment of the program's own may have other adapters; they are found when an SDK is imported.
     """
@@ -320,22 +330,22 @@ def _watched(plugins: Plugins) -> list[str]:
     return sorted({"agentlightning", *SDKS, *roots})
 
 
-async def run_all(session: Session, ended: Callable[[Ran], None]) -> list[Ran]:
+async def run_all(session: Session, ended: Callable[[ProcessResult], None]) -> list[ProcessResult]:
     """Run a process for each task, at most ``concurrency`` at a time; ``ended`` is told of each. After a
     signal that ends programs no other is started.
     """
-    places = asyncio.Semaphore(session.plan.concurrency)
+    places = asyncio.Semaphore(session.options.concurrency)
 
-    async def one(index: int) -> Ran | None:
+    async def one(index: int) -> ProcessResult | None:
         async with places:
-            if session.processes.ended is not None:
+            if session.processes.ending_signal is not None:
                 return None
-            ran = await session.run(index)
+            ran = await session.run_process(index)
         ended(ran)
         return ran
 
-    tasks: Sequence[asyncio.Task[Ran | None]] = [
-        asyncio.create_task(one(index)) for index in range(len(session.plan.tasks))
+    tasks: Sequence[asyncio.Task[ProcessResult | None]] = [
+        asyncio.create_task(one(index)) for index in range(len(session.options.tasks))
     ]
     try:
         return [ran for ran in await asyncio.gather(*tasks) if ran is not None]

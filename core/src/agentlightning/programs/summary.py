@@ -15,8 +15,8 @@ import msgspec
 from agentlightning import semconv
 from agentlightning.capture.rewards import get_reward_value
 from agentlightning.credit.verdicts import unrecorded, verdicts
-from agentlightning.programs.program import status_of
-from agentlightning.programs.session import Ran, Session
+from agentlightning.programs.program import exit_status
+from agentlightning.programs.session import ProcessResult, Session
 from agentlightning.store.pages import pages
 from agentlightning.types import Record
 
@@ -62,28 +62,28 @@ class Summary(msgspec.Struct, kw_only=True):
     seconds: float = 0.0
 
 
-async def summarise(session: Session, ran: Sequence[Ran], seconds: float) -> Summary:
+async def summarise(session: Session, results: Sequence[ProcessResult], seconds: float) -> Summary:
     """Read what became of the session's rollouts."""
-    ids = [one.rollout.rollout_id for one in ran if one.rollout is not None] + session.entries
+    ids = [one.rollout.rollout_id for one in results if one.rollout is not None] + session.entries
     summary = Summary(
         run_id=session.run_id,
-        store=session.place,
+        store=session.store_location,
         folder=None if session.folder is None else str(session.folder),
         rollouts=ids,
-        exit_codes=[None if one.code is None else status_of(one.code) for one in ran],
+        exit_codes=[None if one.code is None else exit_status(one.code) for one in results],
         seconds=round(seconds, 3),
     )
     for start in range(0, len(ids), _AT_ONCE):
         for record in await session.store.records(ids[start : start + _AT_ONCE]):
             _add(summary, record)
             await _add_spans(summary, session, record)
-    _add_guests(summary, session, ran)
-    for why in sorted({one.fault for one in ran if one.fault is not None}):
+    _add_process_reports(summary, session, results)
+    for why in sorted({one.store_error for one in results if one.store_error is not None}):
         summary.warnings.append(f"the end of a program could not be stored: {why}")
-    number, planned = session.processes.ended, len(session.plan.tasks)
-    if number is not None and len(ran) < planned:
+    number, planned = session.processes.ending_signal, len(session.options.tasks)
+    if number is not None and len(results) < planned:
         why = f"{signal.Signals(number).name} came"
-        summary.warnings.append(f"{planned - len(ran)} of {planned} processes were not started: {why}")
+        summary.warnings.append(f"{planned - len(results)} of {planned} processes were not started: {why}")
     for field in ("statuses", "failures", "verdicts", "unsure", "agents", "tools", "counts"):
         setattr(summary, field, dict(Counter(getattr(summary, field)).most_common()))
     return summary
@@ -120,14 +120,14 @@ async def _add_spans(summary: Summary, session: Session, record: Record) -> None
                 summary.rewards.append(value)
 
 
-def _add_guests(summary: Summary, session: Session, ran: Sequence[Ran]) -> None:
+def _add_process_reports(summary: Summary, session: Session, results: Sequence[ProcessResult]) -> None:
     """What the processes said of themselves."""
     adapters: dict[str, str | None] = {}
-    for guest in (one.guest for one in ran if one.guest is not None):
-        summary.processes += len(guest.processes)
-        for reason, times in guest.counts.items():
+    for program in (one.program for one in results if one.program is not None):
+        summary.processes += len(program.processes)
+        for reason, times in program.counts.items():
             _count(summary.counts, reason, times)
-        for name, error in guest.adapters.items():
+        for name, error in program.adapters.items():
             if adapters.get(name, "") is not None:
                 adapters[name] = error
     for reason, times in session.door.refused.items():

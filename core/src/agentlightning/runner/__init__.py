@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
-from agentlightning.runner.gates import CannotRun, Gate, RemoteGate, gate_from_env
-from agentlightning.runner.outcome import Outcome, settle
+from agentlightning.runner.gates import AttemptKeys, CannotRun, RemoteAttemptKeys, attempt_keys_from_env
+from agentlightning.runner.outcome import Outcome, outcome_of_return
 from agentlightning.runner.runner import Runner
 
-__all__ = ["CannotRun", "Gate", "Outcome", "RemoteGate", "Runner", "gate_from_env", "settle"]
+__all__ = [
+    "CannotRun",
+    "AttemptKeys",
+    "Outcome",
+    "RemoteAttemptKeys",
+    "Runner",
+    "attempt_keys_from_env",
+    "outcome_of_return",
+]

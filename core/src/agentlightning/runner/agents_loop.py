@@ -16,76 +16,78 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from agentlightning.capture.context import current_attempt
-from agentlightning.runner.forks import guard_loop
-from agentlightning.runner.place import Place, frames_of, innermost, is_idle
-from agentlightning.runner.threads import wait_for_no_thread
-from agentlightning.runner.visit import Visit
+from agentlightning.runner.forks import exit_forks_of_loop
+from agentlightning.runner.place import SourceLine, innermost, is_waiting, stack_lines
+from agentlightning.runner.threads import use_daemon_executor
+from agentlightning.runner.visit import AgentTask
 
 log = logging.getLogger(__name__)
 Awaited = Coroutine[Any, Any, Any] | Generator[Any, None, Any]
-LAST = 1.0
+STOP_SECONDS = 1.0
 """Seconds that what is left on a loop has to end, once it is told to stop."""
 
 
-class AgentsLoop:
-    """Runs visits until :meth:`stop`. To be used from the loop that made it."""
+class AgentLoop:
+    """Runs tasks until :meth:`stop`. To be used from the loop that made it."""
 
     def __init__(self) -> None:
-        self._home = asyncio.get_running_loop()
+        self._serving_loop = asyncio.get_running_loop()
         self._loop = asyncio.new_event_loop()
-        self._loop.set_task_factory(self._task_of)
+        self._loop.set_task_factory(self._make_task)
         self._stopping = asyncio.Event()
-        self._owners: WeakKeyDictionary[asyncio.Task[Any], str] = WeakKeyDictionary()
-        self._answered = True
-        self.silent = 0
+        self._attempt_ids: WeakKeyDictionary[asyncio.Task[Any], str] = WeakKeyDictionary()
+        self._ponged = True
+        self.missed_pings = 0
         """Questions in a row that found the one before them unanswered."""
-        self.visits: set[Visit] = set()
-        self.ended: asyncio.Future[None] = self._home.create_future()
+        self.tasks: set[AgentTask] = set()
+        self.ended: asyncio.Future[None] = self._serving_loop.create_future()
         self._thread = threading.Thread(target=self._run, name="agl-agents", daemon=True)
         self._thread.start()
 
-    def take(self, visit: Visit) -> None:
+    def start(self, visit: AgentTask) -> None:
         """Run a visit here, unless it runs elsewhere already."""
-        if visit.goes_to(self._loop):
-            self.visits.add(visit)
-            visit.done.add_done_callback(lambda _: self.visits.discard(visit))
+        if visit.start_on(self._loop):
+            self.tasks.add(visit)
+            visit.done.add_done_callback(lambda _: self.tasks.discard(visit))
 
-    def ask(self) -> None:
+    def ping(self) -> None:
         """Ask for a sign of life, or note that the last question is still unanswered."""
-        if not self._answered:
-            self.silent += 1
+        if not self._ponged:
+            self.missed_pings += 1
             return
-        self.silent, self._answered = 0, False
+        self.missed_pings, self._ponged = 0, False
         with suppress(RuntimeError):  # it has ended
-            self._loop.call_soon_threadsafe(self._answer)
+            self._loop.call_soon_threadsafe(self._pong)
 
-    def stands_at(self) -> Place | None:
+    def blocked_at(self) -> SourceLine | None:
         """The line that keeps the loop busy; ``None``: it waits for something to do."""
-        frames = frames_of(sys._current_frames().get(self._thread.ident or 0))
-        return None if is_idle(frames) else innermost(frames)
+        frames = stack_lines(sys._current_frames().get(self._thread.ident or 0))
+        return None if is_waiting(frames) else innermost(frames)
 
-    def runs(self) -> str | None:
+    def running_attempt(self) -> str | None:
         """The attempt whose code is running, if that can be told."""
         task = asyncio.current_task(self._loop)
         if task is None:
             return None
-        own = next((visit.attempt_id for visit in self.visits if visit.task is task), None)
-        return own or self._owners.get(task)
+        own = next((visit.attempt_id for visit in self.tasks if visit.task is task), None)
+        return own or self._attempt_ids.get(task)
 
     def stop(self) -> None:
         """Let it end as soon as it can: what it still runs is cancelled."""
         with suppress(RuntimeError):  # it has ended
             self._loop.call_soon_threadsafe(self._stopping.set)
 
-    def _answer(self) -> None:
-        self._answered = True
+    def _pong(self) -> None:
+        self._ponged = True
 
-    def _task_of(self, loop: asyncio.AbstractEventLoop, work: Awaited, /, **given: Any) -> asyncio.Task[Any]:
+    def _make_task(
+        self, loop: asyncio.AbstractEventLoop, work: Awaited, /, **given: Any
+    ) -> asyncio.Task[Any]:
         """A task, with a note of the attempt that it works for."""
         task = asyncio.Task(work, loop=loop, **given)
         context = current_attempt()
         if context is not None:
-            self._owners[task] = context.attempt_id
+            self._attempt_ids[task] = context.attempt_id
         return task
 
     def _run(self) -> None:
@@ -98,21 +100,21 @@ class AgentsLoop:
                 log.warning("an agent broke out of its event loop with %r; the loop goes on", error)
         self._loop.close()
         with suppress(RuntimeError):  # home has ended
-            self._home.call_soon_threadsafe(self._tell_end)
+            self._serving_loop.call_soon_threadsafe(self._set_ended)
 
-    def _tell_end(self) -> None:
+    def _set_ended(self) -> None:
         if not self.ended.done():
             self.ended.set_result(None)
 
     async def _serve(self) -> None:
-        guard_loop()
-        wait_for_no_thread()
+        exit_forks_of_loop()
+        use_daemon_executor()
         await self._stopping.wait()
         left = asyncio.all_tasks() - {asyncio.current_task()}
         for task in left:
             task.cancel()
         if left:
-            _, late = await asyncio.wait(left, timeout=LAST)
+            _, late = await asyncio.wait(left, timeout=STOP_SECONDS)
             for task in late:  # it was told to end, and is forgotten with the loop
                 task._log_destroy_pending = False  # type: ignore[attr-defined]
         await self._loop.shutdown_asyncgens()

@@ -12,7 +12,7 @@ from agentlightning.store.base import Store
 from agentlightning.types import LLM, Resource, Rollout
 
 
-async def bundle(store: Store, rollout: Rollout) -> dict[str, Resource]:
+async def attempt_resources(store: Store, rollout: Rollout) -> dict[str, Resource]:
     """The resources of a leased rollout, by name; empty where there were none when it was leased."""
     if rollout.resources_id is None:
         return {}
@@ -21,12 +21,12 @@ async def bundle(store: Store, rollout: Rollout) -> dict[str, Resource]:
         return newest.resources
     pinned = await store.get_resources_by_id(rollout.resources_id, rollout.resources_version)
     return {
-        name: newest.resources[name] if _moved(given, newest.resources.get(name)) else given
+        name: newest.resources[name] if _same_gateway_policy(given, newest.resources.get(name)) else given
         for name, given in pinned.resources.items()
     }
 
 
-def _moved(given: Resource, now: Resource | None) -> bool:
+def _same_gateway_policy(given: Resource, now: Resource | None) -> bool:
     """Whether both are endpoints at the run's gateway that serve the same policy."""
     if not (isinstance(given, LLM) and isinstance(now, LLM)):
         return False

@@ -17,7 +17,7 @@ _registered: list[bool] = []
 """Whether our hook is: it cannot be taken back, so there is one."""
 
 
-def guard_loop() -> None:
+def exit_forks_of_loop() -> None:
     """Let no fork of this process come back to the running loop."""
     if hasattr(os, "register_at_fork") and not _registered:
         os.register_at_fork(after_in_child=_in_child)

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from agentlightning.runner.inside import Ended
+from agentlightning.runner.inside import AttemptResult
 from agentlightning.store import codec
 from agentlightning.types import Resource, Rollout, Span
 
@@ -18,7 +18,7 @@ LARGEST = 1 << 30
 """Bytes of a frame: more is not from a worker of ours."""
 
 
-class Setup(msgspec.Struct, tag=True):
+class WorkerSetup(msgspec.Struct, tag=True):
     """To the worker, first: the agent and how to import it."""
 
     agent: bytes
@@ -28,7 +28,7 @@ class Setup(msgspec.Struct, tag=True):
     """Process id of the runner."""
 
 
-class Job(msgspec.Struct, tag=True, kw_only=True):
+class AttemptJob(msgspec.Struct, tag=True, kw_only=True):
     """To the worker: run this attempt."""
 
     rollout: Rollout
@@ -39,30 +39,30 @@ class Job(msgspec.Struct, tag=True, kw_only=True):
     resources: dict[str, Resource] = {}
 
 
-class Ready(msgspec.Struct, tag=True):
+class WorkerReady(msgspec.Struct, tag=True):
     """From the worker: it can run the agent, or why not."""
 
     error: str | None = None
 
 
-class Finished(msgspec.Struct, tag=True):
+class SpanMessage(msgspec.Struct, tag=True):
     """From the worker: a span of the attempt has ended."""
 
     attempt_id: str
     span: Span
 
 
-class Done(msgspec.Struct, tag=True):
+class AttemptDone(msgspec.Struct, tag=True):
     """From the worker: the agent has ended. ``counts`` and ``capture``: counted since the last one."""
 
     attempt_id: str
-    ended: Ended
+    ended: AttemptResult
     counts: dict[str, int]
     capture: dict[str, int]
 
 
-ToWorker = Setup | Job
-FromWorker = Ready | Finished | Done
+ToWorker = WorkerSetup | AttemptJob
+FromWorker = WorkerReady | SpanMessage | AttemptDone
 
 
 def packed(frame: ToWorker | FromWorker) -> bytes:

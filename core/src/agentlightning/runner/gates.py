@@ -27,7 +27,7 @@ class CannotRun(UsageError):
     """
 
 
-class Gate(Protocol):
+class AttemptKeys(Protocol):
     """What the runner needs of the gateway."""
 
     @property
@@ -38,7 +38,7 @@ class Gate(Protocol):
     async def close_attempt(self, attempt_id: str) -> None: ...
 
 
-class RemoteGate:
+class RemoteAttemptKeys:
     """A gateway in another process, which reads the attempt from the store when its key first comes by."""
 
     url = None
@@ -54,15 +54,15 @@ class RemoteGate:
         """The gateway refuses the attempt's calls as soon as the store knows that it has ended."""
 
 
-def gate_from_env() -> RemoteGate | None:
+def attempt_keys_from_env() -> RemoteAttemptKeys | None:
     """A gate with the secret of ``AGL_SECRET``; ``None`` without one: then only endpoints that are not a
     gateway of ours can be reached.
     """
-    return RemoteGate(Keys.from_env()) if "AGL_SECRET" in os.environ else None
+    return RemoteAttemptKeys(Keys.from_env()) if "AGL_SECRET" in os.environ else None
 
 
-def admit(
-    resources: Mapping[str, Resource], gate: Gate | None, info: AttemptInfo
+def with_attempt_key(
+    resources: Mapping[str, Resource], attempt_keys: AttemptKeys | None, info: AttemptInfo
 ) -> tuple[dict[str, Resource], str | None, str | None]:
     """The resources with the attempt's key in its place, the key, and the gateway's URL.
 
@@ -71,10 +71,11 @@ def admit(
     ours = {
         name: r
         for name, r in resources.items()
-        if isinstance(r, LLM) and (r.api_key == CONTEXT_KEY or (gate is not None and r.endpoint == gate.url))
+        if isinstance(r, LLM)
+        and (r.api_key == CONTEXT_KEY or (attempt_keys is not None and r.endpoint == attempt_keys.url))
     }
     urls = sorted({r.endpoint.rstrip("/") for r in ours.values()})
-    if gate is None:
+    if attempt_keys is None:
         if urls:
             raise CannotRun(
                 f"resource {next(iter(ours))!r} points at the gateway {urls[0]}, which wants a key of its "
@@ -83,6 +84,6 @@ def admit(
         return dict(resources), None, None
     if len(urls) > 1:
         raise CannotRun(f"the rollout's resources point at several gateways ({', '.join(urls)}); give it one")
-    key = gate.open_attempt(info)
+    key = attempt_keys.open_attempt(info)
     keyed: dict[str, Resource] = {n: msgspec.structs.replace(r, api_key=key) for n, r in ours.items()}
-    return {**resources, **keyed}, key, urls[0] if urls else gate.url
+    return {**resources, **keyed}, key, urls[0] if urls else attempt_keys.url

@@ -18,7 +18,7 @@ PER_SILENCE = 4
 """Signs of life within ``unresponsive_seconds``."""
 
 
-class Heart:
+class Heartbeat:
     """Beats for ``worker_id`` every ``interval`` seconds, or oftener where an attempt asks for it. ``lost``
     is told each attempt whose lease has gone; ``counts`` takes ``heartbeat-failed`` and ``lease-lost``.
     """
@@ -33,19 +33,19 @@ class Heart:
     ) -> None:
         self._store = store
         self._worker_id = worker_id
-        self._longest = interval
-        self._lost = lost
+        self._interval = interval
+        self._on_lost = lost
         self._counts = counts
         self._intervals: dict[str, float] = {}
-        self._sooner = asyncio.Event()
-        self._waiting = interval
+        self._wake = asyncio.Event()
+        self._current_wait = interval
 
     def add(self, attempt_id: str, unresponsive: float | None) -> None:
         """Keep an attempt alive. ``unresponsive``: the seconds of silence that its rollout allows."""
-        wanted = self._longest if unresponsive is None else unresponsive / PER_SILENCE
+        wanted = self._interval if unresponsive is None else unresponsive / PER_SILENCE
         self._intervals[attempt_id] = wanted
-        if wanted < self._waiting:
-            self._sooner.set()
+        if wanted < self._current_wait:
+            self._wake.set()
 
     def discard(self, attempt_id: str) -> None:
         """The attempt has no agent at work any more."""
@@ -54,21 +54,21 @@ class Heart:
     @property
     def interval(self) -> float:
         """Seconds until the next sign of life."""
-        return min([self._longest, *self._intervals.values()])
+        return min([self._interval, *self._intervals.values()])
 
-    async def beat(self) -> None:
+    async def run(self) -> None:
         """Give signs of life until cancelled."""
-        self._sooner = asyncio.Event()  # of this loop
+        self._wake = asyncio.Event()  # of this loop
         while True:
-            self._waiting = self.interval
-            self._sooner.clear()
+            self._current_wait = self.interval
+            self._wake.clear()
             try:
-                await asyncio.wait_for(self._sooner.wait(), self._waiting)
+                await asyncio.wait_for(self._wake.wait(), self._current_wait)
             except TimeoutError:
                 pass
-            await self._once()
+            await self._send()
 
-    async def _once(self) -> None:
+    async def _send(self) -> None:
         try:
             lost = await self._store.heartbeat(self._worker_id, sorted(self._intervals))
         except Exception:
@@ -79,4 +79,4 @@ class Heart:
             if self._intervals.pop(attempt_id, None) is not None:
                 self._counts["lease-lost"] += 1
                 log.warning("attempt %s has ended, or went to another worker; stopping it", attempt_id)
-                self._lost(attempt_id)
+                self._on_lost(attempt_id)

@@ -1,4 +1,4 @@
-"""Moments of an attempt, told to the agent's own methods and to ``Trainer(hooks=[…])``.
+"""HookCalls of an attempt, told to the agent's own methods and to ``Trainer(hooks=[…])``.
 
 A hook names what it wants among ``task, rollout, result, error, spans, agent, runner, tracer``, in any order.
 Invariant: a start hook that raises fails the attempt; an end hook that raises is logged and counted.
@@ -18,7 +18,7 @@ from agentlightning.capture.context import AttemptContext
 from agentlightning.types import Rollout, Span
 
 log = logging.getLogger(__name__)
-ORDER = {
+POSITIONAL = {
     "on_rollout_start": ("task", "rollout"),
     "on_trace_start": ("task", "rollout"),
     "on_trace_end": ("task", "rollout", "spans"),
@@ -47,7 +47,7 @@ class Hook:
         """After an attempt, whatever became of it."""
 
 
-class Hooked(LitAgent[Any]):
+class HookedAgent(LitAgent[Any]):
     """An agent with hooks around it. ``runner``: whose agent it is; not sent to other processes."""
 
     def __init__(self, agent: Any, hooks: Sequence[Any], tracer: Any = None) -> None:
@@ -70,18 +70,18 @@ class Hooked(LitAgent[Any]):
 
 def with_hooks(agent: Any, hooks: Sequence[Any], tracer: Any = None) -> Any:
     """The agent with ``hooks`` around it; the agent itself where there are none."""
-    return Hooked(agent, hooks, tracer) if hooks else agent
+    return HookedAgent(agent, hooks, tracer) if hooks else agent
 
 
-class Moments:
+class HookCalls:
     """The moments of one attempt. ``context``: the attempt's, with an ear on its spans if anyone listens."""
 
     def __init__(
         self, agent: LitAgent[Any], rollout: Rollout, context: AttemptContext, counts: Counter[str]
     ) -> None:
-        hooked = isinstance(agent, Hooked)
-        self._agent: LitAgent[Any] = agent.agent if isinstance(agent, Hooked) else agent
-        self._hooks: tuple[Any, ...] = agent.hooks if isinstance(agent, Hooked) else ()
+        hooked = isinstance(agent, HookedAgent)
+        self._agent: LitAgent[Any] = agent.agent if isinstance(agent, HookedAgent) else agent
+        self._hooks: tuple[Any, ...] = agent.hooks if isinstance(agent, HookedAgent) else ()
         self._spans: list[Span] = []
         self._known: dict[str, Any] = {
             "task": rollout.input,
@@ -90,19 +90,19 @@ class Moments:
             "error": None,
             "spans": self._spans,
             "agent": self._agent,
-            "runner": agent.runner if isinstance(agent, Hooked) else None,
-            "tracer": agent.tracer if isinstance(agent, Hooked) else None,
+            "runner": agent.runner if isinstance(agent, HookedAgent) else None,
+            "tracer": agent.tracer if isinstance(agent, HookedAgent) else None,
         }
         self._counts = counts
         self.context = context
         if hooked or _overrides(self._agent, "on_trace_end") or _overrides(self._agent, "on_rollout_end"):
-            self.context = dataclasses.replace(context, sink=self._heard(context))
+            self.context = dataclasses.replace(context, sink=self._recording_sink(context))
 
     async def start(self) -> None:
         """The attempt begins."""
         for moment in ("on_rollout_start", "on_trace_start"):
             for listener in (self._agent, *self._hooks):
-                await self._tell(listener, moment)
+                await self._call(listener, moment)
 
     async def end(self, result: Any, error: BaseException | None) -> None:
         """The attempt ends; in reverse order."""
@@ -110,26 +110,26 @@ class Moments:
         for moment in ("on_trace_end", "on_rollout_end"):
             for listener in (*reversed(self._hooks), self._agent):
                 try:
-                    await self._tell(listener, moment)
+                    await self._call(listener, moment)
                 except Exception:
                     self._counts["end-hook-failed"] += 1
                     log.exception("%s of rollout %s failed", moment, self._known["rollout"].rollout_id)
 
-    def hear(self, span: Span) -> Span:
+    def add_span(self, span: Span) -> Span:
         """A span that hooks are to know of and that is not delivered; the span."""
         self._spans.append(span)
         return span
 
-    async def _tell(self, listener: Any, moment: str) -> None:
+    async def _call(self, listener: Any, moment: str) -> None:
         if not _overrides(listener, moment):
             return
         method = getattr(listener, moment)
-        args, named = _arguments(method, self._known, ORDER[moment])
+        args, named = _arguments(method, self._known, POSITIONAL[moment])
         answer = method(*args, **named)
         if inspect.isawaitable(answer):
             await answer
 
-    def _heard(self, context: AttemptContext) -> Callable[[Span], None]:
+    def _recording_sink(self, context: AttemptContext) -> Callable[[Span], None]:
         def sink(span: Span) -> None:
             self._spans.append(span)
             context.sink(span)

@@ -18,11 +18,11 @@ from opentelemetry import trace
 from agentlightning import capture
 from agentlightning.agents import LitAgent
 from agentlightning.capture.context import AttemptContext, attempt_context
-from agentlightning.capture.convert import described
+from agentlightning.capture.convert import error_text
 from agentlightning.capture.door import BadRecord
-from agentlightning.capture.emitters import returned_reward
-from agentlightning.runner.hooks import Moments
-from agentlightning.runner.outcome import Outcome, failed, settle
+from agentlightning.capture.emitters import returned_reward_span
+from agentlightning.runner.hooks import HookCalls
+from agentlightning.runner.outcome import Outcome, outcome_of_error, outcome_of_return
 from agentlightning.runner.supplied import read_supplied
 from agentlightning.runner.threads import in_thread
 from agentlightning.semconv import REWARD_SPAN, ROLLOUT_SPAN
@@ -30,7 +30,7 @@ from agentlightning.types import AttemptStatus, Resource, Rollout, Span, Triplet
 
 
 @dataclass(slots=True)
-class Ended:
+class AttemptResult:
     """How an agent's run ended, and the transitions it handed in."""
 
     outcome: Outcome
@@ -41,45 +41,45 @@ class Ended:
 
 async def execute(
     agent: LitAgent[Any], rollout: Rollout, context: AttemptContext, counts: Counter[str]
-) -> Ended:
+) -> AttemptResult:
     """Run the agent on the rollout. ``counts``: where an end hook that fails is counted."""
     result: Any = None
     error: BaseException | None = None
-    moments = Moments(agent, rollout, context, counts)
-    with attempt_context(moments.context), _rollout_span(rollout):
+    hook_calls = HookCalls(agent, rollout, context, counts)
+    with attempt_context(hook_calls.context), _rollout_span(rollout):
         try:
-            await moments.start()
+            await hook_calls.start()
             result = await _call(agent, rollout, context.resources)
-            if context.faults:
-                raise context.faults[0]
-            ended = understand(result, context)
+            if context.errors:
+                raise context.errors[0]
+            ended = read_return(result, context)
             if ended.outcome.reward is not None:
-                ended.returned.append(moments.hear(returned_reward(ended.outcome.reward)))
+                ended.returned.append(hook_calls.add_span(returned_reward_span(ended.outcome.reward)))
         except (asyncio.CancelledError, KeyboardInterrupt) as raised:
             error = raised
             raise
         except BaseException as raised:  # whatever else it is, it ends this attempt and not the run
-            error, ended = raised, Ended(failed(next(iter(context.faults), raised)))
+            error, ended = raised, AttemptResult(outcome_of_error(next(iter(context.errors), raised)))
         finally:
-            await moments.end(result, error)
+            await hook_calls.end(result, error)
     return ended
 
 
-def understand(result: Any, context: AttemptContext) -> Ended:
+def read_return(result: Any, context: AttemptContext) -> AttemptResult:
     """What a returned value means: a number, nothing, or the agent's own record."""
     try:
         supplied = read_supplied(result, context.rollout_id, context.attempt_id)
         if supplied is None:
-            return Ended(settle(result))
+            return AttemptResult(outcome_of_return(result))
         triplets, spans = supplied
         rewards = [span for span in spans if span.name == REWARD_SPAN]
         others = [span for span in spans if span.name != REWARD_SPAN]
-        return Ended(settle(others), triplets, rewards)
+        return AttemptResult(outcome_of_return(others), triplets, rewards)
     except BadRecord as bad:
-        return Ended(Outcome(AttemptStatus.FAILED, bad.reason))
+        return AttemptResult(Outcome(AttemptStatus.FAILED, bad.reason))
     except Exception as error:  # the agent's own classes may raise anything while they are read
-        unread = BadRecord(f"the returned {type(result).__name__} cannot be read: {described(error)}")
-        return Ended(Outcome(AttemptStatus.FAILED, unread.reason))
+        unread = BadRecord(f"the returned {type(result).__name__} cannot be read: {error_text(error)}")
+        return AttemptResult(Outcome(AttemptStatus.FAILED, unread.reason))
 
 
 async def _call(agent: LitAgent[Any], rollout: Rollout, resources: dict[str, Resource]) -> Any:

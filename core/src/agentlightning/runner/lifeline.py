@@ -29,7 +29,7 @@ def die_with_parent(parent: int) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def keep_orphans() -> None:
+def adopt_orphans() -> None:
     """Become the parent of what descends from this process, so that :func:`kill_tree` finds it (Linux)."""
     _prctl(_SUBREAPER, 1)
 
@@ -62,7 +62,7 @@ def kill_group(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)
 
 
-def how_it_died(code: int) -> str:
+def describe_exit(code: int) -> str:
     """An exit status of :mod:`subprocess` in words."""
     if code >= 0:
         return f"exited with status {code}"

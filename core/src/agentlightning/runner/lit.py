@@ -9,9 +9,9 @@ from typing import Any, Generic, TypeVar
 from agentlightning.capture.sessions import capturing_for
 from agentlightning.plugins import load
 from agentlightning.runner.adapters import instrumentors, listed
-from agentlightning.runner.gates import gate_from_env
+from agentlightning.runner.gates import attempt_keys_from_env
 from agentlightning.runner.hooks import with_hooks
-from agentlightning.runner.runner import Isolation, Runner, Stop
+from agentlightning.runner.runner import Isolation, Runner, StopEvent
 from agentlightning.runner.strategy import check_tracer
 from agentlightning.store.base import Store
 from agentlightning.types import Mode, Resource, Rollout, UsageError
@@ -62,7 +62,7 @@ class LitAgentRunner(Generic[T]):
         runner = Runner(
             hooked,
             store,
-            gate=gate_from_env(),
+            attempt_keys=attempt_keys_from_env(),
             plugins=plugins,
             worker_id=worker_id,
             adapters=self._adapters,
@@ -84,7 +84,7 @@ class LitAgentRunner(Generic[T]):
             raise UsageError("there is no agent yet: `with runner.run_context(agent=…, store=store): …`")
         return self._runner
 
-    async def iter(self, *, event: Stop | None = None, max_rollouts: int | None = None) -> None:
+    async def iter(self, *, event: StopEvent | None = None, max_rollouts: int | None = None) -> None:
         """Serve the queue until ``event`` (of asyncio or threading) is set, or ``max_rollouts`` were run."""
         await self.runner.serve(event, limit=max_rollouts if max_rollouts is not None else self.max_rollouts)
 

@@ -5,7 +5,7 @@ Store, gateway and runner stay on home, so that an agent that blocks stops none 
 home serves share one agents' loop: a client, a lock or a semaphore that they share works as in any asyncio
 program. That loop lives as long as home does.
 
-A loop that does not answer is named by the line it stands at, once. After :data:`GIVEN_UP` seconds, or when
+A loop that does not answer is reported once, with its line. After :data:`ABANDON_AFTER` seconds, or when
 the attempt that blocks it has run out of time, it is left behind: later rollouts get another loop, and so do
 those that had not begun. Those that had are stopped if they will be tried again; the others go on when it
 answers.
@@ -17,86 +17,90 @@ import asyncio
 import logging
 from weakref import WeakKeyDictionary
 
-from agentlightning.runner.agents_loop import LAST, AgentsLoop
-from agentlightning.runner.place import Place
-from agentlightning.runner.visit import Visit
+from agentlightning.runner.agents_loop import STOP_SECONDS, AgentLoop
+from agentlightning.runner.place import SourceLine
+from agentlightning.runner.visit import AgentTask
 
 log = logging.getLogger(__name__)
-TICK = 0.25
+PING_SECONDS = 0.25
 """Seconds between two questions to a loop."""
-NAMED = 1.0
+WARN_AFTER = 1.0
 """Seconds without an answer after which the line that blocks a loop is named."""
-GIVEN_UP = 30.0
+ABANDON_AFTER = 30.0
 """Seconds without an answer after which a loop is left behind."""
-MEND = (
+REMEDY = (
     "await the call's async form there (`await graph.ainvoke(…)`, AsyncOpenAI), or make the agent a plain "
     "`def` (each rollout then has a thread of its own), or set isolation: process"
 )
-_homes: WeakKeyDictionary[asyncio.AbstractEventLoop, Loops] = WeakKeyDictionary()
+_pools: WeakKeyDictionary[asyncio.AbstractEventLoop, LoopPool] = WeakKeyDictionary()
 
 
-def agents_loops() -> Loops:
+def current_loop_pool() -> LoopPool:
     """The agents' loops of the running loop."""
     home = asyncio.get_running_loop()
-    if home not in _homes:
-        _homes[home] = Loops()
-    return _homes[home]
+    if home not in _pools:
+        _pools[home] = LoopPool()
+    return _pools[home]
 
 
-class Loops:
+class LoopPool:
     """The agents' loops of one home: the shared one, those left behind, and those of single rollouts."""
 
     def __init__(self) -> None:
-        self._shared: AgentsLoop | None = None
-        self._others: set[AgentsLoop] = set()
-        self._named: set[Place] = set()
+        self._shared: AgentLoop | None = None
+        self._others: set[AgentLoop] = set()
+        self._warned: set[SourceLine] = set()
         self._watching: asyncio.Task[None] | None = None
 
-    def start(self, visit: Visit, *, alone: bool = False) -> None:
+    def start(self, visit: AgentTask, *, alone: bool = False) -> None:
         """Run a visit: on the shared loop, or ``alone`` on one of its own."""
         if self._watching is None or self._watching.done():
             self._watching = asyncio.create_task(self._watch(), name="watch agents")
         if not alone:
-            self._common().take(visit)
+            self._shared_loop().start(visit)
             return
-        own = AgentsLoop()
+        own = AgentLoop()
         self._others.add(own)
-        own.take(visit)
+        own.start(visit)
 
-    def blocked(self, visit: Visit) -> tuple[Place, bool] | None:
+    def blocked(self, visit: AgentTask) -> tuple[SourceLine, bool] | None:
         """The line that blocks the visit's loop just now, and whether it is the visit's own."""
         loop = self._loop_of(visit)
-        if loop is None or loop.silent * TICK < NAMED or (place := loop.stands_at()) is None:
+        if (
+            loop is None
+            or loop.missed_pings * PING_SECONDS < WARN_AFTER
+            or (place := loop.blocked_at()) is None
+        ):
             return None
-        return place, loop.runs() in (None, visit.attempt_id)
+        return place, loop.running_attempt() in (None, visit.attempt_id)
 
-    def leave(self, visit: Visit) -> None:
+    def abandon(self, visit: AgentTask) -> None:
         """The visit blocks its loop and will not end: let nobody else wait for it."""
         loop = self._loop_of(visit)
-        if loop is not None and (place := loop.stands_at()) is not None:
-            self._leave(loop, place, visit.attempt_id)
+        if loop is not None and (place := loop.blocked_at()) is not None:
+            self._abandon(loop, place, visit.attempt_id)
 
-    def _common(self) -> AgentsLoop:
+    def _shared_loop(self) -> AgentLoop:
         if self._shared is None:
-            self._shared = AgentsLoop()
+            self._shared = AgentLoop()
         return self._shared
 
-    def _all(self) -> list[AgentsLoop]:
+    def _all(self) -> list[AgentLoop]:
         return [*([self._shared] if self._shared else []), *self._others]
 
-    def _loop_of(self, visit: Visit) -> AgentsLoop | None:
-        return next((loop for loop in self._all() if visit in loop.visits), None)
+    def _loop_of(self, visit: AgentTask) -> AgentLoop | None:
+        return next((loop for loop in self._all() if visit in loop.tasks), None)
 
     # --------------------------------------------------------------------------------------- watching
     async def _watch(self) -> None:
         """Look after the loops until home ends, and end them with it."""
         try:
             while True:
-                await asyncio.sleep(TICK)
+                await asyncio.sleep(PING_SECONDS)
                 for loop in self._all():
-                    loop.ask()
-                    self._look(loop)
-                for loop in [one for one in self._others if not one.visits]:
+                    loop.ping()
+                    self._check(loop)
+                for loop in [one for one in self._others if not one.tasks]:
                     loop.stop()
                     self._others.discard(loop)
         finally:
@@ -104,33 +108,33 @@ class Loops:
             for loop in loops:
                 loop.stop()
             if loops:
-                await asyncio.wait([loop.ended for loop in loops], timeout=2 * LAST)
+                await asyncio.wait([loop.ended for loop in loops], timeout=2 * STOP_SECONDS)
 
-    def _look(self, loop: AgentsLoop) -> None:
-        silent = loop.silent * TICK
-        if silent < NAMED or (place := loop.stands_at()) is None:
+    def _check(self, loop: AgentLoop) -> None:
+        silent = loop.missed_pings * PING_SECONDS
+        if silent < WARN_AFTER or (place := loop.blocked_at()) is None:
             return
-        owner = loop.runs()
-        self._name(loop, place, owner)
-        if silent >= GIVEN_UP:
-            self._leave(loop, place, owner)
+        owner = loop.running_attempt()
+        self._warn_once(loop, place, owner)
+        if silent >= ABANDON_AFTER:
+            self._abandon(loop, place, owner)
 
-    def _name(self, loop: AgentsLoop, place: Place, owner: str | None) -> None:
+    def _warn_once(self, loop: AgentLoop, place: SourceLine, owner: str | None) -> None:
         """Say once where an agent blocks its loop, and how to mend it."""
-        if place in self._named:
+        if place in self._warned:
             return
-        self._named.add(place)
-        for visit in [v for v in loop.visits if v.attempt_id == owner] or [*loop.visits][:1]:
+        self._warned.add(place)
+        for visit in [v for v in loop.tasks if v.attempt_id == owner] or [*loop.tasks][:1]:
             visit.counts["loop-blocked"] += 1
         log.warning(
             "an agent blocks its event loop for over %g s, and the other rollouts on that loop wait: %s. To "
             "mend it, %s.",
-            NAMED,
+            WARN_AFTER,
             place,
-            MEND,
+            REMEDY,
         )
 
-    def _leave(self, loop: AgentsLoop, place: Place, owner: str | None) -> None:
+    def _abandon(self, loop: AgentLoop, place: SourceLine, owner: str | None) -> None:
         """Leave a loop behind, with what blocks it."""
         if loop is self._shared:
             self._shared = None
@@ -138,9 +142,9 @@ class Loops:
             log.warning(
                 "an event loop of agents is left behind, blocked at %s; further rollouts get another", place
             )
-        for visit in [one for one in loop.visits if one.attempt_id != owner]:
-            if visit.task is not None and visit.movable:
+        for visit in [one for one in loop.tasks if one.attempt_id != owner]:
+            if visit.task is not None and visit.retryable:
                 visit.stop_for(place)
             elif visit.task is None:
-                loop.visits.discard(visit)
-                self._common().take(visit)
+                loop.tasks.discard(visit)
+                self._shared_loop().start(visit)

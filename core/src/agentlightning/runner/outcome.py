@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 from numbers import Real
 from typing import Any
 
-from agentlightning.capture.convert import described
-from agentlightning.capture.door import BadRecord, number
+from agentlightning.capture.convert import error_text
+from agentlightning.capture.door import BadRecord, reward_number
 from agentlightning.gateway.answer import ErrorInfo
 from agentlightning.marks.errors import BadReward
-from agentlightning.runner.tracebacks import told
+from agentlightning.runner.tracebacks import format_traceback
 from agentlightning.store.base import Store
 from agentlightning.types import AttemptedRollout, AttemptStatus, Call, Span
 
@@ -39,27 +39,27 @@ class Outcome:
     """Of what the agent raised (:mod:`.tracebacks`)."""
 
 
-def settle(result: Any) -> Outcome:
+def outcome_of_return(result: Any) -> Outcome:
     """What a returned value means. A number is the final reward; ``None`` says that rewards were emitted."""
     try:
-        result = _unwrapped(result)
+        result = _unwrap_scalar(result)
         value = float(result) if isinstance(result, Real) else None
     except Exception as error:
-        return _bad(f"a {type(result).__name__} that cannot be read as a number: {described(error)}")
+        return _bad_reward(f"a {type(result).__name__} that cannot be read as a number: {error_text(error)}")
     if result is None:
         return Outcome(AttemptStatus.SUCCEEDED)
     if value is not None:
         try:
-            return Outcome(AttemptStatus.SUCCEEDED, reward=number(value, "the returned reward"))
+            return Outcome(AttemptStatus.SUCCEEDED, reward=reward_number(value, "the returned reward"))
         except BadRecord as bad:
-            return _bad(f"{value:g}: {bad}")
+            return _bad_reward(f"{value:g}: {bad}")
     listed = isinstance(result, Sequence) and not isinstance(result, str | bytes)
     if listed and all(isinstance(span, Span) for span in result):
         return Outcome(AttemptStatus.SUCCEEDED, spans=result)
-    return _bad(f"{type(result).__name__}; return a number, None (after emit_reward), or spans")
+    return _bad_reward(f"{type(result).__name__}; return a number, None (after emit_reward), or spans")
 
 
-def _unwrapped(result: Any) -> Any:
+def _unwrap_scalar(result: Any) -> Any:
     """The Python number in a scalar of an array library (numpy, torch)."""
     item = getattr(result, "item", None)
     if callable(item) and getattr(result, "shape", None) == ():
@@ -67,43 +67,43 @@ def _unwrapped(result: Any) -> Any:
     return result
 
 
-def _bad(what: str) -> Outcome:
+def _bad_reward(what: str) -> Outcome:
     return Outcome(AttemptStatus.FAILED, f"bad-reward: the agent returned {what}")
 
 
-def failed(error: BaseException) -> Outcome:
+def outcome_of_error(error: BaseException) -> Outcome:
     """What the agent raised, its own timeouts included; a prompt that was too long by the model's word is
     ``over-length``.
     """
     if isinstance(error, BadRecord):
         return Outcome(AttemptStatus.FAILED, error.reason)
     if isinstance(error, BadReward):
-        return Outcome(AttemptStatus.FAILED, f"bad-reward: {described(error)}")
-    kind = "over-length" if any(map(_too_long, _causes(error))) else RAISED
-    reason = f"{kind}: {type(error).__name__}: {described(error)}"
-    return Outcome(AttemptStatus.FAILED, reason, traceback=told(error))
+        return Outcome(AttemptStatus.FAILED, f"bad-reward: {error_text(error)}")
+    kind = "over-length" if any(map(_is_over_length, _causes(error))) else RAISED
+    reason = f"{kind}: {type(error).__name__}: {error_text(error)}"
+    return Outcome(AttemptStatus.FAILED, reason, traceback=format_traceback(error))
 
 
-def overdue(timeout: float | None, why: str = "") -> Outcome:
+def timed_out(timeout: float | None, why: str = "") -> Outcome:
     """The attempt's limit has passed. ``why``: what is known of the cause."""
     said = f"timeout: the attempt took longer than {timeout:g} s"
     return Outcome(AttemptStatus.TIMEOUT, f"{said}: {why}" if why else said)
 
 
 def cancelled() -> Outcome:
-    """The runner was told to stop it: its lease went to another, or serving ended."""
+    """The runner was format_traceback to stop it: its lease went to another, or serving ended."""
     return Outcome(AttemptStatus.FAILED, "cancelled: the attempt was stopped from outside")
 
 
-async def classify(store: Store, lease: AttemptedRollout, outcome: Outcome, *, gated: bool) -> Outcome:
+async def classify(store: Store, lease: AttemptedRollout, outcome: Outcome, *, recorded: bool) -> Outcome:
     """``outcome`` with the kind that the attempt's recorded calls give it; to be asked when no further call
     of the attempt can arrive.
 
     An agent that raised after the model had failed it has the model's kind. An agent in training that
     returned without a call is ``no-call``: credit says so by itself, and here the attempt fails where such
-    attempts are tried again. ``gated``: a gateway records the calls. Costs a read only in these two cases.
+    attempts are tried again. ``recorded``: a gateway records the calls. Costs a read only in these two cases.
     """
-    idle = gated and lease.rollout.mode == "train" and NO_CALL in lease.rollout.config.retry_on
+    idle = recorded and lease.rollout.mode == "train" and NO_CALL in lease.rollout.config.retry_on
     raised = outcome.reason is not None and outcome.reason.startswith(f"{RAISED}:")
     if not raised and not (idle and outcome.status is AttemptStatus.SUCCEEDED):
         return outcome
@@ -148,9 +148,9 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
             waiting += one.exceptions
 
 
-def _too_long(error: BaseException) -> bool:
+def _is_over_length(error: BaseException) -> bool:
     """An SDK's error that says the prompt does not fit the model's context."""
     status, code = getattr(error, "status_code", None), getattr(error, "code", None)
     if status not in TOO_LONG_STATUS:
         return False
-    return ErrorInfo(described(error), code if isinstance(code, str) else "").over_length
+    return ErrorInfo(error_text(error), code if isinstance(code, str) else "").over_length

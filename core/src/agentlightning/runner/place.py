@@ -14,14 +14,14 @@ from types import FrameType
 
 import msgspec
 
-_OURS = str(Path(__file__).parents[1]) + os.sep
+_OWN_CODE = str(Path(__file__).parents[1]) + os.sep
 _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 _STANDARD = tuple(str(sysconfig.get_paths()[name]) + os.sep for name in ("stdlib", "platstdlib"))
 _IDLE = {("selectors.py", "select"), ("base_events.py", "_run_once"), ("windows_events.py", "_poll")}
 """Where a loop that waits for something to do stands."""
 
 
-class Place(msgspec.Struct, frozen=True):
+class SourceLine(msgspec.Struct, frozen=True):
     """A line of code."""
 
     file: str
@@ -33,37 +33,37 @@ class Place(msgspec.Struct, frozen=True):
         return f"{self.file}:{self.line} in {self.function}" + (f": `{text[:120]}`" if text else "")
 
 
-def is_ours(file: str) -> bool:
+def is_own_code(file: str) -> bool:
     """The file belongs to Agent Lightning."""
-    return file.startswith(_OURS)
+    return file.startswith(_OWN_CODE)
 
 
-def is_agents(file: str) -> bool:
+def is_user_code(file: str) -> bool:
     """The file belongs to whoever wrote the agent."""
-    if is_ours(file) or file.startswith("<"):
+    if is_own_code(file) or file.startswith("<"):
         return False
     return not file.startswith(_STANDARD) and not any(part in file for part in _INSTALLED)
 
 
-def innermost(frames: Sequence[Place]) -> Place | None:
+def innermost(frames: Sequence[SourceLine]) -> SourceLine | None:
     """The innermost line of the agent; of a library, where there is none. ``frames``: outermost first."""
-    for wanted in (is_agents, lambda file: not is_ours(file)):
+    for wanted in (is_user_code, lambda file: not is_own_code(file)):
         for place in reversed(frames):
             if wanted(place.file):
                 return place
     return frames[-1] if frames else None
 
 
-def frames_of(top: FrameType | None) -> list[Place]:
+def stack_lines(top: FrameType | None) -> list[SourceLine]:
     """The stack of a thread, outermost first."""
-    found: list[Place] = []
+    found: list[SourceLine] = []
     while top is not None:
-        found.append(Place(top.f_code.co_filename, top.f_lineno, top.f_code.co_name))
+        found.append(SourceLine(top.f_code.co_filename, top.f_lineno, top.f_code.co_name))
         top = top.f_back
     return found[::-1]
 
 
-def is_idle(frames: Iterable[Place]) -> bool:
+def is_waiting(frames: Iterable[SourceLine]) -> bool:
     """The thread's event loop waits for something to do."""
     last = [*frames][-1:]
     return any((os.path.basename(place.file), place.function) in _IDLE for place in last)

@@ -23,18 +23,18 @@ from agentlightning.capture.counts import COUNTS
 from agentlightning.runner.frames import (
     HEAD,
     LARGEST,
-    Done,
-    Finished,
+    AttemptDone,
+    AttemptJob,
     FromWorker,
-    Job,
-    Ready,
-    Setup,
+    SpanMessage,
+    WorkerReady,
+    WorkerSetup,
     packed,
     unpacked,
 )
 from agentlightning.runner.gates import CannotRun
-from agentlightning.runner.inside import Ended
-from agentlightning.runner.lifeline import how_it_died, kill_group, kill_tree
+from agentlightning.runner.inside import AttemptResult
+from agentlightning.runner.lifeline import describe_exit, kill_group, kill_tree
 from agentlightning.runner.outcome import Outcome
 from agentlightning.runner.portable import pickled, preparation
 from agentlightning.types import AttemptStatus, Span
@@ -49,7 +49,7 @@ SECRETS = ("AGL_SECRET", "AGL_TOKEN", "AGL_SEAL_KEY")
 Sink = Callable[[Span], None]
 
 
-class Child:
+class WorkerHandle:
     """A worker process, as its runner sees it."""
 
     def __init__(self, process: subprocess.Popen[bytes], loop: asyncio.AbstractEventLoop) -> None:
@@ -59,13 +59,13 @@ class Child:
         self._closing = False
         self.died: asyncio.Future[str] = loop.create_future()
         """How it died, once it has."""
-        self._answer: asyncio.Future[Ready | Done] = loop.create_future()
+        self._answer: asyncio.Future[WorkerReady | AttemptDone] = loop.create_future()
         self._sink: tuple[str, Sink] | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._reading: asyncio.Task[None] | None = None
 
     @classmethod
-    async def start(cls, setup: Setup) -> Child:
+    async def start(cls, setup: WorkerSetup) -> WorkerHandle:
         """Start a process and wait until it has imported the agent; :class:`CannotRun` says why not."""
         loop = asyncio.get_running_loop()
         ours, theirs = socket.socketpair()
@@ -96,13 +96,13 @@ class Child:
             if isinstance(error, TimeoutError):
                 raise CannotRun(f"a worker process took over {START_LIMIT:g} s to import the agent") from None
             raise
-        if not isinstance(ready, Ready) or ready.error is not None:
+        if not isinstance(ready, WorkerReady) or ready.error is not None:
             await child.close()
-            why = ready.error if isinstance(ready, Ready) else "it " + child.died.result()
+            why = ready.error if isinstance(ready, WorkerReady) else "it " + child.died.result()
             raise CannotRun(f"a worker process could not load the agent: {why}")
         return child
 
-    async def run(self, job: Job, sink: Sink) -> Done | str:
+    async def run(self, job: AttemptJob, sink: Sink) -> AttemptDone | str:
         """Run one attempt; the text says how the worker died instead. Cancelled: the worker is killed, and
         what it had sent before has reached ``sink``.
         """
@@ -112,7 +112,7 @@ class Child:
         try:
             self._writer.write(packed(job))
             answer = await self._await_answer()
-            return answer if isinstance(answer, Done) else self.died.result()
+            return answer if isinstance(answer, AttemptDone) else self.died.result()
         except BaseException:
             await self.close()
             raise
@@ -140,7 +140,7 @@ class Child:
         if self._writer is not None:
             self._writer.close()
 
-    async def _await_answer(self) -> Ready | Done | None:
+    async def _await_answer(self) -> WorkerReady | AttemptDone | None:
         """The worker's answer; ``None``: it died without one."""
         either: set[asyncio.Future[Any]] = {self._answer, self.died}
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
@@ -169,8 +169,8 @@ class Child:
                 if self._alive:
                     kill_tree(self._process.pid)
 
-    def _take(self, frame: Ready | Finished | Done) -> None:
-        if isinstance(frame, Finished):
+    def _take(self, frame: WorkerReady | SpanMessage | AttemptDone) -> None:
+        if isinstance(frame, SpanMessage):
             if self._sink is not None and self._sink[0] == frame.attempt_id:
                 self._sink[1](frame.span)
             else:
@@ -189,14 +189,14 @@ class Child:
             kill_group(self._process.pid)
             code = self._process.wait()
         with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
-            loop.call_soon_threadsafe(self._told, how_it_died(code))
+            loop.call_soon_threadsafe(self._told, describe_exit(code))
 
     def _told(self, how: str) -> None:
         if not self.died.done():
             self.died.set_result(how)
 
 
-class Pool:
+class WorkerPool:
     """At most ``size`` workers for one agent. ``counts``: ``killed``, ``died``, and what workers counted."""
 
     def __init__(
@@ -205,17 +205,17 @@ class Pool:
         if os.name != "posix":
             raise CannotRun("isolation='process' needs process groups, which this system lacks; use 'inline'")
         data = pickled(agent)
-        self._setup = Setup(data, preparation(data), list(adapters), os.getpid())
+        self._setup = WorkerSetup(data, preparation(data), list(adapters), os.getpid())
         self._slots = asyncio.Semaphore(size)
         self._counts = counts
-        self._idle: list[Child] = []
-        self._busy: set[Child] = set()
+        self._idle: list[WorkerHandle] = []
+        self._busy: set[WorkerHandle] = set()
 
     async def start(self) -> None:
         """Start the first worker: an agent that cannot be imported is known before anything is leased."""
         self.give(await self.take())
 
-    async def take(self) -> Child:
+    async def take(self) -> WorkerHandle:
         """A worker that waits for work, the one that worked last first."""
         await self._slots.acquire()
         try:
@@ -225,35 +225,35 @@ class Pool:
                     break
                 await child.close()
             else:
-                child = await Child.start(self._setup)
+                child = await WorkerHandle.start(self._setup)
         except BaseException:
             self._slots.release()
             raise
         self._busy.add(child)
         return child
 
-    def give(self, child: Child) -> None:
+    def give(self, child: WorkerHandle) -> None:
         """Take a worker back."""
         self._busy.discard(child)
         if not child.closed:  # one that died after its work is closed by who finds it
             self._idle.append(child)
         self._slots.release()
 
-    async def run(self, child: Child, job: Job, sink: Sink) -> Ended:
+    async def run(self, child: WorkerHandle, job: AttemptJob, sink: Sink) -> AttemptResult:
         """Run one attempt on a worker that was taken. Cancelled: the worker is killed, counted."""
         try:
             done = await child.run(job, sink)
         except asyncio.CancelledError:
             self._counts["killed"] += 1
             raise
-        if isinstance(done, Done):
+        if isinstance(done, AttemptDone):
             self._counts.update(done.counts)
             for reason, times in done.capture.items():
                 COUNTS.add(reason, times)
             return done.ended
         self._counts["died"] += 1
         await child.close()
-        return Ended(Outcome(AttemptStatus.FAILED, f"agent-raised: the worker process {done}"))
+        return AttemptResult(Outcome(AttemptStatus.FAILED, f"agent-raised: the worker process {done}"))
 
     async def close(self) -> None:
         """End all workers."""

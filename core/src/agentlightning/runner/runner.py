@@ -1,7 +1,7 @@
 """The runner: leases rollouts, runs the user's agent under an attempt's identity, and settles what became of
 it.
 
-``isolation="inline"``: async agents are tasks of an event loop of their own (:mod:`.loops`), sync agents have
+``isolation="inline"``: async agents are tasks of an event loop of their own, sync agents have
 a thread each. ``"process"``: each attempt runs in a warm worker process, which is killed when its time is up.
 ``concurrency`` bounds both.
 An attempt has a wall-clock limit, whatever its agent makes of being cancelled. When it ends, its key is
@@ -20,23 +20,23 @@ from typing import Any, Literal, Protocol, get_args
 
 from agentlightning import capture, log_limit
 from agentlightning.agents import LitAgent, as_agent
-from agentlightning.capture.door import BadRecord, all_admitted
+from agentlightning.capture.door import BadRecord, admit_all
 from agentlightning.capture.rewards import find_reward_spans, reward_of
 from agentlightning.gateway import AttemptInfo
 from agentlightning.gateway.sampling import root_seed
 from agentlightning.plugins import Plugins
-from agentlightning.runner.bundle import bundle
+from agentlightning.runner.bundle import attempt_resources
 from agentlightning.runner.execution import Execution
-from agentlightning.runner.forks import guard_loop
-from agentlightning.runner.frames import Job
-from agentlightning.runner.gates import CannotRun, Gate as Gate, admit
-from agentlightning.runner.heart import Heart
-from agentlightning.runner.inside import Ended
-from agentlightning.runner.keeping import UNSTORABLE, as_bad, store_failed
-from agentlightning.runner.outcome import Outcome, cancelled, classify, failed
-from agentlightning.runner.pool import Pool
-from agentlightning.runner.threads import wait_for_no_thread
-from agentlightning.runner.transitions import take
+from agentlightning.runner.forks import exit_forks_of_loop
+from agentlightning.runner.frames import AttemptJob
+from agentlightning.runner.gates import AttemptKeys as AttemptKeys, CannotRun, with_attempt_key
+from agentlightning.runner.heart import Heartbeat
+from agentlightning.runner.inside import AttemptResult
+from agentlightning.runner.keeping import UNSTORABLE, as_bad_record, store_as_failed
+from agentlightning.runner.outcome import Outcome, cancelled, classify, outcome_of_error
+from agentlightning.runner.pool import WorkerPool
+from agentlightning.runner.threads import use_daemon_executor
+from agentlightning.runner.transitions import match_transitions
 from agentlightning.store.base import AttemptEnded, Store
 from agentlightning.types import (
     Attempt,
@@ -58,7 +58,7 @@ because a request is never abandoned: what it leased would be lost.
 Isolation = Literal["inline", "process"]
 
 
-class Stop(Protocol):
+class StopEvent(Protocol):
     """An event of asyncio or threading."""
 
     def is_set(self) -> bool: ...
@@ -67,12 +67,12 @@ class Stop(Protocol):
 class Runner:
     """Runs ``agent`` on rollouts of ``store``.
 
-    ``gate``: the gateway, or a :class:`RemoteGate` to one elsewhere; without one the agent calls its
-    endpoints directly and only the wire layer records. ``timeout``: seconds for rollouts whose own
+    ``attempt_keys``: the gateway, or a :class:`RemoteAttemptKeys` to one elsewhere; without one the agent
+    calls its endpoints directly and only the wire layer records. ``timeout``: seconds for rollouts whose own
     configuration names none. ``heartbeat``: at most so many seconds between signs of life. ``drain``: seconds
     that running attempts have to end once serving stops (``None``: as long as they take); then they are
-    stopped and settled so. ``adapters``: those that worker processes activate by name. ``apart``: agents run
-    on an event loop of their own; false only for code of ours that shares objects with this one.
+    stopped and settled so. ``adapters``: those that worker processes activate by name. ``own_loop``: agents
+    run on an event loop of their own; false only for code of ours that shares objects with this one.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Runner:
         agent: Any,
         store: Store,
         *,
-        gate: Gate | None = None,
+        attempt_keys: AttemptKeys | None = None,
         plugins: Plugins | None = None,
         worker_id: str | None = None,
         run_id: str | None = None,
@@ -91,7 +91,7 @@ class Runner:
         drain: float | None = None,
         isolation: Isolation = "inline",
         adapters: Sequence[str] = (),
-        apart: bool = True,
+        own_loop: bool = True,
     ) -> None:
         if concurrency < 1:
             raise UsageError(f"concurrency is {concurrency}: at least one rollout must run at a time")
@@ -99,7 +99,7 @@ class Runner:
             raise UsageError(f"isolation is {isolation!r}; use {' or '.join(get_args(Isolation))}")
         self.agent: LitAgent[Any] = as_agent(agent)
         self.store = store
-        self.gate = gate
+        self.attempt_keys = attempt_keys
         self.plugins = plugins
         self.worker_id = worker_id or new_id("worker")
         self.run_id = run_id
@@ -107,51 +107,51 @@ class Runner:
         self.timeout = timeout
         self.policies = policies or {}
         self.drain = drain
-        self.ended: Counter[str] = Counter()
+        self.counts: Counter[str] = Counter()
         """Attempt status → attempts this runner has settled; ``fenced``: ends that were refused;
         ``abandoned``: agents that went on after their attempt had ended; ``loop-blocked``: places where an
         agent blocks its event loop, ``stopped-for-another``: attempts that were stopped because another
         blocked theirs; ``killed`` and ``died``: worker processes; ``lease-lost``, ``supplied-refused``,
         ``heartbeat-failed``, ``end-hook-failed``: as they say.
         """
-        self._heart = Heart(store, self.worker_id, heartbeat, self._stop_attempt, self.ended)
-        self._pool: Pool | None = None
+        self._heartbeat = Heartbeat(store, self.worker_id, heartbeat, self._stop_attempt, self.counts)
+        self._pool: WorkerPool | None = None
         if isolation == "process":
-            self._pool = Pool(self.agent, size=concurrency, adapters=adapters, counts=self.ended)
-        self._execution = Execution(self.agent, self.ended, pool=self._pool, apart=apart)
-        self._running: dict[str, asyncio.Task[None]] = {}
-        self._agents: dict[str, asyncio.Task[Ended]] = {}
+            self._pool = WorkerPool(self.agent, size=concurrency, adapters=adapters, counts=self.counts)
+        self._execution = Execution(self.agent, self.counts, pool=self._pool, own_loop=own_loop)
+        self._attempts: dict[str, asyncio.Task[None]] = {}
+        self._agents: dict[str, asyncio.Task[AttemptResult]] = {}
         """Agents at work, by attempt: what can be stopped. That an attempt is settled, nothing stops."""
-        self._freed = asyncio.Event()
+        self._slot_freed = asyncio.Event()
         self._stopped = False
-        self._broken: BaseException | None = None
+        self._fatal: BaseException | None = None
         """Why no attempt can be run or settled here (the store is gone, say): then serving ends with it."""
 
     @property
     def running(self) -> int:
         """Attempts under way."""
-        return len(self._running)
+        return len(self._attempts)
 
     # ------------------------------------------------------------------------------------------ serving
-    async def serve(self, stop: Stop | None = None, *, limit: int | None = None) -> None:
+    async def serve(self, stop: StopEvent | None = None, *, limit: int | None = None) -> None:
         """Run rollouts until ``stop`` is set, ``limit`` of them were begun, or the task is cancelled; what
         runs then has ``drain`` seconds.
 
         Raises what keeps attempts from being settled: a runner that cannot write must not look alive.
         """
-        self._stopped, self._freed = False, asyncio.Event()
-        guard_loop()
-        wait_for_no_thread()
+        self._stopped, self._slot_freed = False, asyncio.Event()
+        exit_forks_of_loop()
+        use_daemon_executor()
         log_limit.limit()
         if self._pool is not None:
             await self._pool.start()
-        beat = asyncio.create_task(self._heart.beat())
+        beat = asyncio.create_task(self._heartbeat.run())
         left = limit
         try:
-            while not (stop and stop.is_set()) and self._broken is None and left != 0:
-                free = self.concurrency - len(self._running)
+            while not (stop and stop.is_set()) and self._fatal is None and left != 0:
+                free = self.concurrency - len(self._attempts)
                 if not free:
-                    await self._a_place()
+                    await self._free_slot()
                     continue
                 leases = await self._lease(min(free, left or free))
                 left = None if left is None else left - leases
@@ -161,8 +161,8 @@ class Runner:
             finally:
                 beat.cancel()
                 await self.close()
-        if self._broken is not None:
-            raise self._broken
+        if self._fatal is not None:
+            raise self._fatal
 
     async def close(self) -> None:
         """End the worker processes, if there are any."""
@@ -175,11 +175,11 @@ class Runner:
         for agent in self._agents.values():
             agent.cancel()
 
-    async def _a_place(self) -> None:
+    async def _free_slot(self) -> None:
         """Wait until an attempt has ended, but not so long that a stop would go unnoticed."""
-        self._freed.clear()
+        self._slot_freed.clear()
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._freed.wait(), POLL)
+            await asyncio.wait_for(self._slot_freed.wait(), POLL)
 
     async def _lease(self, limit: int) -> int:
         """Ask for work and begin it; also when cancelled meanwhile, so that nothing leased is lost."""
@@ -200,25 +200,25 @@ class Runner:
         """Run a lease in the background; its place is free again when it has ended."""
         attempt_id = lease.attempt.attempt_id
         task = asyncio.create_task(self._attempt(lease))
-        self._running[attempt_id] = task
+        self._attempts[attempt_id] = task
 
         def ended(done: asyncio.Task[None]) -> None:
-            self._running.pop(attempt_id, None)
-            self._freed.set()
+            self._attempts.pop(attempt_id, None)
+            self._slot_freed.set()
             if not done.cancelled() and done.exception() is not None:
-                self._broken = self._broken or done.exception()
+                self._fatal = self._fatal or done.exception()
 
         task.add_done_callback(ended)
 
     async def _drain(self) -> None:
         """Let running attempts end; after ``drain`` seconds stop them."""
-        if self._running and self.drain is not None:
-            _, late = await asyncio.wait(self._running.values(), timeout=self.drain)
+        if self._attempts and self.drain is not None:
+            _, late = await asyncio.wait(self._attempts.values(), timeout=self.drain)
             if late:
                 log.warning("stopping %d rollouts that are still running", len(late))
                 self.stop_all()
-        while self._running:
-            await asyncio.wait(self._running.values())
+        while self._attempts:
+            await asyncio.wait(self._attempts.values())
             await asyncio.sleep(0)  # the callbacks that take them out
 
     def _stop_attempt(self, attempt_id: str) -> None:
@@ -236,7 +236,7 @@ class Runner:
 
     async def perform(self, lease: AttemptedRollout) -> Rollout:
         """Run a lease of this worker's to its end; the rollout as it then stands."""
-        beat = asyncio.create_task(self._heart.beat())
+        beat = asyncio.create_task(self._heartbeat.run())
         try:
             await self._attempt(lease)
         finally:
@@ -249,100 +249,102 @@ class Runner:
         spans: list[Span] = []
         impossible: CannotRun | None = None
         if self.plugins:
-            self.plugins.moment("agl_rollout_started", rollout=lease.rollout, attempt=lease.attempt)
-        self._heart.add(attempt_id, lease.rollout.config.unresponsive_seconds)
+            self.plugins.notify("agl_rollout_started", rollout=lease.rollout, attempt=lease.attempt)
+        self._heartbeat.add(attempt_id, lease.rollout.config.unresponsive_seconds)
         work = self._agents[attempt_id] = asyncio.create_task(self._run(lease, spans))
         if self._stopped:
             work.cancel()
         try:
             ended = await work
         except asyncio.CancelledError:
-            ended = Ended(cancelled())
+            ended = AttemptResult(cancelled())
         except CannotRun as error:
-            impossible, ended = error, Ended(Outcome(AttemptStatus.FAILED, f"cancelled: {error}"))
+            impossible, ended = error, AttemptResult(Outcome(AttemptStatus.FAILED, f"cancelled: {error}"))
         finally:
-            self._heart.discard(attempt_id)
+            self._heartbeat.discard(attempt_id)
             del self._agents[attempt_id]
         capture.end_attempt(attempt_id)
-        if self.gate:
-            await self.gate.close_attempt(attempt_id)
-        attempt = await self._settle(lease, ended, spans)
-        await self._tell(lease.rollout, attempt, [*spans, *ended.returned])
+        if self.attempt_keys:
+            await self.attempt_keys.close_attempt(attempt_id)
+        attempt = await self._write_end(lease, ended, spans)
+        await self._notify_plugins(lease.rollout, attempt, [*spans, *ended.returned])
         if impossible is not None:
             raise impossible
 
-    async def _settle(self, lease: AttemptedRollout, ended: Ended, spans: list[Span]) -> Attempt:
+    async def _write_end(self, lease: AttemptedRollout, ended: AttemptResult, spans: list[Span]) -> Attempt:
         """Write the end of an attempt. What cannot be stored fails its attempt, not the runner."""
         ids = (lease.rollout.rollout_id, lease.attempt.attempt_id)
         for handed in (spans, ended.returned):
-            handed[:] = all_admitted(handed, *ids)
+            handed[:] = admit_all(handed, *ids)
         try:
-            outcome, metadata = await self._record(lease, ended, spans)
+            outcome, metadata = await self._outcome_to_write(lease, ended, spans)
             told: dict[str, Any] = {"reason": outcome.reason, "metadata": metadata}
             try:
                 attempt = await self.store.update_attempt(
                     *ids, outcome.status, spans=spans, returned=ended.returned, **told
                 )
             except UNSTORABLE as error:
-                attempt = await store_failed(self.store, *ids, spans, error)
+                attempt = await store_as_failed(self.store, *ids, spans, error)
         except AttemptEnded as error:
-            self.ended["fenced"] += 1
+            self.counts["fenced"] += 1
             log.warning("attempt %s: its end was refused: %s", ids[1], error)
             return lease.attempt
-        self.ended[attempt.status] += 1
+        self.counts[attempt.status] += 1
         return attempt
 
-    async def _record(
-        self, lease: AttemptedRollout, ended: Ended, spans: list[Span]
+    async def _outcome_to_write(
+        self, lease: AttemptedRollout, ended: AttemptResult, spans: list[Span]
     ) -> tuple[Outcome, dict[str, Any] | None]:
-        """What the attempt's record says: the agent's own transitions taken in, and the kind of a failure."""
+        """What the attempt's record says: the agent's own transitions matched, and the kind of a failure."""
         metadata = None
         if ended.triplets and ended.outcome.status is AttemptStatus.SUCCEEDED:
             try:
-                resources = await bundle(self.store, lease.rollout)
-                taken = await take(
+                resources = await attempt_resources(self.store, lease.rollout)
+                matched = await match_transitions(
                     self.store, lease, ended.triplets, policies=self.policies, resources=resources
                 )
             except UNSTORABLE as error:
-                return await self._refuse(lease, as_bad(error)), None
-            metadata = taken.metadata
-            ended.returned += taken.rewards
+                return await self._refuse(lease, as_bad_record(error)), None
+            metadata = matched.metadata
+            ended.returned += matched.rewards
         spans += ended.outcome.spans
         if ended.outcome.traceback is not None:
             metadata = {**(metadata or {}), TRACEBACK: ended.outcome.traceback}
-        return await classify(self.store, lease, ended.outcome, gated=self.gate is not None), metadata
+        return await classify(
+            self.store, lease, ended.outcome, recorded=self.attempt_keys is not None
+        ), metadata
 
     async def _refuse(self, lease: AttemptedRollout, bad: BadRecord) -> Outcome:
         """The agent's record contradicts what was recorded: it is refused, and counted."""
-        self.ended["supplied-refused"] += 1
+        self.counts["supplied-refused"] += 1
         rollout_id, attempt_id = lease.rollout.rollout_id, lease.attempt.attempt_id
         await self.store.count("refused", "supplied-conflict", rollout_id=rollout_id, attempt_id=attempt_id)
         return Outcome(AttemptStatus.FAILED, bad.reason)
 
-    async def _tell(self, rollout: Rollout, attempt: Attempt, spans: list[Span]) -> None:
+    async def _notify_plugins(self, rollout: Rollout, attempt: Attempt, spans: list[Span]) -> None:
         """Moments of an attempt's end."""
         if not self.plugins:
             return
-        if self.plugins.listens("agl_reward_emitted"):
+        if self.plugins.has_listeners("agl_reward_emitted"):
             ids = {"rollout_id": rollout.rollout_id, "attempt_id": attempt.attempt_id}
             for reward in filter(None, map(reward_of, find_reward_spans(spans))):
-                self.plugins.moment("agl_reward_emitted", reward=reward, **ids)
-        if self.plugins.listens("agl_rollout_finished"):
+                self.plugins.notify("agl_reward_emitted", reward=reward, **ids)
+        if self.plugins.has_listeners("agl_rollout_finished"):
             rollout = await self.store.get_rollout_by_id(rollout.rollout_id)
-            self.plugins.moment("agl_rollout_finished", rollout=rollout, attempt=attempt)
+            self.plugins.notify("agl_rollout_finished", rollout=rollout, attempt=attempt)
 
-    async def _run(self, lease: AttemptedRollout, spans: list[Span]) -> Ended:
+    async def _run(self, lease: AttemptedRollout, spans: list[Span]) -> AttemptResult:
         """Run the agent within its limit. One that will not be cancelled is left behind, counted."""
         try:
             job = await self._job(lease)
         except CannotRun:
             raise
         except Exception as error:
-            return Ended(failed(error))
+            return AttemptResult(outcome_of_error(error))
         timeout = lease.rollout.config.timeout_seconds or self.timeout
         return await self._execution.run(lease, job, timeout, spans)
 
-    async def _job(self, lease: AttemptedRollout) -> Job:
+    async def _job(self, lease: AttemptedRollout) -> AttemptJob:
         """What the agent is given: resources with the attempt's key in them."""
         rollout, attempt = lease.rollout, lease.attempt
         info = AttemptInfo(
@@ -356,8 +358,10 @@ class Runner:
             policies=self.policies,
             tags=dict(rollout.metadata.get("tags") or {}),
         )
-        resources, key, gateway = admit(await bundle(self.store, rollout), self.gate, info)
-        return Job(
+        resources, key, gateway = with_attempt_key(
+            await attempt_resources(self.store, rollout), self.attempt_keys, info
+        )
+        return AttemptJob(
             rollout=rollout,
             attempt_id=attempt.attempt_id,
             key=key,

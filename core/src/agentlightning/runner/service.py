@@ -1,4 +1,4 @@
-"""A runner as a process: told to stop by signals, telling how it fares.
+"""A runner as a process: told to stop by signals, reporting how it fares.
 
 The first SIGTERM or SIGINT lets what runs end (``Runner.drain``); the second stops it at once. Exit status: 0
 after a drain that SIGTERM asked for, 130 after one that Ctrl-C asked for, 128 + the signal after the second
@@ -15,24 +15,24 @@ import msgspec
 
 from agentlightning.runner.runner import Runner
 
-TELL_EVERY = 0.5
+REPORT_SECONDS = 0.5
 """Seconds between two looks at how the runner fares."""
-AT_ONCE = 2.0
+STOP_SECONDS = 2.0
 """Seconds in which stopped attempts are settled when it must be at once."""
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
-class State(msgspec.Struct):
+class RunnerState(msgspec.Struct):
     """How a runner fares: what became of its attempts, and how many are under way."""
 
-    ended: dict[str, int] = {}
+    counts: dict[str, int] = {}
     running: int = 0
 
 
-Tell = Callable[[State], None]
+Report = Callable[[RunnerState], None]
 
 
-class Told:
+class StopSignals:
     """Signals to this process, as events."""
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class Told:
         self.code = 0
         """Exit status that the signals ask for."""
 
-    def hear(self) -> None:
+    def listen(self) -> None:
         """Listen, in this loop."""
         loop = asyncio.get_running_loop()
         for number in SIGNALS:
@@ -59,28 +59,28 @@ class Told:
             self.stop.set()
 
 
-async def serve(runner: Runner, tell: Tell) -> int:
+async def serve(runner: Runner, report: Report) -> int:
     """Serve until told to stop; the exit status. Raises what ends the runner by itself."""
-    told = Told()
-    told.hear()
-    telling = asyncio.create_task(_telling(runner, tell))
-    serving = asyncio.create_task(runner.serve(told.stop))
-    hurry = asyncio.create_task(told.at_once.wait())
+    signals = StopSignals()
+    signals.listen()
+    reporting = asyncio.create_task(_report_until_cancelled(runner, report))
+    serving = asyncio.create_task(runner.serve(signals.stop))
+    stop_now = asyncio.create_task(signals.at_once.wait())
     try:
-        await asyncio.wait({serving, hurry}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({serving, stop_now}, return_when=asyncio.FIRST_COMPLETED)
         if not serving.done():
             runner.stop_all()
-            await asyncio.wait({serving}, timeout=AT_ONCE)
+            await asyncio.wait({serving}, timeout=STOP_SECONDS)
         if serving.done():
             serving.result()
     finally:
-        hurry.cancel()
-        telling.cancel()
-        tell(State(dict(runner.ended), runner.running))
-    return told.code
+        stop_now.cancel()
+        reporting.cancel()
+        report(RunnerState(dict(runner.counts), runner.running))
+    return signals.code
 
 
-async def _telling(runner: Runner, tell: Tell) -> None:
+async def _report_until_cancelled(runner: Runner, report: Report) -> None:
     while True:
-        tell(State(dict(runner.ended), runner.running))
-        await asyncio.sleep(TELL_EVERY)
+        report(RunnerState(dict(runner.counts), runner.running))
+        await asyncio.sleep(REPORT_SECONDS)

@@ -9,9 +9,9 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from agentlightning.runner.service import State
+from agentlightning.runner.service import RunnerState
 
-SELDOM = 10.0
+PRINT_SECONDS = 10.0
 """Seconds between two lines where there is no terminal."""
 _ORDER = ("succeeded", "failed", "timeout", "unresponsive")
 _STYLE = {"succeeded": "green", "failed": "red", "timeout": "yellow"}
@@ -26,8 +26,8 @@ class StatusLine:
         self._console = console or Console(stderr=True)
         self._live: Live | None = None
         self._began = time.monotonic()
-        self._last = (State(), 0)
-        self._said = State()
+        self._last = (RunnerState(), 0)
+        self._printed = RunnerState()
         self._next = 0.0
 
     def __enter__(self) -> StatusLine:
@@ -40,34 +40,34 @@ class StatusLine:
     ) -> None:
         if self._live is not None:
             self._live.__exit__(kind, error, trace)
-        elif self._last[0] != self._said or kind is None:
+        elif self._last[0] != self._printed or kind is None:
             self._print()
 
-    def show(self, state: State, restarts: int = 0) -> None:
+    def show(self, state: RunnerState, restarts: int = 0) -> None:
         """Show this."""
         self._last = (state, restarts)
         if self._live is not None:
             self._live.update(self._text())
-        elif state != self._said and time.monotonic() >= self._next:
+        elif state != self._printed and time.monotonic() >= self._next:
             self._print()
 
     def _print(self) -> None:
-        self._said, self._next = self._last[0], time.monotonic() + SELDOM
+        self._printed, self._next = self._last[0], time.monotonic() + PRINT_SECONDS
         self._console.print(self._text(), soft_wrap=True)
 
     def _text(self) -> Text:
         state, restarts = self._last
-        done = sum(state.ended.get(name, 0) for name in _ORDER)
+        done = sum(state.counts.get(name, 0) for name in _ORDER)
         seconds = max(time.monotonic() - self._began, 1e-9)
         text = Text("agl runner", style="bold")
         text.append(f" · {self._place}", style="dim")
         if self._workers > 1:
             text.append(f" · {self._workers} workers", style="none")
         text.append(f" · {state.running} running", style="none")
-        names = [*_ORDER, *sorted(set(state.ended) - set(_ORDER))]
+        names = [*_ORDER, *sorted(set(state.counts) - set(_ORDER))]
         for name in names:
-            if state.ended.get(name):
-                text.append(f" · {state.ended[name]} {name}", style=_STYLE.get(name, "none"))
+            if state.counts.get(name):
+                text.append(f" · {state.counts[name]} {name}", style=_STYLE.get(name, "none"))
         text.append(f" · {done / seconds:.1f}/s", style="none")
         if restarts:
             text.append(f" · {restarts} restarted", style="yellow")

@@ -17,8 +17,15 @@ from typing import Any, TypeVar
 import msgspec
 
 from agentlightning import semconv
-from agentlightning.capture.convert import described, valid_text
-from agentlightning.capture.door import LARGEST_INT, LONGEST_NAME, BadRecord, checked, number, shown
+from agentlightning.capture.convert import error_text, utf8_text
+from agentlightning.capture.door import (
+    LARGEST_INT,
+    LONGEST_NAME,
+    BadRecord,
+    reward_number,
+    short_repr,
+    validated,
+)
 from agentlightning.store import codec
 from agentlightning.types import Span, Triplet
 
@@ -69,7 +76,7 @@ def _span(span: Span, owner: tuple[str, str], where: str) -> Span:
     rest = {name: value for name, value in span.attributes.items() if name not in _PACKED}
     owned = msgspec.structs.replace(span, rollout_id=owner[0], attempt_id=owner[1], attributes=rest)
     try:
-        owned = checked(owned)
+        owned = validated(owned)
     except BadRecord as bad:
         raise BadRecord(f"{where}: {bad}", bad.kind) from None
     return _encodable(owned, where, "content")
@@ -99,7 +106,7 @@ def _triplet(item: Triplet, where: str) -> Triplet:
     prompt = _ids(item.prompt_ids, f"{where}: prompt_ids")
     response = _ids(item.response_ids, f"{where}: response_ids")
     if item.call_id is not None and (not isinstance(item.call_id, str) or not item.call_id):
-        raise BadRecord(f"{where}: call_id is {shown(item.call_id)}, not the id of a call")
+        raise BadRecord(f"{where}: call_id is {short_repr(item.call_id)}, not the id of a call")
     refers = item.call_id is not None and not prompt and not response
     if not refers and not (prompt and response):
         empty = "response_ids" if prompt else "prompt_ids"
@@ -127,7 +134,9 @@ def _ids(values: Any, where: str) -> list[int]:
     listed = _listed(values, where)
     for i, value in enumerate(listed):
         if type(value) is not int or not 0 <= value <= LARGEST_INT:
-            raise BadRecord(f"{where}[{i}] is {shown(value)}: token ids are integers from 0 to {LARGEST_INT}")
+            raise BadRecord(
+                f"{where}[{i}] is {short_repr(value)}: token ids are integers from 0 to {LARGEST_INT}"
+            )
     return list(listed)
 
 
@@ -139,22 +148,22 @@ def _logprobs(values: Any, length: int, where: str) -> list[float] | None:
         raise BadRecord(f"{where} has {len(listed)} values for {length} response ids")
     for i, value in enumerate(listed):
         if type(value) not in (int, float) or not _LEAST <= value <= _POSITIVE:
-            raise BadRecord(f"{where}[{i}] is {shown(value)}: a logprob is a finite number, at most 0")
+            raise BadRecord(f"{where}[{i}] is {short_repr(value)}: a logprob is a finite number, at most 0")
     return [float(value) for value in listed]
 
 
 def _reward(value: Any, where: str) -> float | None:
-    return None if value is None else number(value, where)
+    return None if value is None else reward_number(value, where)
 
 
 def _tags(tags: Any, where: str) -> dict[str, str]:
     if not isinstance(tags, dict) or not all(isinstance(x, str) for pair in tags.items() for x in pair):
-        raise BadRecord(f"{where} is {shown(tags)}, not a dict from text to text")
+        raise BadRecord(f"{where} is {short_repr(tags)}, not a dict from text to text")
     if len(tags) > MOST_TAGS or any(len(x) > LONGEST_NAME for pair in tags.items() for x in pair):
         raise BadRecord(
             f"{where}: {len(tags)} tags; at most {MOST_TAGS} of {LONGEST_NAME} characters each are taken"
         )
-    return {valid_text(name): valid_text(value) for name, value in tags.items()}
+    return {utf8_text(name): utf8_text(value) for name, value in tags.items()}
 
 
 def _metadata(given: Any, where: str) -> Fields:
@@ -165,19 +174,21 @@ def _metadata(given: Any, where: str) -> Fields:
     for name, kind in kinds.items():
         value = given.get(name)
         if value is not None and (not isinstance(value, kind) or isinstance(value, bool)):
-            raise BadRecord(f"{where}: metadata[{name!r}] is {shown(value)}, not of type {kind.__name__}")
+            raise BadRecord(
+                f"{where}: metadata[{name!r}] is {short_repr(value)}, not of type {kind.__name__}"
+            )
         if isinstance(value, str) and not 0 < len(value) <= LONGEST_NAME:
             raise BadRecord(f"{where}: metadata[{name!r}] has {len(value)} characters")
     version = given.get("policy_version")
     if version is not None and not 0 <= version <= LARGEST_INT:
         raise BadRecord(
-            f"{where}: metadata['policy_version'] is {shown(version)}, not from 0 to {LARGEST_INT}"
+            f"{where}: metadata['policy_version'] is {short_repr(version)}, not from 0 to {LARGEST_INT}"
         )
     temperature = (given.get("sampling") or {}).get("temperature", 1.0)
     if type(temperature) not in (int, float) or not _COLDEST <= temperature <= _HOTTEST:
         raise BadRecord(
-            f"{where}: metadata['sampling']['temperature'] is {shown(temperature)}, not from {_COLDEST:g} "
-            f"to {_HOTTEST:g}"
+            f"{where}: metadata['sampling']['temperature'] is {short_repr(temperature)}, not from "
+            f"{_COLDEST:g} to {_HOTTEST:g}"
         )
     return _encodable(given, where, "metadata")
 
@@ -194,4 +205,4 @@ def _encodable(value: T, where: str, what: str) -> T:
     except BadRecord:
         raise
     except Exception as error:  # objects of agents may raise anything while they are encoded
-        raise BadRecord(f"{where}: its {what} has no valid JSON form: {described(error, 300)}") from None
+        raise BadRecord(f"{where}: its {what} has no valid JSON form: {error_text(error, 300)}") from None

@@ -24,15 +24,15 @@ async def in_thread(function: Callable[..., T], *args: Any, name: str = "agl-age
     outcome: asyncio.Future[T] = loop.create_future()
     context = contextvars.copy_context()
 
-    def settle(result: Any, error: BaseException | None) -> None:
+    def resolve(result: Any, error: BaseException | None) -> None:
         if outcome.done():  # nobody waits any more
             return
         if error is None:
             outcome.set_result(result)
         elif isinstance(error, StopIteration | GeneratorExit):  # these mean something else to who awaits
-            told = RuntimeError(f"{type(error).__name__}: {error}")
-            told.__cause__ = error
-            outcome.set_exception(told)
+            wrapped = RuntimeError(f"{type(error).__name__}: {error}")
+            wrapped.__cause__ = error
+            outcome.set_exception(wrapped)
         else:
             outcome.set_exception(error)
 
@@ -43,7 +43,7 @@ async def in_thread(function: Callable[..., T], *args: Any, name: str = "agl-age
         except BaseException as raised:
             error = raised
         try:
-            loop.call_soon_threadsafe(settle, result, error)
+            loop.call_soon_threadsafe(resolve, result, error)
         except RuntimeError:  # the loop was closed meanwhile; the attempt has long been settled
             return
 
@@ -51,7 +51,7 @@ async def in_thread(function: Callable[..., T], *args: Any, name: str = "agl-age
     return await outcome
 
 
-def run_to_end(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+def run_sync(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """Run a coroutine from code that is not one; in a thread of its own where an event loop runs already, as
     in a notebook. That loop waits meanwhile; Ctrl-C cancels the coroutine and is raised when it has ended.
     """
@@ -86,14 +86,14 @@ def run_to_end(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
         raise
 
 
-def strays() -> list[str]:
+def blocking_threads() -> list[str]:
     """Names of the threads that keep this process from ending: an executor's do, daemons or not."""
     mine = (threading.main_thread(), threading.current_thread())
     others = [one for one in threading.enumerate() if one not in mine]
     return [one.name for one in others if not one.daemon or one in _threads_queues]
 
 
-class Daemons(ThreadPoolExecutor):
+class DaemonExecutor(ThreadPoolExecutor):
     """An executor with a new daemon thread for each piece of work, which nobody waits for at the end."""
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
@@ -116,10 +116,10 @@ class Daemons(ThreadPoolExecutor):
         """Leave the threads to themselves."""
 
 
-def wait_for_no_thread() -> None:
+def use_daemon_executor() -> None:
     """Let the end of the running loop wait for no thread that an agent has left hanging; an executor that
     somebody has given the loop, or that is in use already, stays.
     """
     loop = asyncio.get_running_loop()
     if getattr(loop, "_default_executor", None) is None:
-        loop.set_default_executor(Daemons())
+        loop.set_default_executor(DaemonExecutor())

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import traceback
 
-from agentlightning.runner.place import Place, innermost, is_ours
+from agentlightning.runner.place import SourceLine, innermost, is_own_code
 
 LONGEST = 4000
 """Characters of a traceback that are kept."""
 
 
-def told(error: BaseException) -> str | None:
+def format_traceback(error: BaseException) -> str | None:
     """The traceback of ``error``; ``None`` where there is none, or it cannot be read."""
     try:
         summary = traceback.TracebackException.from_exception(error, compact=True)
         for one in _chain(summary):
             _trim(one)
-        frames = [Place(f.filename, f.lineno or 0, f.name) for f in _raised(summary).stack]
+        frames = [SourceLine(f.filename, f.lineno or 0, f.name) for f in _raised(summary).stack]
         place = innermost(frames)
         if place is None:
             return None
@@ -52,6 +52,6 @@ def _chain(summary: traceback.TracebackException) -> list[traceback.TracebackExc
 def _trim(one: traceback.TracebackException) -> None:
     """Leave out our frames above the agent's."""
     frames = [*one.stack]
-    while len(frames) > 1 and is_ours(frames[0].filename):
+    while len(frames) > 1 and is_own_code(frames[0].filename):
         frames.pop(0)
     one.stack[:] = frames

@@ -13,17 +13,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from agentlightning import semconv
-from agentlightning.capture.delivery import trace_of
-from agentlightning.capture.door import BadRecord, shown
+from agentlightning.capture.delivery import attempt_trace_id
+from agentlightning.capture.door import BadRecord, short_repr
 from agentlightning.store.base import Store
 from agentlightning.types import LLM, AttemptedRollout, Call, Resource, Span, Triplet
-from agentlightning.types.select import named, policy_for
+from agentlightning.types.select import policy_for, with_role
 
 CLOSE = 1e-3
 """Difference at which two logprobs of one token are different."""
 
 
-class Taken:
+class MatchedTransitions:
     """Triplets of one attempt, matched with its recorded calls: ``calls`` to add, ``rewards`` of calls, and
     ``named``, the ids of all calls that count.
     """
@@ -45,20 +45,20 @@ class Taken:
         self.named: list[str] = []
         self._next = 1 + max((call.sequence for call in recorded), default=-1)
 
-    def take(self, triplets: Sequence[Triplet]) -> Taken:
+    def match(self, triplets: Sequence[Triplet]) -> MatchedTransitions:
         """Match all of them; :class:`BadRecord` for the first that contradicts what was recorded."""
         for index, triplet in enumerate(triplets):
             if triplet.call_id is None:
-                call = self._supplied(triplet, index)
+                call = self._new_call(triplet, index)
                 self.calls.append(call)
             else:
-                call = self._refined(triplet, index)
+                call = self._recorded_call(triplet, index)
             self.named.append(call.call_id)
             if triplet.reward is not None:
-                self.rewards.append(self._reward(call, triplet.reward))
+                self.rewards.append(self._reward_span(call, triplet.reward))
         return self
 
-    def _supplied(self, triplet: Triplet, index: int) -> Call:
+    def _new_call(self, triplet: Triplet, index: int) -> Call:
         """A call of its own, after the recorded ones, in the order of the list."""
         known = dict(triplet.metadata)
         policy = known.pop("policy", None) or self._policy(triplet)
@@ -89,7 +89,7 @@ class Taken:
         served = {*models, *self.policies.values(), *(call.policy for call in self.recorded)}
         if models and policy not in served:
             raise BadRecord(
-                f"{where}: metadata['policy'] is {shown(policy)}, which is not served here: one of "
+                f"{where}: metadata['policy'] is {short_repr(policy)}, which is not served here: one of "
                 f"{', '.join(sorted(served))}, or leave it out"
             )
         if (model := models.get(policy)) is not None:
@@ -99,7 +99,7 @@ class Taken:
         """The policy of a transition that names none: its agent's, else the one that all recorded calls went
         to, else the one that the rollout's endpoint serves.
         """
-        mapped = policy_for(self.policies, named(triplet.tags))
+        mapped = policy_for(self.policies, with_role(triplet.tags))
         if mapped:
             return mapped
         routed = {call.policy for call in self.recorded}
@@ -107,7 +107,7 @@ class Taken:
             return routed.pop()
         return next((r.model for r in self.resources.values() if isinstance(r, LLM)), "default")
 
-    def _refined(self, triplet: Triplet, index: int) -> Call:
+    def _recorded_call(self, triplet: Triplet, index: int) -> Call:
         """The recorded call that the triplet names by call id or response id; it must say the same."""
         name = triplet.call_id
         found = [c for c in self.recorded if c.call_id == name] or [
@@ -126,13 +126,13 @@ class Taken:
             )
         return found[0]
 
-    def _reward(self, call: Call, value: float) -> Span:
+    def _reward_span(self, call: Call, value: float) -> Span:
         now = time.time()
         return Span(
             rollout_id=call.rollout_id,
             attempt_id=call.attempt_id,
             name=semconv.REWARD_SPAN,
-            trace_id=trace_of(call.attempt_id),
+            trace_id=attempt_trace_id(call.attempt_id),
             span_id=secrets.token_hex(8),
             status="ok",
             start_time=now,
@@ -154,17 +154,19 @@ class Taken:
         return {semconv.SUPPLIED: self.named}
 
 
-async def take(store: Store, lease: AttemptedRollout, triplets: Sequence[Triplet], **of: Any) -> Taken:
+async def match_transitions(
+    store: Store, lease: AttemptedRollout, triplets: Sequence[Triplet], **of: Any
+) -> MatchedTransitions:
     """Match ``triplets`` with what the store has of the attempt, and store those that are calls of their own.
 
     ``of``: ``policies`` and ``resources`` of the attempt. :class:`BadRecord`: nothing was stored.
     """
     recorded = await store.query_calls(lease.rollout.rollout_id, lease.attempt.attempt_id)
     captured = [call for call in recorded if call.api != "supplied"]
-    taken = Taken(lease, captured, **of).take(triplets)
-    if taken.calls:
-        await store.add_calls(taken.calls, fence=lease.attempt.fence)
-    return taken
+    matched = MatchedTransitions(lease, captured, **of).match(triplets)
+    if matched.calls:
+        await store.add_calls(matched.calls, fence=lease.attempt.fence)
+    return matched
 
 
 def _check_ids(triplet: Triplet, model: LLM, where: str) -> None:

@@ -12,24 +12,24 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from agentlightning.runner.place import Place
+from agentlightning.runner.place import SourceLine
 
 Work = Callable[[], Coroutine[Any, Any, Any]]
 
 
-class Broken(NamedTuple):
+class ExitRaised(NamedTuple):
     """What a coroutine raised that would break its loop, or that a task must not raise."""
 
     error: BaseException
 
 
-class Visit:
-    """``attempt_id``: whose code it is. ``counts``: where a loop that it blocks is counted. ``movable``: it
+class AgentTask:
+    """``attempt_id``: whose code it is. ``counts``: where a loop that it blocks is counted. ``retryable``: it
     will be tried again if it is stopped for another's sake.
     """
 
-    def __init__(self, work: Work, attempt_id: str, counts: Counter[str], *, movable: bool = False) -> None:
-        self._home = asyncio.get_running_loop()
+    def __init__(self, work: Work, attempt_id: str, counts: Counter[str], *, retryable: bool = False) -> None:
+        self._serving_loop = asyncio.get_running_loop()
         self._work: Work | None = work
         self._mutex = threading.Lock()
         self.task: asyncio.Task[Any] | None = None
@@ -37,12 +37,12 @@ class Visit:
         self._loop: asyncio.AbstractEventLoop | None = None
         self.attempt_id = attempt_id
         self.counts = counts
-        self.movable = movable
-        self.stopped_for: Place | None = None
+        self.retryable = retryable
+        self.stopped_for: SourceLine | None = None
         """The line of another attempt that blocked the loop, for whose sake this one was stopped."""
-        self.done: asyncio.Future[Any] = self._home.create_future()
+        self.done: asyncio.Future[Any] = self._serving_loop.create_future()
 
-    def goes_to(self, loop: asyncio.AbstractEventLoop) -> bool:
+    def start_on(self, loop: asyncio.AbstractEventLoop) -> bool:
         """Let it begin on ``loop``; false if it has begun elsewhere. From home."""
         with self._mutex:
             if self.task is not None:
@@ -61,7 +61,7 @@ class Visit:
                 return
         self.done.cancel()
 
-    def stop_for(self, place: Place) -> None:
+    def stop_for(self, place: SourceLine) -> None:
         """Stop it without waiting, because another attempt blocks its loop at ``place``. From home."""
         if not self.done.done():
             self.stopped_for = place
@@ -81,13 +81,13 @@ class Visit:
         try:
             return await work()
         except (KeyboardInterrupt, SystemExit, GeneratorExit) as error:  # no signal comes to this thread
-            return Broken(error)
+            return ExitRaised(error)
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         with suppress(RuntimeError):  # home has ended, and the attempt with it
-            self._home.call_soon_threadsafe(self._settle, task)
+            self._serving_loop.call_soon_threadsafe(self._resolve, task)
 
-    def _settle(self, task: asyncio.Task[Any]) -> None:
+    def _resolve(self, task: asyncio.Task[Any]) -> None:
         error = None if task.cancelled() else task.exception()
         if self.done.done():  # nobody waits any more
             return

@@ -21,25 +21,25 @@ from agentlightning import capture
 from agentlightning.agents import LitAgent
 from agentlightning.capture.context import AttemptContext
 from agentlightning.capture.counts import COUNTS
-from agentlightning.capture.door import admitted
+from agentlightning.capture.door import admit
 from agentlightning.capture.sessions import capturing
 from agentlightning.plugins import load
 from agentlightning.runner.adapters import instrumentors
 from agentlightning.runner.frames import (
     HEAD,
-    Done,
-    Finished,
+    AttemptDone,
+    AttemptJob,
     FromWorker,
-    Job,
-    Ready,
-    Setup,
+    SpanMessage,
     ToWorker,
+    WorkerReady,
+    WorkerSetup,
     packed,
     unpacked,
 )
-from agentlightning.runner.inside import Ended, execute
-from agentlightning.runner.lifeline import die_with_parent, keep_orphans
-from agentlightning.runner.outcome import failed
+from agentlightning.runner.inside import AttemptResult, execute
+from agentlightning.runner.lifeline import adopt_orphans, die_with_parent
+from agentlightning.runner.outcome import outcome_of_error
 from agentlightning.runner.portable import unpickled
 from agentlightning.types import Span
 
@@ -60,11 +60,11 @@ class Channel:
         with self._lock:
             self._socket.sendall(data)
 
-    def receive(self) -> Setup | Job | None:
+    def receive(self) -> WorkerSetup | AttemptJob | None:
         """The next frame; ``None``: the runner is gone."""
         head = self._exactly(HEAD.size)
         body = self._exactly(HEAD.unpack(head)[0]) if head else None
-        frame: Setup | Job | None = unpacked(body, ToWorker) if body else None
+        frame: WorkerSetup | AttemptJob | None = unpacked(body, ToWorker) if body else None
         return frame
 
     def _exactly(self, n: int) -> bytes | None:
@@ -86,7 +86,7 @@ class Channel:
         return os.getpid() == self._pid
 
 
-class Worker:
+class WorkerProcess:
     """Runs the jobs that come over ``channel`` with ``agent``."""
 
     def __init__(self, agent: LitAgent[Any], channel: Channel) -> None:
@@ -97,10 +97,10 @@ class Worker:
     async def serve(self) -> None:
         """Run jobs until the runner is gone."""
         loop = asyncio.get_running_loop()
-        jobs: asyncio.Queue[Job] = asyncio.Queue()
+        jobs: asyncio.Queue[AttemptJob] = asyncio.Queue()
 
         def listen() -> None:
-            while isinstance(job := self.channel.receive(), Job):
+            while isinstance(job := self.channel.receive(), AttemptJob):
                 loop.call_soon_threadsafe(jobs.put_nowait, job)
             os.killpg(0, signal.SIGKILL)  # the runner is gone: end with all that was started here
 
@@ -108,11 +108,11 @@ class Worker:
         while True:
             await self._run(await jobs.get())
 
-    async def _run(self, job: Job) -> None:
+    async def _run(self, job: AttemptJob) -> None:
         def sink(span: Span) -> None:
             # what cannot be a record could not be sent either
             self.channel.send(
-                Finished(job.attempt_id, admitted(span, job.rollout.rollout_id, job.attempt_id))
+                SpanMessage(job.attempt_id, admit(span, job.rollout.rollout_id, job.attempt_id))
             )
 
         context = AttemptContext(
@@ -129,40 +129,42 @@ class Worker:
         try:
             ended = await execute(self.agent, job.rollout, context, counts)
         except BaseException as error:  # whatever it is, it ends this attempt and not the worker
-            ended = Ended(failed(error))
+            ended = AttemptResult(outcome_of_error(error))
         if not self.channel.mine:
             os._exit(0)  # the agent forked, and this is the other one
         capture.end_attempt(job.attempt_id)
         self._done(job.attempt_id, ended, counts)
 
-    def _done(self, attempt_id: str, ended: Ended, counts: Counter[str]) -> None:
+    def _done(self, attempt_id: str, ended: AttemptResult, counts: Counter[str]) -> None:
         before, self._told = self._told, COUNTS.snapshot()
         captured = {why: n - before.get(why, 0) for why, n in self._told.items() if n > before.get(why, 0)}
         try:
-            self.channel.send(Done(attempt_id, ended, dict(counts), captured))
+            self.channel.send(AttemptDone(attempt_id, ended, dict(counts), captured))
         except (TypeError, ValueError) as error:  # what has no encoding: a text with half a character, say
-            self.channel.send(Done(attempt_id, Ended(failed(error)), dict(counts), captured))
+            self.channel.send(
+                AttemptDone(attempt_id, AttemptResult(outcome_of_error(error)), dict(counts), captured)
+            )
 
 
 def main(fd: int) -> None:
     """Serve the runner at the other end of the socket ``fd``."""
     channel = Channel(socket.socket(fileno=fd))
     setup = channel.receive()
-    if not isinstance(setup, Setup):
+    if not isinstance(setup, WorkerSetup):
         raise SystemExit("agl worker: started without a runner")
     die_with_parent(setup.parent)
-    keep_orphans()
+    adopt_orphans()
     os.register_at_fork(after_in_child=channel.forked)
     try:
         agent = unpickled(setup.agent, setup.prepared)
         needed = instrumentors(load(), setup.adapters)
     except BaseException as error:
         told = "".join(traceback.format_exception_only(error)).strip()
-        channel.send(Ready(f"{told}{_place(error)}"))
+        channel.send(WorkerReady(f"{told}{_place(error)}"))
         raise SystemExit(2) from None
     with capturing(needed):
-        channel.send(Ready())
-        asyncio.run(Worker(agent, channel).serve())
+        channel.send(WorkerReady())
+        asyncio.run(WorkerProcess(agent, channel).serve())
 
 
 def _place(error: BaseException) -> str:

@@ -13,26 +13,26 @@ from sqlalchemy import bindparam, func, select, tuple_, update
 from agentlightning.store import codec, schema
 from agentlightning.store.base import Conflict, NotFound
 from agentlightning.store.bounds import check_count
-from agentlightning.store.core import Core
-from agentlightning.store.db import inserting, sql
+from agentlightning.store.core import StoreCore
+from agentlightning.store.db import compile_sql, insert_sql
 from agentlightning.store.defaults import check_config
 from agentlightning.store.pages import check_limit
 from agentlightning.types import RolloutConfig
 
 _r, _n = schema.runs, schema.counts
-_ADD_RUN = inserting(_r)
-_GET_RUN = sql(select(_r.c.info, _r.c.config).where(_r.c.run_id == bindparam("run_id")))
-_SET_RUN = sql(update(_r).where(_r.c.run_id == bindparam("run")), "info", "config", "update_time")
+_ADD_RUN = insert_sql(_r)
+_GET_RUN = compile_sql(select(_r.c.info, _r.c.config).where(_r.c.run_id == bindparam("run_id")))
+_SET_RUN = compile_sql(update(_r).where(_r.c.run_id == bindparam("run")), "info", "config", "update_time")
 _RUNS = select(_r.c.run_id, _r.c.create_time, _r.c.update_time, _r.c.info).order_by(
     _r.c.create_time.desc(), _r.c.run_id.desc()
 )
-_PLACE = sql(select(_r.c.create_time).where(_r.c.run_id == bindparam("run_id")))
+_CURSOR = compile_sql(select(_r.c.create_time).where(_r.c.run_id == bindparam("run_id")))
 _SUMS = select(_n.c.kind, _n.c.reason, func.sum(_n.c.n)).group_by(_n.c.kind, _n.c.reason)
-_COUNTS = sql(_SUMS)
-_COUNTS_OF = sql(_SUMS.where(_n.c.rollout_id == bindparam("rollout_id")))
+_COUNTS = compile_sql(_SUMS)
+_COUNTS_OF = compile_sql(_SUMS.where(_n.c.rollout_id == bindparam("rollout_id")))
 
 
-class Accounts(Core):
+class RunStore(StoreCore):
     """Runs, counts."""
 
     async def add_run(
@@ -91,12 +91,12 @@ class Accounts(Core):
 
         def work() -> list[tuple[Any, ...]]:
             if after is None:
-                return self.db.all(sql(_RUNS.limit(limit)))
-            place = self.db.one(_PLACE, run_id=after)
+                return self.db.all(compile_sql(_RUNS.limit(limit)))
+            place = self.db.one(_CURSOR, run_id=after)
             if place is None:
                 raise NotFound(f"after: no run {after}")
             older = tuple_(_r.c.create_time, _r.c.run_id) < tuple_(place[0], after)
-            return self.db.all(sql(_RUNS.where(older).limit(limit)))
+            return self.db.all(compile_sql(_RUNS.where(older).limit(limit)))
 
         rows = await self.writer.read(work)
         return [

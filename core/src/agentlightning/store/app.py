@@ -2,7 +2,7 @@
 
 An answer is sent after its write is on file. Errors are ``{"error", "message"}``. ``POST /v1/agl/batch``
 takes a list of calls and does them in order, as one write under the request id of its header
-``Idempotency-Key``; each has its own outcome.
+``Idempotency-Key``; each has its own result.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from agentlightning.keys import Keys
 from agentlightning.store import schema, traces
 from agentlightning.store.base import Store, StoreError
 from agentlightning.store.bounds import check_seconds
-from agentlightning.store.content import check
+from agentlightning.store.content import check_json
 from agentlightning.store.routes import (
     BY_NAME,
     LONGEST_WAIT,
@@ -30,20 +30,26 @@ from agentlightning.store.routes import (
     PREFIX,
     REQUEST_ID,
     TABLE,
-    Failure,
-    Item,
-    Outcome,
+    BatchItem,
+    BatchOutcome,
+    ErrorBody,
     Route,
     decode,
     encode,
-    failure,
-    outcome,
+    error_body,
+    to_outcome,
 )
 from agentlightning.store.sqlite import SQLiteStore
 from agentlightning.store.transport import BODY_LIMIT
-from agentlightning.webserver import runner as runner_of
-from agentlightning.webserver.body import LARGE, BodyRefused, aside, check_size, read
-from agentlightning.webserver.guard import Foreign, guard
+from agentlightning.webserver import app_runner
+from agentlightning.webserver.body import (
+    THREAD_BYTES,
+    BodyRefused,
+    check_container_count,
+    read,
+    run_in_thread,
+)
+from agentlightning.webserver.guard import CrossOriginRefusal, guard
 
 _log = logging.getLogger(__name__)
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -58,28 +64,28 @@ def create_app(
 
     Spans may also be sent with an attempt's own key, where ``AGL_SECRET`` lets this process check it.
     """
-    middlewares = [] if token is not None or open_to_pages else [_guard(store)]
+    middlewares = [] if token is not None or open_to_pages else [_refuse_foreign(store)]
     app = web.Application(middlewares=middlewares)
     for route in TABLE:
-        app.router.add_route(route.verb, route.path, _guarded(_handler(store, route), token))
-    app.router.add_post(f"{PREFIX}/batch", _guarded(_batch_handler(store), token))
+        app.router.add_route(route.verb, route.path, _authenticated(_handler(store, route), token))
+    app.router.add_post(f"{PREFIX}/batch", _authenticated(_batch_handler(store), token))
     app.router.add_get(f"{PREFIX}/health", _health)
-    traces.add(app, store, token, Keys.from_env() if "AGL_SECRET" in os.environ else None)
+    traces.add_route(app, store, token, Keys.from_env() if "AGL_SECRET" in os.environ else None)
     return app
 
 
 def runner(app: web.Application) -> web.AppRunner:
     """What serves the application."""
-    return runner_of(app, shutdown_timeout=5.0)
+    return app_runner(app, shutdown_timeout=5.0)
 
 
-def _guard(store: SQLiteStore) -> Any:
-    async def refuse(request: web.Request, why: Foreign) -> web.Response:
+def _refuse_foreign(store: SQLiteStore) -> Any:
+    async def refuse(request: web.Request, why: CrossOriginRefusal) -> web.Response:
         with suppress(StoreError):  # a store that cannot write refuses all the same
             await store.count("refused", why.reason)
         if request.path == traces.PATH:
-            return traces.refusal(request, traces.Refused(why.status, why.message))
-        return _answer(request, Failure("Forbidden", why.message), why.status)
+            return traces.refusal_response(request, traces.ExportRefused(why.status, why.message))
+        return _answer(request, ErrorBody("Forbidden", why.message), why.status)
 
     return guard(refuse)
 
@@ -88,22 +94,24 @@ async def _health(_: web.Request) -> web.Response:
     return web.json_response({"status": "ok", "schema_version": schema.SCHEMA_VERSION})
 
 
-def _guarded(handler: Handler, token: str | None) -> Handler:
+def _authenticated(handler: Handler, token: str | None) -> Handler:
     expected = None if token is None else f"Bearer {token}".encode()
 
     async def guarded(request: web.Request) -> web.StreamResponse:
         if expected is not None:
             given = request.headers.get("Authorization", "").encode(errors="replace")
             if not hmac.compare_digest(given, expected):
-                return _answer(request, Failure("Unauthorized", "the bearer token is missing or wrong"), 401)
+                return _answer(
+                    request, ErrorBody("Unauthorized", "the bearer token is missing or wrong"), 401
+                )
         if request.headers.get("Content-Encoding", "identity").lower() != "identity":
-            return _answer(request, Failure("StoreError", "send the body as it is, not compressed"), 415)
+            return _answer(request, ErrorBody("StoreError", "send the body as it is, not compressed"), 415)
         try:
             return await handler(request)
         except BodyRefused as refused:
-            return _answer(request, Failure("StoreError", str(refused)), refused.status)
+            return _answer(request, ErrorBody("StoreError", str(refused)), refused.status)
         except Exception as error:
-            body, status = failure(error)
+            body, status = error_body(error)
             if status >= 500:  # this server's own fault (a full disk, say), which its operator must see too
                 _log.exception("error in %s %s", request.method, request.path)
             return _answer(request, body, status)
@@ -119,7 +127,7 @@ def _answer(request: web.Request, value: Any, status: int = 200) -> web.Response
 
 def _handler(store: Store, route: Route) -> Handler:
     method = getattr(store, route.name)
-    in_body = _without(route)
+    in_body = _body_parameters(route)
 
     async def handle(request: web.Request) -> web.Response:
         if route.verb == "GET":
@@ -130,7 +138,7 @@ def _handler(store: Store, route: Route) -> Handler:
             body = await read(request, BODY_LIMIT)
             found = await _decoded(body or b"{}", request.content_type if body else "", in_body)
             parameters = {**_arguments(found), **request.match_info}
-        return _answer(request, await method(**_bounded(parameters)))
+        return _answer(request, await method(**_cap_waits(parameters)))
 
     return handle
 
@@ -140,30 +148,30 @@ async def _decoded(body: bytes, content_type: str, kind: Any) -> Any:
 
     def work() -> Any:
         if content_type != PACKED:
-            check_size(body)
+            check_container_count(body)
         found = decode(body, content_type, kind)
-        if kind is not list[Item]:  # the calls of a batch are checked one by one
-            check(found)
+        if kind is not list[BatchItem]:  # the calls of a batch are checked one by one
+            check_json(found)
         return found
 
-    return await aside(work) if len(body) > LARGE else work()
+    return await run_in_thread(work) if len(body) > THREAD_BYTES else work()
 
 
 def _arguments(parameters: Any) -> dict[str, Any]:
     return msgspec.structs.asdict(parameters)
 
 
-def _without(route: Route) -> type[msgspec.Struct]:
+def _body_parameters(route: Route) -> type[msgspec.Struct]:
     """The parameters that come in the body: all but those in the path."""
     fields: list[Any] = []
     for field in msgspec.structs.fields(route.parameters):
-        if field.name not in route.places:
+        if field.name not in route.path_parameters:
             required = field.default is msgspec.NODEFAULT and field.default_factory is msgspec.NODEFAULT
             fields.append((field.name, field.type, *([] if required else [field.default])))
     return msgspec.defstruct(route.name, fields, kw_only=True, forbid_unknown_fields=True)
 
 
-def _bounded(parameters: dict[str, Any]) -> dict[str, Any]:
+def _cap_waits(parameters: dict[str, Any]) -> dict[str, Any]:
     """No request is held for longer than ``LONGEST_WAIT``."""
     for name in ("wait", "timeout"):
         check_seconds(name, parameters.get(name))  # the least of NaN and another number is NaN
@@ -176,29 +184,31 @@ def _bounded(parameters: dict[str, Any]) -> dict[str, Any]:
 
 
 def _batch_handler(store: SQLiteStore) -> Handler:
-    def call(item: Item) -> tuple[str, dict[str, Any]] | Exception:
+    def call(item: BatchItem) -> tuple[str, dict[str, Any]] | Exception:
         """What is asked for, or what is wrong with it."""
         route = BY_NAME.get(item.method)
         if route is None:
             return item.method, {}
         try:
             found = msgspec.convert(item.params, route.parameters)
-            check(found)
+            check_json(found)
             return item.method, _arguments(found)
         except ValueError as error:
             return error
 
     async def handle(request: web.Request) -> web.Response:
-        items = await _decoded(await read(request, BODY_LIMIT), request.content_type, list[Item])
+        items = await _decoded(await read(request, BODY_LIMIT), request.content_type, list[BatchItem])
         calls = [call(item) for item in items]
         good = [c for c in calls if not isinstance(c, Exception)]
         found = iter(await store.batch(good, request_id=request.headers.get(REQUEST_ID)))
-        return _answer(request, [_told(c if isinstance(c, Exception) else next(found)) for c in calls])
+        return _answer(
+            request, [_batch_outcome(c if isinstance(c, Exception) else next(found)) for c in calls]
+        )
 
     return handle
 
 
-def _told(found: Any) -> Outcome:
-    if isinstance(found, Exception) and failure(found)[1] >= 500:
+def _batch_outcome(found: Any) -> BatchOutcome:
+    if isinstance(found, Exception) and error_body(found)[1] >= 500:
         _log.error("error in a batch", exc_info=found)
-    return outcome(found)
+    return to_outcome(found)

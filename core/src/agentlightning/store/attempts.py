@@ -17,20 +17,25 @@ from sqlalchemy import and_, bindparam, case, func, literal_column, or_, select,
 
 from agentlightning.store import codec, schema
 from agentlightning.store.base import Conflict, NotFound
-from agentlightning.store.core import Refused
-from agentlightning.store.db import sql
-from agentlightning.store.memory import Live
+from agentlightning.store.core import StoreRefusal
+from agentlightning.store.db import compile_sql
+from agentlightning.store.memory import CachedAttempt
 from agentlightning.store.pages import check_limit
-from agentlightning.store.rollouts import Rollouts
+from agentlightning.store.rollouts import RolloutStore
 from agentlightning.types import Attempt, AttemptStatus, Rollout, RolloutConfig, RolloutStatus
-from agentlightning.types.failure import kind_of
+from agentlightning.types.failure import failure_kind
 
-GRACE = 10.0
+TIMEOUT_GRACE_SECONDS = 10.0
 """Seconds the runner has to report a timeout itself before the store does."""
 
-LEFT = "unresponsive: the worker left before it had the lease"
+WORKER_LEFT = "unresponsive: the worker left before it had the lease"
 """Reason of an attempt that nobody has tried: it does not count against ``max_attempts``."""
-ENDS = (AttemptStatus.SUCCEEDED, AttemptStatus.FAILED, AttemptStatus.TIMEOUT, AttemptStatus.UNRESPONSIVE)
+FINAL_STATUSES = (
+    AttemptStatus.SUCCEEDED,
+    AttemptStatus.FAILED,
+    AttemptStatus.TIMEOUT,
+    AttemptStatus.UNRESPONSIVE,
+)
 _a, _r = schema.attempts, schema.rollouts
 _PINS = ("resources_id", "resources_version")
 ATTEMPT_COLUMNS = [
@@ -40,9 +45,9 @@ ATTEMPT_COLUMNS = [
 _OF_ROLLOUT = (
     select(*ATTEMPT_COLUMNS).where(_a.c.rollout_id == bindparam("rollout_id")).order_by(_a.c.sequence_id)
 )
-_ALL_OF = sql(_OF_ROLLOUT)
-_LATEST_OF = sql(_OF_ROLLOUT.order_by(None).order_by(_a.c.sequence_id.desc()).limit(1))
-_HOLDING = sql(
+_ALL_OF = compile_sql(_OF_ROLLOUT)
+_LATEST_OF = compile_sql(_OF_ROLLOUT.order_by(None).order_by(_a.c.sequence_id.desc()).limit(1))
+_STATE = compile_sql(
     select(
         *ATTEMPT_COLUMNS,
         _a.c.arrivals,
@@ -56,7 +61,7 @@ _HOLDING = sql(
     .where(_a.c.rollout_id == bindparam("rollout_id"), _a.c.attempt_id == bindparam("attempt_id"))
 )
 _AT = and_(_a.c.rollout_id == bindparam("rollout"), _a.c.sequence_id == bindparam("number"))
-_TOUCH = sql(
+_TOUCH = compile_sql(
     update(_a)
     .where(_AT)
     .values(
@@ -65,16 +70,16 @@ _TOUCH = sql(
         last_heartbeat_time=bindparam("now"),
     )
 )
-_RUN = sql(update(_r).where(_r.c.rollout_id == bindparam("rollout")).values(status="running"))
-_WRITE = sql(
+_SET_RUNNING = compile_sql(update(_r).where(_r.c.rollout_id == bindparam("rollout")).values(status="running"))
+_WRITE = compile_sql(
     update(_a).where(_AT).values(arrivals=_a.c.arrivals + bindparam("n")),
     *("arrivals", "status", "worker_id", "end_time", "last_heartbeat_time", "reason", "metadata"),
 )
-_UNTRIED = sql(
+_COUNT_LEFT = compile_sql(
     select(func.count()).where(
         _a.c.rollout_id == bindparam("rollout_id"),
-        _a.c.sequence_id > bindparam("forgiven"),
-        _a.c.reason == LEFT,
+        _a.c.sequence_id > bindparam("reset_at"),
+        _a.c.reason == WORKER_LEFT,
     )
 )
 _opened: Any = bindparam("opened")
@@ -88,23 +93,23 @@ def _since(time: Any) -> Any:
     return case((time.between(_opened, _now), time), else_=_opened)
 
 
-_silent = _since(func.coalesce(_a.c.last_heartbeat_time, _a.c.start_time)) + _r.c.unresponsive_seconds
+_silent_at = _since(func.coalesce(_a.c.last_heartbeat_time, _a.c.start_time)) + _r.c.unresponsive_seconds
 _NEVER = 1e18
-_late = _since(_a.c.start_time) + _r.c.timeout_seconds + literal_column(str(GRACE))
-_ALIVE = and_(text("attempts." + schema.HELD), _a.c.status != literal_column("'unresponsive'"))
-_OVERDUE = sql(
-    select(_a.c.rollout_id, _a.c.attempt_id, (_silent <= _now).label("silent"))
+_timed_out_at = _since(_a.c.start_time) + _r.c.timeout_seconds + literal_column(str(TIMEOUT_GRACE_SECONDS))
+_ALIVE = and_(text("attempts." + schema.OPEN_ATTEMPT), _a.c.status != literal_column("'unresponsive'"))
+_OVERDUE = compile_sql(
+    select(_a.c.rollout_id, _a.c.attempt_id, (_silent_at <= _now).label("silent"))
     .join(_r, _r.c.rollout_id == _a.c.rollout_id)
-    .where(_ALIVE, or_(_silent <= _now, _late <= _now))
+    .where(_ALIVE, or_(_silent_at <= _now, _timed_out_at <= _now))
 )
-_NEXT_DUE = sql(
-    select(func.min(func.min(func.coalesce(_silent, _NEVER), func.coalesce(_late, _NEVER))))
+_NEXT_DUE = compile_sql(
+    select(func.min(func.min(func.coalesce(_silent_at, _NEVER), func.coalesce(_timed_out_at, _NEVER))))
     .select_from(_a.join(_r, _r.c.rollout_id == _a.c.rollout_id))
     .where(_ALIVE)
 )
 
 
-def attempt_of(row: Sequence[Any]) -> Attempt:
+def attempt_from_row(row: Sequence[Any]) -> Attempt:
     """The attempt of a row of ``ATTEMPT_COLUMNS``."""
     (attempt_id, rollout_id, sequence_id, fence, status, worker_id) = row[:6]
     (start_time, end_time, last_heartbeat_time, reason, metadata, resources_id, version) = row[6:13]
@@ -130,11 +135,17 @@ def reason_of(status: AttemptStatus, reason: str | None) -> str:
     failure that names none is ``failed``.
     """
     if status is not AttemptStatus.FAILED:
-        return reason if reason and kind_of(reason) == status else f"{status}: {reason}" if reason else status
+        return (
+            reason
+            if reason and failure_kind(reason) == status
+            else f"{status}: {reason}"
+            if reason
+            else status
+        )
     return reason or status
 
 
-class Held(NamedTuple):
+class AttemptState(NamedTuple):
     """An attempt, with what decides whether it may write and what becomes of its rollout."""
 
     attempt: Attempt
@@ -143,24 +154,24 @@ class Held(NamedTuple):
     latest: int
     run_id: str | None
     config: RolloutConfig
-    forgiven: int
+    attempts_reset_at: int
     """Attempts up to this number count no longer and may no longer write."""
 
-    def wants_another(self, status: AttemptStatus, reason: str) -> bool:
+    def should_retry(self, status: AttemptStatus, reason: str) -> bool:
         """Whether an attempt that ends so is to be followed by another, while ``max_attempts`` allows."""
-        kind = kind_of(reason) or AttemptStatus.FAILED
+        kind = failure_kind(reason) or AttemptStatus.FAILED
         return status in self.config.retry_condition or kind in self.config.retry_on
 
 
-class Attempts(Rollouts):
-    """Executions of rollouts. ``_watch…`` and ``_worker_*`` come from other parts."""
+class AttemptStore(RolloutStore):
+    """Executions of rollouts. ``_watch_limits…`` and ``_worker_*`` come from other parts."""
 
     opened: float
     """When this process opened the file, by ``clock``. Nobody is overdue before his own limit has passed from
     here: a worker may well have lived while the store was down.
     """
 
-    def _watch(self, config: RolloutConfig, now: float) -> None:
+    def _watch_limits(self, config: RolloutConfig, now: float) -> None:
         """An attempt under these limits begins: see to it that it is expired in time."""
         raise NotImplementedError
 
@@ -187,14 +198,14 @@ class Attempts(Rollouts):
             if config is not None or metadata:
                 self._configure(rollout, config, metadata)
             if config is not None:
-                self._watch(config, self.clock())
+                self._watch_limits(config, self.clock())
             if status is not None and RolloutStatus(status) is not rollout.status:
-                self._order(rollout, RolloutStatus(status), reason)
+                self._set_status(rollout, RolloutStatus(status), reason)
             return rollout
 
         return await self._write("update_rollout", work, request_id, Rollout)
 
-    def _order(self, rollout: Rollout, status: RolloutStatus, reason: str | None) -> None:
+    def _set_status(self, rollout: Rollout, status: RolloutStatus, reason: str | None) -> None:
         """Move a rollout on request from outside."""
         now = self.clock()
         running = status is RolloutStatus.RUNNING and rollout.status is RolloutStatus.PREPARING
@@ -204,48 +215,50 @@ class Attempts(Rollouts):
         if not running:
             end = AttemptStatus.SUCCEEDED if status is RolloutStatus.SUCCEEDED else AttemptStatus.FAILED
             self._end_latest(rollout.rollout_id, end, now, reason or f"{status}: the rollout was set to it")
-        self._move(rollout.rollout_id, rollout.run_id, status, now, reason)
+        self._set_rollout_status(rollout.rollout_id, rollout.run_id, status, now, reason)
         rollout.status, rollout.end_time = status, now if status.final else None
         rollout.reason = rollout.reason if reason is None else reason
 
     def _end_latest(self, rollout_id: str, status: AttemptStatus, now: float, reason: str) -> None:
         row = self.db.one(_LATEST_OF, rollout_id=rollout_id)
         if row is not None:
-            attempt = attempt_of(row)
-            if attempt.status not in ENDS:
-                self._close(attempt, status, now, reason)
+            attempt = attempt_from_row(row)
+            if attempt.status not in FINAL_STATUSES:
+                self._end_attempt(attempt, status, now, reason)
 
-    def _held(self, rollout_id: str, attempt_id: str) -> Held | None:
-        row = self.db.one(_HOLDING, rollout_id=rollout_id, attempt_id=attempt_id)
+    def _state(self, rollout_id: str, attempt_id: str) -> AttemptState | None:
+        row = self.db.one(_STATE, rollout_id=rollout_id, attempt_id=attempt_id)
         if row is None:
             return None
-        arrivals, rollout_status, latest, run_id, config, forgiven = row[13:19]
+        arrivals, rollout_status, latest, run_id, config, attempts_reset_at = row[13:19]
         tried = RolloutConfig() if config is None else codec.unpack(config, RolloutConfig)
-        return Held(attempt_of(row), arrivals, rollout_status, latest, run_id, tried, forgiven)
+        return AttemptState(
+            attempt_from_row(row), arrivals, rollout_status, latest, run_id, tried, attempts_reset_at
+        )
 
-    def _writable(
+    def _require_writable(
         self, rollout_id: str, attempt_id: str, what: str, n: int = 1, fence: int | None = None
-    ) -> Held:
+    ) -> AttemptState:
         """The attempt, if it may write; else the refusal, to be counted under ``refused``."""
-        held = self._held(rollout_id, attempt_id)
+        held = self._state(rollout_id, attempt_id)
         if held is None:
             raise NotFound(f"rollout {rollout_id} has no attempt {attempt_id}")
         a = held.attempt
-        requeued = a.sequence_id <= held.forgiven
+        requeued = a.sequence_id <= held.attempts_reset_at
         fenced = requeued or a.sequence_id != held.latest or (fence is not None and fence != a.fence)
         revivable = a.status is AttemptStatus.UNRESPONSIVE and held.rollout_status == "requeuing"
         if requeued and a.sequence_id == held.latest:
             why, say = "fenced", "its rollout was put back into the queue"
         elif fenced:
             why, say = "fenced", f"its lease went to a later attempt (fence {held.latest})"
-        elif a.status in ENDS and not revivable:
+        elif a.status in FINAL_STATUSES and not revivable:
             why, say = (
                 f"after-{a.status}",
                 f"it has ended: {a.status}" + (f" ({a.reason})" if a.reason else ""),
             )
         else:
             return held
-        raise Refused(
+        raise StoreRefusal(
             f"attempt {attempt_id} of {rollout_id}: {what} refused, {say}",
             f"{what}-{why}",
             rollout_id,
@@ -253,39 +266,39 @@ class Attempts(Rollouts):
             n,
         )
 
-    def _live(
+    def _writable_attempt(
         self, rollout_id: str, attempt_id: str, what: str, n: int = 1, fence: int | None = None
-    ) -> Live:
-        """As :meth:`_writable`, without a query where the attempt is in mind."""
-        live = self.memory.live.get(rollout_id)
+    ) -> CachedAttempt:
+        """As :meth:`_require_writable`, without a query where the attempt is in mind."""
+        live = self.cache.attempts.get(rollout_id)
         if live is not None and live.attempt_id == attempt_id and fence in (None, live.fence):
             return live
-        held = self._writable(rollout_id, attempt_id, what, n, fence)
+        held = self._require_writable(rollout_id, attempt_id, what, n, fence)
         a = held.attempt
         if a.status is AttemptStatus.UNRESPONSIVE:
             self._revive(held)
             self._save(a)
         running = a.status is AttemptStatus.RUNNING and held.rollout_status == "running"
-        live = Live(attempt_id, a.sequence_id, a.fence, held.arrivals, running)
-        return self.memory.keep(rollout_id, live)
+        live = CachedAttempt(attempt_id, a.sequence_id, a.fence, held.arrivals, running)
+        return self.cache.put(rollout_id, live)
 
-    def _revive(self, held: Held) -> None:
+    def _revive(self, held: AttemptState) -> None:
         """Back to life, to be saved."""
         a = held.attempt
         a.status, a.end_time, a.reason = AttemptStatus.RUNNING, None, None
-        self._watch(held.config, self.clock())
+        self._watch_limits(held.config, self.clock())
 
-    def _touch(self, rollout_id: str, live: Live, now: float, arrivals: int = 0) -> None:
+    def _touch(self, rollout_id: str, live: CachedAttempt, now: float, arrivals: int = 0) -> None:
         """A sign of life: the attempt runs, and so does its rollout."""
         self.db.execute(_TOUCH, rollout=rollout_id, number=live.sequence_id, n=arrivals, now=now)
         if not live.running:
-            self._run(rollout_id)
+            self._set_running(rollout_id)
         live.arrivals, live.running = live.arrivals + arrivals, True
 
-    def _run(self, rollout_id: str) -> None:
-        self.db.execute(_RUN, rollout=rollout_id)
+    def _set_running(self, rollout_id: str) -> None:
+        self.db.execute(_SET_RUNNING, rollout=rollout_id)
 
-    def _close(
+    def _end_attempt(
         self, attempt: Attempt, status: AttemptStatus, now: float, reason: str | None, arrivals: int = 0
     ) -> None:
         attempt.status, attempt.end_time = status, now
@@ -295,7 +308,7 @@ class Attempts(Rollouts):
             self._worker_free(attempt.worker_id, attempt.attempt_id)
 
     def _save(self, a: Attempt, arrivals: int = 0) -> None:
-        self.memory.live.pop(a.rollout_id, None)
+        self.cache.attempts.pop(a.rollout_id, None)
         self.db.execute(
             _WRITE,
             rollout=a.rollout_id,
@@ -309,57 +322,57 @@ class Attempts(Rollouts):
             metadata=codec.pack_optional(a.metadata),
         )
 
-    def _finish(
-        self, held: Held, status: AttemptStatus, now: float, reason: str | None, arrivals: int = 0
+    def _end_and_move_on(
+        self, held: AttemptState, status: AttemptStatus, now: float, reason: str | None, arrivals: int = 0
     ) -> None:
         """End an attempt and decide what becomes of its rollout."""
-        self._close(held.attempt, status, now, reason, arrivals)
+        self._end_attempt(held.attempt, status, now, reason, arrivals)
         rollout_id, why = held.attempt.rollout_id, reason_of(status, reason)
         if status is AttemptStatus.SUCCEEDED:
-            self._move(rollout_id, held.run_id, RolloutStatus.SUCCEEDED, now)
-        elif held.wants_another(status, why) and self._may_try(rollout_id, held):
-            self._move(rollout_id, held.run_id, RolloutStatus.REQUEUING, now)
+            self._set_rollout_status(rollout_id, held.run_id, RolloutStatus.SUCCEEDED, now)
+        elif held.should_retry(status, why) and self._attempts_left(rollout_id, held):
+            self._set_rollout_status(rollout_id, held.run_id, RolloutStatus.REQUEUING, now)
         else:
-            self._move(rollout_id, held.run_id, RolloutStatus.FAILED, now, why)
+            self._set_rollout_status(rollout_id, held.run_id, RolloutStatus.FAILED, now, why)
 
-    def _may_try(self, rollout_id: str, held: Held) -> bool:
-        made, most = held.latest - held.forgiven, held.config.max_attempts
+    def _attempts_left(self, rollout_id: str, held: AttemptState) -> bool:
+        made, most = held.latest - held.attempts_reset_at, held.config.max_attempts
         if made >= most:
-            untried = self.db.one(_UNTRIED, rollout_id=rollout_id, forgiven=held.forgiven)
+            untried = self.db.one(_COUNT_LEFT, rollout_id=rollout_id, reset_at=held.attempts_reset_at)
             made -= 0 if untried is None else untried[0]
         return made < most
 
-    def _expire(self, now: float) -> int:
-        if self.memory.due is not None and now < self.memory.due:
+    def _end_overdue(self, now: float) -> int:
+        if self.cache.next_due is not None and now < self.cache.next_due:
             return 0
         overdue = self.db.all(_OVERDUE, now=now, opened=self.opened)
         for rollout_id, attempt_id, silent in overdue:
-            held = self._held(rollout_id, attempt_id)
+            held = self._state(rollout_id, attempt_id)
             assert held is not None
             if silent:
                 limit = held.config.unresponsive_seconds
                 why = f"unresponsive: no sign of life within unresponsive_seconds ({limit:g} s)"
-                self._finish(held, AttemptStatus.UNRESPONSIVE, now, why)
+                self._end_and_move_on(held, AttemptStatus.UNRESPONSIVE, now, why)
             else:
                 why = f"timeout: longer than timeout_seconds ({held.config.timeout_seconds:g} s)"
-                self._finish(held, AttemptStatus.TIMEOUT, now, why)
-        self.memory.due = self._earliest()
+                self._end_and_move_on(held, AttemptStatus.TIMEOUT, now, why)
+        self.cache.next_due = self._find_next_due()
         return len(overdue)
 
     def _next_due(self) -> float | None:
         """When to look again for attempts that are overdue; ``None``: never."""
-        if self.memory.due is None:
-            self.memory.due = self._earliest()
-        return None if math.isinf(self.memory.due) else self.memory.due
+        if self.cache.next_due is None:
+            self.cache.next_due = self._find_next_due()
+        return None if math.isinf(self.cache.next_due) else self.cache.next_due
 
-    def _earliest(self) -> float:
+    def _find_next_due(self) -> float:
         """When the next live attempt will be overdue, if it gives no sign of life."""
         row = self.db.one(_NEXT_DUE, now=self.clock(), opened=self.opened)
         return math.inf if row is None or row[0] is None or row[0] >= _NEVER else float(row[0])
 
     async def expire(self, now: float | None = None) -> int:
         """End attempts that are overdue at ``now``; how many. The store itself calls it in time."""
-        return await self._write("expire", lambda: self._expire(self.clock() if now is None else now))
+        return await self._write("expire", lambda: self._end_overdue(self.clock() if now is None else now))
 
     async def query_attempts(
         self, rollout_id: str, *, limit: int | None = None, after: str | None = None
@@ -369,7 +382,7 @@ class Attempts(Rollouts):
 
         def work() -> list[Attempt]:
             self._rollout(rollout_id)
-            found = [attempt_of(row) for row in self.db.all(_ALL_OF, rollout_id=rollout_id)]
+            found = [attempt_from_row(row) for row in self.db.all(_ALL_OF, rollout_id=rollout_id)]
             if after is not None:
                 places = [i for i, a in enumerate(found) if a.attempt_id == after]
                 if not places:
@@ -388,4 +401,4 @@ class Attempts(Rollouts):
         if row is None:
             self._rollout(rollout_id)  # NotFound, if there is no such rollout
             return None
-        return attempt_of(row)
+        return attempt_from_row(row)

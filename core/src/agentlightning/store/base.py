@@ -16,16 +16,16 @@ from agentlightning.types import (
     Attempt,
     AttemptedRollout,
     AttemptStatus,
+    AuditLink,
     Call,
-    Link,
     Mode,
     Record,
     Resource,
     Resources,
     Rollout,
     RolloutConfig,
+    RolloutFingerprint,
     RolloutStatus,
-    Seal,
     Span,
     StepReport,
     UsageError,
@@ -266,15 +266,15 @@ class Store(Protocol):
     async def add_step(
         self,
         report: StepReport,
-        seals: Sequence[Seal] = (),
+        seals: Sequence[RolloutFingerprint] = (),
         *,
-        link: Link | None = None,
+        link: AuditLink | None = None,
         request_id: str | None = None,
     ) -> None: ...
-    async def add_link(self, link: Link, *, request_id: str | None = None) -> None: ...
+    async def add_link(self, link: AuditLink, *, request_id: str | None = None) -> None: ...
     async def query_links(
         self, run_id: str, *, limit: int | None = None, after: str | None = None
-    ) -> list[Link]: ...
+    ) -> list[AuditLink]: ...
     async def query_steps(
         self, run_id: str, *, limit: int | None = None, after: str | None = None
     ) -> list[StepReport]: ...
@@ -286,7 +286,7 @@ class Store(Protocol):
         *,
         limit: int | None = None,
         after: str | None = None,
-    ) -> list[Seal]: ...
+    ) -> list[RolloutFingerprint]: ...
     async def count(
         self,
         kind: str,

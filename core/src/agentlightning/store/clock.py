@@ -12,7 +12,7 @@ from collections.abc import Callable
 Clock = Callable[[], float]
 
 
-class Anchored:
+class MonotonicWallClock:
     """Wall time at the start plus the time that has passed since; never goes back, never jumps."""
 
     __slots__ = ("_monotonic", "_offset")

@@ -1,8 +1,8 @@
 """What a request may bring into the store: values that every reader can read again.
 
 Types are checked while a body is decoded. Where a type says ``Any`` (a task, attributes, a message), this
-checks what was decoded: only what JSON can say, nested at most :data:`~agentlightning.webserver.body.DEPTH`
-levels deep.
+checks the decoded value: JSON types only, nested at most
+:data:`~agentlightning.webserver.body.MAX_DEPTH` levels deep.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ import msgspec
 from agentlightning.webserver.body import NotPlain, TooDeep, check_plain
 
 
-def check(value: Any, where: str = "$") -> None:
+def check_json(value: Any, where: str = "$") -> None:
     """Refuse what no reader could read; ``ValueError`` says where it is."""
     if isinstance(value, msgspec.Struct):
-        for name in _loose(type(value)):
-            check(getattr(value, name), f"{where}.{name}")
+        for name in _untyped_fields(type(value)):
+            check_json(getattr(value, name), f"{where}.{name}")
     elif isinstance(value, list) and value and isinstance(value[0], msgspec.Struct):
         for place, one in enumerate(value):
-            check(one, f"{where}[{place}]")
+            check_json(one, f"{where}[{place}]")
     elif value and not isinstance(value, str | int | float | bytes | msgspec.UnsetType):
         _check_plain(value, where)
 
 
 def _check_plain(value: Any, where: str) -> None:
     try:
-        check_plain(_unwrapped(value))
+        check_plain(_as_builtins(value))
     except (TooDeep, NotPlain) as error:
         raise ValueError(f"{error} - at `{where}`") from None
 
 
-def _unwrapped(value: Any) -> Any:
+def _as_builtins(value: Any) -> Any:
     """Structs of ours that stand in a mapping (resources) as what they hold."""
     if isinstance(value, dict) and any(isinstance(one, msgspec.Struct) for one in value.values()):
         return {key: msgspec.to_builtins(one) for key, one in value.items()}
@@ -43,12 +43,12 @@ def _unwrapped(value: Any) -> Any:
 
 
 @cache
-def _loose(kind: type[msgspec.Struct]) -> tuple[str, ...]:
+def _untyped_fields(kind: type[msgspec.Struct]) -> tuple[str, ...]:
     """Fields that may hold anything, or structs that have such fields."""
-    return tuple(name for name, hint in typing.get_type_hints(kind).items() if _is_loose(hint))
+    return tuple(name for name, hint in typing.get_type_hints(kind).items() if _is_untyped(hint))
 
 
-def _is_loose(hint: Any) -> bool:
+def _is_untyped(hint: Any) -> bool:
     if hint is Any or (isinstance(hint, type) and issubclass(hint, msgspec.Struct)):
-        return hint is Any or bool(_loose(hint))
-    return any(_is_loose(inner) for inner in typing.get_args(hint))
+        return hint is Any or bool(_untyped_fields(hint))
+    return any(_is_untyped(inner) for inner in typing.get_args(hint))

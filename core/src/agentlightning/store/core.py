@@ -11,10 +11,10 @@ from sqlalchemy.dialects.sqlite import insert
 
 from agentlightning.store import codec, schema
 from agentlightning.store.base import AttemptEnded, Conflict
-from agentlightning.store.db import Database, inserting, sql
-from agentlightning.store.memory import Memory
+from agentlightning.store.db import Database, compile_sql, insert_sql
+from agentlightning.store.memory import StoreCache
 from agentlightning.store.routes import REMEMBERED
-from agentlightning.store.signals import Signals
+from agentlightning.store.signals import Waiters
 from agentlightning.store.writer import Writer
 
 T = TypeVar("T")
@@ -25,20 +25,20 @@ _PRUNE_EVERY = 1024
 """Remembered requests between two prunings."""
 
 _r, _c = schema.requests.c, schema.counts.c
-_FIND = sql(select(_r.method, _r.answer).where(_r.request_id == bindparam("request_id")))
-_REMEMBER = inserting(schema.requests)
-_FORGET = sql(delete(schema.requests).where(_r.request_id == bindparam("request_id")))
-_NEWEST = sql(select(func.max(_r.seq)))
-_PRUNE = sql(delete(schema.requests).where(_r.seq < bindparam("before")))
+_FIND = compile_sql(select(_r.method, _r.answer).where(_r.request_id == bindparam("request_id")))
+_REMEMBER = insert_sql(schema.requests)
+_FORGET = compile_sql(delete(schema.requests).where(_r.request_id == bindparam("request_id")))
+_NEWEST = compile_sql(select(func.max(_r.seq)))
+_PRUNE = compile_sql(delete(schema.requests).where(_r.seq < bindparam("before")))
 _one = insert(schema.counts)
-_COUNT = sql(
+_COUNT = compile_sql(
     _one.on_conflict_do_update(
         index_elements=["rollout_id", "attempt_id", "kind", "reason"], set_={"n": _c.n + _one.excluded.n}
     )
 )
 
 
-class Refused(AttemptEnded):
+class StoreRefusal(AttemptEnded):
     """An :class:`AttemptEnded` that knows how it is to be counted."""
 
     def __init__(self, message: str, reason: str, rollout_id: str, attempt_id: str, n: int) -> None:
@@ -46,16 +46,16 @@ class Refused(AttemptEnded):
         self.reason, self.rollout_id, self.attempt_id, self.n = reason, rollout_id, attempt_id, n
 
 
-class Core:
+class StoreCore:
     """Base of the parts: public methods are coroutines, methods with ``_`` run inside a write or read."""
 
     db: Database
     writer: Writer
-    signals: Signals
-    memory: Memory
+    waiters: Waiters
+    cache: StoreCache
     clock: Callable[[], float]
-    _remembered: int = 0
-    _marks: deque[tuple[float, int]]
+    _remembered_count: int = 0
+    _age_marks: deque[tuple[float, int]]
     """(time, newest request then): what an age is measured by, whatever clock wrote the file before."""
 
     async def _write(
@@ -65,37 +65,37 @@ class Core:
         request_id: str | None = None,
         kind: Any = Any,
         *,
-        shrink: Callable[[T], Any] | None = None,
-        grow: Callable[[Any], T] | None = None,
-        keep: Callable[[T], bool] = lambda _: True,
+        to_answer: Callable[[T], Any] | None = None,
+        from_answer: Callable[[Any], T] | None = None,
+        should_remember: Callable[[T], bool] = lambda _: True,
     ) -> T:
         """Do ``work`` once per request id and commit it.
 
-        The answer is remembered as a ``kind``; ``shrink`` and ``grow`` reduce it to what the caller does not
-        hold anyway; an answer that ``keep`` finds empty is not remembered. A refusal is counted although its
-        write is undone.
+        The answer is remembered as a ``kind``. ``to_answer`` reduces it to what the caller does not
+        have already, and ``from_answer`` restores it. An answer that ``should_remember`` rejects is not
+        remembered. A refusal is counted although its write is rolled back.
         """
 
         def once() -> T:
             if request_id is None:
                 return work()
-            found = self._answered(method, request_id)
+            found = self._find_answer(method, request_id)
             if found is not None:
                 answer = codec.unpack(found, kind)
-                return grow(answer) if grow else answer
+                return from_answer(answer) if from_answer else answer
             result = work()
-            if keep(result):
-                self._remember(method, request_id, shrink(result) if shrink else result)
+            if should_remember(result):
+                self._remember(method, request_id, to_answer(result) if to_answer else result)
             return result
 
         try:
             return await self.writer.write(once)
-        except Refused as refused:
+        except StoreRefusal as refused:
             r = refused
             await self.writer.write(lambda: self._count_refusal(r, request_id))
             raise AttemptEnded(str(r)) from None
 
-    def _answered(self, method: str, request_id: str | None) -> bytes | None:
+    def _find_answer(self, method: str, request_id: str | None) -> bytes | None:
         """The answer that was given to a request; ``None``: none yet."""
         found = None if request_id is None else self.db.one(_FIND, request_id=request_id)
         if found is not None and found[0] != method:
@@ -104,27 +104,27 @@ class Core:
 
     def _remember(self, method: str, request_id: str, answer: Any) -> None:
         now = self.clock()
-        if self._remembered % _PRUNE_EVERY == 0:
-            self._prune(now)
-        self._remembered += 1
+        if self._remembered_count % _PRUNE_EVERY == 0:
+            self._prune_answers(now)
+        self._remembered_count += 1
         blob = codec.pack(answer, small=4096)  # short-lived: seldom worth compressing
         self.db.execute(_REMEMBER, request_id=request_id, method=method, time=now, answer=blob)
 
-    def _prune(self, now: float) -> None:
+    def _prune_answers(self, now: float) -> None:
         newest = self.db.one(_NEWEST)
         old = None
-        while self._marks and self._marks[0][0] <= now - REQUEST_SECONDS:
-            _, old = self._marks.popleft()
+        while self._age_marks and self._age_marks[0][0] <= now - REQUEST_SECONDS:
+            _, old = self._age_marks.popleft()
         if old is not None:  # not that one itself: numbers of rows must not start again
             self.db.execute(_PRUNE, before=old)
         if newest is not None and newest[0] is not None:
-            self._marks.append((now, newest[0]))
+            self._age_marks.append((now, newest[0]))
 
-    def _forget(self, request_id: str) -> None:
+    def _forget_answer(self, request_id: str) -> None:
         """An answer that was undone: the request, sent again, is a new one."""
         self.db.execute(_FORGET, request_id=request_id)
 
-    def _count_refusal(self, r: Refused, request_id: str | None) -> None:
+    def _count_refusal(self, r: StoreRefusal, request_id: str | None) -> None:
         """Once, however often the refused request is sent again."""
         if request_id is not None:
             key = f"{request_id}:refused"

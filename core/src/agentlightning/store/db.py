@@ -29,35 +29,35 @@ CHUNK = 500
 """Ids bound in one ``IN (…)``."""
 
 
-class Sql(NamedTuple):
+class Statement(NamedTuple):
     """A compiled statement: text with ``:name`` places, and the values written in it."""
 
     text: str
     values: dict[str, Any]
 
-    def given(self, values: dict[str, Any]) -> dict[str, Any]:
+    def bind_values(self, values: dict[str, Any]) -> dict[str, Any]:
         """All values of one run."""
         return {**self.values, **values} if self.values else values
 
-    def using(self, table: str, index: str) -> Sql:
+    def indexed_by(self, table: str, index: str) -> Statement:
         """The same, by a certain index; an error if SQLite cannot use it."""
         assert f"FROM {table}" in self.text
-        return Sql(self.text.replace(f"FROM {table}", f"FROM {table} INDEXED BY {index}"), self.values)
+        return Statement(self.text.replace(f"FROM {table}", f"FROM {table} INDEXED BY {index}"), self.values)
 
 
-def sql(statement: Executable, *columns: str) -> Sql:
+def compile_sql(statement: Executable, *columns: str) -> Statement:
     """Compile a Core statement for SQLite; ``columns``: those that an insert or update binds by name."""
     compiled = statement.compile(  # type: ignore[attr-defined]
         dialect=_DIALECT, column_keys=list(columns) or None, compile_kwargs={"render_postcompile": True}
     )
     assert isinstance(compiled, SQLCompiler)
-    given_later = {name for name, bind in compiled.binds.items() if bind.required}
-    return Sql(str(compiled), {k: v for k, v in compiled.params.items() if k not in given_later})
+    bound_later = {name for name, bind in compiled.binds.items() if bind.required}
+    return Statement(str(compiled), {k: v for k, v in compiled.params.items() if k not in bound_later})
 
 
-def inserting(table: Table) -> Sql:
+def insert_sql(table: Table) -> Statement:
     """The insert of a whole row; SQLite numbers it, where there is a ``seq``."""
-    return sql(insert(table), *(c.name for c in table.c if c.name != "seq"))
+    return compile_sql(insert(table), *(c.name for c in table.c if c.name != "seq"))
 
 
 def chunks(ids: Sequence[str]) -> Iterator[Sequence[str]]:
@@ -88,12 +88,12 @@ class Database:
             os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))  # resources may hold keys
         try:
             self.connection = self._connect(synchronous)
-            self._file = self._identity()
+            self._opened_file = self._file_id()
         except BaseException:
             self._unlock()
             raise
 
-    def _identity(self) -> tuple[int, int] | None:
+    def _file_id(self) -> tuple[int, int] | None:
         """Which file lies at the path; ``None``: none, or the store is in memory."""
         if self.path is None:
             return None
@@ -107,7 +107,7 @@ class Database:
         """:class:`StoreError` if the file was deleted or replaced since it was opened: SQLite would go on
         writing to a file that nobody can open again.
         """
-        if self._identity() != self._file:
+        if self._file_id() != self._opened_file:
             raise StoreError(
                 f"{self.path} was deleted or replaced while the store was open: nothing more is stored. "
                 "Put the file back, or start a new run"
@@ -138,27 +138,27 @@ class Database:
             raise
         return connection
 
-    def execute(self, statement: Sql, **values: Any) -> int:
+    def execute(self, statement: Statement, **values: Any) -> int:
         """Run a write; the number of rows it touched."""
-        return self.connection.execute(statement.text, statement.given(values)).rowcount
+        return self.connection.execute(statement.text, statement.bind_values(values)).rowcount
 
-    def many(self, statement: Sql, rows: Iterable[dict[str, Any]]) -> None:
+    def many(self, statement: Statement, rows: Iterable[dict[str, Any]]) -> None:
         """Run a write for many rows."""
         assert not statement.values
         self.connection.executemany(statement.text, rows)
 
-    def one(self, statement: Sql, **values: Any) -> tuple[Any, ...] | None:
+    def one(self, statement: Statement, **values: Any) -> tuple[Any, ...] | None:
         """The first row, or ``None``."""
         row: tuple[Any, ...] | None = self.connection.execute(
-            statement.text, statement.given(values)
+            statement.text, statement.bind_values(values)
         ).fetchone()
         return row
 
-    def all(self, statement: Sql, **values: Any) -> list[tuple[Any, ...]]:
+    def all(self, statement: Statement, **values: Any) -> list[tuple[Any, ...]]:
         """All rows."""
-        return self.connection.execute(statement.text, statement.given(values)).fetchall()
+        return self.connection.execute(statement.text, statement.bind_values(values)).fetchall()
 
-    def bytes(self) -> int:
+    def size_bytes(self) -> int:
         """Size of the database in bytes, without the write-ahead log."""
         return self._pragma("page_count") * self._pragma("page_size")
 

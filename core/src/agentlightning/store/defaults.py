@@ -12,13 +12,13 @@ from sqlalchemy import bindparam, func, select
 from agentlightning.store import codec, schema
 from agentlightning.store.base import NotFound
 from agentlightning.store.bounds import check_count, check_seconds
-from agentlightning.store.core import Core
-from agentlightning.store.db import sql
+from agentlightning.store.core import StoreCore
+from agentlightning.store.db import compile_sql
 from agentlightning.types import RolloutConfig
 
 _k = schema.resources.c
-_LATEST = sql(select(_k.resources_id, _k.version).order_by(_k.seq.desc()).limit(1))
-_NAMED = sql(
+_LATEST = compile_sql(select(_k.resources_id, _k.version).order_by(_k.seq.desc()).limit(1))
+_NAMED = compile_sql(
     select(_k.resources_id, _k.version)
     .where(
         _k.resources_id == bindparam("resources_id"),
@@ -27,7 +27,7 @@ _NAMED = sql(
     .order_by(_k.version.desc())
     .limit(1)
 )
-_RUN_CONFIG = sql(select(schema.runs.c.config).where(schema.runs.c.run_id == bindparam("run_id")))
+_RUN_CONFIG = compile_sql(select(schema.runs.c.config).where(schema.runs.c.run_id == bindparam("run_id")))
 Pin = tuple[str | None, int | None]
 """Resources and their version."""
 
@@ -41,7 +41,7 @@ def check_config(config: RolloutConfig | None) -> None:
         check_seconds(f"config.{name}", getattr(config, name), positive=True)
 
 
-class Defaults(Core):
+class RolloutDefaults(StoreCore):
     """Resources and configuration of new rollouts."""
 
     def _pin(self, resources_id: str | None, version: int | None = None) -> Pin:
@@ -57,7 +57,7 @@ class Defaults(Core):
             raise NotFound(f"no resources {resources_id}{of}: add_resources first")
         return named[0], named[1]
 
-    def _config_of_run(self, run_id: str) -> RolloutConfig:
+    def _run_config(self, run_id: str) -> RolloutConfig:
         """How rollouts of a run are tried that say nothing of it themselves."""
         row = self.db.one(_RUN_CONFIG, run_id=run_id)
         known = None if row is None else row[0]

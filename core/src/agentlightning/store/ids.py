@@ -9,6 +9,6 @@ import secrets
 import time
 
 
-def growing(prefix: str) -> str:
+def time_ordered_id(prefix: str) -> str:
     """A fresh identifier, e.g. ``ro-019…``: 44 bits of milliseconds since the epoch, 48 random bits."""
     return f"{prefix}-{time.time_ns() // 1_000_000:011x}{secrets.token_hex(6)}"

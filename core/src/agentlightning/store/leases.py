@@ -14,13 +14,13 @@ from sqlalchemy import bindparam, select, text, update
 
 from agentlightning.semconv import RESAMPLED
 from agentlightning.store import codec, schema
-from agentlightning.store.attempts import LEFT, Attempts
+from agentlightning.store.attempts import WORKER_LEFT, AttemptStore
 from agentlightning.store.base import Conflict
 from agentlightning.store.bounds import check_count, check_seconds
-from agentlightning.store.db import inserting, sql
-from agentlightning.store.ids import growing
-from agentlightning.store.memory import Live
-from agentlightning.store.rollouts import COLUMNS, check, rollout_of
+from agentlightning.store.db import compile_sql, insert_sql
+from agentlightning.store.ids import time_ordered_id
+from agentlightning.store.memory import CachedAttempt
+from agentlightning.store.rollouts import ROLLOUT_COLUMNS, check_rollout, rollout_from_row
 from agentlightning.types import (
     Attempt,
     AttemptedRollout,
@@ -30,25 +30,25 @@ from agentlightning.types import (
     RolloutConfig,
     RolloutStatus,
 )
-from agentlightning.types.failure import OUTAGES, kind_of_end
+from agentlightning.types.failure import OUTAGE_KINDS, failure_kind_of_end
 
 _a, _r = schema.attempts, schema.rollouts
 _QUEUE = text(schema.QUEUED)
-_NEXT = sql(select(*COLUMNS).where(_QUEUE).order_by(_r.c.seq).limit(bindparam("n")))
-_NEXT_OF = sql(
-    select(*COLUMNS)
+_NEXT = compile_sql(select(*ROLLOUT_COLUMNS).where(_QUEUE).order_by(_r.c.seq).limit(bindparam("n")))
+_NEXT_OF = compile_sql(
+    select(*ROLLOUT_COLUMNS)
     .where(_QUEUE, _r.c.run_id == bindparam("run_id"))
     .order_by(_r.c.seq)
     .limit(bindparam("n"))
-).using("rollouts", "rollouts_queue_run")
-_LEASE = sql(
+).indexed_by("rollouts", "rollouts_queue_run")
+_LEASE = compile_sql(
     update(_r)
     .where(_r.c.rollout_id == bindparam("rollout"))
     .values(status="preparing", attempts=bindparam("n")),
     *("resources_id", "resources_version"),
 )
-_INSERT = inserting(_a)
-_FAILED = sql(
+_INSERT = insert_sql(_a)
+_FAILED = compile_sql(
     select(_a.c.status, _a.c.reason)
     .join(_r, _r.c.rollout_id == _a.c.rollout_id)
     .where(
@@ -59,11 +59,11 @@ _FAILED = sql(
 )
 
 
-class Leases(Attempts):
+class LeaseStore(AttemptStore):
     """The queue."""
 
     def _lease(self, rollout: Rollout, worker_id: str | None, now: float) -> AttemptedRollout:
-        failed = self._failed(rollout.rollout_id) if rollout.attempts else 0
+        failed = self._count_failed(rollout.rollout_id) if rollout.attempts else 0
         rollout.attempts += 1
         rollout.status = RolloutStatus.PREPARING
         rollout.end_time = None
@@ -73,7 +73,7 @@ class Leases(Attempts):
         pin: dict[str, Any] = {"resources_id": resources_id, "resources_version": version}
         self.db.execute(_LEASE, rollout=rollout.rollout_id, n=rollout.attempts, **pin)
         attempt = Attempt(
-            attempt_id=growing("at"),
+            attempt_id=time_ordered_id("at"),
             rollout_id=rollout.rollout_id,
             sequence_id=rollout.attempts,
             fence=rollout.attempts,
@@ -101,23 +101,25 @@ class Leases(Attempts):
         if worker_id is not None:
             self._worker_busy(worker_id, rollout.rollout_id, attempt.attempt_id, now)
         number = attempt.sequence_id
-        self.memory.keep(rollout.rollout_id, Live(attempt.attempt_id, number, number, 0, running=False))
-        self._watch(rollout.config, now)
+        self.cache.put(
+            rollout.rollout_id, CachedAttempt(attempt.attempt_id, number, number, 0, running=False)
+        )
+        self._watch_limits(rollout.config, now)
         return AttemptedRollout(rollout=rollout, attempt=attempt)
 
-    def _failed(self, rollout_id: str) -> int:
+    def _count_failed(self, rollout_id: str) -> int:
         """How many of the attempts that count failed by their own doing."""
         ends = self.db.all(_FAILED, rollout_id=rollout_id)
-        return sum(kind_of_end(status, reason) not in OUTAGES for status, reason in ends)
+        return sum(failure_kind_of_end(status, reason) not in OUTAGE_KINDS for status, reason in ends)
 
     def _dequeue(self, worker_id: str | None, limit: int, run_id: str | None) -> list[AttemptedRollout]:
         now = self.clock()
-        rows = self._queue(limit, run_id)
-        if not rows and self._expire(now):
-            rows = self._queue(limit, run_id)
-        return [self._lease(rollout_of(row), worker_id, now) for row in rows]
+        rows = self._queued_rows(limit, run_id)
+        if not rows and self._end_overdue(now):
+            rows = self._queued_rows(limit, run_id)
+        return [self._lease(rollout_from_row(row), worker_id, now) for row in rows]
 
-    def _queue(self, limit: int, run_id: str | None) -> list[tuple[Any, ...]]:
+    def _queued_rows(self, limit: int, run_id: str | None) -> list[tuple[Any, ...]]:
         return (
             self.db.all(_NEXT, n=limit) if run_id is None else self.db.all(_NEXT_OF, n=limit, run_id=run_id)
         )
@@ -149,8 +151,8 @@ class Leases(Attempts):
         check_count("limit", limit, 1)
         check_seconds("wait", wait)
         if wait <= 0:
-            return await self._take(worker_id, limit, run_id, request_id)
-        return await self.writer.on_owner(
+            return await self._dequeue_once(worker_id, limit, run_id, request_id)
+        return await self.writer.on_writer_loop(
             lambda: self._await_work(worker_id, limit, run_id, wait, request_id)
         )
 
@@ -160,18 +162,18 @@ class Leases(Attempts):
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait
         while True:
-            listener = self.signals.listen(run_id)
+            listener = self.waiters.add_worker(run_id)
             try:
-                leases = await self._take(worker_id, limit, run_id, request_id)
+                leases = await self._dequeue_once(worker_id, limit, run_id, request_id)
                 left = deadline - loop.time()
-                if leases or left <= 0 or self.signals.released:
+                if leases or left <= 0 or self.waiters.closing:
                     return leases
-                self._watch_waiting()
+                self._ensure_expiry_timer()
                 await listener.wait(left)
             finally:
-                self.signals.leave(listener)
+                self.waiters.remove_worker(listener)
 
-    async def _take(
+    async def _dequeue_once(
         self, worker_id: str | None, limit: int, run_id: str | None, request_id: str | None
     ) -> list[AttemptedRollout]:
         leases: list[AttemptedRollout] = []
@@ -181,21 +183,25 @@ class Leases(Attempts):
             return leases
 
         try:
-            return await self._write("dequeue", work, request_id, list[AttemptedRollout], keep=bool)
+            return await self._write(
+                "dequeue", work, request_id, list[AttemptedRollout], should_remember=bool
+            )
         except asyncio.CancelledError:
             if leases:  # the one who asked is gone and knows nothing of this lease: hand it on
-                await self.writer.write(lambda: self._give_back(leases, request_id))
+                await self.writer.write(lambda: self._return_leases(leases, request_id))
             raise
 
-    def _give_back(self, leases: Sequence[AttemptedRollout], request_id: str | None) -> None:
+    def _return_leases(self, leases: Sequence[AttemptedRollout], request_id: str | None) -> None:
         if request_id is not None:
-            self._forget(request_id)
+            self._forget_answer(request_id)
         for lease in leases:
-            held = self._held(lease.rollout.rollout_id, lease.attempt.attempt_id)
+            held = self._state(lease.rollout.rollout_id, lease.attempt.attempt_id)
             if held is not None and held.attempt.status is AttemptStatus.PREPARING:
                 now = self.clock()
-                self._close(held.attempt, AttemptStatus.UNRESPONSIVE, now, LEFT)
-                self._move(lease.rollout.rollout_id, lease.rollout.run_id, RolloutStatus.REQUEUING, now)
+                self._end_attempt(held.attempt, AttemptStatus.UNRESPONSIVE, now, WORKER_LEFT)
+                self._set_rollout_status(
+                    lease.rollout.rollout_id, lease.rollout.run_id, RolloutStatus.REQUEUING, now
+                )
 
     async def start_rollout(
         self,
@@ -210,7 +216,7 @@ class Leases(Attempts):
     ) -> AttemptedRollout:
         """Make a rollout and lease it at once, past the queue."""
         rollout = Rollout(
-            rollout_id=growing("ro"),
+            rollout_id=time_ordered_id("ro"),
             input=input,
             status=RolloutStatus.PREPARING,
             mode=mode,
@@ -218,7 +224,7 @@ class Leases(Attempts):
             config=config or RolloutConfig(),
             metadata=metadata or {},
         )
-        check(rollout)
+        check_rollout(rollout)
 
         def work() -> AttemptedRollout:
             now = self.clock()

@@ -23,7 +23,7 @@ from agentlightning.store.base import StoreError
 from agentlightning.store.client import StoreClient
 from agentlightning.store.lock import Locked, owner_of
 from agentlightning.store.routes import BY_NAME
-from agentlightning.store.share import Share, try_to_share
+from agentlightning.store.share import SharedSocket, try_to_share
 from agentlightning.store.sqlite import SQLiteStore
 from agentlightning.store.transport import BatchCall, Request, new_request_id
 
@@ -48,8 +48,8 @@ class LocalStore(StoreClient):
     file. ``patience``: seconds to keep trying while the owner does not answer.
     """
 
-    _longest_pause = 0.25
-    _quiet = 1.0
+    _max_pause = 0.25
+    _seconds_before_warning = 1.0
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class LocalStore(StoreClient):
         self._inherited: list[Any] = []
         self._home: asyncio.AbstractEventLoop | None = None
         self._keeper: asyncio.Task[None] | None = None
-        self._share: Share | None = None
+        self._share: SharedSocket | None = None
         self._aimed: tuple[str, str | None] | None = None
         self._closed = False
         super().__init__(_NOWHERE, patience=patience)
@@ -141,15 +141,15 @@ class LocalStore(StoreClient):
             session, self._session = self._session, None
             if session is not None and self._loop is asyncio.get_running_loop():
                 asyncio.ensure_future(session.close()).add_done_callback(lambda _: None)
-            self._aim(owner.address, owner.token)
+            self._set_server(owner.address, owner.token)
             self._aimed = owner.address, owner.token
 
-    async def _once(self, r: Request) -> Any:
+    async def _send_once(self, r: Request) -> Any:
         if self.url == _NOWHERE:
             raise ConnectionError("its owner has not said yet where it answers")
-        return await super()._once(r)
+        return await super()._send_once(r)
 
-    async def _broken(self, error: Exception, seconds: float) -> None:
+    async def _on_connection_error(self, error: Exception, seconds: float) -> None:
         if self._closed:
             raise StoreError("the store is closed") from error
         if self._try_to_own():
@@ -158,7 +158,7 @@ class LocalStore(StoreClient):
         owner = owner_of(self.path)
         if owner.address is None and seconds > min(_SHARED_WITHIN, self.patience):
             raise Locked(self.path, owner) from error
-        await super()._broken(error, seconds)
+        await super()._on_connection_error(error, seconds)
 
     def _advice(self) -> str:
         pid = owner_of(self.path).pid
@@ -209,7 +209,7 @@ class LocalStore(StoreClient):
             return
 
         async def stop() -> None:
-            own.signals.release()
+            own.waiters.wake_all()
             keeper.cancel()
             await asyncio.wait([keeper])
 

@@ -21,7 +21,7 @@ _mutex = threading.RLock()
 """Held while a lock file is open, so that no thread closes it under another that has just locked it."""
 
 
-class Owner(msgspec.Struct, omit_defaults=True, frozen=True):
+class LockOwner(msgspec.Struct, omit_defaults=True, frozen=True):
     """Who owns a store file, as its lock file says."""
 
     pid: int | None = None
@@ -34,7 +34,7 @@ class Owner(msgspec.Struct, omit_defaults=True, frozen=True):
     token: str | None = None
     """What a loopback ``address`` asks for."""
 
-    def told(self, path: Path) -> str:
+    def message(self, path: Path) -> str:
         """That the file is taken, by whom, and what to do."""
         who = "this process already has it open" if self.pid == os.getpid() else f"process {self.pid} owns it"
         if self.pid is None:
@@ -54,8 +54,8 @@ class Owner(msgspec.Struct, omit_defaults=True, frozen=True):
 class Locked(StoreError):
     """Another process, or another part of this one, owns the file."""
 
-    def __init__(self, path: Path, owner: Owner) -> None:
-        super().__init__(owner.told(path))
+    def __init__(self, path: Path, owner: LockOwner) -> None:
+        super().__init__(owner.message(path))
         self.owner = owner
 
 
@@ -64,16 +64,16 @@ class FileLock:
 
     def __init__(self, path: Path) -> None:
         self.path = _lock_file(path)
-        self.owner = Owner(pid=os.getpid())
+        self.owner = LockOwner(pid=os.getpid())
         self._file: int | None = None
         with _mutex:
-            if (ours := _ours(self.path)) is not None:
+            if (ours := _our_lock(self.path)) is not None:
                 raise Locked(path, ours.owner)
             try:
                 file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
             except OSError as error:
                 raise StoreError(f"{path} cannot be locked: {error}; choose another place") from None
-            if not _take(file):
+            if not _try_lock(file):
                 owner = _read(file)
                 os.close(file)
                 raise Locked(path, owner)
@@ -107,16 +107,16 @@ class FileLock:
                 _held.pop(self.path, None)
 
 
-def owner_of(path: Path) -> Owner:
+def owner_of(path: Path) -> LockOwner:
     """Who owned the file last, as far as its lock file says; whether they still do, only the lock knows."""
     place = _lock_file(path)
     with _mutex:
-        if (ours := _ours(place)) is not None:
+        if (ours := _our_lock(place)) is not None:
             return ours.owner
         try:
             file = os.open(place, os.O_RDONLY)
         except FileNotFoundError:
-            return Owner()
+            return LockOwner()
         try:
             return _read(file)
         finally:
@@ -127,20 +127,20 @@ def _lock_file(path: Path) -> Path:
     return path.with_name(path.name + ".lock").resolve()
 
 
-def _ours(place: Path) -> FileLock | None:
+def _our_lock(place: Path) -> FileLock | None:
     """The lock that this process (not the one it was forked from) holds."""
     found = _held.get(place)
     return found if found is not None and found.owner.pid == os.getpid() else None
 
 
-def _read(file: int) -> Owner:
+def _read(file: int) -> LockOwner:
     try:
-        return msgspec.json.decode(os.read(file, 1 << 16), type=Owner)
+        return msgspec.json.decode(os.read(file, 1 << 16), type=LockOwner)
     except msgspec.DecodeError:  # the owner is just writing it, or the file is foreign: nobody knows who
-        return Owner()
+        return LockOwner()
 
 
-def _take(file: int) -> bool:
+def _try_lock(file: int) -> bool:
     """Try to lock; False if another process holds it."""
     try:
         if sys.platform == "win32":

@@ -1,7 +1,7 @@
 """What the owner of the file keeps in mind, so that a write of a live attempt needs no query.
 
 Invariant: memory never knows more than the tables. What changes an attempt otherwise forgets it, and when
-anything is undone (a failed write or commit) all is forgotten: :meth:`Memory.forget` costs only the next
+anything is undone (a failed write or commit) all is forgotten: :meth:`StoreCache.clear` costs only the next
 queries.
 """
 
@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-_MOST = 10_000
-"""Live attempts in mind."""
+_MAX_ATTEMPTS = 10_000
+"""CachedAttempt attempts in mind."""
 
 
 @dataclass(slots=True)
-class Live:
+class CachedAttempt:
     """The latest attempt of a rollout, which may write."""
 
     attempt_id: str
@@ -26,27 +26,27 @@ class Live:
     """It has given a sign of life: attempt and rollout run."""
 
 
-class Memory:
-    """Live attempts by rollout id, and when the next of all attempts may be overdue."""
+class StoreCache:
+    """CachedAttempt attempts by rollout id, and when the next of all attempts may be overdue."""
 
     def __init__(self) -> None:
-        self.live: dict[str, Live] = {}
-        self.due: float | None = None
+        self.attempts: dict[str, CachedAttempt] = {}
+        self.next_due: float | None = None
         """No attempt is overdue before; ``inf``: none ever will be; ``None``: not known."""
 
-    def keep(self, rollout_id: str, live: Live) -> Live:
+    def put(self, rollout_id: str, live: CachedAttempt) -> CachedAttempt:
         """Keep an attempt in mind."""
-        if len(self.live) >= _MOST:
-            self.live.clear()
-        self.live[rollout_id] = live
+        if len(self.attempts) >= _MAX_ATTEMPTS:
+            self.attempts.clear()
+        self.attempts[rollout_id] = live
         return live
 
-    def due_by(self, when: float) -> None:
+    def lower_next_due(self, when: float) -> None:
         """An attempt may be overdue at ``when``."""
-        if self.due is not None:
-            self.due = min(self.due, when)
+        if self.next_due is not None:
+            self.next_due = min(self.next_due, when)
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Know nothing; ask the tables."""
-        self.live.clear()
-        self.due = None
+        self.attempts.clear()
+        self.next_due = None

@@ -16,7 +16,7 @@ _ROWS = 500
 """Calls held in memory while their numbers are copied."""
 
 
-def seals_forgiveness_and_numbers(connection: sqlite3.Connection) -> None:
+def seals_resets_and_call_numbers(connection: sqlite3.Connection) -> None:
     """1 → 2: seals of steps, attempts that no longer count, and the numbers of calls as columns."""
     run = connection.execute
     run("ALTER TABLE rollouts ADD COLUMN forgiven INTEGER DEFAULT '0' NOT NULL")
@@ -91,7 +91,7 @@ def authority_pins_and_configurations(connection: sqlite3.Connection) -> None:
 
 
 MIGRATIONS: list[Migration] = [
-    seals_forgiveness_and_numbers,
+    seals_resets_and_call_numbers,
     links_of_runs,
     authority_pins_and_configurations,
 ]

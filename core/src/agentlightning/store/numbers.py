@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from agentlightning.store.otel import span_of
-from agentlightning.store.trace import Trace
+from agentlightning.store.otel import span_from_otel
+from agentlightning.store.trace import TraceStore
 from agentlightning.types import Span
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
 
 
-class Numbers(Trace):
+class SpanNumbers(TraceStore):
     """Sequence numbers of spans."""
 
     async def get_next_span_sequence_id(
@@ -35,7 +35,7 @@ class Numbers(Trace):
             now = self.clock()
             found: list[int] = []
             for rollout_id, attempt_id in attempts:
-                live = self._live(rollout_id, attempt_id, "numbers")
+                live = self._writable_attempt(rollout_id, attempt_id, "numbers")
                 self._touch(rollout_id, live, now, 1)
                 found.append(live.arrivals)
             return found
@@ -52,6 +52,6 @@ class Numbers(Trace):
         request_id: str | None = None,
     ) -> Span:
         """Store a finished OpenTelemetry span; ``sequence_id``: a number that was given out for it."""
-        span = span_of(rollout_id, attempt_id, readable_span, sequence_id)
+        span = span_from_otel(rollout_id, attempt_id, readable_span, sequence_id)
         numbered = sequence_id is not None
         return (await self.add_many_spans([span], numbered=numbered, request_id=request_id))[0]

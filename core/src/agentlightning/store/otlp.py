@@ -3,7 +3,7 @@
 Source: opentelemetry-proto 1.x (``ExportTraceServiceRequest``) and the OTLP/HTTP specification. JSON
 bodies are the protobuf JSON mapping, but for trace and span ids, which are hex.
 
-Invariant: what is said of a span here is what :mod:`agentlightning.capture.convert` says of it in the agent's
+Invariant: a span is converted here as by :mod:`agentlightning.capture.convert` in the agent's
 process: hex ids, seconds, attributes that survive JSON. Bytes, which JSON lacks, are base64.
 """
 
@@ -27,7 +27,7 @@ PROTOBUF: Final = "application/x-protobuf"
 JSON: Final = "application/json"
 _KINDS: Final = {2: "server", 3: "client", 4: "producer", 5: "consumer"}
 _STATUS: Final[dict[int, Any]] = {1: "ok", 2: "error"}
-_WRONG: Final = (
+_DECODE_ERRORS: Final = (
     DecodeError,
     json_format.ParseError,
     ValueError,
@@ -49,7 +49,7 @@ def decode(body: bytes, content_type: str) -> tuple[Any, int]:
     kind, read = ("protobuf", _protobuf) if content_type == PROTOBUF else ("JSON", _json)
     try:
         return read(body)
-    except _WRONG as error:
+    except _DECODE_ERRORS as error:
         raise Undecodable(f"the body is no ExportTraceServiceRequest in {kind}: {error}") from None
 
 
@@ -57,7 +57,7 @@ def _protobuf(body: bytes) -> tuple[Any, int]:
     try:
         return service.ExportTraceServiceRequest.FromString(body), 0
     except DecodeError as error:
-        return _sound(salvage.from_protobuf(body), error)
+        return _require_spans(salvage.from_protobuf(body), error)
 
 
 def _json(body: bytes) -> tuple[Any, int]:
@@ -65,11 +65,11 @@ def _json(body: bytes) -> tuple[Any, int]:
     request = service.ExportTraceServiceRequest()
     try:
         return json_format.ParseDict(found, request, ignore_unknown_fields=True), 0
-    except _WRONG as error:
-        return _sound(salvage.from_json(found), error)
+    except _DECODE_ERRORS as error:
+        return _require_spans(salvage.from_json(found), error)
 
 
-def _sound(salvaged: tuple[Any, int], error: Exception) -> tuple[Any, int]:
+def _require_spans(salvaged: tuple[Any, int], error: Exception) -> tuple[Any, int]:
     """What was salvaged, if it holds a span; else the error of the request as a whole."""
     request, damaged = salvaged
     if any(scope.spans for resource in request.resource_spans for scope in resource.scope_spans):

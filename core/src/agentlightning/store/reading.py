@@ -9,25 +9,29 @@ from sqlalchemy import bindparam, select, tuple_
 
 from agentlightning.store import schema
 from agentlightning.store.base import NotFound
-from agentlightning.store.db import sql
+from agentlightning.store.db import compile_sql
 from agentlightning.store.pages import SortBy, SortOrder, check_limit, check_order
-from agentlightning.store.render import render
-from agentlightning.store.trace import CALL_COLUMNS, SPAN_COLUMNS, Trace, call_of, span_of
+from agentlightning.store.render import merge_calls
+from agentlightning.store.trace import CALL_COLUMNS, SPAN_COLUMNS, TraceStore, call_from_row, span_from_row
 from agentlightning.types import Call, Span
 
 _s, _c, _a = schema.spans, schema.calls, schema.attempts
 _OF = _c.c.rollout_id == bindparam("rollout_id")
 _CALLS = select(*CALL_COLUMNS).where(_OF).order_by(_c.c.seq)
-_CALLS_ALL = sql(_CALLS)
-_CALLS_OF = sql(_CALLS.where(_c.c.attempt_id == bindparam("attempt_id")))
-_PLACE = sql(select(_c.c.sequence, _c.c.choice, _c.c.seq).where(_OF, _c.c.call_id == bindparam("call_id")))
+_CALLS_ALL = compile_sql(_CALLS)
+_CALLS_OF = compile_sql(_CALLS.where(_c.c.attempt_id == bindparam("attempt_id")))
+_PLACE = compile_sql(
+    select(_c.c.sequence, _c.c.choice, _c.c.seq).where(_OF, _c.c.call_id == bindparam("call_id"))
+)
 _SPANS = select(*SPAN_COLUMNS).where(_s.c.rollout_id == bindparam("rollout_id")).order_by(_s.c.seq)
-_SPANS_ALL = sql(_SPANS)
-_SPANS_OF = sql(_SPANS.where(_s.c.attempt_id == bindparam("attempt_id")))
-_NUMBERS = sql(select(_a.c.attempt_id, _a.c.sequence_id).where(_a.c.rollout_id == bindparam("rollout_id")))
+_SPANS_ALL = compile_sql(_SPANS)
+_SPANS_OF = compile_sql(_SPANS.where(_s.c.attempt_id == bindparam("attempt_id")))
+_NUMBERS = compile_sql(
+    select(_a.c.attempt_id, _a.c.sequence_id).where(_a.c.rollout_id == bindparam("rollout_id"))
+)
 
 
-class Reading(Trace):
+class TraceReader(TraceStore):
     """Spans and calls, read."""
 
     async def query_calls(
@@ -46,8 +50,8 @@ class Reading(Trace):
         def work() -> list[Call]:
             of = self._attempt_id(rollout_id, attempt_id)
             if limit is not None or after is not None:
-                return [call_of(row) for row in self._call_page(rollout_id, of, limit, after)]
-            found = [call_of(row) for row in self._call_rows(rollout_id, of)]
+                return [call_from_row(row) for row in self._call_page(rollout_id, of, limit, after)]
+            found = [call_from_row(row) for row in self._call_rows(rollout_id, of)]
             return sorted(found, key=lambda c: (c.sequence, c.choice)) if of is not None else found
 
         return await self.writer.read(work)
@@ -63,7 +67,7 @@ class Reading(Trace):
             if place is None:
                 raise NotFound(f"after: rollout {rollout_id} has no call {after}")
             query = query.where(tuple_(*order) > tuple_(*place[-len(order) :]))
-        return self.db.all(sql(query.order_by(*order).limit(limit)))
+        return self.db.all(compile_sql(query.order_by(*order).limit(limit)))
 
     async def query_spans(
         self,
@@ -94,7 +98,7 @@ class Reading(Trace):
             return all(getattr(span, field) == value for field, value in wanted.items())
 
         def work() -> list[Span]:
-            spans = self._shown(rollout_id, attempt_id)
+            spans = self._spans_with_calls(rollout_id, attempt_id)
             numbers = dict(self.db.all(_NUMBERS, rollout_id=rollout_id))
 
             def key(span: Span) -> tuple[Any, ...]:
@@ -103,13 +107,13 @@ class Reading(Trace):
 
             back = sort_order == "desc"
             if after is not None:
-                edge = key(_cursor(spans, after, numbers))
+                edge = key(_span_at_cursor(spans, after, numbers))
                 spans = [s for s in spans if (key(s) < edge if back else key(s) > edge)]
             return sorted(filter(keep, spans), key=key, reverse=back)[:limit]
 
         return await self.writer.read(work)
 
-    def _shown(self, rollout_id: str, attempt_id: str | None) -> list[Span]:
+    def _spans_with_calls(self, rollout_id: str, attempt_id: str | None) -> list[Span]:
         of = self._attempt_id(rollout_id, attempt_id)
         if of == "":
             return []
@@ -118,8 +122,8 @@ class Reading(Trace):
             if of is None
             else self.db.all(_SPANS_OF, rollout_id=rollout_id, attempt_id=of)
         )
-        calls = [(call_of(row), row[9]) for row in self._call_rows(rollout_id, of)]
-        return render([span_of(row) for row in rows], calls)
+        calls = [(call_from_row(row), row[9]) for row in self._call_rows(rollout_id, of)]
+        return merge_calls([span_from_row(row) for row in rows], calls)
 
     def _attempt_id(self, rollout_id: str, attempt_id: str | None) -> str | None:
         """``latest`` resolved; ``""`` where there is no attempt yet."""
@@ -142,7 +146,7 @@ def _check_sort(sort_by: str, sort_order: str) -> None:
     check_order(sort_order)
 
 
-def _cursor(spans: list[Span], after: str, numbers: dict[str, int]) -> Span:
+def _span_at_cursor(spans: list[Span], after: str, numbers: dict[str, int]) -> Span:
     """The span of a cursor. One that has since become part of its call's span still has its place in order of
     arrival.
     """

@@ -6,17 +6,17 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from agentlightning.store.base import Capabilities
-from agentlightning.store.otel import span_of
+from agentlightning.store.otel import span_from_otel
 from agentlightning.store.pages import SortBy, SortOrder
 from agentlightning.store.render import as_call_span
 from agentlightning.store.transport import Transport
 from agentlightning.types import (
+    AuditLink,
     Call,
-    Link,
     Resource,
     Resources,
     RolloutConfig,
-    Seal,
+    RolloutFingerprint,
     Span,
     StepReport,
     Worker,
@@ -57,7 +57,7 @@ class Remote(Transport):
         *,
         request_id: str | None = None,
     ) -> Span:
-        span = span_of(rollout_id, attempt_id, readable_span, sequence_id)
+        span = span_from_otel(rollout_id, attempt_id, readable_span, sequence_id)
         numbered = sequence_id is not None
         return (await self.add_many_spans([span], numbered=numbered, request_id=request_id))[0]
 
@@ -208,20 +208,22 @@ class Remote(Transport):
     async def add_step(
         self,
         report: StepReport,
-        seals: Sequence[Seal] = (),
+        seals: Sequence[RolloutFingerprint] = (),
         *,
-        link: Link | None = None,
+        link: AuditLink | None = None,
         request_id: str | None = None,
     ) -> None:
         await self._call("add_step", report=report, seals=seals, link=link, request_id=request_id)
 
-    async def add_link(self, link: Link, *, request_id: str | None = None) -> None:
+    async def add_link(self, link: AuditLink, *, request_id: str | None = None) -> None:
         await self._call("add_link", link=link, request_id=request_id)
 
     async def query_links(
         self, run_id: str, *, limit: int | None = None, after: str | None = None
-    ) -> list[Link]:
-        return cast("list[Link]", await self._call("query_links", run_id=run_id, limit=limit, after=after))
+    ) -> list[AuditLink]:
+        return cast(
+            "list[AuditLink]", await self._call("query_links", run_id=run_id, limit=limit, after=after)
+        )
 
     async def query_steps(
         self, run_id: str, *, limit: int | None = None, after: str | None = None
@@ -238,9 +240,9 @@ class Remote(Transport):
         *,
         limit: int | None = None,
         after: str | None = None,
-    ) -> list[Seal]:
+    ) -> list[RolloutFingerprint]:
         return cast(
-            "list[Seal]",
+            "list[RolloutFingerprint]",
             await self._call(
                 "query_seals", run_id=run_id, step=step, rollout_id=rollout_id, limit=limit, after=after
             ),

@@ -1,7 +1,7 @@
 """Model calls shown as spans named ``openai.chat.completion``, merged with what the wire layer saw of them.
 
 A call and the wire span of the same ``span_id`` become one span, in the call's place; a choice beyond the
-first, or an attempt of the SDK that a later retry superseded, gets a span of its own. Attributes follow the
+first, or an attempt of the SDK that a later retry superseded, gets a separate span. Attributes follow the
 OpenTelemetry GenAI conventions, with the legacy ``gen_ai.prompt.N.*`` and ``gen_ai.completion.N.*`` beside
 them.
 """
@@ -54,7 +54,7 @@ def as_call_span(span: Span) -> Span:
     return CallSpan(**{name: getattr(span, name) for name in span.__struct_fields__})
 
 
-def render(spans: Sequence[Span], calls: Iterable[tuple[Call, int]]) -> list[Span]:
+def merge_calls(spans: Sequence[Span], calls: Iterable[tuple[Call, int]]) -> list[Span]:
     """Spans and calls (each with its place of arrival) of a rollout, in order of arrival."""
     wire = {
         (s.attempt_id, s.span_id): s for s in spans if s.span_id and s.attributes.get(semconv.LAYER) == "wire"
@@ -74,8 +74,8 @@ def render(spans: Sequence[Span], calls: Iterable[tuple[Call, int]]) -> list[Spa
     out: list[Span] = []
     for call, arrival in placed:
         key = (call.attempt_id, call.span_id or "")
-        own = primary.get(key) is call
-        out.append(call_span(call, arrival, wire.get(key), own))
+        is_primary = primary.get(key) is call
+        out.append(call_span(call, arrival, wire.get(key), is_primary))
     merged = {key for key in wire if key in primary}
     out.extend(
         s
@@ -86,16 +86,16 @@ def render(spans: Sequence[Span], calls: Iterable[tuple[Call, int]]) -> list[Spa
     return out
 
 
-def call_span(call: Call, arrival: int, wire: Span | None, own: bool) -> Span:
-    """One call as a span; ``own``: it is the one that the wire span (if any) stands for."""
-    merged = wire if own and wire is not None else None
+def call_span(call: Call, arrival: int, wire: Span | None, is_primary: bool) -> Span:
+    """One call as a span; ``is_primary``: it is the one that the wire span (if any) stands for."""
+    merged = wire if is_primary and wire is not None else None
     return CallSpan(
         rollout_id=call.rollout_id,
         attempt_id=call.attempt_id,
         name=semconv.CALL_SPAN,
         trace_id=call.trace_id or (wire.trace_id if wire else ""),
         span_id=call.span_id
-        if own and call.span_id
+        if is_primary and call.span_id
         else hashlib.sha256(call.call_id.encode()).hexdigest()[:16],
         parent_id=wire.parent_id if wire else None,
         sequence_id=arrival,
@@ -120,8 +120,8 @@ def attributes(call: Call) -> dict[str, Any]:
         semconv.RESPONSE_MODEL: response.get("model") or call.model,
         semconv.RESPONSE_ID: call.response_id,
         semconv.FINISH_REASONS: [call.finish_reason] if call.finish_reason else None,
-        semconv.INPUT_TOKENS: _count(call.prompt_tokens, call.prompt_ids),
-        semconv.OUTPUT_TOKENS: _count(call.completion_tokens, call.response_ids),
+        semconv.INPUT_TOKENS: _token_count(call.prompt_tokens, call.prompt_ids),
+        semconv.OUTPUT_TOKENS: _token_count(call.completion_tokens, call.response_ids),
         "agl.call_id": call.call_id,
         "agl.policy": call.policy,
         "agl.policy_version": call.policy_version,
@@ -140,7 +140,7 @@ def attributes(call: Call) -> dict[str, Any]:
     return {k: v for k, v in out.items() if v is not None}
 
 
-def _count(usage: int | None, ids: Sequence[int] | None) -> int | None:
+def _token_count(usage: int | None, ids: Sequence[int] | None) -> int | None:
     return usage if usage is not None else len(ids) if ids is not None else None
 
 

@@ -11,19 +11,19 @@ from collections.abc import Sequence
 from sqlalchemy import bindparam, null, update
 
 from agentlightning.store import schema
-from agentlightning.store.attempts import Attempts
-from agentlightning.store.db import sql
+from agentlightning.store.attempts import AttemptStore
+from agentlightning.store.db import compile_sql
 from agentlightning.types import AttemptStatus, Rollout, RolloutStatus
 
 _r = schema.rollouts
-_AFRESH = sql(
+_RESET = compile_sql(
     update(_r)
     .where(_r.c.rollout_id == bindparam("rollout"))
     .values(status="requeuing", end_time=null(), reason=null(), forgiven=_r.c.attempts)
 )
 
 
-class Requeues(Attempts):
+class RequeueStore(AttemptStore):
     """Work done again from the start."""
 
     async def requeue_rollouts(
@@ -47,8 +47,8 @@ class Requeues(Attempts):
         if rollout.status is RolloutStatus.QUEUING and not rollout.attempts:
             return rollout
         self._end_latest(rollout_id, AttemptStatus.UNRESPONSIVE, self.clock(), reason)
-        self.memory.live.pop(rollout_id, None)
-        self.db.execute(_AFRESH, rollout=rollout_id)
-        self.signals.queued(rollout.run_id)
+        self.cache.attempts.pop(rollout_id, None)
+        self.db.execute(_RESET, rollout=rollout_id)
+        self.waiters.notify_queued(rollout.run_id)
         rollout.status, rollout.end_time, rollout.reason = RolloutStatus.REQUEUING, None, None
         return rollout

@@ -14,23 +14,23 @@ from sqlalchemy import and_, bindparam, func, select
 from agentlightning.store import codec, schema
 from agentlightning.store.base import NotFound
 from agentlightning.store.bounds import check_count
-from agentlightning.store.core import Core
-from agentlightning.store.db import inserting, sql
+from agentlightning.store.core import StoreCore
+from agentlightning.store.db import compile_sql, insert_sql
 from agentlightning.store.pages import check_limit
 from agentlightning.types import LLM, JsonResource, PromptTemplate, Resource, Resources, new_id
 
 _t = schema.resources
 _COLUMNS = (_t.c.resources_id, _t.c.version, _t.c.create_time, _t.c.data)
-_INSERT = inserting(_t)
-_VERSION = sql(select(func.max(_t.c.version)).where(_t.c.resources_id == bindparam("resources_id")))
-_LATEST = sql(select(*_COLUMNS).order_by(_t.c.seq.desc()).limit(1))
-_GET = sql(
+_INSERT = insert_sql(_t)
+_VERSION = compile_sql(select(func.max(_t.c.version)).where(_t.c.resources_id == bindparam("resources_id")))
+_LATEST = compile_sql(select(*_COLUMNS).order_by(_t.c.seq.desc()).limit(1))
+_GET = compile_sql(
     select(*_COLUMNS)
     .where(_t.c.resources_id == bindparam("resources_id"))
     .order_by(_t.c.version.desc())
     .limit(1)
 )
-_GET_VERSION = sql(
+_GET_VERSION = compile_sql(
     select(*_COLUMNS).where(
         _t.c.resources_id == bindparam("resources_id"), _t.c.version == bindparam("version")
     )
@@ -46,10 +46,10 @@ _QUERY = (
     .join(_bundles, and_(_id == _bundles.c.resources_id, _t.c.version == _bundles.c.newest))
     .order_by(_bundles.c.first.desc())
 )
-_PLACE = sql(select(func.min(_t.c.seq)).where(_id == bindparam("resources_id")))
+_CURSOR = compile_sql(select(func.min(_t.c.seq)).where(_id == bindparam("resources_id")))
 
 
-def resource(name: str, value: Resource | str | dict[str, Any]) -> Resource:
+def to_resource(name: str, value: Resource | str | dict[str, Any]) -> Resource:
     """What was given: an object, a string (prompt template) or a dict (by ``resource_type``, else JSON)."""
     if isinstance(value, (LLM, PromptTemplate, JsonResource)):
         return value
@@ -65,14 +65,14 @@ def resource(name: str, value: Resource | str | dict[str, Any]) -> Resource:
     raise TypeError(f"resources[{name!r}] must be a resource, a string or a dict, not {type(value).__name__}")
 
 
-class ResourcesPart(Core):
+class ResourceStore(StoreCore):
     """What agents are given."""
 
     async def add_resources(
         self, resources: dict[str, Resource | str | dict[str, Any]], *, request_id: str | None = None
     ) -> Resources:
         """A new bundle, version 1. It becomes the latest."""
-        made = {name: resource(name, value) for name, value in resources.items()}
+        made = {name: to_resource(name, value) for name, value in resources.items()}
         return await self._write(
             "add_resources", lambda: self._add(new_id("rs"), 1, made), request_id, Resources
         )
@@ -85,7 +85,7 @@ class ResourcesPart(Core):
         request_id: str | None = None,
     ) -> Resources:
         """The next version of a bundle. It replaces all of the content and becomes the latest."""
-        made = {name: resource(name, value) for name, value in resources.items()}
+        made = {name: to_resource(name, value) for name, value in resources.items()}
 
         def work() -> Resources:
             row = self.db.one(_VERSION, resources_id=resources_id)
@@ -136,11 +136,11 @@ class ResourcesPart(Core):
 
         def work() -> list[tuple[Any, ...]]:
             if after is None:
-                return self.db.all(sql(_QUERY.limit(limit)))
-            place = self.db.one(_PLACE, resources_id=after)
+                return self.db.all(compile_sql(_QUERY.limit(limit)))
+            place = self.db.one(_CURSOR, resources_id=after)
             if place is None or place[0] is None:
                 raise NotFound(f"after: no resources {after}")
-            return self.db.all(sql(_QUERY.where(_bundles.c.first < place[0]).limit(limit)))
+            return self.db.all(compile_sql(_QUERY.where(_bundles.c.first < place[0]).limit(limit)))
 
         return [_resources_of(row) for row in await self.writer.read(work)]
 

@@ -17,19 +17,19 @@ from sqlalchemy import bindparam, func, select, text, update
 from agentlightning.store import codec, schema
 from agentlightning.store.base import Conflict, NotFound
 from agentlightning.store.bounds import check_count, check_seconds
-from agentlightning.store.db import chunks, inserting, sql
-from agentlightning.store.defaults import Defaults, Pin, check_config
-from agentlightning.store.ids import growing
+from agentlightning.store.db import chunks, compile_sql, insert_sql
+from agentlightning.store.defaults import Pin, RolloutDefaults, check_config
+from agentlightning.store.ids import time_ordered_id
 from agentlightning.store.pages import SortOrder, check_limit, check_order
 from agentlightning.types import Mode, Rollout, RolloutConfig, RolloutStatus
 
 _t = schema.rollouts
-_OURS = ("seq", "timeout_seconds", "unresponsive_seconds", "forgiven")
-COLUMNS = [c for c in _t.c if c.name not in _OURS]
-_INSERT = inserting(_t)
-_GET = sql(select(*COLUMNS).where(_t.c.rollout_id == bindparam("rollout_id")))
-_SEQ = sql(select(_t.c.seq).where(_t.c.rollout_id == bindparam("rollout_id")))
-_MOVE = sql(
+_INTERNAL_COLUMNS = ("seq", "timeout_seconds", "unresponsive_seconds", "forgiven")
+ROLLOUT_COLUMNS = [c for c in _t.c if c.name not in _INTERNAL_COLUMNS]
+_INSERT = insert_sql(_t)
+_GET = compile_sql(select(*ROLLOUT_COLUMNS).where(_t.c.rollout_id == bindparam("rollout_id")))
+_SEQ = compile_sql(select(_t.c.seq).where(_t.c.rollout_id == bindparam("rollout_id")))
+_MOVE = compile_sql(
     update(_t)
     .where(_t.c.rollout_id == bindparam("rollout"))
     .values(
@@ -38,15 +38,15 @@ _MOVE = sql(
         reason=func.coalesce(bindparam("why"), _t.c.reason),
     )
 )
-_CONFIGURE = sql(
+_CONFIGURE = compile_sql(
     update(_t).where(_t.c.rollout_id == bindparam("rollout")),
     *("config", "timeout_seconds", "unresponsive_seconds", "metadata"),
 )
-_OPEN = ("queuing", "preparing", "running", "requeuing")
+_UNFINISHED = ("queuing", "preparing", "running", "requeuing")
 
 
-def rollout_of(row: Sequence[Any]) -> Rollout:
-    """The rollout of a row of ``COLUMNS``."""
+def rollout_from_row(row: Sequence[Any]) -> Rollout:
+    """The rollout of a row of ``ROLLOUT_COLUMNS``."""
     (rollout_id, status, mode, run_id, task_id, group_id, sample, seed, resources_id) = row[:9]
     (attempts, start_time, end_time, reason, input_, config, metadata, resources_version) = row[9:17]
     return Rollout(
@@ -70,7 +70,7 @@ def rollout_of(row: Sequence[Any]) -> Rollout:
     )
 
 
-def row_of(rollout: Rollout) -> dict[str, Any]:
+def rollout_row(rollout: Rollout) -> dict[str, Any]:
     """The columns of a new rollout."""
     r = rollout
     return {
@@ -97,14 +97,14 @@ def row_of(rollout: Rollout) -> dict[str, Any]:
     }
 
 
-UNSENDABLE = (".", "..", "null")
+RESERVED_IDS = (".", "..", "null")
 """Ids that HTTP or our queries would take for something else."""
 
 
-def check(rollout: Rollout) -> None:
+def check_rollout(rollout: Rollout) -> None:
     """Bad values are named here, not found by a worker later."""
     for name in ("rollout_id", "run_id", "group_id"):
-        if getattr(rollout, name) in UNSENDABLE:
+        if getattr(rollout, name) in RESERVED_IDS:
             raise ValueError(
                 f"{name} {getattr(rollout, name)!r} means something else in a URL: choose another"
             )
@@ -117,7 +117,7 @@ def check(rollout: Rollout) -> None:
         raise ValueError(f"seed must fit 64 bits, not {rollout.seed}")
 
 
-class Rollouts(Defaults):
+class RolloutStore(RolloutDefaults):
     """Units of work."""
 
     async def enqueue_rollout(
@@ -139,7 +139,7 @@ class Rollouts(Defaults):
         """Put one task into the queue. The same ``rollout_id`` with the same content is done once.
 
         Without ``resources_id`` it is given the latest resources there are now. Without ``config`` it is
-        tried as its run says (:meth:`.accounts.Accounts.add_run`), else as ``RolloutConfig()`` does.
+        tried as its run says (:meth:`.accounts.RunStore.add_run`), else as ``RolloutConfig()`` does.
         """
         rollout = Rollout(
             rollout_id=rollout_id or "",
@@ -154,7 +154,7 @@ class Rollouts(Defaults):
             config=config or RolloutConfig(),
             metadata=metadata or {},
         )
-        check(rollout)
+        check_rollout(rollout)
         return await self._write("enqueue_rollout", lambda: self._enqueue([rollout])[0], request_id, Rollout)
 
     async def enqueue_many_rollouts(
@@ -165,20 +165,20 @@ class Rollouts(Defaults):
         A ``config`` equal to ``RolloutConfig()`` says nothing: then the run's holds.
         """
         for rollout in rollouts:
-            check(rollout)
+            check_rollout(rollout)
         return await self._write(
             "enqueue_many_rollouts", lambda: self._enqueue(rollouts), request_id, list[Rollout]
         )
 
     def _enqueue(self, given: Sequence[Rollout]) -> list[Rollout]:
         now = self.clock()
-        pin, config = cache(self._pin), cache(self._config_of_run)
+        pin, config = cache(self._pin), cache(self._run_config)
         out: list[Rollout] = []
         for rollout in given:
             named = pin(rollout.resources_id, rollout.resources_version)
             known = self.db.one(_GET, rollout_id=rollout.rollout_id) if rollout.rollout_id else None
             if known:
-                out.append(_same(rollout, rollout_of(known)))
+                out.append(_require_same(rollout, rollout_from_row(known)))
             else:
                 silent = rollout.run_id is not None and rollout.config == RolloutConfig()
                 tried = config(rollout.run_id) if silent else rollout.config
@@ -194,7 +194,7 @@ class Rollouts(Defaults):
         status: RolloutStatus = RolloutStatus.QUEUING,
     ) -> Rollout:
         rollout = Rollout(
-            rollout_id=given.rollout_id or growing("ro"),
+            rollout_id=given.rollout_id or time_ordered_id("ro"),
             input=given.input,
             status=status,
             mode=given.mode,
@@ -209,18 +209,18 @@ class Rollouts(Defaults):
             metadata=given.metadata,
             start_time=now,
         )
-        self.db.execute(_INSERT, **row_of(rollout))
+        self.db.execute(_INSERT, **rollout_row(rollout))
         if status is RolloutStatus.QUEUING:
-            self.signals.queued(rollout.run_id)
+            self.waiters.notify_queued(rollout.run_id)
         return rollout
 
     def _rollout(self, rollout_id: str) -> Rollout:
         row = self.db.one(_GET, rollout_id=rollout_id)
         if row is None:
             raise NotFound(f"no rollout {rollout_id}")
-        return rollout_of(row)
+        return rollout_from_row(row)
 
-    def _move(
+    def _set_rollout_status(
         self,
         rollout_id: str,
         run_id: str | None,
@@ -233,17 +233,17 @@ class Rollouts(Defaults):
             _MOVE, rollout=rollout_id, to=status.value, at=now if status.final else None, why=reason
         )
         if status.final:
-            self.signals.ended(rollout_id)
+            self.waiters.notify_ended(rollout_id)
         elif status in (RolloutStatus.QUEUING, RolloutStatus.REQUEUING):
-            self.signals.queued(run_id)
+            self.waiters.notify_queued(run_id)
 
     def _configure(
         self, rollout: Rollout, config: RolloutConfig | None, metadata: dict[str, Any] | None
     ) -> None:
         if config is not None:
             rollout.config = config
-            check(rollout)
-            self.memory.due = None
+            check_rollout(rollout)
+            self.cache.next_due = None
         rollout.metadata = {**rollout.metadata, **(metadata or {})}
         self.db.execute(
             _CONFIGURE,
@@ -277,7 +277,7 @@ class Rollouts(Defaults):
         check_limit(limit)
         check_order(sort_order)
         back = sort_order == "desc"
-        query = select(*COLUMNS).order_by(_t.c.seq.desc() if back else _t.c.seq).limit(limit)
+        query = select(*ROLLOUT_COLUMNS).order_by(_t.c.seq.desc() if back else _t.c.seq).limit(limit)
         for name, value in (("run_id", run_id), ("group_id", group_id), ("mode", mode), ("task_id", task_id)):
             if value is not None:
                 query = query.where(_t.c[name] == value)
@@ -290,13 +290,13 @@ class Rollouts(Defaults):
         def work() -> list[Rollout]:
             found = query
             if after is not None:
-                place = self._place(after)
+                place = self._seq_of(after)
                 found = query.where(_t.c.seq < place if back else _t.c.seq > place)
-            return [rollout_of(row) for row in self.db.all(sql(found))]
+            return [rollout_from_row(row) for row in self.db.all(compile_sql(found))]
 
         return await self.writer.read(work)
 
-    def _place(self, rollout_id: str) -> int:
+    def _seq_of(self, rollout_id: str) -> int:
         row = self.db.one(_SEQ, rollout_id=rollout_id)
         if row is None:
             raise NotFound(f"after: no rollout {rollout_id}")
@@ -307,9 +307,9 @@ class Rollouts(Defaults):
     ) -> list[Rollout]:
         """Wait until all have ended, or ``timeout`` seconds; the ended ones, in the order asked for."""
         check_seconds("timeout", timeout)
-        return await self.writer.on_owner(lambda: self._await_ends(list(rollout_ids), timeout))
+        return await self.writer.on_writer_loop(lambda: self._await_ends(list(rollout_ids), timeout))
 
-    def _watch_waiting(self) -> None:
+    def _ensure_expiry_timer(self) -> None:
         """Somebody waits for attempts to end: see to it that overdue ones do (see :mod:`.watchdog`)."""
         raise NotImplementedError
 
@@ -317,35 +317,35 @@ class Rollouts(Defaults):
         loop = asyncio.get_running_loop()
         deadline = None if timeout is None else loop.time() + timeout
         while True:
-            waiter = self.signals.watch(ids)
+            waiter = self.waiters.add_end_waiter(ids)
             try:
                 done = await self.writer.read(lambda: self._ended(ids))
                 left = None if deadline is None else deadline - loop.time()
-                over = self.signals.released or (left is not None and left <= 0)
+                over = self.waiters.closing or (left is not None and left <= 0)
                 if over or len(done) == len(set(ids)):
                     return [await self.get_rollout_by_id(i) for i in ids if i in done]
                 for rollout_id in done:
                     waiter.discard(rollout_id)
-                self._watch_waiting()
+                self._ensure_expiry_timer()
                 await waiter.wait(left)
             finally:
-                self.signals.unwatch(waiter)
+                self.waiters.remove_end_waiter(waiter)
 
     def _ended(self, ids: Sequence[str]) -> set[str]:
         known: dict[str, str] = {}
         for part in chunks(ids):
             query = select(_t.c.rollout_id, _t.c.status).where(_t.c.rollout_id.in_(part))
-            known.update((row[0], row[1]) for row in self.db.all(sql(query)))
+            known.update((row[0], row[1]) for row in self.db.all(compile_sql(query)))
         missing = [i for i in ids if i not in known]
         if missing:
             raise NotFound(
                 f"no rollout {', '.join(missing[:3])}"
                 + (f" and {len(missing) - 3} more" * (len(missing) > 3))
             )
-        return {i for i, status in known.items() if status not in _OPEN}
+        return {i for i, status in known.items() if status not in _UNFINISHED}
 
 
-def _same(given: Rollout, known: Rollout) -> Rollout:
+def _require_same(given: Rollout, known: Rollout) -> Rollout:
     for name in (
         "mode",
         "run_id",

@@ -79,10 +79,10 @@ ROUTES: Final[tuple[tuple[str, str, str], ...]] = (
 )
 """(HTTP method, path, store method)."""
 
-READS: Final = frozenset({"query_rollouts", "wait_for_rollouts", "records"})
+READS_WITH_BODY: Final = frozenset({"query_rollouts", "wait_for_rollouts", "records"})
 """Methods with a body that change nothing."""
 
-_PLAIN: Final = {"resources": dict[str, Any]}
+_UNDECODED: Final = {"resources": dict[str, Any]}
 """Parameters that the store itself decodes (a resource is given as an object, a string or a dict)."""
 
 
@@ -93,30 +93,30 @@ class Route(NamedTuple):
     path: str
     name: str
     parameters: type[msgspec.Struct]
-    answer: Any
-    places: tuple[str, ...]
+    result_type: Any
+    path_parameters: tuple[str, ...]
     mutates: bool
 
 
-class Item(msgspec.Struct):
+class BatchItem(msgspec.Struct):
     """One call of a batch."""
 
     method: str
     params: dict[str, Any] = {}
 
 
-class Failure(msgspec.Struct):
+class ErrorBody(msgspec.Struct):
     """What an error looks like: ``error`` is the name of its type."""
 
     error: str
     message: str
 
 
-class Outcome(msgspec.Struct, omit_defaults=True):
+class BatchOutcome(msgspec.Struct, omit_defaults=True):
     """One answer of a batch: a result, or an error."""
 
     result: Any = None
-    error: Failure | None = None
+    error: ErrorBody | None = None
 
 
 def _route(verb: str, path: str, name: str) -> Route:
@@ -124,26 +124,26 @@ def _route(verb: str, path: str, name: str) -> Route:
     hints = typing.get_type_hints(method)
     fields: list[tuple[str, Any, Any]] = []
     for parameter in list(inspect.signature(method).parameters.values())[1:]:
-        kind = _PLAIN.get(parameter.name, hints[parameter.name])
-        kind = _concrete(kind)
+        kind = _UNDECODED.get(parameter.name, hints[parameter.name])
+        kind = _decodable(kind)
         fields.append(
             (parameter.name, kind, *([] if parameter.default is parameter.empty else [parameter.default]))
         )
-    mutates = verb != "GET" and name not in READS
+    mutates = verb != "GET" and name not in READS_WITH_BODY
     if mutates and not any(f[0] == "request_id" for f in fields):
         fields.append(("request_id", str | None, None))
     struct = msgspec.defstruct(f"{name}_parameters", fields, kw_only=True, forbid_unknown_fields=True)
-    places = tuple(part[1:-1] for part in path.split("/") if part.startswith("{"))
-    return Route(verb, PREFIX + path, name, struct, hints["return"], places, mutates)
+    path_parameters = tuple(part[1:-1] for part in path.split("/") if part.startswith("{"))
+    return Route(verb, PREFIX + path, name, struct, hints["return"], path_parameters, mutates)
 
 
-def _concrete(kind: Any) -> Any:
+def _decodable(kind: Any) -> Any:
     """``Sequence[X]`` as ``list[X]``, also within a union: what a decoder can make."""
     if typing.get_origin(kind) is Sequence or getattr(typing.get_origin(kind), "__name__", "") == "Sequence":
         return list[typing.get_args(kind)[0]]  # type: ignore[misc]
     arguments = typing.get_args(kind)
     if type(None) in arguments:
-        return typing.Union[tuple(_concrete(a) for a in arguments)]  # noqa: UP007 - made at run time
+        return typing.Union[tuple(_decodable(a) for a in arguments)]  # noqa: UP007 - made at run time
     return kind
 
 
@@ -209,15 +209,15 @@ ERRORS: Final[tuple[tuple[type[Exception], int], ...]] = (
 """Error types and their HTTP status, the narrower first."""
 
 
-def failure(error: Exception) -> tuple[Failure, int]:
+def error_body(error: Exception) -> tuple[ErrorBody, int]:
     """An error as body and status. What is not listed is a bug of ours: 500, without its text."""
     for kind, status in ERRORS:
         if isinstance(error, kind):
-            return Failure(kind.__name__, str(error)), status
-    return Failure("InternalError", f"{type(error).__name__} in the store; its log says more"), 500
+            return ErrorBody(kind.__name__, str(error)), status
+    return ErrorBody("InternalError", f"{type(error).__name__} in the store; its log says more"), 500
 
 
-def raised(found: Failure) -> Exception:
+def error_from_body(found: ErrorBody) -> Exception:
     """The error of a body, as the type it was."""
     for kind, _ in ERRORS:
         if kind.__name__ == found.error:
@@ -227,13 +227,17 @@ def raised(found: Failure) -> Exception:
     return StoreError(f"{found.error}: {found.message}")
 
 
-def outcome(found: Any) -> Outcome:
+def to_outcome(found: Any) -> BatchOutcome:
     """A result or an error, as it is sent and remembered."""
-    return Outcome(error=failure(found)[0]) if isinstance(found, Exception) else Outcome(result=found)
+    return (
+        BatchOutcome(error=error_body(found)[0])
+        if isinstance(found, Exception)
+        else BatchOutcome(result=found)
+    )
 
 
-def result(method: str, found: Outcome) -> Any:
-    """The inverse of :func:`outcome`: the error is returned, not raised."""
+def from_outcome(method: str, found: BatchOutcome) -> Any:
+    """The inverse of :func:`to_outcome`: the error is returned, not raised."""
     if found.error is not None:
-        return raised(found.error)
-    return msgspec.convert(found.result, BY_NAME[method].answer)
+        return error_from_body(found.error)
+    return msgspec.convert(found.result, BY_NAME[method].result_type)

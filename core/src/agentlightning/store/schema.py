@@ -33,7 +33,7 @@ SCHEMA_VERSION = len(MIGRATIONS) + 1
 
 QUEUED = "status IN ('queuing', 'requeuing')"
 """The queue. Written the same way in the partial index and in its queries, so that SQLite uses the index."""
-HELD = "status IN ('preparing', 'running', 'unresponsive')"
+OPEN_ATTEMPT = "status IN ('preparing', 'running', 'unresponsive')"
 """Attempts that a sign of life may reach; same remark. Their index stays small, however many have ended."""
 
 metadata = MetaData()
@@ -151,7 +151,7 @@ attempts = Table(
     Column("resources_id", Text),
     Column("resources_version", Integer),
     PrimaryKeyConstraint("rollout_id", "sequence_id"),
-    Index("attempts_held", "attempt_id", sqlite_where=text(HELD)),
+    Index("attempts_held", "attempt_id", sqlite_where=text(OPEN_ATTEMPT)),
     sqlite_with_rowid=False,
 )
 

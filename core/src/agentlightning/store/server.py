@@ -11,25 +11,25 @@ from pathlib import Path
 from aiohttp import web
 
 from agentlightning import collector, log_limit
-from agentlightning.loopback import Exposed, check_interface, check_token
+from agentlightning.loopback import ExposedServer, check_interface, check_token
 from agentlightning.store.app import create_app as create_app, runner as runner_of
 from agentlightning.store.base import StoreError
-from agentlightning.store.share import Share, try_to_share
+from agentlightning.store.share import SharedSocket, try_to_share
 from agentlightning.store.sqlite import SQLiteStore
 
 
-class Served(typing.NamedTuple):
+class ServedStore(typing.NamedTuple):
     """A store being served."""
 
     store: SQLiteStore
     url: str
     runner: web.AppRunner
-    share: Share | None
+    share: SharedSocket | None
     """The local socket, for processes that open the file."""
 
     async def close(self) -> None:
         """Answer what is under way, then close the store."""
-        self.store.signals.release()
+        self.store.waiters.wake_all()
         await self.runner.cleanup()
         if self.share is not None:
             await self.share.close()
@@ -41,7 +41,7 @@ async def start(
     host: str = "127.0.0.1",
     port: int = 4747,
     token: str | None = None,
-) -> Served:
+) -> ServedStore:
     """Open the store (or take an open one) and serve it; ``port=0`` takes a free one.
 
     Processes that open the same file become clients over a local socket, whatever the token: only the file's
@@ -50,7 +50,7 @@ async def start(
     try:
         token = check_token(token, "AGL_TOKEN")
         check_interface("the store", host, guarded=token is not None, variable="AGL_TOKEN")
-    except Exposed as error:
+    except ExposedServer as error:
         raise StoreError(str(error)) from None
     store = path if isinstance(path, SQLiteStore) else SQLiteStore(path)
     runner = runner_of(create_app(store, token))
@@ -67,7 +67,7 @@ async def start(
     url = f"http://{f'[{host}]' if ':' in host else host}:{bound}"
     if store.db.lock is not None:
         store.db.lock.announce(url=url)
-    return Served(store, url, runner, await try_to_share(store))
+    return ServedStore(store, url, runner, await try_to_share(store))
 
 
 async def serve(
@@ -93,12 +93,12 @@ async def serve(
     served = await start(path, host, port, token)
     gc.collect()
     gc.freeze()  # what is loaded by now stays; with rarer collections, a sixth less CPU per request
-    collector.relax()
+    collector.enlarge_young_generation()
     try:
         if ready is not None:
             ready(served.url)
         await stop.wait()
     finally:
-        collector.restore()
+        collector.restore_thresholds()
         gc.unfreeze()
         await served.close()

@@ -21,7 +21,7 @@ from agentlightning.store.sqlite import SQLiteStore
 _log = logging.getLogger(__name__)
 
 
-class Share:
+class SharedSocket:
     """A store on its local socket, from :func:`share` to :meth:`close`."""
 
     def __init__(self, runner: web.AppRunner, lock: FileLock, sock: socket.socket | None) -> None:
@@ -53,7 +53,7 @@ class Share:
             self.lock.announce(address=None, token=None)
 
 
-async def share(store: SQLiteStore) -> Share | None:
+async def share(store: SQLiteStore) -> SharedSocket | None:
     """Answer other processes on this loop; ``None`` for a store in memory, which nobody else can open."""
     lock, path = store.db.lock, store.db.path
     if lock is None or path is None:
@@ -72,12 +72,12 @@ async def share(store: SQLiteStore) -> Share | None:
             port = runner.addresses[0][1]
             lock.announce(address=f"http://127.0.0.1:{port}", token=token)
     except BaseException:
-        await Share(runner, lock, sock).close()
+        await SharedSocket(runner, lock, sock).close()
         raise
-    return Share(runner, lock, sock)
+    return SharedSocket(runner, lock, sock)
 
 
-async def try_to_share(store: SQLiteStore) -> Share | None:
+async def try_to_share(store: SQLiteStore) -> SharedSocket | None:
     """The same; where no socket can be made this is said, and the store is this process's alone."""
     try:
         return await share(store)

@@ -12,23 +12,23 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 
-class Listener:
+class WorkWaiter:
     """One waiter for work of a run (``None``: of any)."""
 
-    __slots__ = ("future", "heard", "run_id")
+    __slots__ = ("future", "run_id", "woken")
 
     def __init__(self, run_id: str | None) -> None:
         self.run_id = run_id
-        self.heard = False
+        self.woken = False
         self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def wait(self, timeout: float) -> None:
         """Return when there may be work, or after ``timeout`` seconds."""
         await asyncio.wait([self.future], timeout=timeout)
-        self.heard = self.future.done()
+        self.woken = self.future.done()
 
 
-class Ending:
+class EndWaiter:
     """Waits until all of some rollouts have ended."""
 
     __slots__ = ("future", "pending")
@@ -48,63 +48,63 @@ class Ending:
         await asyncio.wait([self.future], timeout=timeout)
 
 
-class Signals:
+class Waiters:
     """The waiters of one store, all on its loop."""
 
     def __init__(self) -> None:
-        self._listeners: dict[Listener, None] = {}  # in order of arrival
-        self._endings: defaultdict[str, set[Ending]] = defaultdict(set)
-        self.released = False
+        self._workers: dict[WorkWaiter, None] = {}  # in order of arrival
+        self._end_waiters: defaultdict[str, set[EndWaiter]] = defaultdict(set)
+        self.closing = False
         """The store is about to close: nobody waits any longer."""
 
-    def release(self) -> None:
+    def wake_all(self) -> None:
         """Let everybody who waits return with what there is."""
-        self.released = True
-        for listener in self._listeners:
-            listener.future.set_result(None)
-        self._listeners.clear()
-        for waiter in {w for waiters in self._endings.values() for w in waiters}:
+        self.closing = True
+        for worker in self._workers:
+            worker.future.set_result(None)
+        self._workers.clear()
+        for waiter in {w for waiters in self._end_waiters.values() for w in waiters}:
             if not waiter.future.done():
                 waiter.future.set_result(None)
 
-    def queued(self, run_id: str | None, n: int = 1) -> None:
+    def notify_queued(self, run_id: str | None, n: int = 1) -> None:
         """``n`` rollouts of a run wait for a worker: wake as many listeners, first come first."""
-        if not self._listeners:
+        if not self._workers:
             return
-        for listener in [x for x in self._listeners if x.run_id is None or x.run_id == run_id][:n]:
-            del self._listeners[listener]
-            listener.future.set_result(None)
+        for worker in [x for x in self._workers if x.run_id is None or x.run_id == run_id][:n]:
+            del self._workers[worker]
+            worker.future.set_result(None)
 
-    def listen(self, run_id: str | None) -> Listener:
-        """Register for work; to be followed by :meth:`leave`."""
-        listener = Listener(run_id)
-        self._listeners[listener] = None
-        return listener
+    def add_worker(self, run_id: str | None) -> WorkWaiter:
+        """Register for work; to be followed by :meth:`remove_worker`."""
+        worker = WorkWaiter(run_id)
+        self._workers[worker] = None
+        return worker
 
-    def leave(self, listener: Listener) -> None:
-        """Stop listening. A signal that was not heard goes to the next in line."""
-        if listener in self._listeners:
-            del self._listeners[listener]
-        elif not listener.heard:
-            self.queued(listener.run_id)
+    def remove_worker(self, worker: WorkWaiter) -> None:
+        """Stop listening. A signal that woke nobody goes to the next in line."""
+        if worker in self._workers:
+            del self._workers[worker]
+        elif not worker.woken:
+            self.notify_queued(worker.run_id)
 
-    def ended(self, rollout_id: str) -> None:
+    def notify_ended(self, rollout_id: str) -> None:
         """A rollout has ended."""
-        for waiter in self._endings.pop(rollout_id, ()):
+        for waiter in self._end_waiters.pop(rollout_id, ()):
             waiter.discard(rollout_id)
 
-    def watch(self, rollout_ids: Iterable[str]) -> Ending:
-        """Register for the end of rollouts; to be followed by :meth:`unwatch`."""
-        waiter = Ending(rollout_ids)
+    def add_end_waiter(self, rollout_ids: Iterable[str]) -> EndWaiter:
+        """Register for the end of rollouts; to be followed by :meth:`remove_end_waiter`."""
+        waiter = EndWaiter(rollout_ids)
         for rollout_id in waiter.pending:
-            self._endings[rollout_id].add(waiter)
+            self._end_waiters[rollout_id].add(waiter)
         return waiter
 
-    def unwatch(self, waiter: Ending) -> None:
+    def remove_end_waiter(self, waiter: EndWaiter) -> None:
         """Stop waiting."""
         for rollout_id in waiter.pending:
-            waiters = self._endings.get(rollout_id)
+            waiters = self._end_waiters.get(rollout_id)
             if waiters is not None:
                 waiters.discard(waiter)
                 if not waiters:
-                    del self._endings[rollout_id]
+                    del self._end_waiters[rollout_id]

@@ -8,23 +8,23 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
-from agentlightning.store.accounts import Accounts
+from agentlightning.store.accounts import RunStore
 from agentlightning.store.base import Capabilities, StoreError
-from agentlightning.store.batch import Batches
-from agentlightning.store.clock import Anchored
+from agentlightning.store.batch import BatchWriter
+from agentlightning.store.clock import MonotonicWallClock
 from agentlightning.store.db import Database
-from agentlightning.store.memory import Memory
-from agentlightning.store.numbers import Numbers
-from agentlightning.store.reading import Reading
-from agentlightning.store.records import Records
-from agentlightning.store.requeue import Requeues
-from agentlightning.store.resources import ResourcesPart
-from agentlightning.store.retention import Retention
-from agentlightning.store.signals import Signals
-from agentlightning.store.statistics import Statistics
-from agentlightning.store.steps import Steps
-from agentlightning.store.watchdog import Watchdog
-from agentlightning.store.workers import Workers
+from agentlightning.store.memory import StoreCache
+from agentlightning.store.numbers import SpanNumbers
+from agentlightning.store.reading import TraceReader
+from agentlightning.store.records import RecordReader
+from agentlightning.store.requeue import RequeueStore
+from agentlightning.store.resources import ResourceStore
+from agentlightning.store.retention import RetentionStore
+from agentlightning.store.signals import Waiters
+from agentlightning.store.statistics import StatisticsReader
+from agentlightning.store.steps import StepStore
+from agentlightning.store.watchdog import ExpiryTimer
+from agentlightning.store.workers import WorkerStore
 from agentlightning.store.writer import Writer
 
 
@@ -44,18 +44,18 @@ def store_file(place: str | Path | None = None) -> Path | Literal[":memory:"]:
 
 
 class SQLiteStore(
-    Reading,
-    Records,
-    Numbers,
-    Requeues,
-    Workers,
-    Watchdog,
-    ResourcesPart,
-    Accounts,
-    Steps,
-    Statistics,
-    Retention,
-    Batches,
+    TraceReader,
+    RecordReader,
+    SpanNumbers,
+    RequeueStore,
+    WorkerStore,
+    ExpiryTimer,
+    ResourceStore,
+    RunStore,
+    StepStore,
+    StatisticsReader,
+    RetentionStore,
+    BatchWriter,
 ):
     """All of :class:`~agentlightning.store.base.Store`, in one file that this process owns.
 
@@ -74,13 +74,13 @@ class SQLiteStore(
         clock: Callable[[], float] | None = None,
     ) -> None:
         self.db = Database(store_file(path), synchronous)
-        self.memory = Memory()
-        self.writer = Writer(self.db.connection, self.memory.forget, self.db.check_file)
-        self.signals = Signals()
-        self.clock = clock or Anchored()
+        self.cache = StoreCache()
+        self.writer = Writer(self.db.connection, self.cache.clear, self.db.check_file)
+        self.waiters = Waiters()
+        self.clock = clock or MonotonicWallClock()
         self.opened = self.clock()
-        self._marks = deque()
-        self._take_over()
+        self._age_marks = deque()
+        self._clamp_future_times()
 
     def __repr__(self) -> str:
         return f"SQLiteStore({str(self.db.path or ':memory:')!r})"
@@ -99,10 +99,10 @@ class SQLiteStore(
     async def close(self) -> None:
         """Commit, close the file, let the next process have it. Twice does no harm."""
         if not self.writer.closed:
-            await self.writer.on_owner(self._shut)
+            await self.writer.on_writer_loop(self._shut)
 
     async def _shut(self) -> None:
-        self.signals.release()
-        self._stop_watching()
+        self.waiters.wake_all()
+        self._stop_expiry_timer()
         await self.writer.close()
         self.db.close()

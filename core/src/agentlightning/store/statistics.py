@@ -11,21 +11,21 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, Table, bindparam, func, select
 
 from agentlightning.store import schema
-from agentlightning.store.core import Core
-from agentlightning.store.db import Sql, sql
+from agentlightning.store.core import StoreCore
+from agentlightning.store.db import Statement, compile_sql
 
 _r, _a, _c, _s = schema.rollouts, schema.attempts, schema.calls, schema.spans
 QUANTILES = {"p50": 50, "p90": 90, "p99": 99, "max": 100}
 """Name → per cent of the values that are no greater."""
 
 
-def _both(query: Select[Any], table: Table) -> tuple[Sql, Sql]:
+def _both(query: Select[Any], table: Table) -> tuple[Statement, Statement]:
     """A query over everything, and the same over one run."""
     of_run = query if table is _r else query.join(_r, _r.c.rollout_id == table.c.rollout_id)
-    return sql(query), sql(of_run.where(_r.c.run_id == bindparam("run_id")))
+    return compile_sql(query), compile_sql(of_run.where(_r.c.run_id == bindparam("run_id")))
 
 
-def _seconds(value: ColumnElement[Any], table: Table) -> Sql:
+def _seconds(value: ColumnElement[Any], table: Table) -> Statement:
     """Rank, value, count and mean of the quantiles of a duration, in one run."""
     ranked = (
         select(
@@ -40,7 +40,7 @@ def _seconds(value: ColumnElement[Any], table: Table) -> Sql:
         .subquery()
     )
     wanted = [_rank(ranked.c.n, share) for share in QUANTILES.values()]
-    return sql(select(*ranked.c).where(ranked.c.rank.in_(wanted)))
+    return compile_sql(select(*ranked.c).where(ranked.c.rank.in_(wanted)))
 
 
 def _rank(n: Any, share: int) -> Any:
@@ -74,14 +74,14 @@ _SECONDS = {
     "call_seconds": _seconds(_c.c.seconds, _c),
     "attempt_seconds": _seconds(_a.c.end_time - _a.c.start_time, _a),
 }
-_WORKERS = sql(select(schema.workers.c.status, func.count()).group_by(schema.workers.c.status))
+_WORKERS = compile_sql(select(schema.workers.c.status, func.count()).group_by(schema.workers.c.status))
 _TOTALS = {
-    name: sql(select(func.count()).select_from(table))
+    name: compile_sql(select(func.count()).select_from(table))
     for name, table in (("resources", schema.resources), ("runs", schema.runs))
 }
 
 
-class Statistics(Core):
+class StatisticsReader(StoreCore):
     """Sums."""
 
     async def statistics(self, run_id: str | None = None) -> dict[str, Any]:
@@ -106,14 +106,14 @@ class Statistics(Core):
         if run_id is None:
             found["workers"] = dict(self.db.all(_WORKERS))
             found.update((name, self.db.all(query)[0][0]) for name, query in _TOTALS.items())
-            found["bytes"], found["free_bytes"] = self.db.bytes(), self.db.free_bytes()
+            found["bytes"], found["free_bytes"] = self.db.size_bytes(), self.db.free_bytes()
             found["schema_version"] = schema.SCHEMA_VERSION
         else:
             found["call_bytes"] = size
             found.update((name, self._quantiles(query, run_id)) for name, query in _SECONDS.items())
         return found
 
-    def _quantiles(self, query: Sql, run_id: str) -> dict[str, float]:
+    def _quantiles(self, query: Statement, run_id: str) -> dict[str, float]:
         rows = self.db.all(query, run_id=run_id)
         if not rows:
             return {}

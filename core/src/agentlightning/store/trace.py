@@ -16,17 +16,17 @@ from sqlalchemy import bindparam, select, text
 
 from agentlightning import semconv
 from agentlightning.store import codec, schema
-from agentlightning.store.attempts import ENDS, Held
+from agentlightning.store.attempts import FINAL_STATUSES, AttemptState
 from agentlightning.store.base import Conflict
-from agentlightning.store.core import Refused
-from agentlightning.store.db import inserting, sql
-from agentlightning.store.leases import Leases
+from agentlightning.store.core import StoreRefusal
+from agentlightning.store.db import compile_sql, insert_sql
+from agentlightning.store.leases import LeaseStore
 from agentlightning.types import Attempt, AttemptStatus, Call, Span
-from agentlightning.types.rewards import what_of
+from agentlightning.types.rewards import reward_target
 
 _s, _c = schema.spans, schema.calls
-_INSERT_SPAN = inserting(_s)
-_INSERT_CALL = inserting(_c)
+_INSERT_SPAN = insert_sql(_s)
+_INSERT_CALL = insert_sql(_c)
 SPAN_COLUMNS = (_s.c.rollout_id, _s.c.attempt_id, _s.c.sequence, _s.c.name, _s.c.data, _s.c.returned)
 CALL_COLUMNS = (
     _c.c.call_id,
@@ -41,17 +41,17 @@ CALL_COLUMNS = (
     _c.c.arrival,
 )
 _NUMBERS = ("prompt_tokens", "completion_tokens", "seconds", "size")
-_KNOWN = sql(select(*CALL_COLUMNS).where(_c.c.call_id == bindparam("call_id")))
+_KNOWN = compile_sql(select(*CALL_COLUMNS).where(_c.c.call_id == bindparam("call_id")))
 _IN_ATTEMPT = (_s.c.rollout_id == bindparam("rollout_id"), _s.c.attempt_id == bindparam("attempt_id"))
-_SETTLED = sql(select(_s.c.seq).where(*_IN_ATTEMPT, text("returned = 1")).limit(1)).using(
+_HAS_RETURNED = compile_sql(select(_s.c.seq).where(*_IN_ATTEMPT, text("returned = 1")).limit(1)).indexed_by(
     "spans", "spans_returned"
 )
-_EMITTED = sql(
+_EMITTED = compile_sql(
     select(*SPAN_COLUMNS).where(*_IN_ATTEMPT, _s.c.name == semconv.REWARD_SPAN, text("returned = 0"))
 )
 OVERRIDDEN = "reward-beside-the-returned"
 """Why a reward that an agent emitted does not count: it returned one of the same."""
-_TAKEN = sql(
+_NUMBER_TAKEN = compile_sql(
     select(_s.c.seq)
     .where(
         _s.c.rollout_id == bindparam("rollout_id"),
@@ -62,13 +62,13 @@ _TAKEN = sql(
 )
 
 
-def span_of(row: Sequence[Any]) -> Span:
+def span_from_row(row: Sequence[Any]) -> Span:
     """The span of a row of ``SPAN_COLUMNS``."""
     known = {"rollout_id": row[0], "attempt_id": row[1], "sequence_id": row[2], "name": row[3]}
     return codec.unpack_span(row[4], **known, returned=bool(row[5]))
 
 
-def call_of(row: Sequence[Any]) -> Call:
+def call_from_row(row: Sequence[Any]) -> Call:
     """The call of a row of ``CALL_COLUMNS``."""
     return codec.unpack_call(
         row[8],
@@ -83,11 +83,11 @@ def call_of(row: Sequence[Any]) -> Call:
     )
 
 
-def _owner(record: Span | Call) -> tuple[str, str]:
+def _attempt_key(record: Span | Call) -> tuple[str, str]:
     return record.rollout_id, record.attempt_id
 
 
-class Trace(Leases):
+class TraceStore(LeaseStore):
     """Spans and calls."""
 
     async def add_span(self, span: Span, *, request_id: str | None = None) -> Span:
@@ -106,14 +106,14 @@ class Trace(Leases):
 
         def work() -> list[Span]:
             now, start = self.clock(), 0
-            for owner, group in groupby(spans, _owner):
+            for owner, group in groupby(spans, _attempt_key):
                 part = list(group)
-                live = self._live(*owner, "spans", len(part))
+                live = self._writable_attempt(*owner, "spans", len(part))
                 self._refuse_late_rewards(part)
                 if numbered:
                     self._check_numbers(part, live.arrivals)
                 else:
-                    _number(part, range(live.arrivals + 1, live.arrivals + 1 + len(part)))
+                    _assign_numbers(part, range(live.arrivals + 1, live.arrivals + 1 + len(part)))
                 self._insert_spans(part, packed[start : start + len(part)])
                 self._touch(owner[0], live, now, 0 if numbered else len(part))
                 start += len(part)
@@ -124,8 +124,8 @@ class Trace(Leases):
             work,
             request_id,
             list[int],
-            shrink=lambda stored: [s.sequence_id for s in stored],
-            grow=lambda numbers: _number(spans, numbers),
+            to_answer=lambda stored: [s.sequence_id for s in stored],
+            from_answer=lambda numbers: _assign_numbers(spans, numbers),
         )
 
     def _check_numbers(self, spans: Sequence[Span], arrivals: int) -> None:
@@ -136,8 +136,8 @@ class Trace(Leases):
                     f"span {span.name!r} bears the number {number}, which was not given out in its attempt: "
                     "get_next_span_sequence_id gives one"
                 )
-            rollout_id, attempt_id = _owner(span)
-            taken = self.db.one(_TAKEN, rollout_id=rollout_id, attempt_id=attempt_id, number=number)
+            rollout_id, attempt_id = _attempt_key(span)
+            taken = self.db.one(_NUMBER_TAKEN, rollout_id=rollout_id, attempt_id=attempt_id, number=number)
             if taken or numbers.count(number) > 1:
                 raise Conflict(f"attempt {attempt_id} has a span with the number {number}")
 
@@ -145,9 +145,9 @@ class Trace(Leases):
         n = sum(span.name == semconv.REWARD_SPAN for span in spans)
         if not n:
             return
-        rollout_id, attempt_id = _owner(spans[0])
-        if self.db.one(_SETTLED, rollout_id=rollout_id, attempt_id=attempt_id) is not None:
-            raise Refused(
+        rollout_id, attempt_id = _attempt_key(spans[0])
+        if self.db.one(_HAS_RETURNED, rollout_id=rollout_id, attempt_id=attempt_id) is not None:
+            raise StoreRefusal(
                 f"attempt {attempt_id} of {rollout_id}: a reward is refused, what the agent returned is on "
                 "record already",
                 "rewards-after-the-returned",
@@ -193,18 +193,18 @@ class Trace(Leases):
         ``returned``: rewards that the agent returned, in the words of its runner. They have the last word
         over emitted ones, unless the rollout's configuration has ``emitted_overrides_returned``.
         """
-        _require_owner([*spans, *returned], rollout_id, attempt_id)
+        _require_same_attempt([*spans, *returned], rollout_id, attempt_id)
         packed, of_runner = [codec.pack_span(s) for s in spans], [codec.pack_span(s) for s in returned]
         target = None if status is None else AttemptStatus(status)
 
         def work() -> Attempt:
             now = self.clock()
-            held = self._writable(rollout_id, attempt_id, "update")
+            held = self._require_writable(rollout_id, attempt_id, "update")
             attempt = held.attempt
             if target is AttemptStatus.PREPARING and attempt.status is not target:
                 raise Conflict(f"attempt {attempt_id} cannot go from {attempt.status} back to preparing")
             given = [*spans, *returned]
-            _number(given, range(held.arrivals + 1, held.arrivals + 1 + len(given)))
+            _assign_numbers(given, range(held.arrivals + 1, held.arrivals + 1 + len(given)))
             if spans:
                 self._refuse_late_rewards(spans)
                 self._insert_spans(spans, packed)
@@ -219,25 +219,25 @@ class Trace(Leases):
             attempt.worker_id = worker_id or attempt.worker_id
             attempt.metadata = {**attempt.metadata, **(metadata or {})}
             attempt.last_heartbeat_time = now
-            if target in ENDS:
-                self._finish(held, target, now, reason, len(given))
+            if target in FINAL_STATUSES:
+                self._end_and_move_on(held, target, now, reason, len(given))
             else:
                 attempt.reason = reason or attempt.reason
                 self._save(attempt, len(given))
                 if alive and held.rollout_status != "running":
-                    self._run(rollout_id)
+                    self._set_running(rollout_id)
             return attempt
 
         return await self._write("update_attempt", work, request_id, Attempt)
 
-    def _count_overridden(self, held: Held, returned: Sequence[Span]) -> None:
+    def _count_overridden(self, held: AttemptState, returned: Sequence[Span]) -> None:
         """Emitted rewards that do not count, for the agent returned one for the same."""
         if held.config.emitted_overrides_returned:
             return
         ids = (held.attempt.rollout_id, held.attempt.attempt_id)
         rows = self.db.all(_EMITTED, rollout_id=ids[0], attempt_id=ids[1])
-        had = {what_of(span) for span in returned}
-        n = sum(what_of(span_of(row)) in had for row in rows)
+        had = {reward_target(span) for span in returned}
+        n = sum(reward_target(span_from_row(row)) in had for row in rows)
         if n:
             self._count("refused", OVERRIDDEN, *ids, n)
 
@@ -249,16 +249,16 @@ class Trace(Leases):
 
         def work() -> None:
             now = self.clock()
-            fresh = [(c, blob) for c, blob in zip(calls, packed, strict=True) if not self._known(c, blob)]
-            for owner, group in groupby(fresh, lambda pair: _owner(pair[0])):
+            fresh = [(c, blob) for c, blob in zip(calls, packed, strict=True) if not self._is_stored(c, blob)]
+            for owner, group in groupby(fresh, lambda pair: _attempt_key(pair[0])):
                 part = list(group)
-                live = self._live(*owner, "calls", len(part), fence)
+                live = self._writable_attempt(*owner, "calls", len(part), fence)
                 self._insert_calls(part, live.arrivals)
                 self._touch(owner[0], live, now, len(part))
 
         await self._write("add_calls", work, request_id)
 
-    def _known(self, call: Call, blob: bytes) -> bool:
+    def _is_stored(self, call: Call, blob: bytes) -> bool:
         row = self.db.one(_KNOWN, call_id=call.call_id)
         if row is None:
             return False
@@ -299,13 +299,13 @@ class Trace(Leases):
         )
 
 
-def _require_owner(spans: Sequence[Span], rollout_id: str, attempt_id: str) -> None:
+def _require_same_attempt(spans: Sequence[Span], rollout_id: str, attempt_id: str) -> None:
     for span in spans:
-        if _owner(span) != (rollout_id, attempt_id):
+        if _attempt_key(span) != (rollout_id, attempt_id):
             raise ValueError(f"span {span.name!r} belongs to attempt {span.attempt_id}, not to {attempt_id}")
 
 
-def _number(spans: Sequence[Span], numbers: Iterable[int]) -> list[Span]:
+def _assign_numbers(spans: Sequence[Span], numbers: Iterable[int]) -> list[Span]:
     for span, number in zip(spans, numbers, strict=True):
         span.sequence_id = number
     return list(spans)

@@ -21,31 +21,31 @@ from typing import Any, Final
 from aiohttp import web
 
 from agentlightning import semconv
-from agentlightning.capture.door import BadRecord, checked
+from agentlightning.capture.door import BadRecord, validated
 from agentlightning.keys import PREFIX as KEY, Claims, KeyRefused, Keys
 from agentlightning.store.base import Conflict, NotFound, StoreError
 from agentlightning.store.sqlite import SQLiteStore
 from agentlightning.types import Span
-from agentlightning.webserver.body import BodyRefused, check_size, read
+from agentlightning.webserver.body import BodyRefused, check_container_count, read
 from agentlightning.webserver.guard import JSON
 
 PATH: Final = "/v1/traces"
-LIMIT: Final = 64 << 20
+BODY_LIMIT: Final = 64 << 20
 """Bytes of one request, after decompression."""
-LIMIT_OF_A_KEY: Final = 16 << 20
+KEY_BODY_LIMIT: Final = 16 << 20
 """The same, where an attempt's key sends it: it speaks for an agent, not for a runner."""
-SPANS: Final = 100_000
+MAX_SPANS: Final = 100_000
 """Spans of one request: an empty one is two bytes, and a thousand in memory."""
-_SMALL: Final = 64 << 10
+_SMALL_BODY: Final = 64 << 10
 """Bytes of a body that is decoded on the spot; a larger one is in a thread, for others are waiting."""
-_AT_ONCE: Final = 128
+_SPANS_PER_COMMIT: Final = 128
 """Spans of one commit; between two, others have their turn."""
 _TYPES: Final = ("application/x-protobuf", JSON)
 _CODES: Final = {400: 3, 401: 16, 403: 7, 409: 9, 413: 8, 415: 3, 503: 14}
 """HTTP status → code of ``google.rpc.Status``."""
 
 
-class Refused(Exception):
+class ExportRefused(Exception):
     """The request as a whole is refused."""
 
     def __init__(self, status: int, message: str, headers: dict[str, str] | None = None) -> None:
@@ -54,17 +54,17 @@ class Refused(Exception):
         self.headers = headers or {}
 
 
-def add(app: web.Application, store: SQLiteStore, token: str | None, keys: Keys | None) -> None:
+def add_route(app: web.Application, store: SQLiteStore, token: str | None, keys: Keys | None) -> None:
     """Add the route. ``keys``: what checks the keys of attempts; ``None``: they are refused."""
     # A thread of its own: those of the default pool may all be waiting for this very route.
     pool = ThreadPoolExecutor(1, "agl-otlp")
 
     async def handle(request: web.Request) -> web.Response:
         try:
-            claims = _who(request.headers.get("Authorization", ""), token, keys)
+            claims = _authenticate(request.headers.get("Authorization", ""), token, keys)
             return await _ingest(request, store, claims, pool)
-        except Refused as refused:
-            return refusal(request, refused)
+        except ExportRefused as refused:
+            return refusal_response(request, refused)
 
     async def close(_: web.Application) -> None:
         pool.shutdown(wait=False)
@@ -73,7 +73,7 @@ def add(app: web.Application, store: SQLiteStore, token: str | None, keys: Keys 
     app.on_cleanup.append(close)
 
 
-def refusal(request: web.Request, refused: Refused) -> web.Response:
+def refusal_response(request: web.Request, refused: ExportRefused) -> web.Response:
     """A ``google.rpc.Status``, in the request's own type."""
     from agentlightning.store import otlp
 
@@ -83,20 +83,22 @@ def refusal(request: web.Request, refused: Refused) -> web.Response:
     return web.Response(body=body, status=refused.status, content_type=content_type, headers=headers)
 
 
-def _who(authorization: str, token: str | None, keys: Keys | None) -> Claims | None:
+def _authenticate(authorization: str, token: str | None, keys: Keys | None) -> Claims | None:
     """Whom the request speaks for: one attempt by its key, or any (``None``)."""
     given = authorization.removeprefix("Bearer ")
     if token is not None and hmac.compare_digest(given.encode(errors="replace"), token.encode()):
         return None
     if given.startswith(KEY):
         if keys is None:
-            raise Refused(401, "this store cannot check keys of attempts: start it with the run's AGL_SECRET")
+            raise ExportRefused(
+                401, "this store cannot check keys of attempts: start it with the run's AGL_SECRET"
+            )
         try:
             return keys.check(given)
         except KeyRefused as error:
-            raise Refused(error.status, str(error)) from None
+            raise ExportRefused(error.status, str(error)) from None
     if token is not None:
-        raise Refused(401, "the bearer token is missing or wrong")
+        raise ExportRefused(401, "the bearer token is missing or wrong")
     return None
 
 
@@ -107,23 +109,23 @@ async def _ingest(
 
     content_type = request.content_type
     if content_type not in _TYPES:
-        raise Refused(415, f"Content-Type {content_type}: send one of {', '.join(_TYPES)}")
+        raise ExportRefused(415, f"Content-Type {content_type}: send one of {', '.join(_TYPES)}")
     try:
-        body = await read(request, LIMIT if claims is None else LIMIT_OF_A_KEY)
+        body = await read(request, BODY_LIMIT if claims is None else KEY_BODY_LIMIT)
         work = partial(_decoded, body, content_type)
-        small = len(body) < _SMALL
+        small = len(body) < _SMALL_BODY
         found, damaged = work() if small else await asyncio.get_running_loop().run_in_executor(pool, work)
     except otlp.Undecodable as error:
-        raise Refused(400, str(error)) from None
+        raise ExportRefused(400, str(error)) from None
     except BodyRefused as error:
-        raise Refused(error.status, str(error), error.headers) from None
-    good, refused = _sorted(found, claims)
+        raise ExportRefused(error.status, str(error), error.headers) from None
+    good, refused = _split_by_attempt(found, claims)
     if damaged:
         refused["otlp-damaged-span", "they cannot be decoded"] += damaged
     refused += await _store(store, good)
     if refused:
         await _count(store, refused)
-    n, why = sum(refused.values()), _told(refused)
+    n, why = sum(refused.values()), _reasons_text(refused)
     return web.Response(body=otlp.answer(content_type, n, why), content_type=content_type)
 
 
@@ -132,20 +134,20 @@ def _decoded(body: bytes, content_type: str) -> tuple[list[Span], int]:
     from agentlightning.store import otlp
 
     if content_type == JSON:
-        check_size(body)
+        check_container_count(body)
     request, damaged = otlp.decode(body, content_type)
-    if (n := otlp.count(request)) > SPANS:
-        raise Refused(413, f"{n} spans at once: send at most {SPANS}")
+    if (n := otlp.count(request)) > MAX_SPANS:
+        raise ExportRefused(413, f"{n} spans at once: send at most {MAX_SPANS}")
     return list(otlp.spans(request)), damaged
 
 
-Why = Counter[tuple[str, str]]
+RefusalCounts = Counter[tuple[str, str]]
 """Spans refused by (reason to count them under, ``""`` if the store has counted; text for a person)."""
 
 
-def _sorted(found: Sequence[Span], claims: Claims | None) -> tuple[list[Span], Why]:
+def _split_by_attempt(found: Sequence[Span], claims: Claims | None) -> tuple[list[Span], RefusalCounts]:
     """Those that name an attempt they may write to, and why the others do not."""
-    good, refused = [], Why()
+    good, refused = [], RefusalCounts()
     for span in found:
         own = {**span.resource, **span.attributes}
         rollout, attempt = own.get(semconv.ROLLOUT_ID), own.get(semconv.ATTEMPT_ID)
@@ -162,23 +164,23 @@ def _sorted(found: Sequence[Span], claims: Claims | None) -> tuple[list[Span], W
         else:
             span.rollout_id, span.attempt_id = rollout, attempt
             try:
-                good.append(checked(span))
+                good.append(validated(span))
             except BadRecord as bad:
                 refused["otlp-bad-span", str(bad)] += 1
     return good, refused
 
 
-async def _store(store: SQLiteStore, spans: Sequence[Span]) -> Why:
+async def _store(store: SQLiteStore, spans: Sequence[Span]) -> RefusalCounts:
     """Store spans, each under a request id of its own; why some could not be stored."""
-    calls = [("add_span", {"span": s, "request_id": _id(s)}) for s in spans]
-    refused = Why()
-    for start in range(0, len(calls), _AT_ONCE):
-        outcomes = await _batch(store, calls[start : start + _AT_ONCE])
+    calls = [("add_span", {"span": s, "request_id": _request_id(s)}) for s in spans]
+    refused = RefusalCounts()
+    for start in range(0, len(calls), _SPANS_PER_COMMIT):
+        outcomes = await _batch(store, calls[start : start + _SPANS_PER_COMMIT])
         refused.update(_reason(found) for found in outcomes if isinstance(found, Exception))
     return refused
 
 
-def _id(s: Span) -> str:
+def _request_id(s: Span) -> str:
     return f"otlp:{s.rollout_id}:{s.attempt_id}:{s.trace_id}:{s.span_id}"
 
 
@@ -188,7 +190,7 @@ def _reason(error: Exception) -> tuple[str, str]:
     if isinstance(error, Conflict):
         return "", str(error)
     if isinstance(error, StoreError):
-        raise Refused(503, str(error))
+        raise ExportRefused(503, str(error))
     return "otlp-bad-span", str(error)
 
 
@@ -196,15 +198,15 @@ async def _batch(store: SQLiteStore, calls: Sequence[tuple[str, dict[str, Any]]]
     try:
         return await store.batch(calls) if calls else []
     except StoreError as error:
-        raise Refused(503, str(error)) from None
+        raise ExportRefused(503, str(error)) from None
 
 
-async def _count(store: SQLiteStore, refused: Why) -> None:
+async def _count(store: SQLiteStore, refused: RefusalCounts) -> None:
     given = [{"kind": "refused", "reason": reason, "n": n} for (reason, _), n in refused.items()]
     await _batch(store, [("count", one) for one in given if one["reason"]])
 
 
-def _told(refused: Why) -> str:
+def _reasons_text(refused: RefusalCounts) -> str:
     """At most three reasons, the most frequent first."""
     told = [f"{n}: {say}" for (_, say), n in refused.most_common(3)]
     return "; ".join(told + ([f"{len(refused) - 3} more reasons"] if len(refused) > 3 else []))

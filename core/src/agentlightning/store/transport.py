@@ -29,24 +29,29 @@ from agentlightning.store.routes import (
     PREFIX,
     REMEMBERED,
     REQUEST_ID,
-    Failure,
-    Outcome,
+    BatchOutcome,
+    ErrorBody,
     decode,
     encode,
-    raised,
-    result,
+    error_from_body,
+    from_outcome,
 )
 
 _log = logging.getLogger(__name__)
-_SLACK = 30.0
+_EXTRA_SECONDS = 30.0
 """Seconds beyond its own wait that a request may take."""
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
-_BROKEN = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, TimeoutError, ConnectionError)
-_PROXY_DOWN = (502, 503, 504)
+_FIRST_PAUSE, _MAX_PAUSE = 0.05, 2.0
+_CONNECTION_ERRORS = (
+    aiohttp.ClientConnectionError,
+    aiohttp.ClientPayloadError,
+    TimeoutError,
+    ConnectionError,
+)
+_PROXY_ERRORS = (502, 503, 504)
 """What a proxy answers while the store behind it is down; an answer of the store itself is never one of these
 without our error in it.
 """
-_SAFE = REMEMBERED - 60.0
+_RESEND_SECONDS = REMEMBERED - 60.0
 """Seconds after which a change that may have been done is not sent again: the store may have forgotten it."""
 PATIENCE = 60.0
 """Seconds; ``AGL_STORE_PATIENCE`` changes it."""
@@ -87,8 +92,8 @@ class Transport:
     else 60.
     """
 
-    _longest_pause = _LONGEST_PAUSE
-    _quiet = 0.0
+    _max_pause = _MAX_PAUSE
+    _seconds_before_warning = 0.0
     """Seconds an outage may last before it is worth a warning."""
 
     def __init__(self, url: str, token: str | None = None, *, patience: float | None = None) -> None:
@@ -96,12 +101,12 @@ class Transport:
         self._session: aiohttp.ClientSession | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._warned = False
-        self._aim(url, token)
+        self._set_server(url, token)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.url!r})"
 
-    def _aim(self, url: str, token: str | None) -> None:
+    def _set_server(self, url: str, token: str | None) -> None:
         """Speak to the server at ``url`` from the next connection on."""
         scheme, _, rest = url.partition("://")
         if scheme not in ("http", "https", "unix"):
@@ -136,10 +141,10 @@ class Transport:
         route = BY_NAME[name]
         if route.mutates and parameters.get("request_id") is None:
             parameters["request_id"] = request_id()
-        path = route.path.format_map({p: quote(str(parameters[p]), safe="") for p in route.places})
-        rest = {k: v for k, v in parameters.items() if k not in route.places}
+        path = route.path.format_map({p: quote(str(parameters[p]), safe="") for p in route.path_parameters})
+        rest = {k: v for k, v in parameters.items() if k not in route.path_parameters}
         wait = float(parameters.get("wait") or parameters.get("timeout") or 0.0)
-        return await self._send(route.verb, path, rest, route.answer, wait)
+        return await self._send(route.verb, path, rest, route.result_type, wait)
 
     async def _send(
         self,
@@ -161,33 +166,35 @@ class Transport:
                 raise TooLarge(
                     f"the request has {len(body) >> 20} MiB, the store takes {BODY_LIMIT >> 20}: send less"
                 )
-        return await self._until_answered(Request(verb, path, query, body, headers, wait + _SLACK, answer))
+        return await self._send_until_answered(
+            Request(verb, path, query, body, headers, wait + _EXTRA_SECONDS, answer)
+        )
 
-    async def _until_answered(self, request: Request) -> Any:
+    async def _send_until_answered(self, request: Request) -> Any:
         loop = asyncio.get_running_loop()
         since, sent, pause = None, None, _FIRST_PAUSE
         while True:
             began = loop.time()
             try:
-                answer = await self._once(request)
-            except _BROKEN as error:
+                answer = await self._send_once(request)
+            except _CONNECTION_ERRORS as error:
                 now = loop.time()
                 since = now if since is None else since
                 if sent is None and not isinstance(error, aiohttp.ClientConnectorError):
                     sent = began
-                if request.verb != "GET" and sent is not None and now - sent > _SAFE:
+                if request.verb != "GET" and sent is not None and now - sent > _RESEND_SECONDS:
                     raise StoreError(
                         f"the answer of {self.url} to {request.verb} {request.path} was lost, and for "
                         f"{now - sent:.0f} s it could not be asked again: whether it was done is not known"
                     ) from error
-                await self._broken(error, now - since)
+                await self._on_connection_error(error, now - since)
             else:
-                self._answered()
+                self._on_answer()
                 return answer
             await asyncio.sleep(pause)
-            pause = min(pause * 2, self._longest_pause)
+            pause = min(pause * 2, self._max_pause)
 
-    async def _once(self, r: Request) -> Any:
+    async def _send_once(self, r: Request) -> Any:
         timeout = aiohttp.ClientTimeout(total=r.seconds)
         async with self._open().request(
             r.verb,
@@ -200,14 +207,14 @@ class Transport:
             content = await response.read()
             return _result(response.status, content, response.content_type, r.answer)
 
-    async def _broken(self, error: Exception, seconds: float) -> None:
+    async def _on_connection_error(self, error: Exception, seconds: float) -> None:
         """A try failed, ``seconds`` after the first: warn once, give up when patience has run out."""
         said = f"{type(error).__name__}: {error}"
         if seconds > self.patience:
             raise StoreError(
                 f"no store answers at {self.url} ({said}); gave up after {seconds:.0f} s. {self._advice()}"
             ) from error
-        if not self._warned and seconds >= self._quiet:
+        if not self._warned and seconds >= self._seconds_before_warning:
             self._warned = True
             _log.warning(
                 "no store answers at %s yet (%s); trying again for %.0f s", self.url, said, self.patience
@@ -216,7 +223,7 @@ class Transport:
     def _advice(self) -> str:
         return "Start one with `agl store`"
 
-    def _answered(self) -> None:
+    def _on_answer(self) -> None:
         if self._warned:
             self._warned = False
             _log.info("the store at %s answers again", self.url)
@@ -235,17 +242,17 @@ class Transport:
                 raise ValueError(f"there is no store method {method!r}")
             items.append({"method": method, "params": params})
         headers = {REQUEST_ID: request_id or new_request_id()}
-        outcomes = await self._send("POST", f"{PREFIX}/batch", items, list[Outcome], headers=headers)
-        return [result(item["method"], found) for item, found in zip(items, outcomes, strict=True)]
+        outcomes = await self._send("POST", f"{PREFIX}/batch", items, list[BatchOutcome], headers=headers)
+        return [from_outcome(item["method"], found) for item, found in zip(items, outcomes, strict=True)]
 
 
 def _result(status: int, content: bytes, content_type: str, answer: Any) -> Any:
     try:
         if status >= 400:
-            raise raised(decode(content, content_type, Failure))
+            raise error_from_body(decode(content, content_type, ErrorBody))
         return decode(content, content_type, answer)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        if status in _PROXY_DOWN:
+        if status in _PROXY_ERRORS:
             raise ConnectionError(f"HTTP {status}, {content_type}: a proxy without its store") from None
         start = content[:200].decode(errors="replace")
         raise StoreError(

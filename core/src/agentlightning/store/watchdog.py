@@ -11,23 +11,23 @@ import logging
 from sqlalchemy import bindparam, func, or_, text, update
 
 from agentlightning.store import schema
-from agentlightning.store.attempts import Attempts
+from agentlightning.store.attempts import AttemptStore
 from agentlightning.store.base import StoreError
-from agentlightning.store.db import sql
+from agentlightning.store.db import compile_sql
 from agentlightning.types import RolloutConfig
 
 _a = schema.attempts
 _log = logging.getLogger(__name__)
-_LEAST = 0.05
+_MIN_DELAY = 0.05
 """Seconds between two looks, however many attempts are due."""
-_AGAIN = 5.0
+_RETRY_SECONDS = 5.0
 """Seconds after a look that failed."""
 
 
-_AHEAD = sql(
+_CLAMP_FUTURE = compile_sql(
     update(_a)
     .where(
-        text("attempts." + schema.HELD),
+        text("attempts." + schema.OPEN_ATTEMPT),
         or_(_a.c.start_time > bindparam("opened"), _a.c.last_heartbeat_time > bindparam("opened")),
     )
     .values(
@@ -37,26 +37,26 @@ _AHEAD = sql(
 )
 
 
-class Watchdog(Attempts):
+class ExpiryTimer(AttemptStore):
     """Calls ``expire`` when the next attempt becomes overdue."""
 
     _timer: asyncio.TimerHandle | None = None
     _timer_loop: asyncio.AbstractEventLoop | None = None
     _expiring: asyncio.Task[None] | None = None
 
-    def _take_over(self) -> None:
+    def _clamp_future_times(self) -> None:
         """The file is open. Times of live attempts that lie ahead of now are now: the clock was set back
         meanwhile, and they would lengthen limits once it has reached them again.
         """
-        self.db.execute(_AHEAD, opened=self.opened)
+        self.db.execute(_CLAMP_FUTURE, opened=self.opened)
 
-    def _watch(self, config: RolloutConfig, now: float) -> None:
+    def _watch_limits(self, config: RolloutConfig, now: float) -> None:
         limits = [s for s in (config.unresponsive_seconds, config.timeout_seconds) if s is not None]
         if limits:
-            self.memory.due_by(now + min(limits))
+            self.cache.lower_next_due(now + min(limits))
             self._arm(min(limits))
 
-    def _watch_waiting(self) -> None:
+    def _ensure_expiry_timer(self) -> None:
         if self._timer is None or self._timer_loop is not asyncio.get_running_loop():
             due = self._next_due()
             if due is not None:
@@ -64,32 +64,32 @@ class Watchdog(Attempts):
 
     def _arm(self, delay: float) -> None:
         loop = asyncio.get_running_loop()
-        when = loop.time() + max(delay, _LEAST)
+        when = loop.time() + max(delay, _MIN_DELAY)
         timer = self._timer
         if timer is None or timer.cancelled() or timer.when() > when or self._timer_loop is not loop:
             if timer is not None:
                 timer.cancel()
             self._timer_loop = loop
-            self._timer = loop.call_at(when, self._look)
+            self._timer = loop.call_at(when, self._on_timer)
 
-    def _look(self) -> None:
+    def _on_timer(self) -> None:
         self._timer = None
-        self._expiring = asyncio.get_running_loop().create_task(self._round())
+        self._expiring = asyncio.get_running_loop().create_task(self._expire_due())
 
-    async def _round(self) -> None:
+    async def _expire_due(self) -> None:
         def work() -> float | None:
-            self._expire(self.clock())
+            self._end_overdue(self.clock())
             return self._next_due()
 
         try:
             due = await self._write("expire", work)
         except StoreError:
-            _log.exception("overdue attempts could not be ended; the next try is in %g s", _AGAIN)
-            due = self.clock() + _AGAIN
+            _log.exception("overdue attempts could not be ended; the next try is in %g s", _RETRY_SECONDS)
+            due = self.clock() + _RETRY_SECONDS
         if due is not None:
             self._arm(due - self.clock())
 
-    def _stop_watching(self) -> None:
+    def _stop_expiry_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -9,17 +9,17 @@ from sqlalchemy import bindparam, func, select, text, update
 from sqlalchemy.dialects.sqlite import insert
 
 from agentlightning.store import codec, schema
-from agentlightning.store.attempts import Attempts
+from agentlightning.store.attempts import AttemptStore
 from agentlightning.store.base import NotFound
-from agentlightning.store.core import Refused
-from agentlightning.store.db import sql
+from agentlightning.store.core import StoreRefusal
+from agentlightning.store.db import compile_sql
 from agentlightning.store.pages import check_limit
 from agentlightning.types import Worker
 
 _w = schema.workers
 _new = insert(_w)
 _old = _w.c
-_SET = sql(
+_SET = compile_sql(
     _new.on_conflict_do_update(
         index_elements=["worker_id"],
         set_={
@@ -31,19 +31,21 @@ _SET = sql(
         },
     )
 )
-_FREE = sql(
+_FREE = compile_sql(
     update(_w)
     .where(_w.c.worker_id == bindparam("worker"), _w.c.current_attempt_id == bindparam("attempt"))
     .values(status="idle", current_rollout_id=None, current_attempt_id=None)
 )
 _QUERY = select(*_w.c).order_by(_w.c.worker_id)
-_GET = sql(_QUERY.where(_w.c.worker_id == bindparam("worker_id")))
+_GET = compile_sql(_QUERY.where(_w.c.worker_id == bindparam("worker_id")))
 _a = schema.attempts.c
-_ROLLOUT = sql(select(_a.rollout_id).where(_a.attempt_id == bindparam("attempt_id"), text(schema.HELD)))
+_ROLLOUT = compile_sql(
+    select(_a.rollout_id).where(_a.attempt_id == bindparam("attempt_id"), text(schema.OPEN_ATTEMPT))
+)
 _STATUSES = ("idle", "busy", "unknown")
 
 
-class Workers(Attempts):
+class WorkerStore(AttemptStore):
     """Processes that run rollouts."""
 
     def _set_worker(
@@ -88,17 +90,17 @@ class Workers(Attempts):
         def work() -> list[str]:
             now = self.clock()
             self._set_worker(worker_id, "busy" if attempt_ids else "idle", now, stats=stats)
-            return [attempt_id for attempt_id in attempt_ids if not self._beat(attempt_id, now)]
+            return [attempt_id for attempt_id in attempt_ids if not self._heartbeat_attempt(attempt_id, now)]
 
         return await self._write("heartbeat", work, request_id, list[str])
 
-    def _beat(self, attempt_id: str, now: float) -> bool:
+    def _heartbeat_attempt(self, attempt_id: str, now: float) -> bool:
         row = self.db.one(_ROLLOUT, attempt_id=attempt_id)
         if row is None:
             return False
         try:
-            self._touch(row[0], self._live(row[0], attempt_id, "heartbeat"), now)
-        except Refused:  # the answer tells the worker; nothing was lost, so nothing is counted
+            self._touch(row[0], self._writable_attempt(row[0], attempt_id, "heartbeat"), now)
+        except StoreRefusal:  # the answer tells the worker; nothing was lost, so nothing is counted
             return False
         return True
 
@@ -142,7 +144,7 @@ class Workers(Attempts):
         _check_status(status)
         query = _QUERY if status is None else _QUERY.where(_w.c.status == status)
         query = query.limit(limit) if after is None else query.where(_w.c.worker_id > after).limit(limit)
-        return [_worker_of(row) for row in await self.writer.read(lambda: self.db.all(sql(query)))]
+        return [_worker_of(row) for row in await self.writer.read(lambda: self.db.all(compile_sql(query)))]
 
 
 def _check_status(status: str | None) -> None:

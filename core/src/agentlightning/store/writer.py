@@ -24,11 +24,11 @@ from typing import Any, Literal, TypeVar, cast
 from agentlightning.store.base import StoreError
 
 T = TypeVar("T")
-_LOOK = 1.0
+_POLL_SECONDS = 1.0
 """Seconds between two looks whether the loop that is to answer still runs."""
 
 
-class _Entry:
+class _PendingWrite:
     """One read or write of this turn. Each has its own future, so a cancelled caller disturbs no other."""
 
     __slots__ = ("future", "result", "work")
@@ -37,43 +37,43 @@ class _Entry:
         self.work, self.result, self.future = work, result, future
 
 
-class HalfWay(Exception):
-    """A part of :meth:`Writer.together` failed after it had changed something."""
+class PartialWrite(Exception):
+    """A part of :meth:`Writer.write_batch` failed after it had changed something."""
 
 
 class Writer:
     """Runs work against the connection, on the loop that owns it.
 
-    ``undone`` is called whenever work is taken back; ``check`` before each commit, which it stops by raising
-    a :class:`StoreError`.
+    ``on_rollback`` is called whenever work is rolled back; ``check`` before each commit, which it stops by
+    raising a :class:`StoreError`.
     """
 
-    _parts: Literal["plain", "careful"] | None = None
-    """Set within :meth:`together`: how its parts are written."""
+    _batch_mode: Literal["plain", "savepoints"] | None = None
+    """Set within :meth:`write_batch`: how its parts are written."""
 
     def __init__(
         self,
         connection: sqlite3.Connection,
-        undone: Callable[[], None],
+        on_rollback: Callable[[], None],
         check: Callable[[], None] = lambda: None,
     ) -> None:
         self._connection = connection
-        self._undone = undone
+        self._on_rollback = on_rollback
         self._check = check
         self._execute = connection.execute
         self._pid = os.getpid()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._turn: list[_Entry] = []
+        self._turn: list[_PendingWrite] = []
         self._commit_handle: asyncio.Handle | None = None
         self.closed = False
         self.commits = 0
 
     async def write(self, work: Callable[[], T]) -> T:
         """Run ``work`` in this turn's transaction; return its result once that is on file."""
-        if self._parts is not None:
-            return self._part(work)
-        if self._elsewhere():
-            return await self.on_owner(lambda: self.write(work))
+        if self._batch_mode is not None:
+            return self._write_in_batch(work)
+        if self._other_loop_owns():
+            return await self.on_writer_loop(lambda: self.write(work))
         if self._commit_handle is None:
             self._begin()
         before = self._connection.total_changes
@@ -83,78 +83,80 @@ class Writer:
             if not self._connection.in_transaction:
                 self._fail(error)
             elif self._connection.total_changes != before:
-                self._redo()
+                self._replay_turn()
             if isinstance(error, sqlite3.Error):
                 raise StoreError(f"the write failed and nothing of it was stored: {error}") from error
             raise
-        return await self._durable(work, result)
+        return await self._wait_for_commit(work, result)
 
     async def read(self, work: Callable[[], T]) -> T:
         """Run a query. What it saw of an open transaction is on file before it is returned."""
-        if self._parts is None and self._elsewhere():
-            return await self.on_owner(lambda: self.read(work))
+        if self._batch_mode is None and self._other_loop_owns():
+            return await self.on_writer_loop(lambda: self.read(work))
         try:
             result = work()
         except sqlite3.Error as error:
             raise StoreError(f"the store could not be read: {error}") from error
-        if self._parts is not None or self._commit_handle is None:
+        if self._batch_mode is not None or self._commit_handle is None:
             return result
-        return await self._durable(work, result)
+        return await self._wait_for_commit(work, result)
 
-    def together(self, makers: Sequence[Callable[[], Coroutine[Any, Any, Any]]], careful: bool) -> list[Any]:
+    def write_batch(
+        self, coroutines: Sequence[Callable[[], Coroutine[Any, Any, Any]]], savepoints: bool
+    ) -> list[Any]:
         """Within one write: run coroutines in order; a result or an error each, all in the one commit.
 
-        None of them may wait. If one fails half way, all are taken back by :class:`HalfWay`, to be run again
-        ``careful``: each in a savepoint, which is too dear for the usual case.
+        None of them may wait. If one fails after changing something, :class:`PartialWrite` rolls all of them
+        back, to be run again with ``savepoints``: one each, which costs too much for the usual case.
         """
-        self._parts = "careful" if careful else "plain"
+        self._batch_mode = "savepoints" if savepoints else "plain"
         try:
-            return [self._drive(make()) for make in makers]
+            return [self._run_to_end(make()) for make in coroutines]
         finally:
-            self._parts = None
+            self._batch_mode = None
 
     @staticmethod
-    def _drive(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    def _run_to_end(coroutine: Coroutine[Any, Any, Any]) -> Any:
         try:
             coroutine.send(None)
         except StopIteration as done:
             return done.value
-        except HalfWay:
+        except PartialWrite:
             raise
         except Exception as error:
             return error
         coroutine.close()
         raise RuntimeError("a part of a batch waited")
 
-    def _part(self, work: Callable[[], T]) -> T:
+    def _write_in_batch(self, work: Callable[[], T]) -> T:
         """A write of a part: at once, to be committed with the whole."""
-        careful = self._parts == "careful"
-        if careful:
+        savepoints = self._batch_mode == "savepoints"
+        if savepoints:
             self._execute("SAVEPOINT part")
         before = self._connection.total_changes
         try:
             return work()
         except Exception as error:
             if not self._connection.in_transaction:
-                raise HalfWay(str(error)) from error
-            if careful:
+                raise PartialWrite(str(error)) from error
+            if savepoints:
                 self._execute("ROLLBACK TO part")
-                self._undone()
+                self._on_rollback()
             elif self._connection.total_changes != before:
-                raise HalfWay(str(error)) from error
+                raise PartialWrite(str(error)) from error
             if isinstance(error, sqlite3.Error):
                 raise StoreError(f"the write failed and nothing of it was stored: {error}") from error
             raise
         finally:
-            if careful and self._connection.in_transaction:
+            if savepoints and self._connection.in_transaction:
                 self._execute("RELEASE part")
 
-    async def on_owner(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    async def on_writer_loop(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Await a coroutine on the loop that owns the connection.
 
         Should that loop end before it began, this one takes over; if it ends later, the caller is told.
         """
-        while self._elsewhere():
+        while self._other_loop_owns():
             assert self._loop is not None
             coroutine, owner = make(), self._loop
             try:
@@ -162,7 +164,7 @@ class Writer:
             except RuntimeError:  # closed just now
                 coroutine.close()
                 continue
-            if await _answered(asked, owner):
+            if await _wait_for_answer(asked, owner):
                 return asked.result()
             if inspect.getcoroutinestate(coroutine) != inspect.CORO_CREATED:
                 raise StoreError(
@@ -171,7 +173,7 @@ class Writer:
             coroutine.close()
         return await make()
 
-    def _elsewhere(self) -> bool:
+    def _other_loop_owns(self) -> bool:
         """Whether another, living loop owns the connection. Takes over from one that has stopped."""
         running = asyncio.get_running_loop()
         if running is self._loop and not self.closed and os.getpid() == self._pid:
@@ -185,19 +187,19 @@ class Writer:
             )
         if self._loop is not None and self._loop.is_running():
             return True
-        self._adopt(running)
+        self._take_connection(running)
         return False
 
-    def _adopt(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _take_connection(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._commit_handle is not None:  # the old loop stopped before its commit
             self._commit_handle.cancel()
             self._commit_handle = None
         if self._connection.in_transaction:
             self._execute("ROLLBACK")
-        self._undone()
+        self._on_rollback()
         turn, self._turn, old, self._loop = self._turn, [], self._loop, loop
         if old is not None and not old.is_closed():  # it may run again, and somebody waits there
-            self._tell(turn, "its event loop stopped before the commit")
+            self._fail_writes(turn, "its event loop stopped before the commit")
 
     def _begin(self) -> None:
         assert self._loop is not None
@@ -207,12 +209,12 @@ class Writer:
             raise StoreError(f"the store cannot be written: {error}") from error
         self._commit_handle = self._loop.call_soon(self._commit)
 
-    def _redo(self) -> None:
+    def _replay_turn(self) -> None:
         """A write failed half way: take the turn back and run the others again, each in a savepoint."""
         turn, self._turn = self._turn, []
         try:
             self._execute("ROLLBACK")
-            self._undone()
+            self._on_rollback()
             self._execute("BEGIN IMMEDIATE")
             for entry in turn:
                 self._execute("SAVEPOINT w")
@@ -220,7 +222,7 @@ class Writer:
                     entry.result = entry.work()
                 except Exception as error:
                     self._execute("ROLLBACK TO w")
-                    self._undone()
+                    self._on_rollback()
                     if not entry.future.done():
                         entry.future.set_exception(error)
                 else:
@@ -251,21 +253,21 @@ class Writer:
             self._commit_handle = None
         if self._connection.in_transaction:
             self._execute("ROLLBACK")
-        self._undone()
+        self._on_rollback()
         turn, self._turn = self._turn, []
-        self._tell(turn, error)
+        self._fail_writes(turn, error)
 
     @staticmethod
-    def _tell(turn: Sequence[_Entry], error: object) -> None:
+    def _fail_writes(turn: Sequence[_PendingWrite], error: object) -> None:
         for entry in turn:
             if not entry.future.done():
                 message = f"the commit failed and nothing of this write was stored: {error}"
                 entry.future.set_exception(StoreError(message))
 
-    async def _durable(self, work: Callable[[], T], result: T) -> T:
+    async def _wait_for_commit(self, work: Callable[[], T], result: T) -> T:
         """Wait for this turn's commit; the result, or that of the run that counted."""
         assert self._loop is not None
-        entry = _Entry(work, result, self._loop.create_future())
+        entry = _PendingWrite(work, result, self._loop.create_future())
         self._turn.append(entry)
         await entry.future
         return cast(T, entry.result)
@@ -274,8 +276,8 @@ class Writer:
         """Commit what is open, then refuse further use."""
         if self.closed:
             return
-        if self._elsewhere():
-            await self.on_owner(self.close)
+        if self._other_loop_owns():
+            await self.on_writer_loop(self.close)
             return
         if self._commit_handle is not None:
             self._commit_handle.cancel()
@@ -283,11 +285,11 @@ class Writer:
         self.closed = True
 
 
-async def _answered(asked: asyncio.Future[Any], owner: asyncio.AbstractEventLoop) -> bool:
+async def _wait_for_answer(asked: asyncio.Future[Any], owner: asyncio.AbstractEventLoop) -> bool:
     """Wait for the answer of another loop; False where that loop ended without one."""
     try:
         while not asked.done() and owner.is_running():
-            await asyncio.wait({asked}, timeout=_LOOK)
+            await asyncio.wait({asked}, timeout=_POLL_SECONDS)
     finally:
         answered = asked.done() and not asked.cancelled()
         asked.cancel()  # where it is not done: nobody waits any longer

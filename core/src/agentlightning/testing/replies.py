@@ -56,8 +56,8 @@ class Answer(msgspec.Struct, kw_only=True):
 
 def answer_of(reply: Reply) -> Answer:
     """The choice that a reply stands for, with its tokens: the turn's body and the end mark."""
-    said = {"content": reply.message} if isinstance(reply.message, str) else reply.message
-    message: dict[str, Any] = {"role": "assistant", "content": None, **said}
+    fields = {"content": reply.message} if isinstance(reply.message, str) else reply.message
+    message: dict[str, Any] = {"role": "assistant", "content": None, **fields}
     text = body(message)
     ids = [*encode(text), END]
     finish = reply.finish_reason or ("tool_calls" if message.get("tool_calls") else "stop")

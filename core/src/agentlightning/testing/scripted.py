@@ -23,17 +23,17 @@ from typing import Any, Literal
 import msgspec
 from aiohttp import web
 
-from agentlightning.gateway.dialect import Dialect, errors_in
-from agentlightning.gateway.dialects import BY_PATH
-from agentlightning.gateway.errors import Refused, error_response
+from agentlightning.gateway.dialect import ApiFormat, format_error
+from agentlightning.gateway.dialects import FORMATS_BY_PATH
+from agentlightning.gateway.errors import RequestRefused, error_response
 from agentlightning.testing.replies import Answer, Reply, answer_of, chat_logprobs, deltas, text_logprobs
 from agentlightning.testing.template import encode, render
 
 Body = dict[str, Any]
-Said = str | Mapping[str, Any] | Reply | Sequence[Any]
-Script = Callable[[Body], Said | Awaitable[Said]]
+ScriptedReply = str | Mapping[str, Any] | Reply | Sequence[Any]
+Script = Callable[[Body], ScriptedReply | Awaitable[ScriptedReply]]
 """``reply(body)``: a text, an assistant message, a :class:`Reply`, or a list of these for ``n > 1``."""
-When = Literal["asked", "always", "never"]
+SendIds = Literal["asked", "always", "never"]
 
 
 class Exchange(msgspec.Struct, kw_only=True):
@@ -43,7 +43,7 @@ class Exchange(msgspec.Struct, kw_only=True):
     headers: dict[str, str]
     """Names in lower case."""
     body: Body
-    """Of a dialect, its translation to chat completions."""
+    """Of an API format, its translation to chat completions."""
     status: int = 200
     response_id: str | None = None
     prompt_ids: list[int] = []
@@ -70,7 +70,7 @@ class ScriptedModelServer:
         reply: Script | None = None,
         *,
         model: str = "scripted",
-        ids: When = "asked",
+        ids: SendIds = "asked",
         max_model_len: int | None = None,
         name: str = "srv",
     ) -> None:
@@ -103,8 +103,8 @@ class ScriptedModelServer:
         app = web.Application(client_max_size=64 * 2**20)
         app.router.add_post("/v1/chat/completions", self._serve)
         app.router.add_post("/v1/completions", self._serve)
-        for path, dialect in BY_PATH.items():
-            app.router.add_post(path, partial(self._serve_dialect, dialect))
+        for path, api_format in FORMATS_BY_PATH.items():
+            app.router.add_post(path, partial(self._serve_format, api_format))
         app.router.add_get("/v1/models", self._models)
         app.router.add_post("/tokenize", self._tokenize)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.2)
@@ -159,21 +159,21 @@ class ScriptedModelServer:
         exchange, failed = await self._answer(request, await request.json())
         return failed or await self._send(request, exchange)
 
-    async def _serve_dialect(self, dialect: Dialect, request: web.Request) -> web.StreamResponse:
+    async def _serve_format(self, api_format: ApiFormat, request: web.Request) -> web.StreamResponse:
         """A request of the Responses or the Messages API: a whole chat answer, told in it."""
         asked = await request.json()
         try:
-            chat = dialect.chat(asked, {})
-        except Refused as refused:
-            return errors_in(dialect, error_response(refused.status, refused.reason, str(refused)))
+            chat = api_format.chat(asked, {})
+        except RequestRefused as refused:
+            return format_error(api_format, error_response(refused.status, refused.reason, str(refused)))
         exchange, failed = await self._answer(request, chat)
         if failed is not None:
-            return errors_in(dialect, failed)
-        answer = dialect.answer(asked, Form(self, exchange).whole())
+            return format_error(api_format, failed)
+        answer = api_format.answer(asked, ReplyBody(self, exchange).whole())
         if not asked.get("stream"):
             text = json.dumps(answer, ensure_ascii=False)
             return web.Response(text=text[: _half(exchange, len(text))], content_type="application/json")
-        events = list(dialect.events(answer))
+        events = list(api_format.events(answer))
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
         await response.write(b"".join(events[: _half(exchange, len(events))]))
@@ -213,10 +213,10 @@ class ScriptedModelServer:
         return exchange, None
 
     async def _ask(self, body: Body) -> list[Reply]:
-        said = self.reply(body)
-        if inspect.isawaitable(said):
-            said = await said
-        many = list(said) if isinstance(said, Sequence) and not isinstance(said, str) else [said]
+        reply = self.reply(body)
+        if inspect.isawaitable(reply):
+            reply = await reply
+        many = list(reply) if isinstance(reply, Sequence) and not isinstance(reply, str) else [reply]
         replies = [one if isinstance(one, Reply) else Reply(message=one) for one in many]
         wanted = int(body.get("n") or 1)
         return (replies * wanted)[:wanted] if len(replies) < wanted else replies[:wanted]
@@ -240,7 +240,7 @@ class ScriptedModelServer:
         return web.json_response({"error": error}, status=reply.status, headers=reply.headers)
 
     async def _send(self, request: web.Request, exchange: Exchange) -> web.StreamResponse:
-        raw = [json.dumps(part, ensure_ascii=False) for part in Form(self, exchange).parts()]
+        raw = [json.dumps(part, ensure_ascii=False) for part in ReplyBody(self, exchange).parts()]
         if not exchange.body.get("stream"):
             text = raw[0][: len(raw[0]) // 2] if exchange.fault == "half-json" else raw[0]
             return web.Response(text=text, content_type="application/json")
@@ -264,7 +264,7 @@ def _half(exchange: Exchange, size: int) -> int:
     return size // 2 if exchange.fault == "half-json" else size
 
 
-class Form:
+class ReplyBody:
     """An exchange's answer as JSON: one part, or the chunks of a stream."""
 
     def __init__(self, server: ScriptedModelServer, exchange: Exchange) -> None:
@@ -324,18 +324,18 @@ class Form:
 
     def _whole(self, index: int, answer: Answer) -> dict[str, Any]:
         logprobs = answer.logprobs[:-1] if self.exchange.fault == "wrong-lengths" else answer.logprobs
-        said = {"message": answer.message} if self.chat else {"text": answer.text}
+        reply = {"message": answer.message} if self.chat else {"text": answer.text}
         prompt = {"prompt_token_ids": self.exchange.prompt_ids} if self.ids and not self.chat else {}
         tokens = self._tokens(answer.ids, logprobs)
-        return {"index": index, **said, **tokens, **prompt, "finish_reason": answer.finish_reason}
+        return {"index": index, **reply, **tokens, **prompt, "finish_reason": answer.finish_reason}
 
     def _chunks(self, index: int, answer: Answer) -> list[dict[str, Any]]:
         pieces = deltas(answer) if self.chat else iter([({"text": answer.text}, len(answer.ids) - 1)])
         out: list[dict[str, Any]] = []
         place = 0
         for delta, tokens in pieces:
-            said: dict[str, Any] = {"delta": delta} if self.chat else delta
-            piece = {"index": index, **said, "finish_reason": None}
+            reply: dict[str, Any] = {"delta": delta} if self.chat else delta
+            piece = {"index": index, **reply, "finish_reason": None}
             out.append({**piece, **self._slice(answer, place, place + tokens)})
             place += tokens
         last: dict[str, Any] = {"delta": {}} if self.chat else {"text": ""}

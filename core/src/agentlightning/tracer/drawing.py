@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from html import escape
 
-from agentlightning.audit.tree import Node
+from agentlightning.audit.tree import SpanNode
 
 _COLOURS = {
     "call": "#7c3aed",
@@ -26,32 +26,32 @@ _LONGEST = 90
 """Characters of a line."""
 
 
-def label(node: Node) -> str:
+def label(node: SpanNode) -> str:
     """What a node says of itself, in one line."""
-    f, said = node.facts, node.name
+    f, text = node.facts, node.name
     if node.kind == "call":
-        said += f" · {f.get('policy') or f.get('model', '?')}"
-        said += f" · {f.get('tokens_in', '?')} → {f.get('tokens_out', '?')} tokens"
-        said += f" · “{f['answer']}”" if "answer" in f else ""
+        text += f" · {f.get('policy') or f.get('model', '?')}"
+        text += f" · {f.get('tokens_in', '?')} → {f.get('tokens_out', '?')} tokens"
+        text += f" · “{f['answer']}”" if "answer" in f else ""
     elif node.kind == "reward":
-        said += f" {f.get('value', 'no number')} of {f['of']}"
+        text += f" {f.get('value', 'no number')} of {f['of']}"
     elif node.kind in ("tool", "operation"):
-        said += f"({f.get('arguments') or ''})" + (f" → {f['result']}" if "result" in f else "")
+        text += f"({f.get('arguments') or ''})" + (f" → {f['result']}" if "result" in f else "")
     elif "body" in f:
-        said += f" {f['body']}"
+        text += f" {f['body']}"
     if node.error:
-        said += f" ✗ {node.error}"
-    said = " ".join(said.split())
-    return said if len(said) <= _LONGEST else f"{said[: _LONGEST - 1]}…"
+        text += f" ✗ {node.error}"
+    text = " ".join(text.split())
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 
 
-def print_tree(title: str, roots: Sequence[Node]) -> None:
+def print_tree(title: str, roots: Sequence[SpanNode]) -> None:
     """The tree on standard output."""
     from rich.console import Console
     from rich.text import Text
     from rich.tree import Tree
 
-    def add(above: Tree, nodes: Sequence[Node]) -> None:
+    def add(above: Tree, nodes: Sequence[SpanNode]) -> None:
         for node in nodes:
             text = Text.assemble((node.kind, _COLOURS.get(node.kind, "")), " ", label(node))
             text.append(f"  {node.milliseconds:.1f} ms" if node.milliseconds else "", style="dim")
@@ -62,7 +62,7 @@ def print_tree(title: str, roots: Sequence[Node]) -> None:
     Console(soft_wrap=True).print(tree, highlight=False)
 
 
-def _lines(nodes: Sequence[Node], depth: int, above: int) -> Iterator[tuple[Node, int, int]]:
+def _lines(nodes: Sequence[SpanNode], depth: int, above: int) -> Iterator[tuple[SpanNode, int, int]]:
     """Nodes in the order of their lines, with depth and the line of the node above (-1: none)."""
     line = above
     for node in nodes:
@@ -73,7 +73,7 @@ def _lines(nodes: Sequence[Node], depth: int, above: int) -> Iterator[tuple[Node
         line += len(inner)
 
 
-def svg(title: str, roots: Sequence[Node]) -> str:
+def svg(title: str, roots: Sequence[SpanNode]) -> str:
     """The tree as an SVG document."""
     placed = list(_lines(roots, 0, -1))
     texts = [label(node) for node, _, _ in placed]
@@ -91,10 +91,11 @@ def svg(title: str, roots: Sequence[Node]) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height}" '
         f'viewBox="0 0 {width:.0f} {height}" font-family="ui-monospace, Menlo, monospace" font-size="12">',
         '<rect width="100%" height="100%" fill="#ffffff"/>',
-        f'<text x="{_LEFT}" y="26" font-size="15" font-weight="bold" fill="#0f172a">{_text(title)}</text>',
+        f'<text x="{_LEFT}" y="26" font-size="15" font-weight="bold" fill="#0f172a">'
+        f"{_xml_text(title)}</text>",
     ]
     for line, ((node, depth, above), text) in enumerate(zip(placed, texts, strict=True)):
-        parts += _drawn(line, node, depth, above, text)
+        parts += _node_svg(line, node, depth, above, text)
     return "\n".join([*parts, "</svg>\n"])
 
 
@@ -103,7 +104,7 @@ def _box(depth: int) -> tuple[int, int]:
     return _LEFT + depth * _INDENT, _LEFT + (depth - 1) * _INDENT + 8
 
 
-def _drawn(line: int, node: Node, depth: int, above: int, text: str) -> Iterator[str]:
+def _node_svg(line: int, node: SpanNode, depth: int, above: int, text: str) -> Iterator[str]:
     (x, trunk), y = _box(depth), _TOP + line * _LINE
     colour = _COLOURS["exception"] if node.error else _COLOURS.get(node.kind, "#64748b")
     if above >= 0:
@@ -114,15 +115,15 @@ def _drawn(line: int, node: Node, depth: int, above: int, text: str) -> Iterator
         f'<rect x="{x}" y="{y}" width="{width:.0f}" height="22" rx="5" fill="{colour}" fill-opacity="0.08" '
         f'stroke="{colour}" stroke-opacity="0.55"/>'
     )
-    yield f'<text x="{x + 8}" y="{y + 15}" fill="{colour}" font-weight="bold">{_text(node.kind)}</text>'
+    yield f'<text x="{x + 8}" y="{y + 15}" fill="{colour}" font-weight="bold">{_xml_text(node.kind)}</text>'
     time = f" {node.milliseconds:.1f} ms" if node.milliseconds else ""
     yield (
-        f'<text x="{x + 84}" y="{y + 15}" fill="#0f172a">{_text(text)}'
+        f'<text x="{x + 84}" y="{y + 15}" fill="#0f172a">{_xml_text(text)}'
         f'<tspan fill="#94a3b8">{time}</tspan></text>'
     )
 
 
-def _text(value: str) -> str:
+def _xml_text(value: str) -> str:
     """As XML text: escaped, without the characters that XML forbids."""
     return escape(
         "".join(c for c in value if c >= " " and c not in "\ufffe\uffff" and not "\ud800" <= c <= "\udfff")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from agentlightning import capture
-from agentlightning.audit.tree import Node, grow_tree
+from agentlightning.audit.tree import SpanNode, build_tree
 from agentlightning.capture.context import AttemptContext, attempt_context, current_attempt
 from agentlightning.capture.operations import operation
 from agentlightning.capture.sessions import capturing
@@ -37,9 +37,9 @@ class Trace:
         return f"Trace({self.name!r}, {len(self.spans)} spans)"
 
     @property
-    def tree(self) -> list[Node]:
+    def tree(self) -> list[SpanNode]:
         """The spans under their parents, each level in order of start."""
-        return grow_tree(self.spans)
+        return build_tree(self.spans)
 
     def visualize(
         self, filename: str | os.PathLike[str] = "tree_graph", path: str | os.PathLike[str] | None = None
@@ -64,7 +64,7 @@ class Trace:
     def _repr_svg_(self) -> str:
         return svg(self.name, self.tree)
 
-    def _take(self, span: Span) -> None:
+    def _add(self, span: Span) -> None:
         self.spans.append(span)
 
 
@@ -89,14 +89,14 @@ def trace(name: str = "agent", input: Any = None) -> Iterator[Trace]:
     record, outer = Trace(name, input), current_attempt()
     if outer is None:
         context = AttemptContext(
-            rollout_id=new_id("ro"), attempt_id=new_id("at"), sink=_numbered(record), task=input
+            rollout_id=new_id("ro"), attempt_id=new_id("at"), sink=_numbering_sink(record), task=input
         )
         installed: Any = capturing(instrumentors(load()))
     else:
-        context = dataclasses.replace(outer, sink=_both(record, outer))
+        context = dataclasses.replace(outer, sink=_forwarding_sink(record, outer))
         installed = nullcontext()
     try:
-        with installed, attempt_context(context), operation(name, **_shown(input)) as root:
+        with installed, attempt_context(context), operation(name, **_inputs(input)) as root:
             try:
                 yield record
             finally:
@@ -107,21 +107,21 @@ def trace(name: str = "agent", input: Any = None) -> Iterator[Trace]:
         _last = record
 
 
-def _shown(input: Any) -> dict[str, Any]:
+def _inputs(input: Any) -> dict[str, Any]:
     return {} if input is None else {"input": input}
 
 
-def _numbered(record: Trace) -> Any:
+def _numbering_sink(record: Trace) -> Any:
     def sink(span: Span) -> None:
         span.sequence_id = len(record.spans) + 1
-        record._take(span)
+        record._add(span)
 
     return sink
 
 
-def _both(record: Trace, outer: AttemptContext) -> Any:
+def _forwarding_sink(record: Trace, outer: AttemptContext) -> Any:
     def sink(span: Span) -> None:
-        record._take(span)
+        record._add(span)
         outer.sink(span)
 
     return sink

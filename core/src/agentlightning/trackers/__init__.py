@@ -14,9 +14,9 @@ from agentlightning.types import Evaluation, StepReport
 log = logging.getLogger(__name__)
 
 
-class Relay:
-    """Listens to the moment hooks of one run and tells its trackers. A tracker's error is counted, never
-    fatal.
+class TrackerHooks:
+    """Listens to the notification hooks of one run and tells its trackers. A tracker's error is counted,
+    never fatal.
     """
 
     def __init__(self, trackers: Sequence[Tracker]) -> None:

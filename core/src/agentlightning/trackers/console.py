@@ -43,7 +43,7 @@ class ConsoleTracker:
         self._steps = 0
         self._tokens = 0.0
         self._began = 0.0
-        self._before = 0
+        self._earlier_steps = 0
         """Steps of the run's earlier life."""
         self._progress = Progress(
             TextColumn("[bold]step"),
@@ -73,17 +73,19 @@ class ConsoleTracker:
         """Say where the run goes on; the curve at the end begins where the run began."""
         self.start(run)
         for report in reports:
-            self._note(report)
+            self._remember(report)
         self._evaluations = {evaluation.name: evaluation for evaluation in evaluations}
-        self._before = len(self.rewards)
+        self._earlier_steps = len(self.rewards)
         self.console.print(
-            f"[bold]resumed[/] after {self._before} of {self._steps} steps", highlight=False, soft_wrap=True
+            f"[bold]resumed[/] after {self._earlier_steps} of {self._steps} steps",
+            highlight=False,
+            soft_wrap=True,
         )
 
     def step(self, report: StepReport) -> None:
         if not self._began:
             self._began = time.perf_counter() - sum(report.seconds.values())
-        whole = self._note(report)
+        whole = self._remember(report)
         self._tokens += report.metrics.get("tokens", 0.0)
         if not self.console.is_terminal:
             self.console.print(self._line(report), highlight=False, soft_wrap=bool(self.policies))
@@ -97,7 +99,7 @@ class ConsoleTracker:
         if report.step + 1 >= self._steps and whole:
             self._stop_live()
 
-    def _note(self, report: StepReport) -> bool:
+    def _remember(self, report: StepReport) -> bool:
         """Take note of a step; whether all policies have reported it. Its rollouts are theirs together."""
         reward = report.metrics.get("reward_mean", float("nan"))
         if report.policy not in self.policies:
@@ -111,12 +113,12 @@ class ConsoleTracker:
 
     def evaluated(self, evaluation: Evaluation) -> None:
         self._evaluations[evaluation.name] = evaluation
-        said = (
+        text = (
             f" {evaluation.name:15} reward {evaluation.reward:.3f}  "
             f"95 % {evaluation.interval_text()}  n={evaluation.n}  failed={evaluation.failed}  "
             f"{evaluation.seconds:.1f} s"
         )
-        self.console.print(Text.assemble(("evaluated", "bold"), said), highlight=False, soft_wrap=True)
+        self.console.print(Text.assemble(("evaluated", "bold"), text), highlight=False, soft_wrap=True)
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         self._stop_live()
@@ -147,8 +149,8 @@ class ConsoleTracker:
             )
         for who, counts in summary.get("accounts", {}).items():
             listed = ", ".join(f"{n} × {reason}" for reason, n in counts.items())
-            said = Text.assemble(("counted", "yellow"), f" {who}: {listed}")
-            self.console.print(said, highlight=False, soft_wrap=True)
+            text = Text.assemble(("counted", "yellow"), f" {who}: {listed}")
+            self.console.print(text, highlight=False, soft_wrap=True)
         self.console.print(Text(f"Files: {self.folder}"), highlight=False, soft_wrap=True)
         if chain := summary.get("chain"):
             signed = "signed with AGL_SEAL_KEY" if chain["signed"] else "not signed"
@@ -192,7 +194,7 @@ class ConsoleTracker:
 
     def _line(self, report: StepReport) -> str:
         done = report.step + 1
-        eta = (time.perf_counter() - self._began) / (done - self._before) * (self._steps - done)
+        eta = (time.perf_counter() - self._began) / (done - self._earlier_steps) * (self._steps - done)
         who = f"{report.policy} v{report.policy_version}  " if self.policies else ""
         credit = report.metrics.get("credit_mean")
         own = f"credit {credit:.3f}  " if self.policies and credit is not None else ""
@@ -213,8 +215,8 @@ class ConsoleTracker:
         )
         facts.add_row("seconds", " · ".join(f"{name} {value:.2f}" for name, value in s.items()))
         for name, last in self._latest.items():
-            said = f"{name} v{last.policy_version}  rows {last.metrics.get('rows', 0):.0f}  credit "
-            facts.add_row(Text(said + _number(last.metrics.get("credit_mean", float("nan")))))
+            text = f"{name} v{last.policy_version}  rows {last.metrics.get('rows', 0):.0f}  credit "
+            facts.add_row(Text(text + _number(last.metrics.get("credit_mean", float("nan")))))
         return Panel(
             Group(self._progress, facts),
             border_style="cyan",
@@ -226,8 +228,8 @@ class ConsoleTracker:
 def _tokens(totals: Mapping[str, float]) -> str:
     """How many tokens were trained, and how many were in the rows of groups that taught nothing."""
     idle = totals.get("tokens_zero_advantage", 0.0)
-    said = f"{totals['tokens_trained']:.0f} tokens trained"
-    return f"{said} ({idle:.0f} others had advantage 0)" if idle else said
+    text = f"{totals['tokens_trained']:.0f} tokens trained"
+    return f"{text} ({idle:.0f} others had advantage 0)" if idle else text
 
 
 def _number(value: float) -> str:
@@ -240,15 +242,15 @@ def _calls(totals: Mapping[str, float]) -> str:
     which there was another, and its calls are not judged.
     """
     behind = totals.get("calls_left_behind", 0.0)
-    said = f"{totals['calls'] - behind:.0f} calls, {totals['calls_exact']:.0f} captured exactly"
+    text = f"{totals['calls'] - behind:.0f} calls, {totals['calls_exact']:.0f} captured exactly"
     if none := totals.get("calls_no_ids", 0.0):
         frozen = " or of a frozen policy" if totals.get("calls_frozen") else ""
-        said += (
+        text += (
             f", {none:.0f} without ids (refused, failed{frozen})"
             if frozen
             else f", {none:.0f} without ids (refused or failed)"
         )
-    return said + (f" (and {behind:.0f} in attempts that were followed by another)" if behind else "")
+    return text + (f" (and {behind:.0f} in attempts that were followed by another)" if behind else "")
 
 
 def _change(before: float, after: float) -> tuple[str, str, str, str, str]:

@@ -13,7 +13,7 @@ from agentlightning.types import Attempt, Batch, Call, Evaluation, Reward, Rollo
 
 
 class EventsTracker:
-    """Writes identifiers and figures, not texts: what a call said lies in the store."""
+    """Writes identifiers and figures, not texts: their text lies in the store."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "events.jsonl"

@@ -50,6 +50,6 @@ class FilesTracker:
 
     def _replace(self, name: str, value: Mapping[str, Any]) -> None:
         draft = self.folder / (name + ".part")
-        told = msgspec.to_builtins(dict(value), enc_hook=str)
-        draft.write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+        plain = msgspec.to_builtins(dict(value), enc_hook=str)
+        draft.write_text(json.dumps(plain, indent=2) + "\n", encoding="utf-8")
         os.replace(draft, self.folder / name)

@@ -14,7 +14,16 @@ from agentlightning.types.base import Mode, Model, Tags, UsageError, merge_tags,
 from agentlightning.types.recipe import Normalise, Recipe
 from agentlightning.types.record import Call, EarlierAttempt, Record, Reward, Span, Triplet
 from agentlightning.types.resources import LLM, JsonResource, PromptTemplate, ProxyLLM, Resource, Resources
-from agentlightning.types.training import Batch, Evaluation, Ledger, Link, Row, Seal, Segment, StepReport
+from agentlightning.types.training import (
+    AuditLink,
+    Batch,
+    Evaluation,
+    Ledger,
+    RolloutFingerprint,
+    Row,
+    Segment,
+    StepReport,
+)
 from agentlightning.types.work import (
     Attempt,
     AttemptedRollout,
@@ -36,7 +45,7 @@ __all__ = [
     "JsonResource",
     "LLM",
     "Ledger",
-    "Link",
+    "AuditLink",
     "Mode",
     "Model",
     "Normalise",
@@ -51,7 +60,7 @@ __all__ = [
     "RolloutConfig",
     "RolloutStatus",
     "Row",
-    "Seal",
+    "RolloutFingerprint",
     "Segment",
     "Span",
     "StepReport",

@@ -32,7 +32,7 @@ LEARNED_NOTHING = 3
 """Exit status of a run from which nothing was learned."""
 
 
-class Dumps:
+class JsonDump:
     """JSON out, under the names the seed project used."""
 
     __slots__ = ()
@@ -48,7 +48,7 @@ class Dumps:
         return json.dumps(self.model_dump(), indent=indent, ensure_ascii=False)
 
 
-class Model(Dumps, msgspec.Struct, kw_only=True):
+class Model(JsonDump, msgspec.Struct, kw_only=True):
     """Base of all records."""
 
 

@@ -16,15 +16,15 @@ from typing import Any
 
 import msgspec
 
-from agentlightning.types.base import Dumps
+from agentlightning.types.base import JsonDump
 from agentlightning.types.work import (
-    ATTEMPTS as ATTEMPTS,
-    RETRIED,
+    MAX_ATTEMPTS as MAX_ATTEMPTS,
+    RETRIED_KINDS,
     UNRESPONSIVE_SECONDS,
     RolloutConfig,
 )
 
-KINDS: Mapping[str, str] = MappingProxyType(
+FAILURE_KINDS: Mapping[str, str] = MappingProxyType(
     {
         "agent-raised": "the agent's code raised an exception",
         "no-call": "the agent returned without one answer of the model: nothing to train",
@@ -44,17 +44,17 @@ KINDS: Mapping[str, str] = MappingProxyType(
 )
 """Kinds of failure. A ``reason`` that starts with ``<kind>`` or ``<kind>:`` names its kind."""
 
-ONCE: Mapping[str, str] = MappingProxyType(
+NOT_RETRYABLE: Mapping[str, str] = MappingProxyType(
     {"no-reward": "credit finds it when the rollout has succeeded", "straggler": "its group has gone on"}
 )
 """Kinds that cannot be tried again, and why."""
 TRACEBACK = "traceback"
 """Key of an attempt's metadata: the traceback of what its agent raised, the agent's own line first."""
-SET_ASIDE = "set_aside"
+SET_ASIDE_REASON = "set_aside"
 """Key of a rollout's metadata: a reason to leave it out of training although it succeeded, kind first."""
 
 
-class Action(Dumps, msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+class FailureAction(JsonDump, msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
     """What a kind of failure leads to: first ``retry``, then ``reward``, else it is left out."""
 
     retry: bool = False
@@ -63,52 +63,54 @@ class Action(Dumps, msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fi
     """Train on it as if the rollout had ended with this final reward; ``None``: leave it out."""
 
 
-FailureTable = Mapping[str, Action]
+FailureTable = Mapping[str, FailureAction]
 """Kind → action. A kind that is absent is left out of training."""
 
-DEFAULT: FailureTable = MappingProxyType({kind: Action(retry=True) for kind in RETRIED})
+DEFAULT_FAILURE_TABLE: FailureTable = MappingProxyType(
+    {kind: FailureAction(retry=True) for kind in RETRIED_KINDS}
+)
 """What is nobody's fault in the agent is tried again; then, like everything else, left out."""
-OUTAGES = frozenset({"unresponsive", "cancelled", "model-5xx"})
+OUTAGE_KINDS = frozenset({"unresponsive", "cancelled", "model-5xx"})
 """Kinds that say nothing of what the policy sampled: something else broke, and the next attempt repeats this
 one, seed for seed. After any other failure it samples anew, since the same answers would fail again.
 """
 
 
-def kind_of(reason: str | None) -> str | None:
+def failure_kind(reason: str | None) -> str | None:
     """The kind that a reason names; ``None`` if it names none."""
     named = (reason or "").split(":", 1)[0].strip()
-    return named if named in KINDS else None
+    return named if named in FAILURE_KINDS else None
 
 
-def kind_of_end(status: str, reason: str | None) -> str:
+def failure_kind_of_end(status: str, reason: str | None) -> str:
     """The kind of an attempt or a rollout that did not succeed: what its reason names, else its status."""
-    named = kind_of(reason)
+    named = failure_kind(reason)
     if named is not None:
         return named
     return str(status) if status in ("timeout", "unresponsive", "cancelled") else "failed"
 
 
-def read_table(given: Mapping[str, Any] | None) -> dict[str, Action]:
-    """``DEFAULT`` overridden by ``given``: kind → a number (that reward), ``"retry"``, ``"leave-out"`` or
-    ``None``, or ``{retry: …, reward: …}``. ``ValueError`` names the kind and what is allowed.
+def read_failure_table(given: Mapping[str, Any] | None) -> dict[str, FailureAction]:
+    """``DEFAULT_FAILURE_TABLE`` overridden by ``given``: kind → a number (that reward), ``"retry"``,
+    ``"leave-out"`` or ``None``, or ``{retry: …, reward: …}``. ``ValueError`` names the kind and the choices.
     """
-    table = dict(DEFAULT)
+    table = dict(DEFAULT_FAILURE_TABLE)
     for kind, value in (given or {}).items():
-        if kind not in KINDS:
-            raise ValueError(f"failure: unknown kind {kind!r}; use one of {', '.join(KINDS)}")
+        if kind not in FAILURE_KINDS:
+            raise ValueError(f"failure: unknown kind {kind!r}; use one of {', '.join(FAILURE_KINDS)}")
         table[kind] = _action(kind, value)
     return table
 
 
-def _action(kind: str, value: Any) -> Action:
+def _action(kind: str, value: Any) -> FailureAction:
     if value is None or value == "leave-out":
-        return Action()
+        return FailureAction()
     if value == "retry":
         value = {"retry": True}
     if isinstance(value, int | float) and not isinstance(value, bool):
         value = {"reward": float(value)}
     try:
-        action = msgspec.convert(value, Action)
+        action = msgspec.convert(value, FailureAction)
     except msgspec.ValidationError as error:
         raise ValueError(
             f"failure[{kind!r}] = {value!r}: give a reward, 'retry', 'leave-out', or "
@@ -116,9 +118,9 @@ def _action(kind: str, value: Any) -> Action:
         ) from None
     if action.reward is not None and not math.isfinite(action.reward):
         raise ValueError(f"failure[{kind!r}] = {action.reward}: must be a finite reward, or None (leave out)")
-    if action.retry and kind in ONCE:
+    if action.retry and kind in NOT_RETRYABLE:
         raise ValueError(
-            f"failure[{kind!r}]: cannot be tried again, {ONCE[kind]}; give a reward or 'leave-out'"
+            f"failure[{kind!r}]: cannot be tried again, {NOT_RETRYABLE[kind]}; give a reward or 'leave-out'"
         )
     return action
 
@@ -128,7 +130,7 @@ def rollout_config(
     *,
     timeout: float | None = None,
     unresponsive: float | None = UNRESPONSIVE_SECONDS,
-    attempts: int = ATTEMPTS,
+    attempts: int = MAX_ATTEMPTS,
     emitted_overrides_returned: bool = False,
 ) -> RolloutConfig:
     """How rollouts are tried under ``table``. ``timeout``: seconds of an attempt; ``unresponsive``: seconds

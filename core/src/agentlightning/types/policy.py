@@ -9,7 +9,7 @@ _HUB = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 """``owner/name``, as models are called on the Hugging Face hub."""
 
 
-def no_policy(given: str | Path) -> str:
+def missing_policy_message(given: str | Path) -> str:
     """That ``given`` is no folder, and, where it could be a model of the hub, how to download it."""
     text = Path(given).as_posix()
     said = f"{given}: there is no such folder; a policy is a model folder in Hugging Face layout"

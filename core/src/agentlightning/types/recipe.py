@@ -6,12 +6,12 @@ from typing import Any, Literal
 
 import msgspec
 
-from agentlightning.types.base import Dumps
+from agentlightning.types.base import JsonDump
 
 Normalise = Literal["rollout", "call", "token", "constant"]
 
 
-class Recipe(Dumps, msgspec.Struct, kw_only=True, frozen=True):
+class Recipe(JsonDump, msgspec.Struct, kw_only=True, frozen=True):
     """An RL algorithm as data. It owns no loop: a driver runs it."""
 
     name: str

@@ -52,17 +52,17 @@ def _number(raw: object) -> float | None:
         return None
 
 
-def by_authority(given: Sequence[Ranked], emitted_overrides: bool = False) -> list[Ranked]:
+def by_precedence(given: Sequence[Ranked], emitted_overrides: bool = False) -> list[Ranked]:
     """``given``, in the order of the store, with those whose word counts behind the others."""
     return sorted(given, key=lambda one: one.returned is not emitted_overrides)
 
 
-def chosen(emitted: Sequence[Reward]) -> Reward:
-    """Which of the rewards of one target counts, as :func:`by_authority` orders them."""
+def effective_reward(emitted: Sequence[Reward]) -> Reward:
+    """Which of the rewards of one target counts, as :func:`by_precedence` orders them."""
     return next((r for r in reversed(emitted) if r.name == PRIMARY), emitted[-1])
 
 
-def what_of(span: Span) -> tuple[object, ...] | None:
+def reward_target(span: Span) -> tuple[object, ...] | None:
     """What a reward span is a reward of, with its name: of two spans of the same, one counts. ``None``: the
     span is no reward.
     """
@@ -70,6 +70,6 @@ def what_of(span: Span) -> tuple[object, ...] | None:
     return None if r is None else (r.name, str(r.call_id), str(r.span_id), str(r.agent), r.final)
 
 
-def of_rollout(reward: Reward) -> bool:
+def is_rollout_reward(reward: Reward) -> bool:
     """Whether it is a reward of the whole rollout."""
     return reward.final and reward.call_id is reward.span_id is reward.agent is None

@@ -19,7 +19,7 @@ Select = str | Sequence[str] | Predicate | bool | None
 """All calls (``None``, ``True``), none (``False``), a name, several, ``"re:…"`` over the whole name, or a
 predicate of the call's tags."""
 
-NAMING = ("agent", "role", "node")
+NAME_TAGS = ("agent", "role", "node")
 """The tags that a name is looked for in."""
 UNKNOWN = "unknown"
 """The role of calls that nobody named."""
@@ -37,25 +37,25 @@ def selector(select: Select, what: str = "select") -> Predicate:
     if select is None or isinstance(select, bool):
         return lambda tags: select is not False
     if callable(select):
-        return _predicate(select, what)
+        return _checked_predicate(select, what)
     if isinstance(select, str):
-        return _named(select, what)
+        return _name_matcher(select, what)
     if not isinstance(select, Sequence) or not all(isinstance(name, str) for name in select):
         raise BadSelect(f"{what} is {select!r} ({type(select).__name__}): {FORMS}")
     if not select:
         raise BadSelect(f"{what} is an empty list, which means nobody: {FORMS}")
-    each = [_named(name, what) for name in select]
+    each = [_name_matcher(name, what) for name in select]
     return lambda tags: any(matches(tags) for matches in each)
 
 
 def policy_for(policies: Mapping[str, str], tags: Tags) -> str | None:
     """The policy of a call under ``{name or "re:pattern": policy}``: the first entry that matches."""
-    return next((policy for name, policy in policies.items() if _named(name, "policies")(tags)), None)
+    return next((policy for name, policy in policies.items() if _name_matcher(name, "policies")(tags)), None)
 
 
-def named(tags: Tags) -> Tags:
+def with_role(tags: Tags) -> Tags:
     """``tags``, with the role ``unknown`` where nobody said agent, role or node; ``tags`` is not changed."""
-    said = {tag for tag in NAMING if tag in tags and not (tag == "role" and tags[tag] == UNKNOWN)}
+    said = {tag for tag in NAME_TAGS if tag in tags and not (tag == "role" and tags[tag] == UNKNOWN)}
     if not said:
         return {**tags, "role": UNKNOWN}
     if tags.get("role") != UNKNOWN:
@@ -64,13 +64,13 @@ def named(tags: Tags) -> Tags:
     return {**{tag: value for tag, value in tags.items() if tag != "role"}, **role}
 
 
-def caller(tags: Tags) -> str:
+def caller_name(tags: Tags) -> str:
     """How a call's maker is called, for people: its agent, else its node, else its role."""
     return tags.get("agent") or tags.get("node") or tags.get("role") or UNKNOWN
 
 
 @lru_cache(maxsize=1024)
-def _named(name: str, what: str) -> Predicate:
+def _name_matcher(name: str, what: str) -> Predicate:
     """A name, or a pattern."""
     if not name.startswith("re:"):
         if not name.strip():
@@ -82,10 +82,10 @@ def _named(name: str, what: str) -> Predicate:
         raise BadSelect(f"{what}: {name[3:]!r} is not a regular expression: {error}") from None
     if not pattern.pattern:
         raise BadSelect(f"{what}: 're:' has no pattern after it, and would match nobody")
-    return lambda tags: any(tag in tags and pattern.fullmatch(tags[tag]) is not None for tag in NAMING)
+    return lambda tags: any(tag in tags and pattern.fullmatch(tags[tag]) is not None for tag in NAME_TAGS)
 
 
-def _predicate(function: Predicate, what: str) -> Predicate:
+def _checked_predicate(function: Predicate, what: str) -> Predicate:
     """A user's function, checked as far as can be, and given tags that it may change without effect."""
     called = getattr(function, "__qualname__", type(function).__name__)
     if inspect.iscoroutinefunction(function):

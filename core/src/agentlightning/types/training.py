@@ -88,10 +88,11 @@ class Batch(Model):
     """Of a run with named policies: policy → its own share of the metrics (:mod:`.credit.policies`)."""
 
 
-class Seal(Model):
+class RolloutFingerprint(Model):
     """What a step trained of one rollout, as hashes: ``agl verify`` recomputes it from the store.
 
-    Each digest is 32 hex digits of blake2b over a canonical encoding (:mod:`agentlightning.credit.seals`).
+    Each digest is 32 hex digits of blake2b over a canonical encoding
+    (:mod:`agentlightning.credit.seals`).
     """
 
     run_id: str
@@ -149,10 +150,10 @@ class StepReport(Model):
     """Of recipe and failure table, as the step was credited by them."""
 
 
-LinkKind = Literal["begin", "resume", "step", "evaluation", "checkpoint", "end"]
+AuditLinkKind = Literal["begin", "resume", "step", "evaluation", "checkpoint", "end"]
 
 
-class Link(Model):
+class AuditLink(Model):
     """One entry of a run's chain: what was recorded then, bound to everything before it.
 
     Links are only ever added, never replaced: what a resumed run makes again has a later link.
@@ -161,18 +162,18 @@ class Link(Model):
     run_id: str
     number: int
     """0, 1, 2, …"""
-    kind: LinkKind
+    kind: AuditLinkKind
     name: str
     """What it is of: ``0/policy`` (a step's number and policy), the batch of an evaluation, a checkpoint's
     folder."""
     body: dict[str, Any] = {}
     """What was recorded, as plain values; of files, and of a step's seals, their digests."""
-    seals: list[Seal] = []
+    seals: list[RolloutFingerprint] = []
     """Of the rollouts of an evaluation; those of a step are records of their own."""
     previous: str = ""
     """The head of the link before."""
     head: str = ""
-    """sha256 over all of the above (:func:`agentlightning.credit.chain.head_of`)."""
+    """sha256 over all of the above (:func:`agentlightning.credit.chain.compute_head`)."""
     mac: str | None = None
     """HMAC-SHA256 of the head, where the run was given a key (``AGL_SEAL_KEY``)."""
 

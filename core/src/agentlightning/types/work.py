@@ -42,9 +42,9 @@ UNRESPONSIVE_SECONDS = 60.0
 """Silence after which a worker is taken for dead: twelve signs of life of our runners. A pause of the machine
 or a hand-written worker that only makes model calls does not reach it, and a dead machine costs a minute.
 """
-ATTEMPTS = 3
+MAX_ATTEMPTS = 3
 """Attempts of a rollout whose failures are all of kinds that are tried again."""
-RETRIED = ("bad-record", "cancelled", "model-5xx", "unresponsive")
+RETRIED_KINDS = ("bad-record", "cancelled", "model-5xx", "unresponsive")
 """Kinds of failure that are tried again by default: they are nobody's fault in the agent."""
 
 
@@ -57,11 +57,11 @@ class RolloutConfig(Model):
     """Wall time of one attempt; ``None``: no limit."""
     unresponsive_seconds: float | None = UNRESPONSIVE_SECONDS
     """Silence (no heartbeat, call or span) after which an attempt counts as unresponsive; ``None``: never."""
-    max_attempts: int = ATTEMPTS
+    max_attempts: int = MAX_ATTEMPTS
     """At most so many attempts, the first included."""
     retry_condition: list[AttemptStatus] = []
     """Ends of an attempt that lead to another one, while ``max_attempts`` allows."""
-    retry_on: list[str] = msgspec.field(default_factory=lambda: list(RETRIED))
+    retry_on: list[str] = msgspec.field(default_factory=lambda: list(RETRIED_KINDS))
     """Kinds of failure (:mod:`agentlightning.types.failure`) that do so too."""
     emitted_overrides_returned: bool = False
     """Whether a reward that the agent emits while it runs counts although the agent returns another one."""

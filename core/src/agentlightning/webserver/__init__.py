@@ -9,7 +9,7 @@ from aiohttp import web
 from agentlightning.webserver.log import LOG
 
 
-def runner(app: web.Application, **options: Any) -> web.AppRunner:
+def app_runner(app: web.Application, **options: Any) -> web.AppRunner:
     """What serves ``app``: a handler whose client has gone is cancelled, bodies come as they were sent (see
     :mod:`.body`), and what is logged of a malformed request has none of it.
     """

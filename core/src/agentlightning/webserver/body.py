@@ -1,7 +1,7 @@
 """A request's body within bounds: how many bytes, how compressed, how deeply nested.
 
 Invariant: reading, unpacking and checking take time and memory in proportion to the bytes that were sent (by
-a factor, :data:`RATIO`); what is not as its headers say is refused with a status below 500.
+a factor, :data:`MAX_RATIO`); what is not as its headers say is refused with a status below 500.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from typing import Any, Final, TypeVar
 
 from aiohttp import http_exceptions, web
 
-DEPTH: Final = 100
+MAX_DEPTH: Final = 100
 """Objects and lists within each other, at most: whoever handles a value may recurse into it."""
-CONTAINERS: Final = 500_000
+MAX_CONTAINERS: Final = 500_000
 """Objects and lists of one body, at most: an empty one is 2 bytes, and 64 in memory."""
-LARGE: Final = 1 << 20
+THREAD_BYTES: Final = 1 << 20
 """Bytes from which a body is decoded in a thread, so that others have their turn."""
-RATIO: Final = 200
-"""Bytes that a compressed byte may become, beyond the first :data:`FREE` of the whole."""
-FREE: Final = 4 << 20
-MEMBERS: Final = 64
+MAX_RATIO: Final = 200
+"""Bytes that a compressed byte may become, beyond the first :data:`FREE_BYTES` of the whole."""
+FREE_BYTES: Final = 4 << 20
+MAX_MEMBERS: Final = 64
 """Members of a gzip body, at most."""
 ENCODINGS: Final = {"gzip": zlib.MAX_WBITS | 16, "x-gzip": zlib.MAX_WBITS | 16, "deflate": zlib.MAX_WBITS}
 _PLAIN: Final = ("", "identity")
@@ -67,7 +67,7 @@ async def read(request: web.Request, limit: int) -> bytes:
     raw = pieces[0] if len(pieces) == 1 else b"".join(pieces)
     if encoding in _PLAIN:
         return raw
-    return await aside(lambda: unpack(raw, encoding, limit))
+    return await run_in_thread(lambda: decompress(raw, encoding, limit))
 
 
 def encoding_of(request: web.Request) -> str:
@@ -80,9 +80,9 @@ def encoding_of(request: web.Request) -> str:
     )
 
 
-def unpack(raw: bytes, encoding: str, limit: int) -> bytes:
+def decompress(raw: bytes, encoding: str, limit: int) -> bytes:
     """What was compressed, to its end: gzip (of several members, too) or deflate."""
-    most = min(limit, FREE + RATIO * len(raw))
+    most = min(limit, FREE_BYTES + MAX_RATIO * len(raw))
     out: list[bytes] = []
     size, at, members = 0, 0, 1
     view = memoryview(raw)
@@ -103,7 +103,7 @@ def unpack(raw: bytes, encoding: str, limit: int) -> bytes:
             at -= len(inflate.unused_data)
             if at == len(raw):
                 return b"".join(out)
-            if members == MEMBERS or encoding == "deflate":
+            if members == MAX_MEMBERS or encoding == "deflate":
                 raise _wrong("there is more behind its end")
             members += 1
             inflate = zlib.decompressobj(wbits=ENCODINGS[encoding])
@@ -124,10 +124,12 @@ def _wrong(why: str) -> BodyRefused:
 
 
 # ---------------------------------------------------------------------------------------------------- content
-def check_size(raw: bytes) -> None:
+def check_container_count(raw: bytes) -> None:
     """Refuse a JSON body that would be far larger in memory than it is."""
-    if len(raw) > LARGE and raw.count(b"[") + raw.count(b"{") > CONTAINERS:
-        raise BodyRefused(413, "too-many-values", f"the body has more than {CONTAINERS} objects and lists")
+    if len(raw) > THREAD_BYTES and raw.count(b"[") + raw.count(b"{") > MAX_CONTAINERS:
+        raise BodyRefused(
+            413, "too-many-values", f"the body has more than {MAX_CONTAINERS} objects and lists"
+        )
 
 
 class TooDeep(ValueError):
@@ -151,8 +153,8 @@ def check_plain(value: Any, largest: int | None = None) -> None:
     level, depth = [value], 0
     while level:
         depth += 1
-        if depth > DEPTH:
-            raise TooDeep(f"values are nested more than {DEPTH} levels deep")
+        if depth > MAX_DEPTH:
+            raise TooDeep(f"values are nested more than {MAX_DEPTH} levels deep")
         below: list[Any] = []
         for held in level:
             parts = held
@@ -183,6 +185,6 @@ def _pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(1, "agl-bodies")  # those of the default pool may be waiting for this very body
 
 
-async def aside(work: Callable[[], T]) -> T:
+async def run_in_thread(work: Callable[[], T]) -> T:
     """Do ``work`` in a thread of its own, so that the event loop goes on."""
     return await asyncio.get_running_loop().run_in_executor(_pool(), work)

@@ -29,7 +29,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Middleware = Callable[[web.Request, Handler], Awaitable[web.StreamResponse]]
 
 
-class Foreign(NamedTuple):
+class CrossOriginRefusal(NamedTuple):
     """Why a request is refused, as status, reason to count it under, and message."""
 
     status: int
@@ -37,11 +37,11 @@ class Foreign(NamedTuple):
     message: str
 
 
-Answer = Callable[[web.Request, Foreign], Awaitable[web.StreamResponse]]
+Answer = Callable[[web.Request, CrossOriginRefusal], Awaitable[web.StreamResponse]]
 Trusted = Callable[[web.Request], bool]
 
 
-def foreign(request: web.Request, *, local: bool = True) -> Foreign | None:
+def check_cross_origin(request: web.Request, *, local: bool = True) -> CrossOriginRefusal | None:
     """What is wrong with a request that anybody may have sent, or ``None``.
 
     ``local``: the server listens on loopback only, so that its names are known.
@@ -49,14 +49,14 @@ def foreign(request: web.Request, *, local: bool = True) -> Foreign | None:
     headers = request.headers
     host = headers.get("Host", "")
     if local and host and not is_loopback(host_of(host)):
-        return Foreign(
+        return CrossOriginRefusal(
             403,
             "foreign-host",
             f"the Host of the request is {host[:100]!r}, and this server answers as localhost or 127.0.0.1 "
             "only. A proxy in front of it must send `Host: localhost`",
         )
     if (origin := headers.get("Origin")) is not None and origin.partition("://")[2] != host:
-        return Foreign(
+        return CrossOriginRefusal(
             403,
             "foreign-origin",
             f"the request comes from a web page, {origin[:100]!r}, which is not the server's own",
@@ -64,7 +64,7 @@ def foreign(request: web.Request, *, local: bool = True) -> Foreign | None:
     return None if request.method in _BODILESS else _undeclared(request)
 
 
-def _undeclared(request: web.Request) -> Foreign | None:
+def _undeclared(request: web.Request) -> CrossOriginRefusal | None:
     given = request.headers.get("Content-Type")
     if given == JSON or (given is None and not request.body_exists):
         return None
@@ -74,7 +74,7 @@ def _undeclared(request: web.Request) -> Foreign | None:
     if found in TYPES or (found.startswith("application/") and found.endswith("+json")):
         return None
     said = f"is {found[:100]!r}" if found else "is not said"
-    return Foreign(
+    return CrossOriginRefusal(
         415, "undeclared-body", f"the Content-Type of the body {said}: send `Content-Type: {JSON}`"
     )
 
@@ -87,7 +87,7 @@ def guard(answer: Answer, *, local: bool = True, trusted: Trusted | None = None)
 
     @web.middleware
     async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
-        why = foreign(request, local=local)
+        why = check_cross_origin(request, local=local)
         if why is None or (trusted is not None and trusted(request)):
             return await handler(request)
         refused[why.reason] += 1

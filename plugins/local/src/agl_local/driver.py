@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 import torch
 from safetensors import SafetensorError
 
-from agentlightning.credit.digest import in_order, rows_digest
+from agentlightning.credit.digest import canonical_order, rows_digest
 from agentlightning.specs import Job
 from agentlightning.types import LLM, Batch, Recipe, Row, StepReport
 
@@ -265,7 +265,7 @@ class LocalDriver:
     ) -> StepReport:
         every = 1 if self.options.deterministic else self.options.digest_every
         digest = bool(every) and (step + 1) % every == 0
-        rows: list[Row] = in_order(batch.rows)
+        rows: list[Row] = canonical_order(batch.rows)
         return StepReport(
             run_id=job.run_id,
             step=step,

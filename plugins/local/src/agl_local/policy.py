@@ -20,7 +20,7 @@ from safetensors.torch import load as _load_bytes, load_file, save as _save_byte
 from torch import Tensor, nn
 
 from agentlightning.types import UsageError
-from agentlightning.types.policy import no_policy
+from agentlightning.types.policy import missing_policy_message
 
 from .config import ConfigError, ForeignConfig, MissingFile, ModelConfig, UnsupportedModel, read_json
 from .model import CausalLM, LanguageModel
@@ -73,7 +73,7 @@ def load_policy(
     if dtype not in DTYPES:
         raise ValueError(f"dtype {dtype!r} is not one of {sorted(DTYPES)}")
     if not path.is_dir():
-        raise MissingFile(no_policy(path))
+        raise MissingFile(missing_policy_message(path))
     raw = read_json(path / "config.json")
     tokenizer = read_tokenizer(path)
     try:

@@ -21,9 +21,9 @@ import msgspec
 from aiohttp import web
 
 from agentlightning.loopback import check_interface, check_token
-from agentlightning.webserver import runner as runner_of
-from agentlightning.webserver.body import BodyRefused, TooDeep, check_plain, check_size, read
-from agentlightning.webserver.guard import Foreign, guard
+from agentlightning.webserver import app_runner
+from agentlightning.webserver.body import BodyRefused, TooDeep, check_container_count, check_plain, read
+from agentlightning.webserver.guard import CrossOriginRefusal, guard
 
 from .answers import Answer
 from .engine import Engine
@@ -65,7 +65,7 @@ def create_app(
                 return _error(ApiError(401, said, code="unauthorized"))
         return await handler(request)
 
-    no_pages = [] if token is not None else [guard(_foreign, trusted=is_admin)]
+    no_pages = [] if token is not None else [guard(_refuse_cross_origin, trusted=is_admin)]
     app = web.Application(middlewares=[_errors, doors, *no_pages])
     app[_ENGINES] = engines
     app[_GUARDED] = token is not None
@@ -88,7 +88,7 @@ async def serve(app: web.Application, host: str = "127.0.0.1", port: int = 0) ->
     ``http://host:port``. A host that other machines can reach is refused where the app has no token.
     """
     check_interface("the engine", host, guarded=app[_GUARDED], variable=TOKEN_VARIABLE)
-    runner = runner_of(app)
+    runner = app_runner(app)
     await runner.setup()
     await web.TCPSite(runner, host, port).start()
     bound = runner.addresses[0]
@@ -110,7 +110,7 @@ async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
         return _error(ApiError(500, str(error), code="engine_error"))
 
 
-async def _foreign(_: web.Request, why: Foreign) -> web.Response:
+async def _refuse_cross_origin(_: web.Request, why: CrossOriginRefusal) -> web.Response:
     return _error(ApiError(why.status, why.message, code=why.reason))
 
 
@@ -175,7 +175,7 @@ async def _tokenize(request: web.Request) -> web.Response:
 async def _body(request: web.Request) -> dict[str, Any]:
     try:
         raw = await read(request, MAX_BODY)
-        check_size(raw)
+        check_container_count(raw)
         body = msgspec.json.decode(raw)
         check_plain(body)
     except BodyRefused as error:

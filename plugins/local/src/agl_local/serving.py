@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import torch
 
 from agentlightning.types import LLM, UsageError
-from agentlightning.types.policy import no_policy
+from agentlightning.types.policy import missing_policy_message
 
 from .config import ConfigError, read_json
 from .engines import Engines, Serving
@@ -120,7 +120,7 @@ class LocalServer:
         if self._engines is not None or self._closed:
             raise RuntimeError(f"the server of policy {self.name!r} has been started or closed already")
         if not self.path.is_dir():  # what is no policy's folder is said here, not by a child
-            raise Refused(no_policy(self.path))
+            raise Refused(missing_policy_message(self.path))
         read_json(self.path / "config.json")
         refuse_without_template(read_tokenizer(self.path), self.path)
         engines = self._engines = make_engines(self.path, self.name, self.options)

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from agentlightning.credit.digest import in_order
+from agentlightning.credit.digest import canonical_order
 from agentlightning.types import Recipe, Row
 
 from .batch import RowError, Tokens, check_row, has_gradient, micro_rows, tokens_of, worth_sharing
@@ -233,7 +233,7 @@ class Updater:
             if row.row_id in seen:
                 raise RowError(f"row {row.row_id} occurs twice in one batch")
             seen.add(row.row_id)
-        return in_order([row for row in rows if row.trained_tokens])
+        return canonical_order([row for row in rows if row.trained_tokens])
 
 
 def _weight(rows: Sequence[Row]) -> float:

@@ -21,10 +21,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agentlightning.credit.digest import in_order, rows_digest
+from agentlightning.credit.digest import canonical_order, rows_digest
 from agentlightning.specs import Job
 from agentlightning.types import LLM, Batch, Recipe, StepReport, UsageError
-from agentlightning.types.policy import no_policy
+from agentlightning.types.policy import missing_policy_message
 
 from . import critic
 from .channel import ADDRESS, SECRET, ChannelServer
@@ -98,7 +98,7 @@ class VerlDriver:
     async def start(self) -> LLM:
         """Start verl and its engine, which serves the policy as version 0. Tens of seconds: Ray."""
         if not self.path.is_dir():
-            raise UsageError(f"policy {no_policy(self.path)}")
+            raise UsageError(f"policy {missing_policy_message(self.path)}")
         if not (self.path / "config.json").exists():
             raise UsageError(f"policy {self.path}: there is no config.json; give a model folder")
         loop = asyncio.get_running_loop()
@@ -294,7 +294,7 @@ class VerlDriver:
                 policy_version=self._version,
                 metrics={**batch.metrics, **found},
                 seconds={"rollout": done.seconds, "update": updating},
-                rows_digest=rows_digest(in_order(batch.rows)),
+                rows_digest=rows_digest(canonical_order(batch.rows)),
             )
         )
         if self._checkpoints.complete(step + 1, self._job.state()):

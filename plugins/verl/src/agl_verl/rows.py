@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from agentlightning.credit.critic import rewards
+from agentlightning.credit.critic import token_rewards
 from agentlightning.types import Recipe, Row, UsageError
 
 WEIGHTS, SEGMENTS, STALE = "agl_weights", "agl_segments", "agl_stale"
@@ -76,7 +76,9 @@ def train_row(row: Row, recipe: Recipe, scale: int = 1, version: int = 0) -> Tra
         raise CannotTrain(f"row {row.row_id} {what}")
     versions = [v for v, trained in zip(row.versions, row.mask, strict=True) if trained and v >= 0] or [0]
     weights = [scale * w for w in row.weights]
-    carrier = rewards(row) if recipe.critic else [w * a for w, a in zip(weights, row.advantages, strict=True)]
+    carrier = (
+        token_rewards(row) if recipe.critic else [w * a for w, a in zip(weights, row.advantages, strict=True)]
+    )
     return TrainRow(
         prompt=row.token_ids[:start],
         response=row.token_ids[start:],

@@ -14,10 +14,10 @@ from agentlightning.testing.contract.features import STREAM, feature, lacking
 from agentlightning.testing.contract.hooks import AdapterHooks, add
 from agentlightning.testing.contract.recording import Recording, assert_each_exact, assert_exact
 from agentlightning.testing.contract.script import SOLVER, TEAM, say
-from agentlightning.testing.contract.tally import Served
+from agentlightning.testing.contract.tally import CountedServer
 
 
-class Answer(BaseModel):
+class StructuredAnswer(BaseModel):
     """The answer."""
 
     value: int
@@ -54,7 +54,7 @@ class CallsContract(AdapterHooks):
 
     @feature("sync", "tools")
     def test_the_blocking_face(self) -> None:
-        with Served(say, ids="always") as server:
+        with CountedServer(say, ids="always") as server:
             client = self.client(server.url, CONTEXT_KEY)
             recording = Recording("sync", server.url)
             with recording.active():
@@ -71,10 +71,10 @@ class CallsContract(AdapterHooks):
     ) -> None:
         recording = Recording("typed", server.url)
         with recording.active():
-            answer = await self.structured(shared, "how much?", Answer, stream)
+            answer = await self.structured(shared, "how much?", StructuredAnswer, stream)
         if answer is None:
             lacking("structured output" + " that streams" * stream)
-        assert Answer.model_validate(answer) == Answer(value=42)
+        assert StructuredAnswer.model_validate(answer) == StructuredAnswer(value=42)
         assert set(recording.agents()) == {SOLVER}
         assert any(x.body.get("response_format") or x.body.get("tools") for x in server.log)
         assert_exact(recording, server.log)

@@ -12,7 +12,7 @@ from agentlightning.capture import COUNTS
 from agentlightning.keys import CONTEXT_KEY
 from agentlightning.testing import ScriptedModelServer
 from agentlightning.testing.contract.script import ARGUMENTS, say
-from agentlightning.testing.contract.tally import TALLY, Served
+from agentlightning.testing.contract.tally import TALLY, CountedServer
 
 
 def add(a: int, b: int) -> int:
@@ -112,7 +112,7 @@ class AdapterHooks(ABC):
     @pytest.fixture
     async def server(self) -> AsyncIterator[ScriptedModelServer]:
         """The scripted model."""
-        async with Served(say, ids="always") as server:
+        async with CountedServer(say, ids="always") as server:
             yield server
 
     @pytest.fixture

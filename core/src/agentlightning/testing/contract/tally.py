@@ -58,7 +58,7 @@ TALLY = Tally()
 """The present test's."""
 
 
-class Served(ScriptedModelServer):
+class CountedServer(ScriptedModelServer):
     """A scripted server whose answers are counted."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

@@ -15,7 +15,7 @@ from agentlightning.testing.contract.recording import Recording
 from agentlightning.types import AttemptStatus, Record
 
 
-class Served(Protocol):
+class ModelServer(Protocol):
     """A model server, scripted or real, that serves a policy called ``policy``."""
 
     @property
@@ -44,7 +44,7 @@ class Leased(Recording):
 
 
 @asynccontextmanager
-async def leased_attempt(server: Served, folder: Path) -> AsyncIterator[Leased]:
+async def leased_attempt(server: ModelServer, folder: Path) -> AsyncIterator[Leased]:
     """A gateway before ``server`` with a store in ``folder``, and one attempt."""
     store = SQLiteStore(folder / "store.sqlite")
     gateway = Gateway(store, Keys())

@@ -5,26 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from agentlightning.capture.scene import Scene
+from agentlightning.capture.scene import AgentSpan
 
 Wrapped = Callable[..., Any]
 
 
 async def run(wrapped: Wrapped, agent: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Wraps ``Agent.run``, a coroutine function: the scene is around the ``await``."""
-    with Scene.of_agent(agent.name).played():
+    """Wraps ``Agent.run``, a coroutine function: the span is around the ``await``."""
+    with AgentSpan.for_agent(agent.name).run():
         return await wrapped(*args, **kwargs)
 
 
 def stream(wrapped: Wrapped, agent: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Wraps ``Agent.stream``, an async generator: never ``yield`` inside ``played()``, go ``through``."""
-    return Scene.of_agent(agent.name).through(wrapped(*args, **kwargs), begin=True)
+    """Wraps ``Agent.stream``, an async generator: never ``yield`` inside ``run()``, go ``wrap_stream``."""
+    return AgentSpan.for_agent(agent.name).wrap_stream(wrapped(*args, **kwargs), begin=True)
 
 
 async def call_tool(wrapped: Wrapped, agent: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Wraps ``Agent._call_tool(call)``. Arguments as the model wrote them, not parsed and written anew."""
     call = kwargs["call"] if "call" in kwargs else args[0]
-    with Scene.of_tool(call.function.name, call.id, call.function.arguments).played() as scene:
+    with AgentSpan.for_tool(call.function.name, call.id, call.function.arguments).run() as span:
         result = await wrapped(*args, **kwargs)
-        scene.result(result.text, failed=result.failed)
+        span.set_result(result.text, failed=result.failed)
         return result
