@@ -11,7 +11,7 @@ import argparse
 import json
 import time
 
-from agentlightning.gateway.addresses import Endpoints, ranking
+from agentlightning.gateway.upstream.endpoints import Endpoints, ranking
 
 ATTEMPTS, CALLS = 2_000, 50
 

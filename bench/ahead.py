@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from agentlightning import LLM
-from agentlightning.cli.run import read, trainer_from
-from agentlightning.config import resolve
+from agentlightning.cli.config_options import read, trainer_from
+from agentlightning.train.run_config import resolve
 
 ROOT = Path(__file__).resolve().parents[1]
 CAP = 2.0

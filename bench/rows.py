@@ -31,9 +31,9 @@ from openai import AsyncOpenAI
 from torch.nn.functional import rms_norm
 
 import agentlightning as agl
-from agentlightning.algorithms.batching import group_rollouts
-from agentlightning.algorithms.work import enqueue
-from agentlightning.cli.run import read, trainer_from
+from agentlightning.algorithms.rollouts.batching import group_rollouts
+from agentlightning.algorithms.rollouts.enqueue import enqueue
+from agentlightning.cli.config_options import read, trainer_from
 from agentlightning.credit.assign import assign
 from agentlightning.gateway import Upstream
 from agentlightning.recipes import GRPO

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from agentlightning import semconv
-from agentlightning.store.client import StoreClient
-from agentlightning.store.server import serve
-from agentlightning.store.sqlite import SQLiteStore
+from agentlightning.store.http.client import StoreClient
+from agentlightning.store.http.server import serve
+from agentlightning.store.sqlite.store import SQLiteStore
 from agentlightning.types import AttemptedRollout, AttemptStatus, Call, Rollout, Span
 
 VOCABULARY = 151_000

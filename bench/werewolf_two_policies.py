@@ -28,10 +28,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples"))
 
 from agentlightning.algorithms.context import Context
 from agentlightning.algorithms.rl import RL
-from agentlightning.cli.run import trainer_from
-from agentlightning.config import load_config
+from agentlightning.cli.config_options import trainer_from
 from agentlightning.hookspecs import hookimpl
 from agentlightning.store.pages import pages
+from agentlightning.train.run_config import load_config
 from agentlightning.types import StepReport
 from werewolf.tasks import EVALUATION, games
 

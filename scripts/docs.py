@@ -16,9 +16,10 @@ from pathlib import Path
 import agl_local.plugin
 import agl_verl.critic
 import agl_verl.plugin
-from agentlightning import hookspecs, plugins
+from agentlightning import hookspecs
 from agentlightning.algorithms.rl import CORE_FIELDS
-from agentlightning.credit import critic
+from agentlightning.credit.advantage import critic
+from agentlightning.plugins import manager
 from agentlightning.recipes import FIELDS
 from agentlightning.specs import DriverSpec
 
@@ -34,7 +35,7 @@ LINES = 10
 
 def hooks() -> str:
     """The page of hooks: signature, contract, and which built-in uses each."""
-    loaded = plugins.build(discover=False)
+    loaded = manager.build(discover=False)
     registration, moments = [], []
     for name, function in vars(hookspecs).items():
         if not name.startswith("agl_"):

@@ -59,7 +59,7 @@ for name in names:
     if name.startswith("agl-"):
         importlib.import_module("agentlightning" if name == "agl-core" else name.replace("-", "_"))
 if "agl-core" in names:
-    from agentlightning.plugins import load
+    from agentlightning.plugins.manager import load
     loaded = load()
     assert not loaded.broken, loaded.broken
     for name in sys.argv[1:]:

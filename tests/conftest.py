@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from agentlightning import log_limit
+from agentlightning.webserver import log_limit
 
 settings.register_profile("suite", deadline=None)  # a slow machine is no fault of what is tested
 settings.load_profile("suite")
@@ -86,7 +86,7 @@ def clean_environment(
     monkeypatch.setenv("HOME", str(home))
     if request.node.get_closest_marker("plugins") is None:
         monkeypatch.setenv("AGL_PLUGINS", "")
-    plugins = sys.modules.get("agentlightning.plugins")
+    plugins = sys.modules.get("agentlightning.plugins.manager")
     if plugins is not None:
         plugins.load.cache_clear()
 

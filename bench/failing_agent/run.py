@@ -32,11 +32,11 @@ from record import machine
 
 from agentlightning.algorithms.context import Context
 from agentlightning.algorithms.rl import RL
-from agentlightning.cli.run import trainer_from
-from agentlightning.config import load_config
+from agentlightning.cli.config_options import trainer_from
 from agentlightning.gateway import Upstream
 from agentlightning.hookspecs import hookimpl
 from agentlightning.store.base import Conflict
+from agentlightning.train.run_config import load_config
 from agentlightning.types import Attempt, AttemptStatus, Batch, Evaluation, Rollout, RolloutStatus
 
 BENCH = Path(__file__).resolve().parents[1]

@@ -32,10 +32,10 @@ from record import machine
 
 from agentlightning import semconv
 from agentlightning.algorithms.rl import RL
-from agentlightning.cli.run import trainer_from
-from agentlightning.config import load_config
+from agentlightning.cli.config_options import trainer_from
 from agentlightning.hookspecs import hookimpl
 from agentlightning.store.base import Store
+from agentlightning.train.run_config import load_config
 from agentlightning.types import Batch, Evaluation, RolloutStatus
 from agentlightning.types.failure import failure_kind
 

@@ -12,10 +12,10 @@ from typing import Any
 from engine import NAME, VLLM
 
 import agentlightning as agl
-from agentlightning.capture.sessions import capturing
+from agentlightning.capture.instrument.sessions import capturing
 from agentlightning.gateway import Gateway, SamplingPolicy, Upstream
 from agentlightning.keys import Keys
-from agentlightning.plugins import Plugins, load
+from agentlightning.plugins.manager import Plugins, load
 from agentlightning.runner.adapters import instrumentors
 from agentlightning.runner.runner import Runner
 from agentlightning.store import SQLiteStore

@@ -34,10 +34,10 @@ import torch
 from safetensors.torch import load_file
 
 from agentlightning import GRPO, PPO, RLOO
-from agentlightning.cli.run import trainer_from
-from agentlightning.config import load_config
+from agentlightning.cli.config_options import trainer_from
 from agentlightning.credit.assign import assign
 from agentlightning.specs import Job
+from agentlightning.train.run_config import load_config
 from agentlightning.types import Batch, Evaluation, Recipe, Record, StepReport
 from agl_local.driver import LocalDriver
 from agl_local.policy import load_policy

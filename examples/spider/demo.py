@@ -24,7 +24,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
 from agentlightning import GRPO, Evaluation, Ledger, Trainer  # noqa: E402
-from agentlightning.cli.run import read, trainer_from  # noqa: E402
+from agentlightning.cli.config_options import read, trainer_from  # noqa: E402
 from agentlightning.credit import assign  # noqa: E402
 from spider.agent import brief  # noqa: E402
 from spider.datasets import load  # noqa: E402

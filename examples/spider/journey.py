@@ -22,10 +22,10 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader
 
+from agentlightning.audit.explanation.recomputed_step import RecomputedStep, recompute_step
 from agentlightning.audit.run import OpenRun, open_run
-from agentlightning.audit.standing import RecomputedStep, recompute_step
 from agentlightning.credit.explain import REASONS
-from agentlightning.credit.rewards import resolve
+from agentlightning.credit.scoring.rewards import resolve
 from agentlightning.specs import Inspector
 from agentlightning.types import Call, Record, Rollout, UsageError
 from spider.budget import BRIEF

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from agentlightning.cli.run import read, trainer_from
+from agentlightning.cli.config_options import read, trainer_from
 from agentlightning.types import Evaluation
 from werewolf.engine import Side
 from werewolf.tournament import pairing

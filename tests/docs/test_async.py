@@ -8,8 +8,8 @@ from pathlib import Path
 import yaml
 
 from agentlightning.algorithms.rl import check_async_fields
-from agentlightning.config import TrainingSection
 from agentlightning.recipes import get
+from agentlightning.train.run_config import TrainingSection
 
 PAGE = (Path(__file__).parents[2] / "docs" / "async.md").read_text()
 SOURCE = Path(__file__).parents[2]
@@ -24,7 +24,7 @@ def test_the_examples_are_taken() -> None:
 
 
 def test_the_metrics_are_those_of_the_code() -> None:
-    places = ("algorithms/rl.py", "algorithms/upcoming.py", "credit/metrics.py")
+    places = ("algorithms/rl.py", "algorithms/rollouts/prefetch.py", "credit/metrics.py")
     code = "".join((SOURCE / "core" / "src" / "agentlightning" / place).read_text() for place in places)
     code += (SOURCE / "plugins" / "local" / "src" / "agl_local" / "update.py").read_text()
     own = set(re.findall(r'"((?:ahead|refill)/\w+)"', code))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import yaml
 
-from agentlightning.algorithms.quorum import Quorum, QuorumResult, read_quorum
+from agentlightning.algorithms.rollouts.quorum import Quorum, QuorumResult, read_quorum
 from agentlightning.types.failure import (
     DEFAULT_FAILURE_TABLE,
     FAILURE_KINDS,

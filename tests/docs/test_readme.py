@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import agentlightning as agl
-from agentlightning.plugins import build
+from agentlightning.plugins.manager import build
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()

@@ -33,9 +33,9 @@ from typing import Any
 
 from rich.console import Console
 
-from agentlightning.audit.places import RunLocation
+from agentlightning.audit.locations import RunLocation
 from agentlightning.audit.run import run_in
-from agentlightning.audit.verify import verify
+from agentlightning.audit.verification.verify import verify
 from agentlightning.store import SQLiteStore, StoreClient
 from agentlightning.types import AttemptStatus, Rollout, Span, StepReport
 

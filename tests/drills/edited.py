@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from drills.edits import EDITS, KEY, NotHere, says
 
 from agentlightning.audit.run import open_run
-from agentlightning.audit.verify import Verification, verify
+from agentlightning.audit.verification.verify import Verification, verify
 
 ROOT = Path(__file__).parents[2]
 AGL = str(Path(sys.executable).with_name("agl"))

@@ -15,10 +15,10 @@ from typing import Any
 import msgspec
 
 from agentlightning import semconv
-from agentlightning.audit.compare import Difference
-from agentlightning.credit.chain import compute_head, sign
+from agentlightning.audit.verification.compare import Difference
+from agentlightning.credit.fingerprints.chain import compute_head, sign
 from agentlightning.store.codec import pack, pack_call, pack_span, unpack, unpack_span
-from agentlightning.store.trace import call_from_row
+from agentlightning.store.sqlite.trace.writing import call_from_row
 from agentlightning.types import AuditLink, Call, RolloutFingerprint, StepReport
 
 KEY = "the key of the tamper drill"

@@ -11,9 +11,9 @@ from core.audit.runs import make_run, plugins
 from drills.edited import attempt, newest
 from drills.edits import EDITS, Expected, says
 
-from agentlightning.audit.compare import make_difference
 from agentlightning.audit.run import open_run
-from agentlightning.audit.verify import verify
+from agentlightning.audit.verification.compare import make_difference
+from agentlightning.audit.verification.verify import verify
 from agentlightning.trackers.files import FilesTracker
 from agentlightning.types import Evaluation
 

@@ -37,9 +37,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
 from drills import verl_store
 from ray_nodes import Joined, cluster
 
-from agentlightning.audit.places import RunLocation
+from agentlightning.audit.locations import RunLocation
 from agentlightning.audit.run import run_in
-from agentlightning.audit.verify import verify
+from agentlightning.audit.verification.verify import verify
 from agentlightning.store import SQLiteStore
 from agl_verl import session
 

@@ -31,9 +31,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from drills.core import HERE, ROOT, RUN, Scene, Witness, console, free_port, last_step
 from drills.unruly import WAYS, way_of
 
-from agentlightning.audit.places import RunLocation
+from agentlightning.audit.locations import RunLocation
 from agentlightning.audit.run import run_in
-from agentlightning.audit.verify import verify
+from agentlightning.audit.verification.verify import verify
 from agentlightning.store import SQLiteStore
 from agentlightning.types import RolloutFingerprint, StepReport
 

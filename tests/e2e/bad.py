@@ -18,9 +18,9 @@ import openai
 
 from agentlightning import GRPO, LLM, Trainer
 from agentlightning.credit import failure_of
-from agentlightning.credit.digest import canonical_order, rows_digest
+from agentlightning.credit.fingerprints.digest import canonical_order, rows_digest
 from agentlightning.hookspecs import hookimpl
-from agentlightning.plugins import build
+from agentlightning.plugins.manager import build
 from agentlightning.specs import DriverSpec, Job
 from agentlightning.testing import ScriptedModelServer
 from agentlightning.types import Batch, Recipe, Record, StepReport

@@ -19,10 +19,10 @@ from e2e.bad import Line
 from openai import AsyncOpenAI
 
 from agentlightning import GRPO, LLM, Rollout
-from agentlightning.algorithms.upcoming import Prefetcher
-from agentlightning.audit.places import RunLocation
+from agentlightning.algorithms.rollouts.prefetch import Prefetcher
+from agentlightning.audit.locations import RunLocation
 from agentlightning.audit.run import run_in
-from agentlightning.audit.verify import verify
+from agentlightning.audit.verification.verify import verify
 from agentlightning.store import SQLiteStore
 from agentlightning.testing import ScriptedModelServer
 

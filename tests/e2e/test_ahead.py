@@ -15,7 +15,7 @@ from e2e.playing import SIZE, TASKS, Broke, Play, break_off, equal, line, plan, 
 from agentlightning import Rollout
 from agentlightning.algorithms.evaluate import NothingRewarded
 from agentlightning.algorithms.rl import RecipeRefused
-from agentlightning.algorithms.upcoming import ENDED, RunEnded
+from agentlightning.algorithms.rollouts.prefetch import ENDED, RunEnded
 from agentlightning.specs import Job
 from agentlightning.store import SQLiteStore
 from agentlightning.testing import ScriptedModelServer

@@ -19,7 +19,7 @@ from plugins.local.driver_fixtures import saved_policy
 
 import agl_local.plugin
 from agentlightning import GRPO, LLM, Rollout, Trainer
-from agentlightning.plugins import build
+from agentlightning.plugins.manager import build
 from agentlightning.types import Recipe
 from agl_local import update
 from agl_local.driver import LocalDriver

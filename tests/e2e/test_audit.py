@@ -11,11 +11,11 @@ import pytest
 from core.audit.runs import edit_reward
 from e2e.test_line import THREAD, Watch, trainer
 
-from agentlightning.audit.explain import explain
+from agentlightning.audit.attempt_tree import attempt_trees
+from agentlightning.audit.explanation.explain import explain
 from agentlightning.audit.run import open_run
 from agentlightning.audit.targets import open_target
-from agentlightning.audit.tree import attempt_trees
-from agentlightning.audit.verify import verify
+from agentlightning.audit.verification.verify import verify
 from agentlightning.store import open_store
 from calc_x.agent import solve
 from calc_x.datasets import load

@@ -96,7 +96,7 @@ async def test_an_engine_that_dies_and_comes_back(tmp_path: Path) -> None:
 
 SERVE = """
 import asyncio, sys
-from agentlightning.store.server import serve
+from agentlightning.store.http.server import serve
 asyncio.run(serve(sys.argv[1], port=int(sys.argv[2]), ready=lambda url: print(url, flush=True)))
 """
 

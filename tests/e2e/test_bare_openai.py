@@ -11,7 +11,7 @@ from openai import AsyncOpenAI, OpenAI
 
 import agentlightning as agl
 from agentlightning.keys import CONTEXT_KEY
-from agentlightning.plugins import build
+from agentlightning.plugins.manager import build
 
 POLICY = Path(__file__).parents[2] / "examples" / "calc_x" / "policy"
 MESSAGES: list[Any] = [{"role": "user", "content": "Ida has 20 coins and gives 6 away. How many are left?"}]

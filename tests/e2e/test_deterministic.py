@@ -20,11 +20,12 @@ import agentlightning as agl
 import agl_local.checkpoint
 import agl_local.plugin
 from agentlightning import GRPO, LLM, Rollout, Trainer
-from agentlightning.algorithms import context, rl, upcoming
-from agentlightning.audit.places import RunLocation
+from agentlightning.algorithms import context, rl
+from agentlightning.algorithms.rollouts import prefetch
+from agentlightning.audit.locations import RunLocation
 from agentlightning.audit.run import run_in
-from agentlightning.audit.verify import verify
-from agentlightning.plugins import build
+from agentlightning.audit.verification.verify import verify
+from agentlightning.plugins.manager import build
 from agentlightning.store import SQLiteStore
 from agentlightning.trackers.files import FilesTracker
 from agentlightning.types import UsageError
@@ -195,7 +196,7 @@ async def whole(folder: Path) -> dict[str, Any]:
 
 
 POINTS = [
-    (upcoming, "begin", "after", 2),
+    (prefetch, "begin", "after", 2),
     (rl, "gather", "after", 1),
     (rl, "seal", "after", 3),
     (LocalDriver, "_update", "before", 3),

@@ -14,9 +14,9 @@ import pytest
 
 from agentlightning import GRPO, LLM, Trainer, hookspecs
 from agentlightning.algorithms.evaluate import NothingRewarded
-from agentlightning.credit.digest import canonical_order, rows_digest
+from agentlightning.credit.fingerprints.digest import canonical_order, rows_digest
 from agentlightning.hookspecs import hookimpl
-from agentlightning.plugins import build
+from agentlightning.plugins.manager import build
 from agentlightning.store import open_store
 from agentlightning.types import Batch, StepReport
 from calc_x.agent import solve

@@ -18,13 +18,13 @@ from plugins.local.driver_fixtures import saved_policy
 from rich.console import Console
 
 from agentlightning import LLM, cli
-from agentlightning.audit.listing import RunSummary
-from agentlightning.cli.runs import table
-from agentlightning.config import ConfigError, load_config, policy_sources
+from agentlightning.audit.run_list import RunSummary
+from agentlightning.cli.inspect.runs import table
 from agentlightning.doctor import Check, ConfiguredRun, ProbeSize, examine
-from agentlightning.serving import PolicyFolder, read_policies
 from agentlightning.testing import ScriptedModelServer
 from agentlightning.trackers.console import ConsoleTracker
+from agentlightning.train.run_config import ConfigError, load_config, policy_sources
+from agentlightning.train.serving import PolicyFolder, read_policies
 from agentlightning.types import StepReport
 
 MAP = {"wolf": "wolves", "seer": "town", "referee": "judge"}

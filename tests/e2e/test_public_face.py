@@ -30,8 +30,8 @@ from opentelemetry.sdk.trace import TracerProvider
 from typer.testing import CliRunner
 
 import agentlightning as agl
-from agentlightning import tracer
-from agentlightning.plugins import build
+from agentlightning.compat.v0 import tracer
+from agentlightning.plugins.manager import build
 from agentlightning.store.base import Store
 from agentlightning.testing import ScriptedModelServer, tool_call
 
@@ -529,7 +529,7 @@ async def test_a_name_chooses_the_agents_that_are_trained(
 
 
 def test_a_recipe_takes_of_a_converter_which_agents_are_trained() -> None:
-    from agentlightning.converters.selection import selection
+    from agentlightning.compat.v0.converters.selection import selection
 
     chosen = selection(agl.TracerTraceToTriplet(agent_match="^write"), None)
     assert chosen({"agent": "writer"}) and not chosen({"agent": "critic"}) and not chosen({})

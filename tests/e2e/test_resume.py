@@ -12,8 +12,8 @@ from e2e.test_line import Watch, trainer
 
 from agentlightning import GRPO
 from agentlightning.hookspecs import hookimpl
-from agentlightning.runs import RunError
 from agentlightning.store import SQLiteStore
+from agentlightning.train.run_folder import RunError
 from agentlightning.types import AttemptStatus, Batch, UsageError
 from agl_local.checkpoint import latest
 from agl_local.policy import fingerprint, load_policy

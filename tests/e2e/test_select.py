@@ -13,7 +13,7 @@ from openai import AsyncOpenAI, OpenAI
 
 import agentlightning as agl
 from agentlightning.algorithms.evaluate import NothingRewarded
-from agentlightning.plugins import build
+from agentlightning.plugins.manager import build
 from agentlightning.types.select import Select
 
 POLICY = Path(__file__).parents[2] / "examples" / "calc_x" / "policy"

@@ -14,8 +14,8 @@ from openai import AsyncOpenAI
 
 import agentlightning as agl
 from agentlightning import capture
-from agentlightning.algorithms.barren import NothingTrained
-from agentlightning.plugins import build
+from agentlightning.algorithms.no_signal import NothingTrained
+from agentlightning.plugins.manager import build
 from agentlightning.store import open_store
 from agl_autogen import AutoGenInstrumentor
 from calc_x.headroom import chance

@@ -14,8 +14,8 @@ import agentlightning as agl
 import agl_local.driver
 import agl_local.plugin
 from agentlightning import GRPO, LLM
-from agentlightning.credit.verdicts import verdicts
-from agentlightning.plugins import build
+from agentlightning.credit.eligibility.verdicts import verdicts
+from agentlightning.plugins.manager import build
 from agentlightning.store import SQLiteStore
 from agl_local.engine import PauseMode
 from agl_local.engines import Engines

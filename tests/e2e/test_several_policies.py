@@ -18,16 +18,16 @@ import agl_local.checkpoint
 import agl_local.driver
 from agentlightning import GRPO, LLM
 from agentlightning.algorithms.evaluate import NothingRewarded
+from agentlightning.algorithms.multi_policy import CheckpointMismatch, policy_home
 from agentlightning.algorithms.rl import RLJob
-from agentlightning.algorithms.together import CheckpointMismatch, policy_home
-from agentlightning.audit.explain import explain
-from agentlightning.audit.listing import list_runs
-from agentlightning.audit.places import stores
+from agentlightning.audit.explanation.explain import explain
+from agentlightning.audit.locations import stores
 from agentlightning.audit.run import open_run
+from agentlightning.audit.run_list import list_runs
 from agentlightning.audit.targets import open_target
-from agentlightning.audit.verify import verify
-from agentlightning.runs import RunError
+from agentlightning.audit.verification.verify import verify
 from agentlightning.store import SQLiteStore
+from agentlightning.train.run_folder import RunError
 from agentlightning.types import Call
 from agl_local.checkpoint import saved_steps
 from agl_local.driver import LocalDriver

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import agentlightning as agl
-from agentlightning.plugins import build
+from agentlightning.plugins.manager import build
 from agentlightning.store import SQLiteStore
 from agentlightning.types import Rollout, RolloutConfig
 

@@ -14,7 +14,7 @@ from plugins.local.driver_fixtures import saved_policy
 import agentlightning as agl
 import agl_local.plugin
 from agentlightning import GRPO, LLM, PolicyFolder, Trainer
-from agentlightning.plugins import build
+from agentlightning.plugins.manager import build
 from agentlightning.testing import ScriptedModelServer
 
 OPTIONS = {"threads": 1, "engine": "thread", "slots": 16, "max_len": 256, "deterministic": True, "lr": 1e-3}

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from agentlightning.suite import CHECKOUT, install_line
+from agentlightning.plugins.suite import CHECKOUT, install_line
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "scripts" / "install_lines.py"

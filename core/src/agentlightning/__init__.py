@@ -13,17 +13,15 @@ from typing import TYPE_CHECKING, Any
 from agentlightning._version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from agentlightning import tracer as tracer
-    from agentlightning.agents import LitAgent as LitAgent, rollout as rollout
-    from agentlightning.algorithms.algo import Algorithm as Algorithm, algo as algo
     from agentlightning.algorithms.baseline import FAST as FAST, Baseline as Baseline
-    from agentlightning.algorithms.verl import VERL as VERL
+    from agentlightning.algorithms.custom import Algorithm as Algorithm, algo as algo
+    from agentlightning.algorithms.verl_config import VERL as VERL
     from agentlightning.capture.context import (
         current_attempt as current_attempt,
         current_task as current_task,
         tagged as tagged,
     )
-    from agentlightning.capture.emitters import (
+    from agentlightning.capture.emit.emitters import (
         emit_annotation as emit_annotation,
         emit_exception as emit_exception,
         emit_message as emit_message,
@@ -31,36 +29,38 @@ if TYPE_CHECKING:
         emit_reward as emit_reward,
         operation as operation,
     )
-    from agentlightning.capture.rewards import (
+    from agentlightning.capture.emit.rewards import (
         find_final_reward as find_final_reward,
         find_reward_spans as find_reward_spans,
         get_reward_value as get_reward_value,
     )
-    from agentlightning.capture.tool_call import emit_tool_call as emit_tool_call
-    from agentlightning.converters import (
+    from agentlightning.capture.emit.tool_call import emit_tool_call as emit_tool_call
+    from agentlightning.compat.v0 import tracer as tracer
+    from agentlightning.compat.v0.converters import (
         LlmProxyTraceToTriplet as LlmProxyTraceToTriplet,
         TracerTraceToTriplet as TracerTraceToTriplet,
         TraceToMessages as TraceToMessages,
     )
-    from agentlightning.hookspecs import hookimpl as hookimpl, hookspec as hookspec
-    from agentlightning.marks import agent as agent
-    from agentlightning.plugins import PluginError as PluginError, Plugins as Plugins
-    from agentlightning.recipes import GRPO as GRPO, PPO as PPO, RLOO as RLOO
-    from agentlightning.runner.hooks import Hook as Hook
-    from agentlightning.runner.lit import LitAgentRunner as LitAgentRunner
-    from agentlightning.runner.strategy import (
+    from agentlightning.compat.v0.lit_agent_runner import LitAgentRunner as LitAgentRunner
+    from agentlightning.compat.v0.strategy import (
         ClientServerExecutionStrategy as ClientServerExecutionStrategy,
         SharedMemoryExecutionStrategy as SharedMemoryExecutionStrategy,
     )
-    from agentlightning.serving import PolicyFolder as PolicyFolder
-    from agentlightning.store import StoreClient, open_store as open_store
-    from agentlightning.store.lightning import LightningStore as LightningStore
-    from agentlightning.tracer.tracers import (
+    from agentlightning.compat.v0.tracer.tracers import (
         AgentOpsTracer as AgentOpsTracer,
         DummyTracer as DummyTracer,
         OtelTracer as OtelTracer,
     )
-    from agentlightning.trainer import Trainer as Trainer
+    from agentlightning.decorator import agent as agent
+    from agentlightning.decorator.agents import LitAgent as LitAgent, rollout as rollout
+    from agentlightning.hookspecs import hookimpl as hookimpl, hookspec as hookspec
+    from agentlightning.plugins.manager import PluginError as PluginError, Plugins as Plugins
+    from agentlightning.recipes import GRPO as GRPO, PPO as PPO, RLOO as RLOO
+    from agentlightning.runner.hooks import Hook as Hook
+    from agentlightning.store import StoreClient, open_store as open_store
+    from agentlightning.store.lightning import LightningStore as LightningStore
+    from agentlightning.train.serving import PolicyFolder as PolicyFolder
+    from agentlightning.train.trainer import Trainer as Trainer
     from agentlightning.types import (
         LLM as LLM,
         Attempt as Attempt,
@@ -105,28 +105,28 @@ if TYPE_CHECKING:
 
 # module → its public names; "public=name" where the public name differs; "public=": the module itself
 _PUBLIC = {
-    "tracer": "tracer=",
-    "algorithms.algo": "Algorithm algo",
+    "compat.v0.tracer": "tracer=",
+    "algorithms.custom": "Algorithm algo",
     "algorithms.baseline": "Baseline FAST",
-    "algorithms.verl": "VERL",
-    "agents": "LitAgent rollout",
+    "algorithms.verl_config": "VERL",
+    "decorator.agents": "LitAgent rollout",
     "capture.context": "current_attempt current_task tagged",
-    "capture.emitters": "emit_annotation emit_exception emit_message emit_object emit_reward operation",
-    "capture.rewards": "find_final_reward find_reward_spans get_reward_value",
-    "capture.tool_call": "emit_tool_call",
-    "converters": "LlmProxyTraceToTriplet TraceToMessages TracerTraceToTriplet",
+    "capture.emit.emitters": "emit_annotation emit_exception emit_message emit_object emit_reward operation",
+    "capture.emit.rewards": "find_final_reward find_reward_spans get_reward_value",
+    "capture.emit.tool_call": "emit_tool_call",
+    "compat.v0.converters": "LlmProxyTraceToTriplet TraceToMessages TracerTraceToTriplet",
     "hookspecs": "hookimpl hookspec",
-    "marks": "agent",
-    "plugins": "PluginError Plugins",
+    "decorator": "agent",
+    "plugins.manager": "PluginError Plugins",
     "recipes": "GRPO PPO RLOO",
     "runner.hooks": "Hook",
-    "runner.lit": "LitAgentRunner",
-    "runner.strategy": "ClientServerExecutionStrategy SharedMemoryExecutionStrategy",
-    "serving": "PolicyFolder",
+    "compat.v0.lit_agent_runner": "LitAgentRunner",
+    "compat.v0.strategy": "ClientServerExecutionStrategy SharedMemoryExecutionStrategy",
+    "train.serving": "PolicyFolder",
     "store": "LightningStoreClient=StoreClient open_store",
     "store.lightning": "LightningStore",
-    "tracer.tracers": "AgentOpsTracer DummyTracer OtelTracer",
-    "trainer": "Trainer",
+    "compat.v0.tracer.tracers": "AgentOpsTracer DummyTracer OtelTracer",
+    "train.trainer": "Trainer",
     "types": """
         Attempt AttemptStatus AttemptedRollout AuditLink Batch Call EarlierAttempt Evaluation JsonResource LLM
         Ledger Link=AuditLink Mode Model Normalise PromptTemplate ProxyLLM Recipe Record Resource Resources

@@ -20,7 +20,7 @@ ANNOTATION_SPAN: Final = "agentlightning.annotation"
 OPERATION_SPAN: Final = "agentlightning.operation"
 ROLLOUT_SPAN: Final = "agentlightning.rollout"
 BAD_RECORD_SPAN: Final = "agentlightning.bad_record"
-"""What is kept of an agent's span that cannot be a record (``capture/door.py``)."""
+"""What is kept of an agent's span that cannot be a record (``capture/emit/validation.py``)."""
 
 # GenAI conventions
 OPERATION_NAME: Final = "gen_ai.operation.name"

@@ -33,7 +33,7 @@ import agentlightning as agl
 from agentlightning import semconv
 from agentlightning.capture import COUNTS, IDENTITY
 from agentlightning.capture.context import tagged
-from agentlightning.capture.processors import FINISHERS
+from agentlightning.capture.spans.processors import FINISHERS
 from agentlightning.testing import Reply, ScriptedModelServer, tool_call
 from agl_agent_framework import AgentFrameworkInstrumentor, entry_methods
 from agl_agent_framework.plugin import agl_adapters

@@ -23,7 +23,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 import agentlightning as agl
 from agentlightning import semconv
 from agentlightning.capture import COUNTS, IDENTITY
-from agentlightning.capture.processors import FINISHERS, IGNORED_SCOPES
+from agentlightning.capture.spans.processors import FINISHERS, IGNORED_SCOPES
 from agentlightning.testing import ScriptedModelServer, tool_call
 from agl_autogen import PLUMBING, AutoGenInstrumentor, entry_methods
 from agl_autogen.plugin import agl_adapters

@@ -25,7 +25,7 @@ from pydantic import BaseModel
 import agentlightning as agl
 from agentlightning import semconv
 from agentlightning.capture import COUNTS, IDENTITY, caller_tags
-from agentlightning.capture.emitters import emit_reward
+from agentlightning.capture.emit.emitters import emit_reward
 from agentlightning.testing import Reply, ScriptedModelServer, tool_call
 from agl_crewai import CrewAIInstrumentor, entry_methods, identity
 from agl_crewai.execution import SUMMARISED

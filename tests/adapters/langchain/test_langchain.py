@@ -36,7 +36,7 @@ import agentlightning as agl
 from agentlightning import semconv
 from agentlightning.capture import COUNTS, IDENTITY
 from agentlightning.capture.identity import PARENTS
-from agentlightning.capture.wire_call import PARTIAL
+from agentlightning.capture.sdk.call import PARTIAL
 from agentlightning.testing import Reply, ScriptedModelServer, tool_call
 from agl_langchain import LangChainInstrumentor, entry_methods
 from agl_langchain.handler import _DOOR, HANDLER

@@ -24,8 +24,9 @@ from langgraph.types import Command, Send, interrupt
 
 import agentlightning as agl
 from agentlightning import semconv
-from agentlightning.capture import COUNTS, IDENTITY, sessions
+from agentlightning.capture import COUNTS, IDENTITY
 from agentlightning.capture.identity import PARENTS
+from agentlightning.capture.instrument import sessions
 from agentlightning.testing import ScriptedModelServer, tool_call
 from agl_langchain import LangChainInstrumentor
 from agl_langchain.handler import HANDLER

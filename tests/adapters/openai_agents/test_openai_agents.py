@@ -38,7 +38,7 @@ import agentlightning as agl
 from agentlightning import semconv
 from agentlightning.capture import COUNTS, IDENTITY, caller_tags
 from agentlightning.capture.context import tagged
-from agentlightning.capture.emitters import emit_reward
+from agentlightning.capture.emit.emitters import emit_reward
 from agentlightning.testing import Reply, ScriptedModelServer, tool_call
 from agl_openai_agents import OpenAIAgentsInstrumentor, entry_methods, identity
 from agl_openai_agents.bridge import BRIDGE, HANDOFF_FROM, HANDOFF_TO

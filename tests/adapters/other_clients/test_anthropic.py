@@ -20,10 +20,10 @@ from hypothesis import given, settings, strategies as st
 
 from agentlightning import capture, semconv
 from agentlightning.capture import COUNTS
-from agentlightning.capture.anthropic import AnthropicInstrumentor
 from agentlightning.capture.context import tagged
-from agentlightning.capture.emitters import emit_reward
-from agentlightning.gateway.dialects import MESSAGES
+from agentlightning.capture.emit.emitters import emit_reward
+from agentlightning.capture.sdk.anthropic import AnthropicInstrumentor
+from agentlightning.gateway.apis.formats import MESSAGES
 from agentlightning.keys import CONTEXT_KEY
 from agentlightning.testing import Reply, ScriptedModelServer, tool_call
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from core.programs.running import Outcome, run_command
+from core.run_program.running import Outcome, run_command
 
-from agentlightning.programs.summary import UNNAMED
+from agentlightning.run_program.summary import UNNAMED
 from agentlightning.testing import ScriptedModelServer, tool_call
 
 APPS = Path(__file__).parent / "apps"

@@ -33,7 +33,7 @@ from pydantic_ai.providers.openai import OpenAIProvider
 import agentlightning as agl
 from agentlightning import semconv
 from agentlightning.capture import COUNTS, IDENTITY
-from agentlightning.capture.processors import IGNORED_SCOPES
+from agentlightning.capture.spans.processors import IGNORED_SCOPES
 from agentlightning.keys import CONTEXT_KEY
 from agentlightning.testing import ScriptedModelServer, tool_call
 from agl_pydantic_ai import PydanticAIInstrumentor, entry_methods, identity

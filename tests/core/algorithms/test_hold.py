@@ -6,8 +6,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from agentlightning.algorithms.multi_policy import PolicyJob, SharedJob
 from agentlightning.algorithms.rl import RLJob
-from agentlightning.algorithms.together import PolicyJob, SharedJob
 from agentlightning.gateway import Gateway
 from agentlightning.keys import Keys
 

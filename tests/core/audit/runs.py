@@ -9,7 +9,7 @@ from agentlightning import semconv
 from agentlightning.algorithms.evaluate import summarise
 from agentlightning.algorithms.journal import Journal
 from agentlightning.credit import assign, canonical_order, fingerprint_rollouts, rows_digest, tokens_digest
-from agentlightning.plugins import Plugins, build
+from agentlightning.plugins.manager import Plugins, build
 from agentlightning.recipes import GRPO
 from agentlightning.store import SQLiteStore
 from agentlightning.store.codec import pack_span, unpack_span

@@ -15,10 +15,10 @@ from core.audit.rich import KINDS, RECIPE, RUN, make_rich, report
 from core.audit.runs import calls_of, plugins, spans_of
 
 from agentlightning.algorithms.journal import Journal
-from agentlightning.audit.explain import explain
+from agentlightning.audit.explanation.explain import explain
 from agentlightning.audit.run import open_run
 from agentlightning.audit.targets import open_target
-from agentlightning.audit.verify import Verification, verify
+from agentlightning.audit.verification.verify import Verification, verify
 from agentlightning.store import SQLiteStore
 from agentlightning.types import AttemptStatus
 

@@ -16,7 +16,7 @@ from core.audit.runs import plugins
 
 from agentlightning import semconv
 from agentlightning.audit.run import open_run
-from agentlightning.audit.verify import Verification, verify
+from agentlightning.audit.verification.verify import Verification, verify
 from agentlightning.store.codec import pack, pack_call, pack_span, unpack, unpack_call, unpack_span
 from agentlightning.types import Call, RolloutFingerprint, Span
 

@@ -15,8 +15,8 @@ import pytest
 from typer.testing import CliRunner
 
 from agentlightning import cli
-from agentlightning.algorithms.barren import NothingTrained
 from agentlightning.algorithms.evaluate import NothingRewarded
+from agentlightning.algorithms.no_signal import NothingTrained
 from agentlightning.store import SQLiteStore
 from agentlightning.types import UsageError
 
@@ -299,9 +299,9 @@ def test_a_run_that_learned_nothing_has_a_status_of_its_own(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    from agentlightning.cli import run
+    from agentlightning.cli import config_options
 
-    monkeypatch.setattr(run, "trainer_from", lambda *_, **__: (_Trained(end), None, (), ()))
+    monkeypatch.setattr(config_options, "trainer_from", lambda *_, **__: (_Trained(end), None, (), ()))
     monkeypatch.setattr(sys, "argv", ["agl", "train", "-c", str(CONFIG)])
     with pytest.raises(SystemExit) as ended:
         cli.main()

@@ -18,7 +18,8 @@ from typer.testing import CliRunner
 from agentlightning import cli
 from agentlightning.gateway import Gateway, Upstream
 from agentlightning.keys import CONTEXT_KEY, Keys
-from agentlightning.store import Store, StoreClient, server
+from agentlightning.store import Store, StoreClient
+from agentlightning.store.http import server
 from agentlightning.testing import ScriptedModelServer
 from agentlightning.types import LLM, Rollout, RolloutConfig, RolloutStatus, UsageError
 

@@ -9,7 +9,7 @@ from random import Random
 import msgspec
 import pytest
 from core.credit.builders import PATIENT, make_call, make_record, make_wire, one_call, world, worlds
-from core.credit.test_rows import RECIPES
+from core.credit.merging.test_rows import RECIPES
 from hypothesis import given, settings, strategies as st
 
 from agentlightning.credit import assign, rows_digest, trace_token

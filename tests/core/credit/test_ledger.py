@@ -12,10 +12,10 @@ from hypothesis import given, strategies as st
 
 from agentlightning import semconv
 from agentlightning.credit import assign
+from agentlightning.credit.eligibility.failure import failure_of
+from agentlightning.credit.eligibility.verdicts import unrecorded
 from agentlightning.credit.explain import REASONS
-from agentlightning.credit.failure import failure_of
-from agentlightning.credit.rules import RULES
-from agentlightning.credit.verdicts import unrecorded
+from agentlightning.credit.scoring.rules import RULES
 from agentlightning.types import (
     AttemptStatus,
     Call,

@@ -13,9 +13,9 @@ import pytest
 
 from agentlightning import GRPO, LLM, Trainer, tagged
 from agentlightning.doctor import Check, ConfiguredRun, ProbeSize, Report, examine
-from agentlightning.doctor.setup import folder_bytes
+from agentlightning.doctor.checks.configuration import folder_bytes
 from agentlightning.hookspecs import hookimpl
-from agentlightning.plugins import build
+from agentlightning.plugins.manager import build
 from agentlightning.specs import DriverSpec
 from agentlightning.types import UsageError
 
@@ -216,23 +216,23 @@ async def test_an_agent_without_a_limit_is_not_waited_for(
 ) -> None:
     import asyncio
 
-    from agentlightning.doctor import session
-    from agentlightning.runner import strategy
+    from agentlightning.compat.v0 import strategy
+    from agentlightning.doctor import probe
 
     async def hangs(task: Mapping[str, Any], llm: LLM) -> float:
         await asyncio.Event().wait()
         return 1.0
 
-    monkeypatch.setattr(session, "DEFAULT_SECONDS", 0.3)
+    monkeypatch.setattr(probe, "DEFAULT_SECONDS", 0.3)
     monkeypatch.setattr(strategy, "PATIENCE", 0.3)
     found = await examined(tmp_path, monkeypatch, hangs, timeout=None)
     assert "4 of 4 rollouts still ran after 0.3 s" in said(found["capture"])
 
 
 async def test_a_store_that_does_not_answer_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from agentlightning.doctor import storing
+    from agentlightning.doctor.checks import store
 
-    monkeypatch.setattr(storing, "ANSWER", 0.2)
+    monkeypatch.setattr(store, "ANSWER", 0.2)
     found = await examined(tmp_path, monkeypatch, store="http://127.0.0.1:9")
     assert found["store"].title == (
         "no store answers at http://127.0.0.1:9 within 0.2 s; start one with `agl store`"
@@ -243,13 +243,13 @@ async def test_a_store_that_does_not_answer_is_named(tmp_path: Path, monkeypatch
 async def test_writes_that_are_not_in_the_files_are_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from agentlightning.doctor import storing
+    from agentlightning.doctor.checks import store
 
     def empty(file: Path, folder: Path) -> Path:
         folder.mkdir()
         return folder / file.name
 
-    monkeypatch.setattr(storing, "copy_as_if_killed", empty)
+    monkeypatch.setattr(store, "copy_as_if_killed", empty)
     found = await examined(tmp_path, monkeypatch)
     assert found["store"].status == "fail" and "is not in its files" in found["store"].title
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from agentlightning.doctor import memory
-from agentlightning.doctor.check import Check
 from agentlightning.doctor.forecast import Forecast, ProbeMeasurements, Workload, judge_forecast, predict
+from agentlightning.doctor.formatting import format_bytes, format_counts, format_seconds, plural
 from agentlightning.doctor.memory import MemoryUsage, measure
-from agentlightning.doctor.words import format_bytes, format_counts, format_seconds, plural
+from agentlightning.doctor.report import Check
 
 SEEN = ProbeMeasurements(rollouts=32, seconds=8.0, tokens=3200, bytes=64_000, start=2.0, update=1.0, sync=0.5)
 PLAN = Workload(steps=40, rollouts=64, held_out=100, evaluate_every=10, scripted=128)

@@ -9,10 +9,10 @@ import pytest
 from core.credit.builders import make_call, make_record, make_wire, one_call
 
 from agentlightning.credit import assign
-from agentlightning.doctor.capturing import judge_capture
-from agentlightning.doctor.check import Check
-from agentlightning.doctor.prefixes import judge_prefix, prefix_sharing
-from agentlightning.doctor.reward import RewardJudgement, judge_reward
+from agentlightning.doctor.checks.capture import judge_capture
+from agentlightning.doctor.checks.prefix import judge_prefix, prefix_sharing
+from agentlightning.doctor.checks.reward import RewardJudgement, judge_reward
+from agentlightning.doctor.report import Check
 from agentlightning.recipes import GRPO
 from agentlightning.types import Call, Recipe, Record, Reward, RolloutStatus, Span
 from agentlightning.types.failure import read_failure_table

@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from agentlightning.doctor import environment, packages
-from agentlightning.doctor.check import Notes, Report, failure
-from agentlightning.doctor.environment import check_environment, nearest_existing
+from agentlightning.doctor.checks import environment, packages
+from agentlightning.doctor.checks.configuration import datasets, id_clashes
+from agentlightning.doctor.checks.environment import check_environment, nearest_existing
+from agentlightning.doctor.checks.packages import check_packages, check_plugins, check_versions, split
 from agentlightning.doctor.findings import Findings, ProbeSize
-from agentlightning.doctor.packages import check_packages, check_plugins, check_versions, split
-from agentlightning.doctor.setup import datasets, id_clashes
+from agentlightning.doctor.report import Notes, Report, failure
 from agentlightning.hookspecs import hookimpl
-from agentlightning.plugins import Plugins, build
+from agentlightning.plugins.manager import Plugins, build
 from agentlightning.specs import AdapterSpec, DriverSpec
 from agentlightning.types import UsageError
 
@@ -104,7 +104,7 @@ async def test_a_driver_tells_what_it_computes_with(tmp_path: Path, monkeypatch:
 @pytest.mark.plugins
 def test_the_local_driver_names_its_device_and_refuses_options_it_does_not_have() -> None:
     pytest.importorskip("torch")
-    from agentlightning.plugins import load
+    from agentlightning.plugins.manager import load
 
     spec = load().drivers["local"]
     assert spec.facts is not None
@@ -151,7 +151,7 @@ def test_a_range_belongs_to_its_package() -> None:
 async def test_an_adapter_whose_framework_is_too_new_and_a_foreign_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from agentlightning.foreign import Foreign
+    from agentlightning.plugins.package_conflict import Foreign
 
     class Plugin:
         @hookimpl

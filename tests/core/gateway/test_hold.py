@@ -8,8 +8,8 @@ import pytest
 from aiohttp import web
 
 from agentlightning.gateway import Upstream
-from agentlightning.gateway.again import ABORTED_BY_ENGINE
 from agentlightning.gateway.errors import EngineUnreachable
+from agentlightning.gateway.retry import ABORTED_BY_ENGINE
 
 from .conftest import chunks, events, whole
 

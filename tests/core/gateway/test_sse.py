@@ -5,10 +5,10 @@ import json
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from agentlightning.gateway.answer import parse_answer, parse_chunk
+from agentlightning.gateway.apis.chat import replay
+from agentlightning.gateway.apis.sse import DONE, EVENT_LIMIT, AnswerAssembler, EventSplitter, payload
 from agentlightning.gateway.errors import BadAnswer
-from agentlightning.gateway.replay import replay
-from agentlightning.gateway.stream import DONE, EVENT_LIMIT, AnswerAssembler, EventSplitter, payload
+from agentlightning.gateway.upstream.answer import parse_answer, parse_chunk
 
 from .conftest import whole
 

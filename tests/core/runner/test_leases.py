@@ -11,11 +11,11 @@ import pytest
 from core.runner import agents_for_workers as agents
 from core.runner.test_runner import reason, serving
 
-from agentlightning.capture.emitters import emit_reward
+from agentlightning.capture.emit.emitters import emit_reward
 from agentlightning.keys import CONTEXT_KEY, Keys
 from agentlightning.runner import CannotRun, RemoteAttemptKeys, Runner
-from agentlightning.runner.gates import with_attempt_key
-from agentlightning.runner.heart import Heartbeat
+from agentlightning.runner.attempt_keys import with_attempt_key
+from agentlightning.runner.heartbeat import Heartbeat
 from agentlightning.store import AttemptEnded, SQLiteStore, Store
 from agentlightning.types import LLM, PromptTemplate, RolloutConfig, RolloutStatus
 

@@ -17,13 +17,13 @@ import pytest
 from core.runner import agents_for_workers as agents
 from core.runner.test_runner import FakeGateway, finish, reason, serving
 
-from agentlightning.agents import LitAgent, as_agent
-from agentlightning.credit.rewards import resolve
-from agentlightning.credit.verdicts import verdicts
+from agentlightning.credit.eligibility.verdicts import verdicts
+from agentlightning.credit.scoring.rewards import resolve
+from agentlightning.decorator.agents import LitAgent, as_agent
 from agentlightning.gateway import Gateway, Upstream
 from agentlightning.keys import Keys
 from agentlightning.runner import CannotRun, Runner
-from agentlightning.runner.pool import WorkerHandle, WorkerPool
+from agentlightning.runner.processes.pool import WorkerHandle, WorkerPool
 from agentlightning.store import SQLiteStore, Store
 from agentlightning.testing import ScriptedModelServer
 from agentlightning.types import LLM, RolloutConfig, RolloutStatus, UsageError

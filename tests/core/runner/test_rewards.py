@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from agentlightning import Triplet, emit_reward
-from agentlightning.agents import LitAgent
-from agentlightning.capture import emitters
-from agentlightning.credit.rewards import resolve
+from agentlightning.capture.emit import emitters
+from agentlightning.credit.scoring.rewards import resolve
+from agentlightning.decorator.agents import LitAgent
 from agentlightning.runner import Runner
 from agentlightning.runner.runner import Isolation
 from agentlightning.semconv import REWARD_SPAN, REWARD_VALUE

@@ -15,13 +15,14 @@ import pytest
 from core.runner.across import Event
 
 from agentlightning import emit_annotation, emit_reward
-from agentlightning.agents import LitAgent
 from agentlightning.capture.context import current_attempt
+from agentlightning.decorator.agents import LitAgent
 from agentlightning.gateway import AttemptInfo
 from agentlightning.hookspecs import hookimpl
-from agentlightning.plugins import build
+from agentlightning.plugins.manager import build
 from agentlightning.runner import Runner
-from agentlightning.store import SQLiteStore, Store, StoreClient, server, transport
+from agentlightning.store import SQLiteStore, Store, StoreClient
+from agentlightning.store.http import server, transport
 from agentlightning.types import LLM, Rollout, RolloutConfig, RolloutStatus, Span, UsageError
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from contract.store import Clock
 
-from agentlightning.store.sqlite import SQLiteStore
+from agentlightning.store.sqlite.store import SQLiteStore
 
 
 @pytest.fixture

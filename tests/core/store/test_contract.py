@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 import pytest
 from contract.store import StoreContract
 
-from agentlightning.store.client import StoreClient
-from agentlightning.store.server import start
-from agentlightning.store.sqlite import SQLiteStore
+from agentlightning.store.http.client import StoreClient
+from agentlightning.store.http.server import start
+from agentlightning.store.sqlite.store import SQLiteStore
 
 
 class TestSQLite(StoreContract):

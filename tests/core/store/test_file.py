@@ -13,11 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from agentlightning.store import LocalStore, SQLiteStore, StoreClient, StoreError, open_store, schema
+from agentlightning.store import LocalStore, SQLiteStore, StoreClient, StoreError, open_store
+from agentlightning.store.sqlite import schema
 
 WRITER = """
 import asyncio, sys
-from agentlightning.store.sqlite import SQLiteStore
+from agentlightning.store.sqlite.store import SQLiteStore
 from agentlightning.types import AttemptStatus, Call
 
 async def lane(store, n):

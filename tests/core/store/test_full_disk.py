@@ -12,7 +12,7 @@ import pytest
 from contract.store import Clock, call, span
 
 from agentlightning.store.base import StoreError
-from agentlightning.store.sqlite import SQLiteStore
+from agentlightning.store.sqlite.store import SQLiteStore
 from agentlightning.types import AttemptStatus, Rollout, RolloutStatus
 
 BIG = random.Random(0).randbytes(150_000).hex()

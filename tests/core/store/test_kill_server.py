@@ -15,7 +15,7 @@ from agentlightning.types import AttemptStatus
 
 SERVE = """
 import asyncio, sys
-from agentlightning.store.server import serve
+from agentlightning.store.http.server import serve
 asyncio.run(serve(sys.argv[1], port=int(sys.argv[2]), ready=lambda url: print(url, flush=True)))
 """
 LANES, CYCLES, KILLS = 6, 40, 4

@@ -15,17 +15,10 @@ from typing import Any
 import pytest
 from contract.store import call, reward
 
-from agentlightning.store import (
-    LocalStore,
-    SQLiteStore,
-    StoreClient,
-    StoreError,
-    address,
-    open_store,
-    transport,
-)
-from agentlightning.store.lock import Locked, owner_of
+from agentlightning.store import LocalStore, SQLiteStore, StoreClient, StoreError, address, open_store
+from agentlightning.store.http import transport
 from agentlightning.store.share import share
+from agentlightning.store.sqlite.lock import Locked, owner_of
 from agentlightning.types import AttemptStatus
 
 

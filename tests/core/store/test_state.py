@@ -20,9 +20,9 @@ from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from agentlightning.store.base import AttemptEnded, Conflict, Store
-from agentlightning.store.client import StoreClient
-from agentlightning.store.server import ServedStore, start
-from agentlightning.store.sqlite import SQLiteStore
+from agentlightning.store.http.client import StoreClient
+from agentlightning.store.http.server import ServedStore, start
+from agentlightning.store.sqlite.store import SQLiteStore
 from agentlightning.types import AttemptedRollout, AttemptStatus, Call, RolloutConfig, RolloutStatus, Span
 
 ENDS = ["succeeded", "failed", "timeout", "unresponsive"]

@@ -10,7 +10,7 @@ from collections import Counter
 from pathlib import Path
 
 from agentlightning.store import SQLiteStore
-from agentlightning.store.lock import owner_of
+from agentlightning.store.sqlite.lock import owner_of
 
 WORKER = """
 import asyncio, sys

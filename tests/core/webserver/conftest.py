@@ -13,7 +13,7 @@ from aiohttp import web
 from agentlightning.gateway import AttemptInfo, Gateway, Upstream
 from agentlightning.keys import Keys
 from agentlightning.store import SQLiteStore
-from agentlightning.store.server import ServedStore, start
+from agentlightning.store.http.server import ServedStore, start
 
 SECRET = b"0123456789abcdef0123456789abcdef"
 

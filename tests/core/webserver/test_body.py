@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from contract.pages import request, send
 
-from agentlightning.store import traces
+from agentlightning.store.http import traces
 from agentlightning.webserver import body as bodies
 from agentlightning.webserver.body import (
     BodyRefused,

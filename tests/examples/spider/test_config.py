@@ -10,8 +10,8 @@ pytest.importorskip("langgraph", reason="the agent is a LangGraph graph")
 pytest.importorskip("langchain_openai")
 
 from agentlightning.algorithms.rl import check_credit_fields, check_supported_fields
-from agentlightning.cli.run import read, trainer_from
-from agentlightning.plugins import load as load_plugins
+from agentlightning.cli.config_options import read, trainer_from
+from agentlightning.plugins.manager import load as load_plugins
 from spider.agent import agent, brief
 from spider.budget import Budget
 from spider.evaluate import POLICY

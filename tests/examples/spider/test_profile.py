@@ -8,9 +8,9 @@ import pytest
 
 import spider
 from agentlightning.algorithms.rl import RecipeRefused, check_credit_fields, check_supported_fields
-from agentlightning.config import RunConfig, load_config, load_data
-from agentlightning.plugins import load
+from agentlightning.plugins.manager import load
 from agentlightning.recipes import get
+from agentlightning.train.run_config import RunConfig, load_config, load_data
 from agentlightning.types import UsageError
 
 honours = pytest.importorskip("agl_verl.honours")

@@ -15,7 +15,7 @@ pytest.importorskip("langchain_openai")
 pytest.importorskip("torch")
 
 from agentlightning.audit.run import open_run
-from agentlightning.cli.run import read, trainer_from
+from agentlightning.cli.config_options import read, trainer_from
 from agentlightning.types import UsageError
 from spider import journey
 from spider.demo import real, sound

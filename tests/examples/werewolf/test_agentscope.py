@@ -138,7 +138,7 @@ def test_a_decision_is_read_or_refused_with_the_reason(driven: Any) -> None:
 def trainer_of(tmp_path: Path) -> Any:
     pytest.importorskip("torch")
     import werewolf
-    from agentlightning.cli.run import read as read_config, trainer_from
+    from agentlightning.cli.config_options import read as read_config, trainer_from
 
     def make(**overrides: Any) -> Any:
         config = Path(werewolf.__file__).parent / "cpu.yaml"

@@ -144,8 +144,8 @@ def test_evaluated_deals_are_not_trained_on() -> None:
 
 @pytest.mark.parametrize("name", ["cpu.yaml", "gpu.yaml"])
 def test_the_configurations_are_sound(name: str) -> None:
-    from agentlightning.config import load_config, load_data
     from agentlightning.recipes import get
+    from agentlightning.train.run_config import load_config, load_data
 
     config = load_config(ROOT / name)
     for section in (config.environment.train, config.environment.val):
@@ -164,8 +164,8 @@ def test_the_free_speech_profile_is_one_that_verl_carries_out(tmp_path: Path) ->
     honours = pytest.importorskip("agl_verl.honours")
     options = pytest.importorskip("agl_verl.options")
     from agentlightning.algorithms.rl import check_credit_fields, check_supported_fields
-    from agentlightning.cli.run import read, trainer_from
-    from agentlightning.plugins import load
+    from agentlightning.cli.config_options import read, trainer_from
+    from agentlightning.plugins.manager import load
     from werewolf.agent import play_game
 
     trainer, agent, train, val = trainer_from(read(ROOT / "gpu.yaml", [f"backend.policy={tmp_path}"]))

@@ -7,10 +7,10 @@ agents and tools, its streams take context managers; core's wire layer has the t
 
 from __future__ import annotations
 
-from agentlightning.capture.adapter import AdapterInstrumentor
 from agentlightning.capture.identity import IDENTITY
-from agentlightning.capture.processors import FINISHERS
-from agentlightning.capture.tool_spans import hold_span
+from agentlightning.capture.instrument.adapter import AdapterInstrumentor
+from agentlightning.capture.spans.processors import FINISHERS
+from agentlightning.capture.spans.tool_call import hold_span
 from agl_agent_framework import tools
 from agl_agent_framework.identity import entry_methods, execute, identity, run
 from agl_agent_framework.package import INSTRUMENTS

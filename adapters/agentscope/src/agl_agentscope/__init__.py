@@ -7,8 +7,8 @@ was.
 
 from __future__ import annotations
 
-from agentlightning.capture.adapter import AdapterInstrumentor
 from agentlightning.capture.identity import IDENTITY
+from agentlightning.capture.instrument.adapter import AdapterInstrumentor
 from agl_agentscope.identity import entry_methods, identity
 from agl_agentscope.package import INSTRUMENTS
 

@@ -11,9 +11,9 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import Any
 
-from agentlightning.capture.adapter import AdapterInstrumentor
 from agentlightning.capture.context import current_attempt
-from agentlightning.capture.scene import AgentSpan
+from agentlightning.capture.instrument.adapter import AdapterInstrumentor
+from agentlightning.capture.spans.agent_span import AgentSpan
 
 _FAILURES = (
     "Error: ",

@@ -12,12 +12,12 @@ from typing import Any
 
 from opentelemetry import trace
 
-from agentlightning.capture.adapter import AdapterInstrumentor
 from agentlightning.capture.counts import COUNTS
 from agentlightning.capture.identity import IDENTITY
-from agentlightning.capture.installation import DefaultTracerProvider
-from agentlightning.capture.processors import FINISHERS, IGNORED_SCOPES
-from agentlightning.capture.tool_spans import hold_span
+from agentlightning.capture.instrument.adapter import AdapterInstrumentor
+from agentlightning.capture.instrument.installation import DefaultTracerProvider
+from agentlightning.capture.spans.processors import FINISHERS, IGNORED_SCOPES
+from agentlightning.capture.spans.tool_call import hold_span
 from agl_autogen.identity import TEAMS, entry_methods, identity
 from agl_autogen.package import INSTRUMENTS
 from agl_autogen.tools import execute

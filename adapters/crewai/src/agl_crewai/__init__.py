@@ -6,8 +6,8 @@ where it emits. Core's wire layer has the token ids. Invariant: ``uninstrument``
 
 from __future__ import annotations
 
-from agentlightning.capture.adapter import AdapterInstrumentor
 from agentlightning.capture.identity import IDENTITY
+from agentlightning.capture.instrument.adapter import AdapterInstrumentor
 from agl_crewai.identity import entry_methods, identity
 from agl_crewai.package import INSTRUMENTS
 

@@ -13,7 +13,7 @@ from opentelemetry import trace
 from agentlightning import semconv
 from agentlightning.capture.context import current_attempt, tagged
 from agentlightning.capture.counts import COUNTS
-from agentlightning.capture.emitters import operation
+from agentlightning.capture.emit.emitters import operation
 from agl_crewai.identity import SCOPE, scope_of
 from agl_crewai.tools import abandon
 

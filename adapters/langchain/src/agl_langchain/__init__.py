@@ -7,7 +7,7 @@ LangChain as it was.
 
 from __future__ import annotations
 
-from agentlightning.capture.adapter import AdapterInstrumentor
+from agentlightning.capture.instrument.adapter import AdapterInstrumentor
 from agl_langchain.identity import entry_methods, identity
 from agl_langchain.package import INSTRUMENTS
 

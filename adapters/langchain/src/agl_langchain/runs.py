@@ -18,7 +18,7 @@ from opentelemetry import trace
 
 from agentlightning import semconv
 from agentlightning.capture.context import current_attempt
-from agentlightning.capture.native import EventSpan
+from agentlightning.capture.spans.event_span import EventSpan
 from agentlightning.types import Tags
 
 INTERRUPTED = "agl.interrupted"

@@ -6,7 +6,7 @@ what a graph knows: node, sub-graph, branch and step. Invariant: ``uninstrument`
 
 from __future__ import annotations
 
-from agentlightning.capture.adapter import AdapterInstrumentor
+from agentlightning.capture.instrument.adapter import AdapterInstrumentor
 from agl_langchain.runs import ANSWER_LISTENERS, RUN_READERS
 from agl_langgraph.callers import CALLERS, remember_callers
 from agl_langgraph.identity import entry_methods, identity, read_node

@@ -7,8 +7,8 @@ SDK as it was.
 
 from __future__ import annotations
 
-from agentlightning.capture.adapter import AdapterInstrumentor
 from agentlightning.capture.identity import IDENTITY
+from agentlightning.capture.instrument.adapter import AdapterInstrumentor
 from agl_openai_agents.identity import entry_methods, identity
 from agl_openai_agents.package import INSTRUMENTS
 

@@ -6,9 +6,9 @@ wire layer has the token ids. Invariant: ``uninstrument`` leaves Pydantic AI as 
 
 from __future__ import annotations
 
-from agentlightning.capture.adapter import AdapterInstrumentor
 from agentlightning.capture.identity import IDENTITY
-from agentlightning.capture.processors import IGNORED_SCOPES
+from agentlightning.capture.instrument.adapter import AdapterInstrumentor
+from agentlightning.capture.spans.processors import IGNORED_SCOPES
 from agl_pydantic_ai.identity import entry_methods, identity
 from agl_pydantic_ai.package import INSTRUMENTS
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from agentlightning.algorithms.algo import Algorithm
+from agentlightning.algorithms.custom import Algorithm
 from agentlightning.types import Evaluation, UsageError
 
 

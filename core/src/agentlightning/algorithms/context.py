@@ -13,12 +13,12 @@ import msgspec
 
 from agentlightning.algorithms.evaluate import evaluate
 from agentlightning.algorithms.journal import Journal
-from agentlightning.algorithms.together import MultiPolicyDriver
+from agentlightning.algorithms.multi_policy import MultiPolicyDriver
 from agentlightning.capture import COUNTS
-from agentlightning.credit.trainable import Versions
+from agentlightning.credit.eligibility.trainable import Versions
 from agentlightning.gateway import Gateway
 from agentlightning.keys import CONTEXT_KEY
-from agentlightning.plugins import Plugins
+from agentlightning.plugins.manager import Plugins
 from agentlightning.specs import Driver
 from agentlightning.store.base import Store
 from agentlightning.types import LLM, AttemptStatus, Evaluation, Mode, Resource, RolloutConfig

@@ -8,13 +8,13 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from agentlightning.algorithms.batching import group_rollouts
-from agentlightning.algorithms.work import enqueue
-from agentlightning.credit.failure import failure_of
+from agentlightning.algorithms.rollouts.batching import group_rollouts
+from agentlightning.algorithms.rollouts.enqueue import enqueue
+from agentlightning.credit.eligibility.failure import failure_of
+from agentlightning.credit.eligibility.verdicts import verdicts
 from agentlightning.credit.ledger import open_ledger
-from agentlightning.credit.rewards import resolve
-from agentlightning.credit.rules import READS
-from agentlightning.credit.verdicts import verdicts
+from agentlightning.credit.scoring.rewards import resolve
+from agentlightning.credit.scoring.rules import READS
 from agentlightning.store.base import Store
 from agentlightning.types import Evaluation, Mode, Record, RolloutConfig, RolloutStatus, UsageError
 from agentlightning.types.base import LEARNED_NOTHING

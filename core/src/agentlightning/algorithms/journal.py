@@ -1,4 +1,4 @@
-"""The journal: writes a run's chain as the run goes (:mod:`agentlightning.credit.chain`).
+"""The journal: writes a run's chain as the run goes (:mod:`agentlightning.credit.fingerprints.chain`).
 
 Invariants: a step and its link are in the store together or not at all; links are only added. A run that is
 gone on with says so by a link of its own, and what it makes again has later links.
@@ -16,8 +16,8 @@ from typing import Any
 
 import msgspec
 
-from agentlightning.credit.chain import KEY_VARIABLE, digest, next_link, plain
-from agentlightning.credit.seals import fingerprint_record
+from agentlightning.credit.fingerprints.chain import KEY_VARIABLE, digest, next_link, plain
+from agentlightning.credit.fingerprints.fingerprint import fingerprint_record
 from agentlightning.store.base import Store
 from agentlightning.store.pages import pages
 from agentlightning.types import AuditLink, Record, RolloutFingerprint, StepReport

@@ -15,20 +15,20 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from agentlightning.algorithms.barren import HOW_TO_GET_VARIANCE, NoSignalGuard
-from agentlightning.algorithms.batching import group_rollouts, repetition_warning, task_batches
 from agentlightning.algorithms.context import Context
-from agentlightning.algorithms.quorum import Quorum, QuorumResult, wait_for_groups
-from agentlightning.algorithms.refill import extra_batches, groups_with_spread
+from agentlightning.algorithms.no_signal import HOW_TO_GET_VARIANCE, NoSignalGuard
+from agentlightning.algorithms.rollouts.batching import group_rollouts, repetition_warning, task_batches
+from agentlightning.algorithms.rollouts.dynamic_sampling import extra_batches, groups_with_spread
+from agentlightning.algorithms.rollouts.prefetch import Prefetcher, TaskGroups
+from agentlightning.algorithms.rollouts.quorum import Quorum, QuorumResult, wait_for_groups
 from agentlightning.algorithms.totals import Totals
-from agentlightning.algorithms.upcoming import Prefetcher, TaskGroups
+from agentlightning.credit.advantage.baselines import BASELINES
 from agentlightning.credit.assign import assign, check_recipe
-from agentlightning.credit.baselines import BASELINES
-from agentlightning.credit.policies import policy_batch
-from agentlightning.credit.rules import RULES
-from agentlightning.credit.seals import fingerprint_rollouts, terms_digest
-from agentlightning.credit.trainable import Versions, version_of
-from agentlightning.plugins import Plugins
+from agentlightning.credit.eligibility.trainable import Versions, version_of
+from agentlightning.credit.fingerprints.fingerprint import fingerprint_rollouts, terms_digest
+from agentlightning.credit.policy_batch import policy_batch
+from agentlightning.credit.scoring.rules import RULES
+from agentlightning.plugins.manager import Plugins
 from agentlightning.types import Batch, Evaluation, Recipe, Record, RolloutFingerprint, StepReport, UsageError
 from agentlightning.types.failure import read_failure_table
 

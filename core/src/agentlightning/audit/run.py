@@ -15,13 +15,13 @@ from typing import Any
 
 import msgspec
 
-from agentlightning.algorithms.together import policy_home
-from agentlightning.audit.places import RunLocation, find_run, match_name
+from agentlightning.algorithms.multi_policy import policy_home
+from agentlightning.audit.locations import RunLocation, find_run, match_name
+from agentlightning.credit.advantage.baselines import BASELINES
 from agentlightning.credit.assign import assign, check_recipe
-from agentlightning.credit.baselines import BASELINES
-from agentlightning.credit.rules import RULES
-from agentlightning.credit.trainable import Versions
-from agentlightning.plugins import Plugins, load
+from agentlightning.credit.eligibility.trainable import Versions
+from agentlightning.credit.scoring.rules import RULES
+from agentlightning.plugins.manager import Plugins, load
 from agentlightning.specs import Inspector
 from agentlightning.store import Store, open_store
 from agentlightning.types import Batch, Recipe, Record, Rollout, RolloutFingerprint, UsageError
@@ -149,7 +149,7 @@ async def opened(place: str, plugins: Plugins | None = None) -> AsyncIterator[St
 async def open_run(
     what: str, store: str | None = None, plugins: Plugins | None = None, run: str | None = None
 ) -> AsyncIterator[OpenRun]:
-    """The run that ``what`` names (:func:`.places.find_run`); ``run``: which one, if that is a store."""
+    """The run that ``what`` names (:func:`.locations.find_run`); ``run``: which one, if that is a store."""
     place = find_run(what, store)
     async with opened(place.store, plugins) as one:
         yield await run_in(one, place._replace(run=run) if run else place, plugins)

@@ -11,9 +11,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
-from agentlightning.audit.places import NoSuchRun, RunLocation, find_run, stores
+from agentlightning.audit.locations import NoSuchRun, RunLocation, find_run, stores
 from agentlightning.audit.run import ALL, OpenRun, run_in
-from agentlightning.plugins import Plugins, load
+from agentlightning.plugins.manager import Plugins, load
 from agentlightning.store import NotFound, Store, StoreError, open_store
 from agentlightning.types import Rollout
 

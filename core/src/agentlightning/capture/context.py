@@ -61,7 +61,7 @@ class AttemptContext:
 
 @dataclass(slots=True, eq=False)
 class AgentScope:
-    """A marked class's entry method at work (:mod:`agentlightning.capture.marks`)."""
+    """A marked class's entry method at work (:mod:`agentlightning.capture.scope`)."""
 
     agent: str
     owner: Any

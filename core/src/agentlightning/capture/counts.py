@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from threading import RLock
 
-from agentlightning.capture.forked import after_fork_in_child
+from agentlightning.capture.fork import after_fork_in_child
 
 
 class Counts:

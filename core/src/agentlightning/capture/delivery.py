@@ -13,7 +13,7 @@ from threading import RLock
 
 from agentlightning.capture.context import AttemptContext
 from agentlightning.capture.counts import COUNTS
-from agentlightning.capture.forked import after_fork_in_child
+from agentlightning.capture.fork import after_fork_in_child
 from agentlightning.types import Span
 
 _LOG = logging.getLogger(__name__)

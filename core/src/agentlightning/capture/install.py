@@ -14,20 +14,20 @@ if TYPE_CHECKING:
 
 def install(provider: TracerProvider | None = None) -> None:
     """Begin to capture in this process. ``provider``: listen to this one as well as to the process's own."""
-    from agentlightning.capture import installation
+    from agentlightning.capture.instrument import installation
 
     installation.install(provider)
 
 
 def uninstall() -> None:
     """Stop capturing and undo what :func:`install` did."""
-    from agentlightning.capture import installation
+    from agentlightning.capture.instrument import installation
 
     installation.uninstall()
 
 
 def installed() -> bool:
     """Whether capture is on."""
-    from agentlightning.capture import installation
+    from agentlightning.capture.instrument import installation
 
     return installation.installed()

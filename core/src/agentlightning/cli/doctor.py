@@ -48,7 +48,7 @@ def register(app: typer.Typer) -> None:
         report = _examined(load, ProbeSize(tasks, samples, quick), console)
         _conclude(report, console)
         if as_json:
-            from agentlightning.cli.run import last_line
+            from agentlightning.cli.config_options import last_line
 
             last_line(report.model_dump())
         if not report.ok:
@@ -56,7 +56,7 @@ def register(app: typer.Typer) -> None:
 
 
 def _case(config: Path, sets: list[str] | None) -> ConfiguredRun:
-    from agentlightning.cli.run import read, trainer_from
+    from agentlightning.cli.config_options import read, trainer_from
     from agentlightning.doctor import ConfiguredRun
 
     trainer, agent, train, val = trainer_from(read(config, sets))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from agentlightning.config import RunConfig
+    from agentlightning.train.run_config import RunConfig
 
 
 def register(app: typer.Typer) -> None:
@@ -31,7 +31,7 @@ def register(app: typer.Typer) -> None:
         """Mean reward on the held-out tasks with its 95 % interval. The last line of stdout is one JSON
         object.
         """
-        from agentlightning.cli.run import last_line, read, trainer_from
+        from agentlightning.cli.config_options import last_line, read, trainer_from
 
         folders = {name: _folder(folder) for name, folder in map(_named, policy or ())}
         only = folders.pop("", None)
@@ -50,7 +50,7 @@ def _named(given: str) -> tuple[str, str]:
 
 def _folder(given: str) -> str:
     """A policy's folder, which is relative to where the command was typed."""
-    from agentlightning.config import ConfigError
+    from agentlightning.train.run_config import ConfigError
     from agentlightning.types.policy import missing_policy_message
 
     if not Path(given).is_dir():
@@ -60,7 +60,7 @@ def _folder(given: str) -> str:
 
 def _point(config: RunConfig, name: str, folder: str) -> None:
     """Let a policy of the configuration be another folder."""
-    from agentlightning.config import ConfigError
+    from agentlightning.train.run_config import ConfigError
 
     known = config.backend.policies
     if name not in known or known[name].path is None:

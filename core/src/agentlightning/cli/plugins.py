@@ -13,7 +13,7 @@ def register(app: typer.Typer) -> None:
         from rich.table import Table
         from rich.text import Text
 
-        from agentlightning.plugins import load
+        from agentlightning.plugins.manager import load
 
         loaded = load()
         table = Table(title="plugins", title_justify="left")

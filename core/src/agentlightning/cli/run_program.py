@@ -15,8 +15,8 @@ import msgspec
 import typer
 
 if TYPE_CHECKING:
-    from agentlightning.programs.plan import ProgramOptions
-    from agentlightning.programs.session import ProcessResult, Session
+    from agentlightning.run_program.options import ProgramOptions
+    from agentlightning.run_program.session import ProcessResult, Session
 
 TIMED_OUT = 124
 """Exit status where the program's time was up, as that of ``timeout``."""
@@ -82,7 +82,7 @@ def register(app: typer.Typer) -> None:
 
         Its standard streams, its signals and its exit status are its own; nothing is written to stdout here.
         """
-        from agentlightning.programs.plan import (
+        from agentlightning.run_program.options import (
             CannotStart,
             ProgramOptions,
             read_input,
@@ -126,8 +126,8 @@ def register(app: typer.Typer) -> None:
 async def _run(options: ProgramOptions, as_json: bool) -> int:
     from agentlightning.cli.interrupts import restore_ignored_sigint
     from agentlightning.cli.run_view import show
-    from agentlightning.programs.session import open_session, run_all
-    from agentlightning.programs.summary import as_record, summarise
+    from agentlightning.run_program.session import open_session, run_all
+    from agentlightning.run_program.summary import as_record, summarise
 
     began = time.perf_counter()
     async with open_session(options) as session:
@@ -166,7 +166,7 @@ def _exit_code(results: list[ProcessResult], planned: int, signalled: int | None
     """The program's; of several that did not all succeed, 1. ``signalled``: the signal after which no other
     was started.
     """
-    from agentlightning.programs.program import exit_status
+    from agentlightning.run_program.process import exit_status
 
     if len(results) < planned and signalled is not None:
         return exit_status(-signalled)

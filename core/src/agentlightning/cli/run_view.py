@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-    from agentlightning.programs.summary import Summary
+    from agentlightning.run_program.summary import Summary
 
 _COLOURS = {
     "exact": "green",

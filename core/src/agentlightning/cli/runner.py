@@ -111,8 +111,8 @@ def register(app: typer.Typer) -> None:
 
 
 async def _supervise(options: Options, workers: int) -> int:
-    from agentlightning.runner.status import StatusLine
-    from agentlightning.runner.supervisor import Supervisor
+    from agentlightning.runner.processes.status_line import StatusLine
+    from agentlightning.runner.processes.supervisor import Supervisor
 
     with StatusLine(_store_name(options), workers) as line:
         supervisor = Supervisor(
@@ -123,12 +123,12 @@ async def _supervise(options: Options, workers: int) -> int:
 
 async def _run_worker(options: Options) -> int:
     """One worker, to its end."""
-    from agentlightning.capture.sessions import capturing
-    from agentlightning.plugins import load
+    from agentlightning.capture.instrument.sessions import capturing
+    from agentlightning.plugins.manager import load
     from agentlightning.runner.adapters import instrumentors
-    from agentlightning.runner.lifeline import die_with_parent
-    from agentlightning.runner.service import serve
-    from agentlightning.runner.status import StatusLine
+    from agentlightning.runner.processes.process_tree import die_with_parent
+    from agentlightning.runner.processes.service import serve
+    from agentlightning.runner.processes.status_line import StatusLine
 
     if options.parent is not None:
         die_with_parent(options.parent)
@@ -155,9 +155,9 @@ def _report_state(report: Any, state: Any) -> None:
 
 def _open(options: Options, plugins: Any) -> tuple[Store, Runner]:
     """Store and runner as the options and the configuration say; the options win."""
-    from agentlightning.config import import_target, load_config
     from agentlightning.runner import Runner, attempt_keys_from_env
     from agentlightning.store import StoreClient, open_store
+    from agentlightning.train.run_config import import_target, load_config
 
     place, target, timeout = options.store, options.agent, options.timeout
     concurrency, adapters = options.concurrency, options.adapters

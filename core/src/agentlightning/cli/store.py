@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from agentlightning.store.sqlite import SQLiteStore
+    from agentlightning.store.sqlite.store import SQLiteStore
 
 _DAY = 86_400.0
 
@@ -45,8 +45,8 @@ def register(app: typer.Typer) -> None:
 async def _serve(
     path: str | None, host: str, port: int, keep_days: float | None, keep_runs: int | None
 ) -> None:
-    from agentlightning.store import server
-    from agentlightning.store.sqlite import SQLiteStore
+    from agentlightning.store.http import server
+    from agentlightning.store.sqlite.store import SQLiteStore
 
     store = SQLiteStore(path)
     pruning: list[asyncio.Task[None]] = []
@@ -65,7 +65,7 @@ async def _serve(
 
 
 async def _prune(store: SQLiteStore, keep_days: float | None, keep_runs: int | None) -> None:
-    from agentlightning.store.retention import keep_pruned
+    from agentlightning.store.sqlite.run_data.retention import keep_pruned
 
     def told(gone: dict[str, int]) -> None:
         typer.echo(", ".join(f"{n} {name}" for name, n in gone.items() if n and name != "kept") + " deleted")

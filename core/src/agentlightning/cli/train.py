@@ -35,7 +35,7 @@ def register(app: typer.Typer) -> None:
         """Evaluate, train, evaluate. The last line of stdout is one JSON object; files lie in the run's
         folder. Exit status 3: nothing was learned.
         """
-        from agentlightning.cli.run import last_line, read, trainer_from
+        from agentlightning.cli.config_options import last_line, read, trainer_from
 
         direct = {
             "training__seed": seed,

@@ -6,16 +6,16 @@ nothing but ``types`` and the names of ``semconv``.
 
 from __future__ import annotations
 
+from agentlightning.credit.advantage.baselines import BASELINES, Baseline, Groups
 from agentlightning.credit.assign import assign
-from agentlightning.credit.baselines import BASELINES, Baseline, Groups
-from agentlightning.credit.digest import canonical_order, rows_digest
+from agentlightning.credit.eligibility.failure import failure_of
+from agentlightning.credit.eligibility.verdicts import Verdict, verdict
 from agentlightning.credit.explain import trace_token
-from agentlightning.credit.failure import failure_of
-from agentlightning.credit.forest import CallPath, Forest, build_forest
-from agentlightning.credit.rewards import Rewards, resolve
-from agentlightning.credit.rules import RULES, CreditRule
-from agentlightning.credit.seals import fingerprint_rollouts
-from agentlightning.credit.verdicts import Verdict, verdict
+from agentlightning.credit.fingerprints.digest import canonical_order, rows_digest
+from agentlightning.credit.fingerprints.fingerprint import fingerprint_rollouts
+from agentlightning.credit.merging.forest import CallPath, Forest, build_forest
+from agentlightning.credit.scoring.rewards import Rewards, resolve
+from agentlightning.credit.scoring.rules import RULES, CreditRule
 from agentlightning.types.tokens import tokens_digest
 
 __all__ = [

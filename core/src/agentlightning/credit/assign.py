@@ -14,21 +14,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import get_args
 
-from agentlightning.credit.asking import CREDIT_ERROR, apply_rule
-from agentlightning.credit.baselines import BASELINES, Advantages, Baseline, advantages
-from agentlightning.credit.critic import check_critic, recipe_for_rule
-from agentlightning.credit.failure import failure_of, with_reward
-from agentlightning.credit.forest import Forest, build_forest
-from agentlightning.credit.groups import CreditedCall, turns
+from agentlightning.credit.advantage.baselines import BASELINES, Advantages, Baseline, advantages
+from agentlightning.credit.advantage.critic import check_critic, recipe_for_rule
+from agentlightning.credit.advantage.groups import CreditedCall, turns
+from agentlightning.credit.eligibility.failure import failure_of, with_reward
+from agentlightning.credit.eligibility.trainable import Versions, live_record, untrainable_reasons
+from agentlightning.credit.eligibility.verdicts import verdicts
 from agentlightning.credit.ledger import close_ledger, open_ledger
+from agentlightning.credit.merging.forest import Forest, build_forest
+from agentlightning.credit.merging.rows import build_row
+from agentlightning.credit.merging.weights import set_weights
 from agentlightning.credit.metrics import batch_metrics
-from agentlightning.credit.policies import policy_metrics
-from agentlightning.credit.rewards import resolve
-from agentlightning.credit.rows import build_row
-from agentlightning.credit.rules import RULES, CreditRule
-from agentlightning.credit.trainable import Versions, live_record, untrainable_reasons
-from agentlightning.credit.verdicts import verdicts
-from agentlightning.credit.weights import set_weights
+from agentlightning.credit.policy_batch import policy_metrics
+from agentlightning.credit.scoring.apply_rule import CREDIT_ERROR, apply_rule
+from agentlightning.credit.scoring.rewards import resolve
+from agentlightning.credit.scoring.rules import RULES, CreditRule
 from agentlightning.types import Batch, Call, Ledger, Normalise, Recipe, Record, Row
 from agentlightning.types.failure import FailureTable
 

@@ -10,10 +10,10 @@ from itertools import pairwise
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from agentlightning.credit.breaks import Continuations, classify
-from agentlightning.credit.forest import build_forest
-from agentlightning.credit.spread import mean
-from agentlightning.credit.trainable import call_order
+from agentlightning.credit.advantage.spread import mean
+from agentlightning.credit.eligibility.trainable import call_order
+from agentlightning.credit.merging.forest import build_forest
+from agentlightning.credit.merging.merge_failures import Continuations, classify
 from agentlightning.types import Batch, Call, Recipe, Row, Segment
 
 REASONS: Mapping[str, str] = MappingProxyType(
@@ -148,7 +148,7 @@ class WeightShare(NamedTuple):
 
 
 def weight_share(rows: Sequence[Row], recipe: Recipe, row: Row, segment: Segment) -> WeightShare:
-    """How the weight of the tokens of ``segment`` came about (see :mod:`.weights`)."""
+    """How the weight of the tokens of ``segment`` came about (see :mod:`.merging.weights`)."""
     mine = [other for other in rows if other.policy == row.policy]
     rollouts = len({other.rollout_id for other in mine})
     calls = sum(s.trained for other in mine for s in other.segments)

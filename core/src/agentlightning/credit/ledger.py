@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from agentlightning.credit.forest import Forest
-from agentlightning.credit.verdicts import Verdict, unrecorded
+from agentlightning.credit.eligibility.verdicts import Verdict, unrecorded
+from agentlightning.credit.merging.forest import Forest
 from agentlightning.types import Ledger, Record
 
 

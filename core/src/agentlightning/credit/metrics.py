@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from agentlightning.credit.baselines import Advantages
-from agentlightning.credit.rewards import Rewards
-from agentlightning.credit.spread import mean, std
+from agentlightning.credit.advantage.baselines import Advantages
+from agentlightning.credit.advantage.spread import mean, std
+from agentlightning.credit.scoring.rewards import Rewards
 from agentlightning.types import AttemptStatus, EarlierAttempt, Ledger, Recipe, Row
 from agentlightning.types.failure import failure_kind_of_end
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from agentlightning.doctor.check import Check, Report
+from agentlightning.doctor.report import Check, Report
 
 if TYPE_CHECKING:
     from agentlightning.doctor.examination import examine

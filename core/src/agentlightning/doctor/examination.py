@@ -10,17 +10,17 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import NamedTuple
 
-from agentlightning.doctor.capturing import check_capture
-from agentlightning.doctor.check import Check, Report, failure
-from agentlightning.doctor.environment import check_environment
+from agentlightning.doctor.checks.capture import check_capture
+from agentlightning.doctor.checks.configuration import check_configuration
+from agentlightning.doctor.checks.engine import check_engine, check_gateway
+from agentlightning.doctor.checks.environment import check_environment
+from agentlightning.doctor.checks.packages import check_packages, check_plugins
+from agentlightning.doctor.checks.prefix import check_prefix
+from agentlightning.doctor.checks.rehearsal import check_forecast
+from agentlightning.doctor.checks.reward import check_reward
+from agentlightning.doctor.checks.store import check_store
 from agentlightning.doctor.findings import ConfiguredRun, Findings, ProbeSize
-from agentlightning.doctor.measuring import check_forecast
-from agentlightning.doctor.packages import check_packages, check_plugins
-from agentlightning.doctor.prefixes import check_prefix
-from agentlightning.doctor.reward import check_reward
-from agentlightning.doctor.serving import check_engine, check_gateway
-from agentlightning.doctor.setup import check_configuration
-from agentlightning.doctor.storing import check_store
+from agentlightning.doctor.report import Check, Report, failure
 
 log = logging.getLogger(__name__)
 

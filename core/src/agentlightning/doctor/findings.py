@@ -10,8 +10,8 @@ from typing import Any
 
 from agentlightning.algorithms.context import Context
 from agentlightning.doctor.memory import MemoryUsage
-from agentlightning.plugins import Plugins
-from agentlightning.trainer import Trainer
+from agentlightning.plugins.manager import Plugins
+from agentlightning.train.trainer import Trainer
 from agentlightning.types import Batch, Record
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from agentlightning.doctor.check import Check, Notes
+from agentlightning.doctor.formatting import format_bytes, format_seconds
 from agentlightning.doctor.memory import MemoryUsage
-from agentlightning.doctor.words import format_bytes, format_seconds
+from agentlightning.doctor.report import Check, Notes
 
 LOGPROB_GAP = 1e-4
 """Largest difference between a stored logprob and the trainer's own that float32 explains."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from agentlightning.gateway.admission.attempts import AttemptInfo
 from agentlightning.gateway.app import Gateway
-from agentlightning.gateway.attempts import AttemptInfo
-from agentlightning.gateway.forward import Limits
-from agentlightning.gateway.route import Upstream
-from agentlightning.gateway.sampling import SamplingPolicy
+from agentlightning.gateway.rewrite.sampling import SamplingPolicy
+from agentlightning.gateway.upstream.client import Limits
+from agentlightning.gateway.upstream.route import Upstream
 from agentlightning.types.select import Select
 
 __all__ = ["AttemptInfo", "Gateway", "Limits", "SamplingPolicy", "Select", "Upstream"]

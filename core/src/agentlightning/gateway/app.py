@@ -13,27 +13,26 @@ from functools import partial
 import msgspec
 from aiohttp import web
 
-from agentlightning import collector, log_limit
-from agentlightning.gateway.attempts import AttemptInfo, OpenAttempts
-from agentlightning.gateway.counting import count_tokens
-from agentlightning.gateway.dialect import format_error
-from agentlightning.gateway.dialects import FORMATS_BY_PATH
+from agentlightning.gateway.admission.attempts import AttemptInfo, OpenAttempts
+from agentlightning.gateway.admission.identity import identify
+from agentlightning.gateway.apis.base import format_error
+from agentlightning.gateway.apis.formats import FORMATS_BY_PATH
+from agentlightning.gateway.count_tokens import count_tokens
 from agentlightning.gateway.errors import RequestRefused, error_response
-from agentlightning.gateway.forward import EngineClient, Limits
-from agentlightning.gateway.gate import PauseGate
-from agentlightning.gateway.handle import Handler
-from agentlightning.gateway.identity import identify
+from agentlightning.gateway.handler import Handler
 from agentlightning.gateway.listen import ListenAddress
 from agentlightning.gateway.metrics import Metrics
-from agentlightning.gateway.route import Routes, Upstream
-from agentlightning.gateway.sampling import SamplingPolicy
+from agentlightning.gateway.pause import PauseGate
+from agentlightning.gateway.rewrite.sampling import SamplingPolicy
+from agentlightning.gateway.upstream.client import EngineClient, Limits
+from agentlightning.gateway.upstream.route import Routes, Upstream
 from agentlightning.keys import Keys
-from agentlightning.loopback import check_interface, is_loopback
 from agentlightning.store.base import Store
 from agentlightning.types import Call
 from agentlightning.types.select import Select
-from agentlightning.webserver import app_runner
+from agentlightning.webserver import app_runner, gc_tuning, log_limit
 from agentlightning.webserver.guard import CrossOriginRefusal, guard
+from agentlightning.webserver.loopback import check_interface, is_loopback
 
 BODY_LIMIT = 16 * 2**20
 """Bytes of a request: an attempt's key allows no more, unpacked or not."""
@@ -228,11 +227,11 @@ class Gateway:
 
     async def _startup(self, app: web.Application) -> None:
         await self._client.start()
-        collector.enlarge_young_generation()
+        gc_tuning.enlarge_young_generation()
         log_limit.limit()
 
     async def _cleanup(self, app: web.Application) -> None:
-        collector.restore_thresholds()
+        gc_tuning.restore_thresholds()
         await self._client.stop()
 
     # ------------------------------------------------------------------------------------------- handlers

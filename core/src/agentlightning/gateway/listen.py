@@ -11,8 +11,8 @@ import os
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from agentlightning.loopback import check_interface, is_loopback
 from agentlightning.types import UsageError
+from agentlightning.webserver.loopback import check_interface, is_loopback
 
 WILDCARDS = ("0.0.0.0", "::")
 

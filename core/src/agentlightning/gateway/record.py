@@ -12,19 +12,19 @@ from typing import Any, Literal, TypeVar
 import msgspec
 from aiohttp import web
 
-from agentlightning.gateway.answer import EngineAnswer, EngineChoice, ErrorInfo, check_choices
-from agentlightning.gateway.attempts import OpenAttempt
-from agentlightning.gateway.bodies import choice_count
-from agentlightning.gateway.dialect import ApiFormat, check_message
+from agentlightning.gateway.admission.attempts import OpenAttempt
+from agentlightning.gateway.admission.body import choice_count
+from agentlightning.gateway.admission.identity import Caller
+from agentlightning.gateway.apis.base import ApiFormat, check_message
+from agentlightning.gateway.apis.chat import replay
+from agentlightning.gateway.apis.reasoning import split_answer, split_message
+from agentlightning.gateway.apis.sse import AnswerAssembler
 from agentlightning.gateway.errors import BadAnswer
-from agentlightning.gateway.guided import is_allowed
-from agentlightning.gateway.identity import Caller
 from agentlightning.gateway.metrics import OVER_LENGTH, OVER_LENGTH_FIELD
-from agentlightning.gateway.reasoning import split_answer, split_message
-from agentlightning.gateway.replay import replay
-from agentlightning.gateway.route import Upstream
-from agentlightning.gateway.sampling import OFF_POLICY, SamplingDecision, check_echo
-from agentlightning.gateway.stream import AnswerAssembler
+from agentlightning.gateway.rewrite.guided_choice import is_allowed
+from agentlightning.gateway.rewrite.sampling import OFF_POLICY, SamplingDecision, check_echo
+from agentlightning.gateway.upstream.answer import EngineAnswer, EngineChoice, ErrorInfo, check_choices
+from agentlightning.gateway.upstream.route import Upstream
 from agentlightning.types import Call, Tags
 
 Api = Literal["chat", "completions"]

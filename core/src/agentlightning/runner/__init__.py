@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from agentlightning.runner.gates import AttemptKeys, CannotRun, RemoteAttemptKeys, attempt_keys_from_env
-from agentlightning.runner.outcome import Outcome, outcome_of_return
+from agentlightning.runner.attempt_keys import (
+    AttemptKeys,
+    CannotRun,
+    RemoteAttemptKeys,
+    attempt_keys_from_env,
+)
+from agentlightning.runner.outcomes.outcome import Outcome, outcome_of_return
 from agentlightning.runner.runner import Runner
 
 __all__ = [

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from agentlightning.plugins import Plugins, pick
+from agentlightning.plugins.manager import Plugins, pick
 
 
 def listed(names: str | Sequence[str]) -> tuple[str, ...]:

@@ -12,15 +12,15 @@ from collections import Counter
 from collections.abc import Coroutine
 from typing import Any
 
-from agentlightning.agents import LitAgent
 from agentlightning.capture.context import AttemptContext
-from agentlightning.runner.frames import AttemptJob
-from agentlightning.runner.inside import AttemptResult, execute
-from agentlightning.runner.loops import REMEDY, current_loop_pool
-from agentlightning.runner.outcome import Outcome, outcome_of_error, timed_out
-from agentlightning.runner.place import SourceLine
-from agentlightning.runner.pool import WorkerPool
-from agentlightning.runner.visit import AgentTask, ExitRaised
+from agentlightning.decorator.agents import LitAgent
+from agentlightning.runner.event_loops.agent_task import AgentTask, ExitRaised
+from agentlightning.runner.event_loops.loop_pool import REMEDY, current_loop_pool
+from agentlightning.runner.execute import AttemptResult, execute
+from agentlightning.runner.outcomes.outcome import Outcome, outcome_of_error, timed_out
+from agentlightning.runner.outcomes.source_line import SourceLine
+from agentlightning.runner.processes.messages import AttemptJob
+from agentlightning.runner.processes.pool import WorkerPool
 from agentlightning.types import AttemptedRollout, AttemptStatus, Span
 
 log = logging.getLogger(__name__)

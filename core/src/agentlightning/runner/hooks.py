@@ -13,8 +13,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from agentlightning.agents import LitAgent, as_agent
 from agentlightning.capture.context import AttemptContext
+from agentlightning.decorator.agents import LitAgent, as_agent
 from agentlightning.types import Rollout, Span
 
 log = logging.getLogger(__name__)

@@ -18,25 +18,25 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Literal, Protocol, get_args
 
-from agentlightning import capture, log_limit
-from agentlightning.agents import LitAgent, as_agent
-from agentlightning.capture.door import BadRecord, admit_all
-from agentlightning.capture.rewards import find_reward_spans, reward_of
+from agentlightning import capture
+from agentlightning.capture.emit.rewards import find_reward_spans, reward_of
+from agentlightning.capture.emit.validation import BadRecord, admit_all
+from agentlightning.decorator.agents import LitAgent, as_agent
 from agentlightning.gateway import AttemptInfo
-from agentlightning.gateway.sampling import root_seed
-from agentlightning.plugins import Plugins
-from agentlightning.runner.bundle import attempt_resources
+from agentlightning.gateway.rewrite.sampling import root_seed
+from agentlightning.plugins.manager import Plugins
+from agentlightning.runner.attempt_keys import AttemptKeys as AttemptKeys, CannotRun, with_attempt_key
+from agentlightning.runner.event_loops.forks import exit_forks_of_loop
+from agentlightning.runner.event_loops.threads import use_daemon_executor
+from agentlightning.runner.execute import AttemptResult
 from agentlightning.runner.execution import Execution
-from agentlightning.runner.forks import exit_forks_of_loop
-from agentlightning.runner.frames import AttemptJob
-from agentlightning.runner.gates import AttemptKeys as AttemptKeys, CannotRun, with_attempt_key
-from agentlightning.runner.heart import Heartbeat
-from agentlightning.runner.inside import AttemptResult
-from agentlightning.runner.keeping import UNSTORABLE, as_bad_record, store_as_failed
-from agentlightning.runner.outcome import Outcome, cancelled, classify, outcome_of_error
-from agentlightning.runner.pool import WorkerPool
-from agentlightning.runner.threads import use_daemon_executor
-from agentlightning.runner.transitions import match_transitions
+from agentlightning.runner.heartbeat import Heartbeat
+from agentlightning.runner.outcomes.outcome import Outcome, cancelled, classify, outcome_of_error
+from agentlightning.runner.outcomes.storable import UNSTORABLE, as_bad_record, store_as_failed
+from agentlightning.runner.outcomes.transitions import match_transitions
+from agentlightning.runner.processes.messages import AttemptJob
+from agentlightning.runner.processes.pool import WorkerPool
+from agentlightning.runner.resources import attempt_resources
 from agentlightning.store.base import AttemptEnded, Store
 from agentlightning.types import (
     Attempt,
@@ -49,6 +49,7 @@ from agentlightning.types import (
     new_id,
 )
 from agentlightning.types.failure import TRACEBACK
+from agentlightning.webserver import log_limit
 
 log = logging.getLogger(__name__)
 POLL = 0.25

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 from agentlightning.store.base import AttemptEnded, Conflict, NotFound, Store, StoreError
 
 if TYPE_CHECKING:
-    from agentlightning.plugins import Plugins
-    from agentlightning.store.client import StoreClient
+    from agentlightning.plugins.manager import Plugins
+    from agentlightning.store.http.client import StoreClient
     from agentlightning.store.local import LocalStore
-    from agentlightning.store.sqlite import SQLiteStore
+    from agentlightning.store.sqlite.store import SQLiteStore
 
 _LAZY = {
     "LocalStore": "agentlightning.store.local",
-    "SQLiteStore": "agentlightning.store.sqlite",
-    "StoreClient": "agentlightning.store.client",
+    "SQLiteStore": "agentlightning.store.sqlite.store",
+    "StoreClient": "agentlightning.store.http.client",
 }
 
 __all__ = [
@@ -62,7 +62,7 @@ def open_store(place: str | Path | None = None, *, plugins: Plugins | None = Non
 
         return open_file(text or None)
     if plugins is None:
-        from agentlightning.plugins import load
+        from agentlightning.plugins.manager import load
 
         plugins = load()
     if scheme not in plugins.stores:

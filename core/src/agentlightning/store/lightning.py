@@ -10,7 +10,7 @@ from agentlightning.store import open_store
 __all__ = ["LightningStore"]
 
 if TYPE_CHECKING:
-    from agentlightning.store.client import StoreClient
+    from agentlightning.store.http.client import StoreClient
 
     class LightningStore(StoreClient):
         """What a type checker knows of it: a store, made from a place or from nothing."""

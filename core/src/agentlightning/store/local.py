@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from agentlightning.store.base import StoreError
-from agentlightning.store.client import StoreClient
-from agentlightning.store.lock import Locked, owner_of
+from agentlightning.store.http.client import StoreClient
+from agentlightning.store.http.transport import BatchCall, Request, new_request_id
 from agentlightning.store.routes import BY_NAME
 from agentlightning.store.share import SharedSocket, try_to_share
-from agentlightning.store.sqlite import SQLiteStore
-from agentlightning.store.transport import BatchCall, Request, new_request_id
+from agentlightning.store.sqlite.lock import Locked, owner_of
+from agentlightning.store.sqlite.store import SQLiteStore
 
 _log = logging.getLogger(__name__)
 _SHARED_WITHIN = 5.0
@@ -44,8 +44,8 @@ class LocalStore(StoreClient):
     """All of :class:`~agentlightning.store.base.Store`, in the file ``path``, which this process owns or
     whose owner it asks.
 
-    ``synchronous``: as of :class:`~agentlightning.store.sqlite.SQLiteStore`, whenever this process owns the
-    file. ``patience``: seconds to keep trying while the owner does not answer.
+    ``synchronous``: as of :class:`~agentlightning.store.sqlite.store.SQLiteStore`, whenever this process owns
+    the file. ``patience``: seconds to keep trying while the owner does not answer.
     """
 
     _max_pause = 0.25
@@ -223,7 +223,7 @@ class LocalStore(StoreClient):
 
 def open_file(place: str | Path | None = None) -> LocalStore | SQLiteStore:
     """The store in a file or folder, shared between the processes that open it; or in memory."""
-    from agentlightning.store.sqlite import store_file
+    from agentlightning.store.sqlite.store import store_file
 
     path = store_file(place)
     return SQLiteStore(path) if isinstance(path, str) else LocalStore(path)

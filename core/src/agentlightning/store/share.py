@@ -13,10 +13,10 @@ import socket
 from aiohttp import web
 
 from agentlightning.store import address
-from agentlightning.store.app import create_app, runner as runner_of
 from agentlightning.store.base import StoreError
-from agentlightning.store.lock import FileLock
-from agentlightning.store.sqlite import SQLiteStore
+from agentlightning.store.http.app import create_app, runner as runner_of
+from agentlightning.store.sqlite.lock import FileLock
+from agentlightning.store.sqlite.store import SQLiteStore
 
 _log = logging.getLogger(__name__)
 

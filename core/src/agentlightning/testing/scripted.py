@@ -23,8 +23,8 @@ from typing import Any, Literal
 import msgspec
 from aiohttp import web
 
-from agentlightning.gateway.dialect import ApiFormat, format_error
-from agentlightning.gateway.dialects import FORMATS_BY_PATH
+from agentlightning.gateway.apis.base import ApiFormat, format_error
+from agentlightning.gateway.apis.formats import FORMATS_BY_PATH
 from agentlightning.gateway.errors import RequestRefused, error_response
 from agentlightning.testing.replies import Answer, Reply, answer_of, chat_logprobs, deltas, text_logprobs
 from agentlightning.testing.template import encode, render

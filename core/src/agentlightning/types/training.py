@@ -92,7 +92,7 @@ class RolloutFingerprint(Model):
     """What a step trained of one rollout, as hashes: ``agl verify`` recomputes it from the store.
 
     Each digest is 32 hex digits of blake2b over a canonical encoding
-    (:mod:`agentlightning.credit.seals`).
+    (:mod:`agentlightning.credit.fingerprints.fingerprint`).
     """
 
     run_id: str
@@ -173,7 +173,7 @@ class AuditLink(Model):
     previous: str = ""
     """The head of the link before."""
     head: str = ""
-    """sha256 over all of the above (:func:`agentlightning.credit.chain.compute_head`)."""
+    """sha256 over all of the above (:func:`agentlightning.credit.fingerprints.chain.compute_head`)."""
     mac: str | None = None
     """HMAC-SHA256 of the head, where the run was given a key (``AGL_SEAL_KEY``)."""
 

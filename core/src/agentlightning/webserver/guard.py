@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from aiohttp import web
 
-from agentlightning.loopback import host_of, is_loopback
+from agentlightning.webserver.loopback import host_of, is_loopback
 
 JSON: Final = "application/json"
 TYPES: Final = frozenset({JSON, "application/msgpack", "application/x-protobuf", "application/protobuf"})

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 import torch
 from safetensors import SafetensorError
 
-from agentlightning.credit.digest import canonical_order, rows_digest
+from agentlightning.credit.fingerprints.digest import canonical_order, rows_digest
 from agentlightning.specs import Job
 from agentlightning.types import LLM, Batch, Recipe, Row, StepReport
 

@@ -21,8 +21,8 @@ from collections.abc import Callable, Sequence
 import torch
 from aiohttp import web
 
-from agentlightning.loopback import check_interface, token_from_env
 from agentlightning.types import UsageError
+from agentlightning.webserver.loopback import check_interface, token_from_env
 
 from .engine import Engine
 from .policy import DTYPES, load_policy

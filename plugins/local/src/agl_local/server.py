@@ -20,10 +20,10 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from agentlightning.loopback import check_interface, check_token
 from agentlightning.webserver import app_runner
 from agentlightning.webserver.body import BodyRefused, TooDeep, check_container_count, check_plain, read
 from agentlightning.webserver.guard import CrossOriginRefusal, guard
+from agentlightning.webserver.loopback import check_interface, check_token
 
 from .answers import Answer
 from .engine import Engine

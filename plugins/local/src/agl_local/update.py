@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from agentlightning.credit.digest import canonical_order
+from agentlightning.credit.fingerprints.digest import canonical_order
 from agentlightning.types import Recipe, Row
 
 from .batch import RowError, Tokens, check_row, has_gradient, micro_rows, tokens_of, worth_sharing

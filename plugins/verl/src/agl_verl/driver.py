@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agentlightning.credit.digest import canonical_order, rows_digest
+from agentlightning.credit.fingerprints.digest import canonical_order, rows_digest
 from agentlightning.specs import Job
 from agentlightning.types import LLM, Batch, Recipe, StepReport, UsageError
 from agentlightning.types.policy import missing_policy_message

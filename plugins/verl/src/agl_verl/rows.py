@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from agentlightning.credit.critic import token_rewards
+from agentlightning.credit.advantage.critic import token_rewards
 from agentlightning.types import Recipe, Row, UsageError
 
 WEIGHTS, SEGMENTS, STALE = "agl_weights", "agl_segments", "agl_stale"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from agentlightning import semconv
-from agentlightning.capture.wire_call import RETRIES
+from agentlightning.capture.sdk.call import RETRIES
 from agentlightning.testing import ScriptedModelServer
 from agentlightning.testing.contract.features import STREAM, feature
 from agentlightning.testing.contract.hooks import AdapterHooks, add

@@ -7,8 +7,8 @@ from contextlib import AbstractContextManager
 
 from agentlightning import semconv
 from agentlightning.capture.context import AttemptContext, attempt_context
-from agentlightning.capture.tokens import unpack_ids, unpack_logprobs
-from agentlightning.capture.wire_call import LOGPROB_COUNT
+from agentlightning.capture.sdk.call import LOGPROB_COUNT
+from agentlightning.capture.sdk.tokens import unpack_ids, unpack_logprobs
 from agentlightning.testing import Exchange
 from agentlightning.testing.contract.tally import TALLY
 from agentlightning.types import Span

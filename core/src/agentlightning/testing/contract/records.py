@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from agentlightning import semconv
-from agentlightning.capture.emitters import emit_reward
-from agentlightning.capture.rewards import find_final_reward
+from agentlightning.capture.emit.emitters import emit_reward
+from agentlightning.capture.emit.rewards import find_final_reward
 from agentlightning.keys import CONTEXT_KEY
 from agentlightning.testing import ScriptedModelServer
 from agentlightning.testing.contract.features import STREAM, feature

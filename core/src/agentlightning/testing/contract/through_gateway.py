@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Protocol
 
-from agentlightning.credit.verdicts import Verdict, verdicts
+from agentlightning.credit.eligibility.verdicts import Verdict, verdicts
 from agentlightning.gateway import AttemptInfo, Gateway, Upstream
 from agentlightning.keys import Keys
 from agentlightning.store import SQLiteStore

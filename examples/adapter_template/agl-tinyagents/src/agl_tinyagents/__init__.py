@@ -6,8 +6,8 @@ Native doors: the methods that run an ``Agent`` and its tools. Core's wire layer
 
 from __future__ import annotations
 
-from agentlightning.capture.adapter import AdapterInstrumentor
 from agentlightning.capture.identity import IDENTITY
+from agentlightning.capture.instrument.adapter import AdapterInstrumentor
 from agl_tinyagents import turns
 from agl_tinyagents.identity import entry_methods, identity
 from agl_tinyagents.package import INSTRUMENTS

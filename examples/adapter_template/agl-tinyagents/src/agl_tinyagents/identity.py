@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from agentlightning.capture.scene import identity as identity
+from agentlightning.capture.spans.agent_span import identity as identity
 
 
 def entry_methods(cls: type) -> Sequence[str]:

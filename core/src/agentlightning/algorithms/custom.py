@@ -1,0 +1,224 @@
+"""Algorithms of the user's own: a function or a class, given what it asks for, on the store of the run.
+
+``@agl.algo async def search(*, store, train_dataset): …`` gets by name what its signature names. Invariant:
+rollouts that it enqueues belong to the run, and are tried as the trainer was told, unless it says otherwise.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from agentlightning.algorithms.context import Context
+from agentlightning.capture.spans.convert import jsonable
+from agentlightning.runner.event_loops.threads import in_thread
+from agentlightning.store.base import Store
+from agentlightning.types import Resources, Rollout, UsageError
+
+
+class RunStore:
+    """The run's store as its algorithm sees it: what is enqueued belongs to the run, and is tried as the run
+    says where it does not say otherwise (:meth:`.Store.add_run`).
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._store, self._run = context.store, context.run_id
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def enqueue_rollout(self, *args: Any, **fields: Any) -> Rollout:
+        """As :meth:`.Store.enqueue_rollout`, in the run."""
+        fields.setdefault("run_id", self._run)
+        rollout: Rollout = await self._store.enqueue_rollout(*args, **fields)
+        return rollout
+
+    async def enqueue_many_rollouts(
+        self, rollouts: Sequence[Rollout], *, request_id: str | None = None
+    ) -> list[Rollout]:
+        """As :meth:`.Store.enqueue_many_rollouts`, in the run."""
+        mine = [r if r.run_id else msgspec.structs.replace(r, run_id=self._run) for r in rollouts]
+        return await self._store.enqueue_many_rollouts(mine, request_id=request_id)
+
+
+@dataclass(frozen=True)
+class AlgorithmInputs:
+    """What an algorithm may ask for."""
+
+    context: Context
+    trainer: Any = None
+    adapter: Any = None
+    tracer: Any = None
+    initial_resources: Resources | None = None
+
+    def by_name(self) -> dict[str, Any]:
+        """Name → value, of all there is."""
+        c = self.context
+        return {
+            "store": RunStore(c),
+            "train_dataset": c.train,
+            "val_dataset": c.val,
+            "context": c,
+            "trainer": self.trainer,
+            "llm_proxy": c.gateway.url,
+            "gateway": c.gateway,
+            "adapter": self.adapter,
+            "tracer": self.tracer,
+            "initial_resources": self.initial_resources,
+        }
+
+
+class Algorithm:
+    """An algorithm as a class: override :meth:`run`, plain or as a coroutine; the rest is there to ask.
+
+    A plain ``run`` has a thread of its own. What it returns goes into the run's summary.
+    """
+
+    _given: dict[str, Any] | None = None
+
+    def run(self, train_dataset: Sequence[Any] = (), val_dataset: Sequence[Any] = ()) -> Any:
+        """Do the work."""
+        raise UsageError(f"{type(self).__name__} does not define run(train_dataset, val_dataset)")
+
+    def _get(self, name: str) -> Any:
+        if self._given is None:
+            raise UsageError(f"{type(self).__name__}: there is no {name} before Trainer.fit has begun")
+        return self._given[name]
+
+    def get_store(self) -> Store:
+        """The run's store."""
+        store: Store = self._get("store")
+        return store
+
+    def get_trainer(self) -> Any:
+        """The trainer."""
+        return self._get("trainer")
+
+    def get_adapter(self) -> Any:
+        """The converter that the trainer was given, or ``None``."""
+        return self._get("adapter")
+
+    def get_tracer(self) -> Any:
+        """The tracer that the trainer was given, or ``None``."""
+        return self._get("tracer")
+
+    def get_llm_proxy(self) -> str:
+        """Base URL of the run's gateway."""
+        url: str = self._get("llm_proxy")
+        return url
+
+    def get_initial_resources(self) -> Resources | None:
+        """The resources that the trainer was given, as stored; ``None``: it was given none."""
+        found: Resources | None = self._get("initial_resources")
+        return found
+
+    async def start(self, given: AlgorithmInputs) -> dict[str, Any]:
+        """Run on what is given; for the trainer."""
+        self._given = given.by_name()
+        try:
+            return as_summary(await _call(self.run, **_arguments_of(self.run, self._given)))
+        finally:
+            self._given = None
+
+
+class FunctionAlgorithm(Algorithm):
+    """A function as an algorithm. It stays callable."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        functools.update_wrapper(self, function)
+        self.function = function
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs)
+
+    async def start(self, given: AlgorithmInputs) -> dict[str, Any]:
+        """Run on what is given; for the trainer."""
+        return as_summary(await _call(self.function, **_arguments_of(self.function, given.by_name())))
+
+
+def algo(function: Callable[..., Any]) -> FunctionAlgorithm:
+    """Make ``function``, plain or a coroutine function, an algorithm that gets by name what it asks for:
+    ``store, train_dataset, val_dataset, context, trainer, llm_proxy`` (the gateway's URL)\\ ``, gateway,
+    adapter, tracer, initial_resources``.
+    """
+    _arguments_of(function, dict.fromkeys(AlgorithmInputs.__dataclass_fields__ | _NAMES))
+    return FunctionAlgorithm(function)
+
+
+_NAMES = dict.fromkeys(("store", "train_dataset", "val_dataset", "llm_proxy", "gateway"))
+
+
+class BoundAlgorithm:
+    """An algorithm of the face as the trainer runs it: ``run(context)``."""
+
+    def __init__(self, algorithm: Algorithm, trainer: Any) -> None:
+        self._algorithm, self._trainer = algorithm, trainer
+
+    async def run(self, context: Context) -> dict[str, Any]:
+        """Run the algorithm on this run."""
+        given = context.resources.get(context.policy) if context.initial else None
+        stored = await context.store.get_resources_by_id(given) if given else None
+        trainer = self._trainer
+        return await self._algorithm.start(
+            AlgorithmInputs(
+                context, trainer, getattr(trainer, "adapter", None), getattr(trainer, "tracer", None), stored
+            )
+        )
+
+
+def as_algorithm(given: Any, trainer: Any) -> Any:
+    """``given`` as an object with ``run(context)``; a function is an algorithm too."""
+    if isinstance(given, type):
+        given = given()
+    if inspect.isroutine(given) or isinstance(given, functools.partial):
+        given = algo(given)
+    if not callable(getattr(given, "run", None)):
+        raise UsageError(
+            f"algorithm={given!r} is no algorithm: give a recipe (agl.GRPO()) or its name ('grpo'), "
+            "agl.VERL(config), an agl.Algorithm, a function of @agl.algo, or an object with run(context)"
+        )
+    return BoundAlgorithm(given, trainer) if isinstance(given, Algorithm) else given
+
+
+def _arguments_of(function: Callable[..., Any], known: dict[str, Any]) -> dict[str, Any]:
+    """The arguments that ``function`` names."""
+    given: dict[str, Any] = {}
+    for name, parameter in inspect.signature(function).parameters.items():
+        if parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
+            continue
+        if name in known and parameter.kind is not parameter.POSITIONAL_ONLY:
+            given[name] = known[name]
+        elif parameter.default is parameter.empty:
+            called = getattr(function, "__qualname__", function)
+            raise UsageError(f"the algorithm {called} asks for {name!r}; there is {', '.join(sorted(known))}")
+    return given
+
+
+async def _call(function: Callable[..., Any], **given: Any) -> Any:
+    """What it returns: a coroutine function's on this loop, a plain one's in a thread."""
+    if inspect.iscoroutinefunction(function):
+        return await function(**given)
+    result = await in_thread(functools.partial(function, **given))
+    return await result if inspect.isawaitable(result) else result
+
+
+def as_summary(result: Any) -> dict[str, Any]:
+    """What was returned, for the run's summary: a dict as it is, anything else as ``result``."""
+    if result is None:
+        return {}
+    found: dict[str, Any] = jsonable(result if isinstance(result, dict) else {"result": result})
+    return found
+
+
+def refuse_rl_settings(**given: Any) -> None:
+    """Raise for what only the algorithm with recipes reads: another would ignore it in silence."""
+    if named := [name for name, value in given.items() if value]:
+        raise UsageError(
+            f"training.{named[0]}: only training with a recipe knows it; an algorithm of your own queues its "
+            "rollouts itself: drop it"
+        )

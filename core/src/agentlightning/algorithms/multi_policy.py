@@ -1,0 +1,287 @@
+"""Several policies in one run: their drivers as one, on steps that all of them share.
+
+Each policy has a driver of its own; all of them call one job, which is why they meet: a step is collected
+once, when all have arrived; its rows are split by policy; the drivers update one after another (they share a
+machine, and torch's random state), and the gateway lets no call pass before the last of them serves its new
+version. Invariants: no call ever sees one policy before an update and another after it; no policy is more
+than one checkpoint ahead of another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from agentlightning.credit.policy_batch import policy_batch
+from agentlightning.specs import Job, PeerDriver
+from agentlightning.types import Batch, Evaluation, StepReport, UsageError
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+PATIENCE = 60.0
+"""Seconds for calls that are still at an engine when a step has been collected."""
+
+
+class CheckpointMismatch(UsageError):
+    """Checkpoints of one policy without those of another; the message says which and what to do."""
+
+
+class PauseControl(Protocol):
+    """What is asked of the gateway."""
+
+    async def pause(self) -> None: ...
+    async def drain(self, timeout: float | None = None) -> bool: ...
+    async def resume(self) -> None: ...
+    async def hold(self, policy: str) -> None: ...
+    async def release(self, policy: str) -> None: ...
+
+
+def policy_home(folder: Path, policy: str) -> Path:
+    """Where the driver of one policy of several keeps what it keeps, in the run's folder."""
+    return folder / "policies" / policy
+
+
+class MultiPolicyDriver:
+    """The drivers of a run with named policies. ``pause_control``: the gateway before their engines."""
+
+    def __init__(self, drivers: Mapping[str, PeerDriver], pause_control: PauseControl | None = None) -> None:
+        self.drivers = dict(drivers)
+        self.pause_control = pause_control
+
+    @property
+    def versions(self) -> dict[str, int | None]:
+        """Version of each policy that is served now."""
+        return {name: driver.version for name, driver in self.drivers.items()}
+
+    @property
+    def version(self) -> int:
+        """Grows with every version of any of them: their sum."""
+        return sum(driver.version for driver in self.drivers.values())
+
+    async def resume(self, folder: Path) -> tuple[int, dict[str, Any]]:
+        """Go on from the last step of which every policy has a complete checkpoint; what some have beyond it
+        is removed. ``(0, {})`` if there is none. :class:`CheckpointMismatch` if a policy lacks more than one.
+        """
+        places = {name: policy_home(folder, name) for name in self.drivers}
+        steps = {name: await driver.checkpoints(places[name]) for name, driver in self.drivers.items()}
+        common = max(set.intersection(*map(set, steps.values())), default=0)
+        _check_same_step(steps, common)
+        _say_removed(steps, common)
+        states = [await driver.resume(places[name], common) for name, driver in self.drivers.items()]
+        return common, states[0][1]
+
+    async def run(self, job: Job) -> None:
+        """All drivers side by side on ``job``. The first error ends them all."""
+        shared = SharedJob(job, list(self.drivers), self.pause_control)
+        tasks = [
+            asyncio.create_task(shared.run_driver(name, driver), name=f"driver {name}")
+            for name, driver in self.drivers.items()
+        ]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+            for task in tasks:
+                if task.done():
+                    task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            if self.pause_control is not None:
+                await self.pause_control.resume()
+
+    async def export(self, folder: Path) -> Path:
+        """Write every policy to ``folder/<its name>``; the folder."""
+        for name, driver in self.drivers.items():
+            await driver.export(folder / name)
+        return folder
+
+
+class Barrier:
+    """A point that all reach: the last to arrive does what is to be done there, once, for all."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = frozenset(names)
+        self._waiting: dict[str, str] = {}
+        """Who waits, and at which point."""
+        self._left: set[str] = set()
+        self.working = False
+        """All are here, and the last to arrive does what is to be done."""
+        self._done: asyncio.Future[Any] | None = None
+
+    async def __call__(self, name: str, point: str, work: Callable[[], Awaitable[T]]) -> T:
+        """Wait for the others; the result of ``work``, or its error, is everybody's. ``RuntimeError`` for a
+        driver that is somewhere else than the others.
+        """
+        self._waiting[name] = point
+        if self._left or len(set(self._waiting.values())) > 1:
+            raise self._out_of_step()
+        if self._done is None:
+            self._done = asyncio.get_running_loop().create_future()
+        done = self._done
+        if len(self._waiting) < len(self._names):
+            result: T = await asyncio.shield(done)  # one that gives up takes nothing from the others
+            return result
+        self._waiting, self._done, self.working = {}, None, True
+        try:
+            result = await work()
+        except asyncio.CancelledError:
+            done.cancel()
+            raise
+        except BaseException as error:
+            done.set_exception(error)
+            done.exception()  # looked at, also where nobody else waits
+            raise
+        finally:
+            self.working = False
+        done.set_result(result)
+        return result
+
+    def leave(self, name: str) -> None:
+        """``name`` comes no more: nobody waits for it in vain."""
+        self._left.add(name)
+        if self._done is not None and not self._done.done():
+            self._done.set_exception(self._out_of_step())
+            self._done.exception()  # looked at, also where nobody waits any more
+
+    def _out_of_step(self) -> RuntimeError:
+        where = [f"{name} is at {point}" for name, point in sorted(self._waiting.items())]
+        where += [f"{name} has ended" for name in sorted(self._left)]
+        return RuntimeError(f"the drivers of a run with several policies are out of step: {', '.join(where)}")
+
+
+class SharedJob:
+    """One job, shared by the drivers of several policies."""
+
+    def __init__(self, job: Job, names: Sequence[str], pause_control: PauseControl | None = None) -> None:
+        self.job = job
+        self.names = list(names)
+        self.pause_control = pause_control
+        self.barrier = Barrier(names)
+        self.reports: dict[str, StepReport] = {}
+        self.saved: dict[str, Path] = {}
+        self.turns: dict[str, asyncio.Event] = {}
+        """Set when the policies before this one have been updated."""
+
+    async def run_driver(self, name: str, driver: PeerDriver) -> None:
+        """One driver, from its first step to its last."""
+        try:
+            await driver.run(PolicyJob(self, name))
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            # Not by us: as an error, so that the others, who wait for it, end too.
+            raise RuntimeError(f"the driver of policy {name!r} was cancelled") from None
+        self.barrier.leave(name)
+        for turn in self.turns.values():  # nobody waits for its turn after one that comes no more
+            turn.set()
+
+    async def collect(self, step: int) -> dict[str, Batch]:
+        """The step of all, split. From here on no call passes until all serve their new versions."""
+        batch = await self.job.collect(step)
+        if self.pause_control is not None:
+            await self.pause_control.pause()
+            if not await self.pause_control.drain(PATIENCE):
+                log.warning("calls are still at the engines %g s after step %d was collected", PATIENCE, step)
+        self.turns = {name: asyncio.Event() for name in self.names}
+        self.turns[self.names[0]].set()
+        return {name: policy_batch(batch, name) for name in self.names}
+
+    def next(self, name: str) -> None:
+        """Let the policy after ``name`` be updated."""
+        for after in self.names[self.names.index(name) + 1 :][:1]:
+            self.turns[after].set()
+
+    async def report(self) -> None:
+        """All have been updated. The rollouts' seconds stand in the first report: they are the step's."""
+        if self.pause_control is not None:
+            await self.pause_control.resume()
+        for name in self.names:
+            report = self.reports.pop(name)
+            if name != self.names[0]:
+                report.seconds.pop("rollout", None)
+            await self.job.report(report)
+
+    async def announce_saved(self, step: int) -> None:
+        """All have saved."""
+        for name in self.names:
+            await self.job.saved(self.saved.pop(name), step)
+
+
+class PolicyJob:
+    """The job as the driver of one policy sees it (:class:`agentlightning.specs.Job`)."""
+
+    def __init__(self, shared: SharedJob, policy: str) -> None:
+        job = shared.job
+        self.shared = shared
+        self.policy = policy
+        self.run_id = job.run_id
+        self.recipe = job.recipe
+        self.steps = job.steps
+        self.first_step = job.first_step
+        self.seed = job.seed
+        self.folder = policy_home(job.folder, policy)
+
+    async def collect(self, step: int) -> Batch:
+        """The policy's part of the step, when it is this policy's turn."""
+        parts = await self.shared.barrier(self.policy, f"collect {step}", lambda: self.shared.collect(step))
+        await self.shared.turns[self.policy].wait()
+        return parts[self.policy]
+
+    async def report(self, report: StepReport) -> None:
+        """Hand over to the next policy; all are reported when all have been updated."""
+        self.shared.reports[self.policy] = report
+        self.shared.next(self.policy)
+        await self.shared.barrier(self.policy, f"report {report.step}", self.shared.report)
+
+    async def evaluate(self, step: int) -> Evaluation | None:
+        """One evaluation of all policies together."""
+        return await self.shared.barrier(
+            self.policy, f"evaluate {step}", lambda: self.shared.job.evaluate(step)
+        )
+
+    def state(self) -> dict[str, Any]:
+        """The job's, in every policy's checkpoint."""
+        return self.shared.job.state()
+
+    async def saved(self, folder: Path, step: int) -> None:
+        """Return when every policy has its checkpoint of this step."""
+        self.shared.saved[self.policy] = folder
+        await self.shared.barrier(self.policy, f"saved {step}", lambda: self.shared.announce_saved(step))
+
+    async def hold(self) -> None:
+        """Calls of the policy wait before its engine; those of the others pass."""
+        if self.shared.pause_control is not None:
+            await self.shared.pause_control.hold(self.policy)
+
+    async def release(self) -> None:
+        """They pass again."""
+        if self.shared.pause_control is not None:
+            await self.shared.pause_control.release(self.policy)
+
+
+def _check_same_step(steps: Mapping[str, Sequence[int]], common: int) -> None:
+    """:class:`CheckpointMismatch` if a policy has several checkpoints that another lacks."""
+    for name, found in steps.items():
+        ahead = [step for step in found if step > common]
+        if len(ahead) > 1:
+            others = ", ".join(f"{n}: {', '.join(map(str, of)) or 'none'}" for n, of in steps.items())
+            raise CheckpointMismatch(
+                f"policy {name!r} has checkpoints of steps {', '.join(map(str, ahead))} that another policy "
+                f"lacks ({others}); bring those back, or remove these folders to go on from step {common}"
+            )
+
+
+def _say_removed(steps: Mapping[str, Sequence[int]], common: int) -> None:
+    for name, found in steps.items():
+        for step in (step for step in found if step > common):
+            log.warning(
+                "policy %r: its checkpoint of step %d is removed, because another policy has none of it; the "
+                "run goes on from step %d",
+                name,
+                step,
+                common,
+            )

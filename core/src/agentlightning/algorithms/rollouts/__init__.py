@@ -1,0 +1,1 @@
+"""From tasks to finished rollouts: datasets, batches, enqueueing, prefetching, quorum and dynamic sampling."""

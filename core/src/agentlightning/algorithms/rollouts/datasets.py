@@ -1,0 +1,195 @@
+"""What a user hands over as a dataset, read into a list of tasks or refused by the name of its kind.
+
+A list of plain values is taken as it is. Files, tables of other libraries and map-style datasets are read
+here; none of these libraries is imported unless the object is one of theirs. Invariant: nothing is iterated
+that would yield something else than tasks (the characters of a path, the names of splits, batches).
+"""
+
+from __future__ import annotations
+
+import csv
+import itertools
+from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence, Set as AbstractSet
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from agentlightning.algorithms.rollouts.batching import DatasetError, check_tasks
+
+MAX_TASKS = 1_000_000
+"""Tasks that are read from an iterator, which may have no end."""
+TABLES = {"DataFrame": ("to_dicts", "to_dict"), "Table": ("to_pylist",), "RecordBatch": ("to_pylist",)}
+"""Tables of pandas, polars and pyarrow → the methods, one of which makes rows of them."""
+
+
+def read_dataset(given: Any, name: str) -> list[Any]:
+    """The tasks of ``given``, each plain JSON; ``None`` holds none. ``name`` is the dataset's, for errors.
+
+    Raises :class:`DatasetError` that names what was given and what to give instead.
+    """
+    tasks = tasks_of(given, name)
+    check_tasks(tasks, name)
+    return tasks
+
+
+def read_file(path: Path, name: str) -> list[Any]:
+    """The tasks of a file; its ending says how they are written."""
+    reader = READERS.get(path.suffix.lower())
+    if not path.exists():
+        hub = f"; of the Hugging Face hub: datasets.load_dataset({path.as_posix()!r}, split='train')"
+        named = reader is None and not path.is_absolute()
+        raise DatasetError(f"{name}: there is no file {path}{hub if named else ''}")
+    if path.is_dir():
+        raise DatasetError(
+            f"{name}: {path} is a folder: give a file ({_endings()}), or datasets.load_from_disk(…) and of "
+            "its splits one"
+        )
+    if reader is None:
+        raise DatasetError(f"{name}: {path} ends in {path.suffix or 'nothing'!r}: known are {_endings()}")
+    try:
+        return reader(path, name)
+    except (OSError, UnicodeDecodeError) as error:
+        raise DatasetError(f"{name}: {path} cannot be read: {error}") from None
+
+
+def tasks_of(given: Any, name: str) -> list[Any]:
+    """As :func:`read_dataset`, without a look at each task."""
+    if given is None:
+        return []
+    if type(given) in (list, tuple):
+        return list(given)
+    if isinstance(given, str | Path):
+        return read_file(Path(given).expanduser(), name)
+    kind = type(given).__name__
+    if (rows := _rows(given)) is not None:
+        return rows
+    if (why := _unusable(given)) is not None:
+        article = "an" if kind[:1] in "aeiouAEIOU" else "a"
+        raise DatasetError(f"{name}: this is {article} {kind}{why}")
+    if isinstance(given, Iterable) and not _has_length(given):
+        return _bounded(given, name)
+    if isinstance(given, Sequence) or _library(given) == "datasets":
+        return list(given)
+    return [given[position] for position in range(len(given))]  # a map-style dataset, as torch has them
+
+
+def _rows(given: Any) -> list[Any] | None:
+    """The rows of a table of another library, or the values of one of its columns or arrays."""
+    library, kind = _library(given), type(given).__name__
+    if library in ("pandas", "polars", "pyarrow"):
+        for method in TABLES.get(kind, ()):
+            if hasattr(given, method):
+                make: Callable[..., list[Any]] = getattr(given, method)
+                return make("records") if method == "to_dict" else make()
+    if library in ("numpy", "pandas", "polars") and kind in ("ndarray", "Series"):
+        values: list[Any] = (given.tolist if hasattr(given, "tolist") else given.to_list)()
+        return values
+    return None
+
+
+def _unusable(given: Any) -> str | None:
+    """Why an object is no list of tasks, and what to give instead; ``None`` if it may be one."""
+    if isinstance(given, Mapping):
+        names = [str(key) for key in itertools.islice(given, 4)]
+        lists = all(_has_length(value) and not isinstance(value, str | bytes) for value in given.values())
+        if names and (lists or type(given).__name__.endswith("DatasetDict")):
+            return f" with the splits {', '.join(names)}: give one of them, e.g. data[{names[0]!r}]"
+        return ": give a list of tasks, e.g. [task] for one"
+    if isinstance(given, bytes | bytearray | AbstractSet):
+        return ", which has no tasks in an order: give a list of tasks"
+    if type(given).__name__ == "DataLoader":
+        return ", which yields batches: give its dataset, data.dataset"
+    if isinstance(given, AsyncIterable):
+        return ": read it first, [task async for task in data]"
+    if isinstance(given, Iterable) or (_has_length(given) and hasattr(given, "__getitem__")):
+        return None
+    return ": give a list of tasks, a file, or an object with __len__ and __getitem__"
+
+
+def _bounded(given: Iterable[Any], name: str) -> list[Any]:
+    """What an iterator yields. One that goes on for ever is named, not waited for."""
+    tasks = list(itertools.islice(given, MAX_TASKS + 1))
+    if len(tasks) > MAX_TASKS:
+        raise DatasetError(
+            f"{name}: this {type(given).__name__} has more than {MAX_TASKS:,} tasks and may have no end: "
+            "give list(itertools.islice(data, n)), or a list"
+        )
+    return tasks
+
+
+def _has_length(given: Any) -> bool:
+    return hasattr(given, "__len__")
+
+
+def _library(given: Any) -> str:
+    """The top-level package of an object's class: enough to know it by, without importing it."""
+    return type(given).__module__.partition(".")[0]
+
+
+# ------------------------------------------------------------------------------------------------------ files
+def _json(path: Path, name: str) -> list[Any]:
+    """One list of tasks."""
+    found = _decoded(path.read_bytes(), str(path))
+    if not isinstance(found, list):
+        raise DatasetError(
+            f"{name}: {path} holds a {type(found).__name__}, not a list of tasks; one task a line is .jsonl"
+        )
+    return found
+
+
+def _jsonl(path: Path, name: str) -> list[Any]:
+    """A task a line."""
+    lines = enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+    return [_decoded(line, f"{path}:{number}") for number, line in lines if line.strip()]
+
+
+def _csv(path: Path, name: str) -> list[Any]:
+    """A task a line, under the names of the first; all values are strings."""
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        reader = csv.DictReader(file)
+        rows = list(reader)
+    for number, row in enumerate(rows, 1):
+        if None in row or None in row.values():
+            raise DatasetError(
+                f"{name}: {path}: task {number - 1} has not the {len(reader.fieldnames or ())} values that "
+                "the first line names"
+            )
+    return rows
+
+
+def _parquet(path: Path, name: str) -> list[Any]:
+    """A task a row."""
+    try:
+        import pyarrow.parquet as parquet
+    except ImportError:
+        raise DatasetError(
+            f"{name}: reading {path} needs pyarrow: pip install pyarrow, or convert the file to .jsonl"
+        ) from None
+    try:
+        rows: list[Any] = parquet.read_table(path).to_pylist()
+    except (ValueError, OSError) as error:
+        raise DatasetError(f"{name}: {path} cannot be read: {error}") from None
+    return rows
+
+
+def _decoded(text: str | bytes, where: str) -> Any:
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError as error:
+        raise DatasetError(f"{where}: not valid JSON: {error}") from None
+    except RecursionError:
+        raise DatasetError(f"{where}: not valid JSON: nested too deeply") from None
+
+
+READERS: dict[str, Callable[[Path, str], list[Any]]] = {
+    ".jsonl": _jsonl,
+    ".ndjson": _jsonl,
+    ".json": _json,
+    ".csv": _csv,
+    ".parquet": _parquet,
+}
+
+
+def _endings() -> str:
+    return ", ".join(READERS)

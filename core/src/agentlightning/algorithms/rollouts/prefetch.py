@@ -1,0 +1,113 @@
+"""The rollouts of the step that is trained next, and with ``ahead`` those of the steps after it.
+
+While a driver updates, the rollouts of later steps run on, so that neither machine waits for the other.
+Invariants: which tasks a step has, in which order and with which seeds, does not depend on ``ahead``; of step
+``n`` nothing is queued before step ``n - ahead`` is collected, so none of its calls is more than ``ahead``
+versions old when it is trained; nothing beyond the run's last step is queued; a rollout that will not be
+trained does not go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from agentlightning.algorithms.rollouts.enqueue import UNFINISHED, cancel, enqueue
+from agentlightning.store.base import Store
+from agentlightning.types import Rollout
+
+log = logging.getLogger(__name__)
+
+TaskGroups = list[list[Rollout]]
+"""The rollouts of each task."""
+ENDED = "cancelled: the run ended before this step was trained"
+"""Reason of the rollouts that a run leaves behind when it ends early; they are made again when it goes on."""
+PATIENCE = 10.0
+"""Seconds that the end of a run waits for a store to take note."""
+
+
+class RunEnded(RuntimeError):
+    """A step was asked for, or would be made of what is there of it, after its run has ended."""
+
+
+class Prefetcher:
+    """The steps of a run from the first that :meth:`take` is asked for up to ``steps``.
+
+    ``make``: the groups of a step; asked once for each step, in their order.
+    """
+
+    def __init__(
+        self, store: Store, make: Callable[[int], TaskGroups], *, steps: int, ahead: int = 0
+    ) -> None:
+        self._store, self._make = store, make
+        self._steps, self._ahead = steps, ahead
+        self._next: int | None = None
+        """The first step of which nothing is queued."""
+        self._open: dict[int, TaskGroups] = {}
+        """What was queued of each step, until its turn is over."""
+        self._ended = False
+
+    async def take(self, step: int) -> TaskGroups:
+        """It is the turn of ``step``: its groups, queued; so are those after it, as far as ``ahead`` goes."""
+        begun = step if self._next is None else self._next
+        for later in range(begun, min(step + self._ahead, self._steps - 1) + 1):
+            self._check()
+            self._next = later + 1
+            self._open[later] = self._make(later)
+            await self._queue(self._open[later])
+        self._check()
+        return self._open[step]
+
+    async def add(self, step: int, groups: TaskGroups) -> None:
+        """Queue further groups of a step whose turn it is."""
+        self._check()
+        self._open[step] = [*self._open[step], *groups]
+        await self._queue(groups)
+
+    async def progress(self, step: int) -> dict[str, float]:
+        """How far the rollouts of a step have come before its turn, as metrics; empty without ``ahead``."""
+        if not self._ahead:
+            return {}
+        ids = [rollout.rollout_id for rollout in _flat(self._open.get(step, []))]
+        known = await self._store.query_rollouts(rollout_ids=ids, limit=len(ids)) if ids else []
+        return {
+            "ahead/started": float(sum(rollout.attempts > 0 for rollout in known)),
+            "ahead/ended": float(sum(rollout.status.final for rollout in known)),
+        }
+
+    def finish(self, step: int) -> None:
+        """The rollouts of ``step`` have been waited for. Raises :class:`RunEnded` if they were cancelled."""
+        self._check()
+        self._open.pop(step, None)
+
+    async def end(self) -> int:
+        """Cancel what is under way; of how many rollouts. It says so in the log where the store is gone.
+
+        A driver may ask from a task of its own, which goes on a little longer: it gets :class:`RunEnded`.
+        """
+        self._ended = True
+        ids = [rollout.rollout_id for groups in self._open.values() for rollout in _flat(groups)]
+        self._open.clear()
+        if not ids:
+            return 0
+        try:
+            async with asyncio.timeout(PATIENCE):
+                known = await self._store.query_rollouts(rollout_ids=ids, status=UNFINISHED, limit=len(ids))
+                return await cancel(self._store, known, ENDED)
+        except Exception as error:
+            log.warning("%d rollouts of a run that ends were not cancelled in its store: %r", len(ids), error)
+            return 0
+
+    async def _queue(self, groups: TaskGroups) -> None:
+        await enqueue(self._store, _flat(groups))
+        if self._ended:  # meanwhile: :meth:`end` may have found nothing of them yet
+            await cancel(self._store, _flat(groups), ENDED)
+
+    def _check(self) -> None:
+        if self._ended:
+            raise RunEnded("the run has ended: its rollouts were cancelled, and no step is made of them")
+
+
+def _flat(groups: TaskGroups) -> list[Rollout]:
+    return [rollout for group in groups for rollout in group]

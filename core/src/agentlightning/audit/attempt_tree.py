@@ -1,0 +1,233 @@
+"""The tree of an attempt: its spans under their parents, model calls with what became of them.
+
+Invariant: every span of the attempt is in the tree exactly once, also one whose parent is unknown or that is,
+by a fault of its maker, its own ancestor.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from agentlightning import semconv
+from agentlightning.audit.run import OpenRun
+from agentlightning.audit.targets import Target
+from agentlightning.capture.emit.emitters import BODY
+from agentlightning.capture.spans.operation import INPUT, NAME, OUTPUT
+from agentlightning.credit.eligibility.verdicts import Verdict, verdicts
+from agentlightning.store.pages import pages
+from agentlightning.types import Attempt, Span
+from agentlightning.types.base import Model
+from agentlightning.types.failure import TRACEBACK
+
+CALL_ID = "agl.call_id"
+_PAGE = 10_000
+"""Spans of one read."""
+_AGENT_OPERATIONS = ("invoke_agent", "create_agent")
+
+
+class SpanNode(Model):
+    """A span in the tree."""
+
+    kind: str
+    """``call, tool, reward, agent, operation, message, exception, span``."""
+    name: str
+    span_id: str = ""
+    milliseconds: float = 0.0
+    status: str = "unset"
+    error: str | None = None
+    facts: dict[str, Any] = {}
+    """By kind: of a call its id, model, policy, version, tokens, verdict and answer; of a tool its arguments
+    and result; of a reward its value, name and what it is of."""
+    children: list[SpanNode] = []
+
+
+class AttemptTree(Model):
+    """One attempt with its tree."""
+
+    rollout: str
+    attempt: str
+    sequence: int
+    status: str
+    reason: str | None
+    traceback: str | None
+    """Of what the agent raised: its own line first."""
+    seconds: float | None
+    spans: int
+    roots: list[SpanNode]
+    resources: str | None = None
+    """What it was given: id and version, ``rs-…@2``."""
+
+
+async def attempt_trees(run: OpenRun, target: Target, every: bool = False) -> list[AttemptTree]:
+    """The trees of the attempt that is asked about (the latest one of a rollout), or of ``every`` attempt."""
+    rollout_id = target.rollout.rollout_id
+    attempts = await run.store.query_attempts(rollout_id)
+    if not every:
+        wanted = target.attempt or (attempts[-1].attempt_id if attempts else None)
+        attempts = [a for a in attempts if a.attempt_id == wanted]
+    (record,) = await run.store.records([rollout_id])
+    verdicts_by_call = verdicts(record)
+    return [_trace(attempt, await _spans(run, attempt), verdicts_by_call) for attempt in attempts]
+
+
+async def _spans(run: OpenRun, attempt: Attempt) -> list[Span]:
+    """Every span of an attempt, read page by page."""
+    found = pages(run.store.query_spans, attempt.rollout_id, attempt_id=attempt.attempt_id, size=_PAGE)
+    return [span async for page in found for span in page]
+
+
+def _trace(attempt: Attempt, spans: Sequence[Span], verdicts_by_call: Mapping[str, Verdict]) -> AttemptTree:
+    return AttemptTree(
+        rollout=attempt.rollout_id,
+        attempt=attempt.attempt_id,
+        sequence=attempt.sequence_id,
+        status=str(attempt.status),
+        reason=attempt.reason,
+        traceback=attempt.metadata.get(TRACEBACK),
+        seconds=attempt.end_time - attempt.start_time if attempt.end_time else None,
+        spans=len(spans),
+        roots=build_tree(spans, verdicts_by_call),
+        resources=_given(attempt),
+    )
+
+
+def _given(attempt: Attempt) -> str | None:
+    if attempt.resources_id is None or attempt.resources_version is None:
+        return attempt.resources_id
+    return f"{attempt.resources_id}@{attempt.resources_version}"
+
+
+def build_tree(
+    spans: Sequence[Span], verdicts_by_call: Mapping[str, Verdict] | None = None
+) -> list[SpanNode]:
+    """Nodes under their parents, each level in order of start."""
+    nodes = [(span, _node(span, verdicts_by_call or {})) for span in sorted(spans, key=_order)]
+    by_id = {span.span_id: node for span, node in reversed(nodes) if span.span_id}
+    above: dict[int, SpanNode] = {}
+    roots: list[SpanNode] = []
+    for span, node in nodes:
+        parent = by_id.get(span.parent_id or "")
+        if parent is None or _under(parent, node, above):
+            roots.append(node)
+        else:
+            parent.children.append(node)
+            above[id(node)] = parent
+    return roots
+
+
+def _order(span: Span) -> tuple[float, int]:
+    return span.start_time, span.sequence_id
+
+
+def _under(node: SpanNode, other: SpanNode, above: Mapping[int, SpanNode]) -> bool:
+    """Whether ``node`` is ``other`` or stands below it."""
+    at: SpanNode | None = node
+    while at is not None and at is not other:
+        at = above.get(id(at))
+    return at is other
+
+
+def _node(span: Span, verdicts_by_call: Mapping[str, Verdict]) -> SpanNode:
+    kind, name, facts = _describe(span, verdicts_by_call)
+    return SpanNode(
+        kind=kind,
+        name=name,
+        span_id=span.span_id,
+        milliseconds=round(max(0.0, 1000 * (span.end_time - span.start_time)), 1),
+        status=span.status,
+        error=_error(span),
+        facts={key: value for key, value in facts.items() if value is not None},
+    )
+
+
+def _describe(span: Span, verdicts_by_call: Mapping[str, Verdict]) -> tuple[str, str, dict[str, Any]]:
+    """Kind, name and facts of a span."""
+    a = span.attributes
+    operation = a.get(semconv.OPERATION_NAME)
+    agent = a.get(semconv.AGENT_NAME)
+    if CALL_ID in a or a.get(semconv.LAYER) == "wire":
+        return "call", str(agent or a.get(semconv.TAG_PREFIX + "role") or "model"), _call(a, verdicts_by_call)
+    if span.name == semconv.REWARD_SPAN:
+        return (
+            "reward",
+            str(a.get(semconv.REWARD_NAME, "reward")),
+            {**_reward(a), "returned": span.returned or None},
+        )
+    if semconv.TOOL_NAME in a or operation == "execute_tool":
+        facts = {"arguments": a.get(semconv.TOOL_CALL_ARGUMENTS), "result": a.get(semconv.TOOL_CALL_RESULT)}
+        return "tool", str(a.get(semconv.TOOL_NAME) or span.name), {**facts, "agent": agent}
+    if span.name == semconv.OPERATION_SPAN:
+        facts = {"arguments": _plain(a.get(INPUT)), "result": _plain(a.get(OUTPUT))}
+        return "operation", str(a.get(NAME, span.name)), facts
+    if operation in _AGENT_OPERATIONS:
+        return "agent", str(agent or span.name), {"operation": operation}
+    if span.name == semconv.EXCEPTION_SPAN:
+        return "exception", str(a.get(semconv.EXCEPTION_TYPE, "exception")), {}
+    if span.name in (semconv.MESSAGE_SPAN, semconv.OBJECT_SPAN):
+        return "message", span.name.rpartition(".")[2], {"body": _plain(a.get(BODY))}
+    return "span", span.name, {"agent": agent}
+
+
+def _call(a: Mapping[str, Any], verdicts_by_call: Mapping[str, Verdict]) -> dict[str, Any]:
+    verdict = verdicts_by_call.get(str(a.get(CALL_ID)))
+    tools = [
+        f"{a[key]}({a.get(key.removesuffix('name') + 'arguments', '')})"
+        for key in a
+        if key.startswith("gen_ai.completion.0.tool_calls.") and key.endswith(".name")
+    ]
+    said = " ".join([str(a.get("gen_ai.completion.0.content") or ""), *tools]).strip() or _answer_text(a)
+    return {
+        "call": a.get(CALL_ID),
+        "model": a.get(semconv.REQUEST_MODEL),
+        "policy": a.get("agl.policy"),
+        "version": a.get("agl.policy_version"),
+        "tokens_in": a.get(semconv.INPUT_TOKENS),
+        "tokens_out": a.get(semconv.OUTPUT_TOKENS),
+        "verdict": verdict.kind if verdict else None,
+        "verdict_reason": (verdict.reason or None) if verdict else None,
+        "masked": a.get("agl.masked"),
+        "selected": a.get(semconv.SELECTED),
+        "answer": said or None,
+    }
+
+
+def _answer_text(a: Mapping[str, Any]) -> str:
+    """The answer of a call that no gateway recorded."""
+    parts = [part for m in json.loads(a.get(semconv.OUTPUT_MESSAGES) or "[]") for part in m["parts"]]
+    return " ".join(str(p.get("content") or f"{p.get('name')}({p.get('arguments')})") for p in parts)
+
+
+def _reward(a: Mapping[str, Any]) -> dict[str, Any]:
+    of = a.get(semconv.REWARD_CALL) or a.get(semconv.REWARD_SPAN_ID)
+    return {
+        "value": a.get(semconv.REWARD_VALUE),
+        "of": f"call {of}"
+        if of
+        else (f"agent {a[semconv.REWARD_AGENT]}" if semconv.REWARD_AGENT in a else "rollout"),
+        "final": a.get(semconv.REWARD_FINAL),
+    }
+
+
+def _error(span: Span) -> str | None:
+    """What went wrong: the span's status, else an exception among its attributes or events."""
+    if span.status == "error":
+        return span.status_message or _exception(span.attributes) or "error"
+    if span.name == semconv.EXCEPTION_SPAN:
+        return span.status_message or _exception(span.attributes) or "error"
+    for event in span.events:
+        if event.get("name") == "exception":
+            return _exception(event.get("attributes") or {}) or "exception"
+    return None
+
+
+def _exception(a: Mapping[str, Any]) -> str:
+    found = [str(a[key]) for key in (semconv.EXCEPTION_TYPE, semconv.EXCEPTION_MESSAGE) if a.get(key)]
+    return ": ".join(found)
+
+
+def _plain(value: Any) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    return json.dumps(value, ensure_ascii=False, default=str)

@@ -1,0 +1,314 @@
+"""Explain a rollout, a call or a token: plain JSON, from which the terminal's panels are drawn.
+
+Built from the store and credit alone; text of tokens and their logprob under the present policy come from the
+driver's inspector, where it offers one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from agentlightning import semconv
+from agentlightning.audit.explanation.recomputed_step import RecomputedStep, recompute_step
+from agentlightning.audit.explanation.token import of_token
+from agentlightning.audit.run import OpenRun
+from agentlightning.audit.targets import Target
+from agentlightning.credit.eligibility.failure import failure_of
+from agentlightning.credit.eligibility.verdicts import verdicts
+from agentlightning.credit.explain import REASONS, find_segment, group_values, merge_links, weight_share
+from agentlightning.credit.scoring.rewards import attach_rewards, defect, resolve
+from agentlightning.types import Attempt, Call, Record, Reward
+from agentlightning.types.failure import FAILURE_KINDS, read_failure_table
+from agentlightning.types.select import caller_name
+
+_SAME = (semconv.EVALUATION_NAME, semconv.EVALUATION_SCORE)
+"""Attributes of a reward that say its name and value once more."""
+_TAIL = 4
+"""Messages of a request that are shown."""
+
+
+async def explain(run: OpenRun, target: Target, policy: Path | None = None) -> dict[str, Any]:
+    """All there is to say about ``target``. ``policy``: a folder to score tokens with, instead of the run's
+    newest.
+    """
+    step = await recompute_step(run, target.rollout)
+    attempts = await run.store.query_attempts(target.rollout.rollout_id)
+    out = _rollout(run, step, attempts)
+    if target.call is None:
+        calls = await run.store.query_calls(target.rollout.rollout_id, None)
+        return {"what": "rollout", **out, "calls": _calls(run, step, calls)}
+    calls = await run.store.query_calls(target.rollout.rollout_id, target.attempt)
+    call = next(c for c in calls if c.call_id == target.call)
+    out |= {"call": _call(run, step, call), **_credit(run, step, call.call_id)}
+    if target.token is None:
+        return {"what": "call", **out}
+    return {"what": "token", **out, "token": await of_token(run, step, call, target.token, policy)}
+
+
+# --------------------------------------------------------------------------------------------- the rollout
+def _rollout(run: OpenRun, step: RecomputedStep, attempts: Sequence[Attempt]) -> dict[str, Any]:
+    r = step.record.rollout
+    ledger = None
+    if step.batch is not None:
+        ledger = next(x for x in step.batch.ledgers if x.rollout_id == r.rollout_id).model_dump()
+    return {
+        "run": run.run_id,
+        "rollout": {
+            "id": r.rollout_id, "task": r.task_id, "group": r.group_id, "sample": r.sample, "mode": r.mode,
+            "status": str(r.status), "reason": r.reason, "seed": r.seed, "input": r.input,
+        },
+        "step": _step(step),
+        "attempts": [
+            {"id": a.attempt_id, "status": str(a.status), "reason": a.reason,
+             "seconds": round(a.end_time - a.start_time, 3) if a.end_time else None}
+            for a in attempts
+        ],
+        "failure": _failure(run, step.record),
+        "rewards": rewards(step.record),
+        "group": _group(run, step),
+        "ledger": ledger,
+        "rows": _rows(step),
+    }  # fmt: skip
+
+
+def _step(step: RecomputedStep) -> dict[str, Any]:
+    return {
+        "step": step.fingerprint.step if step.fingerprint else None,
+        "version": step.versions,
+        "as_trained": step.as_trained,
+        "note": step.note,
+    }
+
+
+def _failure(run: OpenRun, record: Record) -> dict[str, Any] | None:
+    """The kind of failure, and what the run's table makes of it."""
+    kind = failure_of(record) if record.rollout.status.final else None
+    if kind is None:
+        return None
+    action = read_failure_table(run.info.get("failure")).get(kind)
+    reward = action.reward if action else None
+    return {"kind": kind, "text": FAILURE_KINDS.get(kind, kind), "reward": reward}
+
+
+def _group(run: OpenRun, step: RecomputedStep) -> list[dict[str, Any]]:
+    """The rollouts that were sampled together with this one, and how each ended: the reward is the table's
+    where it failed.
+    """
+    mine = step.record.rollout
+    failures = {record.rollout.rollout_id: _failure(run, record) for record in step.records}
+    return [
+        {
+            "rollout": record.rollout.rollout_id,
+            "reward": failed["reward"]
+            if (failed := failures[record.rollout.rollout_id])
+            else resolve(record).outcome,
+            "failure": failed and failed["kind"],
+            "this": record.rollout.rollout_id == mine.rollout_id,
+        }
+        for record in step.records
+        if mine.group_id is not None and record.rollout.group_id == mine.group_id
+    ]
+
+
+def rewards(record: Record) -> list[dict[str, Any]]:
+    """Every reward that was emitted, what it is attached to, and if it does not count, why (``unused``)."""
+    counting = {id(r) for r in attach_rewards(record).effective}
+    trains = record.rollout.status.final and record.rollout.mode == "train"
+    failed = trains and failure_of(record) not in (None, "no-reward")
+    return [
+        {
+            "value": None if defect(r.value) else r.value,
+            "defect": defect(r.value),
+            "name": r.name,
+            "of": _of(r),
+            "counts": id(r) in counting and not failed,
+            "unused": _unused(r, record, id(r) in counting, failed),
+            "attributes": {k: v for k, v in r.attributes.items() if k not in _SAME},
+        }
+        for r in record.rewards
+    ]
+
+
+def _unused(reward: Reward, record: Record, counts: bool, failed: bool) -> str:
+    """Why a reward does not count; empty if it does."""
+    if failed:
+        return "nothing that a failed rollout emits counts"
+    if counts:
+        return ""
+    alone = attach_rewards(msgspec.structs.replace(record, rewards=[reward])).effective
+    if not alone:
+        return "no such call is on record"
+    if not reward.returned and any(r.returned and _of(r) == _of(reward) for r in record.rewards):
+        return "the agent returned another one, which counts"
+    return "another one of the same counts"
+
+
+def _of(reward: Reward) -> str:
+    if reward.call_id is not None:
+        return f"call {reward.call_id}"
+    if reward.span_id is not None:
+        return f"the call of span {reward.span_id}"
+    if reward.agent is not None:
+        return f"agent {reward.agent}"
+    return "the rollout" if reward.final else "nothing"
+
+
+def _rows(step: RecomputedStep) -> list[dict[str, Any]]:
+    rows = step.batch.rows if step.batch else []
+    return [
+        {
+            "id": row.row_id,
+            "policy": row.policy,
+            "tokens": len(row.token_ids),
+            "trained": row.trained_tokens,
+            "calls": [s.call_id for s in row.segments if s.trained],
+            "context": [s.call_id for s in row.segments if not s.trained],
+            "staleness": row.metadata.get("staleness"),
+        }
+        for row in rows
+        if row.rollout_id == step.record.rollout.rollout_id
+    ]
+
+
+def _calls(run: OpenRun, step: RecomputedStep, calls: Sequence[Call]) -> list[dict[str, Any]]:
+    """The table of a rollout's calls: who, how long, and what became of each."""
+    judged = verdicts(step.record)
+    out = []
+    for call in calls:
+        verdict = judged.get(call.call_id)
+        credit = _credit(run, step, call.call_id)
+        out.append(
+            {
+                "id": call.call_id,
+                "agent": caller_name(call.tags),
+                "policy": call.policy,
+                "prompt_tokens": _length(call.prompt_ids),
+                "response_tokens": _length(call.response_ids),
+                "version": call.policy_version,
+                "verdict": verdict.kind if verdict else None,
+                "row": credit["row"] and credit["row"]["id"],
+                "advantage": credit["advantage"] and credit["advantage"]["value"],
+                "left_out": credit["left_out"],
+                "text": _answer(call),
+            }
+        )
+    return out
+
+
+# ------------------------------------------------------------------------------------------------ the call
+def _call(run: OpenRun, step: RecomputedStep, call: Call) -> dict[str, Any]:
+    verdict = verdicts(step.record).get(call.call_id)
+    return {
+        "id": call.call_id,
+        "attempt": call.attempt_id,
+        "agent": call.tags.get("agent"),
+        "tags": call.tags,
+        "policy": call.policy,
+        "model": call.model,
+        "version": call.policy_version,
+        "status": call.status,
+        "error": call.error,
+        "verdict": verdict and {"kind": verdict.kind, "reason": verdict.reason},
+        "prompt_tokens": _length(call.prompt_ids),
+        "response_tokens": _length(call.response_ids),
+        "finish_reason": call.finish_reason,
+        "milliseconds": round(1000 * (call.end_time - call.start_time), 1),
+        "sampling": call.sampling,
+        "asked": call.asked,
+        "edited": call.edited,
+        "messages": _tail(call),
+        "text": _answer(call),
+    }
+
+
+def _credit(run: OpenRun, step: RecomputedStep, call_id: str) -> dict[str, Any]:
+    """From the reward to the weight of a call, or why there is none."""
+    empty: dict[str, Any] = dict.fromkeys(("credit", "baseline", "advantage", "weight", "row", "merge"))
+    if step.batch is None or step.with_all_groups is None:
+        return {**empty, "left_out": {"reason": "not-credited", "text": step.note}}
+    recipe = run.recipe
+    shown = find_segment(step.with_all_groups.rows, call_id)
+    if shown is not None:
+        account = shown[0].metadata["calls"][call_id]
+        empty["credit"] = {"rule": recipe.credit, "gamma": recipe.gamma, "value": account["credit"]}
+        empty["baseline"] = _baseline(step, account, recipe.baseline)
+        empty["advantage"] = {
+            "value": shown[1].advantage, "scale": account["scale"], "scaled_by": recipe.scale,
+            "flat": account["flat"], "critic": recipe.critic,
+        }  # fmt: skip
+    found = find_segment(step.batch.rows, call_id)
+    if found is None:
+        return {**empty, "left_out": _left_out(step, call_id)}
+    row, segment = found
+    of = weight_share(step.batch.rows, recipe, row, segment)
+    trained = {c.call_id for r in step.batch.rows for c in r.segments if c.trained}
+    link = merge_links([c for c in step.record.calls if c.call_id in trained], recipe)[call_id]
+    return {
+        **empty,
+        "weight": {"value": row.weights[segment.start], "normalise": recipe.normalise, **of._asdict()},
+        "row": {"id": row.row_id, "start": segment.start, "end": segment.end, "tokens": len(row.token_ids),
+                "staleness": row.metadata.get("staleness")},
+        "merge": {"kind": link.kind, "earlier": link.earlier, "reason": link.reason, "text": link.text()},
+        "left_out": None,
+    }  # fmt: skip
+
+
+def _baseline(step: RecomputedStep, account: dict[str, Any], name: str) -> dict[str, Any]:
+    assert step.with_all_groups is not None
+    members = group_values(step.with_all_groups.rows, account["group"])
+    return {
+        "name": name,
+        "value": account["baseline"],
+        "group": account["group"],
+        "spread": account["spread"],
+        "pool": account["pool"],
+        "members": [
+            {"rollout": rollout, "value": value, "this": rollout == step.record.rollout.rollout_id}
+            for rollout, value in members.items()
+        ],
+    }
+
+
+def _left_out(step: RecomputedStep, call_id: str) -> dict[str, str]:
+    mine = {call.call_id for call in step.record.calls}
+    reason = step.out.get(call_id, "" if call_id in mine else "other-attempt")
+    plain = REASONS.get(reason)
+    if plain is None:
+        plain = "the credit rule passed it over" if reason.startswith("not-") else "the gateway masked it"
+    return {"reason": reason, "text": plain}
+
+
+# ------------------------------------------------------------------------------------------------- helpers
+def _length(ids: Sequence[int] | None) -> int | None:
+    return None if ids is None else len(ids)
+
+
+def _tail(call: Call) -> list[dict[str, str]]:
+    """The last messages of the request."""
+    found = (call.request or {}).get("messages")
+    if not isinstance(found, list):
+        prompt = (call.request or {}).get("prompt")
+        return [] if prompt is None else [{"role": "prompt", "content": str(prompt)}]
+    return [
+        {"role": str(m.get("role", "")), "content": _speech(m)} for m in found[-_TAIL:] if isinstance(m, dict)
+    ]
+
+
+def _answer(call: Call) -> str:
+    response = call.response or {}
+    message = response.get("message", response)
+    return _speech(message) if isinstance(message, dict) else ""
+
+
+def _speech(message: dict[str, Any]) -> str:
+    """What a message says, and the tools it asks for as ``name(arguments)``."""
+    said = message.get("content") or message.get("text") or ""
+    asked = [
+        tool.get("function") or tool for tool in message.get("tool_calls") or () if isinstance(tool, dict)
+    ]
+    tools = [f"{function.get('name')}({function.get('arguments', '')})" for function in asked]
+    return " ".join([str(said), *tools]).strip()

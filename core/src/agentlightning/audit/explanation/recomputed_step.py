@@ -1,0 +1,101 @@
+"""One rollout within the step that trained it: the step's records credited again.
+
+Invariant: what is explained is what was trained, or it is said that the store has changed since
+(:attr:`RecomputedStep.as_trained`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import msgspec
+
+from agentlightning.audit.run import ALL, CannotRecompute, OpenRun
+from agentlightning.audit.verification.compare import changed_outputs, input_differences
+from agentlightning.credit.eligibility.trainable import Versions
+from agentlightning.credit.fingerprints.fingerprint import fingerprint_rollouts
+from agentlightning.credit.policy_batch import policy_batch
+from agentlightning.types import Batch, Record, Rollout, RolloutFingerprint
+
+
+@dataclass(slots=True)
+class RecomputedStep:
+    """A rollout's record and the batch it was part of."""
+
+    record: Record
+    records: list[Record] = field(default_factory=list)
+    """Of all rollouts of the batch."""
+    batch: Batch | None = None
+    """``None``: it was never credited; ``note`` says why."""
+    with_all_groups: Batch | None = None
+    """The batch with flat groups kept, so that every group shows all its members."""
+    out: dict[str, str] = field(default_factory=dict)
+    """Call id → why it is not trained."""
+    fingerprint: RolloutFingerprint | None = None
+    as_trained: bool | None = None
+    versions: Versions = None
+    """What the rows of the step were built for."""
+    note: str = ""
+
+
+async def recompute_step(run: OpenRun, rollout: Rollout) -> RecomputedStep:
+    """Where ``rollout`` stands. For one that no step has sealed yet, its group is taken for the step."""
+    (record,) = await run.store.records([rollout.rollout_id])
+    if rollout.mode != "train":
+        return RecomputedStep(
+            record, note=f"a rollout of mode {rollout.mode}: it was evaluated, never trained"
+        )
+    try:
+        run.recipe  # noqa: B018 - raises if there is nothing to credit it by
+    except CannotRecompute as error:
+        return RecomputedStep(record, note=str(error))
+    seals = await run.seals(rollout_id=rollout.rollout_id)
+    if not seals:
+        return await _without_fingerprints(run, record)
+    last = max(seals, key=lambda s: s.step)
+    mine = [s for s in seals if s.step == last.step]
+    ids = [s.rollout_id for s in await run.seals(last.step) if s.policy == last.policy]
+    known = await run.known(ids)
+    records = await run.store.records([i for i in ids if i in known])
+    versions: Versions = {s.policy: s.version for s in mine} if run.trained else last.version
+    stands = RecomputedStep(record, fingerprint=last, versions=versions)
+    found = _credited(run, stands, records)
+    found.as_trained = len(known) == len(ids) and all(_same(run, found, s) for s in mine)
+    if not found.as_trained:
+        found.note = "the store has changed since this was trained: run `agl verify` on the run"
+    return found
+
+
+def _same(run: OpenRun, found: RecomputedStep, then: RolloutFingerprint) -> bool:
+    """Whether a seal of the rollout is what the store gives now."""
+    assert found.batch is not None
+    mine = policy_batch(found.batch, then.policy) if run.trained else found.batch
+    remade = fingerprint_rollouts(
+        mine, found.records, run_id=run.run_id, step=then.step, policy=then.policy, version=then.version
+    )
+    now = next(s for s in remade if s.rollout_id == then.rollout_id)
+    return not changed_outputs(then, now) and not any(input_differences(then, now))
+
+
+async def _without_fingerprints(run: OpenRun, record: Record) -> RecomputedStep:
+    """A finished rollout that no step has logged: credited with the finished ones of its group."""
+    rollout = record.rollout
+    if not rollout.status.final:
+        return RecomputedStep(record, note=f"it is {rollout.status}: not credited yet")
+    records = [record]
+    if rollout.group_id is not None:
+        group = await run.store.query_rollouts(group_id=rollout.group_id, limit=ALL)
+        records = await run.store.records([r.rollout_id for r in group if r.status.final])
+    note = "no step has logged it: credited here with its group alone, as if that were the whole step"
+    versions: Versions = dict.fromkeys(run.trained) if run.trained else None
+    return _credited(run, RecomputedStep(record, versions=versions, note=note), records)
+
+
+def _credited(run: OpenRun, found: RecomputedStep, records: list[Record]) -> RecomputedStep:
+    recipe = run.recipe
+    found.records = records
+    found.batch = found.with_all_groups = run.credit(records, found.versions, out=found.out)
+    if recipe.drop_zero_spread:
+        kept = msgspec.structs.replace(recipe, drop_zero_spread=False)
+        found.with_all_groups = run.credit(records, found.versions, kept)
+    return found

@@ -1,0 +1,122 @@
+"""Explain one token: where it stands, what pulls at it, and its logprob then and now."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from agentlightning.audit.explanation.recomputed_step import RecomputedStep
+from agentlightning.audit.run import CannotRecompute, OpenRun
+from agentlightning.credit.eligibility.trainable import version_of
+from agentlightning.credit.explain import find_segment, trace_token
+from agentlightning.credit.loss_terms import TrainedToken, loss_terms, net_effect
+from agentlightning.specs import Inspector
+from agentlightning.types import Call, UsageError
+
+RECORDED = (
+    "optimizer_steps",
+    "steps_skipped",
+    "clip_fraction",
+    "entropy",
+    "kl_reference",
+    "logprob_gap_max",
+)
+"""Metrics of a step that say what its update did to tokens like this one."""
+
+
+class NoSuchToken(UsageError, LookupError):
+    """The call has no such token."""
+
+
+async def of_token(
+    run: OpenRun, step: RecomputedStep, call: Call, index: int, policy: Path | None
+) -> dict[str, Any]:
+    """All there is to say about a token of a response. ``policy``: as in :func:`.explain.explain`."""
+    facts = _facts(run, step, call, index, policy)
+    return {**facts, **await _pulled(run, step, call, facts)}
+
+
+def _facts(run: OpenRun, step: RecomputedStep, call: Call, index: int, policy: Path | None) -> dict[str, Any]:
+    """What is on record of a token, and what the driver's inspector says of it."""
+    ids = call.response_ids or []
+    if not 0 <= index < len(ids):
+        raise NoSuchToken(f"call {call.call_id} has {len(ids)} response tokens; there is no token {index}")
+    looked = _look(run, policy, call.policy)
+    found = find_segment(step.batch.rows, call.call_id) if step.batch else None
+    traced = trace_token(step.batch, call.call_id, index) if step.batch and found else {}
+    logprob_then = call.logprobs[index] if call.logprobs and index < len(call.logprobs) else None
+    out = {
+        "index": index,
+        "of": len(ids),
+        "id": ids[index],
+        "text": None,
+        "around": None,
+        "position": traced.get("position"),
+        "mask": 1 if traced else 0,
+        "version": call.policy_version,
+        "logprob_then": logprob_then,
+        "logprob_now": None,
+        "now": looked if isinstance(looked, str) else None,
+        "advantage": traced.get("advantage"),
+        "weight": traced.get("weight"),
+        "weight_times_advantage": traced.get("weight_times_advantage"),
+        "critic": run.recipe.critic,
+    }
+    if isinstance(looked, str):
+        return out
+    inspector, folder = looked
+    texts = inspector.decode(ids)
+    out |= {"text": texts[index], "around": ["".join(texts[:index]), "".join(texts[index + 1 :])]}
+    if found is None:
+        return {**out, "now": "not scored: the token is in no row"}
+    now = inspector.logprobs(found[0])[found[1].start + index]
+    return {**out, "logprob_now": now, "now": f"under {folder}"}
+
+
+async def _pulled(run: OpenRun, step: RecomputedStep, call: Call, token: dict[str, Any]) -> dict[str, Any]:
+    """Everything that pulls at a token, and what was recorded of the step's update."""
+    if not token["mask"]:
+        return {"pulls": [], "pulled": None, "recorded": {}}
+    recorded = await _recorded(run, step, call.policy)
+    at = TrainedToken(
+        advantage=token["advantage"],
+        weight=token["weight"],
+        logprob=token["logprob_then"],
+        version=-1 if call.policy_version is None else call.policy_version,
+        trained=version_of(step.versions, call.policy),
+        now=token["logprob_now"],
+        gap=recorded.get("logprob_gap_max"),
+    )
+    found = loss_terms(run.recipe, at)
+    untouched = recorded.get("steps_skipped") and not recorded.get("optimizer_steps")
+    said = (
+        "the step's update was left out: its loss or gradient was not finite"
+        if untouched
+        else net_effect(found)
+    )
+    if step.fingerprint is None:
+        said = f"not trained by any step on record; it would be: {said}"
+    return {"pulls": [pull._asdict() for pull in found], "pulled": said, "recorded": recorded}
+
+
+async def _recorded(run: OpenRun, step: RecomputedStep, policy: str) -> dict[str, float]:
+    """What the step's report says of its update, over all of its tokens."""
+    if step.fingerprint is None:
+        return {}
+    mine = [
+        report.metrics
+        for report in await run.store.query_steps(run.run_id)
+        if report.step == step.fingerprint.step and (not run.trained or report.policy == policy)
+    ]
+    return {name: mine[-1][name] for name in RECORDED if name in mine[-1]} if mine else {}
+
+
+def _look(run: OpenRun, policy: Path | None, name: str) -> tuple[Inspector, Path] | str:
+    """An inspector of the newest policy of the run (or of ``policy``), or why there is none."""
+    folders = [policy] if policy is not None else [folder for folder, _ in run.policies(name)]
+    if not folders:
+        return "not available: the run's folder holds no policy (give --policy FOLDER)"
+    try:
+        return run.inspector(folders[0]), folders[0]
+    except CannotRecompute as error:
+        return f"not available: {error}"

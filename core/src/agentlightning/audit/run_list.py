@@ -1,0 +1,104 @@
+"""The list of runs: one line a run, from its record and the reports of its steps.
+
+Invariant: a store that cannot be read is in the list with its reason; it never hides the others.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from agentlightning.audit.locations import RunLocation
+from agentlightning.audit.run import ALL
+from agentlightning.plugins.manager import Plugins
+from agentlightning.store import LocalStore, SQLiteStore, Store, open_store
+from agentlightning.types import StepReport, UsageError
+from agentlightning.types.base import Model
+
+
+class RunSummary(Model):
+    """One run, as ``agl runs`` shows it."""
+
+    run: str
+    store: str
+    when: float | None = None
+    """Seconds since the epoch."""
+    agent: str = ""
+    recipe: str = ""
+    policies: list[str] = []
+    """Names of those it trains, if they have any."""
+    steps: int = 0
+    planned: int | None = None
+    before: float | None = None
+    after: float | None = None
+    """Held-out reward before and after training."""
+    training: float | None = None
+    """Mean training reward of the last step."""
+    status: str = "broken off"
+    """``running, finished, broken off, unreadable``."""
+    seconds: float | None = None
+    reason: str | None = None
+    """Why it could not be read."""
+
+
+async def list_runs(places: Sequence[RunLocation], plugins: Plugins | None = None) -> list[RunSummary]:
+    """Every run of every place, newest first."""
+    lines: list[RunSummary] = []
+    for place in places:
+        try:
+            store = open_store(place.store, plugins=plugins)
+            try:
+                lines += await _of_store(store, place)
+            finally:
+                await store.close()
+        except (UsageError, OSError, ValueError) as error:
+            name = place.folder.name if place.folder else place.store
+            lines.append(RunSummary(run=name, store=place.store, status="unreadable", reason=str(error)))
+    return sorted(lines, key=lambda line: line.when or 0.0, reverse=True)
+
+
+async def _of_store(store: Store, place: RunLocation) -> list[RunSummary]:
+    lines = []
+    for info in await store.query_runs(limit=ALL):
+        reports = await store.query_steps(info["run_id"])
+        lines.append(_line(info, reports, place, in_use=_in_use(store)))
+    return lines
+
+
+def _line(
+    info: dict[str, Any], reports: Sequence[StepReport], place: RunLocation, in_use: bool
+) -> RunSummary:
+    summary = info.get("summary") or {}
+    about = info.get("about") or {}
+    recipe = info.get("recipe") or {}
+    rewards = [r.metrics["reward_mean"] for r in reports if "reward_mean" in r.metrics]
+    seconds = summary.get("total_seconds")
+    if seconds is None and info.get("create_time"):
+        seconds = sum(sum(r.seconds.values()) for r in reports) or None
+    return RunSummary(
+        run=info["run_id"],
+        store=place.store,
+        when=info.get("create_time"),
+        agent=str(about.get("agent", "")),
+        recipe=str(recipe.get("name", "")) if isinstance(recipe, dict) else str(recipe),
+        policies=list(info.get("trained") or ()),
+        steps=len({r.step for r in reports}),
+        planned=info.get("steps"),
+        before=_finite(summary.get("reward_before")),
+        after=_finite(summary.get("reward_after")),
+        training=_finite(rewards[-1]) if rewards else None,
+        status="finished" if summary else "running" if in_use else "broken off",
+        seconds=seconds,
+    )
+
+
+def _in_use(store: object) -> bool:
+    """Whether another process owns the store, which is then most likely training."""
+    if isinstance(store, LocalStore):
+        return store.owned is None
+    return not isinstance(store, SQLiteStore)
+
+
+def _finite(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None

@@ -1,0 +1,161 @@
+"""A run's chain as it is read back: whether it is whole, and what of it stands.
+
+Invariant: a link that is not what its head was made of, or does not follow the one before it, is named and
+trusted in nothing; of what a resumed run made again, only the later link stands.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from agentlightning.audit.run import OpenRun
+from agentlightning.audit.verification.compare import Difference, make_difference
+from agentlightning.credit.fingerprints.chain import KEY_VARIABLE, compute_head, signed_by
+from agentlightning.store.pages import pages
+from agentlightning.types import AuditLink
+
+MIN_HEAD_DIGITS = 16
+"""Digits of a head that suffice to name it."""
+
+
+@dataclass(slots=True)
+class Chain:
+    """The links of a run, and those that stand by what they are of."""
+
+    links: list[AuditLink] = field(default_factory=list)
+    found: list[Difference] = field(default_factory=list)
+    """What is wrong with the chain itself."""
+    start: AuditLink | None = None
+    """With what the run was begun, or last gone on with."""
+    first_step: int = 0
+    """The first step that has links: a run that began without a chain may have gone on with one."""
+    steps: dict[tuple[int, str], AuditLink] = field(default_factory=dict)
+    evaluations: dict[str, AuditLink] = field(default_factory=dict)
+    in_file_order: list[AuditLink] = field(default_factory=list)
+    """Evaluations in the order in which the run's file has them, also those that were superseded later."""
+    checkpoints: dict[str, AuditLink] = field(default_factory=dict)
+    end: AuditLink | None = None
+    waiting: set[int] = field(default_factory=set)
+    """Steps that a run which went on from before them has not made again yet."""
+    tampered: set[tuple[str, str]] = field(default_factory=set)
+    """(kind, name) of links that were edited: what they speak of is not compared with them."""
+
+    @property
+    def head(self) -> str:
+        """Of the last link."""
+        return self.links[-1].head if self.links else ""
+
+    def summary_entry(self) -> dict[str, Any] | None:
+        """What the run's summary must say of its chain."""
+        end = self.end
+        return (
+            None
+            if end is None
+            else {"head": end.head, "links": end.number + 1, "signed": end.mac is not None}
+        )
+
+
+async def read_chain(run: OpenRun, key: str | None = None, head: str | None = None) -> Chain:
+    """The chain of a run. ``key``: what must have signed it; ``head``: which head it must end with."""
+    links: list[AuditLink] = []
+    try:
+        async for page in pages(run.store.query_links, run.run_id):
+            links += page
+    except Exception as error:
+        what = f"the chain cannot be read behind link {len(links) - 1} ({type(error).__name__}: {error})"
+        return Chain(links=links, found=[_chain_difference(f"{what}: damaged after training")])
+    chain = Chain(links=links)
+    _check_chain(chain)
+    if key and links:
+        _check_signatures(chain, key)
+    if head is not None:
+        _check_head(chain, head)
+    for link in links:
+        if (link.kind, link.name) not in chain.tampered:
+            _apply(chain, link)
+    return chain
+
+
+def _check_chain(chain: Chain) -> None:
+    """Every link holds what its head says, and follows the one before it."""
+    before: AuditLink | None = None
+    for link in chain.links:
+        expected = before.number + 1 if before else 0
+        if link.head != compute_head(link):
+            chain.found.append(
+                _chain_difference(f"{_name(link)} was edited: its head was made of something else")
+            )
+            chain.tampered.add((link.kind, link.name))
+        if link.number != expected:
+            last = f"{expected}" if link.number == expected + 1 else f"{expected} to {link.number - 1}"
+            chain.found.append(_chain_difference(f"link {last} is missing (removed after training)"))
+        elif link.previous != (before.head if before else ""):
+            chain.found.append(
+                _chain_difference(
+                    f"{_name(link)} was made after another link than the one before it: one was replaced"
+                )
+            )
+        before = link
+
+
+def _check_signatures(chain: Chain, key: str) -> None:
+    wrong = [link for link in chain.links if not signed_by(link, key)]
+    if wrong:
+        bare = all(link.mac is None for link in wrong)
+        how = "not signed" if bare else f"not signed with the key in {KEY_VARIABLE}"
+        what = f"{len(wrong)} of its {len(chain.links)} links, the first being {_name(wrong[0])}, are {how}"
+        chain.found.append(
+            _chain_difference(f"{what}: made without that key, or made anew after training", "signature")
+        )
+
+
+def _check_head(chain: Chain, head: str) -> None:
+    head = head.strip().lower()
+    if len(head) >= MIN_HEAD_DIGITS and chain.head.startswith(head):
+        return
+    at = next(
+        (link for link in chain.links if len(head) >= MIN_HEAD_DIGITS and link.head.startswith(head)), None
+    )
+    if at is not None:
+        after = len(chain.links) - 1 - at.number
+        what = f"the given head is that of {_name(at)}; {after} links were added behind it"
+    else:
+        what = (
+            f"the chain does not hold the given head {head or '(empty)'}; it ends with {chain.head or 'none'}"
+        )
+    chain.found.append(_chain_difference(what, "head"))
+
+
+def _apply(chain: Chain, link: AuditLink) -> None:
+    """Let a link stand for what it is of; one of going on takes back what does not stand any longer."""
+    if link.kind in ("begin", "resume"):
+        first = int(link.body.get("first_step", 0))
+        chain.first_step = first if chain.start is None and link.kind == "resume" else chain.first_step
+        chain.start, chain.end = link, None
+        back = {at for at in chain.steps if at[0] >= first}
+        chain.waiting = {step for step, _ in back} | {step for step in chain.waiting if step >= first}
+        chain.steps = {at: one for at, one in chain.steps.items() if at not in back}
+        stands = set(link.body.get("evaluations", chain.evaluations))
+        chain.evaluations = {name: one for name, one in chain.evaluations.items() if name in stands}
+        chain.in_file_order = list(chain.evaluations.values())  # the file is written anew
+    elif link.kind == "step":
+        step, _, policy = link.name.partition("/")
+        chain.steps[int(step), policy] = link
+        chain.waiting.discard(int(step))
+    elif link.kind == "evaluation":
+        chain.evaluations[link.name] = link
+        chain.in_file_order.append(link)
+    elif link.kind == "checkpoint":
+        chain.checkpoints.pop(link.name, None)  # the latest is the last
+        chain.checkpoints[link.name] = link
+    elif link.kind == "end":
+        chain.end = link
+
+
+def _name(link: AuditLink) -> str:
+    return f"link {link.number} ({link.kind} {link.name})"
+
+
+def _chain_difference(what: str, kind: str = "chain") -> Difference:
+    return make_difference(None, None, kind, None, None, what, of="the chain")

@@ -1,0 +1,1 @@
+"""What agents record themselves: rewards, messages, objects, exceptions and operations, checked at one door."""

@@ -1,0 +1,199 @@
+"""What an agent says about its own work: rewards, messages, objects, exceptions, annotations, operations.
+
+Each emitter makes one span of the current attempt, in any thread or task, and returns it; it hangs below the
+OpenTelemetry span that is current. Invariant: a reward is a finite number. *Missing* is said by emitting
+none, never by NaN. Outside an attempt emitting is an error, unless ``AGL_EMIT_OUTSIDE=ignore`` says that it
+may be idle.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+import traceback
+from collections.abc import Mapping
+from typing import Any
+
+from agentlightning import semconv
+from agentlightning.capture.context import AttemptContext, current_attempt
+from agentlightning.capture.counts import COUNTS
+from agentlightning.capture.delivery import attempt_ended, attempt_trace_id, deliver, span_of_response
+from agentlightning.capture.emit.reward_formats import DIMENSIONS as DIMENSIONS
+from agentlightning.capture.emit.validation import (
+    BadRecord,
+    check_span,
+    checked_mapping,
+    is_instance,
+    reward_number,
+    short_repr,
+)
+from agentlightning.capture.identity import current_span, span_agent
+from agentlightning.capture.spans.convert import error_text, jsonable
+from agentlightning.capture.spans.operation import operation as operation
+from agentlightning.types import Span
+
+BODY = "agl.body"
+"""What a message, object or annotation span carries."""
+
+
+def emit_reward(
+    value: float | Mapping[str, float],
+    *,
+    name: str = "reward",
+    primary_key: str | None = None,
+    call: Any = None,
+    agent: str | None = None,
+    final: bool | None = None,
+    attributes: Mapping[str, Any] | None = None,
+) -> Span:
+    """Attach a number to the rollout, to one model call, or to an agent's calls.
+
+    ``call``: a call id, a response id, or the openai response object itself. ``final``: whether it is the
+    reward of the rollout; by default it is, unless ``call`` or ``agent`` narrows it. A mapping needs
+    ``primary_key``, the entry that is trained on. ``ValueError`` for what is no finite number between -2**53
+    and 2**53, and for a name, an agent or an attribute that no reward can have: the message names it.
+    """
+    carried = _reward_attributes(
+        value, name, primary_key, final=(call is None and agent is None) if final is None else final
+    )
+    carried |= {semconv.REWARD_AGENT: agent, **checked_mapping(attributes, "attributes")}
+    return _emit(semconv.REWARD_SPAN, carried, call=call)
+
+
+def returned_reward_span(value: float) -> Span:
+    """The span of the reward that the agent returned. It is for the runner, who hands it to the store in its
+    own name: it goes to nobody here.
+    """
+    return _span(semconv.REWARD_SPAN, _reward_attributes(value, "reward", None, final=True))
+
+
+def _reward_attributes(
+    value: float | Mapping[str, float], name: str, primary_key: str | None, *, final: bool
+) -> dict[str, Any]:
+    """The attributes of a reward."""
+    dimensions = None
+    if is_instance(value, Mapping):
+        dimensions = {
+            k: finite_reward(v, f"{short_repr(name)}[{k!r}]")
+            for k, v in checked_mapping(value, "reward").items()
+        }
+        if not isinstance(primary_key, str) or primary_key not in dimensions:
+            raise ValueError(
+                f"a reward with several dimensions needs primary_key, one of {sorted(dimensions)}; "
+                f"got {short_repr(primary_key)}"
+            )
+        trained_value = dimensions[primary_key]
+    else:
+        trained_value = finite_reward(value, name if is_instance(name, str) else short_repr(name))
+    return {
+        semconv.REWARD_VALUE: trained_value,
+        semconv.REWARD_NAME: name,
+        semconv.EVALUATION_NAME: name,
+        semconv.EVALUATION_SCORE: trained_value,
+        semconv.REWARD_FINAL: final,
+        DIMENSIONS: dimensions,
+    }
+
+
+def emit_message(message: str, *, attributes: Mapping[str, Any] | None = None) -> Span:
+    """Record a line of text."""
+    return _emit(semconv.MESSAGE_SPAN, {BODY: jsonable(message), **checked_mapping(attributes, "attributes")})
+
+
+def emit_object(value: Any, *, attributes: Mapping[str, Any] | None = None) -> Span:
+    """Record a JSON-able value; what has no JSON form becomes text and is counted."""
+    return _emit(semconv.OBJECT_SPAN, {BODY: value, **checked_mapping(attributes, "attributes")})
+
+
+def emit_annotation(annotation: Mapping[str, Any], *, attributes: Mapping[str, Any] | None = None) -> Span:
+    """Record facts about the present moment, each as an attribute of its own."""
+    carried = {**checked_mapping(annotation, "annotation"), **checked_mapping(attributes, "attributes")}
+    return _emit(semconv.ANNOTATION_SPAN, carried)
+
+
+def emit_exception(exception: BaseException, *, attributes: Mapping[str, Any] | None = None) -> Span:
+    """Record an exception that the agent handled."""
+    carried = {
+        semconv.EXCEPTION_TYPE: type(exception).__qualname__,
+        semconv.EXCEPTION_MESSAGE: error_text(exception),
+        "exception.stacktrace": "".join(traceback.format_exception(exception)),
+        **checked_mapping(attributes, "attributes"),
+    }
+    message = f"{type(exception).__qualname__}: {error_text(exception)}"
+    return _emit(semconv.EXCEPTION_SPAN, carried, error=message)
+
+
+def finite_reward(value: Any, name: str) -> float:
+    """``value`` as a number, scalars of numpy and torch too; ``ValueError`` for what is no finite one."""
+    return reward_number(value, f"reward {name}")
+
+
+def _emit(kind: str, attributes: Mapping[str, Any], *, call: Any = None, error: str | None = None) -> Span:
+    """Make a span of the current attempt and deliver it."""
+    context = current_attempt()
+    span = _span(kind, {**attributes, **_call_link(context, call)}, error)
+    if context is None or attempt_ended(context.attempt_id):
+        _count_or_raise(kind, context)
+    else:
+        deliver(context, span)
+    return span
+
+
+def _span(kind: str, attributes: Mapping[str, Any], error: str | None = None) -> Span:
+    """A span of the current attempt, below the OpenTelemetry span that is current."""
+    context = current_attempt()
+    parent = current_span().get_span_context()
+    now = time.time()
+    span = Span(
+        rollout_id=context.rollout_id if context else "",
+        attempt_id=context.attempt_id if context else "",
+        name=kind,
+        trace_id=f"{parent.trace_id:032x}"
+        if parent.is_valid
+        else attempt_trace_id(context.attempt_id if context else ""),
+        span_id=secrets.token_hex(8),
+        parent_id=f"{parent.span_id:016x}" if parent.is_valid else None,
+        status="error" if error else "ok",
+        status_message=error,
+        start_time=now,
+        end_time=now,
+    )
+    named = {semconv.AGENT_NAME: span_agent(), **attributes}
+    span.attributes = jsonable({key: value for key, value in named.items() if value is not None})
+    try:
+        check_span(span)
+    except BadRecord as bad:
+        COUNTS.add("bad-record")
+        raise BadRecord(f"{kind} was not emitted: {bad}", bad.kind) from None
+    return span
+
+
+def _call_link(context: AttemptContext | None, call: Any) -> dict[str, str]:
+    """How a reward names its call: by response id and the call span this process saw, else by call id."""
+    if call is None:
+        return {}
+    try:
+        given = call if isinstance(call, str) else getattr(call, "id", None)
+    except Exception:  # whatever it is, it is no response
+        given = None
+    if not isinstance(given, str) or not given:
+        raise ValueError(
+            f"call={short_repr(call)} names no model call: give a call id, a response id, or the "
+            "response object"
+        )
+    span_id = span_of_response(context.attempt_id, given) if context else None
+    if span_id is not None:
+        return {semconv.REWARD_SPAN_ID: span_id, semconv.RESPONSE_ID: given}
+    return {semconv.REWARD_CALL: given} if is_instance(call, str) else {semconv.RESPONSE_ID: given}
+
+
+def _count_or_raise(kind: str, context: AttemptContext | None) -> None:
+    COUNTS.add("emit-outside-attempt" if context is None else "late-span")
+    if os.environ.get("AGL_EMIT_OUTSIDE") == "ignore":
+        return
+    why = "there is no current attempt" if context is None else f"attempt {context.attempt_id} has ended"
+    raise RuntimeError(
+        f"{kind} was emitted where {why}: emit inside a rollout, or in a task or thread that was started "
+        "there after agentlightning.capture.install(); or set AGL_EMIT_OUTSIDE=ignore"
+    )

@@ -1,0 +1,255 @@
+"""The door: what an agent hands over is checked here once, before it is anybody's record.
+
+Emitters, the runner (for spans that reached an attempt by whatever way), the store (for OTLP) and returned
+lists all ask the same questions. Whoever reads spans later may rely on the answers: in a span that passed,
+the attributes that are read have the type and range they are read with.
+
+Invariant: what does not pass is kept as a span named ``agentlightning.bad_record`` with the reason, or
+refused with the reason; it is counted, and nothing that stands beside it is lost.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import logging
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, Literal
+
+from agentlightning import semconv
+from agentlightning.capture.counts import COUNTS
+from agentlightning.capture.emit.reward_formats import as_reward_span
+from agentlightning.capture.spans.convert import LONGEST_TEXT, error_text, jsonable, utf8_text
+from agentlightning.types import Span
+
+log = logging.getLogger(__name__)
+
+LARGEST_REWARD: Final = 2.0**53
+"""Beyond it a double does not tell neighbouring integers apart, and squares of gradients leave float32."""
+LARGEST_INT: Final = 2**31 - 1
+LONGEST_NAME: Final = 1_000
+"""Characters of a span's or a reward's name, of an id, of a tag's value."""
+_TIMES: Final = (0.0, 1e11)
+_STATUSES: Final = ("unset", "ok", "error")
+Kind = Literal["bad-record", "bad-reward"]
+
+
+class BadRecord(ValueError):
+    """What the agent handed in cannot be a record. ``kind``: of the failure table."""
+
+    def __init__(self, message: str, kind: Kind = "bad-record") -> None:
+        super().__init__(message)
+        self.kind: Kind = kind
+
+    @property
+    def reason(self) -> str:
+        """The attempt's reason, its kind first."""
+        return f"{self.kind}: {self}"
+
+
+def is_instance(value: Any, *kinds: type) -> bool:
+    """``isinstance``, by the type alone: objects of agents may raise where their ``__class__`` is asked."""
+    return issubclass(type(value), kinds)
+
+
+def short_repr(value: Any) -> str:
+    """A short ``repr`` for a message; objects of agents may fail at giving even that."""
+    try:
+        text = repr(value)
+    except Exception as error:
+        text = f"<a {type(value).__name__} whose repr raises {type(error).__name__}>"
+    return utf8_text(text if len(text) <= 80 else f"{text[:77]}…")
+
+
+def reward_number(value: Any, where: str) -> float:
+    """``value`` as a reward: a finite float, from numpy's and torch's scalars too. :class:`BadRecord` says
+    what is wrong with it.
+    """
+    try:
+        if not is_instance(value, int, float) and callable(item := getattr(value, "item", None)):
+            value = item()  # a scalar of numpy or torch
+        found = float(value) if is_instance(value, int, float) else math.nan
+    except Exception as error:
+        what = f"{where} of type {type(value).__name__} is no number: {error_text(error, 500)}"
+        raise BadRecord(what, "bad-reward") from None
+    if not math.isfinite(found):
+        of = "" if is_instance(value, float) else f" but a {type(value).__name__}"
+        raise BadRecord(
+            f"{where} is {short_repr(value)}, not a finite number{of}: give a float, int or bool, or "
+            "nothing if there is no reward (missing is not zero)",
+            "bad-reward",
+        )
+    if abs(found) > LARGEST_REWARD:
+        raise BadRecord(
+            f"{where} is {found:g}: a reward lies between -2**53 and 2**53, so that sums and gradients of it "
+            "stay finite; scale it down",
+            "bad-reward",
+        )
+    return found
+
+
+def checked_text(value: Any, where: str, longest: int = LONGEST_NAME) -> str:
+    """``value``, which must be a text that is neither empty nor too long."""
+    if not is_instance(value, str):
+        raise BadRecord(f"{where} is {short_repr(value)}, a {type(value).__name__}: give a text")
+    if not 0 < len(value) <= longest:
+        raise BadRecord(f"{where} has {len(value)} characters: give a text of 1 to {longest}")
+    if utf8_text(value) != value:
+        raise BadRecord(f"{where} is {short_repr(value)}, which holds half a character: it has no UTF-8 form")
+    return str.__str__(value)
+
+
+def checked_mapping(given: Any, where: str) -> dict[str, Any]:
+    """``given``, which must be a mapping from text to anything; ``None`` is an empty one."""
+    if given is None:
+        return {}
+    if not is_instance(given, Mapping):
+        raise BadRecord(f"{where} is a {type(given).__name__}, not a mapping from names to values")
+    found = dict(given)
+    if odd := [name for name in found if not is_instance(name, str)]:
+        raise BadRecord(f"{where}: the name {short_repr(odd[0])} is no text")
+    return found
+
+
+def validated(span: Span) -> Span:
+    """``span``, which passes, with a reward of another format read as ours; else :class:`BadRecord`."""
+    if is_instance(span.attributes, dict):
+        span = as_reward_span(span)
+    check_span(span)
+    return span
+
+
+def check_span(span: Span) -> None:
+    """:class:`BadRecord` for a span that readers could not rely on; the message names the field."""
+    checked_text(span.name, "the span's name")
+    for name in ("rollout_id", "attempt_id", "trace_id", "span_id", "parent_id"):
+        value = getattr(span, name)
+        if value not in ("", None) or (value is None and name != "parent_id"):
+            checked_text(value, f"the span's {name}")
+    for name in ("start_time", "end_time"):
+        value = getattr(span, name)
+        if type(value) not in (int, float) or not _TIMES[0] <= value <= _TIMES[1]:
+            raise BadRecord(f"the span's {name} is {short_repr(value)}, not seconds since 1970")
+    if span.status not in _STATUSES or not is_instance(span.kind, str):
+        raise BadRecord(
+            f"the span's status is {short_repr(span.status)} and its kind {short_repr(span.kind)}"
+        )
+    if not (span.status_message is None or is_instance(span.status_message, str)):
+        raise BadRecord(f"the span's status_message is {short_repr(span.status_message)}, not a text")
+    for name, kind in (("attributes", dict), ("resource", dict), ("events", list), ("links", list)):
+        if not is_instance(getattr(span, name), kind):
+            found = type(getattr(span, name)).__name__
+            raise BadRecord(f"the span's {name} is a {found}, not a {kind.__name__}")
+    _check_attributes(span)
+
+
+def admit(span: Any, rollout_id: str, attempt_id: str) -> Span:
+    """``span`` if it passes, else what is kept of it. For spans that reached an attempt; a faulty one is
+    counted and logged.
+    """
+    try:
+        if not is_instance(span, Span):
+            raise BadRecord(f"a {type(span).__name__} was handed over as a span")
+        if (span.rollout_id, span.attempt_id) != (rollout_id, attempt_id):
+            raise BadRecord(f"the span belongs to attempt {short_repr(span.attempt_id)}, not to {attempt_id}")
+        return validated(span)
+    except BadRecord as bad:
+        return quarantine(span, bad, rollout_id, attempt_id)
+
+
+def quarantine(span: Any, bad: Exception, rollout_id: str, attempt_id: str) -> Span:
+    """What is kept of something that cannot be a record: a span that nobody reads, with the reason."""
+    COUNTS.add("bad-record")
+    name = span.name if is_instance(span, Span) else None
+    log.warning("attempt %s handed over a bad record (%s): %s", attempt_id, short_repr(name), bad)
+    given = span.attributes if is_instance(span, Span) else None
+    times = (span.start_time, span.end_time) if is_instance(span, Span) else (0.0, 0.0)
+    start, end = (t if type(t) in (int, float) and _TIMES[0] <= t <= _TIMES[1] else 0.0 for t in times)
+    return Span(
+        rollout_id=rollout_id,
+        attempt_id=attempt_id,
+        name=semconv.BAD_RECORD_SPAN,
+        status="error",
+        status_message=utf8_text(str(bad)),
+        attributes={
+            semconv.BAD_RECORD_REASON: utf8_text(str(bad)),
+            semconv.BAD_RECORD_NAME: short_repr(name),
+            semconv.BAD_RECORD_GIVEN: short_repr(jsonable(given)),
+        },
+        start_time=start,
+        end_time=end,
+    )
+
+
+# --------------------------------------------------------------------------------------------- attributes
+def _check_attributes(span: Span) -> None:
+    for name, value in span.attributes.items():
+        if not is_instance(name, str):
+            raise BadRecord(f"an attribute's name is {short_repr(name)}, not a text")
+        if (check := _CHECKS.get(name)) is not None:
+            check(value, f"attribute {name}")
+        elif name.startswith(semconv.TAG_PREFIX):
+            _text_or_number(value, f"attribute {name}")
+    if span.name == semconv.REWARD_SPAN:
+        a = span.attributes
+        value = reward_number(a.get(semconv.REWARD_VALUE), f"attribute {semconv.REWARD_VALUE}")
+        a[semconv.REWARD_VALUE] = value
+
+
+def _text_or_number(value: Any, where: str) -> None:
+    if is_instance(value, str):
+        if value:
+            checked_text(value, where)
+    elif not is_instance(value, int, float, bool):
+        raise BadRecord(f"{where} is {short_repr(value)}, not a text or a number")
+
+
+def _optional_text(value: Any, where: str) -> None:
+    if value is not None:
+        checked_text(value, where)
+
+
+def _index(value: Any, where: str) -> None:
+    if type(value) is not int or not 0 <= value <= LARGEST_INT:
+        raise BadRecord(f"{where} is {short_repr(value)}, not an integer from 0 to {LARGEST_INT}")
+
+
+def _boolean(value: Any, where: str) -> None:
+    if not is_instance(value, bool):
+        raise BadRecord(f"{where} is {short_repr(value)}, not true or false")
+
+
+def _packed_values(value: Any, where: str) -> None:
+    """Base64 of numbers of four bytes each."""
+    if not is_instance(value, str) or len(value) > LONGEST_TEXT:
+        raise BadRecord(f"{where} is {short_repr(value)}, not base64 text")
+    try:
+        size = len(base64.b64decode(value, validate=True))
+    except (ValueError, binascii.Error) as error:
+        raise BadRecord(f"{where} is no base64: {error}") from None
+    if size % 4:
+        raise BadRecord(f"{where} holds {size} bytes, which is no whole number of 32-bit values")
+
+
+_CHECKS: Mapping[str, Callable[[Any, str], object]] = {
+    semconv.CHOICE: _index,
+    semconv.PROMPT_IDS: _packed_values,
+    semconv.RESPONSE_IDS: _packed_values,
+    semconv.LOGPROBS: _packed_values,
+    semconv.TOKENS_DIGEST: checked_text,
+    semconv.RESPONSE_ID: _optional_text,
+    semconv.AGENT_NAME: _text_or_number,
+    semconv.REWARD_NAME: checked_text,
+    semconv.REWARD_CALL: _optional_text,
+    semconv.REWARD_SPAN_ID: _optional_text,
+    semconv.REWARD_AGENT: _optional_text,
+    semconv.REWARD_FINAL: _boolean,
+    semconv.SELECTED: _boolean,
+}
+"""Attributes that somebody reads → how they are checked."""
+
+
+def admit_all(spans: Iterable[Any], rollout_id: str, attempt_id: str) -> list[Span]:
+    """:func:`admit` of each, in their order."""
+    return [admit(span, rollout_id, attempt_id) for span in spans]

@@ -1,0 +1,1 @@
+"""Switch capture on and off in a process, completely undone."""

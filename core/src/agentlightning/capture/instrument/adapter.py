@@ -1,0 +1,77 @@
+"""What every framework adapter's instrumentor does, so that an adapter says only what is its own.
+
+An OpenTelemetry ``BaseInstrumentor``: ``instrument()`` switches capture on where that is not done yet, then
+calls :meth:`AdapterInstrumentor.begin`. Invariant: each step is undone in reverse order, by
+``uninstrument()`` and also where a later step of ``instrument()`` fails; nothing is left half applied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, MutableSequence
+from contextlib import ExitStack
+from typing import Any, TypeVar
+
+from opentelemetry.instrumentation.instrumentor import BaseInstrumentor  # type: ignore[attr-defined]
+
+from agentlightning.capture.counts import COUNTS
+from agentlightning.capture.install import install, installed, uninstall
+from agentlightning.capture.instrument.patching import Patch, Wrapper
+
+Item = TypeVar("Item")
+
+
+class AdapterInstrumentor(BaseInstrumentor):  # type: ignore[misc]
+    """Set ``instruments`` and implement :meth:`begin`; the rest is done."""
+
+    instruments: Collection[str] = ()
+    """The tested range as requirements, e.g. ``("langgraph >= 1.1.5, < 2",)``: another version is refused
+    with a message. Empty: any."""
+    _steps = ExitStack()
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls._instance = None  # one object a class: without this, a subclass would get its parent's
+
+    def begin(self) -> None:
+        """Open the framework's doors, each by one of the methods below. The framework is imported here, and
+        nowhere earlier."""
+        raise NotImplementedError(
+            f"{type(self).__name__} does not say what it instruments: implement begin()"
+        )
+
+    def patch(self, owner: Any, name: str, wrapper: Wrapper) -> None:
+        """Wrap ``owner.name``; the error for an attribute that is not there names it."""
+        self.undo(Patch(owner, name, wrapper).undo)
+
+    def patch_private(self, owner: Any, name: str, wrapper: Wrapper, missing: str) -> None:
+        """As :meth:`patch` for what a later version of the framework may lack: counted as ``missing`` then,
+        and the rest goes on."""
+        if hasattr(owner, name):
+            self.patch(owner, name, wrapper)
+        else:
+            COUNTS.add(missing)
+
+    def add(self, registry: MutableSequence[Item], item: Item) -> None:
+        """Put ``item`` into one of core's lists (``IDENTITY``, ``PARENTS``, ``FINISHERS``), or of yours."""
+        registry.append(item)
+        self.undo(registry.remove, item)
+
+    def undo(self, callback: Callable[..., Any], *args: Any) -> None:
+        """Call ``callback(*args)`` when the adapter is switched off: for whatever else you did."""
+        self._steps.callback(callback, *args)
+
+    def instrumentation_dependencies(self) -> Collection[str]:
+        """The tested range."""
+        return self.instruments
+
+    def _instrument(self, **kwargs: Any) -> None:
+        with ExitStack() as steps:
+            self._steps = steps
+            if not installed():
+                self.undo(uninstall)
+            install(kwargs.get("tracer_provider"))
+            self.begin()
+            self._steps = steps.pop_all()
+
+    def _uninstrument(self, **kwargs: Any) -> None:
+        self._steps.close()

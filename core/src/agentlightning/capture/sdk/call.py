@@ -1,0 +1,285 @@
+"""One model call seen from the agent's process: who makes it, where to, and the span it leaves.
+
+Invariant: a call ends once and leaves one span for each choice; choice 0 has the span id that ``traceparent``
+carried to the gateway. Ids travel in the span only where no gateway records them: their digest is enough
+there.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import logging
+import secrets
+import time
+from collections.abc import Mapping
+from contextvars import ContextVar
+from functools import lru_cache
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+from agentlightning import semconv
+from agentlightning.capture.context import AttemptContext, current_attempt
+from agentlightning.capture.counts import COUNTS
+from agentlightning.capture.delivery import attempt_trace_id, deliver, remember_response
+from agentlightning.capture.identity import caller_tags, current_span
+from agentlightning.capture.scope import selects_call
+from agentlightning.capture.sdk.response import ResponseChoice, ResponseReader
+from agentlightning.capture.sdk.tokens import pack_ids, pack_logprobs
+from agentlightning.keys import CONTEXT_KEY, PREFIX
+from agentlightning.types import LLM, Span, Tags, merge_tags
+from agentlightning.types.select import policy_for, with_role
+from agentlightning.types.tokens import tokens_digest
+
+_LOG = logging.getLogger(__name__)
+_OPERATIONS = {
+    "openai": {"/chat/completions": "chat", "/completions": "text_completion", "/responses": "chat"},
+    "anthropic": {"/messages": "chat"},
+}
+"""SDK → ends of the paths that are model calls, and what they do."""
+_SETTINGS = (
+    "temperature",
+    "top_p",
+    "max_tokens",
+    "max_completion_tokens",
+    "max_output_tokens",
+    "seed",
+    "stream",
+    "n",
+    "frequency_penalty",
+)
+_LOOPBACK = {"localhost": "127.0.0.1", "::1": "127.0.0.1"}
+
+RETRIES = "agl.retries"
+"""How often the SDK sent the request again before this answer."""
+LOGPROB_COUNT = "agl.logprob_count"
+"""How many logprobs came; exact where it equals ``agl.response_tokens``."""
+PARTIAL = "agl.partial"
+"""The stream broke off or was given up before its end: the ids are those of the chunks that were read."""
+
+current_call: ContextVar[SDKCall | None] = ContextVar("agl_wire_call", default=None)
+"""The call that the SDK is sending now."""
+
+
+class SDKCall:
+    """A model call under way. ``retries`` is kept up to date by the wire layer."""
+
+    def __init__(
+        self, context: AttemptContext, sdk: str, body: Mapping[str, Any], operation: str, gateway: bool
+    ) -> None:
+        self.sdk = sdk
+        self.context, self.body, self.operation, self.gateway = context, body, operation, gateway
+        self.tags: Tags = merge_tags(context.tags, caller_tags())
+        parent = current_span().get_span_context()
+        self.trace_id = f"{parent.trace_id:032x}" if parent.is_valid else attempt_trace_id(context.attempt_id)
+        self.parent_id = f"{parent.span_id:016x}" if parent.is_valid else None
+        self.span_id = secrets.token_hex(8)
+        self.selected = selects_call(self.tags, self.span_id)
+        if not gateway:  # a gateway gives the role of calls that nobody named, whoever makes them
+            self.tags = with_role(self.tags)
+        self.start = time.time()
+        self.retries = 0
+        self.response = ResponseReader()
+        self.whole: Any = None
+        self.ended = False
+
+    def add_chunk(self, chunk: Any) -> None:
+        """Add a chunk of the answer. What cannot be read is counted, and never breaks the user's stream."""
+        try:
+            self.response.add(chunk)
+        except Exception:
+            COUNTS.add("wire-not-read")
+            _LOG.warning("a chunk of a model's answer could not be read", exc_info=True)
+
+    def add_whole(self, answer: Any) -> None:
+        """Take the answer as a whole; a second time (after the SDK's parser saw it) changes nothing."""
+        if self.whole is None:
+            self.whole = answer
+            self.add_chunk(answer)
+
+    def end_unread(self) -> None:
+        """The user reads the body himself: the call is made, its ids are not known here."""
+        if not self.ended:
+            COUNTS.add("wire-not-read")
+            self.end(None)
+
+    def end(self, error: BaseException | None, complete: bool = True) -> None:
+        """Deliver the spans. Safe from any thread and from ``__del__``."""
+        if self.ended:
+            return
+        self.ended = True
+        try:
+            if self.response.response_id:
+                remember_response(self.context.attempt_id, self.response.response_id, self.span_id)
+            for index, choice in sorted(self.response.choices.items()) or [(0, ResponseChoice())]:
+                deliver(self.context, self._span(index, choice, error, complete))
+        except Exception:
+            COUNTS.add("wire-error")
+            _LOG.warning("a model call could not be recorded by the wire layer", exc_info=True)
+
+    def _span(self, index: int, choice: ResponseChoice, error: BaseException | None, complete: bool) -> Span:
+        first = index == min(self.response.choices, default=0)
+        return Span(
+            rollout_id=self.context.rollout_id,
+            attempt_id=self.context.attempt_id,
+            name=semconv.CALL_SPAN,
+            trace_id=self.trace_id,
+            span_id=self.span_id if first else secrets.token_hex(8),
+            parent_id=self.parent_id,
+            kind="client",
+            status="error" if error else "ok",
+            status_message=f"{type(error).__name__}: {error}"[:2000] if error else None,
+            attributes={
+                **self._request_attributes(),
+                **self._answer_attributes(index, choice, first),
+                **({} if error or (complete and self._finished()) else {PARTIAL: True}),
+                **({semconv.EXCEPTION_TYPE: type(error).__name__} if error else {}),
+            },
+            start_time=self.start,
+            end_time=time.time(),
+        )
+
+    def _finished(self) -> bool:
+        """Not a stream that stopped before its choices gave a reason to."""
+        return self.whole is not None or all(
+            choice.finish_reason for choice in self.response.choices.values()
+        )
+
+    def _request_attributes(self) -> dict[str, Any]:
+        body = self.body
+        out: dict[str, Any] = {
+            semconv.LAYER: "wire",
+            semconv.ROLLOUT_ID: self.context.rollout_id,
+            semconv.ATTEMPT_ID: self.context.attempt_id,
+            semconv.OPERATION_NAME: self.operation,
+            semconv.PROVIDER_NAME: self.sdk,
+            semconv.REQUEST_MODEL: str(body.get("model", "")),
+            RETRIES: self.retries,
+        }
+        settings = ((key, body.get(key)) for key in _SETTINGS)
+        out.update({f"gen_ai.request.{key}": v for key, v in settings if isinstance(v, bool | int | float)})
+        if "agent" in self.tags:
+            out[semconv.AGENT_NAME] = self.tags["agent"]
+        out.update({semconv.TAG_PREFIX + key: value for key, value in self.tags.items()})
+        if not self.gateway:
+            asked = body.get("messages", body.get("prompt", body.get("input")))
+            out[semconv.INPUT_MESSAGES] = json.dumps(asked, ensure_ascii=False, default=str)
+        return out
+
+    def _answer_attributes(self, index: int, choice: ResponseChoice, first: bool) -> dict[str, Any]:
+        response, ids, logprobs = self.response, choice.ids, choice.logprobs
+        prompt = choice.prompt_ids if choice.prompt_ids is not None else response.prompt_ids
+        out: dict[str, Any] = {
+            semconv.CHOICE: index,
+            semconv.RESPONSE_ID: response.response_id,
+            semconv.RESPONSE_MODEL: response.model,
+            semconv.FINISH_REASONS: [choice.finish_reason] if choice.finish_reason else None,
+            semconv.INPUT_TOKENS: response.prompt_tokens if first else None,
+            semconv.OUTPUT_TOKENS: response.completion_tokens if first else None,
+            semconv.PROMPT_COUNT: None if prompt is None else len(prompt),
+            semconv.RESPONSE_COUNT: None if ids is None else len(ids),
+            LOGPROB_COUNT: None if logprobs is None else len(logprobs),
+        }
+        try:
+            if prompt is not None and ids is not None:
+                out[semconv.TOKENS_DIGEST] = tokens_digest(prompt, ids)
+            if not self.gateway:
+                out[semconv.PROMPT_IDS] = None if prompt is None else pack_ids(prompt)
+                out[semconv.RESPONSE_IDS] = None if ids is None else pack_ids(ids)
+                out[semconv.LOGPROBS] = None if logprobs is None else pack_logprobs(logprobs)
+                out[semconv.OUTPUT_MESSAGES] = json.dumps([choice.message()], ensure_ascii=False)
+        except (TypeError, ValueError):  # the engine sent something that is no int32 or no number
+            COUNTS.add("bad-ids")
+        return {key: value for key, value in out.items() if value is not None}
+
+
+def open_call(sdk: str, client: Any, options: Any) -> tuple[SDKCall, Any] | None:
+    """The call that ``options`` describe and the options to send; ``None`` outside an attempt or for other
+    paths."""
+    context = current_attempt()
+    operation = _operation(sdk, str(options.url)) if context else None
+    if context is None or operation is None or options.method.lower() != "post":
+        return None
+    url = str(options.url)
+    endpoint = url if "://" in url else str(client.base_url)
+    body = {**_mapping(options.json_data), **_mapping(options.extra_json)}
+    target = url if "://" in url else f"{endpoint.rstrip('/')}/{url.lstrip('/')}"
+    call = SDKCall(context, sdk, body, operation, gateway=is_gateway(target, context.gateway))
+    options = copy.copy(options)  # pydantic's shallow copy: the caller's options stay as they are
+    if call.gateway:
+        options.headers = _with_identity(call, client, _mapping(options.headers))
+    elif sdk == "openai" and "input" not in body and _wants_ids(context, endpoint):
+        logprobs = (
+            True if operation == "chat" else 0
+        )  # completions: how many alternatives beside the token itself
+        extra = {"return_token_ids": True, **({} if "logprobs" in body else {"logprobs": logprobs})}
+        options.extra_json = {**extra, **_mapping(options.extra_json)}
+    if callable(parser := options.post_parser):
+
+        def parse(answer: Any) -> Any:
+            call.add_whole(answer)  # before a parser that may refuse the answer
+            return parser(answer)
+
+        options.post_parser = parse
+    return call, options
+
+
+def is_gateway(endpoint: str, gateway: str | None) -> bool:
+    """``endpoint`` is the gateway, or lies below it: the same scheme, host, port and path."""
+    if gateway is None:
+        return False
+    there, here = _origin(endpoint), _origin(gateway)
+    return there[:3] == here[:3] and (there[3] + "/").startswith(here[3] + "/")
+
+
+@lru_cache(maxsize=256)
+def _origin(url: str) -> tuple[str, str, int, str]:
+    parts = urlsplit(url)
+    host = (parts.hostname or "").lower()
+    port = parts.port or {"http": 80, "https": 443}.get(parts.scheme, 0)
+    return parts.scheme.lower(), _LOOPBACK.get(host, host), port, parts.path.rstrip("/")
+
+
+def _operation(sdk: str, url: str) -> str | None:
+    path = url.partition("?")[0].rstrip("/")
+    return next((name for suffix, name in _OPERATIONS[sdk].items() if path.endswith(suffix)), None)
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return dict(value) if isinstance(value, Mapping) else {}
+
+
+def _with_identity(call: SDKCall, client: Any, headers: dict[str, Any]) -> dict[str, Any]:
+    """The user's headers, and ours: who calls, for which attempt, under which span."""
+    context = call.context
+    headers[semconv.HEADER_ATTEMPT] = context.attempt_id
+    headers["traceparent"] = headers[semconv.HEADER_TRACE] = f"00-{call.trace_id}-{call.span_id}-01"
+    if call.tags:
+        headers[semconv.HEADER_TAGS] = quote(json.dumps(call.tags, separators=(",", ":")), safe="")
+    if policy := policy_for(context.policies, with_role(call.tags)):
+        headers[semconv.HEADER_POLICY] = policy
+    if not call.selected:
+        headers[semconv.HEADER_SELECTED] = "0"
+    if context.key and not _has_other_attempts_key(context.key, client, headers):
+        headers = {name: value for name, value in headers.items() if name.lower() != "authorization"}
+        headers["Authorization"] = f"Bearer {context.key}"
+    return headers
+
+
+def _has_other_attempts_key(key: str, client: Any, headers: Mapping[str, Any]) -> bool:
+    """The request carries the key of another attempt: leave it, so that the gateway can refuse the
+    contradiction."""
+    given = next((str(v) for name, v in headers.items() if name.lower() == "authorization"), "")
+    presented = given.removeprefix("Bearer ").strip() or str(getattr(client, "api_key", None) or "")
+    return presented.startswith(PREFIX) and presented not in (key, CONTEXT_KEY)
+
+
+def _wants_ids(context: AttemptContext, endpoint: str) -> bool:
+    """The attempt was given this endpoint with ``sampling_parameters={"return_token_ids": True}``: ask it for
+    ids."""
+    return any(
+        isinstance(r, LLM)
+        and r.sampling_parameters.get("return_token_ids")
+        and _origin(r.endpoint) == _origin(endpoint)
+        for r in context.resources.values()
+    )

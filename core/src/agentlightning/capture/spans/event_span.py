@@ -1,0 +1,115 @@
+"""Spans of frameworks that tell when something begins and ends, but never make it OpenTelemetry's current
+span.
+
+Their events come in other tasks and threads than the work itself, so nothing is attached to a context: a span
+knows its parent, and :data:`~agentlightning.capture.identity.PARENTS` finds it from the work. Invariant: a
+span belongs to the attempt it began in, and is delivered at most once, when it has a title.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from opentelemetry import trace
+
+from agentlightning import semconv
+from agentlightning.capture.context import AttemptContext
+from agentlightning.capture.delivery import attempt_trace_id, deliver
+from agentlightning.capture.identity import RemoteParentSpan, span_agent
+from agentlightning.capture.spans.convert import error_text
+from agentlightning.types import Span, Tags, merge_tags
+
+
+@dataclass(slots=True, eq=False, kw_only=True, weakref_slot=True)
+class EventSpan:
+    """Something under way. It begins, as it is made, inside ``parent`` or OpenTelemetry's current span,
+    whichever is nearer, with the tags of what it is in."""
+
+    context: AttemptContext
+    parent: Self | None = None
+    title: str | None = None
+    """The name of the span it leaves; ``None``: it leaves none, and what is inside hangs above it."""
+    attributes: dict[str, Any] = field(default_factory=dict)
+    tags: Tags = field(default_factory=dict)
+    trace_id: str = field(init=False)
+    parent_id: str | None = field(init=False, default=None)
+    otel_parent: int = field(init=False, default=0)
+    """OpenTelemetry's current span when it began; another one later is nearer."""
+    span_id: str = field(init=False, default_factory=lambda: secrets.token_hex(8))
+    start: float = field(init=False, default_factory=time.time)
+
+    def __post_init__(self) -> None:
+        live = trace.get_current_span()
+        above = live.get_span_context()
+        inherited = self.parent.tags if self.parent is not None else {}
+        if self.parent is not None and self.parent.sees_no_nearer_span(live):
+            self.otel_parent, self.trace_id = self.parent.otel_parent, self.parent.trace_id
+            self.parent_id = self.parent.child_parent_id
+        elif above.is_valid:
+            self.otel_parent, self.trace_id = above.span_id, f"{above.trace_id:032x}"
+            self.parent_id = f"{above.span_id:016x}"
+            inherited = merge_tags(inherited, {"agent": span_agent(live)})
+        else:
+            self.trace_id = attempt_trace_id(self.context.attempt_id)
+        self.tags = {**inherited, **self.tags}
+
+    @property
+    def child_parent_id(self) -> str | None:
+        """The id of the span below which hangs what happens inside."""
+        return self.span_id if self.title else self.parent_id
+
+    def sees_no_nearer_span(self, span: trace.Span) -> bool:
+        """Whether ``span``, OpenTelemetry's current one, was so before this began, here or above."""
+        number = span.get_span_context().span_id
+        here = number == self.otel_parent or f"{number:016x}" == self.child_parent_id
+        return here or (self.parent is not None and self.parent.sees_no_nearer_span(span))
+
+    def is_within(self, other: Self) -> bool:
+        """Whether this is ``other`` or a part of it."""
+        return self is other or (self.parent is not None and self.parent.is_within(other))
+
+    def as_parent(self) -> trace.Span | None:
+        """As the parent of what happens inside; ``None`` where OpenTelemetry's current span is nearer."""
+        if self.child_parent_id is None or not self.sees_no_nearer_span(trace.get_current_span()):
+            return None
+        return RemoteParentSpan(int(self.trace_id, 16), int(self.child_parent_id, 16), self.tags.get("agent"))
+
+    def caller_tags(self) -> Tags:
+        """Its tags, without the agent where another framework's agent speaks inside."""
+        live = trace.get_current_span()
+        other_agent = span_agent(live) is not None and not self.sees_no_nearer_span(live)
+        return {
+            key: value for key, value in self.tags.items() if not (other_agent and key in ("agent", "role"))
+        }
+
+    def end(self, error: BaseException | None = None, *, failed: str | None = None) -> None:
+        """Deliver the span, if it has a title. ``failed``: what went wrong where nothing was raised."""
+        if self.title is None:
+            return
+        if error is not None:
+            failed = f"{type(error).__name__}: {error_text(error)}"
+            self.attributes[semconv.EXCEPTION_TYPE] = type(error).__name__
+        rollout_id, attempt_id = self.context.rollout_id, self.context.attempt_id
+        named = {semconv.AGENT_NAME: self.tags["agent"]} if "agent" in self.tags else {}
+        named |= {semconv.ROLLOUT_ID: rollout_id, semconv.ATTEMPT_ID: attempt_id}
+        span = Span(
+            rollout_id=rollout_id,
+            attempt_id=attempt_id,
+            name=self.title,
+            trace_id=self.trace_id,
+            span_id=self.span_id,
+            parent_id=self.parent_id,
+            status="error" if failed else "ok",
+            status_message=failed[:2000] if failed else None,
+            attributes={
+                **self.attributes,
+                **{semconv.TAG_PREFIX + key: value for key, value in self.tags.items()},
+                **named,
+            },
+            start_time=self.start,
+            end_time=time.time(),
+        )
+        deliver(self.context, span)

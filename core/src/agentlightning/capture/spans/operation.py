@@ -1,0 +1,134 @@
+"""``operation``: a named stretch of an agent's work as a span, as a block or as a decorator.
+
+Inside it, the operation is the current OpenTelemetry span, so that calls and tools made there hang below it.
+Invariant: an operation changes neither what its code returns nor what it raises.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import secrets
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Any, TypeVar
+
+from opentelemetry import trace
+
+from agentlightning import semconv
+from agentlightning.capture.context import AttemptContext, current_attempt
+from agentlightning.capture.counts import COUNTS
+from agentlightning.capture.delivery import attempt_trace_id, deliver
+from agentlightning.capture.identity import RemoteParentSpan, current_span, span_agent
+from agentlightning.capture.spans.convert import error_text, jsonable
+from agentlightning.types import Span
+
+F = TypeVar("F", bound=Callable[..., Any])
+NAME = "agl.operation.name"
+INPUT = "agl.operation.input"
+OUTPUT = "agl.operation.output"
+
+
+class operation:
+    """``with operation("search", query=q) as op: …; op.output = hits``, or ``@operation("search")``.
+
+    As a decorator it records arguments and result, of functions and coroutine functions. Outside an attempt
+    the code runs as if nothing were there (counted).
+    """
+
+    def __init__(self, name: str, **inputs: Any) -> None:
+        self.name, self.inputs = name, inputs
+        self.output: Any = None
+        """Set it inside the block to record a result."""
+        self._context: AttemptContext | None = None
+        self._entered: AbstractContextManager[Any] | None = None
+
+    def __enter__(self) -> operation:
+        self._context = context = current_attempt()
+        parent = current_span().get_span_context()
+        self._trace = (
+            parent.trace_id
+            if parent.is_valid
+            else int(attempt_trace_id(context.attempt_id if context else ""), 16)
+        )
+        self._parent = f"{parent.span_id:016x}" if parent.is_valid else None
+        self._id, self._start, self._agent = secrets.randbits(64) or 1, time.time(), span_agent()
+        if context is None:
+            COUNTS.add("emit-outside-attempt")
+            return self
+        self._entered = trace.use_span(
+            RemoteParentSpan(self._trace, self._id, self._agent),
+            record_exception=False,
+            set_status_on_exception=False,
+        )
+        self._entered.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        if self._context is None or self._entered is None:
+            return
+        self._entered.__exit__(
+            None, None, None
+        )  # the span is no OpenTelemetry span: the error is ours to note
+        attributes = {
+            NAME: self.name,
+            INPUT: self.inputs,
+            OUTPUT: self.output,
+            semconv.AGENT_NAME: self._agent,
+        }
+        deliver(
+            self._context,
+            Span(
+                rollout_id=self._context.rollout_id,
+                attempt_id=self._context.attempt_id,
+                name=semconv.OPERATION_SPAN,
+                trace_id=f"{self._trace:032x}",
+                span_id=f"{self._id:016x}",
+                parent_id=self._parent,
+                status="error" if error else "ok",
+                status_message=f"{type(error).__name__}: {error_text(error)}" if error else None,
+                attributes=jsonable({key: value for key, value in attributes.items() if value is not None}),
+                start_time=self._start,
+                end_time=time.time(),
+            ),
+        )
+
+    def __call__(self, function: F) -> F:
+        """Decorate ``function``; each of its calls is one operation."""
+        if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
+            raise TypeError(
+                f"operation({self.name!r}) cannot decorate the generator {function.__qualname__}: "
+                "use `with operation(…)` around the code that consumes it"
+            )
+        wrapper: Any
+        if inspect.iscoroutinefunction(function):
+
+            @functools.wraps(function)
+            async def wrapper(*args: Any, **kwargs: Any) -> Any:
+                with self._of_call(function, args, kwargs) as call:
+                    call.output = await function(*args, **kwargs)
+                    return call.output
+
+        else:
+
+            @functools.wraps(function)
+            def wrapper(*args: Any, **kwargs: Any) -> Any:
+                with self._of_call(function, args, kwargs) as call:
+                    call.output = function(*args, **kwargs)
+                    return call.output
+
+        return wrapper  # type: ignore[no-any-return]
+
+    def _of_call(
+        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> operation:
+        try:
+            given = dict(inspect.signature(function).bind(*args, **kwargs).arguments)
+        except TypeError:  # the call itself will raise it, with its own message
+            given = {}
+        given.pop("self", None)
+        return operation(self.name, **{**self.inputs, **given})

@@ -1,0 +1,1 @@
+"""Commands that read runs: runs, rollouts, trace, explain, verify."""

@@ -1,0 +1,1 @@
+"""Compatibility with earlier releases; nothing else in the package depends on how they worked."""

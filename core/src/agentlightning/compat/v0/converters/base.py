@@ -1,0 +1,84 @@
+"""What a converter is, and how it finds its way among the spans of an attempt."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Generic, TypeVar
+
+from agentlightning import semconv
+from agentlightning.capture.spans.operation import NAME
+from agentlightning.types import Span
+
+T = TypeVar("T")
+CALL_ID = "agl.call_id"
+
+
+class Converter(Generic[T]):
+    """Spans in, something else out. Subclass it for a converter of one's own."""
+
+    def adapt(self, spans: Sequence[Span], /) -> T:
+        """What these spans amount to."""
+        raise NotImplementedError(f"{type(self).__name__} does not define adapt(spans)")
+
+    def __call__(self, spans: Sequence[Span], /) -> T:
+        return self.adapt(spans)
+
+
+class Ancestry:
+    """Who stands above whom among ``spans``."""
+
+    def __init__(self, spans: Sequence[Span]) -> None:
+        self._by_id = {(s.attempt_id, s.span_id): s for s in spans if s.span_id}
+
+    def ancestors(self, span: Span) -> list[Span]:
+        """The spans above ``span``, the nearest first. A circle of parents ends where it closes."""
+        found: list[Span] = []
+        seen = {id(span)}
+        at = self._parent(span)
+        while at is not None and id(at) not in seen:
+            seen.add(id(at))
+            found.append(at)
+            at = self._parent(at)
+        return found
+
+    def agent(self, span: Span) -> str:
+        """The name of the agent that made it: its own, else the nearest above; ``""``: nobody says."""
+        for one in (span, *self.ancestors(span)):
+            name = one.attributes.get(semconv.AGENT_NAME) or one.attributes.get(f"{semconv.TAG_PREFIX}agent")
+            if name:
+                return str(name)
+        return ""
+
+    def _parent(self, span: Span) -> Span | None:
+        return self._by_id.get((span.attempt_id, span.parent_id)) if span.parent_id else None
+
+
+def is_reward_computation(span: Span) -> bool:
+    """A reward, or an operation named ``reward``: what runs below it judges the agent and is not its work."""
+    named: Any = span.attributes.get(NAME, span.name)
+    return span.name == semconv.REWARD_SPAN or str(named).lower() == "reward"
+
+
+def deduplicate(calls: Sequence[Span]) -> list[Span]:
+    """``calls`` with one span for each answer, in their order. Other instrumentations (AgentOps and the like)
+    make spans of their own around the SDK, under the same name: what hangs below one of these is the same
+    call, and so is what has the same response and choice. The one with token ids stays, else ours, else the
+    first.
+    """
+    around = {(call.attempt_id, call.parent_id) for call in calls if _rank(call)}
+    found: dict[Any, Span] = {}
+    for index, call in enumerate(calls):
+        if not _rank(call) and (call.attempt_id, call.span_id) in around:
+            continue
+        response, choice = (call.attributes.get(name) for name in (semconv.RESPONSE_ID, semconv.CHOICE))
+        key = (str(response), str(choice or 0)) if response else index
+        if key not in found or _rank(call) > _rank(found[key]):
+            found[key] = call
+    return list(found.values())
+
+
+def _rank(call: Span) -> int:
+    """How much a span says of its call: 2 with token ids, 1 as ours without, 0 as another's."""
+    if semconv.RESPONSE_IDS in call.attributes:
+        return 2
+    return int(semconv.LAYER in call.attributes or CALL_ID in call.attributes)

@@ -1,0 +1,108 @@
+"""The runner under the seed project's name: an agent, a store, and a loop, in three lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Generic, TypeVar
+
+from agentlightning.capture.instrument.sessions import capturing_for
+from agentlightning.compat.v0.strategy import check_tracer
+from agentlightning.plugins.manager import load
+from agentlightning.runner.adapters import instrumentors, listed
+from agentlightning.runner.attempt_keys import attempt_keys_from_env
+from agentlightning.runner.hooks import with_hooks
+from agentlightning.runner.runner import Isolation, Runner, StopEvent
+from agentlightning.store.base import Store
+from agentlightning.types import Mode, Resource, Rollout, UsageError
+
+T = TypeVar("T")
+
+
+class LitAgentRunner(Generic[T]):
+    """Runs an agent on rollouts of a store::
+
+        runner = agl.LitAgentRunner[str]()
+        with runner.run_context(agent=solve, store=store):
+            await runner.iter()
+
+    ``tracer``: whether to capture (:mod:`agentlightning.compat.v0.tracer`); ``None``: yes. ``concurrency``,
+    ``isolation`` and ``adapters`` as for :class:`~agentlightning.runner.Runner`. Where the resources point at
+    a gateway of ours, the keys of attempts are made with ``AGL_SECRET``.
+    """
+
+    def __init__(
+        self,
+        tracer: Any = None,
+        max_rollouts: int | None = None,
+        *,
+        concurrency: int = 1,
+        isolation: Isolation = "inline",
+        adapters: str | Sequence[str] = (),
+        timeout: float | None = None,
+    ) -> None:
+        self.tracer = tracer
+        check_tracer(tracer, isolation)
+        self.max_rollouts = max_rollouts
+        self._options: dict[str, Any] = {
+            "concurrency": concurrency,
+            "isolation": isolation,
+            "timeout": timeout,
+        }
+        self._adapters = listed(adapters)
+        self._runner: Runner | None = None
+
+    @contextmanager
+    def run_context(
+        self, *, agent: Any, store: Store, worker_id: str | None = None, hooks: Sequence[Any] = ()
+    ) -> Iterator[LitAgentRunner[T]]:
+        """Within the block, :meth:`iter` and :meth:`step` run ``agent`` on ``store``, captured."""
+        plugins = load()
+        hooked = with_hooks(agent, hooks, self.tracer)
+        runner = Runner(
+            hooked,
+            store,
+            attempt_keys=attempt_keys_from_env(),
+            plugins=plugins,
+            worker_id=worker_id,
+            adapters=self._adapters,
+            **self._options,
+        )
+        if hooks:
+            hooked.runner = self
+        with capturing_for(self.tracer, instrumentors(plugins, self._adapters)):
+            self._runner = runner
+            try:
+                yield self
+            finally:
+                self._runner = None
+
+    @property
+    def runner(self) -> Runner:
+        """The runner of the present :meth:`run_context`."""
+        if self._runner is None:
+            raise UsageError("there is no agent yet: `with runner.run_context(agent=…, store=store): …`")
+        return self._runner
+
+    async def iter(self, *, event: StopEvent | None = None, max_rollouts: int | None = None) -> None:
+        """Serve the queue until ``event`` (of asyncio or threading) is set, or ``max_rollouts`` were run."""
+        await self.runner.serve(event, limit=max_rollouts if max_rollouts is not None else self.max_rollouts)
+
+    async def step(
+        self,
+        input: T,
+        *,
+        resources: Mapping[str, Resource | str] | None = None,
+        resources_id: str | None = None,
+        mode: Mode = "train",
+    ) -> Rollout:
+        """Run one task past the queue; the finished rollout. ``resources`` are stored first."""
+        runner = self.runner
+        if resources is not None:
+            if resources_id is not None:
+                raise UsageError("step(): give either resources or resources_id")
+            resources_id = (await runner.store.add_resources(dict(resources))).resources_id
+        try:
+            return await runner.step(input, resources_id, mode=mode)
+        finally:
+            await runner.close()

@@ -1,0 +1,1 @@
+"""Baselines: credit to advantages, within the groups that are compared."""

@@ -1,0 +1,1 @@
+"""Which recorded calls may be trained, and the reason where one may not."""

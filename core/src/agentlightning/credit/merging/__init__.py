@@ -1,0 +1,1 @@
+"""Calls that continue each other become one training row."""

@@ -1,0 +1,102 @@
+"""Paths and advantages → rows.
+
+A row's tokens are its last call's prompt + response; every earlier call of the path is a prefix of it. Each
+own call's response is a trained segment; shared ancestors' responses are segments with ``trained=False``.
+
+Invariant: ``token_ids[:start]`` is the call's prompt and ``token_ids[start:end]`` its response, id for id,
+for every segment; the mask is 1 on trained segments and nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from agentlightning.credit.advantage.baselines import Advantage
+from agentlightning.credit.eligibility.trainable import Versions, version_of
+from agentlightning.credit.merging.forest import CallPath, temperature_of
+from agentlightning.types import Call, Recipe, Rollout, Row, Segment
+
+
+def build_row(
+    path: CallPath,
+    rollout: Rollout,
+    advantages: Mapping[str, Advantage],
+    recipe: Recipe,
+    version: Versions = None,
+) -> Row:
+    """One row, its weights still 0 (they depend on the whole batch), its id the rollout's until the rows of
+    the rollout are numbered. ``version``: the one about to be trained.
+    """
+    end = path.own[-1]
+    token_ids = [*(end.prompt_ids or ()), *(end.response_ids or ())]
+    n = len(token_ids)
+    row = Row(
+        row_id=rollout.rollout_id,
+        rollout_id=rollout.rollout_id,
+        policy=end.policy,
+        token_ids=token_ids,
+        mask=[0] * n,
+        advantages=[0.0] * n,
+        logprobs=[0.0] * n,
+        weights=[0.0] * n,
+        versions=[-1] * n,
+        temperature=temperature_of(end, recipe.temperature),
+        metadata=_metadata(path, rollout, advantages, version_of(version, end.policy)),
+    )
+    for call in path.shared:
+        start, stop = _span(call)
+        row.segments.append(
+            Segment(call_id=call.call_id, start=start, end=stop, advantage=0.0, trained=False)
+        )
+    for call in path.own:
+        _train(row, call, advantages[call.call_id].value)
+    return row
+
+
+def _train(row: Row, call: Call, advantage: float) -> None:
+    """Write one call's response into its place."""
+    start, stop = _span(call)
+    n = stop - start
+    row.mask[start:stop] = [1] * n
+    row.advantages[start:stop] = [advantage] * n
+    row.logprobs[start:stop] = call.logprobs or []
+    row.versions[start:stop] = [-1 if call.policy_version is None else call.policy_version] * n
+    row.segments.append(Segment(call_id=call.call_id, start=start, end=stop, advantage=advantage))
+    if call.allowed is not None:
+        row.allowed[start] = call.allowed
+
+
+def _span(call: Call) -> tuple[int, int]:
+    assert call.prompt_ids is not None and call.response_ids is not None
+    start = len(call.prompt_ids)
+    return start, start + len(call.response_ids)
+
+
+def _metadata(
+    path: CallPath, rollout: Rollout, advantages: Mapping[str, Advantage], version: int | None
+) -> dict[str, Any]:
+    """How the advantages came about, for ``explain`` and for readers of the rows."""
+    metadata: dict[str, Any] = {
+        "task_id": rollout.task_id,
+        "group_id": rollout.group_id,
+        "sample": rollout.sample,
+        "calls": {call.call_id: _account(call, advantages[call.call_id]) for call in path.own},
+    }
+    known = [call.policy_version for call in path.own if call.policy_version is not None]
+    if version is not None and known:
+        metadata["staleness"] = version - min(known)
+    return metadata
+
+
+def _account(call: Call, advantage: Advantage) -> dict[str, Any]:
+    return {
+        "credit": advantage.credit,
+        "baseline": advantage.baseline,
+        "scale": advantage.scale,
+        "spread": advantage.spread,
+        "group": list(advantage.group),
+        "pool": list(advantage.pool),
+        "flat": advantage.zero_reason,
+        "tags": call.tags,
+    }

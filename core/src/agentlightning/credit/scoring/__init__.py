@@ -1,0 +1,1 @@
+"""Rewards to one number per call."""

@@ -1,0 +1,140 @@
+"""``@agl.agent``: mark an existing agent class of any framework, in place.
+
+Its entry methods say who makes the calls inside them, which of these are trained, and what their result is
+worth. Invariant: the class object, its signature, its subclasses, how it pickles and what its methods return
+stay what they are.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar, overload
+
+from agentlightning.decorator.entry_call import AGENT_SPECS, AgentSpec, EntryCall, agent_spec
+from agentlightning.decorator.errors import AgentError
+from agentlightning.decorator.reward_function import RewardFunction
+from agentlightning.decorator.wrapping import undecorated, wrap_method
+from agentlightning.types.select import Select, selector
+
+DEFAULT_ENTRY = ("run", "arun", "invoke", "ainvoke", "__call__")
+C = TypeVar("C", bound=type)
+
+
+@overload
+def agent(cls: C, /) -> C: ...
+@overload
+def agent(
+    *,
+    name: str | None = None,
+    select: Select = None,
+    reward: Callable[..., Any] | None = None,
+    methods: Sequence[str] | None = None,
+) -> Callable[[C], C]: ...
+def agent(
+    cls: C | None = None,
+    /,
+    *,
+    name: str | None = None,
+    select: Select = None,
+    reward: Callable[..., Any] | None = None,
+    methods: Sequence[str] | None = None,
+) -> Any:
+    """Mark an existing agent class, in place: calls inside its entry methods carry the tag ``agent=name``.
+
+    ``name`` defaults to the class's. Another agent that its framework names from within keeps its own name.
+
+    ``select``: which of the calls made inside are trained: names, ``"re:…"``, a predicate of the call's tags,
+    ``True``, ``False``; ``None``: what marks around this one say. The run's own ``select`` applies as well.
+
+    ``reward``: a function, plain or coroutine, that takes what it names of ``task, result, agent`` (or the
+    result, as its only parameter) when an entry method returns, and gives a number, or ``None`` for no
+    reward. Of the agent that a runner runs it is the rollout's final reward; of one that works inside
+    another, a reward of the calls it made itself.
+
+    ``methods`` defaults to what the class's framework adapter says, else those of ``run, arun, invoke,
+    ainvoke, __call__`` that the class defines, else those it inherits. Sync, async, generator, static and
+    class methods keep their kind. An object has one name: that of the nearest marked class, also in entry
+    methods it inherits or reaches through ``super()``; ``select`` and ``reward`` are those of the nearest
+    class that gives them. Bad arguments raise :class:`AgentError` or ``BadSelect`` here.
+    """
+    if cls is not None and not isinstance(cls, type):
+        raise AgentError(f"@agl.agent marks classes, not {cls!r}: for a function there is @agl.rollout")
+    _check(name, methods)
+
+    def decorate(target: C) -> C:
+        if not isinstance(target, type):
+            raise AgentError(f"@agl.agent(…) marks classes, not {target!r}: for a function: @agl.rollout")
+        entries = list(methods) if methods is not None else _entry_methods(target)
+        if not entries:
+            raise AgentError(
+                f"{target.__name__} has none of {', '.join(DEFAULT_ENTRY)} and no adapter knows it; "
+                "give methods=[…]"
+            )
+        agent_name = name or target.__name__
+        selects = None if select is None else selector(select, f"@agl.agent on {target.__name__}: select")
+        spec = AgentSpec(agent_name, selects, None if reward is None else RewardFunction(reward, agent_name))
+        wrappers = {entry: _wrap_entry(target, entry, spec) for entry in entries}
+        for entry, method in wrappers.items():
+            setattr(target, entry, method)
+        setattr(target, AGENT_SPECS, {**vars(target).get(AGENT_SPECS, {}), **dict.fromkeys(entries, spec)})
+        return target
+
+    return decorate if cls is None else decorate(cls)
+
+
+def _check(name: Any, methods: Any) -> None:
+    if name is not None and (not isinstance(name, str) or not name.strip()):
+        raise AgentError(f"@agl.agent: name is {name!r}; give the agent's name, or leave it out")
+    if methods is None:
+        return
+    listed = isinstance(methods, Sequence) and not isinstance(methods, str)
+    if not listed or not all(isinstance(method, str) for method in methods):
+        raise AgentError(f"@agl.agent: methods is {methods!r}; give a list of names of methods")
+
+
+def _entry_methods(cls: type) -> list[str]:
+    from agentlightning.plugins import manager
+
+    for spec in manager.load().adapters.values():
+        found = list(spec.entry_methods(cls)) if spec.entry_methods else []
+        if found:
+            return found
+    own = [m for m in DEFAULT_ENTRY if m in vars(cls)]
+    return own or [m for m in DEFAULT_ENTRY if any(m in vars(base) for base in cls.__mro__)]
+
+
+def _wrap_entry(cls: type, entry: str, spec: AgentSpec) -> Any:
+    """The method that replaces ``entry``: of the same kind, a mark around what runs in it."""
+    try:
+        found = inspect.getattr_static(cls, entry)
+    except AttributeError:
+        raise AgentError(f"{cls.__name__} has no method {entry!r}") from None
+
+    def begin_call(args: tuple[Any, ...]) -> EntryCall:
+        return (
+            EntryCall(args[0], agent_spec(args[0], entry) or spec, entry)
+            if args
+            else EntryCall(cls, spec, entry)
+        )
+
+    if isinstance(found, staticmethod):  # it is given no object, so the spec is the mark's own
+        return staticmethod(
+            wrap_method(undecorated(found.__func__), lambda args: EntryCall(cls, spec, entry))
+        )
+    if isinstance(found, classmethod):
+        return classmethod(wrap_method(found.__func__, begin_call))
+    if not callable(found):
+        raise AgentError(f"{cls.__name__}.{entry} is of type {type(found).__name__}, not a method")
+    return wrap_method(found, begin_call, None if entry in vars(cls) else _call_inherited(cls, entry, found))
+
+
+def _call_inherited(cls: type, entry: str, found: Callable[..., Any]) -> Callable[..., Any]:
+    """The method as the bases of ``cls`` have it when it is called: an adapter may wrap it there later."""
+
+    def call(owner: Any, *args: Any, **kwargs: Any) -> Any:
+        if not isinstance(owner, cls):  # the class was made anew, as ``dataclass(slots=True)`` does
+            return found(owner, *args, **kwargs)
+        return getattr(super(cls, owner), entry)(*args, **kwargs)
+
+    return call

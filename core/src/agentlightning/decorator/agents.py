@@ -1,0 +1,271 @@
+"""What a runner runs: agents as functions, as classes with a seed-style interface, or marked classes.
+
+``@agl.rollout`` turns a function ``(task, llm) -> float`` into an agent and leaves it callable.
+``LitAgent`` is the class form. An object of a class that ``@agl.agent`` marked with a ``reward`` may return
+what it likes: the reward function makes the rollout's reward of it.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar
+
+from agentlightning.capture.context import current_attempt
+from agentlightning.capture.entries import wrap_entry
+from agentlightning.decorator import agent as agent
+from agentlightning.decorator.entry_call import agent_spec, entry_methods_of
+from agentlightning.decorator.errors import AgentError as AgentError
+from agentlightning.decorator.reward_function import RewardFunction
+from agentlightning.types import LLM, PromptTemplate, Resource, Rollout, Span, Triplet
+
+Task = TypeVar("Task")
+Result = float | int | bool | None | Sequence[Span | Triplet]
+"""A number is the final reward; ``None``: rewards were emitted, or are missing; spans are added to the
+attempt; triplets are what is trained of it (``docs/rollouts.md``).
+"""
+
+
+class LitAgent(Generic[Task]):
+    """An agent as a class. Override ``rollout`` (sync) or ``rollout_async``; the training and validation
+    forms default to it. ``resources`` maps names to what the algorithm gives the agent.
+    """
+
+    def rollout(self, task: Task, resources: dict[str, Resource], rollout: Rollout) -> Result:
+        """Run one task; runs in a thread."""
+        raise AgentError(f"{type(self).__name__} defines neither rollout nor rollout_async")
+
+    async def rollout_async(self, task: Task, resources: dict[str, Resource], rollout: Rollout) -> Result:
+        """Run one task on the event loop."""
+        raise AgentError(f"{type(self).__name__} defines neither rollout nor rollout_async")
+
+    def training_rollout(self, task: Task, resources: dict[str, Resource], rollout: Rollout) -> Result:
+        return self.rollout(task, resources, rollout)
+
+    def validation_rollout(self, task: Task, resources: dict[str, Resource], rollout: Rollout) -> Result:
+        return self.rollout(task, resources, rollout)
+
+    async def training_rollout_async(
+        self, task: Task, resources: dict[str, Resource], rollout: Rollout
+    ) -> Result:
+        return await self.rollout_async(task, resources, rollout)
+
+    async def validation_rollout_async(
+        self, task: Task, resources: dict[str, Resource], rollout: Rollout
+    ) -> Result:
+        return await self.rollout_async(task, resources, rollout)
+
+    def on_rollout_start(self, task: Task, rollout: Rollout) -> Any:
+        """Called before an attempt. Like the other hooks it may be a coroutine function, and take what it
+        names of ``task, rollout, result, error, spans, agent, runner, tracer``, in any order.
+        """
+
+    def on_trace_start(self, task: Task, rollout: Rollout) -> Any:
+        """Called when the attempt's span has begun."""
+
+    def on_trace_end(self, task: Task, rollout: Rollout, spans: Sequence[Span]) -> Any:
+        """Called when the agent has returned or raised; ``spans``: those that ended here so far."""
+
+    def on_rollout_end(
+        self, task: Task, rollout: Rollout, result: Result, error: BaseException | None
+    ) -> Any:
+        """Called after an attempt, whatever became of it."""
+
+    @property
+    def is_async(self) -> bool:
+        """Whether a task of some mode runs on the event loop; ask :meth:`is_async_in` about one mode."""
+        return self.is_async_in("train") or self.is_async_in("val")
+
+    def is_async_in(self, mode: str) -> bool:
+        """Whether :meth:`entry` of ``mode`` is awaited on the event loop; else it runs in a thread."""
+        return self._entry_name(mode).endswith("_async") or inspect.iscoroutinefunction(self.entry(mode))
+
+    def entry(self, mode: str) -> Callable[[Task, dict[str, Resource], Rollout], Any]:
+        """The method that runs a task in ``mode``: of those the class overrides, the mode's own before
+        ``rollout``, the nearest class's before an ancestor's, and the coroutine form before the other.
+        """
+        method: Callable[[Task, dict[str, Resource], Rollout], Any] = getattr(self, self._entry_name(mode))
+        return method
+
+    def _entry_name(self, mode: str) -> str:
+        for name in ("training_rollout" if mode == "train" else "validation_rollout", "rollout"):
+            form = min((name + "_async", name), key=lambda form: _override_depth(type(self), form))
+            if _override_depth(type(self), form) < math.inf:
+                return form
+        return "rollout"
+
+
+def _override_depth(cls: type, name: str) -> float:
+    """How many classes lie before the one that overrides LitAgent's method; infinite if none does."""
+    own = cls.__mro__[: cls.__mro__.index(LitAgent)]
+    return next((depth for depth, base in enumerate(own) if name in vars(base)), math.inf)
+
+
+class FunctionAgent(LitAgent[Any]):
+    """A function as an agent. The first parameter is the task; others are filled by name: ``llm`` and
+    ``prompt_template`` with the first resource of that kind, ``resources``, ``rollout``, or a resource's
+    own name.
+    """
+
+    def __init__(self, function: Callable[..., Any], *, name: str | None = None) -> None:
+        functools.update_wrapper(self, function)
+        self.function = function
+        self.name = name or getattr(function, "__name__", "agent")
+        self._parameters = _parameters(function)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return wrap_entry(self.function)(*args, **kwargs)
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        """As pickle: by name where a decorator put it in its function's place, else function and name."""
+        place: Any = sys.modules.get(getattr(self, "__module__", ""))
+        for part in getattr(self, "__qualname__", "").split("."):
+            place = getattr(place, part, None)
+        return self.__qualname__ if place is self else (_named_agent, (self.function, self.name))
+
+    def _entry_name(self, mode: str) -> str:
+        return "rollout_async" if inspect.iscoroutinefunction(self.function) else "rollout"
+
+    def rollout(self, task: Any, resources: dict[str, Resource], rollout: Rollout) -> Result:
+        result: Result = self.function(task, **self._arguments(resources, rollout))
+        return result
+
+    async def rollout_async(self, task: Any, resources: dict[str, Resource], rollout: Rollout) -> Result:
+        result: Result = await self.function(task, **self._arguments(resources, rollout))
+        return result
+
+    def _arguments(self, resources: dict[str, Resource], rollout: Rollout) -> dict[str, Any]:
+        given: dict[str, Any] = {}
+        for name, required in self._parameters.items():
+            value = _resource(name, resources, rollout)
+            if value is None and required:
+                raise AgentError(
+                    f"{self.name}() asks for {name!r}, but the rollout was given only {sorted(resources)}; "
+                    "name the parameter after a resource, or use llm, prompt_template, resources or rollout"
+                )
+            if value is not None:
+                given[name] = value
+        return given
+
+
+class ScoredAgent(FunctionAgent):
+    """``function``, a method of ``owner``, whose class was marked with a reward function: what the method
+    returns is for that, and the rollout gets its number.
+    """
+
+    def __init__(self, function: Callable[..., Any], owner: Any, score: RewardFunction, *, name: str) -> None:
+        super().__init__(function, name=name)
+        self.owner, self.score = owner, score
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """The class is imported with its mark."""
+        return as_agent, (self.function,)
+
+    def rollout(self, task: Any, resources: dict[str, Resource], rollout: Rollout) -> Any:
+        self._mark_scored()
+        result = super().rollout(task, resources, rollout)
+        return (
+            self._score_awaited(result)
+            if inspect.isawaitable(result)
+            else self.score.call(result, self.owner)
+        )
+
+    async def rollout_async(self, task: Any, resources: dict[str, Resource], rollout: Rollout) -> Result:
+        self._mark_scored()
+        return await self._score_awaited(super().rollout_async(task, resources, rollout))
+
+    async def _score_awaited(self, result: Any) -> Result:
+        return await self.score.call_async(await result, self.owner)
+
+    def _mark_scored(self) -> None:
+        if (attempt := current_attempt()) is not None:
+            attempt.root_agent = self.owner
+
+
+def _named_agent(function: Callable[..., Any], name: str) -> FunctionAgent:
+    return FunctionAgent(function, name=name)
+
+
+def _parameters(function: Callable[..., Any]) -> dict[str, bool]:
+    """Parameter name → required, of all but the first (the task)."""
+    parameters = list(inspect.signature(function).parameters.values())
+    if not parameters:
+        raise AgentError(
+            f"{getattr(function, '__name__', function)}() takes no task; its first parameter must be the task"
+        )
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return {p.name: p.default is p.empty for p in parameters[1:] if p.kind in named}
+
+
+def _resource(name: str, resources: dict[str, Resource], rollout: Rollout) -> Any:
+    if name == "rollout":
+        return rollout
+    if name == "resources":
+        return resources
+    if name in resources:
+        return resources[name]
+    kind: type[Any] | None = {"llm": LLM, "prompt_template": PromptTemplate}.get(name)
+    return next((r for r in resources.values() if kind and isinstance(r, kind)), None)
+
+
+def rollout(function: Callable[..., Any]) -> FunctionAgent:
+    """Make ``function`` an agent: ``@agl.rollout async def solve(task, llm) -> float``. It stays callable."""
+    return FunctionAgent(function)
+
+
+def as_agent(target: Any) -> LitAgent[Any]:
+    """Anything a user may hand to the trainer, as an agent: LitAgent, function, class, or object with
+    ``run``, or with an entry method that ``@agl.agent`` marked.
+    """
+    if isinstance(target, type):
+        target = _instantiate(target)
+    if isinstance(target, LitAgent):
+        return _refuse_scored(target)
+    if inspect.isroutine(target) or isinstance(target, functools.partial):
+        return _scored_method(target) or FunctionAgent(target)
+    for name in ("run", *entry_methods_of(type(target))):
+        entry = getattr(target, name, None)
+        if callable(entry):
+            return _scored_method(entry) or FunctionAgent(entry, name=type(target).__name__)
+    raise AgentError(
+        f"{target!r} is no agent: give a function (task, llm) -> reward, a LitAgent, or an object "
+        "with run(task, …)"
+    )
+
+
+def _scored_method(function: Any) -> FunctionAgent | None:
+    """A method of an object of a marked class with a reward function; ``None`` for other functions."""
+    owner, name = getattr(function, "__self__", None), getattr(function, "__name__", "")
+    spec = None if owner is None or isinstance(owner, type) else agent_spec(owner, name)
+    return (
+        None
+        if spec is None or spec.reward is None
+        else ScoredAgent(function, owner, spec.reward, name=spec.name)
+    )
+
+
+def _refuse_scored(agent: LitAgent[Any]) -> LitAgent[Any]:
+    name = next(iter(entry_methods_of(type(agent))), None)
+    spec = agent_spec(agent, name) if name else None
+    if spec is not None and spec.reward is not None:
+        raise AgentError(
+            f"{type(agent).__name__} is a LitAgent, which returns its reward itself: leave reward= out of "
+            "its @agl.agent, or make it a class of its own with run(task, …)"
+        )
+    return agent
+
+
+def _instantiate(cls: type) -> Any:
+    try:
+        inspect.signature(cls).bind()
+    except TypeError as error:
+        raise AgentError(
+            f"{cls.__name__} cannot be made without arguments ({error}); give an object of it, e.g. "
+            f"agent = {cls.__name__}(…)"
+        ) from None
+    except ValueError:  # a class written in C may have no signature to look at
+        pass
+    return cls()

@@ -1,0 +1,130 @@
+"""A marked class's reward function: what an entry method's result is worth.
+
+Invariant: what it gives is a finite number, or ``None`` for *missing*; whatever else comes of it fails the
+attempt, and says which function of which agent it was. Model calls that it makes itself are never trained.
+"""
+
+from __future__ import annotations
+
+import inspect
+import traceback
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from agentlightning.capture.context import current_attempt, current_task
+from agentlightning.capture.emit.emitters import finite_reward
+from agentlightning.capture.scope import inside_scope, open_scope
+from agentlightning.decorator.errors import AgentError, BadReward, RewardFailed
+
+PARAMETERS = ("task", "result", "agent")
+"""What a reward function may ask for, by name."""
+REWARD_AGENT = "reward"
+"""The agent that calls of reward functions are of."""
+
+
+class RewardFunction:
+    """The reward ``function`` of the agent called ``agent``. :class:`AgentError` if it cannot be called."""
+
+    def __init__(self, function: Callable[..., Any], agent: str) -> None:
+        if not callable(function):
+            raise AgentError(f"@agl.agent: reward is {function!r}; give a function that takes the result")
+        self.function = function
+        self.label = f"the reward function {_function_name(function)}() of agent {agent!r}"
+        self._parameters = _parameters(function, self.label)
+        """What it asks for; ``None``: the result, as its only argument."""
+
+    def call(
+        self, result: Any, owner: Any, cannot_await: str = ""
+    ) -> float | Coroutine[Any, Any, float | None] | None:
+        """The number for ``result``, or what is to be awaited for it; :class:`RewardFailed`,
+        :class:`BadReward`. ``cannot_await``: why a coroutine cannot be awaited here; empty where it can.
+        """
+        known = {"task": current_task(), "result": result, "agent": owner}
+        with self._as_reward_error():
+            if self._parameters is None:
+                value = self.function(result)
+            else:
+                value = self.function(**{name: known[name] for name in self._parameters})
+        if not inspect.isawaitable(value):
+            return self._checked(value)
+        if not cannot_await:
+            return self._await_value(value)
+        if inspect.iscoroutine(value):
+            value.close()
+        raise self.uncallable(f"it is a coroutine function, and {cannot_await}")
+
+    async def call_async(self, result: Any, owner: Any) -> float | None:
+        """The number for ``result``."""
+        value = self.call(result, owner)
+        return value if value is None or isinstance(value, float) else await value
+
+    async def _await_value(self, value: Any) -> float | None:
+        with self._as_reward_error():
+            value = await value
+        return self._checked(value)
+
+    def _checked(self, value: Any) -> float | None:
+        if value is None:
+            return None
+        try:
+            return finite_reward(value, "reward")
+        except ValueError:
+            raise self._add_fault(
+                BadReward(
+                    f"{self.label} gave {value!r:.200} ({type(value).__name__}): give a finite number, or "
+                    "None if there is no reward"
+                )
+            ) from None
+
+    @contextmanager
+    def _as_reward_error(self) -> Iterator[None]:
+        with inside_scope(open_scope(REWARD_AGENT, self, lambda tags: False)):
+            try:
+                yield
+            except Exception as error:
+                raise self._add_fault(RewardFailed(f"{self.label} raised {_describe(error)}")) from error
+
+    def _add_fault(self, error: Exception) -> Exception:
+        """An agent's framework may swallow errors: the attempt fails all the same."""
+        if (attempt := current_attempt()) is not None:
+            attempt.errors.append(error)
+        return error
+
+    def uncallable(self, why: str) -> Exception:
+        """The error for a result that the function cannot be asked about."""
+        return self._add_fault(RewardFailed(f"{self.label} cannot be asked: {why}"))
+
+
+def _function_name(function: Callable[..., Any]) -> str:
+    return str(getattr(function, "__qualname__", None) or type(function).__qualname__)
+
+
+def _describe(error: Exception) -> str:
+    """What was raised, and where."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {error}{place}"
+
+
+def _parameters(function: Callable[..., Any], label: str) -> tuple[str, ...] | None:
+    """What ``function`` asks for by name, else ``None``: it takes the result."""
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except ValueError:  # written in C, without a signature to look at
+        return None
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        return PARAMETERS
+    single = [p for p in parameters if p.kind is not p.VAR_POSITIONAL]
+    named = tuple(p.name for p in single if p.name in PARAMETERS and p.kind is not p.POSITIONAL_ONLY)
+    needed = [p for p in single if p.default is p.empty and p.name not in named]
+    if not needed and named:
+        return named
+    only = [p for p in needed if p.kind is not p.KEYWORD_ONLY]
+    if not named and (len(only) == len(needed) == 1 or (not needed and len(single) < len(parameters))):
+        return None
+    raise AgentError(
+        f"@agl.agent: {label} takes ({', '.join(map(str, parameters))}); it may ask for "
+        f"{', '.join(PARAMETERS)} by name, or take the result as its only parameter"
+    )

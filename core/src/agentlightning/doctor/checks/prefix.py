@@ -1,0 +1,143 @@
+"""Does history extend? A later prompt that begins with the earlier prompt and answer, id for id, shares a row
+with them; one that does not is trained as a row of its own, and its context is computed again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from agentlightning.credit.merging.forest import build_forest
+from agentlightning.doctor.findings import Findings
+from agentlightning.doctor.formatting import format_counts, plural
+from agentlightning.doctor.probe import ProbeAttempt, open_probe_attempt
+from agentlightning.doctor.report import Check, Notes
+from agentlightning.types import Call
+
+ADVICE = {
+    "think-stripped": "The template drops reasoning from earlier turns: keep it (a template option of most "
+    "models), or count on one row a turn.",
+    "template": "What stands before the answer is rendered otherwise next time: look for a date, for tools "
+    "that are offered in one turn only, or for a system prompt that changes.",
+    "retokenised": "The answer's text comes back as other tokens: send tool calls and texts back unchanged.",
+    "edited": "The agent changes answers before it sends them back: strip or reformat them elsewhere.",
+    "truncated": "Earlier messages are dropped: give the agent a longer memory window, or the policy a "
+    "longer max_len.",
+    "temperature": "Calls of one conversation have different temperatures: use one.",
+}
+"""Reason of a break (see :mod:`agentlightning.credit.merging.merge_failures`) → what to do about it."""
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "add",
+        "description": "Add two numbers.",
+        "parameters": {
+            "type": "object",
+            "properties": {"a": {"type": "number"}, "b": {"type": "number"}},
+            "required": ["a", "b"],
+        },
+    },
+}
+
+
+class PrefixSharing(NamedTuple):
+    """What merging makes of some rollouts' calls."""
+
+    rollouts: int
+    calls: int
+    merged: int
+    breaks: dict[str, int]
+    tokens_merged: int
+    """Tokens of the rows, as they are."""
+    tokens_apart: int
+    """Tokens if each call were a row."""
+    tokens_ideal: int
+    """About as many as there would be if every later turn extended: each agent's longest call."""
+
+    @property
+    def broken(self) -> int:
+        """Calls that continue an earlier one and do not extend it (branches are meant to)."""
+        return sum(n for reason, n in self.breaks.items() if reason != "branch")
+
+
+async def check_prefix(findings: Findings) -> Check:
+    """The agent's own turns; if it makes none, two turns made up here."""
+    recipe = findings.require_configured().trainer.recipe
+    own = prefix_sharing([record.calls for record in findings.probe], recipe.temperature)
+    if own.merged + own.broken:
+        return judge_prefix(own, "the agent's turns", merging=recipe.merge)
+    async with open_probe_attempt(findings.require_context()) as calls:
+        tool_called = await two_turns(calls)
+        made = prefix_sharing([await calls.calls()], recipe.temperature)
+    what = "two turns made up here" + (" with a tool call" if tool_called else ", without a tool call")
+    check = judge_prefix(made, what, merging=recipe.merge)
+    check.detail.append("the agent's own rollouts were single calls")
+    return check
+
+
+def prefix_sharing(conversations: Iterable[Sequence[Call]], temperature: float = 1.0) -> PrefixSharing:
+    """Grow the forest of each rollout's calls and count: pure."""
+    rollouts = calls = merged = together = apart = ideal = 0
+    breaks: Counter[str] = Counter()
+    for conversation in conversations:
+        usable = [c for c in conversation if c.status == "ok" and c.prompt_ids is not None and c.response_ids]
+        forest = build_forest(usable, temperature=temperature)
+        rollouts += 1
+        calls += len(usable)
+        merged += sum(len(path.own) - 1 for path in forest.paths)
+        breaks.update(forest.merge_failures)
+        together += sum(_length(path.own[-1]) for path in forest.paths)
+        apart += sum(map(_length, usable))
+        longest: dict[str, int] = {}
+        for call in usable:
+            agent = call.tags.get("agent", "")
+            longest[agent] = max(longest.get(agent, 0), _length(call))
+        ideal += sum(longest.values())
+    return PrefixSharing(rollouts, calls, merged, dict(breaks), together, apart, min(ideal, together))
+
+
+def judge_prefix(found: PrefixSharing, what: str, *, merging: bool = True) -> Check:
+    """A verdict on the extension of ``what``: pure."""
+    notes = Notes()
+    turns = plural(found.broken + found.merged, "later turn")
+    named = {reason: n for reason, n in found.breaks.items() if reason != "branch"}
+    for reason in named:
+        problem = f"history does not extend in {found.broken} of {turns} ({format_counts(named)})"
+        notes.warn(problem, ADVICE.get(reason, f"See `agl explain` for breaks of kind {reason!r}."))
+    if not found.merged + found.broken:
+        notes.warn("no later turn could be compared", "Ask with a task that takes two turns.")
+    notes.fact(_cost(found))
+    if branches := found.breaks.get("branch"):
+        notes.fact(f"calls that branch off, rows of their own by nature: {branches}")
+    if not merging:
+        notes.fact("the recipe says merge: false, so each call is a row")
+    title = f"{found.merged} of {turns} extend their history ({what})"
+    return notes.check("prefix", "" if notes.problems else title, **found._asdict())
+
+
+def _cost(found: PrefixSharing) -> str:
+    """What merging saves, and what breaks cost, in tokens of rows for each rollout."""
+    n = max(1, found.rollouts)
+    together, apart = found.tokens_merged / n, found.tokens_apart / n
+    line = f"{found.calls / n:.3g} calls a rollout; {together:.0f} tokens in rows, {apart:.0f} if none merged"
+    return line + (f", about {found.tokens_ideal / n:.0f} if all did" if found.broken else "")
+
+
+async def two_turns(calls: ProbeAttempt) -> bool:
+    """A question with a tool, and what follows its answer; whether the policy called the tool."""
+    messages: list[Mapping[str, Any]] = [{"role": "user", "content": "What is 3 + 4? Use the tool."}]
+    said = await calls.chat(messages, tools=[TOOL], max_tokens=48)
+    messages.append(
+        {k: v for k, v in said.items() if k in ("role", "content", "tool_calls") and v is not None}
+    )
+    asked = said.get("tool_calls") or []
+    messages += [{"role": "tool", "tool_call_id": call["id"], "content": "7"} for call in asked]
+    if not asked:
+        messages.append({"role": "user", "content": "And what is 3 + 5?"})
+    await calls.chat(messages, tools=[TOOL], max_tokens=16)
+    return bool(asked)
+
+
+def _length(call: Call) -> int:
+    return len(call.prompt_ids or ()) + len(call.response_ids or ())

@@ -1,0 +1,147 @@
+"""The forecast's measurements: real updates of the probe's rows, and the machine's room."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from agentlightning.doctor.checks.configuration import folder_bytes
+from agentlightning.doctor.checks.environment import available_memory, nearest_existing
+from agentlightning.doctor.findings import Findings
+from agentlightning.doctor.forecast import ProbeMeasurements, Workload, judge_forecast, predict
+from agentlightning.doctor.memory import measure
+from agentlightning.doctor.report import Check
+from agentlightning.types import Batch, Evaluation, StepReport
+
+SLOW = 30.0
+"""Seconds of an update that is not made twice."""
+
+
+async def check_forecast(findings: Findings) -> Check:
+    """Scale the probe to the run. Without ``--quick`` the driver rehearses updates of the probe's rows, in
+    memory.
+    """
+    trainer, context = findings.require_configured().trainer, findings.require_context()
+    assert findings.spent is not None and findings.batch is not None and context.driver is not None
+    job = Rehearsal(findings, findings.batch)
+    if not findings.size.quick:
+        await context.guard(context.driver.run(job))
+        findings.usage.append(measure("updates"))
+    spent, seconds = findings.spent, job.seconds if job.reports else {}
+    seen = ProbeMeasurements(
+        rollouts=spent.rollouts,
+        seconds=spent.seconds,
+        tokens=findings.batch.metrics.get("tokens", 0.0),
+        bytes=spent.bytes,
+        start=findings.start_seconds,
+        update=seconds.get("update"),
+        sync=seconds.get("sync", 0.0),
+    )
+    forecast = predict(
+        workload(findings),
+        seen,
+        policy_bytes=sum(folder_bytes(Path(one.path)) for one in trainer.served.trained.values()),
+        checkpoints=int(trainer.options.get("keep", 2)) if trainer.options.get("save_every") else 0,
+    )
+    check = judge_forecast(
+        forecast,
+        steps=trainer.steps,
+        usage=findings.usage,
+        free_disk=shutil.disk_usage(nearest_existing(Path(trainer.folder).absolute())).free,
+        free_memory=available_memory(),
+        gap=job.gap if job.reports else None,
+    )
+    findings.forecast = check.data
+    return check
+
+
+def workload(findings: Findings) -> Workload:
+    """What the configured run will roll out."""
+    configured = findings.require_configured()
+    trainer, held_out = configured.trainer, len(configured.val)
+    return Workload(
+        steps=trainer.steps,
+        rollouts=trainer.batch_size * trainer.recipe.group_size,
+        held_out=held_out,
+        evaluate_every=trainer.evaluate_every,
+        scripted=len(trainer.headroom) * min(trainer.headroom_tasks, held_out),
+        ahead=trainer.ahead,
+        refill=trainer.refill,
+    )
+
+
+class Rehearsal:
+    """A training run of two steps over rows that are there already (:class:`agentlightning.specs.Job`).
+
+    The first step pays for what is done once (libraries, buffers, the optimizer's state); the second is what
+    a step costs. Where the first took long, the second is made with the rows of one rollout only.
+    """
+
+    def __init__(self, findings: Findings, batch: Batch) -> None:
+        context = findings.require_context()
+        self.run_id = context.run_id
+        self.recipe = findings.require_configured().trainer.recipe
+        self.policy = context.policy
+        self.steps = 2
+        self.first_step = 0
+        self.seed = context.seed
+        self.folder: Path = findings.scratch / "job"
+        self.batch = batch
+        self.reports: list[StepReport] = []
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Phase → seconds, of the step that says most about later ones; of all its policies together."""
+        step = self.reports[0 if self._slow() else -1].step
+        return self._spent(step)
+
+    def _spent(self, step: int) -> dict[str, float]:
+        spent: Counter[str] = Counter()
+        for report in self.reports:
+            if report.step == step:
+                spent.update(report.seconds)
+        return dict(spent)
+
+    @property
+    def gap(self) -> float | None:
+        """Largest difference between a stored logprob and the trainer's own, before anything was trained."""
+        gaps = [
+            r.metrics["logprob_gap_max"]
+            for r in self.reports
+            if r.step == 0 and "logprob_gap_max" in r.metrics
+        ]
+        return max(gaps, default=None)
+
+    async def collect(self, step: int) -> Batch:
+        """The probe's rows."""
+        if not step or not self._slow():
+            return self.batch
+        first = self.batch.rows[0].rollout_id
+        rows = [row for row in self.batch.rows if row.rollout_id == first]
+        return Batch(rows=rows, policies=self.batch.policies)
+
+    def _slow(self) -> bool:
+        return self._spent(0).get("update", 0.0) > SLOW
+
+    async def report(self, report: StepReport) -> None:
+        """Keep what the step took."""
+        self.reports.append(report)
+
+    async def evaluate(self, step: int) -> Evaluation | None:
+        """Nothing is evaluated."""
+        return None
+
+    def state(self) -> dict[str, Any]:
+        """Nothing is kept."""
+        return {}
+
+    async def saved(self, folder: Path, step: int) -> None:
+        """A checkpoint goes with the temporary folder."""
+
+    async def hold(self) -> None:
+        """Nobody calls."""
+
+    async def release(self) -> None:
+        """Nobody has called."""

@@ -1,0 +1,250 @@
+"""Rewards: is there a difference to learn from, and how large must a group be to show it?"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from agentlightning.algorithms.evaluate import failure_reasons
+from agentlightning.credit.advantage.spread import mean as average
+from agentlightning.credit.assign import assign
+from agentlightning.credit.eligibility.failure import failure_of
+from agentlightning.credit.scoring.rewards import resolve
+from agentlightning.doctor import group_size
+from agentlightning.doctor.checks.credit_fit import credits_differ, judge_fit
+from agentlightning.doctor.findings import Findings, ProbeCost
+from agentlightning.doctor.formatting import format_counts, format_number, percent, plural
+from agentlightning.doctor.group_size import Suggestion
+from agentlightning.doctor.memory import measure
+from agentlightning.doctor.probe import concurrency, probe_tasks, run_rollouts
+from agentlightning.doctor.report import Check, Notes
+from agentlightning.types import Batch, Recipe, Record
+from agentlightning.types.failure import DEFAULT_FAILURE_TABLE, FailureTable
+
+FEW = 8
+"""Equal rewards of fewer rollouts than this say little."""
+LOW = 0.3
+"""Share of groups with a signal below which most rollouts are wasted."""
+LITTLE_HEADROOM = 0.15
+"""Distance to the oracle under which a policy has little to learn here."""
+GROUPED = ("group", "rloo")
+"""Baselines that compare the samples of one task: a group without spread teaches nothing."""
+UNINFORMATIVE = frozenset({"zero-spread", "group-of-one"})
+
+
+class RewardJudgement(NamedTuple):
+    """The check, and the group size it suggests."""
+
+    check: Check
+    suggestion: Suggestion | None
+
+
+async def check_reward(findings: Findings) -> Check:
+    """Roll out k tasks n times each as training would, credit them, and judge the spread."""
+    configured, context = findings.require_configured(), findings.require_context()
+    tasks, samples = probe_tasks(configured, findings.size.tasks), findings.samples
+    before = (await context.store.statistics())["bytes"]
+    began = time.perf_counter()
+    findings.records = await run_rollouts(findings, tasks, samples, name="reward")
+    seconds = time.perf_counter() - began
+    grown = (await context.store.statistics())["bytes"] - before
+    n = len(findings.records)
+    findings.spent = ProbeCost(n, seconds, min(n, concurrency(findings)), grown)
+    findings.usage.append(measure("reward probe"))
+    findings.batch = credit(findings)
+    if "oracle" in context.headroom:
+        findings.oracle = await run_rollouts(findings, tasks, 1, name="oracle", policy="oracle")
+    trainer = configured.trainer
+    judged = judge_reward(findings.records, findings.batch, trainer.recipe, findings.oracle, trainer.failure)
+    if judged.suggestion is not None:
+        findings.suggested_group_size = judged.suggestion.size
+    return judged.check
+
+
+def credit(findings: Findings) -> Batch:
+    """The rows that training would make of the probe."""
+    configured, context = findings.require_configured(), findings.require_context()
+    return assign(
+        findings.records,
+        configured.trainer.recipe,
+        version=context.versions,
+        rules={name: spec.rule for name, spec in context.plugins.credit_rules.items()},
+        baselines={name: spec.baseline for name, spec in context.plugins.baselines.items()},
+        failure=configured.trainer.failure,
+    )
+
+
+def judge_reward(
+    records: Sequence[Record],
+    batch: Batch,
+    recipe: Recipe,
+    oracle: Sequence[Record] = (),
+    failure: FailureTable = DEFAULT_FAILURE_TABLE,
+) -> RewardJudgement:
+    """What these rollouts say about training with ``recipe`` and the table ``failure``: pure."""
+    notes = Notes()
+    groups = list(rewards_by_task(records, failure).values())
+    given = [reward for group in groups for reward in group]
+    unfit = judge_fit(notes, records, batch, recipe)
+    by_call = credits_differ(batch) and _spread(batch) > 0
+    _pointless(notes, records, batch, given, unfit=unfit, by_call=by_call)
+    failed = sum(failure_of(record) not in (None, "no-reward") for record in records)
+    if 0 < failed < len(records):
+        notes.warn(
+            f"{failed} of {plural(len(records), 'rollout')} failed: {failure_reasons(records)}",
+            "Mend the agent; failed rollouts are left out (unless training.failure gives them a reward), and "
+            "their groups are smaller.",
+        )
+    suggestion, pointless = None, notes.status == "fail"
+    if notes.status != "fail" and recipe.baseline in GROUPED and recipe.group_size < 2:
+        notes.fail(
+            f"training would be pointless: groups of {recipe.group_size} have no spread",
+            "Set training.recipe.group_size to 4 or more, or baseline: none.",
+        )
+    if by_call:
+        notes.fact("calls have credits of their own: a group can teach though its rollouts did equally well")
+    elif not pointless and recipe.baseline in GROUPED:
+        suggestion = _group_size(notes, groups, recipe)
+    mean = average(given) if given else None
+    if mean is not None:
+        _headroom(notes, mean, oracle)
+    spread = _spread(batch) if by_call else 1.0 - group_size.zero_variance_share(groups)
+    title = (
+        f"mean {format_number(mean)} over {plural(len(given), 'rollout')} of {plural(len(groups), 'task')}; "
+        f"{percent(spread)} of the groups have a spread"
+        if mean is not None
+        else ""
+    )
+    data = {
+        "reward_mean": mean, "groups": groups, "groups_with_spread": spread, "rollouts": len(records),
+        "failed": failed, "calls_trained": batch.metrics.get("calls_trained", 0.0),
+        "informative": suggestion and suggestion.informative,
+        "informative_now": group_size.informative(groups, recipe.group_size) if groups else None,
+    }  # fmt: skip
+    return RewardJudgement(notes.check("reward", title, **data), suggestion)
+
+
+def rewards_by_task(
+    records: Sequence[Record], failure: FailureTable = DEFAULT_FAILURE_TABLE
+) -> dict[str, list[float]]:
+    """Group → the rewards of its rollouts that have one: the table's of a failure, else the final one, else
+    the mean of narrower ones. A rollout without a call to train moves no baseline and is not here.
+    """
+    found: dict[str, list[float]] = {}
+    for record in records:
+        group = found.setdefault(record.rollout.group_id or record.rollout.rollout_id, [])
+        if (kind := failure_of(record)) is not None:
+            action = failure.get(kind)
+            if action is not None and action.reward is not None and record.calls:
+                group.append(action.reward)
+            continue
+        outcome = resolve(record).outcome
+        if outcome is not None:
+            group.append(outcome)
+    return {name: group for name, group in found.items() if group}
+
+
+def _pointless(
+    notes: Notes,
+    records: Sequence[Record],
+    batch: Batch,
+    given: Sequence[float],
+    *,
+    unfit: bool = False,
+    by_call: bool = False,
+) -> None:
+    """The ways in which training would be pointless. ``unfit``: why calls have no credit was said already;
+    ``by_call``: rollouts of equal rewards may have made better and worse calls.
+    """
+    if not given:
+        notes.fail(
+            f"training would be pointless: not one of {plural(len(records), 'rollout')} got a reward: "
+            f"{failure_reasons(records)}",
+            "Mend the agent, or emit a reward in it.",
+        )
+        return
+    if not batch.metrics.get("calls_trained") and not _only_zero_variance(batch) and not unfit:
+        out = sum((Counter(ledger.out) for ledger in batch.ledgers), Counter[str]())
+        notes.fail(
+            f"training would be pointless: no call can be trained ({format_counts(out) or 'no calls'})",
+            "See `capture` above for the reasons, and agent.select for who is trained.",
+        )
+    if len(set(given)) == 1 and not (by_call or unfit):
+        hopeless, advice = _constant_reward(given[0])
+        if len(given) < FEW:
+            notes.warn(f"all {len(given)} rewards are {given[0]:g}, but they are few", "Probe more --tasks.")
+        else:
+            notes.fail(
+                f"training would be pointless: all {len(given)} rewards are {given[0]:g}{hopeless}", advice
+            )
+
+
+def _spread(batch: Batch) -> float:
+    """Share of the groups, as credit compares them, in which rollouts did not all do the same."""
+    groups = batch.metrics.get("groups", 0.0)
+    flat = batch.metrics.get("groups_zero_spread", 0.0) + batch.metrics.get("groups_of_one", 0.0)
+    return 1.0 - flat / groups if groups else 0.0
+
+
+def _only_zero_variance(batch: Batch) -> bool:
+    out = {reason for ledger in batch.ledgers for reason in ledger.out}
+    return bool(out) and out <= UNINFORMATIVE
+
+
+def _constant_reward(value: float) -> tuple[str, str]:
+    """What a reward that never varies means, and what to do."""
+    if value > 0:
+        return (
+            ": there is nothing left to learn",
+            "Take harder tasks, or a reward that tells good from better.",
+        )
+    return ": the policy never succeeds", (
+        "Take easier tasks, a better starting policy, or a reward for partial success; check the grading "
+        "with an answer that you know is right."
+    )
+
+
+def _group_size(notes: Notes, groups: Sequence[Sequence[float]], recipe: Recipe) -> Suggestion:
+    """Whether the recipe's groups are large enough to carry a signal, and which size would be."""
+    best = group_size.suggest(groups, min(64, max(16, 4 * recipe.group_size)))
+    now = group_size.informative(groups, recipe.group_size)
+    sizes = sorted({2, 4, 8, 16, recipe.group_size, best.size})
+    shares = ", ".join(f"{n}: {percent(group_size.informative(groups, n))}" for n in sizes)
+    notes.fact(f"groups that carry a signal, expected by size: {shares}")
+    if best.why == "knee":
+        notes.fact(
+            f"twice {best.size} would add less than a fifth: the other tasks are out of reach, or done"
+        )
+    if best.informative < LOW:
+        notes.warn(
+            f"groups of {best.size} would carry a signal for only {percent(best.informative)} of the tasks",
+            "Most tasks are too easy or too hard for this policy: choose tasks nearer to its reach.",
+        )
+    elif recipe.group_size < best.size and now < group_size.TARGET:
+        notes.warn(
+            f"groups of {recipe.group_size} carry a signal for {percent(now)} of the tasks",
+            f"Set training.recipe.group_size to {best.size} ({percent(best.informative)}).",
+        )
+    elif 2 * best.size <= recipe.group_size:
+        notes.fact(f"a group size of {best.size} would do ({percent(best.informative)}), and cost less")
+    return best
+
+
+def _headroom(notes: Notes, mean: float, oracle: Sequence[Record]) -> None:
+    """How far the oracle is, on the same tasks."""
+    best = [reward for group in rewards_by_task(oracle).values() for reward in group]
+    if not best:
+        if oracle:
+            notes.warn(
+                f"the oracle got no reward: {failure_reasons(oracle)}", "Mend environment.headroom.oracle."
+            )
+        return
+    ceiling = average(best)
+    notes.fact(f"oracle {ceiling:.3f} on the same tasks: {100 * (ceiling - mean):.0f} points to gain")
+    if ceiling - mean < LITTLE_HEADROOM:
+        notes.warn(
+            f"only {100 * (ceiling - mean):.0f} points to the oracle",
+            "Take harder tasks: these will teach this policy little.",
+        )

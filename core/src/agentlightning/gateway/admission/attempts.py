@@ -1,0 +1,276 @@
+"""The attempts that may call now, and what the gateway keeps of each while it runs.
+
+Invariant: a closed attempt's key opens nothing, none of its calls is under way, and nothing of it is kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from agentlightning.gateway.apis.base import call_id
+from agentlightning.gateway.errors import RequestRefused
+from agentlightning.gateway.rewrite.sampling import content_digest, derive_seed, root_seed
+from agentlightning.keys import Claims, KeyRefused, Keys
+from agentlightning.store.base import NotFound, Store
+from agentlightning.types import AttemptStatus, Mode, Tags, merge_tags
+from agentlightning.types.select import Select, selector
+
+LIVE_STATUSES = (AttemptStatus.PREPARING, AttemptStatus.RUNNING, AttemptStatus.UNRESPONSIVE)
+
+
+class AttemptInfo(msgspec.Struct, kw_only=True):
+    """What the gateway must know of an attempt; it may travel between processes."""
+
+    rollout_id: str
+    attempt_id: str
+    run_id: str = ""
+    fence: int = 1
+    mode: Mode = "train"
+    seed: int | None = None
+    """Root of the sampling seeds; ``None``: the engine's own randomness."""
+    select: str | list[str] | None = None
+    """Calls to train; ``None``: as the gateway was told."""
+    greedy: bool = False
+    """Evaluation at temperature 0 (selected calls, outside of training)."""
+    policies: dict[str, str] = {}
+    """Name of an agent, role or node, or ``"re:…"`` → policy; the first that matches. Empty: as the gateway
+    was told."""
+    tags: Tags = {}
+    """Tags below those of the calls."""
+
+
+def branch_of(tags: Tags) -> str:
+    """The strand of calls, each after the other, that a call belongs to: its tag ``lane``, else its agent."""
+    return tags.get("lane") or tags.get("agent", "")
+
+
+class OpenAttempt:
+    """An attempt's counters and calls under way."""
+
+    __slots__ = (
+        "arguments",
+        "asked",
+        "closing",
+        "dropped_blocks",
+        "info",
+        "selects",
+        "sequence",
+        "tasks",
+        "writes",
+    )
+
+    def __init__(self, info: AttemptInfo, selects: Callable[[Tags], bool], sequence: int = 0) -> None:
+        self.info = info
+        self.selects = selects
+        self.sequence = sequence
+        self.asked: dict[tuple[str, bytes], list[str | None]] = {}
+        """The callers' spans that were given a seed, by branch and what they asked, in order of arrival."""
+        self.arguments: dict[str, list[str]] = {}
+        """Arguments of tool calls that were answered in an API format, by the call's id, the latest first."""
+        self.dropped_blocks: dict[bytes, int] = {}
+        """How many blocks were dropped of a chat that was too long, by what it begins with."""
+        self.tasks: set[asyncio.Task[object]] = set()
+        """Handlers of its calls."""
+        self.writes: set[asyncio.Future[None]] = set()
+        """Records being committed, which outlive a handler that is cancelled."""
+        self.closing = False
+
+    def remember(self, message: Mapping[str, Any], tag: str) -> None:
+        """Keep the arguments of the tool calls of an answer of that id, as the model wrote them."""
+        for place, call in enumerate(message.get("tool_calls") or ()):
+            known = self.arguments.setdefault(call_id(call, tag, place), [])
+            if (written := call["function"].get("arguments") or "") not in known:
+                known.insert(0, written)
+
+    def next_sequence(self) -> int:
+        """Number of the next call, in order of arrival."""
+        self.sequence += 1
+        return self.sequence - 1
+
+    def next_seed(
+        self, branch: str, body: Mapping[str, Any], span: str | None = None, retry: int = 0
+    ) -> int | None:
+        """Seed of the request ``body``; a retry gets that of the request it repeats.
+
+        A function of the branch, of the request's content, and of how often it has sent it. So neither
+        the order in which parallel calls happen to arrive nor a failure on the way changes a seed; only
+        parallel calls of one branch that ask the very same may have their seeds, hence answers, exchanged.
+        ``span``: the caller's, which a request and its retries have in common.
+        """
+        if self.info.seed is None:
+            return None
+        content = content_digest(body)
+        spans = self.asked.setdefault((branch, content), [])
+        if retry and span in spans:
+            index = max(i for i, known in enumerate(spans) if known == span)
+        else:
+            index = len(spans)
+            spans.append(span)
+        return derive_seed(self.info.seed, branch, content, index)
+
+
+class OpenAttempts:
+    """Registry of open attempts. Others are read from the store once; ``keep`` bounds how many of them."""
+
+    def __init__(
+        self,
+        store: Store,
+        keys: Keys,
+        select: Select = None,
+        keep: int = 10_000,
+        policies: Mapping[str, str] | None = None,
+    ) -> None:
+        self._store = store
+        self._keys = keys
+        self._selects = selector(select)
+        self._policies = dict(policies or {})
+        self._keep = keep
+        self._open: dict[str, OpenAttempt] = {}
+        self._loaded: OrderedDict[str, OpenAttempt] = OrderedDict()
+        self._loading: dict[str, asyncio.Task[OpenAttempt]] = {}
+
+    def __len__(self) -> int:
+        return len(self._open) + len(self._loaded)
+
+    def open(self, info: AttemptInfo) -> str:
+        """Let an attempt call; the result is its key."""
+        if info.attempt_id in self._open:
+            raise ValueError(f"attempt {info.attempt_id} is open already; close_attempt() ends it")
+        selects = self._selects if info.select is None else selector(info.select)
+        info = info if info.policies else msgspec.structs.replace(info, policies=self._policies)
+        self._open[info.attempt_id] = OpenAttempt(info, selects)
+        return self._keys.mint(info.rollout_id, info.attempt_id, run_id=info.run_id, fence=info.fence)
+
+    async def get(self, claims: Claims) -> OpenAttempt:
+        """The attempt of a valid key."""
+        attempt = self._open.get(claims.attempt_id) or self._loaded.get(claims.attempt_id)
+        if attempt is None:
+            attempt = await self._load_once(claims)
+        if attempt.closing or attempt.info.rollout_id != claims.rollout_id:
+            raise _ended(claims)
+        return attempt
+
+    async def close(self, attempt_id: str, grace: float) -> None:
+        """Revoke the key, give calls ``grace`` seconds, cancel the rest, wait for their records, forget."""
+        self._keys.revoke(attempt_id)
+        attempt = self._open.get(attempt_id) or self._loaded.get(attempt_id)
+        if attempt is None:
+            return
+        if attempt.tasks and grace > 0:
+            await asyncio.wait(attempt.tasks, timeout=grace)
+        await _stop(attempt)
+        self._open.pop(attempt_id, None)
+        self._loaded.pop(attempt_id, None)
+
+    def revoke(self, attempt_id: str) -> None:
+        """The store says that the attempt has ended: revoke the key, stop its other calls, forget it.
+
+        One that was opened here is forgotten by :meth:`close`, which its runner will call.
+        """
+        self._keys.revoke(attempt_id)
+        attempt = self._open.get(attempt_id) or self._loaded.pop(attempt_id, None)
+        if attempt is None or attempt.closing:
+            return
+        attempt.closing = True
+        for task in attempt.tasks - {asyncio.current_task()}:
+            task.cancel()
+
+    async def stop(self) -> None:
+        """Stop the calls of every attempt and wait for their records; keys stay as they are."""
+        attempts = [*self._open.values(), *self._loaded.values()]
+        await asyncio.gather(*(_stop(attempt) for attempt in attempts))
+
+    async def _load_once(self, claims: Claims) -> OpenAttempt:
+        task = self._loading.get(claims.attempt_id)
+        if task is None:
+            task = asyncio.create_task(self._load(claims))
+            self._loading[claims.attempt_id] = task
+            task.add_done_callback(lambda _: self._loading.pop(claims.attempt_id, None))
+        return await asyncio.shield(task)
+
+    async def _load(self, claims: Claims) -> OpenAttempt:
+        """An attempt opened elsewhere, as the store knows it."""
+        try:
+            rollout = await self._store.get_rollout_by_id(claims.rollout_id)
+            attempts = await self._store.query_attempts(claims.rollout_id)
+            calls = await self._store.query_calls(claims.rollout_id, claims.attempt_id)
+        except NotFound:
+            raise _unknown(claims) from None
+        attempt = next((a for a in attempts if a.attempt_id == claims.attempt_id), None)
+        if attempt is None:
+            raise _unknown(claims)
+        if attempt.status not in LIVE_STATUSES:
+            self._keys.revoke(claims.attempt_id)
+            raise _ended(claims)
+        try:  # it may have been closed while the store was read
+            self._keys.check(self._keys.mint(claims.rollout_id, claims.attempt_id))
+        except KeyRefused:
+            raise _ended(claims) from None
+        info = AttemptInfo(
+            rollout_id=claims.rollout_id,
+            attempt_id=claims.attempt_id,
+            run_id=claims.run_id,
+            fence=claims.fence,
+            mode=rollout.mode,
+            seed=root_seed(rollout, attempt),
+            greedy=bool(rollout.metadata.get("greedy", False)),
+            policies=_string_map(rollout.metadata.get("policies")) or self._policies,
+            tags=_string_map(rollout.metadata.get("tags")),
+        )
+        found = OpenAttempt(info, self._selects, 1 + max((c.sequence for c in calls), default=-1))
+        for call in calls:
+            if "api" in call.edited and call.response:
+                found.remember(call.response, call.response_id or f"{call.attempt_id}-{call.sequence}")
+            if call.choice == 0 and (call.selected or "seed" in call.sampling):  # as when they came
+                found.next_seed(branch_of(call.tags), call.request or {}, call.span_id, call.retry)
+        self._loaded[claims.attempt_id] = found
+        self._evict()
+        return found
+
+    def _evict(self) -> None:
+        """Forget the longest known foreign attempts that are idle; they would be read again."""
+        for attempt_id in list(self._loaded):
+            if len(self._loaded) <= self._keep:
+                return
+            if not self._loaded[attempt_id].tasks:
+                del self._loaded[attempt_id]
+
+
+def _string_map(value: object) -> dict[str, str]:
+    """Names and values of a rollout's metadata; anything else there is none of the gateway's."""
+    return merge_tags(value) if isinstance(value, Mapping) else {}
+
+
+async def _stop(attempt: OpenAttempt) -> None:
+    """Cancel the attempt's calls and wait until they are recorded."""
+    attempt.closing = True
+    while pending := attempt.tasks - {asyncio.current_task()}:
+        for task in pending:
+            task.cancel()
+        await asyncio.wait(pending)
+        attempt.tasks -= pending
+    if attempt.writes:
+        await asyncio.wait(attempt.writes)
+
+
+def _ended(claims: Claims) -> RequestRefused:
+    return RequestRefused(
+        409,
+        "attempt-ended",
+        f"attempt {claims.attempt_id} has ended; its calls are no longer recorded or answered",
+        rollout_id=claims.rollout_id,
+        attempt_id=claims.attempt_id,
+    )
+
+
+def _unknown(claims: Claims) -> RequestRefused:
+    return RequestRefused(
+        409,
+        "unknown-attempt",
+        f"the store knows no attempt {claims.attempt_id} of rollout {claims.rollout_id}",
+    )

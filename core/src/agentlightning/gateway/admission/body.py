@@ -1,0 +1,63 @@
+"""Requests as objects, within bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from agentlightning.gateway.errors import RequestRefused
+from agentlightning.gateway.upstream.answer import DECODE_ERRORS
+from agentlightning.webserver.body import (
+    THREAD_BYTES,
+    BodyRefused,
+    TooDeep,
+    check_container_count,
+    check_plain,
+    read,
+    run_in_thread,
+)
+
+MAX_CHOICES = 1024
+"""Choices of one request: engines sample all of them, and each is a record."""
+_bodies = msgspec.json.Decoder(dict[str, Any])
+
+
+async def read_json(request: web.Request, limit: int) -> dict[str, Any]:
+    """The JSON object of a request's body. :class:`RequestRefused`: it is larger than ``limit`` bytes, is not
+    what its headers say, or is no JSON object.
+    """
+    try:
+        raw = await read(request, limit)
+        check_container_count(raw)
+    except BodyRefused as error:
+        refused = RequestRefused(error.status, error.reason, str(error))
+        refused.headers = error.headers
+        raise refused from None
+    return await run_in_thread(lambda: decode_json(raw)) if len(raw) > THREAD_BYTES else decode_json(raw)
+
+
+def decode_json(raw: bytes) -> dict[str, Any]:
+    """The JSON object of a body; :class:`RequestRefused` for anything else, and for too many choices."""
+    try:
+        body = _bodies.decode(raw)
+        check_plain(body)
+    except (*DECODE_ERRORS, TooDeep) as error:
+        raise RequestRefused(400, "bad-body", f"the request's body is not a JSON object: {error}") from None
+    if (n := choice_count(body)) > MAX_CHOICES:
+        raise RequestRefused(
+            400, "too-many-choices", f"{n} choices were asked for: at most {MAX_CHOICES} at once"
+        )
+    return body
+
+
+def choice_count(body: Mapping[str, Any]) -> int:
+    """How many choices a request asks for: ``n`` for each prompt."""
+    n, prompt = body.get("n"), body.get("prompt")
+    if isinstance(n, float | str):  # engines that coerce take 2.0 and "2" for 2
+        n = int(n) if str(n).removesuffix(".0").isdecimal() and len(str(n)) < 9 else 1
+    each = n if isinstance(n, int) and n > 0 else 1
+    many = isinstance(prompt, list) and bool(prompt) and not isinstance(prompt[0], int)
+    return each * (len(prompt) if many and isinstance(prompt, list) else 1)

@@ -1,0 +1,193 @@
+"""Where a call goes: the engines behind the policies."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+from urllib.parse import urlsplit
+
+from agentlightning.gateway.apis.reasoning import Reasoning
+from agentlightning.gateway.errors import RequestRefused
+from agentlightning.gateway.upstream.endpoints import Endpoints
+
+SECRET_LENGTH = 12
+"""Characters from which a key is a secret; ``EMPTY`` and the like only stand in its place."""
+OverLengthPolicy = Literal["error", "drop", "truncate"]
+
+
+@dataclass(slots=True, kw_only=True)
+class Upstream:
+    """A policy's engine: an OpenAI-compatible base URL (ending in ``/v1``) and the model name it knows.
+    ``replicas``: further endpoints at which the same is served; each attempt keeps to one of them all.
+
+    ``version`` says which version of the policy it serves, when its answers do not. ``stream_ids``: whether
+    its streams carry every token id (``None``: found out from the streams themselves).
+    """
+
+    url: str
+    model: str
+    replicas: Sequence[str] = ()
+    policy: str = "default"
+    api_key: str | None = field(default=None, repr=False)
+    trainable: bool = True
+    seeded: bool = False
+    """Whether calls that are not trained get a seed too, where the agent gives none: an engine of ours that
+    is to say the same again."""
+    version: Callable[[], int | None] | None = None
+    stream_ids: bool | None = None
+    over_length: OverLengthPolicy = "error"
+    """What becomes of a prompt that leaves no room for an answer. ``error``: the agent gets 400
+    ``context_length_exceeded``. ``drop``: so it does, and its rollout is left out of training.
+    ``truncate``: the oldest chatter is dropped until it fits."""
+    reserve: int = 0
+    """Tokens of the context that an answer must find free, at least. 0: one, by the engine's own check."""
+    max_len: int | None = None
+    """Tokens of prompt and answer together, where it should be less than the engine's ``max_model_len``."""
+    reasoning: Reasoning = "keep"
+    """``split``: ``<think>…</think>`` goes from the content of chat answers to ``reasoning_content``.
+    ``split-opened``: so it does, and the chat template has written the first ``<think>`` itself."""
+    vocabulary: int | None = None
+    """Token ids of the model are 0 to ``vocabulary - 1``, where that is known: an answer with others is
+    recorded and never trained."""
+    context: int | None = None
+    """Tokens of prompt and answer together that the model takes, where that is known: longer transitions of
+    an agent's own are refused. What the engine takes of a call is ``window``."""
+    window: int | None = field(default=None, init=False)
+    """Tokens of prompt and answer together, as far as known."""
+    can_count: bool | None = field(default=None, init=False)
+    """Whether the engine counts tokens (``POST /tokenize``); ``None``: not known yet."""
+    always_count: bool = field(default=False, init=False)
+    """A prompt that should have fitted by its bytes did not: from then on every prompt is counted."""
+    inexact_streams: set[bool] = field(default_factory=set, init=False)
+    """Kinds of stream (with tools: True) seen to lose token ids; from then on asked whole and replayed."""
+    endpoints: Endpoints = field(init=False, repr=False)
+    _spellings: tuple[bytes, ...] = field(init=False, repr=False)
+    """The route's key as an engine may write it in JSON."""
+
+    def __post_init__(self) -> None:
+        urls = [self.url, *self.replicas]
+        for url in urls:
+            self._check_url(url)
+        if len({url.rstrip("/") for url in urls}) < len(urls):
+            raise ValueError(f"route {self.policy!r}: an address is given twice: {', '.join(urls)}")
+        self._check_policies()
+        self.window = self.max_len
+        self.endpoints = Endpoints(urls)
+        key = self.api_key or ""
+        quoted = json.dumps(key)[1:-1]
+        self._spellings = tuple({s.encode() for s in (key, quoted, quoted.replace("/", r"\/")) if s})
+
+    def _check_url(self, url: str) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError(
+                f"route {self.policy!r}: url is {url!r}; give one such as http://127.0.0.1:8000/v1"
+            )
+        if parts.username or parts.password or parts.query:
+            raise ValueError(
+                f"route {self.policy!r}: the url carries credentials or a query; pass the key as api_key"
+            )
+
+    def _check_policies(self) -> None:
+        for name, kind in (("over_length", OverLengthPolicy), ("reasoning", Reasoning)):
+            if (value := getattr(self, name)) not in get_args(kind):
+                raise ValueError(
+                    f"route {self.policy!r}: {name} is {value!r}; use one of {', '.join(get_args(kind))}"
+                )
+        if self.reserve < 0 or (self.max_len is not None and self.max_len <= self.reserve):
+            raise ValueError(
+                f"route {self.policy!r}: reserve is {self.reserve}, max_len is {self.max_len}; reserve "
+                "must be 0 or more tokens, and less than max_len"
+            )
+
+    def learn_window(self, engine: int | None) -> None:
+        """Take note of the engine's ``max_model_len``; ``max_len`` may only lower it."""
+        if engine is not None:
+            self.window = engine if self.max_len is None else min(engine, self.max_len)
+
+    def passes_through(self, tools: bool) -> bool:
+        """Whether a stream may be passed on as it arrives (else it is asked for whole, and replayed)."""
+        if not self.trainable:
+            return True
+        return self.stream_ids if self.stream_ids is not None else tools not in self.inexact_streams
+
+    def in_vocabulary(self, ids: Sequence[int] | None) -> bool:
+        """Whether all of the ids can be of the policy's vocabulary."""
+        return not ids or self.vocabulary is None or max(ids) < self.vocabulary
+
+    def redact(self, raw: bytes) -> bytes:
+        """``raw`` without the route's key, should the engine quote it. Without it, these are the same bytes,
+        not a copy.
+        """
+        for spelling in self._spellings:
+            raw = raw.replace(spelling, b"***")
+        return raw
+
+    def scrub(self, raw: bytes) -> bytes:
+        """The same, of what a model said: there, a key so short that it may be a word is left alone."""
+        return self.redact(raw) if self.api_key and len(self.api_key) >= SECRET_LENGTH else raw
+
+    def redacted(self, headers: dict[str, str]) -> dict[str, str]:
+        """Headers of the engine's answer without the route's key."""
+        return {name: self.redact_text(value) for name, value in headers.items()}
+
+    def redact_text(self, text: str) -> str:
+        """A text of the engine's without the route's key."""
+        return self.redact(text.encode(errors="surrogateescape")).decode(errors="surrogateescape")
+
+    def served_version(self) -> int | None:
+        """Version of the policy served now."""
+        return self.version() if self.version else None
+
+
+class Routes:
+    """The routes by policy name."""
+
+    def __init__(self) -> None:
+        self._by_policy: dict[str, Upstream] = {}
+
+    def __iter__(self) -> Iterator[Upstream]:
+        return iter(self._by_policy.values())
+
+    def add(self, upstream: Upstream) -> None:
+        """Add a route, or put another engine behind a policy."""
+        self._by_policy[upstream.policy] = upstream
+
+    def latest(self, upstream: Upstream) -> Upstream:
+        """The engine that serves a policy now, for a call that was routed before it waited."""
+        return self._by_policy.get(upstream.policy, upstream)
+
+    def remove(self, policy: str) -> None:
+        """Forget a route; calls under way finish."""
+        if policy not in self._by_policy:
+            raise LookupError(f"no route {policy!r}; routes: {self.names()}")
+        del self._by_policy[policy]
+
+    def names(self) -> list[str]:
+        """Policy names, in order of their adding."""
+        return list(self._by_policy)
+
+    def choose(self, model: str, header: str | None, agent_policy: str | None) -> Upstream:
+        """By requested model, wire layer's header, agent's policy, default route, else the trained one."""
+        if route := self._by_policy.get(model):
+            return route
+        if wanted := header or agent_policy:
+            if route := self._by_policy.get(wanted):
+                return route
+            raise RequestRefused(
+                404, "no-route", f"no policy {wanted!r} is served here; policies: {self.names()}"
+            )
+        if route := self._by_policy.get("default"):
+            return route
+        trained = [route for route in self._by_policy.values() if route.trainable]
+        if len(trained) == 1:  # a model name from the agent's old life means the policy that is trained
+            return trained[0]
+        if len(self._by_policy) == 1:
+            return next(iter(self._by_policy.values()))
+        raise RequestRefused(
+            404,
+            "no-route",
+            f"no policy is called {model!r} and there is no default; policies: {self.names()}",
+        )

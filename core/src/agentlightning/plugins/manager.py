@@ -1,0 +1,166 @@
+"""Finding plugins and calling their hooks.
+
+:func:`load` reads the built-ins, then the entry-point group ``agentlightning``, and returns one
+:class:`Plugins`:
+the specs by kind and name, and :meth:`Plugins.notify` for notification hooks. ``AGL_PLUGINS=a,b`` loads only
+those entry
+points (empty: none); ``AGL_TRACE_HOOKS=1`` prints each call.
+
+Invariant: a name means one thing. Two plugins that register the same name are an error that names both; a
+plugin that cannot be imported is named, with its error, and the rest goes on.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterable
+from functools import lru_cache
+from importlib.metadata import entry_points
+from typing import Any, TypeVar
+
+import pluggy
+
+from agentlightning import hookspecs
+from agentlightning.plugins import package_conflict
+from agentlightning.plugins.suite import CHECKOUT, install_line
+from agentlightning.specs import (
+    AdapterSpec,
+    AlgorithmSpec,
+    BaselineSpec,
+    CommandSpec,
+    CreditRuleSpec,
+    DriverSpec,
+    RecipeSpec,
+    StoreSpec,
+    TrackerSpec,
+)
+from agentlightning.types import UsageError
+
+log = logging.getLogger(__name__)
+GROUP = "agentlightning"
+Spec = TypeVar("Spec")
+
+
+class PluginError(UsageError):
+    """Plugins that cannot work together, or a name that no plugin knows."""
+
+
+class Plugins:
+    """The loaded plugins: specs by kind and name."""
+
+    def __init__(self, manager: pluggy.PluginManager, broken: dict[str, str]) -> None:
+        self.manager = manager
+        self.broken = broken
+        """Entry point → why it could not be loaded."""
+        self.errors: Counter[str] = Counter()
+        """Notification hook → errors raised in it."""
+        self.adapters: dict[str, AdapterSpec] = self._collect("agl_adapters", "name")
+        self.recipes: dict[str, RecipeSpec] = self._collect("agl_recipes", "name")
+        self.algorithms: dict[str, AlgorithmSpec] = self._collect("agl_algorithms", "name")
+        self.drivers: dict[str, DriverSpec] = self._collect("agl_drivers", "name")
+        self.stores: dict[str, StoreSpec] = self._collect("agl_stores", "scheme")
+        self.credit_rules: dict[str, CreditRuleSpec] = self._collect("agl_credit_rules", "name")
+        self.baselines: dict[str, BaselineSpec] = self._collect("agl_baselines", "name")
+        self.trackers: dict[str, TrackerSpec] = self._collect("agl_trackers", "name")
+        self.commands: dict[str, CommandSpec] = self._collect("agl_commands", "name")
+
+    def _collect(self, hook: str, key: str) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        owner: dict[str, str] = {}
+        for impl in getattr(self.manager.hook, hook).get_hookimpls():
+            for spec in impl.function():
+                name = getattr(spec, key)
+                if name in found:
+                    raise PluginError(
+                        f"{hook}: {name!r} is registered by both {owner[name]!r} and {impl.plugin_name!r}; "
+                        "uninstall one, or choose with AGL_PLUGINS"
+                    )
+                found[name], owner[name] = spec, impl.plugin_name
+        return found
+
+    def notify(self, hook: str, **kwargs: Any) -> None:
+        """Call a notification hook of every plugin. An error is counted and logged, never raised."""
+        for impl in reversed(getattr(self.manager.hook, hook).get_hookimpls()):
+            try:
+                impl.function(*(kwargs[name] for name in impl.argnames))
+            except Exception:
+                self.errors[hook] += 1
+                if self.errors[hook] <= 3:
+                    log.exception("plugin %s: its hook %s failed", impl.plugin_name, hook)
+        if os.environ.get("AGL_TRACE_HOOKS") == "1":
+            print(f"agl hook {hook}({', '.join(kwargs)})", file=sys.stderr)
+
+    def with_listeners(self, listeners: Iterable[object]) -> Plugins:
+        """These plugins and ``listeners``, with moments of their own: what one run tells, no other hears."""
+        manager = pluggy.PluginManager("agentlightning")
+        manager.add_hookspecs(hookspecs)
+        for name, plugin in self.manager.list_name_plugin():
+            if plugin is not None:
+                manager.register(plugin, name)
+        for listener in listeners:
+            manager.register(listener)
+        return Plugins(manager, self.broken)
+
+    def has_listeners(self, hook: str) -> bool:
+        """Whether any plugin implements the hook; lets hot paths skip building its arguments."""
+        return bool(getattr(self.manager.hook, hook).get_hookimpls())
+
+
+def pick(table: dict[str, Spec], kind: str, name: str) -> Spec:
+    """The spec called ``name``; the error lists what there is, and what installs one of ours that is not."""
+    try:
+        return table[name]
+    except KeyError:
+        pass
+    known = ", ".join(sorted(table)) or "none are installed"
+    if (line := install_line(kind, name)) is not None:
+        raise PluginError(
+            f"the {kind} {name!r} is not installed, or AGL_PLUGINS leaves it out (`agl plugins` lists what "
+            f"there is; known: {known}); in a checkout of Agent Lightning: {line}"
+        )
+    near = difflib.get_close_matches(name, {*table, *CHECKOUT.get(kind, ())}, n=1)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    raise PluginError(f"no {kind} is called {name!r}; known: {known}.{hint}")
+
+
+def build(extra: Iterable[object] = (), *, discover: bool = True) -> Plugins:
+    """Load the built-ins, ``extra`` plugin objects and, with ``discover``, the installed entry points."""
+    package_conflict.refuse_conflict()
+    from agentlightning.plugins import builtin
+
+    manager = pluggy.PluginManager("agentlightning")
+    manager.add_hookspecs(hookspecs)
+    manager.register(builtin, "builtin")
+    for plugin in extra:
+        manager.register(plugin)
+    broken = _discover(manager) if discover else {}
+    manager.check_pending()
+    return Plugins(manager, broken)
+
+
+def _discover(manager: pluggy.PluginManager) -> dict[str, str]:
+    wanted = os.environ.get("AGL_PLUGINS")
+    names = None if wanted is None else {n.strip() for n in wanted.split(",") if n.strip()}
+    broken: dict[str, str] = {}
+    for point in entry_points(group=GROUP):
+        if names is not None and point.name not in names:
+            continue
+        try:
+            plugin = point.load()
+        except Exception as error:
+            broken[point.name] = f"{type(error).__name__}: {error}"
+            log.warning("plugin %s (%s) could not be loaded: %s", point.name, point.value, broken[point.name])
+            continue
+        if not manager.is_registered(plugin):
+            manager.register(plugin, point.name)
+    return broken
+
+
+@lru_cache(maxsize=1)
+def load() -> Plugins:
+    """The process's plugins, loaded once."""
+    return build()

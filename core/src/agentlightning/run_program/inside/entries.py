@@ -1,0 +1,274 @@
+"""One rollout for each outermost call of a decorated entry: ``agl run --per-entry``.
+
+The process asks for an attempt when the entry is called, works for it inside, and says how it ended; the
+number that the entry returned is the rollout's reward. Invariants: a call inside an entry belongs to that
+entry's rollout; what the entry returns and raises stays what it is; where no attempt can be had, the entry
+runs in the process's own, counted.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial, update_wrapper
+from numbers import Real
+from typing import Any
+
+from agentlightning.capture.context import AttemptContext, _current, attempt_context
+from agentlightning.capture.counts import COUNTS
+from agentlightning.capture.delivery import end_attempt
+from agentlightning.capture.entries import ENTRY_WRAPPERS, undecorated
+from agentlightning.capture.spans.convert import jsonable
+from agentlightning.capture.spans.generators import close_stream
+from agentlightning.run_program.inside.exporter import SpanExporter
+from agentlightning.run_program.inside.frames import BeginEntry, EndEntry, EntryBegun, EntryEnded
+from agentlightning.run_program.inside.import_hook import warn
+from agentlightning.run_program.inside.settings import ChildSettings
+from agentlightning.types import LLM
+
+ENTRY_DENIED = "entry-denied"
+"""Counted: an entry that ran in the process's own attempt, because no other could be had."""
+
+
+class EntryWrapper:
+    """Opens attempts for entries over ``exporter``."""
+
+    def __init__(self, exporter: SpanExporter, settings: ChildSettings) -> None:
+        self._exporter, self._settings = exporter, settings
+
+    def install(self) -> None:
+        """From now on what is decorated is an entry."""
+        ENTRY_WRAPPERS.append(self.wrap)
+
+    def wrap(self, entry: Callable[..., Any]) -> Callable[..., Any]:
+        """``entry`` with an attempt around its outermost calls, of the same kind."""
+        if inspect.isasyncgenfunction(entry):
+            made = _wrap_async_generator(self, entry)
+        elif inspect.isgeneratorfunction(entry):
+            made = _wrap_generator(self, entry)
+        elif inspect.iscoroutinefunction(entry):
+            made = _wrap_coroutine(self, entry)
+        else:
+            made = _wrap_function(self, entry)
+        return update_wrapper(made, entry)
+
+    def rollout(
+        self, entry: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> EntryRollout | None:
+        """An attempt for this call; ``None`` inside another entry, or where none can be had."""
+        if _current.get() is not None:
+            return None
+        task = _call_arguments(entry, args, kwargs)
+        try:
+            reply = self._exporter.ask(BeginEntry(getattr(entry, "__qualname__", "entry"), task))
+        except (OSError, ValueError) as error:
+            reply, why = None, str(error)
+        else:
+            why = getattr(reply, "why", "")
+        if isinstance(reply, EntryBegun):
+            return EntryRollout(
+                self._exporter, self._context(reply, task, scored=undecorated(entry) is not entry)
+            )
+        COUNTS.add(ENTRY_DENIED)
+        warn(f"{getattr(entry, '__qualname__', 'the entry')}() gets no rollout of its own: {why}")
+        return None
+
+    def _context(self, begun: EntryBegun, task: Any, *, scored: bool) -> AttemptContext:
+        settings = self._settings
+        return AttemptContext(
+            rollout_id=begun.rollout_id,
+            attempt_id=begun.attempt_id,
+            sink=self._exporter.span,
+            key=begun.key,
+            gateway=settings.gateway,
+            tags=settings.tags,
+            policies=settings.policies,
+            resources={"policy": LLM(endpoint=settings.gateway, model=settings.model, api_key=begun.key)},
+            task=task,
+            entry_reward=[] if scored else None,
+        )
+
+
+class EntryRollout:
+    """One call of an entry, which has an attempt to itself."""
+
+    def __init__(self, exporter: SpanExporter, context: AttemptContext) -> None:
+        self._exporter, self._context = exporter, context
+        self._ended = False
+
+    def active(self) -> AbstractContextManager[Any]:
+        """Code within the block is the entry's."""
+        return attempt_context(self._context)
+
+    @contextmanager
+    def ending(self) -> Iterator[list[Any]]:
+        """At the end of the block the entry has come to what is in the list, or raised. A stream that nobody
+        reads to its end has come to its last item.
+        """
+        result: list[Any] = [None]
+        try:
+            yield result
+        except GeneratorExit:
+            self.end(result[0])
+            raise
+        except BaseException as error:
+            self.fail(error)
+            raise
+        self.end(result[0])
+
+    def fail(self, error: BaseException) -> None:
+        """The entry raised."""
+        self.end(error=_error_text(error))
+
+    def end(self, result: Any = None, *, error: str | None = None) -> None:
+        """The entry has returned, or raised: put its attempt on record. A number is its reward."""
+        if self._ended:
+            return
+        self._ended = True
+        if error is None and self._context.errors:
+            error = _error_text(self._context.errors[0])
+        end_attempt(self._context.attempt_id)
+        result = next(iter(self._context.entry_reward or ()), result)
+        try:
+            reply = self._exporter.ask(
+                EndEntry(self._context.attempt_id, reward=_reward_number(result), error=error)
+            )
+        except (OSError, ValueError) as failed:
+            COUNTS.add("entry-end-lost")
+            warn(f"the end of attempt {self._context.attempt_id} could not be put on record: {failed}")
+        else:
+            if not isinstance(reply, EntryEnded):
+                COUNTS.add("entry-end-lost")
+
+
+def _reward_number(result: Any) -> float | None:
+    """The number that an entry came to, ``None`` for what is none; scalars of array libraries are numbers.
+    One that is not finite is handed on: it is no reward, and says so where rewards are taken.
+    """
+    try:
+        if callable(item := getattr(result, "item", None)) and getattr(result, "shape", None) == ():
+            result = item()
+        return float(result) if isinstance(result, Real) else None
+    except OverflowError:
+        return math.inf
+    except Exception:  # whatever the object is, it cannot be read as a number
+        return math.nan
+
+
+def _error_text(error: BaseException) -> str:
+    """An error as text that can be sent; errors of programs may fail at saying even that."""
+    try:
+        text = str(error)
+    except Exception as another:
+        text = f"its message cannot be read ({type(another).__name__})"
+    return f"{type(error).__name__}: {text}"[:2000].encode(errors="replace").decode()
+
+
+def _wrap_async_generator(wrapper: EntryWrapper, entry: Callable[..., Any]) -> Callable[..., Any]:
+    """An async generator; the attempt holds while its own code runs, never across a yield."""
+
+    async def stream(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
+        rollout = wrapper.rollout(entry, args, kwargs)
+        active = rollout.active if rollout else nullcontext
+        source, item = entry(*args, **kwargs), None
+        advance = source.__anext__()
+        with rollout.ending() if rollout else nullcontext([None]) as result:
+            try:
+                while True:
+                    with active():
+                        try:
+                            result[0] = item = await advance
+                        except StopAsyncIteration:
+                            return
+                    try:
+                        advance = source.asend((yield item))
+                    except GeneratorExit:
+                        raise
+                    except BaseException as error:  # thrown in by the caller
+                        advance = source.athrow(error)
+            finally:
+                with active():
+                    await close_stream(source)
+
+    return stream
+
+
+def _wrap_generator(wrapper: EntryWrapper, entry: Callable[..., Any]) -> Callable[..., Any]:
+    """A generator, likewise."""
+
+    def items(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
+        rollout = wrapper.rollout(entry, args, kwargs)
+        active = rollout.active if rollout else nullcontext
+        source = entry(*args, **kwargs)
+        advance = partial(next, source)
+        with rollout.ending() if rollout else nullcontext([None]) as result:
+            try:
+                while True:
+                    with active():
+                        try:
+                            result[0] = item = advance()
+                        except StopIteration as end:
+                            result[0] = result[0] if end.value is None else end.value
+                            return end.value
+                    try:
+                        advance = partial(source.send, (yield item))
+                    except GeneratorExit:
+                        raise
+                    except BaseException as error:  # thrown in by the caller
+                        advance = partial(source.throw, error)
+            finally:
+                with active():
+                    source.close()
+
+    return items
+
+
+def _wrap_coroutine(wrapper: EntryWrapper, entry: Callable[..., Any]) -> Callable[..., Any]:
+    async def coroutine(*args: Any, **kwargs: Any) -> Any:
+        rollout = wrapper.rollout(entry, args, kwargs)
+        if rollout is None:
+            return await entry(*args, **kwargs)
+        return await _await_inside(rollout, entry(*args, **kwargs))
+
+    return coroutine
+
+
+def _wrap_function(wrapper: EntryWrapper, entry: Callable[..., Any]) -> Callable[..., Any]:
+    """A plain function; what it leaves to be awaited belongs to the call."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        rollout = wrapper.rollout(entry, args, kwargs)
+        if rollout is None:
+            return entry(*args, **kwargs)
+        try:
+            with rollout.active():
+                result = entry(*args, **kwargs)
+        except BaseException as error:
+            rollout.fail(error)
+            raise
+        if inspect.iscoroutine(result):
+            return _await_inside(rollout, result)
+        rollout.end(result)
+        return result
+
+    return call
+
+
+async def _await_inside(rollout: EntryRollout, work: Any) -> Any:
+    with rollout.ending() as result, rollout.active():
+        result[0] = await work
+    return result[0]
+
+
+def _call_arguments(entry: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What the entry was called with, without its object: one argument as it is, several by name."""
+    try:
+        given = dict(inspect.signature(entry).bind(*args, **kwargs).arguments)
+    except (TypeError, ValueError):  # the call itself will raise it, with its own message
+        return None
+    first = next(iter(given), None)
+    if first in ("self", "cls"):
+        del given[first]
+    return jsonable(next(iter(given.values())) if len(given) == 1 else given)

@@ -1,0 +1,121 @@
+"""Tells when packages have been imported, each time a whole one stands in ``sys.modules``.
+
+An import hook that leaves finders, loaders and specs what they are. It is loaded into every Python process of
+a program, so it imports the standard library only.
+
+Invariant: a root is told of when nothing below it is being imported any more, in any thread, so that whoever
+is told may import all of it. No lock is held while somebody is told.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+WATCH_VARIABLE = "AGL_WATCH"
+"""Environment variable: the packages whose import begins capture, separated by commas."""
+
+
+OnImport = Callable[[str], None]
+
+
+class ImportWatcher:
+    """A finder on ``sys.meta_path`` that finds nothing itself: it asks the others, and is told when what they
+    found has been executed. ``on_import``: called with the module that was imported last below a root.
+    """
+
+    def __init__(self, roots: Sequence[str], on_import: OnImport) -> None:
+        self.roots = set(roots)
+        self._on_import = on_import
+        self._depth: Counter[tuple[int, str]] = Counter()
+        """Thread and root → modules that are being executed."""
+        self._lock = threading.RLock()
+        os.register_at_fork(after_in_child=self._forked)
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """The spec that the finders after this one have."""
+        root = name.partition(".")[0]
+        if root not in self.roots or self not in sys.meta_path:
+            return None
+        for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
+            find = getattr(finder, "find_spec", None)
+            spec: ModuleSpec | None = find(name, path, target) if find else None
+            if spec is not None:
+                self._notify_after(spec.loader, root)
+                return spec
+        return None
+
+    def _notify_after(self, loader: Any, root: str) -> None:
+        """Hear of the next module that ``loader`` executes. A loader that is a class serves everybody."""
+        execute = getattr(loader, "exec_module", None)
+        if execute is None or isinstance(loader, type):
+            return
+
+        def exec_module(module: ModuleType) -> None:
+            vars(loader).pop("exec_module", None)
+            at = threading.get_ident(), root
+            with self._lock:
+                self._depth[at] += 1
+            try:
+                execute(module)
+            finally:
+                self._module_done(at, module.__name__)
+
+        try:
+            loader.exec_module = exec_module
+        except AttributeError:  # a loader that takes no attribute: what it loads goes unheard
+            pass
+
+    def _module_done(self, at: tuple[int, str], name: str) -> None:
+        _, root = at
+        with self._lock:
+            self._depth[at] -= 1
+            self._depth += Counter()  # forgets what is no more
+            complete = all(other != root for _, other in self._depth)
+        if complete and root in self.roots:
+            self._on_import(name)
+
+    def _forked(self) -> None:
+        """In a forked process: other threads, the one that held the lock too, are not there."""
+        self._lock, here = threading.RLock(), threading.get_ident()
+        self._depth = Counter({at: times for at, times in self._depth.items() if at[0] == here})
+
+
+def watch() -> None:
+    """Watch for the packages that the environment names; the first of them, or one that is there already,
+    begins capture. Once in a process.
+    """
+    if any(isinstance(finder, ImportWatcher) for finder in sys.meta_path):
+        return
+    starting = threading.Lock()
+    started: list[OnImport] = []
+
+    def on_import(name: str) -> None:
+        if started:
+            started[0](name)
+        elif starting.acquire(blocking=False):  # and never released: a process begins once
+            try:
+                from agentlightning.run_program.inside.start import begin
+
+                started.append(begin(watcher.roots, name))
+            except Exception as error:
+                started.append(lambda name: None)
+                warn(f"capture could not begin ({type(error).__name__}: {error}); only the gateway records")
+
+    watcher = ImportWatcher(os.environ[WATCH_VARIABLE].split(","), on_import)
+    sys.meta_path.insert(0, watcher)
+    if there := next((root for root in watcher.roots - {"agentlightning"} if root in sys.modules), None):
+        on_import(there)
+
+
+def warn(line: str) -> None:
+    """One line on the program's stderr, where something keeps it from being captured in full."""
+    print(f"agl: {line}", file=sys.stderr)

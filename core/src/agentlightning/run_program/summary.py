@@ -1,0 +1,158 @@
+"""What ``agl run`` captured: every call with its verdict, who made them, tools, tokens, rewards.
+
+Read from the store when the programs have ended, so that it says what is on record and nothing else.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from agentlightning import semconv
+from agentlightning.capture.emit.rewards import get_reward_value
+from agentlightning.credit.eligibility.verdicts import unrecorded, verdicts
+from agentlightning.run_program.process import exit_status
+from agentlightning.run_program.session import ProcessResult, Session
+from agentlightning.store.pages import pages
+from agentlightning.types import Record
+
+UNNAMED = "unknown"
+_AT_ONCE = 100
+"""Rollouts of one read."""
+_SPANS = 10_000
+"""Spans of one read."""
+
+
+class Summary(msgspec.Struct, kw_only=True):
+    """One ``agl run``, over."""
+
+    run_id: str
+    store: str
+    folder: str | None = None
+    rollouts: list[str] = []
+    """Those of processes, then those of entries."""
+    statuses: dict[str, int] = {}
+    exit_codes: list[int | None] = []
+    """Of the processes, as a shell says them; ``null``: its time was up."""
+    failures: dict[str, int] = {}
+    """Reason → rollouts that failed so."""
+    calls: int = 0
+    verdicts: dict[str, int] = {}
+    unsure: dict[str, int] = {}
+    """Why calls are not exact: verdict and reason → calls."""
+    errors: int = 0
+    """Calls that got no answer."""
+    agents: dict[str, int] = {}
+    """Agent → calls; ``unknown``: nobody named itself."""
+    tools: dict[str, int] = {}
+    tokens_in: int = 0
+    tokens_out: int = 0
+    rewards: list[float] = []
+    processes: int = 0
+    """Processes in which capture began."""
+    adapters: list[str] = []
+    """Those that were on."""
+    warnings: list[str] = []
+    counts: dict[str, int] = {}
+    """What could not be kept, by reason."""
+    seconds: float = 0.0
+
+
+async def summarise(session: Session, results: Sequence[ProcessResult], seconds: float) -> Summary:
+    """Read what became of the session's rollouts."""
+    ids = [one.rollout.rollout_id for one in results if one.rollout is not None] + session.entries
+    summary = Summary(
+        run_id=session.run_id,
+        store=session.store_location,
+        folder=None if session.folder is None else str(session.folder),
+        rollouts=ids,
+        exit_codes=[None if one.code is None else exit_status(one.code) for one in results],
+        seconds=round(seconds, 3),
+    )
+    for start in range(0, len(ids), _AT_ONCE):
+        for record in await session.store.records(ids[start : start + _AT_ONCE]):
+            _add(summary, record)
+            await _add_spans(summary, session, record)
+    _add_process_reports(summary, session, results)
+    for why in sorted({one.store_error for one in results if one.store_error is not None}):
+        summary.warnings.append(f"the end of a program could not be stored: {why}")
+    number, planned = session.processes.ending_signal, len(session.options.tasks)
+    if number is not None and len(results) < planned:
+        why = f"{signal.Signals(number).name} came"
+        summary.warnings.append(f"{planned - len(results)} of {planned} processes were not started: {why}")
+    for field in ("statuses", "failures", "verdicts", "unsure", "agents", "tools", "counts"):
+        setattr(summary, field, dict(Counter(getattr(summary, field)).most_common()))
+    return summary
+
+
+def _add(summary: Summary, record: Record) -> None:
+    """A rollout's calls."""
+    _count(summary.statuses, str(record.rollout.status))
+    if record.rollout.reason:
+        _count(summary.failures, record.rollout.reason)
+    judged = verdicts(record)
+    for call in record.calls:
+        summary.calls += 1
+        verdict = judged[call.call_id]
+        _count(summary.verdicts, verdict.kind)
+        if verdict.kind != "exact":
+            _count(summary.unsure, f"{verdict.kind}: {verdict.reason}")
+        summary.errors += call.status != "ok"
+        _count(summary.agents, call.tags.get("agent") or UNNAMED)
+        if call.choice == 0:
+            summary.tokens_in += call.prompt_tokens or len(call.prompt_ids or ())
+        summary.tokens_out += len(call.response_ids) if call.response_ids else call.completion_tokens or 0
+    if past := unrecorded(record):
+        _count(summary.counts, "calls-past-the-gateway", len(past))
+
+
+async def _add_spans(summary: Summary, session: Session, record: Record) -> None:
+    """A rollout's tools and rewards."""
+    async for page in pages(session.store.query_spans, record.rollout.rollout_id, size=_SPANS):
+        for span in page:
+            if name := span.attributes.get(semconv.TOOL_NAME):
+                _count(summary.tools, str(name))
+            if (value := get_reward_value(span)) is not None:
+                summary.rewards.append(value)
+
+
+def _add_process_reports(summary: Summary, session: Session, results: Sequence[ProcessResult]) -> None:
+    """What the processes said of themselves."""
+    adapters: dict[str, str | None] = {}
+    for program in (one.program for one in results if one.program is not None):
+        summary.processes += len(program.processes)
+        for reason, times in program.counts.items():
+            _count(summary.counts, reason, times)
+        for name, error in program.adapters.items():
+            if adapters.get(name, "") is not None:
+                adapters[name] = error
+    for reason, times in session.door.refused.items():
+        _count(summary.counts, f"refused-{reason}", times)
+    summary.adapters = sorted(name for name, error in adapters.items() if error is None and name != "wire")
+    for name, error in adapters.items():
+        if error is not None:
+            what = "the wire layer" if name == "wire" else f"adapter {name}"
+            summary.warnings.append(f"{what} is not on: {error}")
+    if summary.calls and not summary.processes:
+        summary.warnings.append(
+            "capture began in no process of the program, so its calls are known from the gateway only. "
+            "Is it Python, and is agl-core installed where it runs?"
+        )
+    if not summary.calls:
+        summary.warnings.append(
+            "no model call came to the gateway. Does the program read OPENAI_BASE_URL, or name a server?"
+        )
+
+
+def _count(counts: dict[str, int], name: str, times: int = 1) -> None:
+    counts[name] = counts.get(name, 0) + times
+
+
+def as_record(summary: Summary) -> dict[str, Any]:
+    """What the run's record says of it."""
+    record: dict[str, Any] = msgspec.to_builtins(summary)
+    return {**record, "total_seconds": summary.seconds}

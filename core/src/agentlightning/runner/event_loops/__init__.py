@@ -1,0 +1,1 @@
+"""Where agents run inside the runner's process: event loops of their own, and threads."""

@@ -1,0 +1,1 @@
+"""How an attempt ended: status, rewards, returned records and tracebacks."""

@@ -1,0 +1,156 @@
+"""How an attempt ended, in one place: what the agent returned or raised → status, kind of failure, reward.
+
+Failed is not zero: an attempt that raised, ran out of time or returned nonsense has no reward. Its ``reason``
+begins with its kind (:mod:`agentlightning.types.failure`). Whether an agent raised by its own fault or
+because the model had failed it, the attempt's recorded calls say: :func:`classify`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from numbers import Real
+from typing import Any
+
+from agentlightning.capture.emit.validation import BadRecord, reward_number
+from agentlightning.capture.spans.convert import error_text
+from agentlightning.decorator.errors import BadReward
+from agentlightning.gateway.upstream.answer import ErrorInfo
+from agentlightning.runner.outcomes.tracebacks import format_traceback
+from agentlightning.store.base import Store
+from agentlightning.types import AttemptedRollout, AttemptStatus, Call, Span
+
+RAISED = "agent-raised"
+NO_CALL = "no-call"
+TOO_LONG_STATUS = (400, 413, 422)
+"""Statuses with which engines refuse a prompt that does not fit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The end of one attempt."""
+
+    status: AttemptStatus
+    reason: str | None = None
+    reward: float | None = None
+    spans: Sequence[Span] = ()
+    traceback: str | None = None
+    """Of what the agent raised (:mod:`.tracebacks`)."""
+
+
+def outcome_of_return(result: Any) -> Outcome:
+    """What a returned value means. A number is the final reward; ``None`` says that rewards were emitted."""
+    try:
+        result = _unwrap_scalar(result)
+        value = float(result) if isinstance(result, Real) else None
+    except Exception as error:
+        return _bad_reward(f"a {type(result).__name__} that cannot be read as a number: {error_text(error)}")
+    if result is None:
+        return Outcome(AttemptStatus.SUCCEEDED)
+    if value is not None:
+        try:
+            return Outcome(AttemptStatus.SUCCEEDED, reward=reward_number(value, "the returned reward"))
+        except BadRecord as bad:
+            return _bad_reward(f"{value:g}: {bad}")
+    listed = isinstance(result, Sequence) and not isinstance(result, str | bytes)
+    if listed and all(isinstance(span, Span) for span in result):
+        return Outcome(AttemptStatus.SUCCEEDED, spans=result)
+    return _bad_reward(f"{type(result).__name__}; return a number, None (after emit_reward), or spans")
+
+
+def _unwrap_scalar(result: Any) -> Any:
+    """The Python number in a scalar of an array library (numpy, torch)."""
+    item = getattr(result, "item", None)
+    if callable(item) and getattr(result, "shape", None) == ():
+        return item()
+    return result
+
+
+def _bad_reward(what: str) -> Outcome:
+    return Outcome(AttemptStatus.FAILED, f"bad-reward: the agent returned {what}")
+
+
+def outcome_of_error(error: BaseException) -> Outcome:
+    """What the agent raised, its own timeouts included; a prompt that was too long by the model's word is
+    ``over-length``.
+    """
+    if isinstance(error, BadRecord):
+        return Outcome(AttemptStatus.FAILED, error.reason)
+    if isinstance(error, BadReward):
+        return Outcome(AttemptStatus.FAILED, f"bad-reward: {error_text(error)}")
+    kind = "over-length" if any(map(_is_over_length, _causes(error))) else RAISED
+    reason = f"{kind}: {type(error).__name__}: {error_text(error)}"
+    return Outcome(AttemptStatus.FAILED, reason, traceback=format_traceback(error))
+
+
+def timed_out(timeout: float | None, why: str = "") -> Outcome:
+    """The attempt's limit has passed. ``why``: what is known of the cause."""
+    said = f"timeout: the attempt took longer than {timeout:g} s"
+    return Outcome(AttemptStatus.TIMEOUT, f"{said}: {why}" if why else said)
+
+
+def cancelled() -> Outcome:
+    """The runner was format_traceback to stop it: its lease went to another, or serving ended."""
+    return Outcome(AttemptStatus.FAILED, "cancelled: the attempt was stopped from outside")
+
+
+async def classify(store: Store, lease: AttemptedRollout, outcome: Outcome, *, recorded: bool) -> Outcome:
+    """``outcome`` with the kind that the attempt's recorded calls give it; to be asked when no further call
+    of the attempt can arrive.
+
+    An agent that raised after the model had failed it has the model's kind. An agent in training that
+    returned without a call is ``no-call``: credit says so by itself, and here the attempt fails where such
+    attempts are tried again. ``recorded``: a gateway records the calls. Costs a read only in these two cases.
+    """
+    idle = recorded and lease.rollout.mode == "train" and NO_CALL in lease.rollout.config.retry_on
+    raised = outcome.reason is not None and outcome.reason.startswith(f"{RAISED}:")
+    if not raised and not (idle and outcome.status is AttemptStatus.SUCCEEDED):
+        return outcome
+    calls = await store.query_calls(lease.rollout.rollout_id, lease.attempt.attempt_id)
+    if raised:
+        kind = model_fault(calls)
+        said = (outcome.reason or "").removeprefix(RAISED)
+        return replace(outcome, reason=f"{kind}{said}") if kind else outcome
+    if any(call.status == "ok" for call in calls):
+        return outcome
+    return Outcome(AttemptStatus.FAILED, f"{NO_CALL}: the agent returned without one answer of the model")
+
+
+def model_fault(calls: Sequence[Call]) -> str | None:
+    """The kind of failure of the last call that ended by itself; ``None`` if it was answered, or none was
+    made.
+
+    The gateway writes what went wrong into ``error``: ``HTTP <status> …`` for what an engine refused, another
+    word for what it could not get from it; too long a prompt is in ``masked``.
+    """
+    ended = [call for call in calls if call.status != "cancelled"]
+    last = max(ended, key=lambda call: (call.end_time, call.sequence), default=None)
+    if last is None or last.status != "error":
+        return None
+    if last.masked == "over-length":
+        return "over-length"
+    return "model-4xx" if re.match(r"HTTP 4\d\d\b", last.error or "") else "model-5xx"
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """The error, those it was raised from or after, and those of a group; each once."""
+    seen: set[int] = set()
+    waiting = [error]
+    while waiting:
+        one = waiting.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        yield one
+        waiting += [cause for cause in (one.__cause__, one.__context__) if cause is not None]
+        if isinstance(one, BaseExceptionGroup):
+            waiting += one.exceptions
+
+
+def _is_over_length(error: BaseException) -> bool:
+    """An SDK's error that says the prompt does not fit the model's context."""
+    status, code = getattr(error, "status_code", None), getattr(error, "code", None)
+    if status not in TOO_LONG_STATUS:
+        return False
+    return ErrorInfo(error_text(error), code if isinstance(code, str) else "").over_length

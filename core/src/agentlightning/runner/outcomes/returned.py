@@ -1,0 +1,208 @@
+"""Transitions that the agent hands in: a returned list of triplets and spans, read and checked.
+
+Explicit wins over captured, and nothing is overwritten: a triplet that names a recorded call *refines* it
+(its reward attaches to the call, its ids must be the recorded ones), any other becomes a call of its own,
+marked ``api="supplied"``. The recorded calls that no triplet names stay in the store, and credit leaves them
+out as ``replaced-by-agent``.
+
+Invariant: a list is taken as a whole or not at all; a refusal names the item and the field.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from agentlightning import semconv
+from agentlightning.capture.emit.validation import (
+    LARGEST_INT,
+    LONGEST_NAME,
+    BadRecord,
+    reward_number,
+    short_repr,
+    validated,
+)
+from agentlightning.capture.spans.convert import error_text, utf8_text
+from agentlightning.store import codec
+from agentlightning.types import Span, Triplet
+
+T = TypeVar("T")
+Fields = dict[str, Any]
+_LEAST = -1e30
+"""What a float32 holds, in which logprobs are kept."""
+_POSITIVE = 1e-4
+"""Rounding above 0 that a logprob may have."""
+_PACKED = (semconv.PROMPT_IDS, semconv.RESPONSE_IDS, semconv.LOGPROBS)
+_COLDEST, _HOTTEST = 0.0, 1e3
+"""Temperatures that a call may have been sampled at."""
+MOST_TAGS = 1_000
+"""Tags of one call, at most."""
+LONGEST_METADATA = 16 << 20
+"""Bytes of one triplet's metadata or one returned span, at most, as JSON."""
+
+
+def read_supplied(result: Any, rollout_id: str, attempt_id: str) -> tuple[list[Triplet], list[Span]] | None:
+    """The transitions and spans of a returned list, checked; ``None`` for whatever is no such list.
+
+    Spans belong to the attempt; empty ids in them are filled in. A span that carries token ids is a
+    transition too. :class:`BadRecord` names the item that is neither.
+    """
+    if not isinstance(result, list | tuple) or not any(isinstance(item, Triplet | Span) for item in result):
+        return None
+    triplets: list[Triplet] = []
+    spans: list[Span] = []
+    for index, item in enumerate(result):
+        if isinstance(item, Triplet):
+            triplets.append(_triplet(item, f"item {index}"))
+        elif isinstance(item, Span):
+            found = _transition(item, f"item {index}")
+            triplets += [] if found is None else [_triplet(found, f"item {index}")]
+            spans.append(_span(item, (rollout_id, attempt_id), f"item {index}"))
+        else:
+            raise BadRecord(f"item {index} is a {type(item).__name__}, not a Triplet or a Span")
+    return triplets, spans
+
+
+def _span(span: Span, owner: tuple[str, str], where: str) -> Span:
+    """The span without packed ids (the call it became has them); a reward in it must be a number."""
+    for name, own in zip(("rollout_id", "attempt_id"), owner, strict=True):
+        if getattr(span, name) not in ("", own):
+            raise BadRecord(f"{where}: its {name} is {getattr(span, name)!r}, the attempt's is {own!r}")
+    if not isinstance(span.attributes, dict):
+        raise BadRecord(f"{where}: attributes is a {type(span.attributes).__name__}, not a dict")
+    rest = {name: value for name, value in span.attributes.items() if name not in _PACKED}
+    owned = msgspec.structs.replace(span, rollout_id=owner[0], attempt_id=owner[1], attributes=rest)
+    try:
+        owned = validated(owned)
+    except BadRecord as bad:
+        raise BadRecord(f"{where}: {bad}", bad.kind) from None
+    return _encodable(owned, where, "content")
+
+
+def _transition(span: Span, where: str) -> Triplet | None:
+    """The triplet of a span with packed token ids."""
+    a = span.attributes if isinstance(span.attributes, dict) else {}
+    if semconv.PROMPT_IDS not in a or semconv.RESPONSE_IDS not in a:
+        return None
+    try:
+        prompt, response = (codec.unpack_ids(_bytes(a[name])) for name in _PACKED[:2])
+        logprobs = codec.unpack_floats(_bytes(a[semconv.LOGPROBS])) if semconv.LOGPROBS in a else None
+    except (ValueError, TypeError) as error:
+        raise BadRecord(f"{where}: its token ids or logprobs are not packed as base64: {error}") from None
+    prefix = semconv.TAG_PREFIX
+    tags = {name[len(prefix) :]: str(value) for name, value in a.items() if name.startswith(prefix)}
+    return Triplet(prompt_ids=prompt or [], response_ids=response or [], logprobs=logprobs, tags=tags)
+
+
+def _bytes(text: str) -> bytes:
+    return base64.b64decode(text, validate=True)
+
+
+def _triplet(item: Triplet, where: str) -> Triplet:
+    """A copy in plain lists, each field checked."""
+    prompt = _ids(item.prompt_ids, f"{where}: prompt_ids")
+    response = _ids(item.response_ids, f"{where}: response_ids")
+    if item.call_id is not None and (not isinstance(item.call_id, str) or not item.call_id):
+        raise BadRecord(f"{where}: call_id is {short_repr(item.call_id)}, not the id of a call")
+    refers = item.call_id is not None and not prompt and not response
+    if not refers and not (prompt and response):
+        empty = "response_ids" if prompt else "prompt_ids"
+        raise BadRecord(f"{where}: {empty} is empty; only with call_id may both be left empty")
+    return Triplet(
+        prompt_ids=prompt,
+        response_ids=response,
+        reward=_reward(item.reward, f"{where}: reward"),
+        logprobs=_logprobs(item.logprobs, len(response), f"{where}: logprobs"),
+        tags=_tags(item.tags, f"{where}: tags"),
+        call_id=item.call_id,
+        metadata=_metadata(item.metadata, where),
+    )
+
+
+def _listed(values: Any, where: str) -> Sequence[Any]:
+    """A list, or what an array library makes one of."""
+    listed = values.tolist() if callable(getattr(values, "tolist", None)) else values
+    if not isinstance(listed, list | tuple):
+        raise BadRecord(f"{where} is a {type(values).__name__}, not a list")
+    return listed
+
+
+def _ids(values: Any, where: str) -> list[int]:
+    listed = _listed(values, where)
+    for i, value in enumerate(listed):
+        if type(value) is not int or not 0 <= value <= LARGEST_INT:
+            raise BadRecord(
+                f"{where}[{i}] is {short_repr(value)}: token ids are integers from 0 to {LARGEST_INT}"
+            )
+    return list(listed)
+
+
+def _logprobs(values: Any, length: int, where: str) -> list[float] | None:
+    if values is None:
+        return None
+    listed = _listed(values, where)
+    if len(listed) != length:
+        raise BadRecord(f"{where} has {len(listed)} values for {length} response ids")
+    for i, value in enumerate(listed):
+        if type(value) not in (int, float) or not _LEAST <= value <= _POSITIVE:
+            raise BadRecord(f"{where}[{i}] is {short_repr(value)}: a logprob is a finite number, at most 0")
+    return [float(value) for value in listed]
+
+
+def _reward(value: Any, where: str) -> float | None:
+    return None if value is None else reward_number(value, where)
+
+
+def _tags(tags: Any, where: str) -> dict[str, str]:
+    if not isinstance(tags, dict) or not all(isinstance(x, str) for pair in tags.items() for x in pair):
+        raise BadRecord(f"{where} is {short_repr(tags)}, not a dict from text to text")
+    if len(tags) > MOST_TAGS or any(len(x) > LONGEST_NAME for pair in tags.items() for x in pair):
+        raise BadRecord(
+            f"{where}: {len(tags)} tags; at most {MOST_TAGS} of {LONGEST_NAME} characters each are taken"
+        )
+    return {utf8_text(name): utf8_text(value) for name, value in tags.items()}
+
+
+def _metadata(given: Any, where: str) -> Fields:
+    """Metadata, with the fields that a call has checked: policy, policy_version, model, sampling."""
+    if not isinstance(given, dict):
+        raise BadRecord(f"{where}: metadata is a {type(given).__name__}, not a dict")
+    kinds = {"policy": str, "model": str, "policy_version": int, "sampling": dict}
+    for name, kind in kinds.items():
+        value = given.get(name)
+        if value is not None and (not isinstance(value, kind) or isinstance(value, bool)):
+            raise BadRecord(
+                f"{where}: metadata[{name!r}] is {short_repr(value)}, not of type {kind.__name__}"
+            )
+        if isinstance(value, str) and not 0 < len(value) <= LONGEST_NAME:
+            raise BadRecord(f"{where}: metadata[{name!r}] has {len(value)} characters")
+    version = given.get("policy_version")
+    if version is not None and not 0 <= version <= LARGEST_INT:
+        raise BadRecord(
+            f"{where}: metadata['policy_version'] is {short_repr(version)}, not from 0 to {LARGEST_INT}"
+        )
+    temperature = (given.get("sampling") or {}).get("temperature", 1.0)
+    if type(temperature) not in (int, float) or not _COLDEST <= temperature <= _HOTTEST:
+        raise BadRecord(
+            f"{where}: metadata['sampling']['temperature'] is {short_repr(temperature)}, not from "
+            f"{_COLDEST:g} to {_HOTTEST:g}"
+        )
+    return _encodable(given, where, "metadata")
+
+
+def _encodable(value: T, where: str, what: str) -> T:
+    """The value as it comes back from the other side of a pipe; it must have its type's fields."""
+    try:
+        encoded = msgspec.json.encode(value)
+        if len(encoded) > LONGEST_METADATA:
+            raise BadRecord(
+                f"{where}: its {what} takes {len(encoded)} bytes as JSON; at most {LONGEST_METADATA} may"
+            )
+        return msgspec.json.decode(encoded, type=type(value))
+    except BadRecord:
+        raise
+    except Exception as error:  # objects of agents may raise anything while they are encoded
+        raise BadRecord(f"{where}: its {what} has no valid JSON form: {error_text(error, 300)}") from None

@@ -1,0 +1,210 @@
+"""What becomes of the transitions an agent handed in: calls of its attempt, and rewards of these calls.
+
+The attempt's recorded calls are read once, when none can come any more. What is written is written in two
+transactions: the calls first, then, with the attempt's end, the rewards and the names of the calls that
+count. Until then nobody reads them, and an attempt whose end is never written is not trained.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from agentlightning import semconv
+from agentlightning.capture.delivery import attempt_trace_id
+from agentlightning.capture.emit.validation import BadRecord, short_repr
+from agentlightning.store.base import Store
+from agentlightning.types import LLM, AttemptedRollout, Call, Resource, Span, Triplet
+from agentlightning.types.select import policy_for, with_role
+
+CLOSE = 1e-3
+"""Difference at which two logprobs of one token are different."""
+
+
+class MatchedTransitions:
+    """Triplets of one attempt, matched with its recorded calls: ``calls`` to add, ``rewards`` of calls, and
+    ``named``, the ids of all calls that count.
+    """
+
+    def __init__(
+        self,
+        lease: AttemptedRollout,
+        recorded: Sequence[Call],
+        *,
+        policies: Mapping[str, str] | None = None,
+        resources: Mapping[str, Resource] | None = None,
+    ) -> None:
+        self.lease = lease
+        self.recorded = recorded
+        self.policies = policies or {}
+        self.resources = resources or {}
+        self.calls: list[Call] = []
+        self.rewards: list[Span] = []
+        self.named: list[str] = []
+        self._next = 1 + max((call.sequence for call in recorded), default=-1)
+
+    def match(self, triplets: Sequence[Triplet]) -> MatchedTransitions:
+        """Match all of them; :class:`BadRecord` for the first that contradicts what was recorded."""
+        for index, triplet in enumerate(triplets):
+            if triplet.call_id is None:
+                call = self._new_call(triplet, index)
+                self.calls.append(call)
+            else:
+                call = self._recorded_call(triplet, index)
+            self.named.append(call.call_id)
+            if triplet.reward is not None:
+                self.rewards.append(self._reward_span(call, triplet.reward))
+        return self
+
+    def _new_call(self, triplet: Triplet, index: int) -> Call:
+        """A call of its own, after the recorded ones, in the order of the list."""
+        known = dict(triplet.metadata)
+        policy = known.pop("policy", None) or self._policy(triplet)
+        self._check_policy(policy, triplet, f"triplet {index}")
+        call = Call(
+            call_id=f"{self.lease.attempt.attempt_id}-supplied.{index}",
+            rollout_id=self.lease.rollout.rollout_id,
+            attempt_id=self.lease.attempt.attempt_id,
+            sequence=self._next,
+            api="supplied",
+            policy=policy,
+            model=known.pop("model", None) or policy,
+            policy_version=known.pop("policy_version", None),
+            sampling=known.pop("sampling", None) or {},
+            tags=triplet.tags,
+            prompt_ids=triplet.prompt_ids,
+            response_ids=triplet.response_ids,
+            logprobs=triplet.logprobs,
+            request={"metadata": known} if known else None,
+        )
+        self._next += 1
+        call.start_time = call.end_time = time.time()
+        return call
+
+    def _check_policy(self, policy: str, triplet: Triplet, where: str) -> None:
+        """The policy must be one that the attempt can have spoken to, and take all of the ids."""
+        models = {r.model: r for r in self.resources.values() if isinstance(r, LLM)}
+        served = {*models, *self.policies.values(), *(call.policy for call in self.recorded)}
+        if models and policy not in served:
+            raise BadRecord(
+                f"{where}: metadata['policy'] is {short_repr(policy)}, which is not served here: one of "
+                f"{', '.join(sorted(served))}, or leave it out"
+            )
+        if (model := models.get(policy)) is not None:
+            _check_ids(triplet, model, where)
+
+    def _policy(self, triplet: Triplet) -> str:
+        """The policy of a transition that names none: its agent's, else the one that all recorded calls went
+        to, else the one that the rollout's endpoint serves.
+        """
+        mapped = policy_for(self.policies, with_role(triplet.tags))
+        if mapped:
+            return mapped
+        routed = {call.policy for call in self.recorded}
+        if len(routed) == 1:
+            return routed.pop()
+        return next((r.model for r in self.resources.values() if isinstance(r, LLM)), "default")
+
+    def _recorded_call(self, triplet: Triplet, index: int) -> Call:
+        """The recorded call that the triplet names by call id or response id; it must say the same."""
+        name = triplet.call_id
+        found = [c for c in self.recorded if c.call_id == name] or [
+            c for c in self.recorded if c.response_id == name
+        ]
+        where = f"triplet {index}: call_id {name!r}"
+        if len(found) != 1:
+            how_many = "several recorded calls" if found else "no recorded call of the attempt"
+            raise BadRecord(f"{where} names {how_many}; leave call_id out for a transition of your own")
+        if found[0].call_id in self.named:
+            raise BadRecord(f"{where} names a call that an earlier triplet named")
+        if differing := _difference(triplet, found[0]):
+            raise BadRecord(
+                f"{where} conflicts with what was recorded: {differing}; leave call_id out to hand in a "
+                "transition of your own"
+            )
+        return found[0]
+
+    def _reward_span(self, call: Call, value: float) -> Span:
+        now = time.time()
+        return Span(
+            rollout_id=call.rollout_id,
+            attempt_id=call.attempt_id,
+            name=semconv.REWARD_SPAN,
+            trace_id=attempt_trace_id(call.attempt_id),
+            span_id=secrets.token_hex(8),
+            status="ok",
+            start_time=now,
+            end_time=now,
+            attributes={
+                semconv.REWARD_VALUE: value,
+                semconv.REWARD_NAME: "reward",
+                semconv.EVALUATION_NAME: "reward",
+                semconv.EVALUATION_SCORE: value,
+                semconv.REWARD_FINAL: False,
+                semconv.REWARD_CALL: call.call_id,
+                semconv.SUPPLIED: True,
+            },
+        )
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """What the attempt's metadata says of it."""
+        return {semconv.SUPPLIED: self.named}
+
+
+async def match_transitions(
+    store: Store, lease: AttemptedRollout, triplets: Sequence[Triplet], **of: Any
+) -> MatchedTransitions:
+    """Match ``triplets`` with what the store has of the attempt, and store those that are calls of their own.
+
+    ``of``: ``policies`` and ``resources`` of the attempt. :class:`BadRecord`: nothing was stored.
+    """
+    recorded = await store.query_calls(lease.rollout.rollout_id, lease.attempt.attempt_id)
+    captured = [call for call in recorded if call.api != "supplied"]
+    matched = MatchedTransitions(lease, captured, **of).match(triplets)
+    if matched.calls:
+        await store.add_calls(matched.calls, fence=lease.attempt.fence)
+    return matched
+
+
+def _check_ids(triplet: Triplet, model: LLM, where: str) -> None:
+    """The ids must be of the model's vocabulary, and no more than its context holds."""
+    for field in ("prompt_ids", "response_ids"):
+        largest = max(getattr(triplet, field), default=0)
+        if model.vocabulary is not None and largest >= model.vocabulary:
+            raise BadRecord(
+                f"{where}: {field} holds {largest}, outside the vocabulary of policy {model.model!r}, whose "
+                f"token ids are 0 to {model.vocabulary - 1}"
+            )
+    length = len(triplet.prompt_ids) + len(triplet.response_ids)
+    if model.context is not None and length > model.context:
+        raise BadRecord(
+            f"{where}: prompt_ids and response_ids are {length} tokens; policy {model.model!r} takes "
+            f"{model.context}"
+        )
+
+
+def _difference(triplet: Triplet, call: Call) -> str:
+    """How a triplet contradicts the call it names; empty where it does not. What it leaves empty, it does not
+    say.
+    """
+    if triplet.prompt_ids or triplet.response_ids:
+        for field in ("prompt_ids", "response_ids"):
+            mine, theirs = getattr(triplet, field), getattr(call, field)
+            if theirs is None:
+                return f"it has no {field}"
+            if mine != theirs:
+                at = next((i for i, (a, b) in enumerate(zip(mine, theirs, strict=False)) if a != b), None)
+                return f"{field} differ at {min(len(mine), len(theirs)) if at is None else at}"
+    if triplet.logprobs is not None:
+        if call.logprobs is None:
+            return "it has no logprobs"
+        for i, (a, b) in enumerate(zip(triplet.logprobs, call.logprobs, strict=False)):
+            if abs(a - b) > CLOSE:
+                return f"logprobs differ at {i}"
+    for name, value in triplet.tags.items():
+        if call.tags.get(name) != value:
+            return f"tag {name!r} is {call.tags.get(name)!r}, not {value!r}"
+    return ""

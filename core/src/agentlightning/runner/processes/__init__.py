@@ -1,0 +1,1 @@
+"""Worker processes and the trees they start."""

@@ -1,0 +1,74 @@
+"""How a runner fares, in one line: repainted on a terminal, printed now and then elsewhere."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from agentlightning.runner.processes.service import RunnerState
+
+PRINT_SECONDS = 10.0
+"""Seconds between two lines where there is no terminal."""
+_ORDER = ("succeeded", "failed", "timeout", "unresponsive")
+_STYLE = {"succeeded": "green", "failed": "red", "timeout": "yellow"}
+
+
+class StatusLine:
+    """A line about ``place``; use it as a context manager and call :meth:`show`."""
+
+    def __init__(self, place: str, workers: int, console: Console | None = None) -> None:
+        self._place = place
+        self._workers = workers
+        self._console = console or Console(stderr=True)
+        self._live: Live | None = None
+        self._began = time.monotonic()
+        self._last = (RunnerState(), 0)
+        self._printed = RunnerState()
+        self._next = 0.0
+
+    def __enter__(self) -> StatusLine:
+        if self._console.is_terminal:
+            self._live = Live(self._text(), console=self._console, refresh_per_second=4).__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.__exit__(kind, error, trace)
+        elif self._last[0] != self._printed or kind is None:
+            self._print()
+
+    def show(self, state: RunnerState, restarts: int = 0) -> None:
+        """Show this."""
+        self._last = (state, restarts)
+        if self._live is not None:
+            self._live.update(self._text())
+        elif state != self._printed and time.monotonic() >= self._next:
+            self._print()
+
+    def _print(self) -> None:
+        self._printed, self._next = self._last[0], time.monotonic() + PRINT_SECONDS
+        self._console.print(self._text(), soft_wrap=True)
+
+    def _text(self) -> Text:
+        state, restarts = self._last
+        done = sum(state.counts.get(name, 0) for name in _ORDER)
+        seconds = max(time.monotonic() - self._began, 1e-9)
+        text = Text("agl runner", style="bold")
+        text.append(f" · {self._place}", style="dim")
+        if self._workers > 1:
+            text.append(f" · {self._workers} workers", style="none")
+        text.append(f" · {state.running} running", style="none")
+        names = [*_ORDER, *sorted(set(state.counts) - set(_ORDER))]
+        for name in names:
+            if state.counts.get(name):
+                text.append(f" · {state.counts[name]} {name}", style=_STYLE.get(name, "none"))
+        text.append(f" · {done / seconds:.1f}/s", style="none")
+        if restarts:
+            text.append(f" · {restarts} restarted", style="yellow")
+        return text

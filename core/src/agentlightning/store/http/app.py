@@ -1,0 +1,216 @@
+"""The store as a web application: ``/v1/agl/…`` (see :mod:`agentlightning.store.routes`) and ``/v1/traces``
+(see :mod:`.traces`).
+
+An answer is sent after its write is on file. Errors are ``{"error", "message"}``. ``POST /v1/agl/batch``
+takes a list of calls and does them in order, as one write under the request id of its header
+``Idempotency-Key``; each has its own result.
+"""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import os
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from agentlightning.keys import Keys
+from agentlightning.store.base import Store, StoreError
+from agentlightning.store.bounds import check_seconds
+from agentlightning.store.http import traces
+from agentlightning.store.http.content import check_json
+from agentlightning.store.http.transport import BODY_LIMIT
+from agentlightning.store.routes import (
+    BY_NAME,
+    LONGEST_WAIT,
+    NULL,
+    PACKED,
+    PREFIX,
+    REQUEST_ID,
+    TABLE,
+    BatchItem,
+    BatchOutcome,
+    ErrorBody,
+    Route,
+    decode,
+    encode,
+    error_body,
+    to_outcome,
+)
+from agentlightning.store.sqlite import schema
+from agentlightning.store.sqlite.store import SQLiteStore
+from agentlightning.webserver import app_runner
+from agentlightning.webserver.body import (
+    THREAD_BYTES,
+    BodyRefused,
+    check_container_count,
+    read,
+    run_in_thread,
+)
+from agentlightning.webserver.guard import CrossOriginRefusal, guard
+
+_log = logging.getLogger(__name__)
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def create_app(
+    store: SQLiteStore, token: str | None = None, *, open_to_pages: bool = False
+) -> web.Application:
+    """The application over a store; with a ``token`` every request but ``/health`` must bear it. Without one,
+    requests that a web page may have sent are refused (:mod:`agentlightning.webserver.guard`), unless
+    ``open_to_pages``: on a socket that no browser can reach.
+
+    Spans may also be sent with an attempt's own key, where ``AGL_SECRET`` lets this process check it.
+    """
+    middlewares = [] if token is not None or open_to_pages else [_refuse_foreign(store)]
+    app = web.Application(middlewares=middlewares)
+    for route in TABLE:
+        app.router.add_route(route.verb, route.path, _authenticated(_handler(store, route), token))
+    app.router.add_post(f"{PREFIX}/batch", _authenticated(_batch_handler(store), token))
+    app.router.add_get(f"{PREFIX}/health", _health)
+    traces.add_route(app, store, token, Keys.from_env() if "AGL_SECRET" in os.environ else None)
+    return app
+
+
+def runner(app: web.Application) -> web.AppRunner:
+    """What serves the application."""
+    return app_runner(app, shutdown_timeout=5.0)
+
+
+def _refuse_foreign(store: SQLiteStore) -> Any:
+    async def refuse(request: web.Request, why: CrossOriginRefusal) -> web.Response:
+        with suppress(StoreError):  # a store that cannot write refuses all the same
+            await store.count("refused", why.reason)
+        if request.path == traces.PATH:
+            return traces.refusal_response(request, traces.ExportRefused(why.status, why.message))
+        return _answer(request, ErrorBody("Forbidden", why.message), why.status)
+
+    return guard(refuse)
+
+
+async def _health(_: web.Request) -> web.Response:
+    return web.json_response({"status": "ok", "schema_version": schema.SCHEMA_VERSION})
+
+
+def _authenticated(handler: Handler, token: str | None) -> Handler:
+    expected = None if token is None else f"Bearer {token}".encode()
+
+    async def guarded(request: web.Request) -> web.StreamResponse:
+        if expected is not None:
+            given = request.headers.get("Authorization", "").encode(errors="replace")
+            if not hmac.compare_digest(given, expected):
+                return _answer(
+                    request, ErrorBody("Unauthorized", "the bearer token is missing or wrong"), 401
+                )
+        if request.headers.get("Content-Encoding", "identity").lower() != "identity":
+            return _answer(request, ErrorBody("StoreError", "send the body as it is, not compressed"), 415)
+        try:
+            return await handler(request)
+        except BodyRefused as refused:
+            return _answer(request, ErrorBody("StoreError", str(refused)), refused.status)
+        except Exception as error:
+            body, status = error_body(error)
+            if status >= 500:  # this server's own fault (a full disk, say), which its operator must see too
+                _log.exception("error in %s %s", request.method, request.path)
+            return _answer(request, body, status)
+
+    return guarded
+
+
+def _answer(request: web.Request, value: Any, status: int = 200) -> web.Response:
+    packed = PACKED in request.headers.get("Accept", "")
+    body, content_type = encode(value, packed)
+    return web.Response(body=body, status=status, headers={"Content-Type": content_type})
+
+
+def _handler(store: Store, route: Route) -> Handler:
+    method = getattr(store, route.name)
+    in_body = _body_parameters(route)
+
+    async def handle(request: web.Request) -> web.Response:
+        if route.verb == "GET":
+            asked = {name: None if value == NULL else value for name, value in request.query.items()}
+            given: dict[str, Any] = {**asked, **request.match_info}
+            parameters = _arguments(msgspec.convert(given, route.parameters, strict=False))
+        else:
+            body = await read(request, BODY_LIMIT)
+            found = await _decoded(body or b"{}", request.content_type if body else "", in_body)
+            parameters = {**_arguments(found), **request.match_info}
+        return _answer(request, await method(**_cap_waits(parameters)))
+
+    return handle
+
+
+async def _decoded(body: bytes, content_type: str, kind: Any) -> Any:
+    """A body as ``kind``: a large one in a thread, for others are waiting."""
+
+    def work() -> Any:
+        if content_type != PACKED:
+            check_container_count(body)
+        found = decode(body, content_type, kind)
+        if kind is not list[BatchItem]:  # the calls of a batch are checked one by one
+            check_json(found)
+        return found
+
+    return await run_in_thread(work) if len(body) > THREAD_BYTES else work()
+
+
+def _arguments(parameters: Any) -> dict[str, Any]:
+    return msgspec.structs.asdict(parameters)
+
+
+def _body_parameters(route: Route) -> type[msgspec.Struct]:
+    """The parameters that come in the body: all but those in the path."""
+    fields: list[Any] = []
+    for field in msgspec.structs.fields(route.parameters):
+        if field.name not in route.path_parameters:
+            required = field.default is msgspec.NODEFAULT and field.default_factory is msgspec.NODEFAULT
+            fields.append((field.name, field.type, *([] if required else [field.default])))
+    return msgspec.defstruct(route.name, fields, kw_only=True, forbid_unknown_fields=True)
+
+
+def _cap_waits(parameters: dict[str, Any]) -> dict[str, Any]:
+    """No request is held for longer than ``LONGEST_WAIT``."""
+    for name in ("wait", "timeout"):
+        check_seconds(name, parameters.get(name))  # the least of NaN and another number is NaN
+    if "wait" in parameters:
+        parameters["wait"] = min(parameters["wait"], LONGEST_WAIT)
+    if "timeout" in parameters:
+        timeout = parameters["timeout"]
+        parameters["timeout"] = LONGEST_WAIT if timeout is None else min(timeout, LONGEST_WAIT)
+    return parameters
+
+
+def _batch_handler(store: SQLiteStore) -> Handler:
+    def call(item: BatchItem) -> tuple[str, dict[str, Any]] | Exception:
+        """What is asked for, or what is wrong with it."""
+        route = BY_NAME.get(item.method)
+        if route is None:
+            return item.method, {}
+        try:
+            found = msgspec.convert(item.params, route.parameters)
+            check_json(found)
+            return item.method, _arguments(found)
+        except ValueError as error:
+            return error
+
+    async def handle(request: web.Request) -> web.Response:
+        items = await _decoded(await read(request, BODY_LIMIT), request.content_type, list[BatchItem])
+        calls = [call(item) for item in items]
+        good = [c for c in calls if not isinstance(c, Exception)]
+        found = iter(await store.batch(good, request_id=request.headers.get(REQUEST_ID)))
+        return _answer(
+            request, [_batch_outcome(c if isinstance(c, Exception) else next(found)) for c in calls]
+        )
+
+    return handle
+
+
+def _batch_outcome(found: Any) -> BatchOutcome:
+    if isinstance(found, Exception) and error_body(found)[1] >= 500:
+        _log.error("error in a batch", exc_info=found)
+    return to_outcome(found)

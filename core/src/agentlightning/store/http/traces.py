@@ -1,0 +1,212 @@
+"""``POST /v1/traces``: spans of any OpenTelemetry exporter over OTLP/HTTP, stored for the attempt they name.
+
+A span names its attempt by the attributes ``agl.rollout_id`` and ``agl.attempt_id``, else its resource does
+(``OTEL_RESOURCE_ATTRIBUTES``), else the attempt's key does that the request bears. A key speaks for its own
+attempt only.
+
+Invariants: each span is stored or refused for itself, refused spans are told to the exporter
+(``partial_success``) and counted, and a span that an exporter sends again is stored once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from functools import partial
+from typing import Any, Final
+
+from aiohttp import web
+
+from agentlightning import semconv
+from agentlightning.capture.emit.validation import BadRecord, validated
+from agentlightning.keys import PREFIX as KEY, Claims, KeyRefused, Keys
+from agentlightning.store.base import Conflict, NotFound, StoreError
+from agentlightning.store.sqlite.store import SQLiteStore
+from agentlightning.types import Span
+from agentlightning.webserver.body import BodyRefused, check_container_count, read
+from agentlightning.webserver.guard import JSON
+
+PATH: Final = "/v1/traces"
+BODY_LIMIT: Final = 64 << 20
+"""Bytes of one request, after decompression."""
+KEY_BODY_LIMIT: Final = 16 << 20
+"""The same, where an attempt's key sends it: it speaks for an agent, not for a runner."""
+MAX_SPANS: Final = 100_000
+"""Spans of one request: an empty one is two bytes, and a thousand in memory."""
+_SMALL_BODY: Final = 64 << 10
+"""Bytes of a body that is decoded on the spot; a larger one is in a thread, for others are waiting."""
+_SPANS_PER_COMMIT: Final = 128
+"""Spans of one commit; between two, others have their turn."""
+_TYPES: Final = ("application/x-protobuf", JSON)
+_CODES: Final = {400: 3, 401: 16, 403: 7, 409: 9, 413: 8, 415: 3, 503: 14}
+"""HTTP status → code of ``google.rpc.Status``."""
+
+
+class ExportRefused(Exception):
+    """The request as a whole is refused."""
+
+    def __init__(self, status: int, message: str, headers: dict[str, str] | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.headers = headers or {}
+
+
+def add_route(app: web.Application, store: SQLiteStore, token: str | None, keys: Keys | None) -> None:
+    """Add the route. ``keys``: what checks the keys of attempts; ``None``: they are refused."""
+    # A thread of its own: those of the default pool may all be waiting for this very route.
+    pool = ThreadPoolExecutor(1, "agl-otlp")
+
+    async def handle(request: web.Request) -> web.Response:
+        try:
+            claims = _authenticate(request.headers.get("Authorization", ""), token, keys)
+            return await _ingest(request, store, claims, pool)
+        except ExportRefused as refused:
+            return refusal_response(request, refused)
+
+    async def close(_: web.Application) -> None:
+        pool.shutdown(wait=False)
+
+    app.router.add_post(PATH, handle)
+    app.on_cleanup.append(close)
+
+
+def refusal_response(request: web.Request, refused: ExportRefused) -> web.Response:
+    """A ``google.rpc.Status``, in the request's own type."""
+    from agentlightning.store.http import otlp
+
+    content_type = request.content_type if request.content_type in _TYPES else _TYPES[1]
+    body = otlp.status(content_type, _CODES[refused.status], str(refused))
+    headers = {"Retry-After": "1"} if refused.status == 503 else refused.headers
+    return web.Response(body=body, status=refused.status, content_type=content_type, headers=headers)
+
+
+def _authenticate(authorization: str, token: str | None, keys: Keys | None) -> Claims | None:
+    """Whom the request speaks for: one attempt by its key, or any (``None``)."""
+    given = authorization.removeprefix("Bearer ")
+    if token is not None and hmac.compare_digest(given.encode(errors="replace"), token.encode()):
+        return None
+    if given.startswith(KEY):
+        if keys is None:
+            raise ExportRefused(
+                401, "this store cannot check keys of attempts: start it with the run's AGL_SECRET"
+            )
+        try:
+            return keys.check(given)
+        except KeyRefused as error:
+            raise ExportRefused(error.status, str(error)) from None
+    if token is not None:
+        raise ExportRefused(401, "the bearer token is missing or wrong")
+    return None
+
+
+async def _ingest(
+    request: web.Request, store: SQLiteStore, claims: Claims | None, pool: Executor
+) -> web.Response:
+    from agentlightning.store.http import otlp  # protobuf is loaded by those who use it
+
+    content_type = request.content_type
+    if content_type not in _TYPES:
+        raise ExportRefused(415, f"Content-Type {content_type}: send one of {', '.join(_TYPES)}")
+    try:
+        body = await read(request, BODY_LIMIT if claims is None else KEY_BODY_LIMIT)
+        work = partial(_decoded, body, content_type)
+        small = len(body) < _SMALL_BODY
+        found, damaged = work() if small else await asyncio.get_running_loop().run_in_executor(pool, work)
+    except otlp.Undecodable as error:
+        raise ExportRefused(400, str(error)) from None
+    except BodyRefused as error:
+        raise ExportRefused(error.status, str(error), error.headers) from None
+    good, refused = _split_by_attempt(found, claims)
+    if damaged:
+        refused["otlp-damaged-span", "they cannot be decoded"] += damaged
+    refused += await _store(store, good)
+    if refused:
+        await _count(store, refused)
+    n, why = sum(refused.values()), _reasons_text(refused)
+    return web.Response(body=otlp.answer(content_type, n, why), content_type=content_type)
+
+
+def _decoded(body: bytes, content_type: str) -> tuple[list[Span], int]:
+    """The sound spans of a body, and how many damaged ones were left out."""
+    from agentlightning.store.http import otlp
+
+    if content_type == JSON:
+        check_container_count(body)
+    request, damaged = otlp.decode(body, content_type)
+    if (n := otlp.count(request)) > MAX_SPANS:
+        raise ExportRefused(413, f"{n} spans at once: send at most {MAX_SPANS}")
+    return list(otlp.spans(request)), damaged
+
+
+RefusalCounts = Counter[tuple[str, str]]
+"""Spans refused by (reason to count them under, ``""`` if the store has counted; text for a person)."""
+
+
+def _split_by_attempt(found: Sequence[Span], claims: Claims | None) -> tuple[list[Span], RefusalCounts]:
+    """Those that name an attempt they may write to, and why the others do not."""
+    good, refused = [], RefusalCounts()
+    for span in found:
+        own = {**span.resource, **span.attributes}
+        rollout, attempt = own.get(semconv.ROLLOUT_ID), own.get(semconv.ATTEMPT_ID)
+        if claims is not None:
+            rollout, attempt = rollout or claims.rollout_id, attempt or claims.attempt_id
+        if len(span.trace_id) != 32 or len(span.span_id) != 16:
+            refused["otlp-bad-id", "trace ids have 16 bytes and span ids 8"] += 1
+        elif not (isinstance(rollout, str) and isinstance(attempt, str) and rollout and attempt):
+            say = f"neither span nor resource names {semconv.ROLLOUT_ID} and {semconv.ATTEMPT_ID}"
+            refused["otlp-no-attempt", say] += 1
+        elif claims is not None and (rollout, attempt) != (claims.rollout_id, claims.attempt_id):
+            say = f"the key is that of attempt {claims.attempt_id}, not of {attempt}"
+            refused["otlp-foreign-attempt", say] += 1
+        else:
+            span.rollout_id, span.attempt_id = rollout, attempt
+            try:
+                good.append(validated(span))
+            except BadRecord as bad:
+                refused["otlp-bad-span", str(bad)] += 1
+    return good, refused
+
+
+async def _store(store: SQLiteStore, spans: Sequence[Span]) -> RefusalCounts:
+    """Store spans, each under a request id of its own; why some could not be stored."""
+    calls = [("add_span", {"span": s, "request_id": _request_id(s)}) for s in spans]
+    refused = RefusalCounts()
+    for start in range(0, len(calls), _SPANS_PER_COMMIT):
+        outcomes = await _batch(store, calls[start : start + _SPANS_PER_COMMIT])
+        refused.update(_reason(found) for found in outcomes if isinstance(found, Exception))
+    return refused
+
+
+def _request_id(s: Span) -> str:
+    return f"otlp:{s.rollout_id}:{s.attempt_id}:{s.trace_id}:{s.span_id}"
+
+
+def _reason(error: Exception) -> tuple[str, str]:
+    if isinstance(error, NotFound):
+        return "otlp-unknown-attempt", str(error)
+    if isinstance(error, Conflict):
+        return "", str(error)
+    if isinstance(error, StoreError):
+        raise ExportRefused(503, str(error))
+    return "otlp-bad-span", str(error)
+
+
+async def _batch(store: SQLiteStore, calls: Sequence[tuple[str, dict[str, Any]]]) -> list[Any]:
+    try:
+        return await store.batch(calls) if calls else []
+    except StoreError as error:
+        raise ExportRefused(503, str(error)) from None
+
+
+async def _count(store: SQLiteStore, refused: RefusalCounts) -> None:
+    given = [{"kind": "refused", "reason": reason, "n": n} for (reason, _), n in refused.items()]
+    await _batch(store, [("count", one) for one in given if one["reason"]])
+
+
+def _reasons_text(refused: RefusalCounts) -> str:
+    """At most three reasons, the most frequent first."""
+    told = [f"{n}: {say}" for (_, say), n in refused.most_common(3)]
+    return "; ".join(told + ([f"{len(refused) - 3} more reasons"] if len(refused) > 3 else []))

@@ -1,0 +1,142 @@
+"""What the parts of the SQLite store share: the file, the writer, the clock, idempotent writes, refusals."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from sqlalchemy import bindparam, delete, func, select
+from sqlalchemy.dialects.sqlite import insert
+
+from agentlightning.store import codec
+from agentlightning.store.base import AttemptEnded, Conflict
+from agentlightning.store.routes import REMEMBERED
+from agentlightning.store.sqlite import schema
+from agentlightning.store.sqlite.cache import StoreCache
+from agentlightning.store.sqlite.database import Database, compile_sql, insert_sql
+from agentlightning.store.sqlite.waiters import Waiters
+from agentlightning.store.sqlite.writer import Writer
+
+T = TypeVar("T")
+
+REQUEST_SECONDS = REMEMBERED
+"""How long a request id is remembered. Clients stop retrying well before
+(:mod:`agentlightning.store.http.transport`).
+"""
+_PRUNE_EVERY = 1024
+"""Remembered requests between two prunings."""
+
+_r, _c = schema.requests.c, schema.counts.c
+_FIND = compile_sql(select(_r.method, _r.answer).where(_r.request_id == bindparam("request_id")))
+_REMEMBER = insert_sql(schema.requests)
+_FORGET = compile_sql(delete(schema.requests).where(_r.request_id == bindparam("request_id")))
+_NEWEST = compile_sql(select(func.max(_r.seq)))
+_PRUNE = compile_sql(delete(schema.requests).where(_r.seq < bindparam("before")))
+_one = insert(schema.counts)
+_COUNT = compile_sql(
+    _one.on_conflict_do_update(
+        index_elements=["rollout_id", "attempt_id", "kind", "reason"], set_={"n": _c.n + _one.excluded.n}
+    )
+)
+
+
+class StoreRefusal(AttemptEnded):
+    """An :class:`AttemptEnded` that knows how it is to be counted."""
+
+    def __init__(self, message: str, reason: str, rollout_id: str, attempt_id: str, n: int) -> None:
+        super().__init__(message)
+        self.reason, self.rollout_id, self.attempt_id, self.n = reason, rollout_id, attempt_id, n
+
+
+class StoreCore:
+    """Base of the parts: public methods are coroutines, methods with ``_`` run inside a write or read."""
+
+    db: Database
+    writer: Writer
+    waiters: Waiters
+    cache: StoreCache
+    clock: Callable[[], float]
+    _remembered_count: int = 0
+    _age_marks: deque[tuple[float, int]]
+    """(time, newest request then): what an age is measured by, whatever clock wrote the file before."""
+
+    async def _write(
+        self,
+        method: str,
+        work: Callable[[], T],
+        request_id: str | None = None,
+        kind: Any = Any,
+        *,
+        to_answer: Callable[[T], Any] | None = None,
+        from_answer: Callable[[Any], T] | None = None,
+        should_remember: Callable[[T], bool] = lambda _: True,
+    ) -> T:
+        """Do ``work`` once per request id and commit it.
+
+        The answer is remembered as a ``kind``. ``to_answer`` reduces it to what the caller does not
+        have already, and ``from_answer`` restores it. An answer that ``should_remember`` rejects is not
+        remembered. A refusal is counted although its write is rolled back.
+        """
+
+        def once() -> T:
+            if request_id is None:
+                return work()
+            found = self._find_answer(method, request_id)
+            if found is not None:
+                answer = codec.unpack(found, kind)
+                return from_answer(answer) if from_answer else answer
+            result = work()
+            if should_remember(result):
+                self._remember(method, request_id, to_answer(result) if to_answer else result)
+            return result
+
+        try:
+            return await self.writer.write(once)
+        except StoreRefusal as refused:
+            r = refused
+            await self.writer.write(lambda: self._count_refusal(r, request_id))
+            raise AttemptEnded(str(r)) from None
+
+    def _find_answer(self, method: str, request_id: str | None) -> bytes | None:
+        """The answer that was given to a request; ``None``: none yet."""
+        found = None if request_id is None else self.db.one(_FIND, request_id=request_id)
+        if found is not None and found[0] != method:
+            raise Conflict(f"request id {request_id} was already used for {found[0]}, not for {method}")
+        return None if found is None else bytes(found[1])
+
+    def _remember(self, method: str, request_id: str, answer: Any) -> None:
+        now = self.clock()
+        if self._remembered_count % _PRUNE_EVERY == 0:
+            self._prune_answers(now)
+        self._remembered_count += 1
+        blob = codec.pack(answer, small=4096)  # short-lived: seldom worth compressing
+        self.db.execute(_REMEMBER, request_id=request_id, method=method, time=now, answer=blob)
+
+    def _prune_answers(self, now: float) -> None:
+        newest = self.db.one(_NEWEST)
+        old = None
+        while self._age_marks and self._age_marks[0][0] <= now - REQUEST_SECONDS:
+            _, old = self._age_marks.popleft()
+        if old is not None:  # not that one itself: numbers of rows must not start again
+            self.db.execute(_PRUNE, before=old)
+        if newest is not None and newest[0] is not None:
+            self._age_marks.append((now, newest[0]))
+
+    def _forget_answer(self, request_id: str) -> None:
+        """An answer that was undone: the request, sent again, is a new one."""
+        self.db.execute(_FORGET, request_id=request_id)
+
+    def _count_refusal(self, r: StoreRefusal, request_id: str | None) -> None:
+        """Once, however often the refused request is sent again."""
+        if request_id is not None:
+            key = f"{request_id}:refused"
+            if self.db.one(_FIND, request_id=key) is not None:
+                return
+            self._remember("refused", key, None)
+        self._count("refused", r.reason, r.rollout_id, r.attempt_id, r.n)
+
+    def _count(self, kind: str, reason: str, rollout_id: str | None, attempt_id: str | None, n: int) -> None:
+        self.db.execute(
+            _COUNT, rollout_id=rollout_id or "", attempt_id=attempt_id or "", kind=kind, reason=reason, n=n
+        )

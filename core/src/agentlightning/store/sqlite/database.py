@@ -1,0 +1,180 @@
+"""The SQLite file: opened, locked, brought to our schema; statements of SQLAlchemy Core compiled once.
+
+Hot statements are compiled when their module is imported and run on the driver's own cursor: Core writes the
+SQL, and costs nothing per row.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from sqlalchemy import Executable, Table, insert
+from sqlalchemy.dialects.sqlite import dialect as sqlite_dialect
+from sqlalchemy.sql.compiler import SQLCompiler
+
+from agentlightning.store.base import StoreError
+from agentlightning.store.sqlite import schema
+from agentlightning.store.sqlite.lock import FileLock
+
+_DIALECT = sqlite_dialect(paramstyle="named")
+_PAGE = 16384
+"""Bytes a page. A call takes about 3 kB, which 4 kB pages would store one a page."""
+_CACHE = 16 << 20
+"""Bytes of pages kept in memory."""
+CHUNK = 500
+"""Ids bound in one ``IN (…)``."""
+
+
+class Statement(NamedTuple):
+    """A compiled statement: text with ``:name`` places, and the values written in it."""
+
+    text: str
+    values: dict[str, Any]
+
+    def bind_values(self, values: dict[str, Any]) -> dict[str, Any]:
+        """All values of one run."""
+        return {**self.values, **values} if self.values else values
+
+    def indexed_by(self, table: str, index: str) -> Statement:
+        """The same, by a certain index; an error if SQLite cannot use it."""
+        assert f"FROM {table}" in self.text
+        return Statement(self.text.replace(f"FROM {table}", f"FROM {table} INDEXED BY {index}"), self.values)
+
+
+def compile_sql(statement: Executable, *columns: str) -> Statement:
+    """Compile a Core statement for SQLite; ``columns``: those that an insert or update binds by name."""
+    compiled = statement.compile(  # type: ignore[attr-defined]
+        dialect=_DIALECT, column_keys=list(columns) or None, compile_kwargs={"render_postcompile": True}
+    )
+    assert isinstance(compiled, SQLCompiler)
+    bound_later = {name for name, bind in compiled.binds.items() if bind.required}
+    return Statement(str(compiled), {k: v for k, v in compiled.params.items() if k not in bound_later})
+
+
+def insert_sql(table: Table) -> Statement:
+    """The insert of a whole row; SQLite numbers it, where there is a ``seq``."""
+    return compile_sql(insert(table), *(c.name for c in table.c if c.name != "seq"))
+
+
+def chunks(ids: Sequence[str]) -> Iterator[Sequence[str]]:
+    """``ids`` in pieces that fit one statement."""
+    for start in range(0, len(ids), CHUNK):
+        yield ids[start : start + CHUNK]
+
+
+class Database:
+    """The one connection that reads and writes the file."""
+
+    def __init__(self, path: str | Path, synchronous: Literal["NORMAL", "FULL"] = "NORMAL") -> None:
+        if sqlite3.sqlite_version_info < (3, 35):
+            raise StoreError(f"SQLite {sqlite3.sqlite_version} is too old: the store needs 3.35 or newer")
+        if synchronous not in ("NORMAL", "FULL"):
+            raise ValueError(f"synchronous must be NORMAL or FULL, not {synchronous!r}")
+        self.path = None if str(path) == ":memory:" else Path(path).expanduser().absolute()
+        self.pid = os.getpid()
+        self.lock: FileLock | None = None
+        if self.path is not None:
+            try:
+                self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            except OSError as error:
+                raise StoreError(
+                    f"the store's folder cannot be made: {error}; choose another place"
+                ) from None
+            self.lock = FileLock(self.path)
+            os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))  # resources may hold keys
+        try:
+            self.connection = self._connect(synchronous)
+            self._opened_file = self._file_id()
+        except BaseException:
+            self._unlock()
+            raise
+
+    def _file_id(self) -> tuple[int, int] | None:
+        """Which file lies at the path; ``None``: none, or the store is in memory."""
+        if self.path is None:
+            return None
+        try:
+            found = os.stat(self.path)
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
+
+    def check_file(self) -> None:
+        """:class:`StoreError` if the file was deleted or replaced since it was opened: SQLite would go on
+        writing to a file that nobody can open again.
+        """
+        if self._file_id() != self._opened_file:
+            raise StoreError(
+                f"{self.path} was deleted or replaced while the store was open: nothing more is stored. "
+                "Put the file back, or start a new run"
+            )
+
+    def _connect(self, synchronous: str) -> sqlite3.Connection:
+        connection = sqlite3.connect(
+            ":memory:" if self.path is None else self.path, isolation_level=None, check_same_thread=False
+        )
+        try:
+            connection.execute(f"PRAGMA page_size = {_PAGE}")
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute(f"PRAGMA synchronous = {synchronous}")
+            connection.execute(f"PRAGMA journal_size_limit = {64 << 20}")
+            connection.execute(f"PRAGMA cache_size = {-_CACHE >> 10}")
+            connection.execute("PRAGMA temp_store = MEMORY")
+            schema.prepare(connection)
+        except sqlite3.DatabaseError as error:
+            connection.close()
+            raise StoreError(
+                f"{self.path} cannot be opened as a store: {error}. If the file is damaged, move it away "
+                "(with its -wal and -shm files) and restore a copy"
+            ) from error
+        except BaseException as error:
+            connection.close()
+            if isinstance(error, StoreError):
+                raise StoreError(f"{self.path}: {error}") from None
+            raise
+        return connection
+
+    def execute(self, statement: Statement, **values: Any) -> int:
+        """Run a write; the number of rows it touched."""
+        return self.connection.execute(statement.text, statement.bind_values(values)).rowcount
+
+    def many(self, statement: Statement, rows: Iterable[dict[str, Any]]) -> None:
+        """Run a write for many rows."""
+        assert not statement.values
+        self.connection.executemany(statement.text, rows)
+
+    def one(self, statement: Statement, **values: Any) -> tuple[Any, ...] | None:
+        """The first row, or ``None``."""
+        row: tuple[Any, ...] | None = self.connection.execute(
+            statement.text, statement.bind_values(values)
+        ).fetchone()
+        return row
+
+    def all(self, statement: Statement, **values: Any) -> list[tuple[Any, ...]]:
+        """All rows."""
+        return self.connection.execute(statement.text, statement.bind_values(values)).fetchall()
+
+    def size_bytes(self) -> int:
+        """Size of the database in bytes, without the write-ahead log."""
+        return self._pragma("page_count") * self._pragma("page_size")
+
+    def free_bytes(self) -> int:
+        """How much of it holds nothing and is used before the file grows."""
+        return self._pragma("freelist_count") * self._pragma("page_size")
+
+    def _pragma(self, name: str) -> int:
+        return int(self.connection.execute(f"PRAGMA {name}").fetchone()[0])
+
+    def close(self) -> None:
+        """Close the file and let go of the lock. The last close folds the write-ahead log into the file."""
+        self.connection.close()
+        self._unlock()
+
+    def _unlock(self) -> None:
+        if self.lock is not None:
+            self.lock.release()
+            self.lock = None

@@ -1,0 +1,1 @@
+"""Rollouts, leases and attempts: the queue of work."""

@@ -1,0 +1,405 @@
+"""Attempts: who may write, signs of life, how they end and what becomes of their rollout.
+
+A rollout goes queuing → preparing → running → final; an attempt that failed, timed out or fell silent sends
+it to requeuing when its configuration allows, else to failed.
+
+Invariants: only the latest attempt of a rollout can write, and only until it has ended; every late write is
+refused and counted. An unresponsive attempt whose rollout nobody has taken yet comes back to life by writing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from sqlalchemy import and_, bindparam, case, func, literal_column, or_, select, text, update
+
+from agentlightning.store import codec
+from agentlightning.store.base import Conflict, NotFound
+from agentlightning.store.pages import check_limit
+from agentlightning.store.sqlite import schema
+from agentlightning.store.sqlite.cache import CachedAttempt
+from agentlightning.store.sqlite.core import StoreRefusal
+from agentlightning.store.sqlite.database import compile_sql
+from agentlightning.store.sqlite.queue.rollouts import RolloutStore
+from agentlightning.types import Attempt, AttemptStatus, Rollout, RolloutConfig, RolloutStatus
+from agentlightning.types.failure import failure_kind
+
+TIMEOUT_GRACE_SECONDS = 10.0
+"""Seconds the runner has to report a timeout itself before the store does."""
+
+WORKER_LEFT = "unresponsive: the worker left before it had the lease"
+"""Reason of an attempt that nobody has tried: it does not count against ``max_attempts``."""
+FINAL_STATUSES = (
+    AttemptStatus.SUCCEEDED,
+    AttemptStatus.FAILED,
+    AttemptStatus.TIMEOUT,
+    AttemptStatus.UNRESPONSIVE,
+)
+_a, _r = schema.attempts, schema.rollouts
+_PINS = ("resources_id", "resources_version")
+ATTEMPT_COLUMNS = [
+    *(c for c in _a.c if c.name not in ("arrivals", *_PINS)),
+    *(_a.c[name] for name in _PINS),
+]
+_OF_ROLLOUT = (
+    select(*ATTEMPT_COLUMNS).where(_a.c.rollout_id == bindparam("rollout_id")).order_by(_a.c.sequence_id)
+)
+_ALL_OF = compile_sql(_OF_ROLLOUT)
+_LATEST_OF = compile_sql(_OF_ROLLOUT.order_by(None).order_by(_a.c.sequence_id.desc()).limit(1))
+_STATE = compile_sql(
+    select(
+        *ATTEMPT_COLUMNS,
+        _a.c.arrivals,
+        _r.c.status.label("rollout_status"),
+        _r.c.attempts,
+        _r.c.run_id,
+        _r.c.config,
+        _r.c.forgiven,
+    )
+    .join(_r, _r.c.rollout_id == _a.c.rollout_id)
+    .where(_a.c.rollout_id == bindparam("rollout_id"), _a.c.attempt_id == bindparam("attempt_id"))
+)
+_AT = and_(_a.c.rollout_id == bindparam("rollout"), _a.c.sequence_id == bindparam("number"))
+_TOUCH = compile_sql(
+    update(_a)
+    .where(_AT)
+    .values(
+        status="running",
+        arrivals=_a.c.arrivals + bindparam("n"),
+        last_heartbeat_time=bindparam("now"),
+    )
+)
+_SET_RUNNING = compile_sql(update(_r).where(_r.c.rollout_id == bindparam("rollout")).values(status="running"))
+_WRITE = compile_sql(
+    update(_a).where(_AT).values(arrivals=_a.c.arrivals + bindparam("n")),
+    *("arrivals", "status", "worker_id", "end_time", "last_heartbeat_time", "reason", "metadata"),
+)
+_COUNT_LEFT = compile_sql(
+    select(func.count()).where(
+        _a.c.rollout_id == bindparam("rollout_id"),
+        _a.c.sequence_id > bindparam("reset_at"),
+        _a.c.reason == WORKER_LEFT,
+    )
+)
+_opened: Any = bindparam("opened")
+_now: Any = bindparam("now")
+
+
+def _since(time: Any) -> Any:
+    """A time of this opening of the file, as it is; any other (the clock may have been set meanwhile) counts
+    as the moment of opening, so that whoever lives on has time to say so.
+    """
+    return case((time.between(_opened, _now), time), else_=_opened)
+
+
+_silent_at = _since(func.coalesce(_a.c.last_heartbeat_time, _a.c.start_time)) + _r.c.unresponsive_seconds
+_NEVER = 1e18
+_timed_out_at = _since(_a.c.start_time) + _r.c.timeout_seconds + literal_column(str(TIMEOUT_GRACE_SECONDS))
+_ALIVE = and_(text("attempts." + schema.OPEN_ATTEMPT), _a.c.status != literal_column("'unresponsive'"))
+_OVERDUE = compile_sql(
+    select(_a.c.rollout_id, _a.c.attempt_id, (_silent_at <= _now).label("silent"))
+    .join(_r, _r.c.rollout_id == _a.c.rollout_id)
+    .where(_ALIVE, or_(_silent_at <= _now, _timed_out_at <= _now))
+)
+_NEXT_DUE = compile_sql(
+    select(func.min(func.min(func.coalesce(_silent_at, _NEVER), func.coalesce(_timed_out_at, _NEVER))))
+    .select_from(_a.join(_r, _r.c.rollout_id == _a.c.rollout_id))
+    .where(_ALIVE)
+)
+
+
+def attempt_from_row(row: Sequence[Any]) -> Attempt:
+    """The attempt of a row of ``ATTEMPT_COLUMNS``."""
+    (attempt_id, rollout_id, sequence_id, fence, status, worker_id) = row[:6]
+    (start_time, end_time, last_heartbeat_time, reason, metadata, resources_id, version) = row[6:13]
+    return Attempt(
+        attempt_id=attempt_id,
+        rollout_id=rollout_id,
+        sequence_id=sequence_id,
+        fence=fence,
+        status=AttemptStatus(status),
+        worker_id=worker_id,
+        start_time=start_time,
+        end_time=end_time,
+        last_heartbeat_time=last_heartbeat_time,
+        reason=reason,
+        metadata={} if metadata is None else codec.unpack(metadata),
+        resources_id=resources_id,
+        resources_version=version,
+    )
+
+
+def reason_of(status: AttemptStatus, reason: str | None) -> str:
+    """Why a rollout failed, by the kind of its failure: silence and timeouts are kinds of their own, and a
+    failure that names none is ``failed``.
+    """
+    if status is not AttemptStatus.FAILED:
+        return (
+            reason
+            if reason and failure_kind(reason) == status
+            else f"{status}: {reason}"
+            if reason
+            else status
+        )
+    return reason or status
+
+
+class AttemptState(NamedTuple):
+    """An attempt, with what decides whether it may write and what becomes of its rollout."""
+
+    attempt: Attempt
+    arrivals: int
+    rollout_status: str
+    latest: int
+    run_id: str | None
+    config: RolloutConfig
+    attempts_reset_at: int
+    """Attempts up to this number count no longer and may no longer write."""
+
+    def should_retry(self, status: AttemptStatus, reason: str) -> bool:
+        """Whether an attempt that ends so is to be followed by another, while ``max_attempts`` allows."""
+        kind = failure_kind(reason) or AttemptStatus.FAILED
+        return status in self.config.retry_condition or kind in self.config.retry_on
+
+
+class AttemptStore(RolloutStore):
+    """Executions of rollouts. ``_watch_limits…`` and ``_worker_*`` come from other parts."""
+
+    opened: float
+    """When this process opened the file, by ``clock``. Nobody is overdue before his own limit has passed from
+    here: a worker may well have lived while the store was down.
+    """
+
+    def _watch_limits(self, config: RolloutConfig, now: float) -> None:
+        """An attempt under these limits begins: see to it that it is expired in time."""
+        raise NotImplementedError
+
+    def _worker_busy(self, worker_id: str, rollout_id: str, attempt_id: str, now: float) -> None:
+        raise NotImplementedError
+
+    def _worker_free(self, worker_id: str, attempt_id: str) -> None:
+        raise NotImplementedError
+
+    async def update_rollout(
+        self,
+        rollout_id: str,
+        status: RolloutStatus | None = None,
+        *,
+        reason: str | None = None,
+        config: RolloutConfig | None = None,
+        metadata: dict[str, Any] | None = None,
+        request_id: str | None = None,
+    ) -> Rollout:
+        """Set status or configuration, merge metadata. To end or requeue a rollout ends its attempt."""
+
+        def work() -> Rollout:
+            rollout = self._rollout(rollout_id)
+            if config is not None or metadata:
+                self._configure(rollout, config, metadata)
+            if config is not None:
+                self._watch_limits(config, self.clock())
+            if status is not None and RolloutStatus(status) is not rollout.status:
+                self._set_status(rollout, RolloutStatus(status), reason)
+            return rollout
+
+        return await self._write("update_rollout", work, request_id, Rollout)
+
+    def _set_status(self, rollout: Rollout, status: RolloutStatus, reason: str | None) -> None:
+        """Move a rollout on request from outside."""
+        now = self.clock()
+        running = status is RolloutStatus.RUNNING and rollout.status is RolloutStatus.PREPARING
+        requeue = status in (RolloutStatus.QUEUING, RolloutStatus.REQUEUING)
+        if rollout.status.final or not (status.final or requeue or running):
+            raise Conflict(f"rollout {rollout.rollout_id} cannot go from {rollout.status} to {status}")
+        if not running:
+            end = AttemptStatus.SUCCEEDED if status is RolloutStatus.SUCCEEDED else AttemptStatus.FAILED
+            self._end_latest(rollout.rollout_id, end, now, reason or f"{status}: the rollout was set to it")
+        self._set_rollout_status(rollout.rollout_id, rollout.run_id, status, now, reason)
+        rollout.status, rollout.end_time = status, now if status.final else None
+        rollout.reason = rollout.reason if reason is None else reason
+
+    def _end_latest(self, rollout_id: str, status: AttemptStatus, now: float, reason: str) -> None:
+        row = self.db.one(_LATEST_OF, rollout_id=rollout_id)
+        if row is not None:
+            attempt = attempt_from_row(row)
+            if attempt.status not in FINAL_STATUSES:
+                self._end_attempt(attempt, status, now, reason)
+
+    def _state(self, rollout_id: str, attempt_id: str) -> AttemptState | None:
+        row = self.db.one(_STATE, rollout_id=rollout_id, attempt_id=attempt_id)
+        if row is None:
+            return None
+        arrivals, rollout_status, latest, run_id, config, attempts_reset_at = row[13:19]
+        tried = RolloutConfig() if config is None else codec.unpack(config, RolloutConfig)
+        return AttemptState(
+            attempt_from_row(row), arrivals, rollout_status, latest, run_id, tried, attempts_reset_at
+        )
+
+    def _require_writable(
+        self, rollout_id: str, attempt_id: str, what: str, n: int = 1, fence: int | None = None
+    ) -> AttemptState:
+        """The attempt, if it may write; else the refusal, to be counted under ``refused``."""
+        held = self._state(rollout_id, attempt_id)
+        if held is None:
+            raise NotFound(f"rollout {rollout_id} has no attempt {attempt_id}")
+        a = held.attempt
+        requeued = a.sequence_id <= held.attempts_reset_at
+        fenced = requeued or a.sequence_id != held.latest or (fence is not None and fence != a.fence)
+        revivable = a.status is AttemptStatus.UNRESPONSIVE and held.rollout_status == "requeuing"
+        if requeued and a.sequence_id == held.latest:
+            why, say = "fenced", "its rollout was put back into the queue"
+        elif fenced:
+            why, say = "fenced", f"its lease went to a later attempt (fence {held.latest})"
+        elif a.status in FINAL_STATUSES and not revivable:
+            why, say = (
+                f"after-{a.status}",
+                f"it has ended: {a.status}" + (f" ({a.reason})" if a.reason else ""),
+            )
+        else:
+            return held
+        raise StoreRefusal(
+            f"attempt {attempt_id} of {rollout_id}: {what} refused, {say}",
+            f"{what}-{why}",
+            rollout_id,
+            attempt_id,
+            n,
+        )
+
+    def _writable_attempt(
+        self, rollout_id: str, attempt_id: str, what: str, n: int = 1, fence: int | None = None
+    ) -> CachedAttempt:
+        """As :meth:`_require_writable`, without a query where the attempt is in mind."""
+        live = self.cache.attempts.get(rollout_id)
+        if live is not None and live.attempt_id == attempt_id and fence in (None, live.fence):
+            return live
+        held = self._require_writable(rollout_id, attempt_id, what, n, fence)
+        a = held.attempt
+        if a.status is AttemptStatus.UNRESPONSIVE:
+            self._revive(held)
+            self._save(a)
+        running = a.status is AttemptStatus.RUNNING and held.rollout_status == "running"
+        live = CachedAttempt(attempt_id, a.sequence_id, a.fence, held.arrivals, running)
+        return self.cache.put(rollout_id, live)
+
+    def _revive(self, held: AttemptState) -> None:
+        """Back to life, to be saved."""
+        a = held.attempt
+        a.status, a.end_time, a.reason = AttemptStatus.RUNNING, None, None
+        self._watch_limits(held.config, self.clock())
+
+    def _touch(self, rollout_id: str, live: CachedAttempt, now: float, arrivals: int = 0) -> None:
+        """A sign of life: the attempt runs, and so does its rollout."""
+        self.db.execute(_TOUCH, rollout=rollout_id, number=live.sequence_id, n=arrivals, now=now)
+        if not live.running:
+            self._set_running(rollout_id)
+        live.arrivals, live.running = live.arrivals + arrivals, True
+
+    def _set_running(self, rollout_id: str) -> None:
+        self.db.execute(_SET_RUNNING, rollout=rollout_id)
+
+    def _end_attempt(
+        self, attempt: Attempt, status: AttemptStatus, now: float, reason: str | None, arrivals: int = 0
+    ) -> None:
+        attempt.status, attempt.end_time = status, now
+        attempt.reason = reason if reason is not None else attempt.reason
+        self._save(attempt, arrivals)
+        if attempt.worker_id is not None:
+            self._worker_free(attempt.worker_id, attempt.attempt_id)
+
+    def _save(self, a: Attempt, arrivals: int = 0) -> None:
+        self.cache.attempts.pop(a.rollout_id, None)
+        self.db.execute(
+            _WRITE,
+            rollout=a.rollout_id,
+            number=a.sequence_id,
+            n=arrivals,
+            status=a.status.value,
+            worker_id=a.worker_id,
+            end_time=a.end_time,
+            last_heartbeat_time=a.last_heartbeat_time,
+            reason=a.reason,
+            metadata=codec.pack_optional(a.metadata),
+        )
+
+    def _end_and_move_on(
+        self, held: AttemptState, status: AttemptStatus, now: float, reason: str | None, arrivals: int = 0
+    ) -> None:
+        """End an attempt and decide what becomes of its rollout."""
+        self._end_attempt(held.attempt, status, now, reason, arrivals)
+        rollout_id, why = held.attempt.rollout_id, reason_of(status, reason)
+        if status is AttemptStatus.SUCCEEDED:
+            self._set_rollout_status(rollout_id, held.run_id, RolloutStatus.SUCCEEDED, now)
+        elif held.should_retry(status, why) and self._attempts_left(rollout_id, held):
+            self._set_rollout_status(rollout_id, held.run_id, RolloutStatus.REQUEUING, now)
+        else:
+            self._set_rollout_status(rollout_id, held.run_id, RolloutStatus.FAILED, now, why)
+
+    def _attempts_left(self, rollout_id: str, held: AttemptState) -> bool:
+        made, most = held.latest - held.attempts_reset_at, held.config.max_attempts
+        if made >= most:
+            untried = self.db.one(_COUNT_LEFT, rollout_id=rollout_id, reset_at=held.attempts_reset_at)
+            made -= 0 if untried is None else untried[0]
+        return made < most
+
+    def _end_overdue(self, now: float) -> int:
+        if self.cache.next_due is not None and now < self.cache.next_due:
+            return 0
+        overdue = self.db.all(_OVERDUE, now=now, opened=self.opened)
+        for rollout_id, attempt_id, silent in overdue:
+            held = self._state(rollout_id, attempt_id)
+            assert held is not None
+            if silent:
+                limit = held.config.unresponsive_seconds
+                why = f"unresponsive: no sign of life within unresponsive_seconds ({limit:g} s)"
+                self._end_and_move_on(held, AttemptStatus.UNRESPONSIVE, now, why)
+            else:
+                why = f"timeout: longer than timeout_seconds ({held.config.timeout_seconds:g} s)"
+                self._end_and_move_on(held, AttemptStatus.TIMEOUT, now, why)
+        self.cache.next_due = self._find_next_due()
+        return len(overdue)
+
+    def _next_due(self) -> float | None:
+        """When to look again for attempts that are overdue; ``None``: never."""
+        if self.cache.next_due is None:
+            self.cache.next_due = self._find_next_due()
+        return None if math.isinf(self.cache.next_due) else self.cache.next_due
+
+    def _find_next_due(self) -> float:
+        """When the next live attempt will be overdue, if it gives no sign of life."""
+        row = self.db.one(_NEXT_DUE, now=self.clock(), opened=self.opened)
+        return math.inf if row is None or row[0] is None or row[0] >= _NEVER else float(row[0])
+
+    async def expire(self, now: float | None = None) -> int:
+        """End attempts that are overdue at ``now``; how many. The store itself calls it in time."""
+        return await self._write("expire", lambda: self._end_overdue(self.clock() if now is None else now))
+
+    async def query_attempts(
+        self, rollout_id: str, *, limit: int | None = None, after: str | None = None
+    ) -> list[Attempt]:
+        """Attempts of a rollout, first to last. ``after``: the last attempt id of the page before."""
+        check_limit(limit)
+
+        def work() -> list[Attempt]:
+            self._rollout(rollout_id)
+            found = [attempt_from_row(row) for row in self.db.all(_ALL_OF, rollout_id=rollout_id)]
+            if after is not None:
+                places = [i for i, a in enumerate(found) if a.attempt_id == after]
+                if not places:
+                    raise NotFound(f"after: rollout {rollout_id} has no attempt {after}")
+                found = found[places[0] + 1 :]
+            return found[:limit]
+
+        return await self.writer.read(work)
+
+    async def get_latest_attempt(self, rollout_id: str) -> Attempt | None:
+        """The attempt that counts; ``None`` before the first lease."""
+        return await self.writer.read(lambda: self._latest(rollout_id))
+
+    def _latest(self, rollout_id: str) -> Attempt | None:
+        row = self.db.one(_LATEST_OF, rollout_id=rollout_id)
+        if row is None:
+            self._rollout(rollout_id)  # NotFound, if there is no such rollout
+            return None
+        return attempt_from_row(row)

@@ -1,0 +1,65 @@
+"""What a rollout is made with where it does not say: the latest resources, and how its run tries rollouts.
+
+Both are settled in the transaction that makes the rollout, and recorded with it.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+from sqlalchemy import bindparam, func, select
+
+from agentlightning.store import codec
+from agentlightning.store.base import NotFound
+from agentlightning.store.bounds import check_count, check_seconds
+from agentlightning.store.sqlite import schema
+from agentlightning.store.sqlite.core import StoreCore
+from agentlightning.store.sqlite.database import compile_sql
+from agentlightning.types import RolloutConfig
+
+_k = schema.resources.c
+_LATEST = compile_sql(select(_k.resources_id, _k.version).order_by(_k.seq.desc()).limit(1))
+_NAMED = compile_sql(
+    select(_k.resources_id, _k.version)
+    .where(
+        _k.resources_id == bindparam("resources_id"),
+        _k.version == func.coalesce(bindparam("version"), _k.version),
+    )
+    .order_by(_k.version.desc())
+    .limit(1)
+)
+_RUN_CONFIG = compile_sql(select(schema.runs.c.config).where(schema.runs.c.run_id == bindparam("run_id")))
+Pin = tuple[str | None, int | None]
+"""Resources and their version."""
+
+
+def check_config(config: RolloutConfig | None) -> None:
+    """Limits that a timer can keep."""
+    if config is None:
+        return
+    check_count("config.max_attempts", config.max_attempts, 1)
+    for name in ("timeout_seconds", "unresponsive_seconds"):
+        check_seconds(f"config.{name}", getattr(config, name), positive=True)
+
+
+class RolloutDefaults(StoreCore):
+    """Resources and configuration of new rollouts."""
+
+    def _pin(self, resources_id: str | None, version: int | None = None) -> Pin:
+        """The resources that are named, in the version that is named, else the latest; ``NotFound``: there
+        are none of that name.
+        """
+        if resources_id is None:
+            latest = self.db.one(_LATEST)
+            return (None, None) if latest is None else (latest[0], latest[1])
+        named = self.db.one(_NAMED, resources_id=resources_id, version=version)
+        if named is None:
+            of = "" if version is None else f" in version {version}"
+            raise NotFound(f"no resources {resources_id}{of}: add_resources first")
+        return named[0], named[1]
+
+    def _run_config(self, run_id: str) -> RolloutConfig:
+        """How rollouts of a run are tried that say nothing of it themselves."""
+        row = self.db.one(_RUN_CONFIG, run_id=run_id)
+        known = None if row is None else row[0]
+        return RolloutConfig() if known is None else cast(RolloutConfig, codec.unpack(known, RolloutConfig))

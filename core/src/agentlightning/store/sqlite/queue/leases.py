@@ -1,0 +1,251 @@
+"""Leases: a worker takes rollouts from the queue, or takes one past it.
+
+A lease makes an attempt with the rollout's next fence. Invariant: a waiting rollout is leased to exactly one
+worker, oldest first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import bindparam, select, text, update
+
+from agentlightning.semconv import RESAMPLED
+from agentlightning.store import codec
+from agentlightning.store.base import Conflict
+from agentlightning.store.bounds import check_count, check_seconds
+from agentlightning.store.sqlite import schema
+from agentlightning.store.sqlite.cache import CachedAttempt
+from agentlightning.store.sqlite.database import compile_sql, insert_sql
+from agentlightning.store.sqlite.ids import time_ordered_id
+from agentlightning.store.sqlite.queue.attempts import WORKER_LEFT, AttemptStore
+from agentlightning.store.sqlite.queue.rollouts import ROLLOUT_COLUMNS, check_rollout, rollout_from_row
+from agentlightning.types import (
+    Attempt,
+    AttemptedRollout,
+    AttemptStatus,
+    Mode,
+    Rollout,
+    RolloutConfig,
+    RolloutStatus,
+)
+from agentlightning.types.failure import OUTAGE_KINDS, failure_kind_of_end
+
+_a, _r = schema.attempts, schema.rollouts
+_QUEUE = text(schema.QUEUED)
+_NEXT = compile_sql(select(*ROLLOUT_COLUMNS).where(_QUEUE).order_by(_r.c.seq).limit(bindparam("n")))
+_NEXT_OF = compile_sql(
+    select(*ROLLOUT_COLUMNS)
+    .where(_QUEUE, _r.c.run_id == bindparam("run_id"))
+    .order_by(_r.c.seq)
+    .limit(bindparam("n"))
+).indexed_by("rollouts", "rollouts_queue_run")
+_LEASE = compile_sql(
+    update(_r)
+    .where(_r.c.rollout_id == bindparam("rollout"))
+    .values(status="preparing", attempts=bindparam("n")),
+    *("resources_id", "resources_version"),
+)
+_INSERT = insert_sql(_a)
+_FAILED = compile_sql(
+    select(_a.c.status, _a.c.reason)
+    .join(_r, _r.c.rollout_id == _a.c.rollout_id)
+    .where(
+        _a.c.rollout_id == bindparam("rollout_id"),
+        _a.c.sequence_id > _r.c.forgiven,
+        text("attempts.status IN ('failed', 'timeout')"),
+    )
+)
+
+
+class LeaseStore(AttemptStore):
+    """The queue."""
+
+    def _lease(self, rollout: Rollout, worker_id: str | None, now: float) -> AttemptedRollout:
+        failed = self._count_failed(rollout.rollout_id) if rollout.attempts else 0
+        rollout.attempts += 1
+        rollout.status = RolloutStatus.PREPARING
+        rollout.end_time = None
+        if rollout.resources_id is None:  # there were none when it was made
+            rollout.resources_id, rollout.resources_version = self._pin(None)
+        resources_id, version = rollout.resources_id, rollout.resources_version
+        pin: dict[str, Any] = {"resources_id": resources_id, "resources_version": version}
+        self.db.execute(_LEASE, rollout=rollout.rollout_id, n=rollout.attempts, **pin)
+        attempt = Attempt(
+            attempt_id=time_ordered_id("at"),
+            rollout_id=rollout.rollout_id,
+            sequence_id=rollout.attempts,
+            fence=rollout.attempts,
+            worker_id=worker_id,
+            start_time=now,
+            metadata={RESAMPLED: failed} if failed else {},
+            **pin,
+        )
+        self.db.execute(
+            _INSERT,
+            attempt_id=attempt.attempt_id,
+            rollout_id=attempt.rollout_id,
+            sequence_id=attempt.sequence_id,
+            fence=attempt.fence,
+            status="preparing",
+            worker_id=worker_id,
+            start_time=now,
+            end_time=None,
+            last_heartbeat_time=None,
+            reason=None,
+            metadata=codec.pack_optional(attempt.metadata),
+            arrivals=0,
+            **pin,
+        )
+        if worker_id is not None:
+            self._worker_busy(worker_id, rollout.rollout_id, attempt.attempt_id, now)
+        number = attempt.sequence_id
+        self.cache.put(
+            rollout.rollout_id, CachedAttempt(attempt.attempt_id, number, number, 0, running=False)
+        )
+        self._watch_limits(rollout.config, now)
+        return AttemptedRollout(rollout=rollout, attempt=attempt)
+
+    def _count_failed(self, rollout_id: str) -> int:
+        """How many of the attempts that count failed by their own doing."""
+        ends = self.db.all(_FAILED, rollout_id=rollout_id)
+        return sum(failure_kind_of_end(status, reason) not in OUTAGE_KINDS for status, reason in ends)
+
+    def _dequeue(self, worker_id: str | None, limit: int, run_id: str | None) -> list[AttemptedRollout]:
+        now = self.clock()
+        rows = self._queued_rows(limit, run_id)
+        if not rows and self._end_overdue(now):
+            rows = self._queued_rows(limit, run_id)
+        return [self._lease(rollout_from_row(row), worker_id, now) for row in rows]
+
+    def _queued_rows(self, limit: int, run_id: str | None) -> list[tuple[Any, ...]]:
+        return (
+            self.db.all(_NEXT, n=limit) if run_id is None else self.db.all(_NEXT_OF, n=limit, run_id=run_id)
+        )
+
+    async def dequeue_rollout(
+        self,
+        worker_id: str | None = None,
+        *,
+        run_id: str | None = None,
+        wait: float = 0.0,
+        request_id: str | None = None,
+    ) -> AttemptedRollout | None:
+        """Lease the oldest waiting rollout; wait up to ``wait`` seconds for one."""
+        found = await self.dequeue_many_rollouts(
+            worker_id, 1, run_id=run_id, wait=wait, request_id=request_id
+        )
+        return found[0] if found else None
+
+    async def dequeue_many_rollouts(
+        self,
+        worker_id: str | None = None,
+        limit: int = 1,
+        *,
+        run_id: str | None = None,
+        wait: float = 0.0,
+        request_id: str | None = None,
+    ) -> list[AttemptedRollout]:
+        """Lease up to ``limit`` waiting rollouts; wait up to ``wait`` seconds for the first."""
+        check_count("limit", limit, 1)
+        check_seconds("wait", wait)
+        if wait <= 0:
+            return await self._dequeue_once(worker_id, limit, run_id, request_id)
+        return await self.writer.on_writer_loop(
+            lambda: self._await_work(worker_id, limit, run_id, wait, request_id)
+        )
+
+    async def _await_work(
+        self, worker_id: str | None, limit: int, run_id: str | None, wait: float, request_id: str | None
+    ) -> list[AttemptedRollout]:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + wait
+        while True:
+            listener = self.waiters.add_worker(run_id)
+            try:
+                leases = await self._dequeue_once(worker_id, limit, run_id, request_id)
+                left = deadline - loop.time()
+                if leases or left <= 0 or self.waiters.closing:
+                    return leases
+                self._ensure_expiry_timer()
+                await listener.wait(left)
+            finally:
+                self.waiters.remove_worker(listener)
+
+    async def _dequeue_once(
+        self, worker_id: str | None, limit: int, run_id: str | None, request_id: str | None
+    ) -> list[AttemptedRollout]:
+        leases: list[AttemptedRollout] = []
+
+        def work() -> list[AttemptedRollout]:
+            leases[:] = self._dequeue(worker_id, limit, run_id)
+            return leases
+
+        try:
+            return await self._write(
+                "dequeue", work, request_id, list[AttemptedRollout], should_remember=bool
+            )
+        except asyncio.CancelledError:
+            if leases:  # the one who asked is gone and knows nothing of this lease: hand it on
+                await self.writer.write(lambda: self._return_leases(leases, request_id))
+            raise
+
+    def _return_leases(self, leases: Sequence[AttemptedRollout], request_id: str | None) -> None:
+        if request_id is not None:
+            self._forget_answer(request_id)
+        for lease in leases:
+            held = self._state(lease.rollout.rollout_id, lease.attempt.attempt_id)
+            if held is not None and held.attempt.status is AttemptStatus.PREPARING:
+                now = self.clock()
+                self._end_attempt(held.attempt, AttemptStatus.UNRESPONSIVE, now, WORKER_LEFT)
+                self._set_rollout_status(
+                    lease.rollout.rollout_id, lease.rollout.run_id, RolloutStatus.REQUEUING, now
+                )
+
+    async def start_rollout(
+        self,
+        input: Any,
+        mode: Mode = "train",
+        resources_id: str | None = None,
+        config: RolloutConfig | None = None,
+        metadata: dict[str, Any] | None = None,
+        *,
+        worker_id: str | None = None,
+        request_id: str | None = None,
+    ) -> AttemptedRollout:
+        """Make a rollout and lease it at once, past the queue."""
+        rollout = Rollout(
+            rollout_id=time_ordered_id("ro"),
+            input=input,
+            status=RolloutStatus.PREPARING,
+            mode=mode,
+            resources_id=resources_id,
+            config=config or RolloutConfig(),
+            metadata=metadata or {},
+        )
+        check_rollout(rollout)
+
+        def work() -> AttemptedRollout:
+            now = self.clock()
+            pin = self._pin(rollout.resources_id)
+            made = self._insert(rollout, now, pin, rollout.config, RolloutStatus.PREPARING)
+            return self._lease(made, worker_id, now)
+
+        return await self._write("start_rollout", work, request_id, AttemptedRollout)
+
+    async def start_attempt(
+        self, rollout_id: str, *, worker_id: str | None = None, request_id: str | None = None
+    ) -> AttemptedRollout:
+        """Lease this rollout, past the queue. An attempt that still runs is fenced off."""
+
+        def work() -> AttemptedRollout:
+            rollout, now = self._rollout(rollout_id), self.clock()
+            if rollout.status.final:
+                raise Conflict(f"rollout {rollout_id} has {rollout.status}: no further attempt")
+            why = "unresponsive: taken over by a later attempt"
+            self._end_latest(rollout_id, AttemptStatus.UNRESPONSIVE, now, why)
+            return self._lease(rollout, worker_id, now)
+
+        return await self._write("start_attempt", work, request_id, AttemptedRollout)

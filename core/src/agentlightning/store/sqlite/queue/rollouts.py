@@ -1,0 +1,367 @@
+"""Rollouts: made, queried, moved and awaited. Their execution under leases is in :mod:`.leases`.
+
+Invariants: a final rollout never moves again, unless somebody requeues it (:mod:`.requeue`); a rollout id
+names one content; a rollout keeps the version of the resources that was the newest when it was made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from functools import cache
+from typing import Any, cast
+
+from sqlalchemy import bindparam, func, select, text, update
+
+from agentlightning.store import codec
+from agentlightning.store.base import Conflict, NotFound
+from agentlightning.store.bounds import check_count, check_seconds
+from agentlightning.store.pages import SortOrder, check_limit, check_order
+from agentlightning.store.sqlite import schema
+from agentlightning.store.sqlite.database import chunks, compile_sql, insert_sql
+from agentlightning.store.sqlite.ids import time_ordered_id
+from agentlightning.store.sqlite.queue.defaults import Pin, RolloutDefaults, check_config
+from agentlightning.types import Mode, Rollout, RolloutConfig, RolloutStatus
+
+_t = schema.rollouts
+_INTERNAL_COLUMNS = ("seq", "timeout_seconds", "unresponsive_seconds", "forgiven")
+ROLLOUT_COLUMNS = [c for c in _t.c if c.name not in _INTERNAL_COLUMNS]
+_INSERT = insert_sql(_t)
+_GET = compile_sql(select(*ROLLOUT_COLUMNS).where(_t.c.rollout_id == bindparam("rollout_id")))
+_SEQ = compile_sql(select(_t.c.seq).where(_t.c.rollout_id == bindparam("rollout_id")))
+_MOVE = compile_sql(
+    update(_t)
+    .where(_t.c.rollout_id == bindparam("rollout"))
+    .values(
+        status=bindparam("to"),
+        end_time=bindparam("at"),
+        reason=func.coalesce(bindparam("why"), _t.c.reason),
+    )
+)
+_CONFIGURE = compile_sql(
+    update(_t).where(_t.c.rollout_id == bindparam("rollout")),
+    *("config", "timeout_seconds", "unresponsive_seconds", "metadata"),
+)
+_UNFINISHED = ("queuing", "preparing", "running", "requeuing")
+
+
+def rollout_from_row(row: Sequence[Any]) -> Rollout:
+    """The rollout of a row of ``ROLLOUT_COLUMNS``."""
+    (rollout_id, status, mode, run_id, task_id, group_id, sample, seed, resources_id) = row[:9]
+    (attempts, start_time, end_time, reason, input_, config, metadata, resources_version) = row[9:17]
+    return Rollout(
+        rollout_id=rollout_id,
+        input=codec.unpack(input_),
+        status=RolloutStatus(status),
+        mode=mode,
+        run_id=run_id,
+        task_id=task_id,
+        group_id=group_id,
+        sample=sample,
+        seed=seed,
+        resources_id=resources_id,
+        resources_version=resources_version,
+        config=RolloutConfig() if config is None else codec.unpack(config, RolloutConfig),
+        metadata={} if metadata is None else codec.unpack(metadata),
+        attempts=attempts,
+        start_time=start_time,
+        end_time=end_time,
+        reason=reason,
+    )
+
+
+def rollout_row(rollout: Rollout) -> dict[str, Any]:
+    """The columns of a new rollout."""
+    r = rollout
+    return {
+        "rollout_id": r.rollout_id,
+        "status": r.status.value,
+        "mode": r.mode,
+        "run_id": r.run_id,
+        "task_id": r.task_id,
+        "group_id": r.group_id,
+        "sample": r.sample,
+        "seed": r.seed,
+        "resources_id": r.resources_id,
+        "resources_version": r.resources_version,
+        "attempts": 0,
+        "start_time": r.start_time,
+        "end_time": None,
+        "reason": None,
+        "timeout_seconds": r.config.timeout_seconds,
+        "unresponsive_seconds": r.config.unresponsive_seconds,
+        "input": codec.pack_input(r),
+        "config": codec.pack_config(r.config),
+        "metadata": codec.pack_optional(r.metadata),
+        "forgiven": 0,
+    }
+
+
+RESERVED_IDS = (".", "..", "null")
+"""Ids that HTTP or our queries would take for something else."""
+
+
+def check_rollout(rollout: Rollout) -> None:
+    """Bad values are named here, not found by a worker later."""
+    for name in ("rollout_id", "run_id", "group_id"):
+        if getattr(rollout, name) in RESERVED_IDS:
+            raise ValueError(
+                f"{name} {getattr(rollout, name)!r} means something else in a URL: choose another"
+            )
+    if rollout.mode not in ("train", "val", "test"):
+        raise ValueError(f"mode must be train, val or test, not {rollout.mode!r}")
+    check_config(rollout.config)
+    check_count("sample", rollout.sample)
+    check_count("resources_version", rollout.resources_version, 1)
+    if rollout.seed is not None and not -(1 << 63) <= rollout.seed < 1 << 63:
+        raise ValueError(f"seed must fit 64 bits, not {rollout.seed}")
+
+
+class RolloutStore(RolloutDefaults):
+    """Units of work."""
+
+    async def enqueue_rollout(
+        self,
+        input: Any,
+        mode: Mode = "train",
+        resources_id: str | None = None,
+        config: RolloutConfig | None = None,
+        metadata: dict[str, Any] | None = None,
+        *,
+        rollout_id: str | None = None,
+        run_id: str | None = None,
+        task_id: str | None = None,
+        group_id: str | None = None,
+        sample: int = 0,
+        seed: int | None = None,
+        request_id: str | None = None,
+    ) -> Rollout:
+        """Put one task into the queue. The same ``rollout_id`` with the same content is done once.
+
+        Without ``resources_id`` it is given the latest resources there are now. Without ``config`` it is
+        tried as its run says (:meth:`agentlightning.store.sqlite.run_data.accounts.RunStore.add_run`), else
+        as ``RolloutConfig()`` does.
+        """
+        rollout = Rollout(
+            rollout_id=rollout_id or "",
+            input=input,
+            mode=mode,
+            run_id=run_id,
+            task_id=task_id,
+            group_id=group_id,
+            sample=sample,
+            seed=seed,
+            resources_id=resources_id,
+            config=config or RolloutConfig(),
+            metadata=metadata or {},
+        )
+        check_rollout(rollout)
+        return await self._write("enqueue_rollout", lambda: self._enqueue([rollout])[0], request_id, Rollout)
+
+    async def enqueue_many_rollouts(
+        self, rollouts: Sequence[Rollout], *, request_id: str | None = None
+    ) -> list[Rollout]:
+        """Put many into the queue in one transaction; an empty ``rollout_id`` is given a fresh one.
+
+        A ``config`` equal to ``RolloutConfig()`` says nothing: then the run's holds.
+        """
+        for rollout in rollouts:
+            check_rollout(rollout)
+        return await self._write(
+            "enqueue_many_rollouts", lambda: self._enqueue(rollouts), request_id, list[Rollout]
+        )
+
+    def _enqueue(self, given: Sequence[Rollout]) -> list[Rollout]:
+        now = self.clock()
+        pin, config = cache(self._pin), cache(self._run_config)
+        out: list[Rollout] = []
+        for rollout in given:
+            named = pin(rollout.resources_id, rollout.resources_version)
+            known = self.db.one(_GET, rollout_id=rollout.rollout_id) if rollout.rollout_id else None
+            if known:
+                out.append(_require_same(rollout, rollout_from_row(known)))
+            else:
+                silent = rollout.run_id is not None and rollout.config == RolloutConfig()
+                tried = config(rollout.run_id) if silent else rollout.config
+                out.append(self._insert(rollout, now, named, tried))
+        return out
+
+    def _insert(
+        self,
+        given: Rollout,
+        now: float,
+        pin: Pin,
+        config: RolloutConfig,
+        status: RolloutStatus = RolloutStatus.QUEUING,
+    ) -> Rollout:
+        rollout = Rollout(
+            rollout_id=given.rollout_id or time_ordered_id("ro"),
+            input=given.input,
+            status=status,
+            mode=given.mode,
+            run_id=given.run_id,
+            task_id=given.task_id,
+            group_id=given.group_id,
+            sample=given.sample,
+            seed=given.seed,
+            resources_id=pin[0],
+            resources_version=pin[1],
+            config=config,
+            metadata=given.metadata,
+            start_time=now,
+        )
+        self.db.execute(_INSERT, **rollout_row(rollout))
+        if status is RolloutStatus.QUEUING:
+            self.waiters.notify_queued(rollout.run_id)
+        return rollout
+
+    def _rollout(self, rollout_id: str) -> Rollout:
+        row = self.db.one(_GET, rollout_id=rollout_id)
+        if row is None:
+            raise NotFound(f"no rollout {rollout_id}")
+        return rollout_from_row(row)
+
+    def _set_rollout_status(
+        self,
+        rollout_id: str,
+        run_id: str | None,
+        status: RolloutStatus,
+        now: float,
+        reason: str | None = None,
+    ) -> None:
+        """Set a status that is allowed, and signal it. Without a reason the old one stays."""
+        self.db.execute(
+            _MOVE, rollout=rollout_id, to=status.value, at=now if status.final else None, why=reason
+        )
+        if status.final:
+            self.waiters.notify_ended(rollout_id)
+        elif status in (RolloutStatus.QUEUING, RolloutStatus.REQUEUING):
+            self.waiters.notify_queued(run_id)
+
+    def _configure(
+        self, rollout: Rollout, config: RolloutConfig | None, metadata: dict[str, Any] | None
+    ) -> None:
+        if config is not None:
+            rollout.config = config
+            check_rollout(rollout)
+            self.cache.next_due = None
+        rollout.metadata = {**rollout.metadata, **(metadata or {})}
+        self.db.execute(
+            _CONFIGURE,
+            rollout=rollout.rollout_id,
+            config=codec.pack_config(rollout.config),
+            timeout_seconds=rollout.config.timeout_seconds,
+            unresponsive_seconds=rollout.config.unresponsive_seconds,
+            metadata=codec.pack_optional(rollout.metadata),
+        )
+
+    async def get_rollout_by_id(self, rollout_id: str) -> Rollout:
+        """The rollout, or :class:`NotFound`."""
+        return await self.writer.read(lambda: self._rollout(rollout_id))
+
+    async def query_rollouts(
+        self,
+        *,
+        status: Sequence[RolloutStatus] | None = None,
+        rollout_ids: Sequence[str] | None = None,
+        run_id: str | None = None,
+        group_id: str | None = None,
+        mode: Mode | None = None,
+        task_id: str | None = None,
+        sort_order: SortOrder = "asc",
+        limit: int = 1000,
+        after: str | None = None,
+    ) -> list[Rollout]:
+        """Rollouts in order of arrival (``desc``: latest first), filtered; ``after`` is the last id of the
+        page before.
+        """
+        check_limit(limit)
+        check_order(sort_order)
+        back = sort_order == "desc"
+        query = select(*ROLLOUT_COLUMNS).order_by(_t.c.seq.desc() if back else _t.c.seq).limit(limit)
+        for name, value in (("run_id", run_id), ("group_id", group_id), ("mode", mode), ("task_id", task_id)):
+            if value is not None:
+                query = query.where(_t.c[name] == value)
+        if status is not None:
+            query = query.where(_t.c.status.in_([RolloutStatus(s).value for s in status]))
+        if rollout_ids is not None:
+            among = text("rollout_id IN (SELECT value FROM json_each(:ids))")
+            query = query.where(among.bindparams(ids=json.dumps(list(rollout_ids))))
+
+        def work() -> list[Rollout]:
+            found = query
+            if after is not None:
+                place = self._seq_of(after)
+                found = query.where(_t.c.seq < place if back else _t.c.seq > place)
+            return [rollout_from_row(row) for row in self.db.all(compile_sql(found))]
+
+        return await self.writer.read(work)
+
+    def _seq_of(self, rollout_id: str) -> int:
+        row = self.db.one(_SEQ, rollout_id=rollout_id)
+        if row is None:
+            raise NotFound(f"after: no rollout {rollout_id}")
+        return cast(int, row[0])
+
+    async def wait_for_rollouts(
+        self, rollout_ids: Sequence[str], timeout: float | None = None
+    ) -> list[Rollout]:
+        """Wait until all have ended, or ``timeout`` seconds; the ended ones, in the order asked for."""
+        check_seconds("timeout", timeout)
+        return await self.writer.on_writer_loop(lambda: self._await_ends(list(rollout_ids), timeout))
+
+    def _ensure_expiry_timer(self) -> None:
+        """Somebody waits for attempts to end: see to it that overdue ones do (see :mod:`.expiry`)."""
+        raise NotImplementedError
+
+    async def _await_ends(self, ids: list[str], timeout: float | None) -> list[Rollout]:
+        loop = asyncio.get_running_loop()
+        deadline = None if timeout is None else loop.time() + timeout
+        while True:
+            waiter = self.waiters.add_end_waiter(ids)
+            try:
+                done = await self.writer.read(lambda: self._ended(ids))
+                left = None if deadline is None else deadline - loop.time()
+                over = self.waiters.closing or (left is not None and left <= 0)
+                if over or len(done) == len(set(ids)):
+                    return [await self.get_rollout_by_id(i) for i in ids if i in done]
+                for rollout_id in done:
+                    waiter.discard(rollout_id)
+                self._ensure_expiry_timer()
+                await waiter.wait(left)
+            finally:
+                self.waiters.remove_end_waiter(waiter)
+
+    def _ended(self, ids: Sequence[str]) -> set[str]:
+        known: dict[str, str] = {}
+        for part in chunks(ids):
+            query = select(_t.c.rollout_id, _t.c.status).where(_t.c.rollout_id.in_(part))
+            known.update((row[0], row[1]) for row in self.db.all(compile_sql(query)))
+        missing = [i for i in ids if i not in known]
+        if missing:
+            raise NotFound(
+                f"no rollout {', '.join(missing[:3])}"
+                + (f" and {len(missing) - 3} more" * (len(missing) > 3))
+            )
+        return {i for i, status in known.items() if status not in _UNFINISHED}
+
+
+def _require_same(given: Rollout, known: Rollout) -> Rollout:
+    for name in (
+        "mode",
+        "run_id",
+        "task_id",
+        "group_id",
+        "sample",
+        "seed",
+    ):  # what never changes
+        if getattr(given, name) != getattr(known, name):
+            raise Conflict(f"rollout {given.rollout_id} exists with another {name}")
+    pinned = {"resources_id": known.resources_id, "resources_version": known.resources_version}
+    for name, value in pinned.items():
+        if getattr(given, name) not in (None, value):
+            raise Conflict(f"rollout {given.rollout_id} exists with another {name}")
+    if codec.pack(given.input) != codec.pack(known.input):
+        raise Conflict(f"rollout {given.rollout_id} exists with another input")
+    return known

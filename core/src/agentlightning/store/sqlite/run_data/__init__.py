@@ -1,0 +1,1 @@
+"""Runs, steps, resources and statistics, and their deletion."""

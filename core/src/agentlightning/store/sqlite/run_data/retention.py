@@ -1,0 +1,265 @@
+"""Retention: what finished runs left behind is deleted, run by run, a few rollouts a transaction.
+
+Others are served between two transactions. The space of what is deleted is used again before the file grows;
+the file itself does not shrink. Invariants: a run with a live attempt is not touched; a deletion that is
+interrupted goes on where it stopped when it is asked for again, because the run itself goes last.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from sqlalchemy import Table, bindparam, delete, func, select, text
+
+from agentlightning.store import codec
+from agentlightning.store.base import Conflict, NotFound, Store, StoreError
+from agentlightning.store.bounds import check_count, check_seconds
+from agentlightning.store.sqlite import schema
+from agentlightning.store.sqlite.core import StoreCore
+from agentlightning.store.sqlite.database import Statement, compile_sql, insert_sql
+
+_log = logging.getLogger(__name__)
+_ROLLOUTS_PER_TRANSACTION = 25
+"""Rollouts deleted in one transaction, with all that hangs on them."""
+_r, _a, _m, _n = schema.rollouts, schema.attempts, schema.meta, schema.runs
+_OF = _r.c.run_id == bindparam("run_id")
+_QUEUED, _HELD = text("rollouts." + schema.QUEUED), text("attempts." + schema.OPEN_ATTEMPT)
+_KNOWN = compile_sql(select(_n.c.run_id).where(_n.c.run_id == bindparam("run_id")))
+_LIVE = compile_sql(
+    select(_a.c.attempt_id, _a.c.worker_id)
+    .join(_r, _r.c.rollout_id == _a.c.rollout_id)
+    .where(_OF, _HELD, text("rollouts.status IN ('preparing', 'running')"))
+    .limit(1)
+).indexed_by("attempts", "attempts_held")
+_WAITING = compile_sql(select(_r.c.rollout_id).where(_OF, _QUEUED))
+_NEXT = compile_sql(select(_r.c.rollout_id).where(_OF).order_by(_r.c.seq).limit(_ROLLOUTS_PER_TRANSACTION))
+_WITHOUT_RUN = compile_sql(
+    select(_r.c.rollout_id, _r.c.seq)
+    .where(_r.c.run_id.is_(None), _r.c.end_time < bindparam("before"), _r.c.seq > bindparam("last"))
+    .order_by(_r.c.seq)
+    .limit(_ROLLOUTS_PER_TRANSACTION)
+)
+_USED = compile_sql(select(_r.c.resources_id).where(_OF, _r.c.resources_id.is_not(None)).distinct())
+_NOTED = compile_sql(select(_m.c.value).where(_m.c.key == bindparam("name")))
+_NOTE = insert_sql(_m)
+_DROP_NOTE = compile_sql(delete(_m).where(_m.c.key == bindparam("name")))
+_UNUSED = compile_sql(
+    delete(schema.resources).where(
+        text("resources_id IN (SELECT value FROM json_each(:ids))"),
+        text("resources_id NOT IN (SELECT resources_id FROM rollouts WHERE resources_id IS NOT NULL)"),
+        text("resources_id != (SELECT resources_id FROM resources ORDER BY seq DESC LIMIT 1)"),
+    )
+)
+
+
+def _of_rollouts(table: Table) -> Statement:
+    return compile_sql(delete(table).where(text("rollout_id IN (SELECT value FROM json_each(:ids))")))
+
+
+_DELETE = {
+    name: _of_rollouts(table)
+    for name, table in (
+        ("spans", schema.spans),
+        ("calls", schema.calls),
+        ("counts", schema.counts),
+        ("seals", schema.seals),
+        ("attempts", _a),
+        ("rollouts", _r),
+    )
+}
+_OF_RUN = {
+    name: compile_sql(delete(table).where(table.c.run_id == bindparam("run_id")))
+    for name, table in (
+        ("seals", schema.seals),
+        ("steps", schema.steps),
+        ("links", schema.links),
+        ("runs", _n),
+    )
+}
+_open = func.sum(text("rollouts.status IN ('queuing', 'preparing', 'running', 'requeuing')"))
+_ROLLOUTS = compile_sql(
+    select(
+        _r.c.run_id, func.min(_r.c.start_time), func.max(func.coalesce(_r.c.end_time, _r.c.start_time)), _open
+    )
+    .where(_r.c.run_id.is_not(None))
+    .group_by(_r.c.run_id)
+)
+_RUNS = compile_sql(select(_n.c.run_id, _n.c.create_time, _n.c.update_time))
+_STEPS = compile_sql(
+    select(schema.steps.c.run_id, func.max(schema.steps.c.time)).group_by(schema.steps.c.run_id)
+)
+
+
+class RetentionStore(StoreCore):
+    """Deletion of what nobody needs any longer."""
+
+    async def delete_run(self, run_id: str, *, request_id: str | None = None) -> dict[str, int]:
+        """Delete a run with all that it made: what was deleted, by table.
+
+        Its waiting rollouts go first. ``Conflict`` where an attempt of it is live. Resources that
+        other rollouts use, and the latest ones, stay.
+        """
+        known = await self.writer.read(lambda: self._find_answer("delete_run", request_id))
+        if known is not None:
+            return dict(codec.unpack(known, dict[str, int]))
+        deleted: Counter[str] = Counter()
+        deleted.update(await self._write("delete_run", lambda: self._begin_deletion(run_id)))
+        while done := await self._write("delete_run", lambda: self._delete_piece(run_id)):
+            deleted.update(done)
+
+        def last() -> dict[str, int]:
+            found = self._delete_run_rows(run_id)
+            return {name: deleted[name] + found.get(name, 0) for name in (*_DELETE, *_OF_RUN, "resources")}
+
+        return await self._write("delete_run", last, request_id, dict[str, int])
+
+    async def prune(
+        self,
+        *,
+        older_than: float | None = None,
+        keep_runs: int | None = None,
+        run_id: str | None = None,
+        request_id: str | None = None,
+    ) -> dict[str, int]:
+        """Delete finished runs: this one, or all that are ``older_than`` seconds and not among the newest
+        ``keep_runs``. What was deleted, by table; ``kept``: runs that are due, but have work
+        waiting or under way.
+
+        With ``older_than``, rollouts of no run that ended before go too.
+        """
+        if run_id is not None:
+            if older_than is not None or keep_runs is not None:
+                raise ValueError("prune: give run_id alone, or older_than and keep_runs")
+            return await self.delete_run(run_id, request_id=request_id)
+        if older_than is None and keep_runs is None:
+            raise ValueError("prune: say what to delete: run_id, older_than (seconds), or keep_runs")
+        check_seconds("older_than", older_than)
+        check_count("keep_runs", keep_runs)
+        deleted: Counter[str] = Counter()
+        known = await self.writer.read(lambda: self._find_answer("prune", request_id))
+        if known is not None:
+            return dict(codec.unpack(known, dict[str, int]))
+        chosen, busy = await self.writer.read(lambda: self._choose(older_than, keep_runs))
+        for chosen_id in chosen:
+            try:
+                deleted.update(await self.delete_run(chosen_id))
+            except (Conflict, NotFound):  # it came to life, or went, while others were deleted
+                busy += 1
+        if older_than is not None:
+            deleted.update(await self._prune_without_run(self.clock() - older_than))
+        return await self._write("prune", lambda: {**deleted, "kept": busy}, request_id, dict[str, int])
+
+    def _choose(self, older_than: float | None, keep_runs: int | None) -> tuple[list[str], int]:
+        """The runs to delete, oldest first, and how many stay because they are not finished."""
+        made, seen, unfinished = self._ages()
+        chosen = sorted(made, key=lambda i: (made[i], i))
+        if keep_runs is not None:
+            chosen = chosen[: max(0, len(chosen) - keep_runs)]
+        if older_than is not None:
+            limit = self.clock() - older_than
+            chosen = [i for i in chosen if seen[i] <= limit]
+        finished = [i for i in chosen if i not in unfinished]
+        return finished, len(chosen) - len(finished)
+
+    def _ages(self) -> tuple[dict[str, float], dict[str, float], set[str]]:
+        """Run → when it was made; → when it last did anything; the runs with work waiting or under way."""
+        made: dict[str, float] = {}
+        seen: dict[str, float] = {}
+        unfinished: set[str] = set()
+        for run_id, first, last, waiting in self.db.all(_ROLLOUTS):
+            made[run_id], seen[run_id] = first, last
+            if waiting:
+                unfinished.add(run_id)
+        for run_id, created, updated in self.db.all(_RUNS):
+            made[run_id] = created
+            seen[run_id] = max(updated, seen.get(run_id, updated))
+        for run_id, last in self.db.all(_STEPS):
+            if run_id in seen:
+                seen[run_id] = max(last, seen[run_id])
+        return made, seen, unfinished
+
+    def _begin_deletion(self, run_id: str) -> dict[str, int]:
+        """Remember which resources the run used, and delete its waiting rollouts, all at once: nobody may
+        take up what is about to go.
+        """
+        if not (self.db.one(_KNOWN, run_id=run_id) or self.db.one(_NEXT, run_id=run_id)):
+            raise NotFound(f"no run {run_id}")
+        self._refuse_live(run_id)
+        used = {row[0] for row in self.db.all(_USED, run_id=run_id)}
+        kept = self.db.one(_NOTED, name=_deletion_key(run_id))
+        if kept is not None:
+            used |= set(json.loads(kept[0]))
+            self.db.execute(_DROP_NOTE, name=_deletion_key(run_id))
+        self.db.execute(_NOTE, key=_deletion_key(run_id), value=json.dumps(sorted(used)))
+        return self._delete([row[0] for row in self.db.all(_WAITING, run_id=run_id)])
+
+    def _refuse_live(self, run_id: str) -> None:
+        live = self.db.one(_LIVE, run_id=run_id)
+        if live is not None:
+            raise Conflict(
+                f"run {run_id} is at work: attempt {live[0]} of worker {live[1]} is live. Let it end, or "
+                "cancel its rollouts, then delete the run"
+            )
+
+    def _delete_piece(self, run_id: str) -> dict[str, int]:
+        self._refuse_live(run_id)
+        return self._delete([row[0] for row in self.db.all(_NEXT, run_id=run_id)])
+
+    def _delete(self, ids: Sequence[str]) -> dict[str, int]:
+        if not ids:
+            return {}
+        for rollout_id in ids:
+            self.cache.attempts.pop(rollout_id, None)
+            self.waiters.notify_ended(rollout_id)
+        which = json.dumps(ids)
+        return {name: self.db.execute(statement, ids=which) for name, statement in _DELETE.items()}
+
+    def _delete_run_rows(self, run_id: str) -> dict[str, int]:
+        deleted = {name: self.db.execute(statement, run_id=run_id) for name, statement in _OF_RUN.items()}
+        kept = self.db.one(_NOTED, name=_deletion_key(run_id))
+        deleted["resources"] = self.db.execute(_UNUSED, ids="[]" if kept is None else kept[0])
+        self.db.execute(_DROP_NOTE, name=_deletion_key(run_id))
+        return deleted
+
+    async def _prune_without_run(self, before: float) -> Counter[str]:
+        deleted: Counter[str] = Counter()
+        last = -1
+
+        def piece() -> tuple[dict[str, int], int]:
+            rows = self.db.all(_WITHOUT_RUN, before=before, last=last)
+            return self._delete([row[0] for row in rows]), rows[-1][1] if rows else last
+
+        while True:
+            done, last = await self._write("prune", piece)
+            if not done:
+                return deleted
+            deleted.update(done)
+
+
+async def keep_pruned(
+    store: Store,
+    *,
+    older_than: float | None,
+    keep_runs: int | None,
+    report: Callable[[dict[str, int]], None],
+    every: float = 3600.0,
+) -> None:
+    """Prune at once and then every ``every`` seconds, until cancelled. ``report`` gets the counts."""
+    while True:
+        try:
+            deleted = await store.prune(older_than=older_than, keep_runs=keep_runs)
+        except StoreError:
+            _log.exception("old runs could not be deleted; the next try is in %g s", every)
+        else:
+            if any(n for name, n in deleted.items() if name != "kept"):
+                report(deleted)
+        await asyncio.sleep(every)
+
+
+def _deletion_key(run_id: str) -> str:
+    """Key of the note about a run that is being deleted: the resources it used."""
+    return f"deleting:{run_id}"

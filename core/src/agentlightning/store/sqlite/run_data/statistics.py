@@ -1,0 +1,130 @@
+"""Numbers of everything, or of one run: how much there is, how it ended, how long it took.
+
+They are sums over columns and indices; no record is read for them.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+from sqlalchemy import ColumnElement, Select, Table, bindparam, func, select
+
+from agentlightning.store.sqlite import schema
+from agentlightning.store.sqlite.core import StoreCore
+from agentlightning.store.sqlite.database import Statement, compile_sql
+
+_r, _a, _c, _s = schema.rollouts, schema.attempts, schema.calls, schema.spans
+QUANTILES = {"p50": 50, "p90": 90, "p99": 99, "max": 100}
+"""Name → per cent of the values that are no greater."""
+
+
+def _both(query: Select[Any], table: Table) -> tuple[Statement, Statement]:
+    """A query over everything, and the same over one run."""
+    of_run = query if table is _r else query.join(_r, _r.c.rollout_id == table.c.rollout_id)
+    return compile_sql(query), compile_sql(of_run.where(_r.c.run_id == bindparam("run_id")))
+
+
+def _seconds(value: ColumnElement[Any], table: Table) -> Statement:
+    """Rank, value, count and mean of the quantiles of a duration, in one run."""
+    ranked = (
+        select(
+            func.row_number().over(order_by=value).label("rank"),
+            func.count().over().label("n"),
+            func.avg(value).over().label("mean"),
+            value.label("value"),
+        )
+        .select_from(table)
+        .join(_r, _r.c.rollout_id == table.c.rollout_id)
+        .where(_r.c.run_id == bindparam("run_id"), value.is_not(None))
+        .subquery()
+    )
+    wanted = [_rank(ranked.c.n, share) for share in QUANTILES.values()]
+    return compile_sql(select(*ranked.c).where(ranked.c.rank.in_(wanted)))
+
+
+def _rank(n: Any, share: int) -> Any:
+    """The smallest rank with at least ``share`` per cent of ``n`` values at or below it."""
+    return (n * share + 99) // 100
+
+
+_STATUS = {
+    name: _both(select(table.c.status, func.count()).select_from(table).group_by(table.c.status), table)
+    for name, table in (("rollouts", _r), ("attempts", _a))
+}
+_CALLS = _both(
+    select(
+        func.count(),
+        func.coalesce(func.sum(_c.c.prompt_tokens), 0),
+        func.coalesce(func.sum(_c.c.completion_tokens), 0),
+        func.coalesce(func.sum(_c.c.size), 0),
+    ).select_from(_c),
+    _c,
+)
+_SPANS = _both(select(func.count()).select_from(_s), _s)
+_busy = func.sum(func.max(0.0, func.coalesce(_a.c.end_time, bindparam("now")) - _a.c.start_time))
+_WORK = _both(
+    select(_a.c.worker_id, _a.c.status, func.count(), _busy)
+    .where(_a.c.worker_id.is_not(None))
+    .group_by(_a.c.worker_id, _a.c.status)
+    .order_by(_a.c.worker_id, _a.c.status),
+    _a,
+)
+_SECONDS = {
+    "call_seconds": _seconds(_c.c.seconds, _c),
+    "attempt_seconds": _seconds(_a.c.end_time - _a.c.start_time, _a),
+}
+_WORKERS = compile_sql(select(schema.workers.c.status, func.count()).group_by(schema.workers.c.status))
+_TOTALS = {
+    name: compile_sql(select(func.count()).select_from(table))
+    for name, table in (("resources", schema.resources), ("runs", schema.runs))
+}
+
+
+class StatisticsReader(StoreCore):
+    """Sums."""
+
+    async def statistics(self, run_id: str | None = None) -> dict[str, Any]:
+        """Rollouts and attempts by status, calls, spans, tokens, and what each worker did.
+
+        Of one run also the quantiles of call and attempt seconds, and ``call_bytes``; of everything also
+        workers by status, resources, runs, and the size of the file (``free_bytes`` of it wait to be used
+        again). ``work``: worker → its ``attempts`` by status, its ``busy_seconds``. A run that is
+        not known has zeros.
+        """
+        return await self.writer.read(lambda: self._statistics(run_id))
+
+    def _statistics(self, run_id: str | None) -> dict[str, Any]:
+        which, given = (0, {}) if run_id is None else (1, {"run_id": run_id})
+        found: dict[str, Any] = {
+            name: dict(self.db.all(queries[which], **given)) for name, queries in _STATUS.items()
+        }
+        calls, prompt, completion, size = self.db.all(_CALLS[which], **given)[0]
+        found["calls"], found["spans"] = calls, self.db.all(_SPANS[which], **given)[0][0]
+        found["tokens"] = {"prompt": prompt, "completion": completion}
+        found["work"] = self._work(self.db.all(_WORK[which], now=self.clock(), **given))
+        if run_id is None:
+            found["workers"] = dict(self.db.all(_WORKERS))
+            found.update((name, self.db.all(query)[0][0]) for name, query in _TOTALS.items())
+            found["bytes"], found["free_bytes"] = self.db.size_bytes(), self.db.free_bytes()
+            found["schema_version"] = schema.SCHEMA_VERSION
+        else:
+            found["call_bytes"] = size
+            found.update((name, self._quantiles(query, run_id)) for name, query in _SECONDS.items())
+        return found
+
+    def _quantiles(self, query: Statement, run_id: str) -> dict[str, float]:
+        rows = self.db.all(query, run_id=run_id)
+        if not rows:
+            return {}
+        by_rank = {row[0]: row[3] for row in rows}
+        _, n, mean, _ = rows[0]
+        return {"mean": mean, **{name: by_rank[_rank(n, share)] for name, share in QUANTILES.items()}}
+
+    @staticmethod
+    def _work(rows: list[tuple[Any, ...]]) -> dict[str, dict[str, Any]]:
+        done: defaultdict[str, dict[str, Any]] = defaultdict(lambda: {"attempts": {}, "busy_seconds": 0.0})
+        for worker_id, status, n, seconds in rows:
+            done[worker_id]["attempts"][status] = n
+            done[worker_id]["busy_seconds"] += seconds
+        return dict(done)

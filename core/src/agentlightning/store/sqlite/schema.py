@@ -1,0 +1,280 @@
+"""The tables, in SQLAlchemy Core; how an older file becomes a newer one is in :mod:`.migrations`.
+
+Columns hold what is searched, joined or counted; everything else of a record is one packed blob (see
+:mod:`agentlightning.store.codec`). Text ids are the public ones; ``seq`` is the order of arrival.
+
+Invariant: a file whose version is newer than this code is refused, never guessed at.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+
+from sqlalchemy import (
+    Column,
+    Float,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    PrimaryKeyConstraint,
+    Table,
+    Text,
+    text,
+)
+from sqlalchemy.dialects.sqlite import dialect as sqlite_dialect
+from sqlalchemy.schema import CreateIndex, CreateTable
+
+from agentlightning.store.base import StoreError
+from agentlightning.store.sqlite.migrations import MIGRATIONS, Migration
+
+SCHEMA_VERSION = len(MIGRATIONS) + 1
+
+QUEUED = "status IN ('queuing', 'requeuing')"
+"""The queue. Written the same way in the partial index and in its queries, so that SQLite uses the index."""
+OPEN_ATTEMPT = "status IN ('preparing', 'running', 'unresponsive')"
+"""Attempts that a sign of life may reach; same remark. Their index stays small, however many have ended."""
+
+metadata = MetaData()
+
+meta = Table(
+    "meta",
+    metadata,
+    Column("key", Text, primary_key=True),
+    Column("value", Text, nullable=False),
+)
+
+runs = Table(
+    "runs",
+    metadata,
+    Column("run_id", Text, primary_key=True),
+    Column("create_time", Float, nullable=False),
+    Column("update_time", Float, nullable=False),
+    Column("info", LargeBinary, nullable=False),
+    Column("config", LargeBinary),  # how its rollouts are tried that say nothing of it themselves
+)
+
+steps = Table(
+    "steps",
+    metadata,
+    Column("run_id", Text, nullable=False),
+    Column("step", Integer, nullable=False),
+    Column("policy", Text, nullable=False),
+    Column("time", Float, nullable=False),
+    Column("report", LargeBinary, nullable=False),
+    PrimaryKeyConstraint("run_id", "step", "policy"),
+)
+
+seals = Table(
+    "seals",
+    metadata,
+    Column("seq", Integer, primary_key=True),
+    Column("run_id", Text, nullable=False),
+    Column("step", Integer, nullable=False),
+    Column("policy", Text, nullable=False),
+    Column("rollout_id", Text, nullable=False),
+    Column("seal", LargeBinary, nullable=False),
+    Index("seals_step", "run_id", "step", "policy", "rollout_id", unique=True),
+    Index("seals_rollout", "rollout_id"),
+)
+
+links = Table(
+    "links",
+    metadata,
+    Column("run_id", Text, nullable=False),
+    Column("number", Integer, nullable=False),
+    Column("link", LargeBinary, nullable=False),
+    PrimaryKeyConstraint("run_id", "number"),
+)
+
+resources = Table(
+    "resources",
+    metadata,
+    Column("seq", Integer, primary_key=True),
+    Column("resources_id", Text, nullable=False),
+    Column("version", Integer, nullable=False),
+    Column("create_time", Float, nullable=False),
+    Column("data", LargeBinary, nullable=False),
+    Index("resources_id_version", "resources_id", "version", unique=True),
+)
+
+rollouts = Table(
+    "rollouts",
+    metadata,
+    Column("seq", Integer, primary_key=True),
+    Column("rollout_id", Text, nullable=False),
+    Column("status", Text, nullable=False),
+    Column("mode", Text, nullable=False),
+    Column("run_id", Text),
+    Column("task_id", Text),
+    Column("group_id", Text),
+    Column("sample", Integer, nullable=False),
+    Column("seed", Integer),
+    Column("resources_id", Text),
+    Column("attempts", Integer, nullable=False),
+    Column("start_time", Float, nullable=False),
+    Column("end_time", Float),
+    Column("reason", Text),
+    Column("timeout_seconds", Float),
+    Column("unresponsive_seconds", Float),
+    Column("input", LargeBinary, nullable=False),
+    Column("config", LargeBinary),
+    Column("metadata", LargeBinary),
+    # attempts up to this number count no longer against max_attempts, and may no longer write
+    Column("forgiven", Integer, nullable=False, server_default="0"),
+    Column("resources_version", Integer),
+    Index("rollouts_id", "rollout_id", unique=True),
+    Index("rollouts_run", "run_id", sqlite_where=text("run_id IS NOT NULL")),
+    Index("rollouts_group", "group_id", sqlite_where=text("group_id IS NOT NULL")),
+    Index("rollouts_queue", "seq", sqlite_where=text(QUEUED)),
+    Index("rollouts_queue_run", "run_id", "seq", sqlite_where=text(f"{QUEUED} AND run_id IS NOT NULL")),
+)
+
+attempts = Table(
+    "attempts",
+    metadata,
+    Column("attempt_id", Text, nullable=False),
+    Column("rollout_id", Text, nullable=False),
+    Column("sequence_id", Integer, nullable=False),
+    Column("fence", Integer, nullable=False),
+    Column("status", Text, nullable=False),
+    Column("worker_id", Text),
+    Column("start_time", Float, nullable=False),
+    Column("end_time", Float),
+    Column("last_heartbeat_time", Float),
+    Column("reason", Text),
+    Column("metadata", LargeBinary),
+    Column(
+        "arrivals", Integer, nullable=False
+    ),  # spans and calls so far: the next sequence number is one more
+    Column("resources_id", Text),
+    Column("resources_version", Integer),
+    PrimaryKeyConstraint("rollout_id", "sequence_id"),
+    Index("attempts_held", "attempt_id", sqlite_where=text(OPEN_ATTEMPT)),
+    sqlite_with_rowid=False,
+)
+
+spans = Table(
+    "spans",
+    metadata,
+    Column("seq", Integer, primary_key=True),
+    Column("rollout_id", Text, nullable=False),
+    Column("attempt_id", Text, nullable=False),
+    Column("sequence", Integer, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("wire", Integer, nullable=False),  # 1: made by the wire layer
+    Column("data", LargeBinary, nullable=False),
+    # 1: the runner wrote it, of what the agent returned; no agent can write such a span
+    Column("returned", Integer, nullable=False, server_default="0"),
+    Index("spans_attempt", "rollout_id", "attempt_id", "sequence"),
+    Index("spans_returned", "rollout_id", "attempt_id", sqlite_where=text("returned = 1")),
+)
+
+calls = Table(
+    "calls",
+    metadata,
+    Column("seq", Integer, primary_key=True),
+    Column("call_id", Text, nullable=False),
+    Column("rollout_id", Text, nullable=False),
+    Column("attempt_id", Text, nullable=False),
+    Column("sequence", Integer, nullable=False),
+    Column("choice", Integer, nullable=False),
+    Column("arrival", Integer, nullable=False),  # place among the attempt's spans
+    Column("policy", Text, nullable=False),
+    Column("policy_version", Integer),
+    Column("status", Text, nullable=False),
+    Column("data", LargeBinary, nullable=False),
+    Column("prompt_tokens", Integer),  # of the request: on its first choice
+    Column("completion_tokens", Integer),
+    Column("seconds", Float),
+    Column("size", Integer),  # bytes of data
+    Index("calls_id", "call_id", unique=True),
+    # statistics read this index alone
+    Index(
+        "calls_attempt",
+        *("rollout_id", "attempt_id", "sequence"),
+        *("prompt_tokens", "completion_tokens", "seconds", "size"),
+    ),
+)
+
+workers = Table(
+    "workers",
+    metadata,
+    Column("worker_id", Text, primary_key=True),
+    Column("status", Text, nullable=False),
+    Column("last_heartbeat_time", Float),
+    Column("current_rollout_id", Text),
+    Column("current_attempt_id", Text),
+    Column("stats", LargeBinary),
+)
+
+counts = Table(
+    "counts",
+    metadata,
+    Column("rollout_id", Text, nullable=False),  # '' where it concerns no rollout
+    Column("attempt_id", Text, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("n", Integer, nullable=False),
+    PrimaryKeyConstraint("rollout_id", "attempt_id", "kind", "reason"),
+    sqlite_with_rowid=False,
+)
+
+requests = Table(
+    "requests",
+    metadata,
+    Column("seq", Integer, primary_key=True),
+    Column("request_id", Text, nullable=False),
+    Column("method", Text, nullable=False),
+    Column("time", Float, nullable=False),
+    Column("answer", LargeBinary, nullable=False),
+    Index("requests_id", "request_id", unique=True),
+)
+
+
+def version_of(connection: sqlite3.Connection) -> int | None:
+    """The schema version of a file; ``None``: an empty file."""
+    if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone() is None:
+        if connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone() is not None:
+            raise StoreError(
+                "this SQLite file belongs to another program: it has tables, but no table 'meta'"
+            )
+        return None
+    row = connection.execute("SELECT value FROM meta WHERE key = 'schema_version'").fetchone()
+    if row is None:
+        raise StoreError("this SQLite file has a table 'meta' without a schema_version: not a store of ours")
+    return int(row[0])
+
+
+def create(connection: sqlite3.Connection) -> None:
+    """Make all tables and indices, inside the caller's transaction."""
+    dialect = sqlite_dialect()
+    for table in metadata.sorted_tables:
+        connection.execute(str(CreateTable(table).compile(dialect=dialect)))
+        for index in sorted(table.indexes, key=lambda i: str(i.name)):
+            connection.execute(str(CreateIndex(index).compile(dialect=dialect)))
+    connection.execute("INSERT INTO meta (key, value) VALUES ('schema_version', ?)", (str(SCHEMA_VERSION),))
+
+
+def prepare(connection: sqlite3.Connection, migrations: Sequence[Migration] = MIGRATIONS) -> None:
+    """Bring a file to this version, or refuse it: create, migrate, or raise :class:`StoreError`."""
+    target = len(migrations) + 1
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        version = version_of(connection)
+        if version is None:
+            create(connection)
+        elif version > target:
+            raise StoreError(
+                f"the store has schema version {version}, this agentlightning knows versions up to {target}: "
+                "upgrade agentlightning, or open another file"
+            )
+        else:
+            for step in range(version, target):
+                migrations[step - 1](connection)
+                connection.execute("UPDATE meta SET value = ? WHERE key = 'schema_version'", (str(step + 1),))
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+    connection.execute("COMMIT")

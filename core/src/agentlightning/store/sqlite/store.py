@@ -1,0 +1,108 @@
+"""The store in one SQLite file: the embedded, durable default."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+from agentlightning.store.base import Capabilities, StoreError
+from agentlightning.store.sqlite.batch import BatchWriter
+from agentlightning.store.sqlite.cache import StoreCache
+from agentlightning.store.sqlite.clock import MonotonicWallClock
+from agentlightning.store.sqlite.database import Database
+from agentlightning.store.sqlite.queue.expiry import ExpiryTimer
+from agentlightning.store.sqlite.queue.requeue import RequeueStore
+from agentlightning.store.sqlite.queue.workers import WorkerStore
+from agentlightning.store.sqlite.run_data.accounts import RunStore
+from agentlightning.store.sqlite.run_data.resources import ResourceStore
+from agentlightning.store.sqlite.run_data.retention import RetentionStore
+from agentlightning.store.sqlite.run_data.statistics import StatisticsReader
+from agentlightning.store.sqlite.run_data.steps import StepStore
+from agentlightning.store.sqlite.trace.reading import TraceReader
+from agentlightning.store.sqlite.trace.records import RecordReader
+from agentlightning.store.sqlite.trace.span_numbers import SpanNumbers
+from agentlightning.store.sqlite.waiters import Waiters
+from agentlightning.store.sqlite.writer import Writer
+
+
+def store_file(place: str | Path | None = None) -> Path | Literal[":memory:"]:
+    """The file that a place names; ``None``: ``AGL_STORAGE``, else ``~/.agent-lightning``."""
+    place = place if place is not None else os.environ.get("AGL_STORAGE") or Path.home() / ".agent-lightning"
+    text = str(place)
+    if text in (":memory:", "sqlite://", "sqlite:///:memory:"):
+        return ":memory:"
+    if text.startswith("sqlite:///"):
+        text = text.removeprefix("sqlite:///")
+    elif "://" in text:
+        raise StoreError(f"{text} is not a file: use open_store({text!r})")
+    path = Path(text).expanduser()
+    is_folder = path.is_dir() or (not path.exists() and path.suffix == "")
+    return path / "store.sqlite" if is_folder else path
+
+
+class SQLiteStore(
+    TraceReader,
+    RecordReader,
+    SpanNumbers,
+    RequeueStore,
+    WorkerStore,
+    ExpiryTimer,
+    ResourceStore,
+    RunStore,
+    StepStore,
+    StatisticsReader,
+    RetentionStore,
+    BatchWriter,
+):
+    """All of :class:`~agentlightning.store.base.Store`, in one file that this process owns.
+
+    ``path``: file, folder, ``sqlite:///…`` or ``:memory:``; ``None``: ``AGL_STORAGE``, else
+    ``~/.agent-lightning/store.sqlite``. ``synchronous``: ``NORMAL`` survives kill -9, ``FULL`` power loss
+    too. Coroutines may be awaited from any loop or thread: work is handed to the loop that used the store
+    first, which must not be blocked meanwhile. ``clock`` gives seconds since the epoch; by default those
+    that have passed since the wall clock was read, once (:mod:`.clock`).
+    """
+
+    def __init__(
+        self,
+        path: str | Path | None = None,
+        *,
+        synchronous: Literal["NORMAL", "FULL"] = "NORMAL",
+        clock: Callable[[], float] | None = None,
+    ) -> None:
+        self.db = Database(store_file(path), synchronous)
+        self.cache = StoreCache()
+        self.writer = Writer(self.db.connection, self.cache.clear, self.db.check_file)
+        self.waiters = Waiters()
+        self.clock = clock or MonotonicWallClock()
+        self.opened = self.clock()
+        self._age_marks = deque()
+        self._clamp_future_times()
+
+    def __repr__(self) -> str:
+        return f"SQLiteStore({str(self.db.path or ':memory:')!r})"
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What this store can do."""
+        return Capabilities(
+            durable=self.db.path is not None,
+            async_safe=True,
+            thread_safe=True,
+            zero_copy=False,
+            otlp_traces=False,
+        )
+
+    async def close(self) -> None:
+        """Commit, close the file, let the next process have it. Twice does no harm."""
+        if not self.writer.closed:
+            await self.writer.on_writer_loop(self._shut)
+
+    async def _shut(self) -> None:
+        self.waiters.wake_all()
+        self._stop_expiry_timer()
+        await self.writer.close()
+        self.db.close()

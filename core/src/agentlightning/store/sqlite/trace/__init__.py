@@ -1,0 +1,1 @@
+"""Spans and model calls of attempts: written, numbered and read."""

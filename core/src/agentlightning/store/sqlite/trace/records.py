@@ -1,0 +1,108 @@
+"""The record of a rollout: what credit needs to know, read for many rollouts in four queries.
+
+Invariant: calls, rewards and spans are in the order in which the store numbered them.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Select, and_, func, or_, select
+
+from agentlightning import semconv
+from agentlightning.store.base import NotFound
+from agentlightning.store.sqlite import schema
+from agentlightning.store.sqlite.database import chunks, compile_sql
+from agentlightning.store.sqlite.queue.attempts import ATTEMPT_COLUMNS, attempt_from_row
+from agentlightning.store.sqlite.queue.rollouts import ROLLOUT_COLUMNS, rollout_from_row
+from agentlightning.store.sqlite.trace.writing import (
+    CALL_COLUMNS,
+    SPAN_COLUMNS,
+    TraceStore,
+    call_from_row,
+    span_from_row,
+)
+from agentlightning.types import Attempt, AttemptStatus, Call, EarlierAttempt, Record, Reward, Rollout, Span
+from agentlightning.types.rewards import reward_of
+
+_r, _a, _s, _c = schema.rollouts, schema.attempts, schema.spans, schema.calls
+_LATEST = and_(_a.c.rollout_id == _r.c.rollout_id, _a.c.sequence_id == _r.c.attempts)
+_CALL_COUNT = select(func.count()).where(
+    _c.c.rollout_id == _a.c.rollout_id, _c.c.attempt_id == _a.c.attempt_id
+)
+_EARLIER = (
+    select(_a.c.rollout_id, _a.c.attempt_id, _a.c.status, _a.c.reason, _CALL_COUNT.scalar_subquery())
+    .join(_r, and_(_a.c.rollout_id == _r.c.rollout_id, _a.c.sequence_id < _r.c.attempts))
+    .order_by(_a.c.rollout_id, _a.c.sequence_id)
+)
+_WANTED = or_(_s.c.name == semconv.REWARD_SPAN, _s.c.wire == 1)
+
+
+class RecordReader(TraceStore):
+    """Finished rollouts, as credit reads them."""
+
+    async def records(self, rollout_ids: Sequence[str]) -> list[Record]:
+        """Calls, rewards and wire spans of each rollout's latest attempt, and how the attempts before went;
+        in the order asked for.
+        """
+        return await self.writer.read(
+            lambda: [r for part in chunks(rollout_ids) for r in self._records(part)]
+        )
+
+    def _records(self, ids: Sequence[str]) -> list[Record]:
+        rollouts: dict[str, Rollout] = {}
+        for row in self.db.all(compile_sql(select(*ROLLOUT_COLUMNS).where(_r.c.rollout_id.in_(ids)))):
+            rollouts[row[0]] = rollout_from_row(row)
+        missing = [i for i in ids if i not in rollouts]
+        if missing:
+            raise NotFound(f"no rollout {missing[0]}")
+        attempts: dict[str, Attempt] = {}
+        for row in self.db.all(self._select_of_latest(ids, ATTEMPT_COLUMNS, None)):
+            attempts[row[1]] = attempt_from_row(row)
+        calls: defaultdict[str, list[Call]] = defaultdict(list)
+        for row in self.db.all(self._select_of_latest(ids, CALL_COLUMNS, _c)):
+            calls[row[1]].append(call_from_row(row))
+        rewards: defaultdict[str, list[Reward]] = defaultdict(list)
+        wire: defaultdict[str, list[Span]] = defaultdict(list)
+        for row in self.db.all(self._select_of_latest(ids, SPAN_COLUMNS, _s)):
+            span = span_from_row(row)
+            if (reward := reward_of(span)) is not None:
+                rewards[span.rollout_id].append(reward)
+            else:
+                wire[span.rollout_id].append(span)
+        earlier = self._earlier([i for i in ids if rollouts[i].attempts > 1])
+        return [
+            Record(
+                rollout=rollouts[i],
+                attempt=attempts.get(i),
+                calls=sorted(calls[i], key=lambda c: (c.sequence, c.choice)),
+                rewards=rewards[i],
+                wire=wire[i],
+                earlier=earlier[i],
+            )
+            for i in ids
+        ]
+
+    def _earlier(self, ids: Sequence[str]) -> defaultdict[str, list[EarlierAttempt]]:
+        """The attempts before the latest, first to last, each with the number of its calls."""
+        found: defaultdict[str, list[EarlierAttempt]] = defaultdict(list)
+        if ids:
+            for row in self.db.all(compile_sql(_EARLIER.where(_r.c.rollout_id.in_(ids)))):
+                rollout_id, attempt_id, status, reason, calls = row
+                found[rollout_id].append(
+                    EarlierAttempt(
+                        attempt_id=attempt_id, status=AttemptStatus(status), reason=reason, calls=calls
+                    )
+                )
+        return found
+
+    def _select_of_latest(self, ids: Sequence[str], columns: Sequence[Any], table: Any) -> Any:
+        query: Select[Any] = (
+            select(*columns).select_from(_r).join(_a, _LATEST).where(_r.c.rollout_id.in_(ids))
+        )
+        if table is not None:
+            on = and_(table.c.rollout_id == _a.c.rollout_id, table.c.attempt_id == _a.c.attempt_id)
+            query = query.join(table, on).order_by(table.c.sequence if table is _s else table.c.seq)
+        return compile_sql(query.where(_WANTED) if table is _s else query)

@@ -1,0 +1,1 @@
+"""The trainer: one run from its configuration to its summary."""

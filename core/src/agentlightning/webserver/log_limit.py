@@ -1,0 +1,84 @@
+"""Faults that come with every request, such as a full disk, are logged once a minute, each as one line.
+
+A server under load meets such a fault thousands of times a second. :func:`limit` puts one filter on the
+loggers that would repeat it: asyncio's and aiohttp's for lack of resources, ours for everything.
+
+Invariant: the first record of a kind is logged; each later one is logged, or counted in the next that is.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Final
+
+from agentlightning.types.base import UsageError
+
+INTERVAL: Final = 60.0
+"""Seconds between two records of one kind."""
+RESOURCE_ERRORS: Final = frozenset(
+    {errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.ENOBUFS}
+)
+"""Errors of a machine that has run out of something: their traceback says nothing more."""
+LIBRARY_LOGGERS: Final = ("asyncio", "aiohttp.server")
+"""Loggers of others, of which only records about :data:`RESOURCE_ERRORS` are limited."""
+OWN_LOGGERS: Final = (
+    "agentlightning.capture.delivery",
+    "agentlightning.capture.emit.validation",
+    "agentlightning.capture.sdk.openai",
+    "agentlightning.capture.sdk.call",
+    "agentlightning.credit.scoring.apply_rule",
+    "agentlightning.gateway.handler",
+    "agentlightning.gateway.streaming",
+    "agentlightning.runner.heartbeat",
+    "agentlightning.store.http.app",
+    "agentlightning.store.sqlite.queue.expiry",
+)
+
+
+class LimitRepeats(logging.Filter):
+    """Lets one record of a kind through every ``seconds``: a kind is logger, first line and type of error."""
+
+    def __init__(self, seconds: float = INTERVAL, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._seconds, self._clock = seconds, clock
+        self._logged: dict[tuple[object, ...], float] = {}
+        self._held_back: Counter[tuple[object, ...]] = Counter()
+
+    def forget(self) -> None:
+        """Log the next record of each kind."""
+        self._logged.clear()
+        self._held_back.clear()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether the record is logged; it may become shorter."""
+        error = record.exc_info[1] if record.exc_info else None
+        scarce = isinstance(error, OSError) and error.errno in RESOURCE_ERRORS
+        if record.name in LIBRARY_LOGGERS and not scarce:
+            return True
+        kind = record.name, str(record.msg).partition("\n")[0], type(error), getattr(error, "errno", None)
+        now = self._clock()
+        if now - self._logged.get(kind, -self._seconds) < self._seconds:
+            self._held_back[kind] += 1
+            return False
+        self._logged[kind] = now
+        message = record.getMessage()
+        if scarce or isinstance(error, UsageError):
+            message = f"{message.partition(chr(10))[0]}: {error}"
+            record.exc_info = record.exc_text = None
+        if held_back := self._held_back.pop(kind, 0):
+            message = f"{message} ({held_back} more like this since the last one)"
+        record.msg, record.args = message, None
+        return True
+
+
+LIMIT: Final = LimitRepeats()
+
+
+def limit() -> None:
+    """Limit the repeating loggers of this process; again does no harm."""
+    for name in (*LIBRARY_LOGGERS, *OWN_LOGGERS):
+        logging.getLogger(name).addFilter(LIMIT)

@@ -1,0 +1,143 @@
+"""verl's configuration is read into recipe, options and what is handed on; each entry has one place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import agentlightning as agl
+from agentlightning.algorithms.verl_config import OPTIONS, RECIPE, BadConfiguration
+from agentlightning.recipes import FIELDS
+
+
+def test_the_tree_names_recipe_options_policy_and_the_rest() -> None:
+    found = agl.VERL(
+        {
+            "algorithm": {"adv_estimator": "rloo", "use_kl_in_reward": False},
+            "data": {"train_batch_size": 16, "max_prompt_length": 512},
+            "actor_rollout_ref": {
+                "model": {"path": "models/qwen"},
+                "rollout": {"n": 4, "temperature": 0.8},
+                "actor": {
+                    "clip_ratio": 0.1, "clip_ratio_high": 0.3, "ppo_epochs": 2, "use_kl_loss": True,
+                    "kl_loss_coef": 0.02, "kl_loss_type": "low_var_kl", "optim": {"lr": 1e-6},
+                },
+            },
+            "trainer": {"n_gpus_per_node": 2, "save_freq": 5, "test_freq": None},
+            "agentlightning": {"recipe": {"normalise": "token"}, "options": {"python": "py"}},
+        },
+        keep=3,
+    )  # fmt: skip
+    assert found.recipe == agl.GRPO(
+        normalise="token", baseline="rloo", scale="none", group_size=4, temperature=0.8, clip_low=0.1,
+        clip_high=0.3, epochs=2, kl=0.02,
+    )  # fmt: skip
+    assert found.options == {
+        "ranks": 2, "save_every": 5, "lr": 1e-6, "python": "py", "keep": 3,
+        "overrides": ["data.max_prompt_length=512"],
+    }  # fmt: skip
+    assert (found.policy, found.batch_size) == ("models/qwen", 16)
+
+
+def test_an_entry_that_is_none_is_none_to_hydra() -> None:
+    given = {"trainer.rollout_data_dir": None, "trainer.balance_batch": False}
+    assert agl.VERL(given).options["overrides"] == [
+        "trainer.rollout_data_dir=null", "trainer.balance_batch=False",
+    ]  # fmt: skip
+
+
+def test_dotted_keys_say_the_same() -> None:
+    nested = agl.VERL({"trainer": {"n_gpus_per_node": 4}, "actor_rollout_ref": {"rollout": {"n": 2}}})
+    dotted = agl.VERL({"trainer.n_gpus_per_node": 4, "actor_rollout_ref.rollout.n": 2})
+    assert (nested.recipe, nested.options) == (dotted.recipe, dotted.options)
+
+
+def test_the_mode_of_verls_trainer_is_an_option() -> None:
+    assert agl.VERL({"trainer.v1.trainer_mode": "colocate_async"}).options == {"mode": "colocate_async"}
+
+
+def test_ranks_are_those_of_all_nodes_and_lora_is_one_option() -> None:
+    found = agl.VERL({
+        "trainer": {"nnodes": 2, "n_gpus_per_node": 8}, "ray_kwargs.ray_init.address": "10.0.0.1:6379",
+        "actor_rollout_ref.model": {"lora_rank": 16, "lora_alpha": 32, "target_modules": ["q_proj"]},
+    })  # fmt: skip
+    assert found.options == {
+        "nodes": 2, "ranks": 16, "ray_address": "10.0.0.1:6379",
+        "lora": {"rank": 16, "alpha": 32, "targets": ["q_proj"]},
+    }  # fmt: skip
+    nothing = {"trainer": {"nnodes": 1, "n_gpus_per_node": 1}, "actor_rollout_ref.model.lora_rank": 0}
+    assert agl.VERL({**nothing, "actor_rollout_ref.model.target_modules": "all-linear"}).options == {}
+
+
+def test_gae_is_ppo_with_a_critic() -> None:
+    found = agl.VERL({
+        "algorithm": {"adv_estimator": "gae", "gamma": 0.99, "lam": 0.9},
+        "critic": {"optim": {"lr": 1e-5}, "cliprange_value": 0.2}, "trainer.critic_warmup": 5,
+        "agentlightning": {"recipe": {"credit": "per_call"}},
+    })  # fmt: skip
+    assert found.recipe == agl.PPO(gamma=0.99, lam=0.9, credit="per_call")
+    assert found.options == {
+        "critic_lr": 1e-5, "critic_warmup": 5, "overrides": ["critic.cliprange_value=0.2"],
+    }  # fmt: skip
+    assert agl.VERL({"algorithm.adv_estimator": "gae"}).recipe == agl.PPO()
+
+
+def test_without_a_term_a_coefficient_says_nothing() -> None:
+    assert agl.VERL({"actor_rollout_ref.actor.kl_loss_coef": 0.5}).recipe.kl == 0.0
+
+
+@pytest.mark.parametrize(("config", "said"), [
+    ({"algorithm": {"adv_estimator": "remax"}}, "known are grpo.*gae"),
+    ({"algorithm": {"use_kl_in_reward": True}}, "use_kl_loss"),
+    ({"critic": {"optim": {"lr": 1e-5}}}, "critic.optim.lr: advantages come from credit"),
+    ({"trainer": {"total_epochs": 2}}, r"Trainer\(steps"),
+    ({"actor_rollout_ref.actor.use_kl_loss": True, "actor_rollout_ref.actor.kl_loss_type": "mse"}, "k3"),
+    ({"agentlightning": {"recipy": "grpo"}}, "no entry 'recipy'"),
+    ({"agentlightning": {"recipe": "gpro"}}, "known: grpo, ppo, rloo"),
+    ({"agentlightning": {"recipe": {"group_sise": 2}}}, "group_size"),
+    ({"agentlightning": {"recipe": {"group_size": 2}}, "actor_rollout_ref.rollout.n": 4}, "says it too"),
+])  # fmt: skip
+def test_what_belongs_elsewhere_is_refused_by_name(config: dict[str, Any], said: str) -> None:
+    with pytest.raises(BadConfiguration, match=said):
+        agl.VERL(config)
+
+
+def test_all_that_cannot_be_used_is_named_at_once() -> None:
+    with pytest.raises(BadConfiguration) as refused:
+        agl.VERL({
+            "algorithm": {"adv_estimator": "remax", "use_kl_in_reward": True},
+            "actor_rollout_ref": {"actor": {"loss_agg_mode": "token-mean", "ppo_mini_batch_size": 8}},
+            "trainer": {"total_epochs": 3, "resume_mode": "auto"},
+            "agentlightning": {"recipy": "grpo", "recipe": {"group_sise": 2}},
+        })  # fmt: skip
+    said = str(refused.value)
+    assert said.startswith("8 entries cannot be used:\n")
+    for key in (
+        "algorithm.adv_estimator", "algorithm.use_kl_in_reward", "actor_rollout_ref.actor.loss_agg_mode",
+        "actor_rollout_ref.actor.ppo_mini_batch_size", "trainer.total_epochs", "trainer.resume_mode",
+        "recipy", "group_sise",
+    ):  # fmt: skip
+        assert said.count(key) == 1, key
+
+
+def test_a_recipe_and_the_tree_do_not_both_say_it() -> None:
+    assert agl.VERL(recipe=agl.RLOO(group_size=2)).recipe == agl.RLOO(group_size=2)
+    with pytest.raises(BadConfiguration, match="group_size"):
+        agl.VERL({"actor_rollout_ref.rollout.n": 4}, recipe=agl.RLOO())
+
+
+def test_several_policies_are_for_the_local_driver() -> None:
+    from agentlightning.train.serving import PolicyError, driver_spec
+
+    trainer = agl.Trainer(agl.VERL(), policy={"wolves": "a", "villagers": "b"})
+    if "verl" not in trainer.plugins.drivers:
+        pytest.skip("the plugin agl-verl is not installed")
+    with pytest.raises(PolicyError, match="one policy a run"):
+        driver_spec(trainer.plugins, trainer.driver, trainer.served)
+
+
+def test_every_entry_goes_to_something_there_is() -> None:
+    assert set(RECIPE.values()) <= set(FIELDS)
+    options = pytest.importorskip("agl_verl.options").Options
+    assert set(OPTIONS.values()) <= set(options.__struct_fields__)

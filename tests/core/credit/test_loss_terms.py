@@ -1,0 +1,107 @@
+"""What pulls at a token: every term of the loss, with what is known of it and what only the driver knew."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from core.credit.builders import PATIENT
+from core.credit.reference import clip_term
+from hypothesis import given, strategies as st
+
+from agentlightning.credit.loss_terms import LossTerm, TrainedToken, loss_terms, net_effect
+from agentlightning.recipes import GRPO, PPO
+
+
+def token(**fields: Any) -> TrainedToken:
+    return TrainedToken(
+        **{"advantage": 0.5, "weight": 0.1, "logprob": -1.0, "version": 3, "trained": 3, **fields}
+    )
+
+
+def found(recipe: Any, **fields: Any) -> dict[str, LossTerm]:
+    return {pull.term: pull for pull in loss_terms(recipe, token(**fields))}
+
+
+def said(recipe: Any, **fields: Any) -> str:
+    return net_effect(loss_terms(recipe, token(**fields)))
+
+
+def test_a_fresh_token_in_one_optimizer_step_has_ratio_1_and_is_not_clipped() -> None:
+    got = found(GRPO())
+    assert list(got) == ["policy gradient", "clip"]
+    assert got["policy gradient"].size == pytest.approx(0.05) and got["clip"].size == 0.0
+    assert "does not act" in got["clip"].text
+    assert said(GRPO()) == "made likelier" and said(GRPO(), advantage=-0.5) == "made less likely"
+
+
+def test_nothing_pulls_only_where_no_term_does() -> None:
+    assert said(GRPO(), advantage=0.0).startswith("nothing pulls at it")
+    entropy = said(GRPO(entropy=0.01), advantage=0.0)
+    assert entropy.startswith("pulled by the entropy term alone") and "nothing pulls" not in entropy
+    both = said(GRPO(entropy=0.01, kl=0.1), advantage=0.0)
+    assert both.startswith("pulled by the entropy term and the KL term alone")
+    assert said(GRPO(kl=0.1)).startswith("made likelier by the policy gradient, and pulled by the KL term")
+
+
+def test_the_kl_term_is_never_called_zero_as_any_policy_may_be_the_reference() -> None:
+    for fields in ({}, {"trained": 0, "version": 0}):
+        assert found(GRPO(kl=0.1), **fields)["KL term"].size is None
+        assert "nothing pulls" not in said(GRPO(kl=0.1), advantage=0.0, **fields)
+    assert found(GRPO(kl=0.1), weight=0.0)["KL term"].size == 0.0
+
+
+@pytest.mark.parametrize(
+    ("fields", "side"),
+    [
+        ({"advantage": 0.5}, "above 1.3"),
+        ({"advantage": -0.5}, "below 0.9, and above 3 (dual clip)"),
+    ],
+)
+def test_the_clip_says_which_side_it_zeroes(fields: dict[str, float], side: str) -> None:
+    recipe = GRPO(clip_low=0.1, clip_high=0.3, clip_ratio_c=3.0, epochs=2)
+    clip = found(recipe, **fields)["clip"]
+    assert clip.size is None and clip.text.startswith(f"zeroes its policy gradient at ratios {side}")
+    assert "the driver alone knew" in clip.text and "unless the clip zeroed it" in said(recipe, **fields)
+
+
+@PATIENT
+@given(st.floats(-0.6, 0.6), st.sampled_from([0.5, -0.5]), st.sampled_from([None, 1.5]), st.floats(0.05, 0.3))
+def test_outside_the_range_is_where_the_loss_is_flat(change, advantage, dual, low) -> None:
+    """Against the loss itself: its derivative by the logprob is 0 outside, and not inside."""
+    recipe = GRPO(clip_low=low, clip_high=0.2, clip_ratio_c=dual, epochs=2)
+    step = 1e-7
+    up, down = (clip_term(change + d, 0.0, advantage, recipe) for d in (step, -step))
+    bounds = [math.log(1.2), math.log(1 - low), math.log(dual or 9.0)]
+    if min(abs(change - bound) for bound in bounds) < 1e-6:
+        return  # at the kink both are right
+    text = found(recipe, advantage=advantage, logprob=-1.0, now=-1.0 + change)["clip"].text
+    assert ("outside the range" in text) == (up == down) and ("inside the range" in text) == (up != down)
+
+
+def test_stale_tokens_have_ratios_that_only_the_driver_knew() -> None:
+    clip = found(GRPO(staleness=2), version=1)["clip"]
+    assert clip.size is None and "sampled by version 1, trained at version 3" in clip.text
+    capped = found(GRPO(staleness=2, importance_cap=2.0), version=1)
+    assert capped["clip"].size == 0.0 and capped["importance cap"].size is None
+    assert "at most 2" in capped["importance cap"].text
+    assert said(GRPO(staleness=2, importance_cap=2.0), version=1).startswith("made likelier; how far")
+    assert found(GRPO(importance_cap=2.0))["importance cap"].size == 0.0
+    assert "is not known" in found(GRPO(), version=-1)["clip"].text
+    assert "is not known" in found(GRPO(), trained=None)["clip"].text
+
+
+def test_other_losses_and_a_critic() -> None:
+    assert "clip" not in found(GRPO(loss="reinforce"))
+    assert "its call" in found(GRPO(objective="sequence"))["policy gradient"].text
+    assert found(PPO())["policy gradient"].size is None and "which way" in said(PPO())
+    assert "under the policy shown" not in found(GRPO(objective="sequence", epochs=2), now=-0.9)["clip"].text
+
+
+def test_a_gap_between_engine_and_trainer_is_said_and_may_clip() -> None:
+    assert found(GRPO(), gap=1e-5)["clip"].size == 0.0
+    assert "at most 1e-05" in found(GRPO(), gap=1e-5)["clip"].text
+    wide = found(GRPO(), gap=0.5)["clip"]
+    assert wide.size is None and "engine and trainer differ by up to 0.5" in wide.text
+    assert "unless the clip zeroed it" in said(GRPO(), gap=0.5)
