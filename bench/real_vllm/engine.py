@@ -67,7 +67,8 @@ class VLLM:
 
     async def get(self, path: str, root: str | None = None) -> Any:
         """A GET's JSON, of vLLM or of another server at ``root``."""
-        async with self._session.get((root or self.root) + path) as response:
+        url, accept = (root or self.root) + path, {"Accept": "application/json"}
+        async with self._session.get(url, headers=accept) as response:
             response.raise_for_status()
             return await response.json()
 

@@ -75,3 +75,15 @@ def test_an_empty_secret_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AGL_SECRET", "")
     with pytest.raises(ValueError, match="AGL_SECRET: the key secret has 0 bytes"):
         Keys.from_env()
+
+
+def test_only_the_latest_claims_are_kept(monkeypatch):
+    monkeypatch.setattr("agentlightning.keys.MAX_KNOWN", 2)
+    keys = Keys(b"0123456789abcdef")
+    minted = [keys.mint("ro", f"at-{n}") for n in range(4)]
+    for _ in range(2):
+        assert [keys.check(key).attempt_id for key in minted] == [f"at-{n}" for n in range(4)]
+    assert len(keys._known) == 2
+    keys.revoke("at-3")
+    with pytest.raises(KeyRefused, match="has ended"):
+        keys.check(minted[3])

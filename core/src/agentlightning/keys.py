@@ -27,6 +27,9 @@ CONTEXT_KEY = "agl-context"
 place.
 """
 
+MAX_KNOWN = 4_096
+"""Verified keys whose claims are kept."""
+
 
 class KeyRefused(Exception):
     """A key that does not open the door. ``status`` is the HTTP status, ``reason`` goes into the count."""
@@ -68,6 +71,7 @@ class Keys:
         self._secret = secret or secrets.token_bytes(32)
         self._offset = time.time() - time.monotonic()
         """Wall clock less monotonic clock when this process began."""
+        self._known: dict[str, Claims] = {}
         self._revoked: dict[str, float] = {}
         """Attempt → until when (monotonic) it is remembered."""
 
@@ -130,13 +134,20 @@ class Keys:
         return hmac.new(self._secret, body, hashlib.sha256).digest()[:16]
 
     def _decode(self, key: str) -> Claims:
-        refused = KeyRefused(401, "unknown-key", "not a key of this run: use the key the attempt was given")
-        if not key.startswith(PREFIX):
-            raise refused
+        """The claims of a genuine key. Those of the latest keys are kept: each comes with every call."""
+        if (claims := self._known.get(key)) is not None:
+            return claims
+        claims = self._known[key] = self._verified(key)
+        if len(self._known) > MAX_KNOWN:
+            del self._known[next(iter(self._known))]
+        return claims
+
+    def _verified(self, key: str) -> Claims:
+        body = key.removeprefix(PREFIX)
         try:
-            raw = base64.urlsafe_b64decode(key[len(PREFIX) :] + "=" * (-len(key[len(PREFIX) :]) % 4))
+            raw = base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)) if body != key else b""
         except ValueError:
-            raise refused from None
+            raw = b""
         if len(raw) <= 16 or not hmac.compare_digest(self._sign(raw[16:]), raw[:16]):
-            raise refused
+            raise KeyRefused(401, "unknown-key", "not a key of this run: use the key the attempt was given")
         return msgspec.msgpack.decode(raw[16:], type=Claims)

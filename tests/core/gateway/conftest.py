@@ -233,7 +233,8 @@ async def world(engine, store):
             )
 
     async def metrics():
-        async with session.get(url.removesuffix("/v1") + "/metrics") as response:
+        accept = {"Accept": "application/json"}
+        async with session.get(url.removesuffix("/v1") + "/metrics", headers=accept) as response:
             return await response.json()
 
     world.post, world.metrics = post, metrics

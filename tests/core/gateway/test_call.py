@@ -272,7 +272,7 @@ async def test_bad_body(world, raw):
 
 
 async def test_body_too_large(world):
-    world.gateway._handler.body_limit = 1000
+    world.gateway._pipeline.body_limit = 1000
     got = await world.post({"x": "y" * 2000})
     assert got.status == 413 and json.loads(got.raw)["error"]["code"] == "body-too-large"
     assert not world.engine.bodies
@@ -299,7 +299,7 @@ async def test_hook_is_told_after_the_commit_and_cannot_break_a_call(world, capl
         told.append(call.sequence)
         raise RuntimeError("broken hook")
 
-    world.gateway._handler.on_call = hook
+    world.gateway._writer.on_call = hook
     for _ in range(3):
         assert (await world.post()).status == 200
     metrics = await world.metrics()

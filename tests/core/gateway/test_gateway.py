@@ -6,14 +6,17 @@ import json
 import pytest
 from aiohttp import web
 
-from agentlightning.gateway import Gateway, Upstream
+from agentlightning.gateway import Gateway, Upstream, metrics
 from agentlightning.keys import Keys
 
 from .conftest import SECRET, whole
 
 
 async def get(world, path, method="GET"):
-    async with world.session.request(method, world.url.removesuffix("/v1") + path) as response:
+    accept = {"Accept": "application/json"}
+    async with world.session.request(
+        method, world.url.removesuffix("/v1") + path, headers=accept
+    ) as response:
         return response.status, await response.json(), response.headers
 
 
@@ -25,6 +28,28 @@ async def test_models_health_metrics(world):
     await world.post()
     status, body, _ = await get(world, "/metrics")
     assert body["calls"] == {"ok": 1} and body["attempts"] == 1 and "secret" not in json.dumps(body)
+
+
+async def test_metrics_as_prometheus_reads_them(world):
+    """Every entry of the JSON state but the names of replayed streams is a metric."""
+    await world.post()
+    await world.post({"model": "x"}, key="wrong")
+    await world.gateway.hold("default")
+    text = await scrape(world)
+    assert 'agl_gateway_calls_total{status="ok"} 1.0' in text
+    assert 'agl_gateway_refused_requests_total{reason="unknown-key"} 1.0' in text
+    assert f'agl_gateway_engine_answered_total{{policy="default",url="{world.engine.url}"}} 1.0' in text
+    assert 'agl_gateway_policy_held{policy="default"} 1.0' in text
+    assert "agl_gateway_calls_in_flight 0.0" in text
+    shown = {*metrics._COUNTERS, *metrics._GAUGES, "engines", "policies_held", "replayed_kinds"}
+    assert shown == {*await world.metrics()}
+    await world.gateway.release("default")
+
+
+async def scrape(world):
+    async with world.session.get(world.url.removesuffix("/v1") + "/metrics") as response:
+        assert response.content_type == "text/plain"
+        return await response.text()
 
 
 @pytest.mark.parametrize(

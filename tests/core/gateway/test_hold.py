@@ -9,7 +9,7 @@ from aiohttp import web
 
 from agentlightning.gateway import Upstream
 from agentlightning.gateway.errors import EngineUnreachable
-from agentlightning.gateway.retry import ABORTED_BY_ENGINE
+from agentlightning.gateway.pause import ABORTED_BY_ENGINE
 
 from .conftest import chunks, events, whole
 
@@ -137,12 +137,12 @@ async def test_a_stream_whose_head_has_left_is_not_measured_again(world, monkeyp
     weights, fitted = Weights(world), []
     weights.route(stream_ids=False)
 
-    async def fit(exchange):
-        fitted.append(exchange)
+    async def fit(*request):
+        fitted.append(request)
         if len(fitted) > 1:
             raise EngineUnreachable(502, "engine-unreachable", "nobody counts tokens")
 
-    monkeypatch.setattr(world.gateway._handler.over_length, "fit", fit)
+    monkeypatch.setattr(world.gateway._pipeline.fitter, "fit", fit)
     rest = await reading(world, {"messages": HI}, b": keep-alive")
     await weights.update()
     told = await asyncio.wait_for(rest(), 20)

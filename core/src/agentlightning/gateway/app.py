@@ -1,8 +1,7 @@
 """The gateway: an OpenAI-compatible server between agents and engines that records every call.
 
-``POST /v1/chat/completions``, ``POST /v1/completions``, ``POST /v1/responses``, ``POST /v1/messages``,
-``POST /v1/messages/count_tokens``, ``GET /v1/models``, ``GET /health``, ``GET /metrics``.
-Invariants: an answer is sent after its record is durable; what is recorded is what the engine said.
+Each route of a model call is served by :class:`~agentlightning.gateway.pipeline.Pipeline`. Invariants: an
+answer is sent after its record is durable; what is recorded is what the engine said.
 """
 
 from __future__ import annotations
@@ -15,14 +14,16 @@ from aiohttp import web
 
 from agentlightning.gateway.admission.attempts import AttemptInfo, OpenAttempts
 from agentlightning.gateway.admission.identity import identify
-from agentlightning.gateway.apis.base import format_error
-from agentlightning.gateway.apis.formats import FORMATS_BY_PATH
+from agentlightning.gateway.apis.formats import FORMATS, format_of
 from agentlightning.gateway.count_tokens import count_tokens
-from agentlightning.gateway.errors import RequestRefused, error_response
-from agentlightning.gateway.handler import Handler
+from agentlightning.gateway.errors import RequestRefused
 from agentlightning.gateway.listen import ListenAddress
-from agentlightning.gateway.metrics import Metrics
+from agentlightning.gateway.metrics import Metrics, expose
 from agentlightning.gateway.pause import PauseGate
+from agentlightning.gateway.pipeline import Pipeline
+from agentlightning.gateway.recorder import RecordWriter
+from agentlightning.gateway.reply import AgentReply, error_response
+from agentlightning.gateway.request import Planner
 from agentlightning.gateway.rewrite.sampling import SamplingPolicy
 from agentlightning.gateway.upstream.client import EngineClient, Limits
 from agentlightning.gateway.upstream.route import Routes, Upstream
@@ -39,10 +40,7 @@ BODY_LIMIT = 16 * 2**20
 HEADER_LIMIT = 16_384
 """Bytes of one header line; a request with a longer one gets 400."""
 ROUTES = {
-    "/v1/chat/completions": "POST",
-    "/v1/completions": "POST",
-    "/v1/responses": "POST",
-    "/v1/messages": "POST",
+    **dict.fromkeys(FORMATS, "POST"),
     "/v1/messages/count_tokens": "POST",
     "/v1/models": "GET",
     "/health": "GET",
@@ -76,15 +74,16 @@ class Gateway:
         self._gate = PauseGate()
         self._attempts = OpenAttempts(store, keys, select, policies=policies)
         self._client = EngineClient(limits or Limits(), self.metrics.failovers)
-        self._handler = Handler(
-            store,
+        self._planner = Planner(self._routes, self.metrics)
+        self._writer = RecordWriter(store, self._attempts, self.metrics, on_call)
+        self._pipeline = Pipeline(
             keys,
             self._attempts,
-            self._routes,
-            self._client,
+            self._planner,
             self._gate,
+            self._client,
+            self._writer,
             self.metrics,
-            on_call=on_call,
             keep_alive=keep_alive,
             body_limit=body_limit,
         )
@@ -110,9 +109,9 @@ class Gateway:
     def policy_sampling(self, policy: str, sampling: SamplingPolicy | None) -> None:
         """The run's sampling values for training calls of a policy; ``None``: the agent's are kept."""
         if sampling is None:
-            self._handler.sampling.pop(policy, None)
+            self._planner.sampling.pop(policy, None)
         else:
-            self._handler.sampling[policy] = sampling
+            self._planner.sampling[policy] = sampling
 
     # ------------------------------------------------------------------------------------------- attempts
     def open_attempt(self, info: AttemptInfo) -> str:
@@ -157,11 +156,9 @@ class Gateway:
         """
         no_pages = guard(self._refuse_cross_origin, local=local, trusted=self._bears_key)
         app = web.Application(middlewares=[no_pages])
-        app.router.add_post("/v1/chat/completions", self._chat)
-        app.router.add_post("/v1/completions", self._completions)
-        for path, api_format in FORMATS_BY_PATH.items():
-            app.router.add_post(path, partial(self._handler.serve, api="chat", api_format=api_format))
-        app.router.add_post("/v1/messages/count_tokens", partial(count_tokens, self._handler))
+        for path, api in FORMATS.items():
+            app.router.add_post(path, partial(self._pipeline.serve, api=api))
+        app.router.add_post("/v1/messages/count_tokens", partial(count_tokens, self._pipeline))
         app.router.add_get("/v1/models", self._models)
         app.router.add_get("/health", self._health)
         app.router.add_get("/metrics", self._show_metrics)
@@ -243,15 +240,9 @@ class Gateway:
         return True
 
     async def _refuse_cross_origin(self, request: web.Request, why: CrossOriginRefusal) -> web.StreamResponse:
-        response = await self._handler.refuse(RequestRefused(why.status, why.reason, why.message))
-        api_format = FORMATS_BY_PATH.get(request.path)
-        return format_error(api_format, response) if api_format else response
-
-    async def _chat(self, request: web.Request) -> web.StreamResponse:
-        return await self._handler.serve(request, "chat")
-
-    async def _completions(self, request: web.Request) -> web.StreamResponse:
-        return await self._handler.serve(request, "completions")
+        refused = RequestRefused(why.status, why.reason, why.message)
+        await self._writer.count_refused(refused)
+        return await AgentReply(request, format_of(request.path)).refuse(refused)
 
     async def _models(self, request: web.Request) -> web.Response:
         data = [
@@ -264,25 +255,25 @@ class Gateway:
         return _json({"status": "paused" if self._gate.paused else "ok", "policies": self._routes.names()})
 
     async def _show_metrics(self, request: web.Request) -> web.Response:
+        body, content_type = expose(self._state(), request.headers.get("Accept", ""))
+        return web.Response(body=body, headers={"Content-Type": content_type})
+
+    def _state(self) -> dict[str, object]:
         gate = self._gate
-        return _json(
-            {
-                **self.metrics.as_dict(),
-                "attempts": len(self._attempts),
-                "paused": gate.paused,
-                "in_flight": gate.in_flight,
-                "holding": gate.waiting,
-                "held": gate.waited_total,
-                "engines": {r.policy: [a.state() for a in r.endpoints] for r in self._routes},
-                "policies_held": gate.policies,
-                "replayed_kinds": {
-                    r.policy: [
-                        "with tools" if tools else "without tools" for tools in sorted(r.inexact_streams)
-                    ]
-                    for r in self._routes
-                },
-            }
-        )
+        return {
+            **self.metrics.as_dict(),
+            "attempts": len(self._attempts),
+            "paused": gate.paused,
+            "in_flight": gate.in_flight,
+            "holding": gate.waiting,
+            "held": gate.waited_total,
+            "engines": {r.policy: [e.state() for e in r.endpoints] for r in self._routes},
+            "policies_held": gate.policies,
+            "replayed_kinds": {
+                r.policy: ["with tools" if tools else "without tools" for tools in sorted(r.inexact_streams)]
+                for r in self._routes
+            },
+        }
 
 
 def _json(value: object) -> web.Response:
@@ -290,27 +281,18 @@ def _json(value: object) -> web.Response:
 
 
 async def _unknown(request: web.Request) -> web.Response:
-    """Any other path or method, said as the API that it belongs to says errors."""
-    response = _nowhere(request)
-    for path, api_format in FORMATS_BY_PATH.items():
-        if request.path == path or request.path.startswith(f"{path}/"):
-            format_error(api_format, response)
-    return response
-
-
-def _nowhere(request: web.Request) -> web.Response:
-    routes = ", ".join(f"{method} {path}" for path, method in ROUTES.items())
-    if request.path in ROUTES:
-        response = error_response(
-            405, "method-not-allowed", f"{request.path} takes {ROUTES[request.path]}; routes: {routes}"
-        )
-        response.headers["Allow"] = ROUTES[request.path]
+    """Any other path or method, as an error of the API that it belongs to."""
+    api, path = format_of(request.path), request.path
+    routes = ", ".join(f"{method} {known}" for known, method in ROUTES.items())
+    if (method := ROUTES.get(path)) is not None:
+        message = f"{path} takes {method}; routes: {routes}"
+        response = error_response(api, 405, "method-not-allowed", message)
+        response.headers["Allow"] = method
         return response
-    if request.path.startswith(tuple(f"{path}/" for path in FORMATS_BY_PATH)):
-        return error_response(
-            404,
-            "unsupported-route",
-            f"{request.path} is not served: the gateway keeps no answers and no batches; send each request "
-            f"with its whole conversation. Routes: {routes}",
+    if api.translated:
+        message = (
+            f"{path} is not served: the gateway keeps no answers and no batches; send each request with its "
+            f"whole conversation. Routes: {routes}"
         )
-    return error_response(404, "unknown-route", f"no route {request.path}; routes: {routes}")
+        return error_response(api, 404, "unsupported-route", message)
+    return error_response(api, 404, "unknown-route", f"no route {path}; routes: {routes}")

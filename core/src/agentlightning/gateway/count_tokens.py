@@ -6,29 +6,24 @@ recorded; the attempt's key is checked all the same.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 import msgspec
 from aiohttp import web
 
-from agentlightning.gateway.admission.attempts import OpenAttempt
-from agentlightning.gateway.admission.identity import Caller
-from agentlightning.gateway.apis.base import format_error
-from agentlightning.gateway.apis.formats import MESSAGES
+from agentlightning.gateway.admission.attempts import Admitted
+from agentlightning.gateway.apis.messages import MESSAGES
 from agentlightning.gateway.errors import EngineUnreachable, RequestRefused
+from agentlightning.gateway.pipeline import Pipeline
+from agentlightning.gateway.reply import AgentReply
 
-if TYPE_CHECKING:
-    from agentlightning.gateway.handler import Handler
 
-
-async def count_tokens(handler: Handler, request: web.Request) -> web.StreamResponse:
+async def count_tokens(pipeline: Pipeline, http: web.Request) -> web.StreamResponse:
     """Answer with ``{"input_tokens": n}``; 404 where the engine cannot count."""
 
-    async def call(caller: Caller, attempt: OpenAttempt, asked: dict[str, Any]) -> web.StreamResponse:
-        chat = MESSAGES.chat({"max_tokens": 1, **asked}, attempt.arguments)
-        _, route = handler.choose(caller, attempt, chat)
+    async def answer(admitted: Admitted) -> web.StreamResponse:
+        body = MESSAGES.chat_body({"max_tokens": 1, **admitted.body}, admitted.attempt.tool_arguments)
+        _, route = pipeline.planner.choose(admitted, body)
         try:
-            count = await handler.over_length.count(route, {**chat, "model": route.model})
+            count = await pipeline.fitter.count(route, {**body, "model": route.model})
         except EngineUnreachable as error:
             raise RequestRefused(error.status, error.code, str(error), retry=True) from None
         if count is None:
@@ -42,4 +37,4 @@ async def count_tokens(handler: Handler, request: web.Request) -> web.StreamResp
             body=msgspec.json.encode({"input_tokens": count}), content_type="application/json"
         )
 
-    return format_error(MESSAGES, await handler.guarded(request, call))
+    return await pipeline.admitted(AgentReply(http, MESSAGES), answer)

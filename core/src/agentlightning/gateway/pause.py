@@ -1,8 +1,13 @@
 """The gate before the engines: closed while weights change, for all calls or for those of some policies.
 
-Invariants: after :meth:`PauseGate.pause` and a successful :meth:`PauseGate.drain` no call is at an engine
-until :meth:`PauseGate.resume`; between :meth:`PauseGate.hold` and :meth:`PauseGate.release` no call of that
-policy is sent to one.
+An engine may give up calls of a held policy to make way for new weights: with the finish reason ``abort``,
+with an error, or by hanging up. Such a call is retried whole after the release. Invariants: a call is retried
+only if its policy was held since it was forwarded, so at most once per hold, and only if no part of its
+answer has left for the agent; the tokens of the first try are counted.
+
+Invariants of the gate: after :meth:`PauseGate.pause` and a successful :meth:`PauseGate.drain` no call is at
+an engine until :meth:`PauseGate.resume`; between :meth:`PauseGate.hold` and :meth:`PauseGate.release` no call
+of that policy is sent to one.
 """
 
 from __future__ import annotations
@@ -11,6 +16,12 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+from agentlightning.gateway.errors import CallFailure
+from agentlightning.gateway.metrics import Metrics
+
+ABORTED_BY_ENGINE = "aborted-by-engine"
+"""Error code of a call that its engine gave up and that cannot be retried: part of its answer has left."""
 
 
 class PauseGate:
@@ -101,3 +112,36 @@ class PauseGate:
         except TimeoutError:
             return False
         return True
+
+
+class RetryAfterHold(Exception):
+    """The engine gave the call up, and the agent has seen nothing of it."""
+
+
+class HoldRetries:
+    """Decides whether a call that failed is retried. ``seen``: holds of the policy when it was forwarded."""
+
+    def __init__(self, gate: PauseGate, metrics: Metrics) -> None:
+        self._gate, self._metrics = gate, metrics
+
+    def check(self, policy: str, seen: int) -> None:
+        """Raise :class:`RetryAfterHold` if the policy has been held since: the engine is not asked yet."""
+        if seen != self._gate.hold_count(policy):
+            raise RetryAfterHold
+
+    def failed(
+        self, failure: CallFailure, policy: str, seen: int, tokens: int, content_sent: bool
+    ) -> CallFailure:
+        """Raise :class:`RetryAfterHold`, or return the failure that the call ends with.
+
+        ``tokens``: of the answer that was given up. An error of the request's own (4xx) is never retried.
+        """
+        if failure.status < 500 or seen == self._gate.hold_count(policy):
+            return failure
+        aborted = self._metrics.aborted
+        aborted["tokens"] += tokens or failure.tokens
+        if content_sent:
+            aborted["streams"] += 1
+            return CallFailure(502, ABORTED_BY_ENGINE, str(failure))
+        aborted["calls"] += 1
+        raise RetryAfterHold

@@ -23,7 +23,7 @@ from agentlightning.capture.emit.rewards import find_reward_spans, reward_of
 from agentlightning.capture.emit.validation import BadRecord, admit_all
 from agentlightning.decorator.agents import LitAgent, as_agent
 from agentlightning.gateway import AttemptInfo
-from agentlightning.gateway.rewrite.sampling import root_seed
+from agentlightning.gateway.admission.seeds import root_seed
 from agentlightning.plugins.manager import Plugins
 from agentlightning.runner.attempt_keys import AttemptKeys as AttemptKeys, CannotRun, with_attempt_key
 from agentlightning.runner.event_loops.forks import exit_forks_of_loop

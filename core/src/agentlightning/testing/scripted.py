@@ -23,9 +23,10 @@ from typing import Any, Literal
 import msgspec
 from aiohttp import web
 
-from agentlightning.gateway.apis.base import ApiFormat, format_error
-from agentlightning.gateway.apis.formats import FORMATS_BY_PATH
-from agentlightning.gateway.errors import RequestRefused, error_response
+from agentlightning.gateway.apis.base import TranslatedApi
+from agentlightning.gateway.apis.formats import FORMATS
+from agentlightning.gateway.errors import RequestRefused
+from agentlightning.gateway.reply import error_response
 from agentlightning.testing.replies import Answer, Reply, answer_of, chat_logprobs, deltas, text_logprobs
 from agentlightning.testing.template import encode, render
 
@@ -103,8 +104,9 @@ class ScriptedModelServer:
         app = web.Application(client_max_size=64 * 2**20)
         app.router.add_post("/v1/chat/completions", self._serve)
         app.router.add_post("/v1/completions", self._serve)
-        for path, api_format in FORMATS_BY_PATH.items():
-            app.router.add_post(path, partial(self._serve_format, api_format))
+        for path, api in FORMATS.items():
+            if isinstance(api, TranslatedApi):
+                app.router.add_post(path, partial(self._serve_translated, api))
         app.router.add_get("/v1/models", self._models)
         app.router.add_post("/tokenize", self._tokenize)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.2)
@@ -159,21 +161,23 @@ class ScriptedModelServer:
         exchange, failed = await self._answer(request, await request.json())
         return failed or await self._send(request, exchange)
 
-    async def _serve_format(self, api_format: ApiFormat, request: web.Request) -> web.StreamResponse:
+    async def _serve_translated(self, api: TranslatedApi, request: web.Request) -> web.StreamResponse:
         """A request of the Responses or the Messages API: a whole chat answer, told in it."""
         asked = await request.json()
         try:
-            chat = api_format.chat(asked, {})
+            chat = api.chat_body(asked, {})
         except RequestRefused as refused:
-            return format_error(api_format, error_response(refused.status, refused.reason, str(refused)))
+            return error_response(api, refused.status, refused.reason, str(refused))
         exchange, failed = await self._answer(request, chat)
         if failed is not None:
-            return format_error(api_format, failed)
-        answer = api_format.answer(asked, ReplyBody(self, exchange).whole())
+            if isinstance(failed.body, bytes):
+                failed.body = api.error(failed.status, failed.body)
+            return failed
+        answer = api.answer(asked, ReplyBody(self, exchange).whole())
         if not asked.get("stream"):
             text = json.dumps(answer, ensure_ascii=False)
             return web.Response(text=text[: _half(exchange, len(text))], content_type="application/json")
-        events = list(api_format.events(answer))
+        events = list(api.events(answer))
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
         await response.write(b"".join(events[: _half(exchange, len(events))]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import logging
 import os
+from functools import lru_cache
 from typing import Final
 
 from agentlightning.types import UsageError
@@ -18,6 +19,7 @@ class ExposedServer(UsageError, ValueError):
     """A server would be open to people it should not be open to; the message says what to do."""
 
 
+@lru_cache(maxsize=256)
 def is_loopback(host: str) -> bool:
     """``localhost`` or an address of the loopback range; a name that would have to be looked up is not."""
     if host == "localhost":

@@ -10,7 +10,8 @@ from core.gateway.conftest import chunks, whole
 from hypothesis import given, settings, strategies as st
 
 from agentlightning.gateway import Upstream
-from agentlightning.gateway.apis.formats import MESSAGES, RESPONSES
+from agentlightning.gateway.apis.messages import MESSAGES
+from agentlightning.gateway.apis.responses import RESPONSES
 from agentlightning.gateway.errors import RequestRefused
 from agentlightning.types import AttemptStatus
 
@@ -55,7 +56,7 @@ CHAT = {
 def test_any_json_is_translated_or_refused(api_format, asked):
     asked = {"input": [USER], **asked} if api_format is RESPONSES else {**ASK, **asked}
     try:
-        api_format.chat(asked, {})
+        api_format.chat_body(asked, {})
     except RequestRefused as refused:
         assert refused.status == 400
         return
@@ -248,7 +249,7 @@ async def test_what_a_predicate_of_the_users_breaks_is_counted(world, path):
 
 
 async def test_a_fault_of_ours_is_counted(world, monkeypatch):
-    monkeypatch.setattr("agentlightning.gateway.handler.policy_for", lambda *_: 1 / 0)
+    monkeypatch.setattr("agentlightning.gateway.request.policy_for", lambda *_: 1 / 0)
     answer = await world.post()
     assert answer.status == 500 and b"gateway-error" in answer.raw
     assert world.store.counted["refused", "gateway-error", "at-1"] == 1
@@ -294,7 +295,7 @@ async def test_a_fault_within_a_stream_ends_it_as_one(world, monkeypatch, api_fo
         await gate.wait()
         return await world.engine.default(request, body)
 
-    monkeypatch.setattr("agentlightning.gateway.streaming.answer_calls", broken)
+    monkeypatch.setattr("agentlightning.gateway.record._choice_call", broken)
     world.engine.answer = slowly
     body = json.dumps({"model": "m", "stream": True, **ASK}).encode()
     path = "/v1/messages" if api_format else "/v1/chat/completions"

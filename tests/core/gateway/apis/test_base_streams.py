@@ -6,7 +6,8 @@ from core.gateway.apis.test_formats import sent_events
 from hypothesis import given, settings, strategies as st
 
 from agentlightning.gateway.admission.attempts import AttemptInfo, OpenAttempt
-from agentlightning.gateway.apis.formats import MESSAGES, RESPONSES
+from agentlightning.gateway.apis.messages import MESSAGES
+from agentlightning.gateway.apis.responses import RESPONSES
 
 TEXTS = st.text(max_size=130)
 JSON = st.recursive(
@@ -47,7 +48,9 @@ def answers(draw):
 @settings(deadline=None)
 def test_a_response_sent_back_is_the_turn_that_was_sampled(chat):
     answer = RESPONSES.answer({"model": "m", "input": "hi"}, chat)
-    body = RESPONSES.chat({"model": "m", "input": [{"role": "user", "content": "hi"}, *answer["output"]]}, {})
+    body = RESPONSES.chat_body(
+        {"model": "m", "input": [{"role": "user", "content": "hi"}, *answer["output"]]}, {}
+    )
     assert body["messages"][1:] == [chat["choices"][0]["message"]]
 
 
@@ -55,11 +58,11 @@ def test_a_response_sent_back_is_the_turn_that_was_sampled(chat):
 @settings(deadline=None)
 def test_a_message_sent_back_is_the_turn_that_was_sampled(chat):
     attempt = OpenAttempt(AttemptInfo(rollout_id="ro", attempt_id="at"), lambda tags: True)
-    attempt.remember(chat["choices"][0]["message"], chat["id"])
+    attempt.remember_arguments(chat["choices"][0]["message"], chat["id"])
     answer = MESSAGES.answer({"model": "m"}, chat)
     user = {"role": "user", "content": "hi"}
     turns = [user, {"role": "assistant", "content": answer["content"]}, user]
-    body = MESSAGES.chat({"model": "m", "max_tokens": 9, "messages": turns}, attempt.arguments)
+    body = MESSAGES.chat_body({"model": "m", "max_tokens": 9, "messages": turns}, attempt.tool_arguments)
     assert body["messages"][1:2] == [chat["choices"][0]["message"]]
 
 

@@ -9,7 +9,7 @@ from aiohttp import web
 from core.gateway.conftest import PROMPT, tokens_of, whole
 
 from agentlightning.gateway import AttemptInfo, SamplingPolicy, Upstream
-from agentlightning.gateway.apis.formats import FORMATS_BY_PATH
+from agentlightning.gateway.apis.formats import FORMATS
 from agentlightning.types import AttemptStatus
 
 WORDS = "hello there world"
@@ -105,7 +105,7 @@ async def test_a_waiting_stream_is_kept_alive(world, path, asked):
         headers={"Authorization": f"Bearer {world.key}"},
     ) as response:
         first = await response.content.readuntil(b"\n\n")
-        assert first == FORMATS_BY_PATH[f"/v1{path}"].keep_alive
+        assert first == FORMATS[f"/v1{path}"].keep_alive
         waited.set()
         rest = await response.read()
     assert WORDS.split()[0] in rest.decode()

@@ -6,8 +6,15 @@ import msgspec
 import pytest
 from core.gateway.apis.test_responses import chat
 
-from agentlightning.gateway.apis.messages import IGNORED, REFUSED, TRANSLATED, UNREADABLE, chat_body
-from agentlightning.gateway.apis.messages_answer import message, message_error
+from agentlightning.gateway.apis.messages import (
+    IGNORED,
+    REFUSED,
+    TRANSLATED,
+    UNREADABLE,
+    chat_body,
+    message,
+    message_error,
+)
 from agentlightning.gateway.errors import TOO_LONG, RequestRefused, error_body
 
 USER = {"role": "user", "content": "hi"}

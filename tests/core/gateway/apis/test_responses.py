@@ -2,8 +2,7 @@
 
 import pytest
 
-from agentlightning.gateway.apis.responses import IGNORED, REFUSED, TRANSLATED, chat_body
-from agentlightning.gateway.apis.responses_answer import response
+from agentlightning.gateway.apis.responses import IGNORED, REFUSED, TRANSLATED, chat_body, response
 from agentlightning.gateway.errors import RequestRefused
 
 USER = {"role": "user", "content": "hi"}

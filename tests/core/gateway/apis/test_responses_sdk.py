@@ -13,7 +13,7 @@ from openai import AsyncOpenAI, OpenAI
 from openai._base_client import SyncAPIClient
 from pydantic import BaseModel
 
-from agentlightning.gateway.apis.formats import RESPONSES
+from agentlightning.gateway.apis.responses import RESPONSES
 
 TOOLS = [{"type": "function", "name": "calculator", "parameters": {"type": "object", "properties": {}}}]
 http = pytest.importorskip("httpx2" if "httpx2" in SyncAPIClient.__init__.__globals__ else "httpx")

@@ -107,13 +107,13 @@ async def test_two_chats_of_one_agent_have_their_own_cuts(world, served):
 async def test_a_prompt_that_fits_costs_nothing(world, served):
     asked = []
     server = await served(60_000, over_length="truncate", reserve=16)
-    count = world.gateway._handler.over_length._ask
+    count = world.gateway._pipeline.fitter._ask
 
     async def counted(route, body):
         asked.append(body)
         return await count(route, body)
 
-    world.gateway._handler.over_length._ask = counted
+    world.gateway._pipeline.fitter._ask = counted
     for _ in range(4):
         assert (await world.post(HISTORIES["calc_x"])).status == 200
     assert len(asked) == 1, "the first tells the window, then bytes prove that it fits"
@@ -125,13 +125,13 @@ async def test_few_counts_however_long_the_chat(world, served):
     chat += [{"role": ("user", "assistant")[i % 2], "content": "七" * (1 + i % 37)} for i in range(400)]
     await served(length(chat) // 2, over_length="truncate")
     asked = []
-    count = world.gateway._handler.over_length._ask
+    count = world.gateway._pipeline.fitter._ask
 
     async def counted(route, body):
         asked.append(body)
         return await count(route, body)
 
-    world.gateway._handler.over_length._ask = counted
+    world.gateway._pipeline.fitter._ask = counted
     assert (await world.post({"messages": chat})).status == 200
     assert len(asked) <= 8
     call = world.store.calls[0]

@@ -7,7 +7,8 @@ from hypothesis import given, strategies as st
 
 from agentlightning.gateway import SamplingPolicy, Upstream
 from agentlightning.gateway.admission.attempts import AttemptInfo, OpenAttempt
-from agentlightning.gateway.rewrite.sampling import apply_sampling, content_digest, derive_seed, root_seed
+from agentlightning.gateway.admission.seeds import content_digest, derive_seed, root_seed
+from agentlightning.gateway.rewrite.sampling import apply_sampling
 from agentlightning.semconv import RESAMPLED
 from agentlightning.types import Attempt, Rollout
 from agentlightning.types.select import selector
@@ -285,7 +286,7 @@ def test_seeds_do_not_depend_on_the_order_of_parallel_calls(order):
 
     def seeds(texts):
         attempt = opened()
-        return sorted((text, attempt.next_seed("", chat(text), str(i))) for i, text in enumerate(texts))
+        return sorted((text, attempt.seeds.next("", chat(text), str(i))) for i, text in enumerate(texts))
 
     assert seeds(order) == seeds(sorted(order))
     assert len({seed for _, seed in seeds(order)}) == 6
@@ -293,16 +294,16 @@ def test_seeds_do_not_depend_on_the_order_of_parallel_calls(order):
 
 def test_parallel_calls_that_ask_the_same_and_are_tried_again_keep_their_seeds():
     attempt = opened()
-    first, second = (attempt.next_seed("", chat("x"), span) for span in "ab")
+    first, second = (attempt.seeds.next("", chat("x"), span) for span in "ab")
     assert first != second
-    assert [attempt.next_seed("", chat("x"), span, 1) for span in "ba"] == [second, first]
-    assert attempt.next_seed("", chat("x"), "c", 1) not in (first, second)  # its first try never came here
-    assert attempt.next_seed("", chat("x"), "c", 2) == opened_after("x", 3)
+    assert [attempt.seeds.next("", chat("x"), span, 1) for span in "ba"] == [second, first]
+    assert attempt.seeds.next("", chat("x"), "c", 1) not in (first, second)  # its first try never came here
+    assert attempt.seeds.next("", chat("x"), "c", 2) == opened_after("x", 3)
 
 
 def opened_after(text: str, n: int) -> int | None:
     attempt = opened()
-    return [attempt.next_seed("", chat(text), str(i)) for i in range(n)][-1]
+    return [attempt.seeds.next("", chat(text), str(i)) for i in range(n)][-1]
 
 
 def test_what_is_drawn_at_random_is_no_part_of_what_is_asked():

@@ -6,20 +6,23 @@ Invariant: a closed attempt's key opens nothing, none of its calls is under way,
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 
+from agentlightning.gateway.admission.identity import Caller
+from agentlightning.gateway.admission.seeds import RequestSeeds, branch_of, root_seed
 from agentlightning.gateway.apis.base import call_id
-from agentlightning.gateway.errors import RequestRefused
-from agentlightning.gateway.rewrite.sampling import content_digest, derive_seed, root_seed
+from agentlightning.gateway.errors import RequestRefused, store_failed
 from agentlightning.keys import Claims, KeyRefused, Keys
 from agentlightning.store.base import NotFound, Store
 from agentlightning.types import AttemptStatus, Mode, Tags, merge_tags
 from agentlightning.types.select import Select, selector
 
+log = logging.getLogger(__name__)
 LIVE_STATUSES = (AttemptStatus.PREPARING, AttemptStatus.RUNNING, AttemptStatus.UNRESPONSIVE)
 
 
@@ -44,23 +47,18 @@ class AttemptInfo(msgspec.Struct, kw_only=True):
     """Tags below those of the calls."""
 
 
-def branch_of(tags: Tags) -> str:
-    """The strand of calls, each after the other, that a call belongs to: its tag ``lane``, else its agent."""
-    return tags.get("lane") or tags.get("agent", "")
-
-
 class OpenAttempt:
     """An attempt's counters and calls under way."""
 
     __slots__ = (
-        "arguments",
-        "asked",
         "closing",
         "dropped_blocks",
         "info",
+        "seeds",
         "selects",
         "sequence",
         "tasks",
+        "tool_arguments",
         "writes",
     )
 
@@ -68,22 +66,21 @@ class OpenAttempt:
         self.info = info
         self.selects = selects
         self.sequence = sequence
-        self.asked: dict[tuple[str, bytes], list[str | None]] = {}
-        """The callers' spans that were given a seed, by branch and what they asked, in order of arrival."""
-        self.arguments: dict[str, list[str]] = {}
-        """Arguments of tool calls that were answered in an API format, by the call's id, the latest first."""
+        self.seeds = RequestSeeds(info.seed)
+        self.tool_arguments: dict[str, list[str]] = {}
+        """Arguments of the tool calls of translated answers, by the call's id, the latest first."""
         self.dropped_blocks: dict[bytes, int] = {}
-        """How many blocks were dropped of a chat that was too long, by what it begins with."""
+        """Number of blocks dropped of a chat that was too long, by the digest of its beginning."""
         self.tasks: set[asyncio.Task[object]] = set()
         """Handlers of its calls."""
         self.writes: set[asyncio.Future[None]] = set()
         """Records being committed, which outlive a handler that is cancelled."""
         self.closing = False
 
-    def remember(self, message: Mapping[str, Any], tag: str) -> None:
+    def remember_arguments(self, message: Mapping[str, Any], answer_id: str) -> None:
         """Keep the arguments of the tool calls of an answer of that id, as the model wrote them."""
         for place, call in enumerate(message.get("tool_calls") or ()):
-            known = self.arguments.setdefault(call_id(call, tag, place), [])
+            known = self.tool_arguments.setdefault(call_id(call, answer_id, place), [])
             if (written := call["function"].get("arguments") or "") not in known:
                 known.insert(0, written)
 
@@ -92,26 +89,13 @@ class OpenAttempt:
         self.sequence += 1
         return self.sequence - 1
 
-    def next_seed(
-        self, branch: str, body: Mapping[str, Any], span: str | None = None, retry: int = 0
-    ) -> int | None:
-        """Seed of the request ``body``; a retry gets that of the request it repeats.
 
-        A function of the branch, of the request's content, and of how often it has sent it. So neither
-        the order in which parallel calls happen to arrive nor a failure on the way changes a seed; only
-        parallel calls of one branch that ask the very same may have their seeds, hence answers, exchanged.
-        ``span``: the caller's, which a request and its retries have in common.
-        """
-        if self.info.seed is None:
-            return None
-        content = content_digest(body)
-        spans = self.asked.setdefault((branch, content), [])
-        if retry and span in spans:
-            index = max(i for i, known in enumerate(spans) if known == span)
-        else:
-            index = len(spans)
-            spans.append(span)
-        return derive_seed(self.info.seed, branch, content, index)
+class Admitted(msgspec.Struct, frozen=True):
+    """A request that may be served: who makes it, the attempt it belongs to, and its body."""
+
+    caller: Caller
+    attempt: OpenAttempt
+    body: dict[str, Any]
 
 
 class OpenAttempts:
@@ -201,6 +185,9 @@ class OpenAttempts:
             calls = await self._store.query_calls(claims.rollout_id, claims.attempt_id)
         except NotFound:
             raise _unknown(claims) from None
+        except Exception as error:
+            log.exception("attempt %s: the store could not be asked about it", claims.attempt_id)
+            raise store_failed("the store could not be asked about this key's attempt", error) from None
         attempt = next((a for a in attempts if a.attempt_id == claims.attempt_id), None)
         if attempt is None:
             raise _unknown(claims)
@@ -225,9 +212,11 @@ class OpenAttempts:
         found = OpenAttempt(info, self._selects, 1 + max((c.sequence for c in calls), default=-1))
         for call in calls:
             if "api" in call.edited and call.response:
-                found.remember(call.response, call.response_id or f"{call.attempt_id}-{call.sequence}")
+                found.remember_arguments(
+                    call.response, call.response_id or f"{call.attempt_id}-{call.sequence}"
+                )
             if call.choice == 0 and (call.selected or "seed" in call.sampling):  # as when they came
-                found.next_seed(branch_of(call.tags), call.request or {}, call.span_id, call.retry)
+                found.seeds.next(branch_of(call.tags), call.request or {}, call.span_id, call.retry)
         self._loaded[claims.attempt_id] = found
         self._evict()
         return found

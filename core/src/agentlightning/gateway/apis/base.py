@@ -1,23 +1,24 @@
-"""An API format: another API that agents speak at the gateway, told to engines in chat completions.
+"""What the gateway needs of an API that agents speak, and the parts that translated APIs share.
 
-An API format translates a request to a chat body, and a whole chat answer to its own answer and events. It
-holds no state and does no I/O. Invariant: engines are asked in chat completions only, so ids, records,
-sampling and refusals are those of any other call; a request that chat completions cannot
-express is refused with the reason; no field is dropped silently.
+Engines are asked in chat completions or completions. Any other API is translated: a request to a chat body, a
+whole chat answer to the API's own answer and events. A format holds no state and does no I/O. Invariant: ids,
+records, sampling and refusals of a translated call are those of the chat call; a request that chat
+completions cannot express is refused with the reason, and no field is dropped silently.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Literal
 
 import msgspec
-from aiohttp import web
 
 from agentlightning.gateway.errors import BadAnswer, RequestRefused
 
-WrittenArguments = Mapping[str, Sequence[str]]
-"""Tool call id → arguments, to the letter as the model wrote them; several, where an id was given twice."""
+EngineApi = Literal["chat", "completions"]
+ToolArguments = Mapping[str, Sequence[str]]
+"""Tool call id → arguments exactly as the model wrote them, the latest first; an id may occur twice."""
 PASSED_THROUGH = frozenset(
     {
         "chat_template_kwargs",
@@ -33,33 +34,66 @@ PASSED_THROUGH = frozenset(
         "top_k",
     }
 )
-"""Fields of chat completions that go on as they are (an SDK's ``extra_body``)."""
+"""Fields of chat completions that a translated request keeps (an SDK's ``extra_body``)."""
 TOKEN_FIELDS = ("prompt_token_ids", "token_ids", "token_logprobs", "policy_version")
-"""Fields on top of an answer that say what was sampled; SDKs keep fields they do not know."""
+"""Top-level fields of a translated answer with the sampled tokens; SDKs keep fields they do not know."""
+WRONG_SHAPE = (AttributeError, KeyError, TypeError)
+"""Raised by rendering an answer of another shape than the API's."""
 
 
-class ApiFormat(Protocol):
-    """What the gateway needs of an API to serve it."""
+class ApiFormat(ABC):
+    """An API as the gateway serves it."""
 
     name: str
-    """As ``Call.edited["api"]`` and the metrics say it."""
+    """As metrics count it and, of a translated API, ``Call.edited["api"]`` records it."""
+    engine_api: EngineApi = "chat"
+    """The API that the engine is asked in (``Call.api``)."""
+    translated = True
+    """Whether answers are rewritten; streams of others may pass through."""
     keep_alive: bytes
-    """What a stream says while its engine is silent."""
+    """Sent in a stream while its engine is silent."""
 
-    def chat(self, asked: Mapping[str, Any], said: WrittenArguments) -> dict[str, Any]:
-        """The chat body of a request, or :class:`RequestRefused` 400 saying what cannot be served."""
+    @abstractmethod
+    def chat_body(self, body: dict[str, Any], arguments: ToolArguments) -> dict[str, Any]:
+        """The engine's request body for ``body``; :class:`RequestRefused` 400 names what is not served."""
 
-    def answer(self, asked: Mapping[str, Any], chat: Mapping[str, Any]) -> dict[str, Any]:
-        """A whole chat answer (checked before, with an id) in this API's shape."""
+    @abstractmethod
+    def render(self, body: Mapping[str, Any], raw: bytes, answer_id: str, stream: bool) -> bytes:
+        """The engine's whole answer ``raw`` (parsed before) to ``body``: a body, or the events of its stream.
 
+        ``answer_id`` is used where the engine gave no id. :class:`BadAnswer`: the API cannot express it.
+        """
+
+    @abstractmethod
+    def error(self, status: int, raw: bytes) -> bytes:
+        """The body of an error answer in this API's shape."""
+
+    @abstractmethod
+    def error_event(self, status: int, raw: bytes) -> bytes:
+        """The same as the last event of a stream."""
+
+
+class TranslatedApi(ApiFormat):
+    """An API that engines do not speak."""
+
+    @abstractmethod
+    def answer(self, body: Mapping[str, Any], chat: Mapping[str, Any]) -> dict[str, Any]:
+        """A whole chat answer (checked, with an id) in this API's shape."""
+
+    @abstractmethod
     def events(self, answer: Mapping[str, Any]) -> Iterator[bytes]:
         """A whole answer of this API as the events of its stream."""
 
-    def error(self, status: int, raw: bytes) -> bytes:
-        """An OpenAI error body in this API's shape."""
-
-    def error_event(self, status: int, raw: bytes) -> bytes:
-        """The same as the last event of a stream."""
+    def render(self, body: Mapping[str, Any], raw: bytes, answer_id: str, stream: bool) -> bytes:
+        """The engine's chat answer in this API's shape."""
+        chat: dict[str, Any] = msgspec.json.decode(raw)
+        chat["id"] = chat.get("id") or answer_id
+        check_message(chat["choices"][0]["message"])
+        try:
+            answer = self.answer(body, chat)
+        except WRONG_SHAPE as error:
+            raise BadAnswer(f"the engine's answer does not fit the {self.name} API: {error!r}") from None
+        return b"".join(self.events(answer)) if stream else msgspec.json.encode(answer)
 
 
 def unsupported(what: str, instead: str) -> RequestRefused:
@@ -102,7 +136,7 @@ def text(value: Any, where: str) -> str:
     return value
 
 
-def failure_kind(value: Any, where: str, default: str | None = None) -> str | None:
+def kind_of(value: Any, where: str, default: str | None = None) -> str | None:
     """The ``type`` of a JSON object; ``default`` where it has none."""
     kind = mapping(value, where).get("type", default)
     return None if kind is None else text(kind, f"{where}.type")
@@ -127,7 +161,7 @@ def joined(content: Any, where: str, kinds: Collection[str]) -> str:
 
 def text_of(part: Any, where: str, kinds: Collection[str]) -> str:
     """The text of a part of one of these ``kinds``."""
-    if (kind := failure_kind(part, where)) not in kinds:
+    if (kind := kind_of(part, where)) not in kinds:
         raise unsupported(f"{where} of type {kind!r}", f"send text ({', '.join(sorted(kinds))})")
     return text(part.get("text", part.get("refusal")), f"{where}.text")
 
@@ -143,7 +177,7 @@ def function(name: Any, description: Any, parameters: Any, strict: Any, where: s
 
 def json_form(form: Any, where: str, name: str = "answer") -> dict[str, Any] | None:
     """A format of structured output as ``response_format``; plain text is none."""
-    if (kind := failure_kind(form, where)) == "text":
+    if (kind := kind_of(form, where)) == "text":
         return None
     if kind == "json_object":
         return {"type": "json_object"}
@@ -155,7 +189,7 @@ def json_form(form: Any, where: str, name: str = "answer") -> dict[str, Any] | N
 
 
 def tokens(chat: Mapping[str, Any]) -> dict[str, Any]:
-    """What the engine sampled, from its chat answer: fields for the top of an API format's answer."""
+    """What the engine sampled, from its chat answer: fields for the top of a translated's answer."""
     choice = chat["choices"][0]
     content = (choice.get("logprobs") or {}).get("content")
     found = (
@@ -196,16 +230,3 @@ def reasoning_of(message: Mapping[str, Any]) -> str:
     return next(
         (r for name in ("reasoning_content", "reasoning") if isinstance(r := message.get(name), str)), ""
     )
-
-
-def format_error(api_format: ApiFormat, response: web.StreamResponse) -> web.StreamResponse:
-    """``response``, where it is an error, as the API format says errors."""
-    if isinstance(response, web.Response) and response.status >= 400 and isinstance(response.body, bytes):
-        response.body = api_format.error(response.status, response.body)
-        response.content_type = "application/json"
-    return response
-
-
-def typed_event(event: Mapping[str, Any]) -> bytes:
-    """A server-sent event whose name is its type."""
-    return b"event: " + str(event["type"]).encode() + b"\ndata: " + msgspec.json.encode(event) + b"\n\n"

@@ -1,25 +1,61 @@
-"""Replay of a whole answer as a stream, for engines whose own streams lose token ids.
+"""OpenAI's chat completions and completions: the APIs that engines speak themselves.
 
-Invariant: the chunks, put together again, are the answer: text, tool calls, ids, logprobs, finish reasons.
+Whole answers and engines' streams pass unchanged. A whole answer can also be replayed as a stream, for
+engines whose own streams lose token ids. Invariant: the replayed chunks, put together again, are the answer:
+text, tool calls, ids, logprobs, finish reasons.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
 
 import msgspec
 
-from agentlightning.gateway.apis.sse import DONE
-
-KEEP_ALIVE = b": keep-alive\n\n"
-PIECE = 48
-"""Characters of text in one replayed chunk."""
+from agentlightning.gateway.apis.base import WRONG_SHAPE, ApiFormat, EngineApi, ToolArguments
+from agentlightning.gateway.apis.sse import DONE, KEEP_ALIVE, data_event, pieces
+from agentlightning.gateway.errors import BadAnswer
 
 
-def event(data: bytes) -> bytes:
-    """One server-sent event."""
-    return b"data: " + data + b"\n\n"
+class NativeApi(ApiFormat):
+    """``POST /v1/chat/completions`` and ``POST /v1/completions``."""
+
+    translated = False
+    keep_alive = KEEP_ALIVE
+
+    def __init__(self, engine_api: EngineApi) -> None:
+        self.name = self.engine_api = engine_api
+
+    def chat_body(self, body: dict[str, Any], arguments: ToolArguments) -> dict[str, Any]:
+        """The body itself."""
+        return body
+
+    def render(self, body: Mapping[str, Any], raw: bytes, answer_id: str, stream: bool) -> bytes:
+        """The answer itself, or its replay."""
+        if not stream:
+            return raw
+        try:
+            return b"".join(replay(raw, self.engine_api, wants_usage(body)))
+        except WRONG_SHAPE as error:
+            raise BadAnswer(f"the engine's message cannot be streamed: {error!r}") from None
+
+    def error(self, status: int, raw: bytes) -> bytes:
+        """The error itself."""
+        return raw
+
+    def error_event(self, status: int, raw: bytes) -> bytes:
+        """The error as an event."""
+        return data_event(raw)
+
+
+CHAT: Final = NativeApi("chat")
+COMPLETIONS: Final = NativeApi("completions")
+
+
+def wants_usage(body: Mapping[str, Any]) -> bool:
+    """Whether a streamed request asks for the usage at the end of its stream."""
+    options = body.get("stream_options")
+    return isinstance(options, dict) and bool(options.get("include_usage"))
 
 
 def replay(raw: bytes, api: str, wants_usage: bool) -> Iterator[bytes]:
@@ -33,15 +69,15 @@ def replay(raw: bytes, api: str, wants_usage: bool) -> Iterator[bytes]:
         name: answer[name] for name in ("prompt_token_ids", "policy_version") if answer.get(name) is not None
     }
     for choice in answer["choices"]:
-        for piece in _pieces(choice, api):
-            yield event(msgspec.json.encode({**head, "choices": [piece], **extra}))
+        for piece in _chunk_choices(choice, api):
+            yield data_event(msgspec.json.encode({**head, "choices": [piece], **extra}))
             extra = {}
     if wants_usage:
-        yield event(msgspec.json.encode({**head, "choices": [], "usage": answer.get("usage")}))
-    yield event(DONE)
+        yield data_event(msgspec.json.encode({**head, "choices": [], "usage": answer.get("usage")}))
+    yield data_event(DONE)
 
 
-def _pieces(choice: dict[str, Any], api: str) -> Iterator[dict[str, Any]]:
+def _chunk_choices(choice: dict[str, Any], api: str) -> Iterator[dict[str, Any]]:
     """The chunks' choices. Ids and logprobs ride on the first with content, else on the closing one."""
     index = choice.get("index", 0)
     ride = {
@@ -60,7 +96,7 @@ def _pieces(choice: dict[str, Any], api: str) -> Iterator[dict[str, Any]]:
         bodies = ({"delta": delta} for delta in _deltas(message))
         last: dict[str, Any] = {"delta": {}}
     else:
-        bodies = ({"text": text} for text in cut(choice["text"]))
+        bodies = ({"text": text} for text in pieces(choice["text"]))
         last = {"text": ""}
     for body in bodies:
         yield {"index": index, **body, "finish_reason": None, **ride}
@@ -74,20 +110,15 @@ def _deltas(message: dict[str, Any]) -> Iterator[dict[str, Any]]:
         if name in ("role", "content", "tool_calls") or value is None or value in ([], {}, ""):
             continue
         if name.startswith("reasoning") and isinstance(value, str):
-            yield from ({name: text} for text in cut(value))
+            yield from ({name: text} for text in pieces(value))
         else:
             yield {name: value}
     content = message.get("content")
     if isinstance(content, str):
-        yield from ({"content": text} for text in cut(content))
+        yield from ({"content": text} for text in pieces(content))
     for place, tool in enumerate(message.get("tool_calls") or ()):
         function = tool.get("function") or {}
         opening = {"index": place, **tool, "function": {**function, "arguments": ""}}
         yield {"tool_calls": [opening]}
-        for text in cut(function.get("arguments") or ""):
+        for text in pieces(function.get("arguments") or ""):
             yield {"tool_calls": [{"index": place, "function": {"arguments": text}}]}
-
-
-def cut(text: str) -> Iterator[str]:
-    """A text in the pieces of a replayed stream."""
-    return (text[i : i + PIECE] for i in range(0, len(text), PIECE))

@@ -10,11 +10,10 @@ Invariant: a text without a tag passes unchanged; no character is in both parts.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
-Reasoning = Literal["keep", "split", "split-opened"]
 OPEN, CLOSE = "<think>", "</think>"
 FIELD = "reasoning_content"
 _GIVEN = ("reasoning_content", "reasoning")

@@ -1,9 +1,9 @@
 """The over-length policy: a prompt that leaves no room for an answer is refused or cut before inference.
 
 ``error`` and ``drop`` refuse it (400 ``context_length_exceeded``); ``truncate`` drops its oldest chatter
-(:mod:`agentlightning.gateway.rewrite.window`). Only the engine knows its tokenizer, so it is the engine that
-counts (``POST /tokenize``, as vLLM and agl-local have it), and only where the size in bytes cannot prove that
-the prompt fits.
+(:mod:`~agentlightning.gateway.rewrite.window`). Only the engine knows its tokenizer, so the engine counts
+(``POST /tokenize``, as vLLM and agl-local have it), and only where the size in bytes cannot prove that the
+prompt fits.
 
 Invariant: what is sent after a cut was counted by the engine that answers it.
 """
@@ -12,18 +12,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
+from agentlightning.gateway.errors import TOO_LONG, CallFailure
 from agentlightning.gateway.metrics import Metrics
 from agentlightning.gateway.rewrite.window import Window, upper_bound
 from agentlightning.gateway.upstream.answer import DECODE_ERRORS
 from agentlightning.gateway.upstream.client import EngineClient
 from agentlightning.gateway.upstream.route import Upstream
-
-if TYPE_CHECKING:
-    from agentlightning.gateway.record import ModelRequest
 
 log = logging.getLogger(__name__)
 SLACK = 4
@@ -39,73 +37,84 @@ class TokenCount(msgspec.Struct):
     max_model_len: int | None = None
 
 
+class Fitted(msgspec.Struct, frozen=True):
+    """A request that was shortened: its new body, and the record of the cut (``Call.edited``)."""
+
+    body: dict[str, Any]
+    edited: dict[str, Any]
+
+
 class ContextFitter:
-    """Applies each route's policy to requests."""
+    """Makes prompts fit the engine's context, by the over-length policy of their route."""
 
     def __init__(self, client: EngineClient, metrics: Metrics) -> None:
         self._client = client
         self._metrics = metrics
 
-    async def fit(self, exchange: ModelRequest) -> str | None:
-        """Make the request fit, or say why it cannot be served.
+    async def fit(
+        self, route: Upstream, body: dict[str, Any], dropped_blocks: dict[bytes, int], api: str
+    ) -> Fitted | None:
+        """Shorten ``body`` where its prompt leaves no room for an answer; ``None``: it goes on as it is.
 
-        Where the engine's own refusal does the policy's work (``error`` and ``drop`` without ``reserve``),
-        and where it cannot count, the request goes on as it is. Raises :class:`EngineUnreachable`.
+        :class:`CallFailure` 400: it cannot be served. :class:`EngineUnreachable`: the engine could not count.
+        ``error`` and ``drop`` without ``reserve`` rely on the engine's own refusal, and so does every prompt
+        for an engine that cannot count. ``dropped_blocks``: cuts of the attempt's chats, kept between turns.
         """
-        route, sent = exchange.route, exchange.sent
         if route.over_length != "truncate" and not route.reserve:
             return None
         if route.can_count is False:
             self._metrics.over_length["unchecked"] += 1
             return None
         window = route.window
-        if (
-            window is not None
-            and not route.always_count
-            and upper_bound(sent) + _room(route, sent, window) <= window
-        ):
+        sure = window is not None and upper_bound(body) + _room(route, body, window) <= window
+        if sure and not route.always_count:
             return None
-        count = await self.count(route, sent)
+        count = await self.count(route, body)
         if count is None or (window := route.window) is None:
             self._metrics.over_length["unchecked"] += 1
             return None
-        budget = window - _room(route, sent, window)
+        budget = window - _room(route, body, window)
         if count <= budget:
             return None
-        if route.over_length == "truncate" and exchange.api == "chat":
-            return await self._cut(exchange, count, budget)
-        return _too_long(route, count, window)
+        if route.over_length == "truncate" and api == "chat":
+            return await self._cut(route, body, dropped_blocks, count, budget)
+        raise _too_long(route, count, window)
 
-    async def _cut(self, exchange: ModelRequest, count: int, budget: int) -> str | None:
+    async def _cut(
+        self,
+        route: Upstream,
+        body: dict[str, Any],
+        dropped_blocks: dict[bytes, int],
+        count: int,
+        budget: int,
+    ) -> Fitted | None:
         """Drop the oldest chatter of a prompt of ``count`` tokens, until ``budget`` is met.
 
-        Where an earlier turn of the same chat was cut, the same cut is made again if it does: the turn then
-        extends that one, and both are trained in one row. Else the cut leaves room for turns to come.
+        If an earlier turn of the same chat was cut, the same cut is made again where it suffices: the turn
+        then extends that one, and both are trained in one row. Else the cut leaves room for turns to come.
         """
-        route, sent = exchange.route, exchange.sent
-        messages = sent.get("messages")
+        messages = body.get("messages")
         if not isinstance(messages, list) or not all(isinstance(m, Mapping) for m in messages):
             return None  # no chat: the engine says what is wrong with it
-        view, dropped_blocks = Window(messages), exchange.attempt.dropped_blocks
+        view = Window(messages)
         n = min(dropped_blocks.get(view.origin, 0), len(view))
-        tokens = await self._without(route, sent, view, n) if n else count
+        tokens = await self._without(route, body, view, n) if n else count
         if tokens is None or tokens > budget:
-            least = await self._without(route, sent, view, len(view)) if len(view) else count
+            least = await self._without(route, body, view, len(view)) if len(view) else count
             if least is None:
                 return None  # the template refuses what would be left: let the engine say that it is too long
             if least > budget:
-                return _too_long(route, least, route.window or 0, pinned=True)
+                raise _too_long(route, least, route.window or 0, pinned=True)
             target = max(least, budget - (route.window or 0) // SLACK)
-            n, tokens = await self._search(route, sent, view, (0, count), (len(view), least), target)
+            n, tokens = await self._search(route, body, view, (0, count), (len(view), least), target)
         dropped_blocks[view.origin] = n
-        sent["messages"] = view.without(n)
-        exchange.edited.update(over_length="truncate", dropped=view.dropped(n), tokens=[count, tokens])
-        return None
+        edited = {"over_length": "truncate", "dropped": view.dropped(n), "tokens": [count, tokens]}
+        return Fitted({**body, "messages": view.without(n)}, edited)
 
     async def _search(
         self,
         route: Upstream,
-        sent: Mapping[str, Any],
+        body: Mapping[str, Any],
         view: Window,
         low: tuple[int, int],
         high: tuple[int, int],
@@ -117,26 +126,26 @@ class ContextFitter:
         """
         while high[0] - low[0] > 1:
             guess = _between(view.bytes, low, high, target)
-            tokens = await self._without(route, sent, view, guess)
+            tokens = await self._without(route, body, view, guess)
             fits = tokens is not None and tokens <= target
             low, high = (low, (guess, tokens or 0)) if fits else ((guess, tokens or low[1]), high)
         return high
 
-    async def _without(self, route: Upstream, sent: Mapping[str, Any], view: Window, n: int) -> int | None:
-        return await self.count(route, {**sent, "messages": view.without(n)})
+    async def _without(self, route: Upstream, body: Mapping[str, Any], view: Window, n: int) -> int | None:
+        return await self.count(route, {**body, "messages": view.without(n)})
 
-    async def count(self, route: Upstream, sent: Mapping[str, Any]) -> int | None:
+    async def count(self, route: Upstream, body: Mapping[str, Any]) -> int | None:
         """Tokens of the longest prompt of a request, ``None`` if the engine cannot say."""
-        counts = [await self._ask(route, body) for body in _prompts(route, sent)]
+        counts = [await self._ask(route, prompt) for prompt in _prompts(route, body)]
         known = [count for count in counts if count is not None]
         return max(known) if len(known) == len(counts) else None
 
-    async def _ask(self, route: Upstream, body: dict[str, Any]) -> int | None:
-        if "tokens" in body:
-            return len(body["tokens"])
-        raw = msgspec.json.encode(body)
+    async def _ask(self, route: Upstream, prompt: dict[str, Any]) -> int | None:
+        if "tokens" in prompt:
+            return len(prompt["tokens"])
+        raw = msgspec.json.encode(prompt)
         async with self._client.post(route, "tokenize", raw, {}, None) as response:
-            status, answer = response.status, await self._client.read(response)
+            status, answer = response.status, await self._client.read_body(response)
         if status == 200:
             try:
                 found = msgspec.json.decode(answer, type=TokenCount)
@@ -158,22 +167,22 @@ class ContextFitter:
         return None
 
 
-def _prompts(route: Upstream, sent: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _prompts(route: Upstream, body: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The bodies that ask for the counts of a request; ``tokens`` where its prompt is ids already."""
     head = {"model": route.model}
-    if "prompt" not in sent:
-        more = {name: sent[name] for name in _RENDERED if sent.get(name) is not None}
-        return [{**head, "messages": sent.get("messages"), "add_generation_prompt": True, **more}]
-    prompt = sent.get("prompt")
+    if "prompt" not in body:
+        more = {name: body[name] for name in _RENDERED if body.get(name) is not None}
+        return [{**head, "messages": body.get("messages"), "add_generation_prompt": True, **more}]
+    prompt = body.get("prompt")
     many = prompt if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int) else [prompt]
     return [{"tokens": one} if isinstance(one, list) else {**head, "prompt": one} for one in many]
 
 
-def _room(route: Upstream, sent: Mapping[str, Any], window: int) -> int:
+def _room(route: Upstream, body: Mapping[str, Any], window: int) -> int:
     """Tokens to keep for the answer. A cut makes room for what the agent asks, up to half of the context."""
     if route.over_length != "truncate":
         return max(route.reserve, 1)
-    asked = sent.get("max_completion_tokens") or sent.get("max_tokens")
+    asked = body.get("max_completion_tokens") or body.get("max_tokens")
     wanted = asked if isinstance(asked, int) else 0
     return max(1, min(max(route.reserve, wanted), window // 2))
 
@@ -187,7 +196,8 @@ def _between(saved: Sequence[int], low: tuple[int, int], high: tuple[int, int], 
     return min(max(guess, a + 1), b - 1)
 
 
-def _too_long(route: Upstream, count: int, window: int, pinned: bool = False) -> str:
-    what = "what must stay of the prompt (system, first and last turn) has" if pinned else "the prompt has"
+def _too_long(route: Upstream, count: int, window: int, pinned: bool = False) -> CallFailure:
+    part = "the part of the prompt that must stay (system, first and last turn)" if pinned else "the prompt"
     kept = f", of which {route.reserve} are reserved for the answer" if route.reserve else ""
-    return f"This model's maximum context length is {window} tokens{kept}; {what} {count}."
+    message = f"This model's maximum context length is {window} tokens{kept}; {part} has {count}."
+    return CallFailure(400, TOO_LONG, message, retry=False, recorded_as="over-length")

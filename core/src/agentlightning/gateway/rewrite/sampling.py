@@ -9,16 +9,11 @@ Invariant: a call whose distribution could not be set is named so, never trained
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Mapping
-from hashlib import blake2b
 from typing import Any
 
 import msgspec
 
 from agentlightning.gateway.rewrite.guided_choice import is_plain_choice, use_structured_outputs
-from agentlightning.semconv import RESAMPLED
-from agentlightning.types import Attempt, Rollout
 
 OFF_POLICY = "off-policy-sampling"
 """Reason of a call that was sampled otherwise than the run says."""
@@ -72,7 +67,7 @@ _SHAPING = {
 _NEUTRAL: tuple[Any, ...] = (None, False, 0, {}, [], "")
 
 
-class SamplingDecision(msgspec.Struct):
+class SamplingDecision(msgspec.Struct, frozen=True):
     """What became of a request's sampling values."""
 
     used: dict[str, Any] = {}
@@ -82,6 +77,11 @@ class SamplingDecision(msgspec.Struct):
     off_policy: bool = False
     guided: bool = False
     """Off policy only because the request names its allowed answers: trainable once these are known."""
+
+    @property
+    def masked(self) -> str | None:
+        """``Call.masked`` of a call that was sampled so."""
+        return OFF_POLICY if self.off_policy else None
 
 
 def apply_sampling(
@@ -139,54 +139,3 @@ def ask_for_tokens(sent: dict[str, Any], api: str) -> None:
         sent["logprobs"] = True
     elif not isinstance(sent.get("logprobs"), int) or sent["logprobs"] is False:
         sent["logprobs"] = 1  # not 0: some engines take that for "none"
-
-
-def root_seed(rollout: Rollout, attempt: Attempt) -> int | None:
-    """Root of an attempt's sampling seeds: the rollout's, so that an attempt that only repeats what was cut
-    short gets the same tokens; another one after a failure of its own, which the same tokens would repeat.
-    """
-    failed = attempt.metadata.get(RESAMPLED, 0)
-    return rollout.seed if rollout.seed is None or not failed else _derived(rollout.seed, RESAMPLED, failed)
-
-
-_ASKED = (
-    "messages", "prompt", "suffix", "tools", "functions", "tool_choice", "response_format", "guided_choice",
-    "structured_outputs", "stop", "n", "max_tokens", "max_completion_tokens",
-)  # fmt: skip
-"""Request fields that make one question another than the next."""
-
-
-def content_digest(body: Mapping[str, Any]) -> bytes:
-    """Digest of what a request asks. Names of messages and tool calls are no part of it: engines and
-    frameworks draw them at random, and no prompt should hold them.
-    """
-    asked = {name: body[name] for name in _ASKED if body.get(name) is not None}
-    messages = asked.get("messages")
-    if isinstance(messages, list):
-        asked["messages"] = [_without_ids(message) for message in messages]
-    return blake2b(msgspec.json.encode(asked, order="sorted"), digest_size=16).digest()
-
-
-def _without_ids(message: Any) -> Any:
-    """A message without its id and those of its tool calls."""
-    if not isinstance(message, dict) or message.keys().isdisjoint(("id", "tool_call_id", "tool_calls")):
-        return message
-    kept = {name: value for name, value in message.items() if name not in ("id", "tool_call_id")}
-    calls = kept.get("tool_calls")
-    if isinstance(calls, list):
-        kept["tool_calls"] = [
-            {k: v for k, v in call.items() if k != "id"} if isinstance(call, dict) else call for call in calls
-        ]
-    return kept
-
-
-def derive_seed(root: int, branch: str, content: bytes, index: int) -> int:
-    """Seed of one request: 63 bits of sha256 over (rollout seed, branch, content, index among the branch's
-    requests of that content).
-    """
-    return _derived(root, branch, content.hex(), index)
-
-
-def _derived(*parts: object) -> int:
-    digest = hashlib.sha256("/".join(map(str, parts)).encode()).digest()
-    return int.from_bytes(digest[:8], "big") >> 1

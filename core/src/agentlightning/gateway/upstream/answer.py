@@ -6,11 +6,12 @@ ids as vLLM's ``return_token_ids`` gives them (``prompt_token_ids``: chat on top
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import msgspec
 
-from agentlightning.gateway.errors import BadAnswer, EngineUnreachable
+from agentlightning.gateway.errors import TOO_LONG, BadAnswer, CallFailure, EngineUnreachable
 from agentlightning.webserver.body import check_plain
 
 DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -159,13 +160,9 @@ class ErrorInfo(msgspec.Struct):
 
     @property
     def over_length(self) -> bool:
-        """The prompt did not fit the model's context."""
+        """The prompt did not fit the model's context: engines say so in many ways."""
         text = self.message.lower()
-        return (
-            self.code == "context_length_exceeded"
-            or "maximum context length" in text
-            or "context window" in text
-        )
+        return self.code == TOO_LONG or "maximum context length" in text or "context window" in text
 
 
 def parse_error(status: int, raw: bytes) -> ErrorInfo:
@@ -181,3 +178,14 @@ def parse_error(status: int, raw: bytes) -> ErrorInfo:
             str(message or inner)[:2000], code if isinstance(code, str) and code else f"http-{status}"
         )
     return ErrorInfo(str(inner)[:2000], f"http-{status}")
+
+
+def engine_error(status: int, raw: bytes, headers: Mapping[str, str]) -> CallFailure:
+    """The failure of a call that the engine answered with a status other than 200; ``raw`` is passed on."""
+    if status < 400:
+        return BadAnswer(f"the engine answered HTTP {status}")
+    info = parse_error(status, raw)
+    recorded_as = f"HTTP {status} {info.code}"
+    if info.over_length:  # the SDK and frameworks know one way to say it
+        return CallFailure(400, TOO_LONG, info.message, retry=False, recorded_as=recorded_as)
+    return CallFailure(status, info.code, info.message, recorded_as=recorded_as, raw=raw, headers=headers)

@@ -123,6 +123,14 @@ class UpstreamRequest:
         return EngineUnreachable(502, "engine-unreachable", message)
 
 
+class EngineReply(msgspec.Struct, frozen=True):
+    """An engine's whole answer: status, headers to pass back, and body."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
 class EngineClient:
     """Sends requests to engines. What an engine has answered is final, errors too: the SDK retries, and each
     try is recorded. ``failovers``: counts, by policy, requests that were asked again at another endpoint.
@@ -179,20 +187,30 @@ class EngineClient:
 
         return UpstreamRequest(route, key, ask, self._failovers)
 
-    async def read(self, response: aiohttp.ClientResponse) -> bytes:
+    async def read(self, route: Upstream, response: aiohttp.ClientResponse) -> EngineReply:
+        """The whole answer, without the route's key should the engine quote it."""
+        body = route.scrub(await self.read_body(response))
+        headers = {"Content-Type": response.headers.get("Content-Type", "application/json")}
+        for name in RESPONSE_HEADERS:
+            if (value := response.headers.get(name)) is not None:
+                headers[name] = value
+        return EngineReply(response.status, route.redacted(headers), body)
+
+    async def read_body(self, response: aiohttp.ClientResponse) -> bytes:
         """The whole body, within the limit."""
         limit = self._limits.answer_bytes
-        too_large = EngineUnreachable(
-            502, "answer-too-large", f"the engine's answer is longer than {limit} bytes"
-        )
         if response.content_length is not None:
             if response.content_length > limit:
-                raise too_large
+                raise _too_large(limit)
             if "Content-Encoding" not in response.headers:  # a short body may unfold to a long one
                 return await response.read()
         raw = bytearray()
         async for part in response.content.iter_any():
             raw += part
             if len(raw) > limit:
-                raise too_large
+                raise _too_large(limit)
         return bytes(raw)
+
+
+def _too_large(limit: int) -> EngineUnreachable:
+    return EngineUnreachable(502, "answer-too-large", f"the engine's answer is longer than {limit} bytes")

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from typing import Literal, get_args
 from urllib.parse import urlsplit
 
-from agentlightning.gateway.apis.reasoning import Reasoning
 from agentlightning.gateway.errors import RequestRefused
 from agentlightning.gateway.upstream.endpoints import Endpoints
 
 SECRET_LENGTH = 12
 """Characters from which a key is a secret; ``EMPTY`` and the like only stand in its place."""
 OverLengthPolicy = Literal["error", "drop", "truncate"]
+Reasoning = Literal["keep", "split", "split-opened"]
 
 
 @dataclass(slots=True, kw_only=True)

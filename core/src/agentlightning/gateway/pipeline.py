@@ -1,0 +1,247 @@
+"""One model call, read top to bottom: admit → parse → rewrite → forward → record → answer.
+
+Invariants: an agent sees the end of an answer only after its record is durable; an admitted call is recorded
+exactly once, however it ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+import msgspec
+from aiohttp import web
+
+from agentlightning.gateway.admission.attempts import Admitted, OpenAttempts
+from agentlightning.gateway.admission.body import read_json
+from agentlightning.gateway.admission.identity import Caller, identify
+from agentlightning.gateway.apis.base import ApiFormat
+from agentlightning.gateway.apis.reasoning import split_answer
+from agentlightning.gateway.errors import TOO_LONG, AgentGone, CallFailure, RequestRefused
+from agentlightning.gateway.metrics import Metrics
+from agentlightning.gateway.pause import HoldRetries, PauseGate, RetryAfterHold
+from agentlightning.gateway.record import answer_calls, check_answer, was_split
+from agentlightning.gateway.recorder import CallRecorder, RecordWriter
+from agentlightning.gateway.reply import AgentReply
+from agentlightning.gateway.request import ModelRequest, Planner
+from agentlightning.gateway.rewrite.over_length import ContextFitter
+from agentlightning.gateway.streaming import is_stream, relay
+from agentlightning.gateway.upstream.answer import engine_error, parse_answer
+from agentlightning.gateway.upstream.client import EngineClient, EngineReply, UpstreamRequest
+from agentlightning.keys import Keys
+from agentlightning.types import Call
+from agentlightning.types.select import BadSelect
+
+log = logging.getLogger(__name__)
+
+
+class Answered(msgspec.Struct, frozen=True):
+    """A complete answer: its records, and what is left to send to the agent."""
+
+    calls: list[Call]
+    body: bytes
+    headers: dict[str, str] = {}
+    counted_as: str | None = None
+    """``passed`` or ``replayed``, of a stream."""
+
+
+class Pipeline:
+    """Serves the model calls of all API formats."""
+
+    def __init__(
+        self,
+        keys: Keys,
+        attempts: OpenAttempts,
+        planner: Planner,
+        gate: PauseGate,
+        client: EngineClient,
+        writer: RecordWriter,
+        metrics: Metrics,
+        *,
+        keep_alive: float,
+        body_limit: int,
+    ) -> None:
+        self._keys = keys
+        self._attempts = attempts
+        self.planner = planner
+        self._gate = gate
+        self._retries = HoldRetries(gate, metrics)
+        self.fitter = ContextFitter(client, metrics)
+        self._client = client
+        self.writer = writer
+        self._metrics = metrics
+        self._keep_alive = keep_alive
+        self.body_limit = body_limit
+
+    async def serve(self, http: web.Request, api: ApiFormat) -> web.StreamResponse:
+        """Answer one request of an API."""
+        reply = AgentReply(http, api, self._keep_alive)
+        try:
+            return await self.admitted(reply, lambda admitted: self._call(admitted, reply))
+        except AgentGone:
+            raise asyncio.CancelledError from None
+
+    # ---------------------------------------------------------------------------------------------- admit
+    async def admitted(
+        self, reply: AgentReply, answer: Callable[[Admitted], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        """Admit a request and ``answer`` it; a refusal or a fault becomes an error in the API's shape."""
+        caller: Caller | None = None
+        http = reply.http
+        try:
+            caller = identify(http.headers, self._keys)
+            body = await read_json(http, self.body_limit)
+            attempt = await self._attempts.get(caller.claims)
+            return await answer(Admitted(caller, attempt, body))
+        except (RequestRefused, BadSelect) as error:
+            return await self._refused(reply, error, caller)
+        except Exception:
+            log.exception("%s %s failed", http.method, http.path)
+            message = "the gateway failed on this request; its log says why"
+            fault = RequestRefused(500, "gateway-error", message, retry=True)
+            return await self._refused(reply, fault, caller)
+
+    async def _refused(
+        self, reply: AgentReply, error: RequestRefused | BadSelect, caller: Caller | None
+    ) -> web.StreamResponse:
+        """Count a refusal, and send it."""
+        if isinstance(error, BadSelect):  # a predicate of the user's fails on a call's tags
+            log.error("%s", error)
+            error = RequestRefused(500, "bad-select", str(error))
+        if caller is not None:
+            error.rollout_id = error.rollout_id or caller.claims.rollout_id
+            error.attempt_id = error.attempt_id or caller.claims.attempt_id
+        await self.writer.count_refused(error)
+        return await reply.refuse(error)
+
+    # ------------------------------------------------------------------------------------ parse, rewrite
+    async def _call(self, admitted: Admitted, reply: AgentReply) -> web.StreamResponse:
+        """Run a call as one of its attempt's tasks, so that closing the attempt can stop it."""
+        request = self.planner.plan(admitted, reply.api)
+        recorder = CallRecorder(self.writer, request)
+        task = asyncio.current_task()
+        assert task is not None
+        admitted.attempt.tasks.add(task)
+        try:
+            return await self._forward(request, reply, recorder)
+        except (asyncio.CancelledError, AgentGone) as stop:
+            return await self._stopped(admitted, reply, recorder, stop)
+        except RequestRefused:
+            raise
+        except Exception as error:
+            await recorder.fault(error)
+            raise
+        finally:
+            admitted.attempt.tasks.discard(task)
+
+    # -------------------------------------------------------------------------------------------- forward
+    async def _forward(
+        self, planned: ModelRequest, reply: AgentReply, recorder: CallRecorder
+    ) -> web.StreamResponse:
+        """Send the call to the engine of its policy; again, if a hold made the engine give it up."""
+        policy = planned.route.policy
+        while True:
+            await self._gate.wait(policy)
+            # Once the head has left, the prompt stays as it was fitted: no second answer may follow.
+            request = recorder.request if reply.head_sent else planned
+            request = self.planner.reroute(request, self._gate.hold_count(policy))
+            recorder.begin(request)
+            with self._gate.track():
+                try:
+                    return await self._once(request, reply, recorder)
+                except RetryAfterHold:
+                    recorder.begin(recorder.request)
+
+    async def _once(
+        self, request: ModelRequest, reply: AgentReply, recorder: CallRecorder
+    ) -> web.StreamResponse:
+        """Ask, record, answer."""
+        try:
+            if not reply.head_sent:
+                request = await self._fit(request)
+                recorder.begin(request)
+            self._retries.check(request.route.policy, request.holds)
+            answered = await self._ask(request, reply, recorder)
+        except CallFailure as failure:
+            failure = self._retries.failed(
+                failure, request.route.policy, request.holds, recorder.tokens, reply.content_sent
+            )
+            await recorder.failed(failure)
+            return await reply.fail(failure)
+        await recorder.commit(answered.calls)
+        if answered.counted_as:
+            self._metrics.streams[answered.counted_as] += 1
+        return await reply.finish(answered.body, answered.headers, stream=request.streams)
+
+    async def _fit(self, request: ModelRequest) -> ModelRequest:
+        """The request with a prompt that fits the engine's context; :class:`CallFailure`: it cannot fit."""
+        fitted = await self.fitter.fit(
+            request.route, request.engine_body, request.attempt.dropped_blocks, request.api.engine_api
+        )
+        if fitted is None:
+            return request
+        return msgspec.structs.replace(request, engine_body=fitted.body, edited=fitted.edited)
+
+    async def _ask(self, request: ModelRequest, reply: AgentReply, recorder: CallRecorder) -> Answered:
+        """Ask the engine, passing its stream on where that is possible."""
+        if request.passes_through:
+            async with self._post(request, reply) as response:
+                if is_stream(response):
+                    closing = await relay(response, reply, recorder, self._client.answer_bytes)
+                    return Answered(recorder.streamed_calls(), closing, counted_as="passed")
+                whole = await self._client.read(request.route, response)
+        elif request.streams:
+            whole = await reply.alive_until(self._ask_whole(request, reply))
+        else:
+            whole = await self._ask_whole(request, reply)
+        return _answered(request, whole)
+
+    async def _ask_whole(self, request: ModelRequest, reply: AgentReply) -> EngineReply:
+        async with self._post(request, reply) as response:
+            return await self._client.read(request.route, response)
+
+    def _post(self, request: ModelRequest, reply: AgentReply) -> UpstreamRequest:
+        return self._client.post(
+            request.route,
+            request.api.engine_api,
+            request.payload(),
+            reply.http.headers,
+            request.attempt.info.attempt_id,
+        )
+
+    # ----------------------------------------------------------------------------------------------- stop
+    async def _stopped(
+        self, admitted: Admitted, reply: AgentReply, recorder: CallRecorder, stop: BaseException
+    ) -> web.StreamResponse:
+        """The agent hung up, or its attempt was closed: record what there is."""
+        attempt, claims = admitted.attempt, admitted.caller.claims
+        answers = attempt.closing and not reply.head_sent
+        try:
+            await recorder.stopped("the attempt was closed" if attempt.closing else "the agent hung up")
+        except RequestRefused as refused:
+            if answers:
+                raise refused from None  # it is counted where it is answered
+            refused.rollout_id, refused.attempt_id = claims.rollout_id, claims.attempt_id
+            await self.writer.count_refused(refused)
+        if answers:
+            message = f"attempt {claims.attempt_id} has ended; this call was stopped"
+            raise RequestRefused(409, "attempt-ended", message) from None
+        raise stop if isinstance(stop, asyncio.CancelledError) else asyncio.CancelledError from None
+
+
+def _answered(request: ModelRequest, whole: EngineReply) -> Answered:
+    """An engine's whole answer: its records, and the body or the stream that the agent gets."""
+    if whole.status != 200:
+        failure = engine_error(whole.status, request.route.redact(whole.body), whole.headers)
+        request.route.always_count = request.route.always_count or failure.code == TOO_LONG
+        raise failure
+    answer = parse_answer(whole.body, request.api.engine_api)
+    calls = answer_calls(request, check_answer(request, answer, request.choices))
+    raw = whole.body
+    if was_split(calls):
+        raw = split_answer(raw, request.route.reasoning == "split-opened")
+    body = request.api.render(request.agent_body, raw, request.answer_id, request.streams)
+    if request.api.translated and calls[0].response is not None:
+        request.attempt.remember_arguments(calls[0].response, calls[0].response_id or request.answer_id)
+    return Answered(calls, body, whole.headers, "replayed" if request.streams else None)

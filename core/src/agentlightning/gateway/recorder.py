@@ -1,0 +1,184 @@
+"""Records are stored before the agent sees the end of its answer.
+
+One recorder serves each call, whether its answer comes whole or in chunks. Invariants: an admitted call is
+recorded exactly once, however it ends; on return of :meth:`CallRecorder.commit` the record is durable, and it
+is written even if the call is cancelled meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Literal
+
+import msgspec
+
+from agentlightning.gateway.admission.attempts import OpenAttempts
+from agentlightning.gateway.errors import CallFailure, RequestRefused, store_failed
+from agentlightning.gateway.metrics import Metrics
+from agentlightning.gateway.record import answer_calls, exact, failed_call
+from agentlightning.gateway.request import ModelRequest
+from agentlightning.gateway.upstream.answer import EngineAnswer, raise_if_aborted
+from agentlightning.gateway.upstream.assembler import AnswerAssembler
+from agentlightning.store.base import AttemptEnded, Store
+from agentlightning.types import Call
+
+log = logging.getLogger(__name__)
+
+
+class RecordWriter:
+    """Stores the records of all calls, and reports each to ``on_call`` once it is durable."""
+
+    def __init__(
+        self,
+        store: Store,
+        attempts: OpenAttempts,
+        metrics: Metrics,
+        on_call: Callable[[Call], None] | None,
+    ) -> None:
+        self._store = store
+        self._attempts = attempts
+        self._metrics = metrics
+        self.on_call = on_call
+
+    async def write(self, request: ModelRequest, calls: list[Call]) -> None:
+        """Store the records of a call: durable on return, and written even if this task is cancelled.
+
+        :class:`RequestRefused`: the store did not take them, so the answer must be withheld.
+        """
+        fence = request.caller.claims.fence
+        try:
+            await self._store.add_calls(calls, fence=fence)
+        except asyncio.CancelledError:
+            writes = request.attempt.writes
+            write = asyncio.create_task(self._write_again(calls, fence))
+            writes.add(write)
+            write.add_done_callback(writes.discard)
+            raise
+        except AttemptEnded as error:
+            self._metrics.lost_records += len(calls)
+            self._attempts.revoke(request.caller.claims.attempt_id)
+            raise RequestRefused(409, "attempt-ended", str(error)) from None
+        except Exception as error:
+            self._count_lost(calls)
+            message = "the record of this call could not be stored, so its answer is withheld"
+            raise store_failed(message, error) from None
+        self._count_stored(calls)
+
+    async def count_refused(self, refused: RequestRefused) -> None:
+        """Count a refused request, in the ledger of its attempt where that is known."""
+        self._metrics.refused[refused.reason] += 1
+        try:
+            await self._store.count(
+                "refused", refused.reason, rollout_id=refused.rollout_id, attempt_id=refused.attempt_id
+            )
+        except Exception:
+            self._metrics.uncounted += 1
+            log.exception("the store did not take the count of a refused request (%s)", refused.reason)
+
+    async def _write_again(self, calls: list[Call], fence: int) -> None:
+        """Finish a write whose task was cancelled half-way. Call ids make the second write harmless."""
+        try:
+            await self._store.add_calls(calls, fence=fence)
+        except Exception:
+            self._count_lost(calls)
+        else:
+            self._count_stored(calls)
+
+    def _count_lost(self, calls: list[Call]) -> None:
+        self._metrics.lost_records += len(calls)
+        log.exception(
+            "attempt %s: the store did not take a record; its answer is withheld", calls[0].attempt_id
+        )
+
+    def _count_stored(self, calls: list[Call]) -> None:
+        self._metrics.count_calls(calls)
+        if self.on_call:
+            asyncio.get_running_loop().call_soon(self._notify, calls)
+
+    def _notify(self, calls: list[Call]) -> None:
+        """Call the hook, off the hot path."""
+        assert self.on_call is not None
+        for call in calls:
+            try:
+                self.on_call(call)
+            except Exception:
+                self._metrics.hook_errors += 1
+                if self._metrics.hook_errors == 1:
+                    log.exception(
+                        "on_call failed; further failures are only counted (GET /metrics: hook_errors)"
+                    )
+
+
+class CallRecorder:
+    """Records one call. ``request``: the call as it was last forwarded."""
+
+    def __init__(self, writer: RecordWriter, request: ModelRequest) -> None:
+        self._writer = writer
+        self.request = request
+        self.assembler: AnswerAssembler | None = None
+        """The part of a stream that has arrived."""
+        self.recorded = False
+
+    def begin(self, request: ModelRequest) -> None:
+        """The call is forwarded (again): nothing has arrived of its answer."""
+        self.request = request
+        self.assembler = None
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that have arrived of a stream."""
+        return self.assembler.tokens if self.assembler else 0
+
+    def streamed_calls(self) -> list[Call]:
+        """The calls of a stream that has ended; those without token ids must not be trained."""
+        request = self.request
+        answer = self._assembled()
+        raise_if_aborted(answer)
+        calls = answer_calls(request, answer)
+        if request.route.trainable and not exact(calls):
+            if request.route.stream_ids is None:
+                request.route.inexact_streams.add(request.tools)
+            for call in calls:
+                if call.masked is None and request.selected and not call.has_ids:
+                    call.masked = "no-ids"
+        return calls
+
+    async def commit(self, calls: list[Call]) -> None:
+        """Store the records of the answer."""
+        self.recorded = True
+        await self._writer.write(self.request, calls)
+
+    async def failed(self, failure: CallFailure) -> None:
+        """Record that the call ended without a complete answer, unless it is recorded already."""
+        if not self.recorded:
+            await self.commit(self._partial("error", failure.record) or [failed_call(self.request, failure)])
+
+    async def fault(self, error: Exception) -> None:
+        """Record that the gateway failed on the call, unless it is recorded already."""
+        if not self.recorded:
+            failure = CallFailure(500, "gateway-error", f"{type(error).__name__}: {error}")
+            await self.commit([failed_call(self.request, failure)])
+
+    async def stopped(self, reason: str) -> None:
+        """Record that the call was cancelled, unless it is recorded already."""
+        if not self.recorded:
+            calls = self._partial("cancelled", reason)
+            await self.commit(calls or [self.request.call(status="cancelled", error=reason)])
+
+    def _partial(self, status: Literal["error", "cancelled"], error: str) -> list[Call]:
+        """The calls of a stream that ended early, with what had arrived; none if nothing had."""
+        if self.assembler is None or self.assembler.empty:
+            return []
+        return answer_calls(self.request, self._assembled(), status=status, error=error)
+
+    def _assembled(self) -> EngineAnswer:
+        """The answer of a stream. A key of the route that came in several pieces is removed, too."""
+        assert self.assembler is not None
+        answer = self.assembler.answer()
+        for choice in answer.choices:
+            raw = msgspec.json.encode([choice.message, choice.text])
+            if (kept := self.request.route.scrub(raw)) is not raw:
+                choice.message, choice.text = msgspec.json.decode(kept)
+        return answer

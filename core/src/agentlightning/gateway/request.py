@@ -1,0 +1,197 @@
+"""One model call as the pipeline passes it on: who makes it, what was asked, what the engine gets.
+
+Invariant: a :class:`ModelRequest` is never changed; a stage that decides more makes a new one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from agentlightning.gateway.admission.attempts import Admitted, OpenAttempt
+from agentlightning.gateway.admission.body import choice_count
+from agentlightning.gateway.admission.identity import Caller
+from agentlightning.gateway.admission.seeds import branch_of
+from agentlightning.gateway.apis.base import ApiFormat
+from agentlightning.gateway.apis.chat import wants_usage
+from agentlightning.gateway.errors import RequestRefused
+from agentlightning.gateway.metrics import Metrics
+from agentlightning.gateway.rewrite.sampling import (
+    SamplingDecision,
+    SamplingPolicy,
+    apply_sampling,
+    ask_for_tokens,
+)
+from agentlightning.gateway.upstream.route import Routes, Upstream
+from agentlightning.types import Call, Tags, merge_tags
+from agentlightning.types.select import caller_name, policy_for, with_role
+
+
+class ModelRequest(msgspec.Struct, kw_only=True, frozen=True):
+    """One call, with everything that was decided about it so far."""
+
+    caller: Caller
+    attempt: OpenAttempt
+    api: ApiFormat
+    """The API that the agent speaks."""
+    agent_body: dict[str, Any]
+    """The body as the agent sent it."""
+    body: dict[str, Any]
+    """The same in the API that engines are asked in: what is recorded."""
+    engine_body: dict[str, Any]
+    """The body that the engine gets."""
+    tags: Tags
+    route: Upstream
+    selected: bool
+    sampling: SamplingDecision
+    sequence: int
+    start: float
+    edited: dict[str, Any] = {}
+    """Changes beyond sampling (``Call.edited``)."""
+    version: int | None = None
+    """Policy version that the route served when the call was forwarded, for engines whose answers name none.
+    Should weights change under way, the older number is the safe one for staleness."""
+    holds: int = 0
+    """How often the policy had been held when the call was forwarded."""
+
+    @property
+    def streams(self) -> bool:
+        """The agent asked for a stream."""
+        return self.body.get("stream") is True
+
+    @property
+    def wants_usage(self) -> bool:
+        """The agent asked for the usage at the end of its stream."""
+        return wants_usage(self.body)
+
+    @property
+    def tools(self) -> bool:
+        """The request offers tools."""
+        return bool(self.body.get("tools") or self.body.get("functions"))
+
+    @property
+    def passes_through(self) -> bool:
+        """The engine's stream reaches the agent as it arrives; others are replayed from whole answers."""
+        return self.streams and not self.api.translated and self.route.passes_through(self.tools)
+
+    @property
+    def choices(self) -> int:
+        """How many choices the answer should have."""
+        return choice_count(self.body)
+
+    @property
+    def answer_id(self) -> str:
+        """Id of an answer to which the engine gave none."""
+        return f"{self.attempt.info.attempt_id}-{self.sequence}"
+
+    def payload(self) -> bytes:
+        """The JSON that is sent to the engine."""
+        if not self.streams:
+            return msgspec.json.encode(self.engine_body)
+        body = dict(self.engine_body)
+        if not self.passes_through:
+            body.pop("stream_options", None)
+            body["stream"] = False
+        elif self.route.trainable:
+            options = body.get("stream_options")
+            body["stream_options"] = {**(options if isinstance(options, dict) else {}), "include_usage": True}
+        return msgspec.json.encode(body)
+
+    def call(self, choice: int = 0, **fields: Any) -> Call:
+        """A record of this call; ``fields`` say how it went."""
+        info, caller = self.attempt.info, self.caller
+        fields.setdefault("masked", self.sampling.masked)
+        fields.setdefault("policy_version", self.version)
+        return Call(
+            call_id=f"{info.attempt_id}-{self.sequence}.{choice}",
+            rollout_id=info.rollout_id,
+            attempt_id=info.attempt_id,
+            sequence=self.sequence,
+            choice=choice,
+            api=self.api.engine_api,
+            trace_id=caller.trace_id,
+            span_id=caller.span_id,
+            retry=caller.retry,
+            policy=self.route.policy,
+            model=str(self.body.get("model", "")),
+            tags=self.tags,
+            selected=self.selected,
+            request=self.body,
+            sampling=self.sampling.used,
+            asked=self.sampling.asked,
+            edited={"api": self.api.name, **self.edited} if self.api.translated else self.edited,
+            start_time=self.start,
+            end_time=time.time(),
+            **fields,
+        )
+
+
+class Planner:
+    """Decides route, selection and sampling of admitted calls. ``sampling``: the run's values by policy."""
+
+    def __init__(self, routes: Routes, metrics: Metrics) -> None:
+        self._routes = routes
+        self._metrics = metrics
+        self.sampling: dict[str, SamplingPolicy] = {}
+
+    def plan(self, admitted: Admitted, api: ApiFormat) -> ModelRequest:
+        """The call that ``admitted`` asks for. No await: the sequence is the order of arrival."""
+        caller, attempt = admitted.caller, admitted.attempt
+        body = api.chat_body(admitted.body, attempt.tool_arguments)
+        tags, route = self.choose(admitted, body)
+        info = attempt.info
+        selected = route.trainable and caller.selected and attempt.selects(tags)
+        training = selected and info.mode == "train"
+        seed = None
+        if selected or route.seeded:
+            seed = attempt.seeds.next(branch_of(tags), body, caller.span_id, caller.retry)
+        engine_body = {**body, "model": route.model}
+        sampling = apply_sampling(
+            engine_body,
+            policy=self.sampling.get(route.policy) if training else None,
+            greedy=info.greedy and selected and not training,
+            seed=seed,
+        )
+        if route.trainable:
+            ask_for_tokens(engine_body, api.engine_api)
+        return ModelRequest(
+            caller=caller,
+            attempt=attempt,
+            api=api,
+            agent_body=admitted.body,
+            body=body,
+            engine_body=engine_body,
+            tags=tags,
+            route=route,
+            selected=selected,
+            sampling=sampling,
+            sequence=attempt.next_sequence(),
+            start=time.time(),
+        )
+
+    def choose(self, admitted: Admitted, body: Mapping[str, Any]) -> tuple[Tags, Upstream]:
+        """Tags and route of a request."""
+        info, caller = admitted.attempt.info, admitted.caller
+        tags = with_role(merge_tags(info.tags, caller.tags) if info.tags else caller.tags)
+        mapped = policy_for(info.policies, tags)
+        try:
+            return tags, self._routes.choose(str(body.get("model", "")), caller.policy, mapped)
+        except RequestRefused as refused:
+            if mapped is not None or caller.policy is not None:
+                raise
+            self._metrics.count_unrouted(who := caller_name(tags))
+            message = f"no policy is given to {who!r}: add its agent, role or node to `policies` ({refused})"
+            raise RequestRefused(404, "no-route", message) from None
+
+    def reroute(self, request: ModelRequest, holds: int) -> ModelRequest:
+        """The call for the engine that serves its policy now; that may have changed while it waited."""
+        route = self._routes.latest(request.route)
+        engine_body = request.engine_body
+        if engine_body["model"] != route.model:
+            engine_body = {**engine_body, "model": route.model}
+        return msgspec.structs.replace(
+            request, route=route, engine_body=engine_body, version=route.served_version(), holds=holds
+        )
