@@ -14,6 +14,7 @@ import time
 from typing import Any
 
 import openai
+import psutil
 
 from agentlightning import LLM, LitAgent, Triplet, current_attempt, emit_annotation, emit_reward, rollout
 from agentlightning.types import Resource, Rollout
@@ -95,11 +96,10 @@ async def _fork_and_hang() -> None:
             os.execvp("sleep", sleep)
         os._exit(0)
     await asyncio.sleep(0.1)
-    found = subprocess.run(["ps", "-eo", "pid,ppid,args"], capture_output=True, text=True).stdout
-    mine = [line.split() for line in found.splitlines() if "sleep 3600" in line]
-    for pid, parent, *_ in mine:
-        if int(parent) == os.getpid():
-            emit_reward(float(pid), name="child")
+    for child in psutil.Process().children():
+        if child.status() == psutil.STATUS_ZOMBIE:
+            continue
+        emit_reward(float(child.pid), name="child")
     await asyncio.Event().wait()
 
 

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from core.runner import agents_for_workers as agents
 from core.runner.test_runner import FakeGateway, finish, reason, serving
@@ -23,7 +24,8 @@ from agentlightning.decorator.agents import LitAgent, as_agent
 from agentlightning.gateway import Gateway, Upstream
 from agentlightning.keys import Keys
 from agentlightning.runner import CannotRun, Runner
-from agentlightning.runner.processes.pool import WorkerHandle, WorkerPool
+from agentlightning.runner.processes.pool import WorkerPool
+from agentlightning.runner.processes.worker_handle import WorkerHandle
 from agentlightning.store import SQLiteStore, Store
 from agentlightning.testing import ScriptedModelServer
 from agentlightning.types import LLM, RolloutConfig, RolloutStatus, UsageError
@@ -130,9 +132,8 @@ async def test_a_storm_of_forks_is_killed_to_the_last(store: Store) -> None:
         [rollout] = await finish(store, ["storm"], config=LIMIT)
     [worker] = await rewards(store, rollout.rollout_id)
     for _ in range(100):
-        found = subprocess.run(["ps", "-eo", "pgid,stat"], capture_output=True, text=True, check=True).stdout
-        left = [row for row in map(str.split, found.splitlines()[1:]) if float(row[0]) == worker]
-        if all(row[1].startswith("Z") for row in left):
+        left = [one for one in psutil.process_iter() if group_of(one) == worker]
+        if not left:
             return
         await asyncio.sleep(0.02)
     raise AssertionError(f"left behind: {left}")
@@ -156,13 +157,25 @@ async def test_calls_from_a_worker_are_captured_exactly(store: Store) -> None:
 async def alive(pid: int) -> bool:
     """Whether a process is there and no zombie; one that was just killed has a moment to go."""
     for _ in range(100):
-        try:
-            if Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z":
-                return False
-        except FileNotFoundError:
+        if not runs(pid):
             return False
         await asyncio.sleep(0.02)
     return True
+
+
+def runs(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def group_of(process: psutil.Process) -> int | None:
+    """The process group of a process that runs."""
+    try:
+        return os.getpgid(process.pid) if runs(process.pid) else None
+    except ProcessLookupError:
+        return None
 
 
 async def test_state_decorators_keys_and_counts_travel(store: Store) -> None:
@@ -210,13 +223,12 @@ async def test_whatever_the_store_can_hold_can_be_sent(store: Store) -> None:
 
 async def test_a_worker_that_dies_after_its_work_leaves_nothing_open(store: Store) -> None:
     pool = WorkerPool(as_agent(agents.misbehave), size=1, adapters=[], counts=Counter())
-    child = await pool.take()
-    os.kill(child._process.pid, signal.SIGKILL)
-    await child.died
-    pool.give(child)
-    assert child._writer is not None and not child._writer.is_closing()
+    worker = await pool.take()
+    os.kill(worker._system.pid, signal.SIGKILL)
+    assert await worker.died == "died with signal 9 (SIGKILL)"
+    pool.give_back(worker)
+    assert worker._connection.closed and not worker.usable
     await pool.close()
-    assert child._writer.is_closing()
 
 
 async def test_one_that_is_stopped_twice_gives_its_place_back_once(
@@ -334,3 +346,36 @@ async def test_an_agent_of_a_prompt_is_refused() -> None:
         subprocess.run, [sys.executable, "-c", code], capture_output=True, text=True, timeout=60
     )
     assert "defined in __main__ without a file" in done.stderr
+
+
+UNGUARDED = """
+import asyncio
+from core.runner import agents_for_workers as agents
+from agentlightning.runner import Runner
+from agentlightning.store import SQLiteStore
+
+async def main():
+    runner = Runner(agents.misbehave, SQLiteStore(":memory:"), isolation="process", concurrency=1)
+    print((await runner.step(0.5)).status.value)
+
+asyncio.run(main())
+"""
+
+
+def run_script(path: Path, text: str) -> subprocess.CompletedProcess[str]:
+    path.write_text(text)
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    command = [sys.executable, str(path)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+
+
+async def test_a_script_that_workers_cannot_import_is_told_so(tmp_path: Path) -> None:
+    done = await asyncio.to_thread(run_script, tmp_path / "script.py", UNGUARDED)
+    assert done.returncode == 1
+    assert 'put what it does under `if __name__ == "__main__":`' in done.stderr.splitlines()[-1]
+
+
+async def test_a_runner_that_nobody_closes_does_not_keep_its_process(tmp_path: Path) -> None:
+    guarded = UNGUARDED.replace("asyncio.run", 'if __name__ == "__main__":\n    asyncio.run')
+    done = await asyncio.to_thread(run_script, tmp_path / "script.py", guarded)
+    assert (done.returncode, done.stdout) == (0, "succeeded\n"), done.stderr

@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Coroutine
 from typing import Any
 
-from agentlightning.capture.context import AttemptContext
 from agentlightning.decorator.agents import LitAgent
 from agentlightning.runner.event_loops.agent_task import AgentTask, ExitRaised
 from agentlightning.runner.event_loops.loop_pool import REMEDY, current_loop_pool
@@ -67,7 +66,7 @@ class Execution:
                 await self._stop_task(work, job.attempt_id)
             finally:  # also where its lease is lost while it is being stopped
                 if self._pool is not None and child is not None:
-                    self._pool.give(child)
+                    self._pool.give_back(child)
 
     async def _stop_task(self, work: asyncio.Task[Any], attempt_id: str) -> None:
         """Stop a task, if it is still at work."""
@@ -79,17 +78,7 @@ class Execution:
             self._count_abandoned(attempt_id)
 
     async def _execute(self, job: AttemptJob, spans: list[Span]) -> AttemptResult:
-        context = AttemptContext(
-            rollout_id=job.rollout.rollout_id,
-            attempt_id=job.attempt_id,
-            sink=spans.append,
-            key=job.key,
-            gateway=job.gateway,
-            policies=job.policies,
-            resources=job.resources,
-            task=job.rollout.input,
-        )
-        return await execute(self._agent, job.rollout, context, self._counts)
+        return await execute(self._agent, job.rollout, job.context(spans.append), self._counts)
 
     def _count_abandoned(self, attempt_id: str) -> None:
         self._counts["abandoned"] += 1

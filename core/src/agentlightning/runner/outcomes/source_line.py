@@ -14,7 +14,9 @@ from types import FrameType
 
 import msgspec
 
-_OWN_CODE = str(Path(__file__).parents[1]) + os.sep
+import agentlightning
+
+_OWN_CODE = str(Path(agentlightning.__file__).parent) + os.sep
 _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 _STANDARD = tuple(str(sysconfig.get_paths()[name]) + os.sep for name in ("stdlib", "platstdlib"))
 _IDLE = {("selectors.py", "select"), ("base_events.py", "_run_once"), ("windows_events.py", "_poll")}

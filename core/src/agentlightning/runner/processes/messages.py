@@ -1,31 +1,28 @@
-"""What runner and worker process say to each other: length-prefixed blobs (:mod:`agentlightning.store.codec`)
-over a socket pair. So whatever a store can hold can be sent.
+"""Messages between a runner and its worker process, packed as the store packs its records: whatever a store
+can hold can be sent, and reading a message runs no code of the agent's.
 """
 
 from __future__ import annotations
 
-import struct
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
+from agentlightning.capture.context import AttemptContext
 from agentlightning.runner.execute import AttemptResult
 from agentlightning.store import codec
 from agentlightning.types import Resource, Rollout, Span
 
-HEAD = struct.Struct("!I")
 LARGEST = 1 << 30
-"""Bytes of a frame: more is not from a worker of ours."""
+"""Bytes of a message, at most."""
 
 
-class WorkerSetup(msgspec.Struct, tag=True):
-    """To the worker, first: the agent and how to import it."""
+class LoadAgent(msgspec.Struct, tag=True):
+    """To the worker, first: the agent, pickled, and the adapters to activate."""
 
     agent: bytes
-    prepared: dict[str, Any]
     adapters: list[str]
-    parent: int
-    """Process id of the runner."""
 
 
 class AttemptJob(msgspec.Struct, tag=True, kw_only=True):
@@ -38,9 +35,22 @@ class AttemptJob(msgspec.Struct, tag=True, kw_only=True):
     policies: dict[str, str] = {}
     resources: dict[str, Resource] = {}
 
+    def context(self, sink: Callable[[Span], None]) -> AttemptContext:
+        """The identity under which the agent runs; its spans go to ``sink``."""
+        return AttemptContext(
+            rollout_id=self.rollout.rollout_id,
+            attempt_id=self.attempt_id,
+            sink=sink,
+            key=self.key,
+            gateway=self.gateway,
+            policies=self.policies,
+            resources=self.resources,
+            task=self.rollout.input,
+        )
 
-class WorkerReady(msgspec.Struct, tag=True):
-    """From the worker: it can run the agent, or why not."""
+
+class AgentLoaded(msgspec.Struct, tag=True):
+    """From the worker: it can run attempts, or why not."""
 
     error: str | None = None
 
@@ -53,27 +63,26 @@ class SpanMessage(msgspec.Struct, tag=True):
 
 
 class AttemptDone(msgspec.Struct, tag=True):
-    """From the worker: the agent has ended. ``counts`` and ``capture``: counted since the last one."""
+    """From the worker: the agent has ended. ``counts`` and ``capture``: counted since the last attempt."""
 
     attempt_id: str
-    ended: AttemptResult
+    result: AttemptResult
     counts: dict[str, int]
     capture: dict[str, int]
 
 
-ToWorker = WorkerSetup | AttemptJob
-FromWorker = WorkerReady | SpanMessage | AttemptDone
+ToWorker = LoadAgent | AttemptJob
+FromWorker = AgentLoaded | SpanMessage | AttemptDone
 
 
-def packed(frame: ToWorker | FromWorker) -> bytes:
-    """A frame with its length before it."""
-    body = codec.pack(frame, small=LARGEST)  # within one machine it does not pay to compress
-    return HEAD.pack(len(body)) + body
+def pack(message: ToWorker | FromWorker) -> bytes:
+    """Encode a message. ``TypeError`` or ``ValueError``: it holds what has no encoding."""
+    return codec.pack(message, small=LARGEST)  # within one machine it does not pay to compress
 
 
-def unpacked(body: bytes, kind: Any) -> Any:
-    """The frame, of one of the kinds; ``ValueError``: it is none."""
+def unpack(data: bytes, kind: Any) -> Any:
+    """Decode a message of one of the kinds. ``ValueError``: it is none."""
     try:
-        return codec.unpack(body, kind)
+        return codec.unpack(data, kind)
     except (codec.Corrupt, msgspec.MsgspecError) as error:
         raise ValueError(str(error)) from None

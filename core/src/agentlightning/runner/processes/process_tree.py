@@ -1,7 +1,7 @@
 """Processes that end when they should: with their parent, and with everything they started.
 
-On Linux the kernel kills a process whose parent died, and adopts for it what its children leave behind;
-elsewhere a process group is what can be killed.
+On Linux the kernel kills a process when its parent dies, and hands a worker the orphans of its children;
+elsewhere what left the worker's process group is out of reach.
 """
 
 from __future__ import annotations
@@ -11,59 +11,72 @@ import ctypes
 import os
 import signal
 import sys
-from pathlib import Path
+from collections.abc import Iterable
 
-_PDEATHSIG, _SUBREAPER = 1, 36
-_LINUX = sys.platform == "linux"
+import psutil
+
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 
 def _prctl(option: int, value: int) -> None:
-    if _LINUX and ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) != 0:
+    if sys.platform != "linux":
+        return
+    if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), f"prctl({option}) failed")
 
 
 def die_with_parent(parent: int) -> None:
-    """Kill this process when process ``parent``, which started it, is gone (Linux); at once, if it is."""
-    _prctl(_PDEATHSIG, signal.SIGKILL)
+    """Have the kernel kill this process when process ``parent``, which started it, ends (Linux); if it has
+    ended already, end now.
+    """
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
 def adopt_orphans() -> None:
-    """Become the parent of what descends from this process, so that :func:`kill_tree` finds it (Linux)."""
-    _prctl(_SUBREAPER, 1)
+    """Adopt descendants that lose their parent, so that :func:`kill_tree` finds them (Linux)."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def descendants(pid: int) -> set[psutil.Process]:
+    """Children of ``pid``, their children, and so on. Each knows when it began: its id may be used again."""
+    try:
+        return set(psutil.Process(pid).children(recursive=True))
+    except psutil.Error:  # it has ended
+        return set()
 
 
 def kill_tree(pid: int) -> None:
-    """SIGKILL a child that leads its own process group, the group, and whatever descends from it.
+    """SIGKILL a child of ours, the process group that it leads, and all its descendants.
 
     Each is stopped first, so that none can start another meanwhile.
     """
-    _signal(pid, signal.SIGSTOP)
-    found: set[int] = set()
+    _signal_all([pid], signal.SIGSTOP)
+    found: set[psutil.Process] = set()
     while fresh := descendants(pid) - found:
-        for one in fresh:
-            _signal(one, signal.SIGSTOP)
+        _signal_all(fresh, signal.SIGSTOP)
         found |= fresh
     kill_all(found)
     kill_group(pid)
-    _signal(pid, signal.SIGKILL)
+    _signal_all([pid], signal.SIGKILL)
 
 
-def kill_all(pids: set[int]) -> None:
-    """SIGKILL what is still there of these."""
-    for one in pids:
-        _signal(one, signal.SIGKILL)
+def kill_all(processes: Iterable[psutil.Process]) -> None:
+    """SIGKILL those that still run."""
+    for process in processes:
+        with contextlib.suppress(psutil.Error):  # it has ended, or is not ours to signal
+            process.kill()
 
 
 def kill_group(pid: int) -> None:
     """SIGKILL the process group that ``pid`` leads."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):  # nobody is left in it
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # it has no member left
         os.killpg(pid, signal.SIGKILL)
 
 
 def describe_exit(code: int) -> str:
-    """An exit status of :mod:`subprocess` in words."""
+    """An exit status of :mod:`subprocess` or :mod:`multiprocessing` in words; negative for a signal."""
     if code >= 0:
         return f"exited with status {code}"
     try:
@@ -73,19 +86,7 @@ def describe_exit(code: int) -> str:
     return f"died with signal {-code} ({name})"
 
 
-def _signal(pid: int, number: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):  # it has ended, or is not ours to signal
-        os.kill(pid, number)
-
-
-def descendants(pid: int) -> set[int]:
-    """Children of ``pid`` and theirs; empty where the system does not tell."""
-    found: set[int] = set()
-    waiting = [pid]
-    while waiting:
-        for task in Path(f"/proc/{waiting.pop()}/task").glob("*/children"):
-            with contextlib.suppress(OSError):  # it ended meanwhile
-                children = {int(word) for word in task.read_text().split()} - found
-                found |= children
-                waiting += children
-    return found
+def _signal_all(targets: Iterable[psutil.Process | int], number: signal.Signals) -> None:
+    for target in targets:
+        with contextlib.suppress(psutil.Error, ProcessLookupError, PermissionError):
+            os.kill(target, number) if isinstance(target, int) else target.send_signal(number)

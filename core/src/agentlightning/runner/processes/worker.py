@@ -1,24 +1,23 @@
 """A worker process: runs the agent on one attempt after another, for a runner that may kill it at any time.
 
-Spans go to the runner as they end, so that nothing is lost with the process. Standard output is the agent's
-own; frames have a socket to themselves. Invariants: it ends with its runner; nothing that the agent forks can
-write into the socket; it knows no secret of the run but the keys of its attempts.
+Spans go to the runner as they end, so a killed worker loses none that had ended. Invariants: it ends with its
+runner; nothing that the agent forks can write into its connection; its environment holds no secret of the
+run but the keys of its attempts.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import pickle
 import signal
-import socket
-import sys
 import threading
 import traceback
 from collections import Counter
+from multiprocessing.connection import Connection
 from typing import Any
 
 from agentlightning import capture
-from agentlightning.capture.context import AttemptContext
 from agentlightning.capture.counts import COUNTS
 from agentlightning.capture.emit.validation import admit
 from agentlightning.capture.instrument.sessions import capturing
@@ -28,61 +27,76 @@ from agentlightning.runner.adapters import instrumentors
 from agentlightning.runner.execute import AttemptResult, execute
 from agentlightning.runner.outcomes.outcome import outcome_of_error
 from agentlightning.runner.processes.messages import (
-    HEAD,
+    AgentLoaded,
     AttemptDone,
     AttemptJob,
     FromWorker,
+    LoadAgent,
     SpanMessage,
     ToWorker,
-    WorkerReady,
-    WorkerSetup,
-    packed,
-    unpacked,
+    pack,
+    unpack,
 )
-from agentlightning.runner.processes.portable import unpickled
 from agentlightning.runner.processes.process_tree import adopt_orphans, die_with_parent
 from agentlightning.types import Span
 
+SECRETS = ("AGL_SECRET", "AGL_TOKEN", "AGL_SEAL_KEY")
+"""Environment variables that the agent's code does not get."""
+
+
+def main(connection: Connection, runner: int) -> None:
+    """Serve process ``runner``, which holds the other end of the connection."""
+    os.setsid()  # away from the terminal's Ctrl-C, and a group of its own that can be killed
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    die_with_parent(runner)
+    adopt_orphans()
+    for name in SECRETS:
+        os.environ.pop(name, None)
+    channel = Channel(connection)
+    wanted = channel.receive()
+    if not isinstance(wanted, LoadAgent):
+        return
+    try:
+        agent = pickle.loads(wanted.agent)
+        needed = instrumentors(load(), wanted.adapters)
+    except BaseException as error:
+        channel.send(AgentLoaded(_described(error)))
+        raise SystemExit(2) from None
+    with capturing(needed):
+        channel.send(AgentLoaded())
+        asyncio.run(WorkerProcess(agent, channel).serve())
+
 
 class Channel:
-    """The socket to the runner. Sending is safe from any thread; a forked process has no channel."""
+    """The worker's end of the connection. Any thread may send; a process that the agent forks has none."""
 
-    def __init__(self, connection: socket.socket) -> None:
-        self._socket = connection
+    def __init__(self, connection: Connection) -> None:
+        os.set_inheritable(connection.fileno(), False)
+        os.register_at_fork(after_in_child=connection.close)
+        self._connection = connection
         self._lock = threading.Lock()
         self._pid = os.getpid()
 
-    def send(self, frame: FromWorker) -> None:
-        """Hand a frame to the runner."""
-        if os.getpid() != self._pid:
+    def send(self, message: FromWorker) -> None:
+        """Hand a message to the runner."""
+        if not self.is_open_here:
             raise RuntimeError("a process that the agent forked has no channel: its spans are not recorded")
-        data = packed(frame)
+        data = pack(message)
         with self._lock:
-            self._socket.sendall(data)
+            self._connection.send_bytes(data)
 
-    def receive(self) -> WorkerSetup | AttemptJob | None:
-        """The next frame; ``None``: the runner is gone."""
-        head = self._exactly(HEAD.size)
-        body = self._exactly(HEAD.unpack(head)[0]) if head else None
-        frame: WorkerSetup | AttemptJob | None = unpacked(body, ToWorker) if body else None
-        return frame
-
-    def _exactly(self, n: int) -> bytes | None:
-        parts = bytearray()
-        while len(parts) < n:
-            part = self._socket.recv(n - len(parts))
-            if not part:
-                return None
-            parts += part
-        return bytes(parts)
-
-    def forked(self) -> None:
-        """In a process that the agent forked: let go of the socket."""
-        self._socket.close()
+    def receive(self) -> LoadAgent | AttemptJob | None:
+        """The next message; ``None``: the runner is gone."""
+        try:
+            data = self._connection.recv_bytes()
+        except (EOFError, OSError):
+            return None
+        message: LoadAgent | AttemptJob = unpack(data, ToWorker)
+        return message
 
     @property
-    def mine(self) -> bool:
-        """This is the process that the channel was opened in."""
+    def is_open_here(self) -> bool:
+        """Whether this is the process that the channel was opened in."""
         return os.getpid() == self._pid
 
 
@@ -90,9 +104,10 @@ class WorkerProcess:
     """Runs the jobs that come over ``channel`` with ``agent``."""
 
     def __init__(self, agent: LitAgent[Any], channel: Channel) -> None:
-        self.agent = agent
-        self.channel = channel
-        self._told: dict[str, int] = {}
+        self._agent = agent
+        self._channel = channel
+        self._counted: Counter[str] = Counter()
+        """What capture had counted when the last attempt ended."""
 
     async def serve(self) -> None:
         """Run jobs until the runner is gone."""
@@ -100,7 +115,7 @@ class WorkerProcess:
         jobs: asyncio.Queue[AttemptJob] = asyncio.Queue()
 
         def listen() -> None:
-            while isinstance(job := self.channel.receive(), AttemptJob):
+            while isinstance(job := self._channel.receive(), AttemptJob):
                 loop.call_soon_threadsafe(jobs.put_nowait, job)
             os.killpg(0, signal.SIGKILL)  # the runner is gone: end with all that was started here
 
@@ -111,70 +126,30 @@ class WorkerProcess:
     async def _run(self, job: AttemptJob) -> None:
         def sink(span: Span) -> None:
             # what cannot be a record could not be sent either
-            self.channel.send(
-                SpanMessage(job.attempt_id, admit(span, job.rollout.rollout_id, job.attempt_id))
-            )
+            admitted = admit(span, job.rollout.rollout_id, job.attempt_id)
+            self._channel.send(SpanMessage(job.attempt_id, admitted))
 
-        context = AttemptContext(
-            rollout_id=job.rollout.rollout_id,
-            attempt_id=job.attempt_id,
-            sink=sink,
-            key=job.key,
-            gateway=job.gateway,
-            policies=job.policies,
-            resources=job.resources,
-            task=job.rollout.input,
-        )
         counts: Counter[str] = Counter()
         try:
-            ended = await execute(self.agent, job.rollout, context, counts)
+            result = await execute(self._agent, job.rollout, job.context(sink), counts)
         except BaseException as error:  # whatever it is, it ends this attempt and not the worker
-            ended = AttemptResult(outcome_of_error(error))
-        if not self.channel.mine:
-            os._exit(0)  # the agent forked, and this is the other one
+            result = AttemptResult(outcome_of_error(error))
+        if not self._channel.is_open_here:
+            os._exit(0)  # the agent forked, and this is the copy
         capture.end_attempt(job.attempt_id)
-        self._done(job.attempt_id, ended, counts)
+        self._send_done(job.attempt_id, result, counts)
 
-    def _done(self, attempt_id: str, ended: AttemptResult, counts: Counter[str]) -> None:
-        before, self._told = self._told, COUNTS.snapshot()
-        captured = {why: n - before.get(why, 0) for why, n in self._told.items() if n > before.get(why, 0)}
+    def _send_done(self, attempt_id: str, result: AttemptResult, counts: Counter[str]) -> None:
+        now = Counter(COUNTS.snapshot())
+        captured, self._counted = dict(now - self._counted), now
         try:
-            self.channel.send(AttemptDone(attempt_id, ended, dict(counts), captured))
-        except (TypeError, ValueError) as error:  # what has no encoding: a text with half a character, say
-            self.channel.send(
-                AttemptDone(attempt_id, AttemptResult(outcome_of_error(error)), dict(counts), captured)
-            )
+            self._channel.send(AttemptDone(attempt_id, result, dict(counts), captured))
+        except (TypeError, ValueError) as error:  # it has no encoding: a text with half a character, say
+            failed = AttemptResult(outcome_of_error(error))
+            self._channel.send(AttemptDone(attempt_id, failed, dict(counts), captured))
 
 
-def main(fd: int) -> None:
-    """Serve the runner at the other end of the socket ``fd``."""
-    channel = Channel(socket.socket(fileno=fd))
-    setup = channel.receive()
-    if not isinstance(setup, WorkerSetup):
-        raise SystemExit("agl worker: started without a runner")
-    die_with_parent(setup.parent)
-    adopt_orphans()
-    os.register_at_fork(after_in_child=channel.forked)
-    try:
-        agent = unpickled(setup.agent, setup.prepared)
-        needed = instrumentors(load(), setup.adapters)
-    except BaseException as error:
-        told = "".join(traceback.format_exception_only(error)).strip()
-        channel.send(WorkerReady(f"{told}{_place(error)}"))
-        raise SystemExit(2) from None
-    with capturing(needed):
-        channel.send(WorkerReady())
-        asyncio.run(WorkerProcess(agent, channel).serve())
-
-
-def _place(error: BaseException) -> str:
+def _described(error: BaseException) -> str:
+    text = "".join(traceback.format_exception_only(error)).strip()
     frames = traceback.extract_tb(error.__traceback__)
-    return f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
-
-
-if __name__ == "__main__":
-    from agentlightning.runner.processes import (
-        worker,  # the importable one: this module is replaced as __main__
-    )
-
-    worker.main(int(sys.argv[1]))
+    return f"{text} ({frames[-1].filename}:{frames[-1].lineno})" if frames else text
