@@ -145,8 +145,8 @@ def honoured(name: str, spec: DriverSpec) -> str:
 
 def with_critic(name: str, spec: DriverSpec) -> str:
     """The same, of recipes whose advantages are a critic's."""
-    if name in critic.REFUSES:
-        return f"refused but for `{critic.WANTED[name]!r}`: {critic.REFUSES[name]}"
+    if name in critic.CRITIC_IGNORES:
+        return f"refused but for `{critic.CRITIC_REQUIRES[name]!r}`: {critic.CRITIC_IGNORES[name]}"
     return agl_verl.critic.SAYS.get(name) or honoured(name, spec)
 
 

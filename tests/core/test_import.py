@@ -96,9 +96,8 @@ def test_public_name_resolves(name: str) -> None:
 
 
 def test_all_types_are_public() -> None:
-    assert {n for n, (module, _) in agentlightning._HOMES.items() if module == types.__name__} == set(
-        types.__all__
-    )
+    homes = agentlightning._HOMES.items()
+    assert {a for _, (module, a) in homes if module == types.__name__} == set(types.__all__)
 
 
 def test_type_checkers_see_the_same_names_from_the_same_homes() -> None:
@@ -115,12 +114,14 @@ def _names_for_type_checkers() -> dict[str, tuple[str, str]]:
     """Public name → (module, name there), read from the ``if TYPE_CHECKING`` block."""
     tree = ast.parse(Path(agentlightning.__file__).read_text())
     block = next(node for node in tree.body if isinstance(node, ast.If))
-    plain: dict[str, tuple[str, str]] = {}
+    homes: dict[str, tuple[str, str]] = {}
     public: dict[str, tuple[str, str]] = {}
     for node in block.body:
         if isinstance(node, ast.ImportFrom):
             for alias in node.names:
-                (public if alias.asname else plain)[alias.name] = (str(node.module), alias.name)
+                homes[alias.name] = (str(node.module), alias.name)
+                if alias.asname:
+                    public[alias.name] = homes[alias.name]
         elif isinstance(node, ast.Assign):
-            public[node.targets[0].id] = plain[node.value.id]
+            public[node.targets[0].id] = homes[node.value.id]
     return public

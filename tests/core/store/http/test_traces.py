@@ -25,7 +25,7 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.trace import AuditLink, SpanKind, Status, StatusCode
+from opentelemetry.trace import Link, SpanKind, Status, StatusCode
 
 from agentlightning import semconv
 from agentlightning.capture.context import AttemptContext
@@ -67,7 +67,7 @@ def make(resource: dict[str, Any], attributes: dict[str, Any], n: int = 1) -> li
     tracer = provider.get_tracer("test")
     with tracer.start_as_current_span("parent", attributes=attributes) as parent:
         for i in range(n):
-            link = AuditLink(parent.get_span_context(), {"why": "test"})
+            link = Link(parent.get_span_context(), {"why": "test"})
             with tracer.start_as_current_span(
                 "tool",
                 kind=SpanKind.CLIENT,
