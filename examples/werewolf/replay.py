@@ -149,7 +149,7 @@ async def recorded_game(store: str, rollout: str) -> dict[str, Any]:
     from agentlightning.capture.emit.emitters import BODY
     from agentlightning.types import UsageError
 
-    opened = open_store(store)
+    opened = open_store(store, read_only=True)
     try:
         for span in await opened.query_spans(rollout):
             body = span.attributes.get(BODY)

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         TracerTraceToTriplet as TracerTraceToTriplet,
         TraceToMessages as TraceToMessages,
     )
+    from agentlightning.compat.v0.lightning_store import LightningStore as LightningStore
     from agentlightning.compat.v0.lit_agent_runner import LitAgentRunner as LitAgentRunner
     from agentlightning.compat.v0.strategy import (
         ClientServerExecutionStrategy as ClientServerExecutionStrategy,
@@ -58,7 +59,6 @@ if TYPE_CHECKING:
     from agentlightning.recipes import GRPO as GRPO, PPO as PPO, RLOO as RLOO
     from agentlightning.runner.hooks import Hook as Hook
     from agentlightning.store import StoreClient, open_store as open_store
-    from agentlightning.store.lightning import LightningStore as LightningStore
     from agentlightning.train.serving import PolicyFolder as PolicyFolder
     from agentlightning.train.trainer import Trainer as Trainer
     from agentlightning.types import (
@@ -124,7 +124,7 @@ _PUBLIC = {
     "compat.v0.strategy": "ClientServerExecutionStrategy SharedMemoryExecutionStrategy",
     "train.serving": "PolicyFolder",
     "store": "LightningStoreClient=StoreClient open_store",
-    "store.lightning": "LightningStore",
+    "compat.v0.lightning_store": "LightningStore",
     "compat.v0.tracer.tracers": "AgentOpsTracer DummyTracer OtelTracer",
     "train.trainer": "Trainer",
     "types": """

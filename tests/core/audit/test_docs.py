@@ -23,7 +23,7 @@ HEAD = re.compile("head [0-9a-f]{64}")
 async def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The guide's run, with attempt ids that a page can show."""
     numbers = itertools.count(1)
-    monkeypatch.setattr(leases, "growing", lambda prefix: f"{prefix}-{next(numbers):04}")
+    monkeypatch.setattr(leases, "time_ordered_id", lambda prefix: f"{prefix}-{next(numbers):04}")
     monkeypatch.chdir(tmp_path)
     return await make_run(tmp_path / "runs")
 

@@ -282,6 +282,14 @@ async def test_workers_share_a_mistake(served: server.Served) -> None:
     assert "has no 'nobody'" in process.said and "starting it again" not in process.said
 
 
+async def test_workers_do_not_share_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "s.sqlite"
+    async with runner("--store", str(path), "--workers", "2") as process:
+        assert await process.end() == 2
+    assert f"cannot share {path}" in process.said and f"`agl store {path}`" in process.said
+    assert not path.exists()
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel kills children of the dead on Linux")
 async def test_workers_die_with_their_supervisor(served: server.Served) -> None:
     async with runner("--store", served.url, "--workers", "2") as process:

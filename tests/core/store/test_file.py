@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from agentlightning.store import LocalStore, SQLiteStore, StoreClient, StoreError, open_store
+from agentlightning.store import SQLiteStore, StoreClient, StoreError, open_store
 from agentlightning.store.sqlite import schema
 
 WRITER = """
@@ -67,22 +67,6 @@ def test_what_was_acknowledged_survives_kill_9(tmp_path: Path, seed: int) -> Non
         await store.close()
 
     asyncio.run(check())
-
-
-def test_one_process_owns_a_file(tmp_path: Path) -> None:
-    store = SQLiteStore(tmp_path / "s.sqlite")
-    with pytest.raises(StoreError, match="this process already has it open"):
-        SQLiteStore(tmp_path / "s.sqlite")
-    open_it = "import sys; from agentlightning.store import SQLiteStore; SQLiteStore(sys.argv[1])"
-    told = subprocess.run(
-        [sys.executable, "-c", open_it, str(tmp_path / "s.sqlite")],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert f"process {os.getpid()} owns it" in told.stderr and "agl store" in told.stderr
-    asyncio.run(store.close())
-    asyncio.run(SQLiteStore(tmp_path / "s.sqlite").close())
 
 
 def test_a_forked_child_does_not_keep_the_lock(tmp_path: Path) -> None:
@@ -170,15 +154,14 @@ def test_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     }
     for place, path in expected.items():
         store = open_store(place)
-        assert isinstance(store, LocalStore) and store.path == path and path.exists()
-        assert store.owned is not None and store.owned.db.path == path
+        assert isinstance(store, SQLiteStore) and store.db.path == path and path.exists()
         asyncio.run(store.close())
     monkeypatch.delenv("AGL_STORAGE")
     store = SQLiteStore()
     assert store.db.path == Path.home() / ".agent-lightning" / "store.sqlite"
     asyncio.run(store.close())
     assert isinstance(open_store("http://localhost:1"), StoreClient)
-    with pytest.raises(StoreError, match=r"registered for redis://.*http://, https://, sqlite://, unix://"):
+    with pytest.raises(StoreError, match=r"registered for redis://.*http://, https://, sqlite://"):
         open_store("redis://x")
     with pytest.raises(ValueError, match="NORMAL or FULL"):
         SQLiteStore(tmp_path / "x.sqlite", synchronous="OFF")  # type: ignore[arg-type]

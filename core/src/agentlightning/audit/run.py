@@ -137,8 +137,8 @@ class OpenRun:
 
 @asynccontextmanager
 async def opened(place: str, plugins: Plugins | None = None) -> AsyncIterator[Store]:
-    """The store at ``place``, closed at the end."""
-    store = open_store(place, plugins=plugins)
+    """The store at ``place``, to be read; closed at the end."""
+    store = open_store(place, read_only=True, plugins=plugins)
     try:
         yield store
     finally:

@@ -12,7 +12,8 @@ from typing import Any
 from agentlightning.audit.locations import RunLocation
 from agentlightning.audit.run import ALL
 from agentlightning.plugins.manager import Plugins
-from agentlightning.store import LocalStore, SQLiteStore, Store, open_store
+from agentlightning.store import SQLiteStore, Store, open_store
+from agentlightning.store.sqlite.lock import holder_of
 from agentlightning.types import StepReport, UsageError
 from agentlightning.types.base import Model
 
@@ -47,7 +48,7 @@ async def list_runs(places: Sequence[RunLocation], plugins: Plugins | None = Non
     lines: list[RunSummary] = []
     for place in places:
         try:
-            store = open_store(place.store, plugins=plugins)
+            store = open_store(place.store, read_only=True, plugins=plugins)
             try:
                 lines += await _of_store(store, place)
             finally:
@@ -94,10 +95,10 @@ def _line(
 
 
 def _in_use(store: object) -> bool:
-    """Whether another process owns the store, which is then most likely training."""
-    if isinstance(store, LocalStore):
-        return store.owned is None
-    return not isinstance(store, SQLiteStore)
+    """Whether a process writes the store, which is then most likely training."""
+    if not isinstance(store, SQLiteStore):
+        return True
+    return store.db.path is not None and holder_of(store.db.path) is not None
 
 
 def _finite(value: Any) -> float | None:

@@ -46,7 +46,7 @@ async def open_target(
     places = _places(run, store)
     for place in places:
         try:
-            one = open_store(place.store, plugins=plugins)
+            one = open_store(place.store, read_only=True, plugins=plugins)
         except StoreError as error:
             unread.append(str(error))
             continue

@@ -114,6 +114,7 @@ async def _supervise(options: Options, workers: int) -> int:
     from agentlightning.runner.processes.status_line import StatusLine
     from agentlightning.runner.processes.supervisor import Supervisor
 
+    _require_server(options, workers)
     with StatusLine(_store_name(options), workers) as line:
         supervisor = Supervisor(
             options.arguments, workers, lambda: line.show(supervisor.state, supervisor.restarts)
@@ -191,6 +192,22 @@ def _open(options: Options, plugins: Any) -> tuple[Store, Runner]:
         adapters=adapters,
     )
     return store, runner
+
+
+def _require_server(options: Options, workers: int) -> None:
+    from agentlightning.store.sqlite.store import store_file
+    from agentlightning.train.run_config import load_config
+
+    place = options.store
+    if place is None and options.config is not None:
+        place = load_config(options.config).store_location()
+    place = place or os.environ.get("AGL_STORAGE") or None
+    if place is None or "://" not in place or place.startswith("sqlite:"):
+        file = store_file(place)
+        raise UsageError(
+            f"--workers {workers} cannot share {file}: one process writes a store file. Start "
+            f"`agl store {file}`, and give its URL with --store"
+        )
 
 
 def _store_name(options: Options) -> str:

@@ -68,9 +68,9 @@ def agl_algorithms() -> list[AlgorithmSpec]:
 @hookimpl
 def agl_stores() -> list[StoreSpec]:
     def embedded(url: str) -> Any:
-        from agentlightning.store.local import open_file
+        from agentlightning.store.sqlite.store import SQLiteStore
 
-        return open_file(url)
+        return SQLiteStore(url)
 
     def remote(url: str) -> Any:
         from agentlightning.store.http.client import StoreClient
@@ -78,7 +78,7 @@ def agl_stores() -> list[StoreSpec]:
 
         return StoreClient(url, token_from_env("AGL_TOKEN"))
 
-    schemes = {"sqlite": embedded, "http": remote, "https": remote, "unix": remote}
+    schemes = {"sqlite": embedded, "http": remote, "https": remote}
     return [StoreSpec(scheme, factory) for scheme, factory in schemes.items()]
 
 

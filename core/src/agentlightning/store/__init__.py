@@ -15,11 +15,9 @@ from agentlightning.store.base import AttemptEnded, Conflict, NotFound, Store, S
 if TYPE_CHECKING:
     from agentlightning.plugins.manager import Plugins
     from agentlightning.store.http.client import StoreClient
-    from agentlightning.store.local import LocalStore
     from agentlightning.store.sqlite.store import SQLiteStore
 
 _LAZY = {
-    "LocalStore": "agentlightning.store.local",
     "SQLiteStore": "agentlightning.store.sqlite.store",
     "StoreClient": "agentlightning.store.http.client",
 }
@@ -27,7 +25,6 @@ _LAZY = {
 __all__ = [
     "AttemptEnded",
     "Conflict",
-    "LocalStore",
     "NotFound",
     "SQLiteStore",
     "Store",
@@ -43,24 +40,25 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-def open_store(place: str | Path | None = None, *, plugins: Plugins | None = None) -> Store:
-    """The store at a place: a file, a folder, ``:memory:``, or a URL of a scheme that a plugin registers
-    (``sqlite:///…``, ``http(s)://…`` and ``unix://…`` are built in).
+def open_store(
+    place: str | Path | None = None, *, read_only: bool = False, plugins: Plugins | None = None
+) -> Store:
+    """Open the store at a place: a file, a folder, ``:memory:``, or a URL of a scheme that a plugin registers
+    (``sqlite:///…`` and ``http(s)://…`` are built in).
 
-    A file may be open in several processes of this machine: one owns it, the others are its clients over a
-    local socket, and one of them takes over when the owner closes it or dies (:class:`.LocalStore`).
-
-    The token of an HTTP store is taken from ``AGL_TOKEN``.
+    One process writes a file; a second one is refused by an error that names the first. ``read_only``: read a
+    file, also while another process writes it; a store behind another URL is opened as usual. The token of an
+    HTTP store is taken from ``AGL_TOKEN``.
 
     ``None``: ``AGL_STORAGE``, else ``~/.agent-lightning/store.sqlite``. ``plugins``: where schemes are looked
     up; default: the process's own.
     """
     text = str(place if place is not None else os.environ.get("AGL_STORAGE") or "")
     scheme, is_url, _ = text.partition("://")
-    if not is_url:
-        from agentlightning.store.local import open_file
+    if not is_url or (read_only and scheme == "sqlite"):
+        from agentlightning.store.sqlite.store import SQLiteStore
 
-        return open_file(text or None)
+        return SQLiteStore(text or None, read_only=read_only)
     if plugins is None:
         from agentlightning.plugins.manager import load
 

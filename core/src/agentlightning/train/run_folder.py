@@ -130,7 +130,7 @@ def _lock(folder: Path, resumed: bool, created_parents: Sequence[Path] = ()) -> 
         lock = FileLock(folder / "run")
     except Locked as error:
         raise RunError(
-            f"run {folder.name} is being trained already, by process {error.owner.pid or 'unknown'}"
+            f"run {folder.name} is being trained already, by process {error.holder.pid or 'unknown'}"
         ) from None
     return RunFolder(folder.name, folder, resumed, lock, list(created_parents))
 

@@ -57,16 +57,13 @@ _log = logging.getLogger(__name__)
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-def create_app(
-    store: SQLiteStore, token: str | None = None, *, open_to_pages: bool = False
-) -> web.Application:
+def create_app(store: SQLiteStore, token: str | None = None) -> web.Application:
     """The application over a store; with a ``token`` every request but ``/health`` must bear it. Without one,
-    requests that a web page may have sent are refused (:mod:`agentlightning.webserver.guard`), unless
-    ``open_to_pages``: on a socket that no browser can reach.
+    requests that a web page may have sent are refused (:mod:`agentlightning.webserver.guard`).
 
     Spans may also be sent with an attempt's own key, where ``AGL_SECRET`` lets this process check it.
     """
-    middlewares = [] if token is not None or open_to_pages else [_refuse_foreign(store)]
+    middlewares = [] if token is not None else [_refuse_foreign(store)]
     app = web.Application(middlewares=middlewares)
     for route in TABLE:
         app.router.add_route(route.verb, route.path, _authenticated(_handler(store, route), token))

@@ -12,7 +12,6 @@ from aiohttp import web
 
 from agentlightning.store.base import StoreError
 from agentlightning.store.http.app import create_app as create_app, runner as runner_of
-from agentlightning.store.share import SharedSocket, try_to_share
 from agentlightning.store.sqlite.store import SQLiteStore
 from agentlightning.webserver import gc_tuning, log_limit
 from agentlightning.webserver.loopback import ExposedServer, check_interface, check_token
@@ -24,15 +23,11 @@ class ServedStore(typing.NamedTuple):
     store: SQLiteStore
     url: str
     runner: web.AppRunner
-    share: SharedSocket | None
-    """The local socket, for processes that open the file."""
 
     async def close(self) -> None:
         """Answer what is under way, then close the store."""
         self.store.waiters.wake_all()
         await self.runner.cleanup()
-        if self.share is not None:
-            await self.share.close()
         await self.store.close()
 
 
@@ -42,10 +37,8 @@ async def start(
     port: int = 4747,
     token: str | None = None,
 ) -> ServedStore:
-    """Open the store (or take an open one) and serve it; ``port=0`` takes a free one.
-
-    Processes that open the same file become clients over a local socket, whatever the token: only the file's
-    owner may open it.
+    """Open the store (or take an open one) and serve it; ``port=0`` takes a free one. The file's lock names
+    the URL to processes that would write the file too.
     """
     try:
         token = check_token(token, "AGL_TOKEN")
@@ -67,7 +60,7 @@ async def start(
     url = f"http://{f'[{host}]' if ':' in host else host}:{bound}"
     if store.db.lock is not None:
         store.db.lock.announce(url=url)
-    return ServedStore(store, url, runner, await try_to_share(store))
+    return ServedStore(store, url, runner)
 
 
 async def serve(

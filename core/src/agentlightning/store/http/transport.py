@@ -20,7 +20,6 @@ from urllib.parse import quote
 import aiohttp
 import msgspec
 
-from agentlightning.store.address import HAS_UNIX
 from agentlightning.store.base import StoreError, TooLarge
 from agentlightning.store.routes import (
     BY_NAME,
@@ -86,49 +85,31 @@ class Request(NamedTuple):
 
 
 class Transport:
-    """A connection to the store at ``url``: ``http(s)://…``, or ``unix://<path of a socket>``.
+    """A connection to the store at ``url``: ``http(s)://…``.
 
     ``patience``: seconds to keep trying while the server cannot be reached; default: ``AGL_STORE_PATIENCE``,
     else 60.
     """
 
-    _max_pause = _MAX_PAUSE
-    _seconds_before_warning = 0.0
-    """Seconds an outage may last before it is worth a warning."""
-
     def __init__(self, url: str, token: str | None = None, *, patience: float | None = None) -> None:
+        if not url.startswith(("http://", "https://")):
+            raise StoreError(f"the URL of a store begins with http:// or https://, not {url!r}")
+        self.url = url.rstrip("/").removesuffix(PREFIX)
         self.patience = _patience() if patience is None else patience
         self._session: aiohttp.ClientSession | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._warned = False
-        self._set_server(url, token)
+        self._headers = {"Accept": PACKED} | ({"Authorization": f"Bearer {token}"} if token else {})
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.url!r})"
-
-    def _set_server(self, url: str, token: str | None) -> None:
-        """Speak to the server at ``url`` from the next connection on."""
-        scheme, _, rest = url.partition("://")
-        if scheme not in ("http", "https", "unix"):
-            raise StoreError(f"the URL of a store begins with http://, https:// or unix://, not {url!r}")
-        if scheme == "unix" and not (HAS_UNIX and rest):
-            raise StoreError(f"{url!r} names no socket that can be used here; give an http:// URL")
-        self.url = url.rstrip("/").removesuffix(PREFIX)
-        self._socket = rest if scheme == "unix" else None
-        self._base = "http://store" if scheme == "unix" else self.url
-        self._headers = {"Accept": PACKED} | ({"Authorization": f"Bearer {token}"} if token else {})
 
     def _open(self) -> aiohttp.ClientSession:
         loop = asyncio.get_running_loop()
         if self._session is None or self._session.closed or self._loop is not loop:
             self._loop = loop
-            connector = (
-                aiohttp.TCPConnector(limit=0)
-                if self._socket is None
-                else aiohttp.UnixConnector(path=self._socket, limit=0)
-            )
             self._session = aiohttp.ClientSession(
-                connector=connector, headers=self._headers, auto_decompress=False
+                connector=aiohttp.TCPConnector(limit=0), headers=self._headers, auto_decompress=False
             )
         return self._session
 
@@ -192,13 +173,13 @@ class Transport:
                 self._on_answer()
                 return answer
             await asyncio.sleep(pause)
-            pause = min(pause * 2, self._max_pause)
+            pause = min(pause * 2, _MAX_PAUSE)
 
     async def _send_once(self, r: Request) -> Any:
         timeout = aiohttp.ClientTimeout(total=r.seconds)
         async with self._open().request(
             r.verb,
-            self._base + r.path,
+            self.url + r.path,
             params=r.query,
             data=io.BytesIO(r.body) if r.body is not None and len(r.body) > _LARGE else r.body,
             headers=r.headers,
@@ -212,16 +193,14 @@ class Transport:
         said = f"{type(error).__name__}: {error}"
         if seconds > self.patience:
             raise StoreError(
-                f"no store answers at {self.url} ({said}); gave up after {seconds:.0f} s. {self._advice()}"
+                f"no store answers at {self.url} ({said}); gave up after {seconds:.0f} s. Start one with "
+                "`agl store`"
             ) from error
-        if not self._warned and seconds >= self._seconds_before_warning:
+        if not self._warned:
             self._warned = True
             _log.warning(
                 "no store answers at %s yet (%s); trying again for %.0f s", self.url, said, self.patience
             )
-
-    def _advice(self) -> str:
-        return "Start one with `agl store`"
 
     def _on_answer(self) -> None:
         if self._warned:

@@ -72,7 +72,7 @@ class StoreCore:
         from_answer: Callable[[Any], T] | None = None,
         should_remember: Callable[[T], bool] = lambda _: True,
     ) -> T:
-        """Do ``work`` once per request id and commit it.
+        """Do ``work`` once per request id and commit it. ``StoreError`` where the file was opened read-only.
 
         The answer is remembered as a ``kind``. ``to_answer`` reduces it to what the caller does not
         have already, and ``from_answer`` restores it. An answer that ``should_remember`` rejects is not
@@ -91,6 +91,7 @@ class StoreCore:
                 self._remember(method, request_id, to_answer(result) if to_answer else result)
             return result
 
+        self.db.require_writable()
         try:
             return await self.writer.write(once)
         except StoreRefusal as refused:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -67,16 +68,24 @@ def chunks(ids: Sequence[str]) -> Iterator[Sequence[str]]:
 
 
 class Database:
-    """The one connection that reads and writes the file."""
+    """The one connection to the file: it reads and writes, or with ``read_only`` reads beside the writer."""
 
-    def __init__(self, path: str | Path, synchronous: Literal["NORMAL", "FULL"] = "NORMAL") -> None:
+    def __init__(
+        self,
+        path: str | Path,
+        synchronous: Literal["NORMAL", "FULL"] = "NORMAL",
+        read_only: bool = False,
+    ) -> None:
         if sqlite3.sqlite_version_info < (3, 35):
             raise StoreError(f"SQLite {sqlite3.sqlite_version} is too old: the store needs 3.35 or newer")
         if synchronous not in ("NORMAL", "FULL"):
             raise ValueError(f"synchronous must be NORMAL or FULL, not {synchronous!r}")
         self.path = None if str(path) == ":memory:" else Path(path).expanduser().absolute()
-        self.pid = os.getpid()
+        self.read_only = read_only
         self.lock: FileLock | None = None
+        if read_only:
+            self.connection = self._connect(self._open_to_read)
+            return
         if self.path is not None:
             try:
                 self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -87,7 +96,7 @@ class Database:
             self.lock = FileLock(self.path)
             os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))  # resources may hold keys
         try:
-            self.connection = self._connect(synchronous)
+            self.connection = self._connect(lambda: self._open_to_write(synchronous))
             self._opened_file = self._file_id()
         except BaseException:
             self._unlock()
@@ -113,11 +122,20 @@ class Database:
                 "Put the file back, or start a new run"
             )
 
-    def _connect(self, synchronous: str) -> sqlite3.Connection:
-        connection = sqlite3.connect(
-            ":memory:" if self.path is None else self.path, isolation_level=None, check_same_thread=False
-        )
+    def _connect(self, open_file: Callable[[], sqlite3.Connection]) -> sqlite3.Connection:
         try:
+            return open_file()
+        except sqlite3.DatabaseError as error:
+            raise StoreError(
+                f"{self.path} cannot be opened as a store: {error}. If the file is damaged, move it away "
+                "(with its -wal and -shm files) and restore a copy"
+            ) from error
+        except StoreError as error:
+            raise StoreError(f"{self.path}: {error}") from None
+
+    def _open_to_write(self, synchronous: str) -> sqlite3.Connection:
+        connection = _sqlite(":memory:" if self.path is None else self.path)
+        with _closed_on_error(connection):
             connection.execute(f"PRAGMA page_size = {_PAGE}")
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute(f"PRAGMA synchronous = {synchronous}")
@@ -125,18 +143,30 @@ class Database:
             connection.execute(f"PRAGMA cache_size = {-_CACHE >> 10}")
             connection.execute("PRAGMA temp_store = MEMORY")
             schema.prepare(connection)
-        except sqlite3.DatabaseError as error:
-            connection.close()
-            raise StoreError(
-                f"{self.path} cannot be opened as a store: {error}. If the file is damaged, move it away "
-                "(with its -wal and -shm files) and restore a copy"
-            ) from error
-        except BaseException as error:
-            connection.close()
-            if isinstance(error, StoreError):
-                raise StoreError(f"{self.path}: {error}") from None
-            raise
         return connection
+
+    def _open_to_read(self) -> sqlite3.Connection:
+        if self.path is None or not self.path.is_file():
+            raise StoreError("there is no such file to read")
+        connection = _sqlite(f"{self.path.as_uri()}?mode=ro", uri=True)
+        with _closed_on_error(connection):
+            version = schema.version_of(connection)
+            if version is None:
+                raise StoreError("the file holds no store yet")
+            schema.refuse_newer(version)
+            if version == schema.SCHEMA_VERSION:
+                return connection
+        connection.close()
+        Database(self.path).close()  # the next writer would migrate it too
+        return self._open_to_read()
+
+    def require_writable(self) -> None:
+        """:class:`StoreError` if the file was opened to be read."""
+        if self.read_only:
+            raise StoreError(
+                f"{self.path} was opened read-only, so nothing can be written. Open it without read_only, or "
+                "use the URL of the process that writes it"
+            )
 
     def execute(self, statement: Statement, **values: Any) -> int:
         """Run a write; the number of rows it touched."""
@@ -178,3 +208,16 @@ class Database:
         if self.lock is not None:
             self.lock.release()
             self.lock = None
+
+
+def _sqlite(database: str | Path, uri: bool = False) -> sqlite3.Connection:
+    return sqlite3.connect(database, isolation_level=None, check_same_thread=False, uri=uri)
+
+
+@contextmanager
+def _closed_on_error(connection: sqlite3.Connection) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        connection.close()
+        raise

@@ -1,105 +1,95 @@
-"""One process owns a store file: an advisory lock on ``<file>.lock``, which also says who and where to ask.
+"""One process writes a store file: it holds an advisory lock on ``<file>.lock``.
 
-The kernel releases the lock when the process dies, however it dies, and forked children do not inherit it.
-The text in the file is never trusted to say *whether* the file is owned, only by whom and at which address.
+The kernel releases the lock when the process ends, however it ends, and forked children do not inherit it.
+Invariant: only the lock decides whether a file has a writer; the text in the lock file says who that is.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
-import sys
 import threading
+import time
 from pathlib import Path
 
 import msgspec
 
 from agentlightning.store.base import StoreError
 
+_TRIES, _PAUSE = 5, 0.01
+"""A look by :func:`holder_of` takes a shared lock for a moment, which a writer waits out."""
+
 _held: dict[Path, FileLock] = {}
-"""A POSIX lock does not keep its own process out, and ends when that opens and closes the file once more."""
+"""A POSIX lock does not exclude its own process, and ends when that process opens and closes the file."""
 _mutex = threading.RLock()
 """Held while a lock file is open, so that no thread closes it under another that has just locked it."""
 
 
-class LockOwner(msgspec.Struct, omit_defaults=True, frozen=True):
-    """Who owns a store file, as its lock file says."""
+class LockHolder(msgspec.Struct, omit_defaults=True, frozen=True):
+    """The process that writes a store file, as its lock file names it."""
 
     pid: int | None = None
     url: str | None = None
-    """Where ``agl store`` serves it over HTTP."""
-    address: str | None = None
-    """Where other processes of this machine reach it: ``unix://…``, or loopback where there are no such
-    sockets.
-    """
-    token: str | None = None
-    """What a loopback ``address`` asks for."""
-
-    def message(self, path: Path) -> str:
-        """That the file is taken, by whom, and what to do."""
-        who = "this process already has it open" if self.pid == os.getpid() else f"process {self.pid} owns it"
-        if self.pid is None:
-            who = "another process owns it"
-        if self.url:
-            way = f"Become its client: StoreClient({self.url!r}), or AGL_STORAGE={self.url}"
-        elif self.address:
-            way = f"Become its client: open_store({str(path)!r})"
-        else:
-            way = (
-                "One process owns a store file. Stop that process, or let it open the file with open_store "
-                "or `agl store`, which share it while their event loop runs"
-            )
-        return f"{path} is in use: {who}. {way}"
+    """Where it serves the store over HTTP, if it does."""
 
 
 class Locked(StoreError):
-    """Another process, or another part of this one, owns the file."""
+    """Another process, or another part of this one, writes the file."""
 
-    def __init__(self, path: Path, owner: LockOwner) -> None:
-        super().__init__(owner.message(path))
-        self.owner = owner
+    def __init__(self, path: Path, holder: LockHolder) -> None:
+        who = "another process" if holder.pid is None else f"process {holder.pid}"
+        if holder.pid == os.getpid():
+            who = "this process already"
+        if holder.url:
+            advice = f"Write through its server: open_store({holder.url!r}), or AGL_STORAGE={holder.url}"
+        elif holder.pid == os.getpid():
+            advice = "Use the store object that it made"
+        else:
+            advice = (
+                f"To share it, end that process, start `agl store {path}`, and give every process its URL"
+            )
+        super().__init__(
+            f"{path} is in use: {who} writes it. {advice}. To read it meanwhile: "
+            f"open_store({str(path)!r}, read_only=True)"
+        )
+        self.holder = holder
 
 
 class FileLock:
-    """Held from construction to :meth:`release`."""
+    """The lock on a file, from construction to :meth:`release`. :class:`Locked`: somebody else holds it."""
 
     def __init__(self, path: Path) -> None:
         self.path = _lock_file(path)
-        self.owner = LockOwner(pid=os.getpid())
+        self.holder = LockHolder(pid=os.getpid())
         self._file: int | None = None
         with _mutex:
-            if (ours := _our_lock(self.path)) is not None:
-                raise Locked(path, ours.owner)
+            if (held := _held_here(self.path)) is not None:
+                raise Locked(path, held.holder)
             try:
                 file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
             except OSError as error:
                 raise StoreError(f"{path} cannot be locked: {error}; choose another place") from None
-            if not _try_lock(file):
-                owner = _read(file)
+            if not any(_try_lock(file, fcntl.LOCK_EX, pause) for pause in [0.0] + [_PAUSE] * _TRIES):
+                holder = _read(file)
                 os.close(file)
-                raise Locked(path, owner)
+                raise Locked(path, holder)
             self._file = file
             _held[self.path] = self
         self._write()
 
-    @property
-    def held(self) -> bool:
-        """Whether the file is still ours."""
-        return self._file is not None
-
-    def announce(self, **said: str | None) -> None:
-        """Say ``url``, ``address`` or ``token`` in the lock file."""
-        self.owner = msgspec.structs.replace(self.owner, **said)
+    def announce(self, url: str) -> None:
+        """Name the server of the store in the lock file."""
+        self.holder = msgspec.structs.replace(self.holder, url=url)
         self._write()
 
     def _write(self) -> None:
         if self._file is not None:
-            text = msgspec.json.encode(self.owner)
-            os.lseek(self._file, 0, os.SEEK_SET)
-            os.write(self._file, text)
+            text = msgspec.json.encode(self.holder)
+            os.pwrite(self._file, text, 0)
             os.ftruncate(self._file, len(text))
 
     def release(self) -> None:
-        """Let the next process own the file."""
+        """Let the next process write the file."""
         with _mutex:
             if self._file is not None:
                 os.close(self._file)
@@ -107,18 +97,18 @@ class FileLock:
                 _held.pop(self.path, None)
 
 
-def owner_of(path: Path) -> LockOwner:
-    """Who owned the file last, as far as its lock file says; whether they still do, only the lock knows."""
+def holder_of(path: Path) -> LockHolder | None:
+    """The process that holds the lock of ``path``; ``None``: none does."""
     place = _lock_file(path)
     with _mutex:
-        if (ours := _our_lock(place)) is not None:
-            return ours.owner
+        if (held := _held_here(place)) is not None:
+            return held.holder
         try:
             file = os.open(place, os.O_RDONLY)
         except FileNotFoundError:
-            return LockOwner()
+            return None
         try:
-            return _read(file)
+            return None if _try_lock(file, fcntl.LOCK_SH) else _read(file)
         finally:
             os.close(file)
 
@@ -127,31 +117,24 @@ def _lock_file(path: Path) -> Path:
     return path.with_name(path.name + ".lock").resolve()
 
 
-def _our_lock(place: Path) -> FileLock | None:
-    """The lock that this process (not the one it was forked from) holds."""
+def _held_here(place: Path) -> FileLock | None:
+    """The lock that this process holds, not the one it was forked from."""
     found = _held.get(place)
-    return found if found is not None and found.owner.pid == os.getpid() else None
+    return found if found is not None and found.holder.pid == os.getpid() else None
 
 
-def _read(file: int) -> LockOwner:
+def _read(file: int) -> LockHolder:
     try:
-        return msgspec.json.decode(os.read(file, 1 << 16), type=LockOwner)
-    except msgspec.DecodeError:  # the owner is just writing it, or the file is foreign: nobody knows who
-        return LockOwner()
+        return msgspec.json.decode(os.pread(file, 1 << 16, 0), type=LockHolder)
+    except msgspec.DecodeError:  # it is being written just now
+        return LockHolder()
 
 
-def _try_lock(file: int) -> bool:
-    """Try to lock; False if another process holds it."""
+def _try_lock(file: int, kind: int, pause: float = 0.0) -> bool:
+    """Try to lock after ``pause`` seconds; False if another process holds it."""
+    time.sleep(pause)
     try:
-        if sys.platform == "win32":
-            import msvcrt
-
-            os.lseek(file, 1 << 20, os.SEEK_SET)  # beyond the text, which others must be able to read
-            msvcrt.locking(file, msvcrt.LK_NBLCK, 1)
-        else:
-            import fcntl
-
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.lockf(file, kind | fcntl.LOCK_NB)
     except OSError:
         return False
     return True

@@ -247,6 +247,15 @@ def version_of(connection: sqlite3.Connection) -> int | None:
     return int(row[0])
 
 
+def refuse_newer(version: int, known: int = SCHEMA_VERSION) -> None:
+    """:class:`StoreError` for a file that a newer agentlightning made."""
+    if version > known:
+        raise StoreError(
+            f"the store has schema version {version}, this agentlightning knows versions up to {known}: "
+            "upgrade agentlightning, or open another file"
+        )
+
+
 def create(connection: sqlite3.Connection) -> None:
     """Make all tables and indices, inside the caller's transaction."""
     dialect = sqlite_dialect()
@@ -265,12 +274,8 @@ def prepare(connection: sqlite3.Connection, migrations: Sequence[Migration] = MI
         version = version_of(connection)
         if version is None:
             create(connection)
-        elif version > target:
-            raise StoreError(
-                f"the store has schema version {version}, this agentlightning knows versions up to {target}: "
-                "upgrade agentlightning, or open another file"
-            )
         else:
+            refuse_newer(version, target)
             for step in range(version, target):
                 migrations[step - 1](connection)
                 connection.execute("UPDATE meta SET value = ? WHERE key = 'schema_version'", (str(step + 1),))

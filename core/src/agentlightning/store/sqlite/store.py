@@ -57,13 +57,16 @@ class SQLiteStore(
     RetentionStore,
     BatchWriter,
 ):
-    """All of :class:`~agentlightning.store.base.Store`, in one file that this process owns.
+    """All of :class:`~agentlightning.store.base.Store`, in one SQLite file.
 
-    ``path``: file, folder, ``sqlite:///…`` or ``:memory:``; ``None``: ``AGL_STORAGE``, else
-    ``~/.agent-lightning/store.sqlite``. ``synchronous``: ``NORMAL`` survives kill -9, ``FULL`` power loss
-    too. Coroutines may be awaited from any loop or thread: work is handed to the loop that used the store
-    first, which must not be blocked meanwhile. ``clock`` gives seconds since the epoch; by default those
-    that have passed since the wall clock was read, once (:mod:`.clock`).
+    One process writes a file, and holds its lock (:mod:`.lock`); with ``read_only`` any number of processes
+    read it meanwhile. ``path``: file, folder, ``sqlite:///…`` or ``:memory:``; ``None``: ``AGL_STORAGE``,
+    else ``~/.agent-lightning/store.sqlite``. ``synchronous``: ``NORMAL`` survives kill -9, ``FULL`` power
+    loss too. ``clock`` gives seconds since the epoch; by default those that have passed since the wall clock
+    was read, once (:mod:`.clock`).
+
+    Coroutines may be awaited from any loop or thread: work is handed to the loop that used the store first,
+    which must not be blocked meanwhile.
     """
 
     def __init__(
@@ -71,16 +74,18 @@ class SQLiteStore(
         path: str | Path | None = None,
         *,
         synchronous: Literal["NORMAL", "FULL"] = "NORMAL",
+        read_only: bool = False,
         clock: Callable[[], float] | None = None,
     ) -> None:
-        self.db = Database(store_file(path), synchronous)
+        self.db = Database(store_file(path), synchronous, read_only)
         self.cache = StoreCache()
-        self.writer = Writer(self.db.connection, self.cache.clear, self.db.check_file)
+        self.writer = Writer(self.db.connection, self.cache.clear, self.db.check_file, snapshots=read_only)
         self.waiters = Waiters()
         self.clock = clock or MonotonicWallClock()
         self.opened = self.clock()
         self._age_marks = deque()
-        self._clamp_future_times()
+        if not read_only:
+            self._clamp_future_times()
 
     def __repr__(self) -> str:
         return f"SQLiteStore({str(self.db.path or ':memory:')!r})"
@@ -97,7 +102,7 @@ class SQLiteStore(
         )
 
     async def close(self) -> None:
-        """Commit, close the file, let the next process have it. Twice does no harm."""
+        """Commit, close the file, let the next process write it. Twice does no harm."""
         if not self.writer.closed:
             await self.writer.on_writer_loop(self._shut)
 

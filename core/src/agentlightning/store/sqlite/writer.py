@@ -45,7 +45,7 @@ class Writer:
     """Runs work against the connection, on the loop that owns it.
 
     ``on_rollback`` is called whenever work is rolled back; ``check`` before each commit, which it stops by
-    raising a :class:`StoreError`.
+    raising a :class:`StoreError`. ``snapshots``: each read is a transaction, where another process writes.
     """
 
     _batch_mode: Literal["plain", "savepoints"] | None = None
@@ -56,10 +56,13 @@ class Writer:
         connection: sqlite3.Connection,
         on_rollback: Callable[[], None],
         check: Callable[[], None] = lambda: None,
+        *,
+        snapshots: bool = False,
     ) -> None:
         self._connection = connection
         self._on_rollback = on_rollback
         self._check = check
+        self._snapshots = snapshots
         self._execute = connection.execute
         self._pid = os.getpid()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -94,12 +97,20 @@ class Writer:
         if self._batch_mode is None and self._other_loop_owns():
             return await self.on_writer_loop(lambda: self.read(work))
         try:
-            result = work()
+            result = self._in_snapshot(work) if self._snapshots else work()
         except sqlite3.Error as error:
             raise StoreError(f"the store could not be read: {error}") from error
         if self._batch_mode is not None or self._commit_handle is None:
             return result
         return await self._wait_for_commit(work, result)
+
+    def _in_snapshot(self, work: Callable[[], T]) -> T:
+        """Run queries that all see the file at one moment, while another process writes it."""
+        self._execute("BEGIN")
+        try:
+            return work()
+        finally:
+            self._execute("COMMIT")
 
     def write_batch(
         self, coroutines: Sequence[Callable[[], Coroutine[Any, Any, Any]]], savepoints: bool
