@@ -1,1 +1,1 @@
-"""From tasks to finished rollouts: datasets, batches, enqueueing, prefetching, quorum and dynamic sampling."""
+"""From tasks to finished rollouts: datasets, batches, queueing, prefetching, quorum, dynamic sampling."""

@@ -1,1 +1,1 @@
-"""What agents record themselves: rewards, messages, objects, exceptions and operations, checked at one door."""
+"""What agents record themselves: rewards, messages, objects, exceptions, operations. One door checks it."""
