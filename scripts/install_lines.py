@@ -34,7 +34,7 @@ ROOT = Path(__file__).resolve().parents[1]
 INSTALL = re.compile(r"\b(?:pip3?|pipx|uv pip|uv tool) install\b|\bgit clone\b|\bconda install\b")
 FENCED = re.compile(r"^```[^\n]*\n(.*?)^```", re.S | re.M)
 INLINE = re.compile(r"(?<!`)`([^`]+)`(?!`)")
-LONGEST = 900
+LONGEST = 1800
 """Seconds of one command."""
 LEFT_OUT = {
     "CONTRIBUTING.md": (

@@ -67,7 +67,7 @@ def test_types_load_no_tensor_library_server_or_database() -> None:
 
 
 ON_WINDOWS = """
-import asyncio, multiprocessing, pkgutil, signal, subprocess, sys  # as they are here
+import asyncio, multiprocessing, pkgutil, psutil, signal, subprocess, sys  # as they are here
 for name in ("SIGHUP", "SIGQUIT", "SIGKILL", "SIGSTOP", "SIGCONT", "SIGUSR1", "SIGUSR2", "SIGALRM", "SIGCHLD",
              "SIGPIPE", "pthread_sigmask", "SIG_BLOCK", "SIG_UNBLOCK", "sigwait"):
     delattr(signal, name)
