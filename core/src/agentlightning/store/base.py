@@ -146,7 +146,12 @@ class Store(Protocol):
         request_id: str | None = None,
     ) -> Attempt: ...
     async def heartbeat(
-        self, worker_id: str, attempt_ids: Sequence[str] = (), stats: dict[str, Any] | None = None
+        self,
+        worker_id: str,
+        attempt_ids: Sequence[str] = (),
+        stats: dict[str, Any] | None = None,
+        *,
+        request_id: str | None = None,
     ) -> list[str]: ...
     async def update_rollout(
         self,
@@ -221,7 +226,9 @@ class Store(Protocol):
         limit: int = 10_000,
         after: str | None = None,
     ) -> list[Span]: ...
-    async def add_calls(self, calls: Sequence[Call], *, fence: int | None = None) -> None: ...
+    async def add_calls(
+        self, calls: Sequence[Call], *, fence: int | None = None, request_id: str | None = None
+    ) -> None: ...
     async def query_calls(
         self,
         rollout_id: str,
@@ -248,10 +255,20 @@ class Store(Protocol):
 
     # -- runs and accounts
     async def add_run(
-        self, run_id: str, info: dict[str, Any], config: RolloutConfig | None = None
+        self,
+        run_id: str,
+        info: dict[str, Any],
+        config: RolloutConfig | None = None,
+        *,
+        request_id: str | None = None,
     ) -> None: ...
     async def update_run(
-        self, run_id: str, info: dict[str, Any], config: RolloutConfig | None = None
+        self,
+        run_id: str,
+        info: dict[str, Any],
+        config: RolloutConfig | None = None,
+        *,
+        request_id: str | None = None,
     ) -> None: ...
     async def query_runs(self, limit: int = 100, *, after: str | None = None) -> list[dict[str, Any]]: ...
     async def delete_run(self, run_id: str, *, request_id: str | None = None) -> dict[str, int]: ...
@@ -295,12 +312,18 @@ class Store(Protocol):
         rollout_id: str | None = None,
         attempt_id: str | None = None,
         n: int = 1,
+        request_id: str | None = None,
     ) -> None: ...
     async def counts(self, rollout_id: str | None = None) -> dict[str, dict[str, int]]: ...
 
     # -- workers
     async def update_worker(
-        self, worker_id: str, status: str | None = None, stats: dict[str, Any] | None = None
+        self,
+        worker_id: str,
+        status: str | None = None,
+        stats: dict[str, Any] | None = None,
+        *,
+        request_id: str | None = None,
     ) -> Worker: ...
     async def get_worker_by_id(self, worker_id: str) -> Worker: ...
     async def query_workers(

@@ -130,8 +130,6 @@ def _route(verb: str, path: str, name: str) -> Route:
             (parameter.name, kind, *([] if parameter.default is parameter.empty else [parameter.default]))
         )
     mutates = verb != "GET" and name not in READS_WITH_BODY
-    if mutates and not any(f[0] == "request_id" for f in fields):
-        fields.append(("request_id", str | None, None))
     struct = msgspec.defstruct(f"{name}_parameters", fields, kw_only=True, forbid_unknown_fields=True)
     path_parameters = tuple(part[1:-1] for part in path.split("/") if part.startswith("{"))
     return Route(verb, PREFIX + path, name, struct, hints["return"], path_parameters, mutates)

@@ -1,102 +1,82 @@
-"""The store of another process: the same interface over HTTP."""
+"""The store of another process: the same interface over HTTP, generated from the table of routes.
+
+Written by hand is only what one request cannot do: to wait for longer than a server holds a request, and to
+convert spans.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Any, cast
+import inspect
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
+from agentlightning.store.base import Capabilities, Store
 from agentlightning.store.bounds import check_seconds
-from agentlightning.store.http.remote import Remote
-from agentlightning.store.http.transport import request_id as new_request_id
-from agentlightning.store.pages import SortOrder
-from agentlightning.store.routes import LONGEST_WAIT
-from agentlightning.types import (
-    Attempt,
-    AttemptedRollout,
-    AttemptStatus,
-    Mode,
-    Record,
-    Rollout,
-    RolloutConfig,
-    RolloutStatus,
-    Span,
-)
+from agentlightning.store.call_spans import as_call_span
+from agentlightning.store.http.transport import Transport, new_request_id
+from agentlightning.store.otel_spans import span_from_otel
+from agentlightning.store.routes import LONGEST_WAIT, TABLE, Route
+from agentlightning.types import AttemptedRollout, Rollout, Span
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import ReadableSpan
 
 
-class StoreClient(Remote):
+class StoreClient(Transport):
     """All of :class:`~agentlightning.store.base.Store`, served by ``agl store`` at ``url``.
 
     ``patience``: seconds to keep trying while the server cannot be reached.
     """
 
-    # -- work
-    async def enqueue_rollout(
-        self,
-        input: Any,
-        mode: Mode = "train",
-        resources_id: str | None = None,
-        config: RolloutConfig | None = None,
-        metadata: dict[str, Any] | None = None,
-        *,
-        rollout_id: str | None = None,
-        run_id: str | None = None,
-        task_id: str | None = None,
-        group_id: str | None = None,
-        sample: int = 0,
-        seed: int | None = None,
-        request_id: str | None = None,
-    ) -> Rollout:
-        return cast(
-            Rollout,
-            await self._call(
-                "enqueue_rollout",
-                input=input,
-                mode=mode,
-                resources_id=resources_id,
-                config=config,
-                metadata=metadata,
-                rollout_id=rollout_id,
-                run_id=run_id,
-                task_id=task_id,
-                group_id=group_id,
-                sample=sample,
-                seed=seed,
-                request_id=request_id,
-            ),
-        )
+    if TYPE_CHECKING:  # generated at the end of this module
+        enqueue_rollout = Store.enqueue_rollout
+        enqueue_many_rollouts = Store.enqueue_many_rollouts
+        start_rollout = Store.start_rollout
+        start_attempt = Store.start_attempt
+        update_attempt = Store.update_attempt
+        heartbeat = Store.heartbeat
+        update_rollout = Store.update_rollout
+        requeue_rollouts = Store.requeue_rollouts
+        get_rollout_by_id = Store.get_rollout_by_id
+        query_rollouts = Store.query_rollouts
+        query_attempts = Store.query_attempts
+        get_latest_attempt = Store.get_latest_attempt
+        records = Store.records
+        add_span = Store.add_span
+        add_many_spans = Store.add_many_spans
+        get_next_span_sequence_id = Store.get_next_span_sequence_id
+        get_many_span_sequence_ids = Store.get_many_span_sequence_ids
+        query_spans = Store.query_spans
+        add_calls = Store.add_calls
+        query_calls = Store.query_calls
+        add_resources = Store.add_resources
+        update_resources = Store.update_resources
+        get_latest_resources = Store.get_latest_resources
+        get_resources_by_id = Store.get_resources_by_id
+        query_resources = Store.query_resources
+        add_run = Store.add_run
+        update_run = Store.update_run
+        query_runs = Store.query_runs
+        delete_run = Store.delete_run
+        prune = Store.prune
+        add_step = Store.add_step
+        add_link = Store.add_link
+        query_links = Store.query_links
+        query_steps = Store.query_steps
+        query_seals = Store.query_seals
+        count = Store.count
+        counts = Store.counts
+        update_worker = Store.update_worker
+        get_worker_by_id = Store.get_worker_by_id
+        query_workers = Store.query_workers
+        statistics = Store.statistics
 
-    async def enqueue_many_rollouts(
-        self, rollouts: Sequence[Rollout], *, request_id: str | None = None
-    ) -> list[Rollout]:
-        return cast(
-            "list[Rollout]",
-            await self._call("enqueue_many_rollouts", rollouts=rollouts, request_id=request_id),
-        )
-
-    async def start_rollout(
-        self,
-        input: Any,
-        mode: Mode = "train",
-        resources_id: str | None = None,
-        config: RolloutConfig | None = None,
-        metadata: dict[str, Any] | None = None,
-        *,
-        worker_id: str | None = None,
-        request_id: str | None = None,
-    ) -> AttemptedRollout:
-        return cast(
-            AttemptedRollout,
-            await self._call(
-                "start_rollout",
-                input=input,
-                mode=mode,
-                resources_id=resources_id,
-                config=config,
-                metadata=metadata,
-                worker_id=worker_id,
-                request_id=request_id,
-            ),
+    @property
+    def capabilities(self) -> Capabilities:
+        """What a served store can do; it is as durable as the server's is."""
+        return Capabilities(
+            durable=True, async_safe=True, thread_safe=False, zero_copy=True, otlp_traces=True
         )
 
     async def dequeue_rollout(
@@ -123,107 +103,16 @@ class StoreClient(Remote):
     ) -> list[AttemptedRollout]:
         check_seconds("wait", wait)
         clock = asyncio.get_running_loop().time
+        asked = {"worker_id": worker_id, "limit": limit, "run_id": run_id}
         request_id = request_id or new_request_id()
         deadline = clock() + wait
         while True:
             part = max(0.0, min(deadline - clock(), LONGEST_WAIT))
             found: list[AttemptedRollout] = await self._call(
-                "dequeue_many_rollouts",
-                worker_id=worker_id,
-                limit=limit,
-                run_id=run_id,
-                wait=part,
-                request_id=request_id,
+                "dequeue_many_rollouts", **asked, wait=part, request_id=request_id
             )
             if found or clock() >= deadline:
                 return found
-
-    async def start_attempt(
-        self, rollout_id: str, *, worker_id: str | None = None, request_id: str | None = None
-    ) -> AttemptedRollout:
-        return cast(
-            AttemptedRollout,
-            await self._call(
-                "start_attempt", rollout_id=rollout_id, worker_id=worker_id, request_id=request_id
-            ),
-        )
-
-    async def update_attempt(
-        self,
-        rollout_id: str,
-        attempt_id: str,
-        status: AttemptStatus | None = None,
-        *,
-        reason: str | None = None,
-        worker_id: str | None = None,
-        metadata: dict[str, Any] | None = None,
-        spans: Sequence[Span] = (),
-        returned: Sequence[Span] = (),
-        request_id: str | None = None,
-    ) -> Attempt:
-        return cast(
-            Attempt,
-            await self._call(
-                "update_attempt",
-                rollout_id=rollout_id,
-                attempt_id=attempt_id,
-                status=status,
-                reason=reason,
-                worker_id=worker_id,
-                metadata=metadata,
-                spans=spans,
-                returned=returned,
-                request_id=request_id,
-            ),
-        )
-
-    async def heartbeat(
-        self,
-        worker_id: str,
-        attempt_ids: Sequence[str] = (),
-        stats: dict[str, Any] | None = None,
-        *,
-        request_id: str | None = None,
-    ) -> list[str]:
-        return cast(
-            "list[str]",
-            await self._call(
-                "heartbeat", worker_id=worker_id, attempt_ids=attempt_ids, stats=stats, request_id=request_id
-            ),
-        )
-
-    async def update_rollout(
-        self,
-        rollout_id: str,
-        status: RolloutStatus | None = None,
-        *,
-        reason: str | None = None,
-        config: RolloutConfig | None = None,
-        metadata: dict[str, Any] | None = None,
-        request_id: str | None = None,
-    ) -> Rollout:
-        return cast(
-            Rollout,
-            await self._call(
-                "update_rollout",
-                rollout_id=rollout_id,
-                status=status,
-                reason=reason,
-                config=config,
-                metadata=metadata,
-                request_id=request_id,
-            ),
-        )
-
-    async def requeue_rollouts(
-        self, rollout_ids: Sequence[str], *, reason: str, request_id: str | None = None
-    ) -> list[Rollout]:
-        return cast(
-            "list[Rollout]",
-            await self._call(
-                "requeue_rollouts", rollout_ids=rollout_ids, reason=reason, request_id=request_id
-            ),
-        )
 
     async def wait_for_rollouts(
         self, rollout_ids: Sequence[str], timeout: float | None = None
@@ -238,49 +127,35 @@ class StoreClient(Remote):
             if len({r.rollout_id for r in found}) == wanted or (deadline is not None and clock() >= deadline):
                 return found
 
-    # -- reading work
-    async def get_rollout_by_id(self, rollout_id: str) -> Rollout:
-        return cast(Rollout, await self._call("get_rollout_by_id", rollout_id=rollout_id))
-
-    async def query_rollouts(
+    async def add_otel_span(
         self,
+        rollout_id: str,
+        attempt_id: str,
+        readable_span: ReadableSpan,
+        sequence_id: int | None = None,
         *,
-        status: Sequence[RolloutStatus] | None = None,
-        rollout_ids: Sequence[str] | None = None,
-        run_id: str | None = None,
-        group_id: str | None = None,
-        mode: Mode | None = None,
-        task_id: str | None = None,
-        sort_order: SortOrder = "asc",
-        limit: int = 1000,
-        after: str | None = None,
-    ) -> list[Rollout]:
-        return cast(
-            "list[Rollout]",
-            await self._call(
-                "query_rollouts",
-                status=status,
-                rollout_ids=rollout_ids,
-                run_id=run_id,
-                group_id=group_id,
-                mode=mode,
-                task_id=task_id,
-                sort_order=sort_order,
-                limit=limit,
-                after=after,
-            ),
-        )
+        request_id: str | None = None,
+    ) -> Span:
+        span = span_from_otel(rollout_id, attempt_id, readable_span, sequence_id)
+        numbered = sequence_id is not None
+        return (await self.add_many_spans([span], numbered=numbered, request_id=request_id))[0]
 
-    async def query_attempts(
-        self, rollout_id: str, *, limit: int | None = None, after: str | None = None
-    ) -> list[Attempt]:
-        return cast(
-            "list[Attempt]",
-            await self._call("query_attempts", rollout_id=rollout_id, limit=limit, after=after),
-        )
 
-    async def get_latest_attempt(self, rollout_id: str) -> Attempt | None:
-        return cast("Attempt | None", await self._call("get_latest_attempt", rollout_id=rollout_id))
+def _method(route: Route) -> Callable[..., Awaitable[Any]]:
+    signature = inspect.signature(getattr(Store, route.name))
 
-    async def records(self, rollout_ids: Sequence[str]) -> list[Record]:
-        return cast("list[Record]", await self._call("records", rollout_ids=rollout_ids))
+    async def call(self: StoreClient, *args: Any, **given: Any) -> Any:
+        bound = signature.bind(self, *args, **given)
+        bound.apply_defaults()
+        del bound.arguments["self"]
+        result = await self._call(route.name, **bound.arguments)
+        return [as_call_span(span) for span in result] if route.name == "query_spans" else result
+
+    call.__name__, call.__qualname__ = route.name, f"StoreClient.{route.name}"
+    call.__signature__ = signature  # type: ignore[attr-defined]
+    return call
+
+
+for _route in TABLE:
+    if _route.name not in vars(StoreClient):
+        setattr(StoreClient, _route.name, _method(_route))
