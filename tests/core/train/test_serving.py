@@ -141,7 +141,7 @@ async def test_what_is_served_and_closed() -> None:
             "old": (False, True, 7, "old-model"),
         }
         assert routes["judge"].api_key == "sk-secret" and "sk-secret" not in repr(routes)
-        assert set(gateway._handler.sampling) == {"wolves", "town"}
+        assert set(gateway._pipeline.planner.sampling) == {"wolves", "town"}
         with pytest.raises(PolicyError, match="headroom: 'old' is the name of a policy"):
             await serve_scripted({"old": list}, [1], gateway, stack, policies.names)
     assert log[:3] == ["start wolves {'lr': 1}", "start town {'lr': 2}", "start old {'lr': 1}"]

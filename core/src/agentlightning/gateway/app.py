@@ -24,6 +24,7 @@ from agentlightning.gateway.pipeline import Pipeline
 from agentlightning.gateway.recorder import RecordWriter
 from agentlightning.gateway.reply import AgentReply, error_response
 from agentlightning.gateway.request import Planner
+from agentlightning.gateway.rewrite.over_length import ContextFitter
 from agentlightning.gateway.rewrite.sampling import SamplingPolicy
 from agentlightning.gateway.upstream.client import EngineClient, Limits
 from agentlightning.gateway.upstream.route import Routes, Upstream
@@ -74,16 +75,15 @@ class Gateway:
         self._gate = PauseGate()
         self._attempts = OpenAttempts(store, keys, select, policies=policies)
         self._client = EngineClient(limits or Limits(), self.metrics.failovers)
-        self._planner = Planner(self._routes, self.metrics)
-        self._writer = RecordWriter(store, self._attempts, self.metrics, on_call)
         self._pipeline = Pipeline(
-            keys,
-            self._attempts,
-            self._planner,
-            self._gate,
-            self._client,
-            self._writer,
-            self.metrics,
+            keys=keys,
+            attempts=self._attempts,
+            planner=Planner(self._routes, self.metrics),
+            gate=self._gate,
+            client=self._client,
+            fitter=ContextFitter(self._client, self.metrics),
+            writer=RecordWriter(store, self._attempts, self.metrics, on_call),
+            metrics=self.metrics,
             keep_alive=keep_alive,
             body_limit=body_limit,
         )
@@ -109,9 +109,9 @@ class Gateway:
     def policy_sampling(self, policy: str, sampling: SamplingPolicy | None) -> None:
         """The run's sampling values for training calls of a policy; ``None``: the agent's are kept."""
         if sampling is None:
-            self._planner.sampling.pop(policy, None)
+            self._pipeline.planner.sampling.pop(policy, None)
         else:
-            self._planner.sampling[policy] = sampling
+            self._pipeline.planner.sampling[policy] = sampling
 
     # ------------------------------------------------------------------------------------------- attempts
     def open_attempt(self, info: AttemptInfo) -> str:
@@ -241,7 +241,7 @@ class Gateway:
 
     async def _refuse_cross_origin(self, request: web.Request, why: CrossOriginRefusal) -> web.StreamResponse:
         refused = RequestRefused(why.status, why.reason, why.message)
-        await self._writer.count_refused(refused)
+        await self._pipeline.writer.count_refused(refused)
         return await AgentReply(request, format_of(request.path)).refuse(refused)
 
     async def _models(self, request: web.Request) -> web.Response:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from agentlightning.keys import Claims
 from agentlightning.store.base import StoreError
 
 SDK_NO_RETRY = {"x-should-retry": "false"}
@@ -22,24 +23,20 @@ _KINDS = {401: "authentication_error", 404: "not_found_error", 409: "conflict_er
 class RequestRefused(Exception):
     """A request that is answered with an error and leaves no record; ``reason`` goes into the counts."""
 
-    def __init__(
-        self,
-        status: int,
-        reason: str,
-        message: str,
-        *,
-        rollout_id: str | None = None,
-        attempt_id: str | None = None,
-        retry: bool = False,
-    ) -> None:
+    def __init__(self, status: int, reason: str, message: str, *, retry: bool = False) -> None:
         super().__init__(message)
         self.status = status
         self.reason = reason
-        self.rollout_id = rollout_id
-        self.attempt_id = attempt_id
         self.retry = retry
+        self.claims: Claims | None = None
+        """The attempt whose request it is, where that is known."""
         self.headers: dict[str, str] = {}
         """Further headers of the answer."""
+
+    def of(self, claims: Claims | None) -> RequestRefused:
+        """This refusal, counted for an attempt unless it is counted for one already."""
+        self.claims = self.claims or claims
+        return self
 
 
 class CallFailure(Exception):

@@ -69,10 +69,9 @@ class RecordWriter:
     async def count_refused(self, refused: RequestRefused) -> None:
         """Count a refused request, in the ledger of its attempt where that is known."""
         self._metrics.refused[refused.reason] += 1
+        rollout, attempt = (c.rollout_id, c.attempt_id) if (c := refused.claims) else (None, None)
         try:
-            await self._store.count(
-                "refused", refused.reason, rollout_id=refused.rollout_id, attempt_id=refused.attempt_id
-            )
+            await self._store.count("refused", refused.reason, rollout_id=rollout, attempt_id=attempt)
         except Exception:
             self._metrics.uncounted += 1
             log.exception("the store did not take the count of a refused request (%s)", refused.reason)
