@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from agentlightning.types.arrays import Flags, Floats, Ints
 from agentlightning.types.base import Model
+from agentlightning.types.tokens import TokenIds, as_ids
 
 
 class Segment(Model):
@@ -21,23 +23,23 @@ class Segment(Model):
 class Row(Model):
     """One training sequence.
 
-    All per-token lists have the length of ``token_ids``; position ``t`` speaks about predicting
-    ``token_ids[t]``
-    from the tokens before it. Outside the mask, weights, advantages and logprobs are 0 and versions are -1.
+    All per-token arrays have the length of ``token_ids``; position ``t`` speaks about predicting
+    ``token_ids[t]`` from the tokens before it. Outside the mask, weights, advantages and logprobs are 0 and
+    versions are -1. A list that is given for one of them becomes an array.
     """
 
     row_id: str
     rollout_id: str
     policy: str
-    token_ids: list[int]
-    mask: list[int]
+    token_ids: TokenIds
+    mask: Flags
     """1 where the token is trained."""
-    advantages: list[float]
-    logprobs: list[float]
+    advantages: Floats
+    logprobs: Floats
     """Behaviour logprobs, as captured."""
-    weights: list[float]
+    weights: Floats
     """Share of the token in the loss; sums over the step's batch as the recipe's ``normalise`` says."""
-    versions: list[int]
+    versions: Ints
     segments: list[Segment] = []
     temperature: float = 1.0
     """Temperature the trained tokens were sampled at (the trainer divides its logits by it)."""
@@ -45,10 +47,19 @@ class Row(Model):
     """Guided choice: start of a segment → allowed token sequences."""
     metadata: dict[str, Any] = {}
 
+    def __post_init__(self) -> None:
+        self.token_ids = as_ids(self.token_ids)
+        for name, kind in _PER_TOKEN.items():
+            if type(values := getattr(self, name)) is not kind:
+                setattr(self, name, kind(values))
+
     @property
     def trained_tokens(self) -> int:
         """How many tokens of this row are trained."""
-        return sum(self.mask)
+        return int(self.mask.count(1))
+
+
+_PER_TOKEN = {"mask": Flags, "advantages": Floats, "logprobs": Floats, "weights": Floats, "versions": Ints}
 
 
 class Ledger(Model):

@@ -34,6 +34,7 @@ from agentlightning.types import (
     Span,
     Triplet,
 )
+from agentlightning.types.arrays import from_either
 from agl_local.loss import Terms, policy_loss
 
 PER_CALL = Recipe(name="t", credit="per_call", baseline="none")
@@ -314,4 +315,4 @@ def test_other_results_are_not_read_as_records(result: Any) -> None:
 
 def test_a_supplied_call_survives_the_store() -> None:
     call = Call(call_id="c", rollout_id="r", attempt_id="a", api="supplied", prompt_ids=[1], response_ids=[2])
-    assert msgspec.convert(msgspec.to_builtins(call), Call) == call
+    assert msgspec.convert(call.model_dump(), Call, dec_hook=from_either) == call

@@ -24,6 +24,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from agentlightning.types import Recipe, Row, Segment
+from agentlightning.types.arrays import Floats
 
 
 def set_weights(rows: Sequence[Row], recipe: Recipe) -> None:
@@ -46,7 +47,7 @@ def _set_policy(rows: Sequence[Row], recipe: Recipe) -> None:
         for segment in row.segments:
             if segment.trained:
                 weight = _weight(recipe, segment, tokens[row.rollout_id], rollouts, calls, total)
-                row.weights[segment.start : segment.end] = [weight] * (segment.end - segment.start)
+                row.weights[segment.start : segment.end] = Floats([weight]) * (segment.end - segment.start)
 
 
 def _weight(recipe: Recipe, segment: Segment, own: int, rollouts: int, calls: int, total: int) -> float:
