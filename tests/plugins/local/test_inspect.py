@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from plugins.local.driver_fixtures import make_row, saved_policy
 
+from agentlightning.types.tokens import TokenIds
 from agl_local.inspect import LocalInspector, Unfit
 from agl_local.plugin import agl_drivers
 from agl_local.policy import fingerprint, load_policy
