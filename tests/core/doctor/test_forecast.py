@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from typing import Any
 
 import pytest
 
-from agentlightning.doctor import memory
 from agentlightning.doctor.forecast import Forecast, ProbeMeasurements, Workload, judge_forecast, predict
 from agentlightning.doctor.formatting import format_bytes, format_counts, format_seconds, plural
 from agentlightning.doctor.memory import MemoryUsage, measure
@@ -78,11 +76,11 @@ def test_what_does_not_fit_is_said(changes: dict[str, Any], status: str, title: 
     assert check.status == status and check.title == title and check.advice
 
 
-def test_memory_that_nobody_knows_is_said() -> None:
-    assert "memory in use: this system does not say" in judge(usage=[]).detail
+def test_memory_that_was_not_measured_is_said() -> None:
+    assert "memory in use: not measured" in judge(usage=[]).detail
 
 
-def test_memory_of_this_process_and_its_children(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_of_this_process_and_its_children() -> None:
     child = subprocess.Popen(
         [sys.executable, "-c", "print(flush=True); input()"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
@@ -90,19 +88,8 @@ def test_memory_of_this_process_and_its_children(monkeypatch: pytest.MonkeyPatch
         assert child.stdout is not None and child.stdout.readline()
         usage = measure("now")
         assert usage.trainer > 10**7 and usage.children > 10**6
-        listed = memory._from_ps()
-        if listed:  # a minimal image has no ps
-            assert listed[child.pid][0] == os.getpid()
     finally:
         child.communicate(b"\n")
-
-
-def test_processes_are_summed_over_generations(monkeypatch: pytest.MonkeyPatch) -> None:
-    me = os.getpid()
-    table = {me: (1, 10), 91: (me, 20), 92: (91, 30), 93: (1, 40)}
-    monkeypatch.setattr(memory, "_from_proc", lambda: table)
-    monkeypatch.setattr(memory, "_from_ps", lambda: table)
-    assert measure("x") == ("x", 10, 50)
 
 
 def test_numbers_for_people() -> None:

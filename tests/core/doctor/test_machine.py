@@ -44,7 +44,6 @@ async def test_this_machine_is_described(tmp_path: Path) -> None:
         (lambda notes: environment._load(notes, 2.0, 2), "ok", None),
         (lambda notes: environment._clock(notes, 3600.0), "fail", "the clock says 1970-01-01"),
         (lambda notes: environment._clock(notes, 2e9), "ok", None),
-        (lambda notes: environment._memory(notes, None), "ok", None),
     ],
 )
 def test_what_a_machine_lacks_is_said(look: Any, status: str, problem: str | None) -> None:

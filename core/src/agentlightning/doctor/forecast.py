@@ -132,7 +132,7 @@ def judge_forecast(
     steps: int,
     usage: list[MemoryUsage],
     free_disk: int,
-    free_memory: int | None,
+    free_memory: int,
     gap: float | None,
 ) -> Check:
     """Whether the machine can carry it: pure. ``gap``: largest difference of logprobs in an update."""
@@ -168,10 +168,10 @@ def judge_forecast(
     )
 
 
-def _memory(notes: Notes, usage: list[MemoryUsage], free: int | None) -> None:
+def _memory(notes: Notes, usage: list[MemoryUsage], free: int) -> None:
     """Resident memory now, and its growth since the first rollouts."""
-    if not usage or not usage[-1].trainer:
-        notes.fact("memory in use: this system does not say")
+    if not usage:
+        notes.fact("memory in use: not measured")
         return
     now = usage[-1]
     began = usage[1] if len(usage) > 2 else usage[0]
@@ -181,7 +181,7 @@ def _memory(notes: Notes, usage: list[MemoryUsage], free: int | None) -> None:
         f"memory: trainer {format_bytes(now.trainer)}, "
         f"engine and other children {format_bytes(now.children)} ({trend})"
     )
-    if free is not None and free < 0.1 * (now.trainer + now.children):
+    if free < 0.1 * (now.trainer + now.children):
         notes.warn(
             f"only {format_bytes(free)} of memory free beside "
             f"{format_bytes(now.trainer + now.children)} in use",
