@@ -38,7 +38,7 @@ LABELLED: Final = {
     "api_formats": ("dialects", "translated_calls", "api", "Records of calls by a translated API."),
     "unrouted": ("unrouted", "unrouted_requests", "caller", "Requests of callers that have no policy."),
 }
-"""Counters with a label: attribute of :class:`Metrics` → name in JSON, name, label and help for Prometheus."""
+"""Counters with a label: attribute → name in JSON; name, label and help for Prometheus."""
 PLAIN: Final = {
     "split": ("split_calls", "Records whose reasoning was split off."),
     "unnamed": ("unnamed_calls", "Records of calls without agent, role and node."),

@@ -99,7 +99,7 @@ class Admitted(msgspec.Struct, frozen=True):
 
 
 class OpenAttempts:
-    """The attempts that may call. Those opened elsewhere are read from the store; ``keep`` of them are kept."""
+    """The attempts that may call. Those opened elsewhere are read from the store, and ``keep`` are kept."""
 
     def __init__(
         self,
