@@ -76,7 +76,7 @@ async def test_every_number_can_be_worked_out_again(folder: Path) -> None:
         ledger = found["ledger"]
         assert out + Counter({"not-recorded": ledger["out"].get("not-recorded", 0)}) == Counter(ledger["out"])
     assert weights == pytest.approx(1.0) and trained > 12
-    assert RECIPE.normalise == "rollout" and RECIPE.scale == "std"
+    assert RECIPE.loss_aggregation == "rollout" and RECIPE.scale == "std"
 
 
 async def test_what_is_said_of_each_kind(folder: Path) -> None:

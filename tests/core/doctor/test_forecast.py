@@ -49,7 +49,7 @@ def judge(forecast: Forecast | None = None, **changes: Any) -> Check:
 
 
 def test_what_overlaps_and_what_may_be_refilled_is_said() -> None:
-    plan = Workload(steps=2, rollouts=8, held_out=0, ahead=1, refill=2)
+    plan = Workload(steps=2, rollouts=8, held_out=0, async_steps=1, dynamic_sampling=2)
     found = predict(plan, ProbeMeasurements(rollouts=4, seconds=2.0, tokens=1.0, bytes=1, update=3.0))
     assert found.step_seconds == 10.0  # an upper bound
     assert any("a step takes 6.0 s at best" in line for line in found.assumptions)

@@ -101,7 +101,7 @@ def test_a_pattern_that_is_none_is_refused() -> None:
 class Fake:
     """A driver, or a server, that says what was done with it."""
 
-    honours: frozenset[str] = frozenset()
+    supported_fields: frozenset[str] = frozenset()
     version = 3
 
     def __init__(self, log: list[str], name: str, options: dict[str, Any]) -> None:
@@ -162,7 +162,7 @@ def test_drivers_that_cannot_are_refused() -> None:
     plugins = build([], discover=False)
     one, two = read_policies("x"), read_policies(THREE)
     frozen = read_policies({"a": "a", "old": PolicyFolder("o", train=False)})
-    plugins.drivers["fake"] = spec(log, several=False)
+    plugins.drivers["fake"] = spec(log, multi_policy=False)
     assert driver_spec(plugins, "fake", one) and driver_spec(plugins, "fake", read_policies({"j": JUDGE}))
     with pytest.raises(PolicyError, match="'fake' trains one policy a run"):
         driver_spec(plugins, "fake", two)

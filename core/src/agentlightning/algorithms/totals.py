@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from agentlightning.types import StepReport
+from agentlightning.types.aliases import Metrics
 
 TOTALS = {
     "rollouts": "rollouts",
@@ -12,8 +13,8 @@ TOTALS = {
     "calls": "calls",
     "calls_exact": "verdicts/exact",
     "calls_no_ids": "verdicts/no-ids",
-    "calls_left_behind": "out/other-attempt",
-    "calls_frozen": "out/frozen-policy",
+    "calls_left_behind": "left_out/other-attempt",
+    "calls_frozen": "left_out/frozen-policy",
     "calls_trained": "calls_trained",
     "tokens_trained": "tokens_trained",
     "tokens_zero_advantage": "tokens_zero_advantage",
@@ -50,11 +51,11 @@ class Totals:
         """A step was collected; ``metrics`` are those of all its policies together."""
         self._step = metrics
 
-    def count(self, report: StepReport, *, several: bool) -> None:
-        """Enter a report. ``several``: of one of several policies; what they share is entered once."""
-        metrics, gap = report.metrics, report.metrics.get("logprob_gap_max")
-        if several:
-            metrics, self._step = self._step, {}
+    def count(self, report: StepReport, *, multi_policy: bool) -> None:
+        """Enter a report. ``multi_policy``: of one of several policies; what they share is entered once."""
+        metrics, gap = Metrics(report.metrics), report.metrics.get("logprob_gap_max")
+        if multi_policy:
+            metrics, self._step = Metrics(self._step), {}
             mine = self.policies.setdefault(report.policy, dict.fromkeys(PER_POLICY, 0.0))
             for name in PER_POLICY:
                 mine[name] += report.metrics.get(name, 0.0)

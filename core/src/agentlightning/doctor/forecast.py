@@ -24,9 +24,9 @@ class Workload:
     evaluate_every: int = 0
     scripted: int = 0
     """Rollouts of scripted policies (oracle, random)."""
-    ahead: int = 0
+    async_steps: int = 0
     """Later steps whose rollouts are under way while one is trained."""
-    refill: int = 0
+    dynamic_sampling: int = 0
     """Further batches that a step may roll out."""
 
     @property
@@ -96,14 +96,14 @@ def predict(
     else:
         update = seen.update * share + seen.sync
         assumptions.append("an update costs in proportion to its tokens")
-    if workload.ahead:
+    if workload.async_steps:
         assumptions.append(
-            "rollouts and updates are counted one after the other; with `ahead` they overlap as far as cores "
-            f"allow, so that a step takes {max(collecting, update):.1f} s at best"
+            "rollouts and updates are counted one after the other; with `async_steps` they overlap as far as "
+            f"cores allow, so that a step takes {max(collecting, update):.1f} s at best"
         )
-    if workload.refill:
+    if workload.dynamic_sampling:
         assumptions.append(
-            f"no step is refilled; one that is rolls out up to {workload.refill + 1} times as much"
+            f"no step is refilled; one that is rolls out up to {workload.dynamic_sampling + 1} times as much"
         )
     others = workload.evaluations + workload.scripted
     total = workload.steps * workload.rollouts + others

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from agentlightning.types import aliases
 from agentlightning.types.arrays import Flags, Floats, Ints
 from agentlightning.types.base import Model
 from agentlightning.types.tokens import TokenIds, as_ids
@@ -38,7 +39,8 @@ class Row(Model):
     logprobs: Floats
     """Behaviour logprobs, as captured."""
     weights: Floats
-    """Share of the token in the loss; sums over the step's batch as the recipe's ``normalise`` says."""
+    """Share of the token in the loss; sums over the step's batch as the recipe's ``loss_aggregation`` says.
+    """
     versions: Ints
     segments: list[Segment] = []
     temperature: float = 1.0
@@ -63,7 +65,7 @@ _PER_TOKEN = {"mask": Flags, "advantages": Floats, "logprobs": Floats, "weights"
 
 
 class Ledger(Model):
-    """What became of every call of one rollout. ``made == trained + sum(out.values())``."""
+    """What became of every call of one rollout. ``made == trained + sum(left_out.values())``."""
 
     rollout_id: str
     made: int = 0
@@ -72,10 +74,10 @@ class Ledger(Model):
     merged: int = 0
     """Calls that share a row with an earlier one (already counted in ``trained``)."""
     trained: int = 0
-    out: dict[str, int] = {}
+    left_out: dict[str, int] = {}
     """Reason → calls not trained: ``failed-rollout, no-reward, no-ids, not-selected, frozen-policy,
     superseded, error, off-policy-sampling, over-length, mismatch, stale, other-attempt, …``."""
-    breaks: dict[str, int] = {}
+    merge_failures: dict[str, int] = {}
     """Reason → merges that did not happen: ``think-stripped, template, retokenised, truncated, branch,
     …``.
     """
@@ -85,7 +87,10 @@ class Ledger(Model):
     @property
     def sums(self) -> bool:
         """Nothing is lost in silence."""
-        return self.made == self.trained + sum(self.out.values())
+        return self.made == self.trained + sum(self.left_out.values())
+
+    def __getattr__(self, name: str) -> Any:
+        return aliases.former_attribute(self, name, aliases.LEDGER, "Ledger")
 
 
 class Batch(Model):
@@ -94,7 +99,7 @@ class Batch(Model):
     rows: list[Row]
     ledgers: list[Ledger] = []
     metrics: dict[str, float] = {}
-    """``reward_mean``, ``reward_count``, ``groups``, ``groups_zero_spread``, ``groups_of_one``, …"""
+    """``reward_mean``, ``reward_count``, ``groups``, ``groups_zero_std``, ``groups_of_one``, …"""
     policies: dict[str, dict[str, float]] = {}
     """Of a run with named policies: policy → its own share of the metrics (:mod:`.credit.policies`)."""
 

@@ -35,7 +35,7 @@ class Tokens:
     """Behaviour log probabilities, as captured when the token was sampled."""
     advantages: Tensor
     weights: Tensor
-    """Share in the loss; they sum over the step's batch as the recipe's ``normalise`` says."""
+    """Share in the loss; they sum over the step's batch as the recipe's ``loss_aggregation`` says."""
     versions: Tensor
     """Policy version that sampled the token."""
     temperature: Tensor
@@ -138,7 +138,7 @@ def check_row(row: Row, vocab_size: int, *, segments: bool = False, eos_ids: Seq
         _check_token(row, t)
         if segments and t not in owned:
             raise RowError(
-                f"row {row.row_id}, position {t}: trained, but in no trained segment (objective 'sequence')"
+                f"row {row.row_id}, position {t}: trained, but in no trained segment (ratio_level 'sequence')"
             )
     for t, allowed in _allowed(row, eos_ids):
         if row.token_ids[t] not in allowed:

@@ -100,10 +100,10 @@ def _segments(row: Row, recipe: Recipe) -> Ints:
     for number, segment in enumerate(row.segments):
         if segment.trained:
             found[segment.start : segment.end] = Ints([number]) * (segment.end - segment.start)
-    if recipe.objective == "sequence" and any(
+    if recipe.ratio_level == "sequence" and any(
         trained and number == OUTSIDE for trained, number in zip(row.mask, found, strict=True)
     ):
-        raise CannotTrain(f"row {row.row_id}: a trained token is in no trained call (objective 'sequence')")
+        raise CannotTrain(f"row {row.row_id}: a trained token is in no trained call (ratio_level 'sequence')")
     return found
 
 

@@ -99,6 +99,6 @@ def _account(call: Call, advantage: Advantage) -> dict[str, Any]:
         "spread": advantage.spread,
         "group": list(advantage.group),
         "pool": list(advantage.pool),
-        "flat": advantage.zero_reason,
+        "zero_reason": advantage.zero_reason,
         "tags": call.tags,
     }

@@ -137,10 +137,10 @@ def _loopback(notes: Notes) -> None:
 def _devices(notes: Notes, plugins: Plugins) -> None:
     """What each driver would compute on."""
     for name, spec in sorted(plugins.drivers.items()):
-        if spec.facts is None:
+        if spec.environment_info is None:
             continue
         try:
-            facts = spec.facts({})
+            facts = spec.environment_info({})
         except (UsageError, ImportError, RuntimeError) as error:
             notes.warn(f"driver {name}: {error}", f"Mend the installation of driver {name!r}.")
             continue
