@@ -12,6 +12,7 @@ import pytest
 
 import agentlightning
 from agentlightning import types
+from agentlightning.types import aliases
 
 HEAVY = {
     "agl_autogen",
@@ -89,6 +90,7 @@ def test_every_module_can_be_imported_without_what_windows_lacks() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(agentlightning._HOMES))
+@pytest.mark.filterwarnings("ignore:.* is now called:FutureWarning")
 def test_public_name_resolves(name: str) -> None:
     assert getattr(agentlightning, name) is not None
     assert name in agentlightning.__all__
@@ -97,7 +99,7 @@ def test_public_name_resolves(name: str) -> None:
 
 def test_all_types_are_public() -> None:
     homes = agentlightning._HOMES.items()
-    assert {a for _, (module, a) in homes if module == types.__name__} == set(types.__all__)
+    assert {a for _, (module, a) in homes if module == types.__name__} == {*types.__all__, *aliases.TYPES}
 
 
 def test_type_checkers_see_the_same_names_from_the_same_homes() -> None:
@@ -123,5 +125,6 @@ def _names_for_type_checkers() -> dict[str, tuple[str, str]]:
                 if alias.asname:
                     public[alias.name] = homes[alias.name]
         elif isinstance(node, ast.Assign):
-            public[node.targets[0].id] = homes[node.value.id]
+            name, value = node.targets[0].id, node.value.id
+            public[name] = (homes[value][0], name) if name in aliases.TYPES else homes[value]
     return public

@@ -15,7 +15,7 @@ from agentlightning.credit.fingerprints.fingerprint import terms_digest
 from agentlightning.recipes import FIELDS
 from agentlightning.specs import DriverSpec, RecipeSpec
 from agentlightning.types import Ledger, Recipe, UsageError, aliases
-from agentlightning.types.aliases import Metrics, renamed
+from agentlightning.types.aliases import StepMetrics, renamed
 
 VALUES = {
     "filter_zero_std_groups": True,
@@ -107,12 +107,12 @@ def test_metrics_are_found_under_either_name() -> None:
         tail = "x" if former.endswith("/") else ""
         old, new = former + tail, present + tail
         for held, asked in ((new, old), (old, new), (new, new)):
-            metrics = Metrics({held: 2.0})
+            metrics = StepMetrics({held: 2.0})
             assert metrics[asked] == metrics.get(asked) == 2.0 and asked in metrics
             assert msgspec.to_builtins(metrics) == {held: 2.0}
-    assert Metrics().get("rows", 1.0) == 1.0 and "out/stale" not in Metrics()
+    assert StepMetrics().get("rows", 1.0) == 1.0 and "out/stale" not in StepMetrics()
     with pytest.raises(KeyError, match="rows"):
-        Metrics()["rows"]
+        StepMetrics()["rows"]
 
 
 def test_the_first_spelling_is_the_stored_one() -> None:

@@ -27,7 +27,7 @@ from agentlightning.credit.eligibility.trainable import Versions, version_of
 from agentlightning.credit.fingerprints.fingerprint import fingerprint_rollouts, terms_digest
 from agentlightning.credit.policy_batch import policy_batch
 from agentlightning.types import Batch, Evaluation, Recipe, Record, RolloutFingerprint, StepReport
-from agentlightning.types.aliases import Metrics
+from agentlightning.types.aliases import StepMetrics
 from agentlightning.types.failure import read_failure_table
 
 
@@ -231,7 +231,7 @@ class RLJob:
                 policy=name,
                 version=version,
             )
-        batch.metrics = Metrics(batch.metrics)
+        batch.metrics = StepMetrics(batch.metrics)
         self.context.plugins.notify("agl_rows_built", step=step, batch=batch)
         self._no_signal.step(step, batch, records)
 
@@ -276,7 +276,7 @@ class RLJob:
         report.terms_digest = terms_digest(self.recipe, self.rl.failure)
         await self.context.journal.step(report, self._fingerprints[report.policy])
         self.totals.count(report, multi_policy=isinstance(self._versions, Mapping))
-        report.metrics = Metrics(report.metrics)
+        report.metrics = StepMetrics(report.metrics)
         self.context.plugins.notify("agl_policy_updated", report=report)
 
     @property

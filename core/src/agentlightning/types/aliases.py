@@ -48,7 +48,7 @@ METRICS: Names = {
     "breaks/": "merge_failures/",
     "out/": "left_out/",
 }
-"""Metrics of a step; a name that ends in a slash is a prefix."""
+"""StepMetrics of a step; a name that ends in a slash is a prefix."""
 
 _announced: set[tuple[str, str]] = set()
 
@@ -110,9 +110,9 @@ def former_attribute(owner: object, name: str, names: Names, where: str) -> Any:
     return getattr(owner, names[name])
 
 
-class Metrics(dict[str, float]):
-    """Metrics of a step, found under either name: hooks may ask by a former one, and the report of an earlier
-    run may hold a former one.
+class StepMetrics(dict[str, float]):
+    """Metrics of a step, found under former and present names: a hook may ask by a former one, and the report
+    of an earlier run holds former ones.
     """
 
     def __missing__(self, name: str) -> float:

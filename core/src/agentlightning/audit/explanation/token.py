@@ -22,7 +22,7 @@ RECORDED = (
     "kl_reference",
     "logprob_gap_max",
 )
-"""Metrics of a step that say what its update did to tokens like this one."""
+"""StepMetrics of a step that say what its update did to tokens like this one."""
 
 
 class NoSuchToken(UsageError, LookupError):
