@@ -27,7 +27,7 @@ from agentlightning.algorithms.rollouts.enqueue import cancel_leftovers
 from agentlightning.store.base import Store
 from agentlightning.store.sqlite.lock import FileLock, Locked
 from agentlightning.types import Evaluation, Recipe, StepReport, UsageError
-from agentlightning.types.aliases import TRAINING, renamed
+from agentlightning.types.aliases import RECIPE, TRAINING, renamed
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 FIXED = ("recipe", "failure", "seed", "batch_size", "driver", "data", "trained", "agents")
@@ -206,7 +206,8 @@ def _present_names(record: Mapping[str, Any]) -> dict[str, Any]:
     """A run's record, perhaps of an earlier version, under the names that settings have now."""
     found = renamed(record, TRAINING, "record", quiet=True)
     if isinstance(recipe := found.get("recipe"), Mapping):
-        found["recipe"] = Recipe.from_record(recipe).model_dump()
+        fields = renamed(recipe, RECIPE, "record", quiet=True)
+        found["recipe"] = {name: fields[name] for name in fields if name in Recipe.__struct_fields__}
     return found
 
 

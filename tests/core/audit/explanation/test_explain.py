@@ -124,7 +124,8 @@ async def test_a_failed_rollout(tmp_path: Path) -> None:
     }  # fmt: skip
     assert [c["left_out"]["reason"] for c in found["calls"]] == ["failed-rollout"] * 2
     assert "the failure table leaves such a rollout out" in found["calls"][0]["left_out"]["text"]
-    assert found["ledger"]["out"] == {"failed-rollout": 2} and found["rows"] == [] and found["rewards"] == []
+    assert found["ledger"]["left_out"] == {"failed-rollout": 2}
+    assert found["rows"] == found["rewards"] == []
     assert [(g["rollout"], g["reward"], g["failure"]) for g in found["group"]] == [
         ("ro-1-2", 1.0, None), ("ro-1-3", None, "agent-raised"),
     ]  # fmt: skip

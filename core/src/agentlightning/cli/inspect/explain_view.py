@@ -206,10 +206,10 @@ def _rollout(found: Facts) -> Iterable[RenderableType]:
     if found["ledger"]:
         ledger = found["ledger"]
         grid = _grid()
-        out = "".join(f" + {n} {reason}" for reason, n in ledger["out"].items())
+        out = "".join(f" + {n} {reason}" for reason, n in ledger["left_out"].items())
         grid.add_row("ledger", f"{ledger['made']} made = {ledger['trained']} trained{out}")
-        if ledger["breaks"]:
-            grid.add_row("breaks", _pairs(ledger["breaks"]))
+        if ledger["merge_failures"]:
+            grid.add_row("merge failures", _pairs(ledger["merge_failures"]))
         for row in found["rows"]:
             context = f", {len(row['context'])} as context" if row["context"] else ""
             counts = f"{row['tokens']} tokens, {row['trained']} trained, {_count(row['calls'], 'call')}"
