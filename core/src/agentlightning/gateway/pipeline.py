@@ -21,7 +21,7 @@ from agentlightning.gateway.admission.body import read_json
 from agentlightning.gateway.admission.identity import Caller, identify
 from agentlightning.gateway.apis.base import ApiFormat
 from agentlightning.gateway.apis.reasoning import split_answer
-from agentlightning.gateway.errors import AgentGone, CallFailure, RequestRefused
+from agentlightning.gateway.errors import AgentGone, CallFailure, EngineReply, RequestRefused
 from agentlightning.gateway.metrics import Metrics
 from agentlightning.gateway.pause import ABORTED_BY_ENGINE, PauseGate, RetryAfterHold
 from agentlightning.gateway.record import answer_calls, check_answer, was_split
@@ -31,7 +31,7 @@ from agentlightning.gateway.request import ModelRequest, Planner
 from agentlightning.gateway.rewrite.over_length import ContextFitter
 from agentlightning.gateway.streaming import is_stream, relay
 from agentlightning.gateway.upstream.answer import engine_error, parse_answer
-from agentlightning.gateway.upstream.client import EngineClient, EngineReply
+from agentlightning.gateway.upstream.client import EngineClient
 from agentlightning.keys import Keys
 from agentlightning.types import Call
 from agentlightning.types.select import BadSelect
@@ -235,7 +235,7 @@ class Pipeline:
 def _answered(request: ModelRequest, whole: EngineReply) -> Answered:
     """An engine's whole answer: its records, and the body or the stream that the agent gets."""
     if whole.status != 200:
-        failure = engine_error(whole.status, request.route.redact(whole.body), whole.headers)
+        failure = engine_error(msgspec.structs.replace(whole, body=request.route.redact(whole.body)))
         request.route.always_count |= failure.over_length
         raise failure
     answer = parse_answer(whole.body, request.api.engine_api)

@@ -33,9 +33,7 @@ async def read_json(request: web.Request, limit: int) -> dict[str, Any]:
         raw = await read(request, limit)
         check_container_count(raw)
     except BodyRefused as error:
-        refused = RequestRefused(error.status, error.reason, str(error))
-        refused.headers = error.headers
-        raise refused from None
+        raise RequestRefused(error.status, error.reason, str(error), headers=error.headers) from None
     return await run_in_thread(lambda: decode_json(raw)) if len(raw) > THREAD_BYTES else decode_json(raw)
 
 

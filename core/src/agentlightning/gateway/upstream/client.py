@@ -16,7 +16,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 import aiohttp
 import msgspec
 
-from agentlightning.gateway.errors import EngineUnreachable
+from agentlightning.gateway.errors import EngineReply, EngineUnreachable
 from agentlightning.gateway.upstream.endpoints import Endpoint
 from agentlightning.gateway.upstream.route import Upstream
 
@@ -38,14 +38,6 @@ class Limits(msgspec.Struct, kw_only=True, frozen=True):
     connect: float = 10.0
     total: float | None = 1_800.0
     answer_bytes: int = 64 * 2**20
-
-
-class EngineReply(msgspec.Struct, frozen=True):
-    """An engine's whole answer: status, headers to pass back, and body."""
-
-    status: int
-    headers: dict[str, str]
-    body: bytes
 
 
 class EngineClient:
