@@ -31,9 +31,8 @@ from pydantic import BaseModel
 
 import agentlightning as agl
 from agentlightning import semconv
-from agentlightning.capture import COUNTS, IDENTITY
+from agentlightning.capture import COUNTS
 from agentlightning.capture.context import tagged
-from agentlightning.capture.spans.processors import FINISHERS
 from agentlightning.testing import Reply, ScriptedModelServer, tool_call
 from agl_agent_framework import AgentFrameworkInstrumentor, entry_methods
 from agl_agent_framework.plugin import agl_adapters
@@ -400,5 +399,4 @@ def test_the_plugin() -> None:
 
 def test_the_registries_are_empty_after_uninstrument() -> None:
     AgentFrameworkInstrumentor().uninstrument()
-    assert IDENTITY == [] and FINISHERS == []
     AgentFrameworkInstrumentor().instrument()

@@ -24,10 +24,10 @@ from pydantic import BaseModel
 
 import agentlightning as agl
 from agentlightning import semconv
-from agentlightning.capture import COUNTS, IDENTITY, caller_tags
+from agentlightning.capture import COUNTS, caller_tags
 from agentlightning.capture.emit.emitters import emit_reward
 from agentlightning.testing import Reply, ScriptedModelServer, tool_call
-from agl_crewai import CrewAIInstrumentor, entry_methods, identity
+from agl_crewai import CrewAIInstrumentor, entry_methods
 from agl_crewai.execution import SUMMARISED
 from agl_crewai.plugin import agl_adapters
 from agl_crewai.tools import UNPAIRED
@@ -377,12 +377,11 @@ def test_the_plugin() -> None:
     (spec,) = agl_adapters()
     assert (spec.name, spec.framework) == ("crewai", "crewai")
     assert spec.instrumentor() is CrewAIInstrumentor()
-    assert identity() == {}
+    assert caller_tags() == {}
     assert spec.entry_methods is not None and spec.entry_methods(Agent) == entry_methods(Agent)
     assert list(CrewAIInstrumentor().instrumentation_dependencies()) == [spec.requires]
 
 
 def test_the_registry_is_empty_after_uninstrument() -> None:
     CrewAIInstrumentor().uninstrument()
-    assert IDENTITY == []
     CrewAIInstrumentor().instrument()

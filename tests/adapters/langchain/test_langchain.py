@@ -34,12 +34,12 @@ from pydantic import BaseModel
 
 import agentlightning as agl
 from agentlightning import semconv
-from agentlightning.capture import COUNTS, IDENTITY
-from agentlightning.capture.identity import PARENTS
+from agentlightning.capture import COUNTS
+from agentlightning.capture.identity import CALLER_SOURCES
 from agentlightning.capture.sdk.call import PARTIAL
 from agentlightning.testing import Reply, ScriptedModelServer, tool_call
 from agl_langchain import LangChainInstrumentor, entry_methods
-from agl_langchain.handler import _DOOR, HANDLER
+from agl_langchain.handler import _HOOK, HANDLER
 from agl_langchain.plugin import agl_adapters
 from agl_langchain.runs import RUN_READERS, RUNS
 from agl_langchain.tools import HANDOFF
@@ -507,11 +507,11 @@ async def test_runs_end_when_it_is_switched_off(server: ScriptedModelServer, mod
 
 def test_the_door_is_closed_after_uninstrument() -> None:
     def hooks() -> list[Any]:
-        return [hook for hook in tracers._configure_hooks if hook[0] is _DOOR]
+        return [hook for hook in tracers._configure_hooks if hook[0] is _HOOK]
 
     assert len(hooks()) == 1 and HANDLER.active
     LangChainInstrumentor().uninstrument()
-    assert hooks() == IDENTITY == PARENTS == RUN_READERS == [] and not HANDLER.active
+    assert hooks() == CALLER_SOURCES == RUN_READERS == [] and not HANDLER.active
     LangChainInstrumentor().instrument()
 
 

@@ -24,8 +24,8 @@ from langgraph.types import Command, Send, interrupt
 
 import agentlightning as agl
 from agentlightning import semconv
-from agentlightning.capture import COUNTS, IDENTITY
-from agentlightning.capture.identity import PARENTS
+from agentlightning.capture import COUNTS
+from agentlightning.capture.identity import CALLER_SOURCES
 from agentlightning.capture.instrument import sessions
 from agentlightning.testing import ScriptedModelServer, tool_call
 from agl_langchain import LangChainInstrumentor
@@ -323,13 +323,13 @@ async def test_sixteen_graphs_in_threads(server: ScriptedModelServer, model: Any
 # ------------------------------------------------------------------------------------------ switching
 def test_both_adapters_share_one_door() -> None:
     with sessions.capturing([LangChainInstrumentor()]):
-        assert HANDLER.active and len(IDENTITY) == len(PARENTS) == 1
+        assert HANDLER.active and len(CALLER_SOURCES) == 1
         LangGraphInstrumentor().uninstrument()
-        assert HANDLER.active and len(IDENTITY) == len(PARENTS) == len(RUN_READERS) == 1
+        assert HANDLER.active and len(CALLER_SOURCES) == len(RUN_READERS) == 1
         LangGraphInstrumentor().instrument()
     assert HANDLER.active and len(RUN_READERS) == 2
     LangGraphInstrumentor().uninstrument()
-    assert IDENTITY == PARENTS == RUN_READERS == ANSWER_LISTENERS == [] and not CALLERS and not HANDLER.active
+    assert CALLER_SOURCES == RUN_READERS == ANSWER_LISTENERS == [] and not CALLERS and not HANDLER.active
     LangGraphInstrumentor().instrument()
 
 

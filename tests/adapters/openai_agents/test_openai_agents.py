@@ -36,11 +36,11 @@ from pydantic import BaseModel
 
 import agentlightning as agl
 from agentlightning import semconv
-from agentlightning.capture import COUNTS, IDENTITY, caller_tags
+from agentlightning.capture import COUNTS, caller_tags
 from agentlightning.capture.context import tagged
 from agentlightning.capture.emit.emitters import emit_reward
 from agentlightning.testing import Reply, ScriptedModelServer, tool_call
-from agl_openai_agents import OpenAIAgentsInstrumentor, entry_methods, identity
+from agl_openai_agents import OpenAIAgentsInstrumentor, entry_methods
 from agl_openai_agents.bridge import BRIDGE, HANDOFF_FROM, HANDOFF_TO
 from agl_openai_agents.plugin import agl_adapters
 from agl_openai_agents.untraced import WITHHELD
@@ -201,7 +201,7 @@ async def test_an_agent_that_fails_is_an_error(server: ScriptedModelServer, mode
         await run(Agent(name="solver", model=model), config)
     assert [span.status for span in recording.calls] == ["error"]
     assert len(recording.named("invoke_agent")) == 1
-    assert not trace.get_current_span().get_span_context().is_valid and identity() == {}
+    assert not trace.get_current_span().get_span_context().is_valid and caller_tags() == {}
 
 
 @TRACED
@@ -251,7 +251,7 @@ async def test_a_stream_given_up_leaves_nothing_behind(
                 break
         result.cancel()
         await asyncio.wait([result.run_loop_task])
-        assert identity() == {} and caller_tags() == {}
+        assert caller_tags() == {}
         await run(Agent(name="after", model=model), config)
     assert recording.agents() == ["solver", "after"]
 
@@ -470,6 +470,6 @@ def test_the_plugin() -> None:
 
 def test_nothing_is_left_in_the_registries() -> None:
     OpenAIAgentsInstrumentor().uninstrument()
-    assert IDENTITY == [] and not BRIDGE.active
+    assert not BRIDGE.active
     assert BRIDGE not in get_trace_provider()._multi_processor._processors
     OpenAIAgentsInstrumentor().instrument()

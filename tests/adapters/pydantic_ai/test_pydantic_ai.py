@@ -32,11 +32,11 @@ from pydantic_ai.providers.openai import OpenAIProvider
 
 import agentlightning as agl
 from agentlightning import semconv
-from agentlightning.capture import COUNTS, IDENTITY
+from agentlightning.capture import COUNTS, caller_tags
 from agentlightning.capture.spans.processors import IGNORED_SCOPES
 from agentlightning.keys import CONTEXT_KEY
 from agentlightning.testing import ScriptedModelServer, tool_call
-from agl_pydantic_ai import PydanticAIInstrumentor, entry_methods, identity
+from agl_pydantic_ai import PydanticAIInstrumentor, entry_methods
 from agl_pydantic_ai.plugin import agl_adapters
 
 
@@ -346,7 +346,7 @@ async def test_a_tool_in_a_thread_knows_its_agent(model: Any, recording: Recordi
     seen = []
 
     def add(a: int, b: int) -> int:
-        seen.append((identity().get("agent"), threading.current_thread() is threading.main_thread()))
+        seen.append((caller_tags().get("agent"), threading.current_thread() is threading.main_thread()))
         return a + b
 
     with recording.active():
@@ -443,9 +443,9 @@ def test_undo() -> None:
     PydanticAIInstrumentor().uninstrument()
     plain = vars(Agent)["iter"]
     PydanticAIInstrumentor().instrument()
-    assert vars(Agent)["iter"] is not plain and identity in IDENTITY and "pydantic-ai" in IGNORED_SCOPES
+    assert vars(Agent)["iter"] is not plain and "pydantic-ai" in IGNORED_SCOPES
     PydanticAIInstrumentor().uninstrument()
-    assert vars(Agent)["iter"] is plain and identity not in IDENTITY and "pydantic-ai" not in IGNORED_SCOPES
+    assert vars(Agent)["iter"] is plain and "pydantic-ai" not in IGNORED_SCOPES
 
 
 def test_the_plugin() -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from contextlib import AbstractContextManager
 from typing import Any
 
 import openai
@@ -16,6 +15,7 @@ from contract.recording import Recording
 from agentlightning import semconv
 from agentlightning.capture import caller_tags
 from agentlightning.capture.context import capture_tags, tagged
+from agentlightning.capture.identity import agent_tags
 from agentlightning.capture.scope import inside_scope, open_scope
 from agentlightning.decorator import agent
 from agentlightning.testing import ScriptedModelServer
@@ -24,17 +24,10 @@ from agentlightning.types.select import BadSelect
 pytestmark = pytest.mark.usefixtures("capturing")
 ASK: dict[str, Any] = {"model": "policy", "messages": [{"role": "user", "content": "hi"}]}
 
-CURRENT_TAGS: ContextVar[dict[str, str]] = ContextVar("speaker", default={})  # noqa: B039
 
-
-@contextmanager
-def speaks(name: str, **tags: str) -> Iterator[None]:
+def speaks(name: str, **tags: str) -> AbstractContextManager[None]:
     """A framework whose agent ``name`` has its turn."""
-    token = CURRENT_TAGS.set({"agent": name, **tags})
-    try:
-        yield
-    finally:
-        CURRENT_TAGS.reset(token)
+    return agent_tags(agent=name, **tags)
 
 
 class Framed:
@@ -49,8 +42,7 @@ class Framed:
 
 
 @pytest.fixture(autouse=True)
-def framework(monkeypatch: pytest.MonkeyPatch, recording: Recording) -> Iterator[None]:
-    monkeypatch.setattr("agentlightning.capture.identity.IDENTITY", [lambda: CURRENT_TAGS.get()])
+def framework(recording: Recording) -> Iterator[None]:
     with recording.active():
         yield
 

@@ -7,15 +7,12 @@ agents and tools, its streams take context managers; core's wire layer has the t
 
 from __future__ import annotations
 
-from agentlightning.capture.identity import IDENTITY
 from agentlightning.capture.instrument.adapter import AdapterInstrumentor
-from agentlightning.capture.spans.processors import FINISHERS
-from agentlightning.capture.spans.tool_call import hold_span
-from agl_agent_framework import tools
-from agl_agent_framework.identity import entry_methods, execute, identity, run
+from agl_agent_framework import tools, turns
+from agl_agent_framework.entries import entry_methods
 from agl_agent_framework.package import INSTRUMENTS
 
-__all__ = ["AgentFrameworkInstrumentor", "entry_methods", "identity"]
+__all__ = ["AgentFrameworkInstrumentor", "entry_methods"]
 
 
 class AgentFrameworkInstrumentor(AdapterInstrumentor):
@@ -28,11 +25,9 @@ class AgentFrameworkInstrumentor(AdapterInstrumentor):
         import agent_framework
         from agent_framework import AgentMiddlewareLayer, Executor, RawAgent
 
-        self.patch(AgentMiddlewareLayer, "run", run)
-        self.patch(RawAgent, "run", run)
-        self.patch(Executor, "execute", execute)
+        self.patch(AgentMiddlewareLayer, "run", turns.run)
+        self.patch(RawAgent, "run", turns.run)
+        self.patch(Executor, "execute", turns.execute)
         invocation = getattr(agent_framework, "_tools", None)
         missing = "agent-framework-tool-details-unavailable"  # spans go on without their details
         self.patch_private(invocation, "_auto_invoke_function", tools.execute, missing)
-        self.add(FINISHERS, hold_span)
-        self.add(IDENTITY, identity)

@@ -15,7 +15,7 @@ def agl_adapters() -> list[AdapterSpec]:
             name="agent-framework",
             framework="agent_framework",
             instrumentor=lazily("agl_agent_framework:AgentFrameworkInstrumentor"),
-            entry_methods=lazily("agl_agent_framework.identity:entry_methods"),
+            entry_methods=lazily("agl_agent_framework.entries:entry_methods"),
             requires=", ".join(INSTRUMENTS),
         )
     ]

@@ -7,12 +7,11 @@ was.
 
 from __future__ import annotations
 
-from agentlightning.capture.identity import IDENTITY
 from agentlightning.capture.instrument.adapter import AdapterInstrumentor
-from agl_agentscope.identity import entry_methods, identity
+from agl_agentscope.entries import entry_methods
 from agl_agentscope.package import INSTRUMENTS
 
-__all__ = ["AgentScopeInstrumentor", "entry_methods", "identity"]
+__all__ = ["AgentScopeInstrumentor", "entry_methods"]
 
 
 class AgentScopeInstrumentor(AdapterInstrumentor):
@@ -28,4 +27,3 @@ class AgentScopeInstrumentor(AdapterInstrumentor):
 
         version = v1 if hasattr(agentscope.agent, "AgentBase") else v2
         version.patch_all(self)
-        self.add(IDENTITY, identity)

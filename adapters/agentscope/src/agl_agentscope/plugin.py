@@ -15,7 +15,7 @@ def agl_adapters() -> list[AdapterSpec]:
             name="agentscope",
             framework="agentscope",
             instrumentor=lazily("agl_agentscope:AgentScopeInstrumentor"),
-            entry_methods=lazily("agl_agentscope.identity:entry_methods"),
+            entry_methods=lazily("agl_agentscope.entries:entry_methods"),
             requires=", ".join(INSTRUMENTS),
         )
     ]

@@ -7,8 +7,7 @@ is told of a step that failed.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
+from collections.abc import Callable
 from typing import Any
 
 from agentlightning.capture.context import current_attempt
@@ -55,13 +54,10 @@ async def _call_tool(
         span.set_error(error)
         span.end()
         raise
-    return _answers(span, answers)
 
+    def read(answer: Any) -> None:
+        """Each answer has all of the text so far: the last one's is the result."""
+        text = "".join(str(block.get("text", "")) for block in answer.content)
+        span.set_result(text, failed=text.startswith(_FAILURES))
 
-async def _answers(span: AgentSpan, answers: AsyncGenerator[Any, None]) -> AsyncGenerator[Any, None]:
-    """The tool's answers, each with all of the text so far: the last one's is the result."""
-    async with aclosing(span.wrap_stream(answers)) as stream:
-        async for answer in stream:
-            text = "".join(str(block.get("text", "")) for block in answer.content)
-            span.set_result(text, failed=text.startswith(_FAILURES))
-            yield answer
+    return span.wrap_stream(answers, on_item=read)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
 from typing import Any
 
 from agentlightning.capture.context import current_attempt
@@ -46,22 +45,19 @@ def _execute_tool_call(
     if current_attempt() is None:
         return events
     call = kwargs["tool_call"] if "tool_call" in kwargs else args[0]
-    return _tool_events(AgentSpan.for_tool(str(call.name), str(call.id), str(call.input)), events)
+    span, text = AgentSpan.for_tool(str(call.name), str(call.id), str(call.input)), list[str]()
 
+    def read(event: Any) -> None:
+        """A call that waits for a person's consent has not started, and leaves no span yet."""
+        kind = str(getattr(event.type, "value", event.type))
+        if kind == "TOOL_RESULT_START":
+            span.start()
+        elif kind == "TOOL_RESULT_TEXT_DELTA":
+            text.append(event.delta)
+        elif kind == "TOOL_RESULT_END":
+            span.set_result("".join(text), failed=str(event.state) not in ("success", "running"))
 
-async def _tool_events(span: AgentSpan, events: AsyncGenerator[Any, None]) -> AsyncGenerator[Any, None]:
-    """A call that waits for a person's consent has not started, and leaves no span yet."""
-    text: list[str] = []
-    async with aclosing(span.wrap_stream(events)) as stream:
-        async for event in stream:
-            kind = str(getattr(event.type, "value", event.type))
-            if kind == "TOOL_RESULT_START":
-                span.start()
-            elif kind == "TOOL_RESULT_TEXT_DELTA":
-                text.append(event.delta)
-            elif kind == "TOOL_RESULT_END":
-                span.set_result("".join(text), failed=str(event.state) not in ("success", "running"))
-            yield event
+    return span.wrap_stream(events, on_item=read)
 
 
 async def _inject_runtime_state(

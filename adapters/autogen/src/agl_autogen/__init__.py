@@ -13,16 +13,15 @@ from typing import Any
 from opentelemetry import trace
 
 from agentlightning.capture.counts import COUNTS
-from agentlightning.capture.identity import IDENTITY
 from agentlightning.capture.instrument.adapter import AdapterInstrumentor
 from agentlightning.capture.instrument.installation import DefaultTracerProvider
-from agentlightning.capture.spans.processors import FINISHERS, IGNORED_SCOPES
-from agentlightning.capture.spans.tool_call import hold_span
-from agl_autogen.identity import TEAMS, entry_methods, identity
+from agentlightning.capture.spans.processors import IGNORED_SCOPES
+from agl_autogen.entries import entry_methods
 from agl_autogen.package import INSTRUMENTS
+from agl_autogen.teams import TEAMS, on_message, remember_team
 from agl_autogen.tools import execute
 
-__all__ = ["AutoGenInstrumentor", "entry_methods", "identity"]
+__all__ = ["AutoGenInstrumentor", "entry_methods"]
 
 PLUMBING = ("autogen SingleThreadedAgentRuntime", "autogen Worker Runtime")
 """Scopes of the message runtimes: hundreds of spans a run that say nothing of agents, models or tools."""
@@ -34,14 +33,16 @@ class AutoGenInstrumentor(AdapterInstrumentor):
     instruments = INSTRUMENTS
 
     def begin(self) -> None:
-        """Complete AutoGen's own spans, and remember its teams."""
+        """Complete AutoGen's own spans, and tag the members of its teams."""
         from autogen_agentchat.agents import AssistantAgent
         from autogen_agentchat.teams import BaseGroupChat
+        from autogen_core import BaseAgent
 
         IGNORED_SCOPES.update(PLUMBING)
         self.undo(IGNORED_SCOPES.difference_update, PLUMBING)
-        self.patch(BaseGroupChat, "__init__", _remember_team)
+        self.patch(BaseGroupChat, "__init__", remember_team)
         self.undo(TEAMS.clear)
+        self.patch(BaseAgent, "on_message", on_message)
         missing = "autogen-tool-details-unavailable"  # tool spans go on without arguments and results
         self.patch_private(AssistantAgent, "_execute_tool_call", execute, missing)
         try:
@@ -50,8 +51,6 @@ class AutoGenInstrumentor(AdapterInstrumentor):
             self.patch(TraceHelper, "trace_block", _trace_block)
         except (ImportError, AttributeError):
             COUNTS.add("autogen-plumbing-not-skipped")  # costs time, loses nothing: the scopes are quiet
-        self.add(FINISHERS, hold_span)
-        self.add(IDENTITY, identity)
 
 
 def _trace_block(
@@ -62,10 +61,3 @@ def _trace_block(
     if ours and isinstance(helper.tracer_provider, DefaultTracerProvider | trace.ProxyTracerProvider):
         return nullcontext(trace.INVALID_SPAN)
     return wrapped(*args, **kwargs)
-
-
-def _remember_team(
-    wrapped: Callable[..., Any], team: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> None:
-    wrapped(*args, **kwargs)
-    TEAMS[team._team_id] = team

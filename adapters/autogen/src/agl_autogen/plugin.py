@@ -15,7 +15,7 @@ def agl_adapters() -> list[AdapterSpec]:
             name="autogen",
             framework="autogen_agentchat",
             instrumentor=lazily("agl_autogen:AutoGenInstrumentor"),
-            entry_methods=lazily("agl_autogen.identity:entry_methods"),
+            entry_methods=lazily("agl_autogen.entries:entry_methods"),
             requires=", ".join(INSTRUMENTS),
         )
     ]

@@ -6,12 +6,11 @@ where it emits. Core's wire layer has the token ids. Invariant: ``uninstrument``
 
 from __future__ import annotations
 
-from agentlightning.capture.identity import IDENTITY
 from agentlightning.capture.instrument.adapter import AdapterInstrumentor
-from agl_crewai.identity import entry_methods, identity
+from agl_crewai.entries import entry_methods
 from agl_crewai.package import INSTRUMENTS
 
-__all__ = ["CrewAIInstrumentor", "entry_methods", "identity"]
+__all__ = ["CrewAIInstrumentor", "entry_methods"]
 
 
 class CrewAIInstrumentor(AdapterInstrumentor):
@@ -36,4 +35,3 @@ class CrewAIInstrumentor(AdapterInstrumentor):
         self.patch(CrewAIEventsBus, "emit", tools.emit)
         missing = "crewai-tool-details-unavailable"  # tool spans go on with parsed arguments and no id
         self.patch_private(AgentExecutor, "_execute_single_native_tool_call", tools.call, missing)
-        self.add(IDENTITY, identity)

@@ -1,4 +1,4 @@
-"""Agents at work: a span and a scope around each execution, and a word about summarised history."""
+"""Agents at work: a span around each execution, and a note of summarised history."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from opentelemetry import trace
-
 from agentlightning import semconv
-from agentlightning.capture.context import current_attempt, tagged
+from agentlightning.capture.context import attached, current_attempt, tagged
 from agentlightning.capture.counts import COUNTS
-from agentlightning.capture.emit.emitters import operation
-from agl_crewai.identity import SCOPE, scope_of
-from agl_crewai.tools import abandon
+from agentlightning.capture.identity import framework_tags
+from agentlightning.capture.spans.agent_span import AgentSpan
+from agentlightning.capture.spans.operation import operation
+from agl_crewai.tools import TOOLS, Tools, abandon
 
 _LOG = logging.getLogger(__name__)
 Wrapped = Callable[..., Any]
@@ -26,22 +25,19 @@ SUMMARISED = "crewai-history-summarised"
 
 @contextmanager
 def _executing(agent: Any, task: Any) -> Iterator[None]:
-    scope = scope_of(agent, task)
-    attributes = {
-        semconv.OPERATION_NAME: "invoke_agent",
-        semconv.PROVIDER_NAME: "crewai",
-        semconv.AGENT_NAME: str(scope.agent),
-        semconv.AGENT_ID: str(agent.id),
-        **{semconv.TAG_PREFIX + key: value for key, value in scope.tags.items()},
-    }
-    tracer = trace.get_tracer("agl_crewai")
-    with tracer.start_as_current_span(f"invoke_agent {scope.agent}", attributes=attributes):
-        token = SCOPE.set(scope)
+    """An agent works on ``task`` (``None``: on a message of its own)."""
+    tags, tools = {}, Tools()
+    if getattr(task, "name", None):
+        tags["node"] = str(task.name)
+    if getattr(getattr(agent, "crew", None), "manager_agent", None) is agent:
+        tags["role"] = "manager"
+    span = AgentSpan.for_agent(str(agent.role).strip(), **tags)
+    span.attributes = {semconv.PROVIDER_NAME: "crewai", semconv.AGENT_ID: str(agent.id)}
+    with span.run(), attached(TOOLS.set(tools)):
         try:
             yield
         finally:
-            SCOPE.reset(token)
-            abandon(scope)
+            abandon(tools)
 
 
 def execute(wrapped: Wrapped, agent: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -81,7 +77,7 @@ def summarise(wrapped: Wrapped, llm: Any, args: tuple[Any, ...], kwargs: dict[st
             "CrewAI summarises the history of agent %r, because its prompt is longer than the model takes: "
             "the calls that follow do not extend the earlier ones. Serve a longer context, say in the LLM's "
             "get_context_window_size() what it is, or shorten the task",
-            SCOPE.get().agent,
+            framework_tags().get("agent"),
         )
     COUNTS.add(SUMMARISED)
     messages = kwargs["messages"] if "messages" in kwargs else args[0]

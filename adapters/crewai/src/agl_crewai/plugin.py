@@ -15,7 +15,7 @@ def agl_adapters() -> list[AdapterSpec]:
             name="crewai",
             framework="crewai",
             instrumentor=lazily("agl_crewai:CrewAIInstrumentor"),
-            entry_methods=lazily("agl_crewai.identity:entry_methods"),
+            entry_methods=lazily("agl_crewai.entries:entry_methods"),
             requires=", ".join(INSTRUMENTS),
         )
     ]

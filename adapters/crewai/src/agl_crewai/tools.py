@@ -10,23 +10,29 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable
-from contextvars import ContextVar
-from typing import Any
+from contextvars import Token
+from typing import Any, Final
 
-from opentelemetry import context as otel, trace
+from opentelemetry import context as otel
 from opentelemetry.trace import Status, StatusCode
 
-from agentlightning import semconv
+from agentlightning.capture.context import ContextEntry, attached, detach
 from agentlightning.capture.counts import COUNTS
-from agl_crewai.identity import SCOPE, Scope, Tool
+from agentlightning.capture.identity import caller_context
+from agentlightning.capture.spans.agent_span import AgentSpan
 
 _LOG = logging.getLogger(__name__)
 
 UNPAIRED = "crewai-tool-event-unpaired"
 """Counted: the end of a tool call of which no beginning was seen here."""
 
-_HERE: ContextVar[str | None] = ContextVar("agl_crewai_tool", default=None)
-_REQUESTED: ContextVar[list[tuple[str, str]] | None] = ContextVar("agl_crewai_asked", default=None)
+Tools = dict[str, tuple[AgentSpan, Token[otel.Context]]]
+"""Tool calls under way, by the id of their first event: the span, and what undoes its being current."""
+TOOLS: Final = ContextEntry[Tools]("agl-crewai-tools")
+"""Those of the agent's execution."""
+_OUTSIDE: Final[Tools] = {}
+"""Those of no agent's execution."""
+_REQUESTED: Final = ContextEntry[list[tuple[str, str]]]("agl-crewai-requested")
 """The call that the model asked for, id and arguments as it wrote them, until its span has begun."""
 
 
@@ -36,11 +42,9 @@ def call(wrapped: Callable[..., Any], executor: Any, args: tuple[Any, ...], kwar
     from crewai.utilities.agent_utils import extract_tool_call_info
 
     info = extract_tool_call_info(kwargs["tool_call"] if "tool_call" in kwargs else args[0])
-    token = _REQUESTED.set([(str(info[0]), info[2])] if info and isinstance(info[2], str) else None)
-    try:
+    requested = [(str(info[0]), info[2])] if info and isinstance(info[2], str) else None
+    with attached(_REQUESTED.set(requested)):
         return wrapped(*args, **kwargs)
-    finally:
-        _REQUESTED.reset(token)
 
 
 def emit(wrapped: Callable[..., Any], bus: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -54,18 +58,19 @@ def emit(wrapped: Callable[..., Any], bus: Any, args: tuple[Any, ...], kwargs: d
     return future
 
 
-def abandon(scope: Scope) -> None:
+def abandon(tools: Tools) -> None:
     """End what is still open: whatever stopped the agent stopped its tools too."""
-    for tool in scope.tools.values():
-        tool.span.set_status(Status(StatusCode.ERROR, "the tool call was broken off"))
-        tool.span.end()
-    scope.tools.clear()
+    for tool, _ in tools.values():
+        if tool.span is not None:
+            tool.span.set_status(Status(StatusCode.ERROR, "the tool call was broken off"))
+        tool.end()
+    tools.clear()
 
 
 def _observe(event: Any) -> None:
     kind = event.type
     if kind == "tool_usage_started":
-        SCOPE.get().tools[event.event_id] = _begin(event)
+        _open_tools()[event.event_id] = _begin(event)
     elif kind == "tool_usage_finished":
         failure = getattr(event, "failure", None)
         _end(event, event.output, getattr(failure, "message", None))
@@ -75,35 +80,32 @@ def _observe(event: Any) -> None:
         _unreached(event)
 
 
-def _span(event: Any) -> trace.Span:
-    attributes = {semconv.OPERATION_NAME: "execute_tool", semconv.TOOL_NAME: str(event.tool_name)}
+def _open_tools() -> Tools:
+    tools = TOOLS.get()
+    return _OUTSIDE if tools is None else tools
+
+
+def _span(event: Any) -> AgentSpan:
     if requested := _REQUESTED.get():
-        attributes[semconv.TOOL_CALL_ID], attributes[semconv.TOOL_CALL_ARGUMENTS] = requested.pop()
-    else:
-        given = event.tool_args
-        text = given if isinstance(given, str) else json.dumps(given, default=str)
-        attributes[semconv.TOOL_CALL_ARGUMENTS] = text
-    if (agent := SCOPE.get().agent) is not None:
-        attributes[semconv.AGENT_NAME] = agent
-    return trace.get_tracer("agl_crewai").start_span(f"execute_tool {event.tool_name}", attributes=attributes)
+        call_id, arguments = requested.pop()
+        return AgentSpan.for_tool(str(event.tool_name), call_id, arguments).start()
+    given = event.tool_args
+    arguments = given if isinstance(given, str) else json.dumps(given, default=str)
+    return AgentSpan.for_tool(str(event.tool_name), None, arguments).start()
 
 
-def _begin(event: Any) -> Tool:
+def _begin(event: Any) -> tuple[AgentSpan, Token[otel.Context]]:
     span = _span(event)
-    return Tool(span, otel.attach(trace.set_span_in_context(span)), _HERE.set(event.event_id))
+    return span, otel.attach(caller_context(span.tags, span.span))
 
 
 def _end(event: Any, result: Any, error: str | None) -> None:
-    tool = SCOPE.get().tools.pop(event.started_event_id or "", None)
-    if tool is None:
+    tool, token = _open_tools().pop(event.started_event_id or "", (None, None))
+    if tool is None or token is None:
         COUNTS.add(UNPAIRED)
         return
-    _finish(tool.span, result, error)
-    try:
-        _HERE.reset(tool.mine)
-    except ValueError:
-        return  # it began in another thread or task, whose context is not ours to change
-    otel.detach(tool.before)
+    _finish(tool, result, error)
+    detach(token)
 
 
 def _unreached(event: Any) -> None:
@@ -111,8 +113,8 @@ def _unreached(event: Any) -> None:
     _finish(_span(event), event.failure.message, event.failure.message)
 
 
-def _finish(span: trace.Span, result: Any, error: str | None) -> None:
-    span.set_attribute(semconv.TOOL_CALL_RESULT, str(result))
-    if error is not None:
-        span.set_status(Status(StatusCode.ERROR, error[:2000]))
-    span.end()
+def _finish(tool: AgentSpan, result: Any, error: str | None) -> None:
+    tool.set_result(str(result))
+    if error is not None and tool.span is not None:
+        tool.span.set_status(Status(StatusCode.ERROR, error[:2000]))
+    tool.end()

@@ -8,10 +8,10 @@ LangChain as it was.
 from __future__ import annotations
 
 from agentlightning.capture.instrument.adapter import AdapterInstrumentor
-from agl_langchain.identity import entry_methods, identity
+from agl_langchain.entries import entry_methods
 from agl_langchain.package import INSTRUMENTS
 
-__all__ = ["LangChainInstrumentor", "entry_methods", "identity"]
+__all__ = ["LangChainInstrumentor", "entry_methods"]
 
 
 class LangChainInstrumentor(AdapterInstrumentor):

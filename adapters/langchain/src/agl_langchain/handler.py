@@ -17,9 +17,9 @@ from langchain_core.callbacks.base import BaseCallbackHandler
 from langchain_core.tracers import context as tracers
 
 from agentlightning.capture.counts import COUNTS
-from agentlightning.capture.identity import IDENTITY, PARENTS
+from agentlightning.capture.identity import CALLER_SOURCES
 from agl_langchain import runs, tools
-from agl_langchain.identity import read_agent
+from agl_langchain.metadata import read_agent
 from agl_langchain.runs import Run
 
 
@@ -119,8 +119,7 @@ def register() -> None:
     if _users == 1:
         tracers.register_configure_hook(_HOOK, inheritable=True)
         runs.RUN_READERS.insert(0, read_agent)
-        IDENTITY.append(runs.identity)
-        PARENTS.append(runs.here)
+        CALLER_SOURCES.append(runs.current_caller)
         HANDLER.active = True
 
 
@@ -132,8 +131,7 @@ def unregister() -> None:
         HANDLER.active = False
         hooks = getattr(tracers, "_configure_hooks", [])
         hooks[:] = [hook for hook in hooks if hook[0] is not _HOOK]
-        PARENTS.remove(runs.here)
-        IDENTITY.remove(runs.identity)
+        CALLER_SOURCES.remove(runs.current_caller)
         runs.RUN_READERS.remove(read_agent)
         for run_id in tuple(runs.RUNS):
             runs.end(run_id, runs.finish, runs.CutShort("the adapter was switched off"))

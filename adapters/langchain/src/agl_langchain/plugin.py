@@ -15,7 +15,7 @@ def agl_adapters() -> list[AdapterSpec]:
             name="langchain",
             framework="langchain_core",
             instrumentor=lazily("agl_langchain:LangChainInstrumentor"),
-            entry_methods=lazily("agl_langchain.identity:entry_methods"),
+            entry_methods=lazily("agl_langchain.entries:entry_methods"),
             requires=", ".join(INSTRUMENTS),
         )
     ]

@@ -14,12 +14,10 @@ from typing import Any
 from uuid import UUID
 from weakref import WeakValueDictionary
 
-from opentelemetry import trace
-
 from agentlightning import semconv
 from agentlightning.capture.context import current_attempt
+from agentlightning.capture.identity import Caller
 from agentlightning.capture.spans.event_span import EventSpan
-from agentlightning.types import Tags
 
 INTERRUPTED = "agl.interrupted"
 """The run was left for a human's answer or another graph, and did not fail."""
@@ -120,13 +118,7 @@ def current_run() -> Run | None:
     return run if run is not None and run.context is current_attempt() else None
 
 
-def here() -> trace.Span | None:
-    """The run's span, unless one of OpenTelemetry's own was opened inside it."""
+def current_caller() -> Caller | None:
+    """The run, as the caller of the code."""
     run = current_run()
-    return None if run is None else run.as_parent()
-
-
-def identity() -> Tags:
-    """Tags of the run."""
-    run = current_run()
-    return {} if run is None else run.caller_tags()
+    return None if run is None else run.caller()

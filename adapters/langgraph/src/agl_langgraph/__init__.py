@@ -7,12 +7,13 @@ what a graph knows: node, sub-graph, branch and step. Invariant: ``uninstrument`
 from __future__ import annotations
 
 from agentlightning.capture.instrument.adapter import AdapterInstrumentor
+from agl_langchain.entries import entry_methods
 from agl_langchain.runs import ANSWER_LISTENERS, RUN_READERS
 from agl_langgraph.callers import CALLERS, remember_callers
-from agl_langgraph.identity import entry_methods, identity, read_node
+from agl_langgraph.nodes import read_node
 from agl_langgraph.package import INSTRUMENTS
 
-__all__ = ["LangGraphInstrumentor", "entry_methods", "identity"]
+__all__ = ["LangGraphInstrumentor", "entry_methods"]
 
 
 class LangGraphInstrumentor(AdapterInstrumentor):

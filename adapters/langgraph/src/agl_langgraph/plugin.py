@@ -15,7 +15,7 @@ def agl_adapters() -> list[AdapterSpec]:
             name="langgraph",
             framework="langgraph",
             instrumentor=lazily("agl_langgraph:LangGraphInstrumentor"),
-            entry_methods=lazily("agl_langgraph.identity:entry_methods"),
+            entry_methods=lazily("agl_langchain.entries:entry_methods"),
             requires=", ".join(INSTRUMENTS),
         )
     ]

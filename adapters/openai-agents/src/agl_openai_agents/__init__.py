@@ -7,12 +7,11 @@ SDK as it was.
 
 from __future__ import annotations
 
-from agentlightning.capture.identity import IDENTITY
 from agentlightning.capture.instrument.adapter import AdapterInstrumentor
-from agl_openai_agents.identity import entry_methods, identity
+from agl_openai_agents.entries import entry_methods
 from agl_openai_agents.package import INSTRUMENTS
 
-__all__ = ["OpenAIAgentsInstrumentor", "entry_methods", "identity"]
+__all__ = ["OpenAIAgentsInstrumentor", "entry_methods"]
 
 
 class OpenAIAgentsInstrumentor(AdapterInstrumentor):
@@ -35,4 +34,3 @@ class OpenAIAgentsInstrumentor(AdapterInstrumentor):
         add_trace_processor(BRIDGE)
         self.undo(remove_bridge)
         patch_all(self)
-        self.add(IDENTITY, identity)

@@ -8,6 +8,8 @@ task (an abandoned stream), whose context is not ours to change.
 
 from __future__ import annotations
 
+from contextvars import Token
+from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -16,7 +18,8 @@ from opentelemetry import context as otel, trace
 from opentelemetry.trace import Status, StatusCode
 
 from agentlightning import semconv
-from agl_openai_agents.identity import HERE, Frame, running_agent
+from agentlightning.capture.context import detach
+from agentlightning.capture.identity import caller_context, framework_tags, inherited_tags
 
 HANDOFF_FROM, HANDOFF_TO = "agl.handoff.from", "agl.handoff.to"
 GUARDRAIL_TRIGGERED = "agl.guardrail.triggered"
@@ -28,6 +31,15 @@ _OPERATIONS = {
     "guardrail": "guardrail",
 }
 """Kinds of the SDK's spans that are passed on. Turns, tasks and generations add nothing to model calls."""
+
+
+@dataclass(slots=True, eq=False)
+class Frame:
+    """One of the SDK's spans under way: our span, and what undoes its being current."""
+
+    span: trace.Span
+    token: Token[otel.Context]
+    error: Any = None
 
 
 class Bridge(TracingProcessor):  # type: ignore[misc]
@@ -49,33 +61,25 @@ class Bridge(TracingProcessor):  # type: ignore[misc]
         if not self.active or (operation := _OPERATIONS.get(data.type)) is None:
             return
         name = getattr(data, "name", None)
-        agent = name if data.type == "agent" else running_agent()
+        tags = inherited_tags({"agent": str(name)}) if data.type == "agent" else framework_tags()
         attributes = {semconv.OPERATION_NAME: operation, semconv.PROVIDER_NAME: "openai"}
-        if agent is not None:
-            attributes[semconv.AGENT_NAME] = agent
+        if "agent" in tags:
+            attributes[semconv.AGENT_NAME] = tags["agent"]
         if data.type == "function":
             attributes[semconv.TOOL_NAME] = str(name)
         started = trace.get_tracer("agl_openai_agents").start_span(
             f"{operation} {name}" if name else operation, attributes=attributes
         )
-        frame = Frame(agent, started)
-        frame.here = HERE.set(frame)
-        frame.current = otel.attach(trace.set_span_in_context(started))
-        self._frames[span] = frame
+        self._frames[span] = Frame(started, otel.attach(caller_context(tags, started)))
 
     def on_span_end(self, span: Any) -> None:
         """End it, with what is known by now."""
         frame = self._frames.pop(span, None)
         if frame is None:
             return
-        frame.over = True
         _complete(frame.span, span.span_data, span.error or frame.error)
         frame.span.end()
-        try:
-            HERE.reset(frame.here)
-        except ValueError:
-            return  # ended from another task, as abandoned streams are
-        otel.detach(frame.current)
+        detach(frame.token)  # not where it ended in another task, as abandoned streams do
 
     def frame(self, span: Any) -> Frame | None:
         """What is kept for one of the SDK's spans while it is under way."""

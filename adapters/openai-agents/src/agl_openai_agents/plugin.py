@@ -15,7 +15,7 @@ def agl_adapters() -> list[AdapterSpec]:
             name="openai-agents",
             framework="agents.tracing",  # `agents` alone is also what people call folders of their own
             instrumentor=lazily("agl_openai_agents:OpenAIAgentsInstrumentor"),
-            entry_methods=lazily("agl_openai_agents.identity:entry_methods"),
+            entry_methods=lazily("agl_openai_agents.entries:entry_methods"),
             requires=", ".join(INSTRUMENTS),
         )
     ]

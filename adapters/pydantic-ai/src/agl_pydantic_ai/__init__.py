@@ -6,13 +6,12 @@ wire layer has the token ids. Invariant: ``uninstrument`` leaves Pydantic AI as 
 
 from __future__ import annotations
 
-from agentlightning.capture.identity import IDENTITY
 from agentlightning.capture.instrument.adapter import AdapterInstrumentor
 from agentlightning.capture.spans.processors import IGNORED_SCOPES
-from agl_pydantic_ai.identity import entry_methods, identity
+from agl_pydantic_ai.entries import entry_methods
 from agl_pydantic_ai.package import INSTRUMENTS
 
-__all__ = ["PydanticAIInstrumentor", "entry_methods", "identity"]
+__all__ = ["PydanticAIInstrumentor", "entry_methods"]
 
 
 class PydanticAIInstrumentor(AdapterInstrumentor):
@@ -29,4 +28,3 @@ class PydanticAIInstrumentor(AdapterInstrumentor):
         self.patch(Agent, "iter", turns.iterate)
         IGNORED_SCOPES.add("pydantic-ai")  # its spans say the same again, where the user has them on
         self.undo(IGNORED_SCOPES.discard, "pydantic-ai")
-        self.add(IDENTITY, identity)

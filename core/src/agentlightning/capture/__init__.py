@@ -15,11 +15,10 @@ from agentlightning.capture.install import install as install, installed as inst
 if TYPE_CHECKING:
     from agentlightning.capture.counts import COUNTS as COUNTS
     from agentlightning.capture.delivery import attempt_ended as attempt_ended, end_attempt as end_attempt
-    from agentlightning.capture.identity import IDENTITY as IDENTITY, caller_tags as caller_tags
+    from agentlightning.capture.identity import caller_tags as caller_tags
 
 _HOMES = {
     "COUNTS": "counts",
-    "IDENTITY": "identity",
     "attempt_ended": "delivery",
     "end_attempt": "delivery",
     "caller_tags": "identity",

@@ -1,9 +1,10 @@
-"""Who is running here: the attempt that the current thread or task works for.
+"""Who works here: the attempt, the tags and the agent of the running code.
 
-The runner enters an :class:`AttemptContext`; emitters, the wire layer and the span processor read it. It
-travels in a ``contextvars.ContextVar``, so it follows tasks, ``asyncio.gather`` and ``asyncio.to_thread``.
-So do the tags of :func:`tagged` and the :class:`AgentScope` of a decorated class; of both, the nearer names
-the agent.
+All of it lies in OpenTelemetry's current context, one immutable mapping: the attempt that the runner entered,
+the :class:`AgentScope` of a decorated class, the tags of :func:`tagged` (as baggage, see
+:data:`BAGGAGE_PREFIX`), what the agent's framework names (:mod:`.identity`), and OpenTelemetry's own span. So
+it follows tasks, ``asyncio.gather`` and ``asyncio.to_thread``, and :mod:`.instrument.threads` hands it to
+threads.
 
 Capture knows no store: finished spans go to ``sink``, a callable that the runner provides.
 """
@@ -11,10 +12,13 @@ Capture knows no store: finished spans go to ``sink``, a callable that the runne
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
-from contextvars import ContextVar
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import Token
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Final, Generic, TypeVar
+from urllib.parse import quote, unquote
+
+from opentelemetry import baggage, context as otel
 
 from agentlightning.types import LLM, Resource, Span, Tags
 from agentlightning.types.select import Predicate
@@ -22,6 +26,46 @@ from agentlightning.types.select import Predicate
 Value = TypeVar("Value")
 Sink = Callable[[Span], None]
 """Takes a finished span from any thread; must not block and must not raise."""
+BAGGAGE_PREFIX: Final = "agl."
+"""The tag ``phase`` is the baggage entry ``agl.phase``, which OpenTelemetry's propagators carry to other
+processes.
+"""
+
+
+class ContextEntry(Generic[Value]):
+    """One typed entry of OpenTelemetry's context."""
+
+    def __init__(self, name: str) -> None:
+        self._key = otel.create_key(name)
+
+    def get(self, context: otel.Context | None = None) -> Value | None:
+        """Its value in ``context``, by default the current one; ``None`` where nothing was set."""
+        return otel.get_value(self._key, context)  # type: ignore[return-value]
+
+    def set(self, value: Value | None, context: otel.Context | None = None) -> otel.Context:
+        """``context``, by default the current one, with this value."""
+        return otel.set_value(self._key, value, context)
+
+
+def detach(token: Token[otel.Context]) -> bool:
+    """Undo ``otel.attach``. ``False`` in another task or thread than the one it was attached in: nothing is
+    changed then, and unlike ``otel.detach`` nothing is logged, because generators may be closed anywhere.
+    """
+    try:
+        token.var.reset(token)
+    except ValueError:
+        return False
+    return True
+
+
+@contextmanager
+def attached(context: otel.Context) -> Iterator[None]:
+    """``context`` is OpenTelemetry's current one within the block."""
+    token = otel.attach(context)
+    try:
+        yield
+    finally:
+        detach(token)
 
 
 @dataclass(slots=True)
@@ -36,15 +80,15 @@ class AttemptContext:
     gateway: str | None = None
     """Base URL of the gateway, ``http://host:port/v1``."""
     tags: Tags = field(default_factory=dict)
-    """Tags every call of this attempt gets, below those of the adapter."""
+    """Tags of every call of this attempt; what the adapter says of a call outranks them."""
     policies: dict[str, str] = field(default_factory=dict)
     """Name of an agent, role or node, or ``"re:…"`` → policy; the first that matches."""
     resources: dict[str, Resource] = field(default_factory=dict)
     task: Any = None
     root_agent: Any = None
-    """The object of a marked class that the runner runs: the rollout's reward is made of what it returns."""
+    """The object of a decorated class that the runner runs: what it returns is the rollout's reward."""
     entry_reward: list[float | None] | None = None
-    """Where one call of an entry has the attempt to itself: what its class's reward function gave."""
+    """Where the attempt is one call of an entry: holds what its class's reward function gave."""
     errors: list[Exception] = field(default_factory=list)
     """Errors in what our decorators were given. They fail the attempt, whatever the agent makes of them."""
 
@@ -61,7 +105,7 @@ class AttemptContext:
 
 @dataclass(slots=True, eq=False)
 class AgentScope:
-    """A marked class's entry method at work (:mod:`agentlightning.capture.scope`)."""
+    """An entry method of a decorated class while it works (:mod:`agentlightning.capture.scope`)."""
 
     agent: str
     owner: Any
@@ -79,22 +123,19 @@ class AgentScope:
     """Spans of the model calls that the agent made itself."""
 
 
-_current: ContextVar[AttemptContext | None] = ContextVar("agl_attempt", default=None)
-_tags: ContextVar[Tags] = ContextVar("agl_tags", default={})  # noqa: B039 - never mutated, only replaced
-_scope: ContextVar[AgentScope | None] = ContextVar("agl_scope", default=None)
+ATTEMPT: Final = ContextEntry[AttemptContext]("agl-attempt")
+SCOPE: Final = ContextEntry[AgentScope]("agl-scope")
 _process_attempt: list[AttemptContext] = []
 """The attempt that the whole process works for, where there is one (``agl run``)."""
 
 
 def current_attempt() -> AttemptContext | None:
     """The attempt this thread or task works for, or ``None`` outside a rollout."""
-    return _current.get() or (_process_attempt[0] if _process_attempt else None)
+    return ATTEMPT.get() or (_process_attempt[0] if _process_attempt else None)
 
 
 def set_process_attempt(context: AttemptContext | None) -> None:
-    """Let all of this process work for ``context``, where no attempt of its own is entered; ``None``: for
-    none.
-    """
+    """The attempt of all code of this process that enters none of its own; ``None``: there is none."""
     _process_attempt[:] = [] if context is None else [context]
 
 
@@ -107,46 +148,44 @@ def current_task() -> Any:
 @contextmanager
 def attempt_context(context: AttemptContext) -> Iterator[AttemptContext]:
     """Work for ``context`` within the block."""
-    with setting(_current, context):
+    with attached(ATTEMPT.set(context)):
         yield context
 
 
-@contextmanager
-def setting(variable: ContextVar[Value], value: Value) -> Iterator[None]:
-    """``variable`` is ``value`` within the block."""
-    token = variable.set(value)
-    try:
-        yield
-    finally:
-        with suppress(ValueError):  # code left hanging is closed by the collector, where nothing was set
-            variable.reset(token)
+def baggage_tags(context: otel.Context | None = None) -> Tags:
+    """The tags of :func:`tagged` alone."""
+    found = baggage.get_all(context)
+    start = len(BAGGAGE_PREFIX)
+    ours = ((name, value) for name, value in found.items() if name.startswith(BAGGAGE_PREFIX))
+    return {unquote(name[start:]): str(value) for name, value in ours}
+
+
+def with_tags(tags: Tags, context: otel.Context | None = None) -> otel.Context:
+    """``context``, by default the current one, with these tags as baggage."""
+    for name, value in tags.items():
+        context = baggage.set_baggage(BAGGAGE_PREFIX + quote(name, safe=""), value, context)
+    return otel.get_current() if context is None else context
 
 
 def current_tags() -> Tags:
-    """What :func:`tagged` and marks say around the current code."""
-    tags, scope = _tags.get(), _scope.get()
+    """The tags of :func:`tagged` and the name of the decorated agent around the current code."""
+    tags, scope = baggage_tags(), SCOPE.get()
     return tags if scope is None or "agent" in tags else {"agent": scope.agent, **tags}
-
-
-def current_scope() -> AgentScope | None:
-    """The innermost marked class at work around the current code."""
-    return _scope.get()
 
 
 @contextmanager
 def tagged(**tags: str) -> Iterator[None]:
     """Add tags to every call made within the block, e.g. ``with tagged(phase="night"): …``."""
-    with setting(_tags, {**_tags.get(), **{k: str(v) for k, v in tags.items()}}):
+    with attached(with_tags({name: str(value) for name, value in tags.items()})):
         yield
 
 
 def capture_tags() -> Callable[[], AbstractContextManager[None]]:
-    """What :func:`tagged` and marks say here, to be said again around work that is done later."""
-    tags, scope = _tags.get(), _scope.get()
+    """The tags and the scope that hold here, to be set again around work that is done later."""
+    tags, scope = baggage_tags(), SCOPE.get()
 
-    @contextmanager
-    def again() -> Iterator[None]:
-        with setting(_tags, {**_tags.get(), **tags}), setting(_scope, scope or _scope.get()):
-            yield
+    def again() -> AbstractContextManager[None]:
+        context = with_tags(tags)
+        return attached(context if scope is None else SCOPE.set(scope, context))
 
     return again

@@ -1,28 +1,29 @@
-"""Who is calling: the tags of the code that runs right now.
+"""Who is calling: the tags of the code that runs right now, and the span it works in.
 
-Adapters append a function to :data:`IDENTITY`; frameworks with their own OpenTelemetry spans need none,
-because the current span names the agent. Weakest first: current span, adapters in order of registration,
-the scope of a marked class (see :func:`apply_scope`), ``tagged()``.
+The agent's framework names the caller: by OpenTelemetry's current span (``gen_ai.agent.name``), or by an
+adapter that sets tags around the code (:func:`agent_tags`, or an :class:`.AgentSpan`). Over these comes the
+name of the decorated agent (:func:`apply_scope`), and over that ``tagged()``. Invariant: of two agents that
+frameworks name, the nearer one is calling; what an outer one set besides its name and role holds for the
+inner one too.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Final
 
-from opentelemetry import trace
+from opentelemetry import context as otel, trace
 
 from agentlightning import semconv
-from agentlightning.capture.context import AgentScope, _tags, current_scope
+from agentlightning.capture.context import SCOPE, AgentScope, ContextEntry, attached, baggage_tags
 from agentlightning.capture.counts import COUNTS
+from agentlightning.capture.delivery import attempt_trace_id
 from agentlightning.types import Tags, merge_tags
 
 _LOG = logging.getLogger(__name__)
-
-Identity = Callable[[], Mapping[str, str]]
-IDENTITY: list[Identity] = []
-"""Adapters' functions; each returns the tags it knows, ``{}`` where its framework is not running."""
 
 
 class RemoteParentSpan(trace.NonRecordingSpan):
@@ -33,41 +34,126 @@ class RemoteParentSpan(trace.NonRecordingSpan):
         self.attributes = {semconv.AGENT_NAME: agent} if agent else {}
 
 
-Parent = Callable[[], "trace.Span | None"]
-PARENTS: list[Parent] = []
-"""Adapters' functions for frameworks whose spans are never OpenTelemetry's current one: the span that the
-running code works in, or ``None`` where OpenTelemetry's own is nearer."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Caller:
+    """What a framework's adapter says of the running code."""
+
+    tags: Tags
+    otel_span: int
+    """Id of OpenTelemetry's current span when it was said. A span that became current later is nearer."""
+    parent: trace.Span | None = None
+    """The span the code works in, where the framework's spans are never OpenTelemetry's current one."""
+    outer: Caller | None = None
+    """The caller in OpenTelemetry's context around it."""
+
+    def is_within(self, other: Caller | None) -> bool:
+        """Whether it was said inside ``other``, so that it is nearer to the code."""
+        caller: Caller | None = self
+        while caller is not None and caller is not other:
+            caller = caller.outer
+        return caller is other
 
 
-def current_span() -> trace.Span:
-    """The span below which what happens right now hangs; an invalid one where there is none."""
-    for parent in reversed(PARENTS):
-        try:
-            if (span := parent()) is not None:
-                return span
-        except Exception:
-            COUNTS.add("identity-error")
-            _LOG.warning("an adapter could not say in which span the code works", exc_info=True)
-    return trace.get_current_span()
+CALLER: Final = ContextEntry[Caller]("agl-caller")
+CALLER_SOURCES: Final[list[Callable[[], Caller | None]]] = []
+"""Adapters' functions for frameworks that call back from other tasks than the work's, so that nothing can be
+set around it: who is calling, found from what the framework itself carries; ``None`` outside of it.
+"""
 
 
-def span_agent(span: trace.Span | None = None) -> str | None:
-    """``gen_ai.agent.name`` of a live span (default: the current one)."""
-    attributes = getattr(span or current_span(), "attributes", None)
+def span_number(span: trace.Span) -> int:
+    """A span's id; 0 for none."""
+    return span.get_span_context().span_id
+
+
+def span_agent(span: trace.Span) -> str | None:
+    """``gen_ai.agent.name`` of a live span."""
+    attributes = getattr(span, "attributes", None)
     name = attributes.get(semconv.AGENT_NAME) if attributes else None
     return str(name) if name else None
 
 
-def framework_tags() -> Tags:
-    """Tags of the caller in the words of the agent's framework alone."""
-    found: list[Mapping[str, str]] = [{"agent": name} if (name := span_agent()) else {}]
-    for identity in tuple(IDENTITY):
+def current_caller(context: otel.Context | None = None) -> Caller | None:
+    """The nearest caller that an adapter names, in ``context`` (default: the current one)."""
+    held = CALLER.get(context)
+    for source in reversed(CALLER_SOURCES):
         try:
-            found.append(identity())
+            found = source()
         except Exception:
             COUNTS.add("identity-error")
             _LOG.warning("an adapter could not say who is calling", exc_info=True)
-    return merge_tags(*found)
+            continue
+        if found is not None and found.is_within(held):
+            return found
+    return held
+
+
+def current_span(context: otel.Context | None = None) -> trace.Span:
+    """The parent of what happens right now; an invalid span where there is none."""
+    caller = current_caller(context)
+    return caller.parent if caller and caller.parent is not None else trace.get_current_span(context)
+
+
+def parent_ids(attempt_id: str) -> tuple[str, str | None]:
+    """Trace id and parent id, in hex, of a span that is made here for this attempt."""
+    parent = current_span().get_span_context()
+    if not parent.is_valid:
+        return attempt_trace_id(attempt_id), None
+    return f"{parent.trace_id:032x}", f"{parent.span_id:016x}"
+
+
+def framework_tags(context: otel.Context | None = None) -> Tags:
+    """Tags of the caller in the words of the agent's framework alone."""
+    return tags_of(current_caller(context), trace.get_current_span(context))
+
+
+def tags_of(caller: Caller | None, span: trace.Span) -> Tags:
+    """The tags of ``caller`` where OpenTelemetry's current span is ``span``."""
+    agent = span_agent(span)
+    if caller is None:
+        return {"agent": agent} if agent else {}
+    if agent in (None, caller.tags.get("agent")) or span_number(span) == caller.otel_span:
+        return dict(caller.tags)
+    return {**{tag: value for tag, value in caller.tags.items() if tag != "role"}, "agent": str(agent)}
+
+
+def inherited_tags(tags: Tags) -> Tags:
+    """``tags``, and those of the caller around: but neither another agent's role, nor a name for somebody
+    whom the framework knows by a role alone.
+    """
+    around = framework_tags()
+    if "agent" in tags and tags["agent"] != around.get("agent", tags["agent"]):
+        around.pop("role", None)
+    elif "role" in tags and "agent" not in tags:
+        around.pop("agent", None)
+    return {**around, **tags}
+
+
+def caller_context(tags: Tags, span: trace.Span | None = None) -> otel.Context:
+    """The current context with this caller, and with ``span`` as OpenTelemetry's current one. ``tags`` are
+    all that a framework says of the caller: see :func:`inherited_tags`.
+    """
+    context = None if span is None else trace.set_span_in_context(span)
+    current = trace.get_current_span() if span is None else span
+    return CALLER.set(Caller(tags, span_number(current), outer=CALLER.get()), context)
+
+
+def agent_tags(**tags: str) -> AbstractContextManager[None]:
+    """Code within the block is called by what ``tags`` name: ``agent``, ``role``, ``node`` and whatever else
+    the framework knows. Adapters call it around the code that works, never across a ``yield``.
+    """
+    return attached(caller_context(inherited_tags(tags)))
+
+
+def thread_context() -> otel.Context:
+    """The current context with what :data:`CALLER_SOURCES` say put into it: for code in other threads, to
+    which frameworks carry nothing.
+    """
+    span = current_span()
+    context = trace.set_span_in_context(span)
+    if current_caller() is None:
+        return context
+    return CALLER.set(Caller(framework_tags(), span_number(span)), context)
 
 
 def own_names(owner: Any) -> frozenset[str]:
@@ -89,18 +175,18 @@ def apply_scope(scope: AgentScope, tags: Tags) -> Tags:
     """A framework's ``tags``, with the scope's name in the place of the object's own name, of an agent that
     was named farther away, and of none. Another agent, named from within, is nearer and keeps its name.
     """
-    said = tags.get("agent")
-    if said is None or said in own_names(scope.owner):
+    agent = tags.get("agent")
+    if agent is None or agent in own_names(scope.owner):
         return {**tags, "agent": scope.agent}
-    if said != scope.caller_agent:
+    if agent != scope.caller_agent:
         return tags
     return {**{tag: value for tag, value in tags.items() if tag != "role"}, "agent": scope.agent}
 
 
 def caller_tags() -> Tags:
     """Tags of the caller. ``role`` is the agent's name unless somebody said otherwise."""
-    tags, scope = framework_tags(), current_scope()
-    tags = merge_tags(apply_scope(scope, tags) if scope is not None else tags, _tags.get())
+    tags, scope = framework_tags(), SCOPE.get()
+    tags = merge_tags(apply_scope(scope, tags) if scope is not None else tags, baggage_tags())
     if "agent" in tags:
         tags.setdefault("role", tags["agent"])
     return tags

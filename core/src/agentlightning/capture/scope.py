@@ -1,4 +1,4 @@
-"""Marked classes at work: ``@agl.agent`` enters a mark around each of their entry methods.
+"""Decorated classes at work: ``@agl.agent`` opens a scope around each of their entry methods.
 
 A scope names the calls made inside (:func:`agentlightning.capture.identity.apply_scope`) and selects which of
 them are trained. Invariant: a call is trained only if the innermost scope with a ``select`` of its own
@@ -7,19 +7,20 @@ selects it, and the run's ``select`` too; all other calls are recorded all the s
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
-from agentlightning.capture.context import AgentScope, _scope, _tags, current_attempt, current_scope, setting
+from opentelemetry import baggage
+
+from agentlightning.capture.context import BAGGAGE_PREFIX, SCOPE, AgentScope, attached, current_attempt
 from agentlightning.capture.identity import framework_tags
 from agentlightning.types import Tags
 from agentlightning.types.select import BadSelect, Predicate, with_role
 
 
 def open_scope(agent: str, owner: Any, selects: Predicate | None = None) -> AgentScope:
-    """A mark that is entered here. An object inside itself is one agent: it keeps one list of calls."""
-    scope = AgentScope(agent, owner, selects, outer=current_scope())
+    """A scope that opens here. An object inside itself is one agent: it keeps one list of calls."""
+    scope = AgentScope(agent, owner, selects, outer=SCOPE.get())
     if current_attempt() is not None:
         scope.caller_agent = framework_tags().get("agent")
     outer = scope.outer
@@ -31,17 +32,14 @@ def open_scope(agent: str, owner: Any, selects: Predicate | None = None) -> Agen
     return scope
 
 
-@contextmanager
-def inside_scope(scope: AgentScope) -> Iterator[None]:
-    """Code within the block is the mark's. It is nearer than an agent that ``tagged`` named outside."""
-    farther = {tag: value for tag, value in _tags.get().items() if tag != "agent"}
-    with setting(_tags, farther), setting(_scope, scope):
-        yield
+def inside_scope(scope: AgentScope) -> AbstractContextManager[None]:
+    """Code within the block is the scope's, which is nearer than an agent that ``tagged`` named outside."""
+    return attached(SCOPE.set(scope, baggage.remove_baggage(f"{BAGGAGE_PREFIX}agent")))
 
 
 def selects_call(tags: Tags, span_id: str) -> bool:
-    """Whether the marks around a model call with these tags train it; its agent's mark remembers its span."""
-    scope = current_scope()
+    """Whether the scopes around a model call with these tags train it; its agent's scope notes its span."""
+    scope = SCOPE.get()
     if scope is None:
         return True
     if tags.get("agent") == scope.agent:

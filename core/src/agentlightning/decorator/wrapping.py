@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import AbstractContextManager
 from typing import Any
 
 from agentlightning.capture.entries import undecorated as undecorated, wrap_entry
-from agentlightning.capture.spans.generators import close_stream
+from agentlightning.capture.generators import GeneratorHooks, hooked_async_generator, hooked_generator
 from agentlightning.decorator.entry_call import EntryCall
 
 BeginCall = Callable[[tuple[Any, ...]], EntryCall]
@@ -25,9 +26,9 @@ def wrap_method(
     wrapper: Any
     run = inner or method
     if inspect.isasyncgenfunction(method):
-        wrapper = _async_generator(run, begin_call)
+        wrapper = hooked_async_generator(run, lambda args, kwargs: _GeneratorCall(begin_call(args), True))
     elif inspect.isgeneratorfunction(method):
-        wrapper = _generator(run, begin_call)
+        wrapper = hooked_generator(run, lambda args, kwargs: _GeneratorCall(begin_call(args), False))
     elif inspect.iscoroutinefunction(method):
 
         async def coroutine(*args: Any, **kwargs: Any) -> Any:
@@ -65,63 +66,17 @@ async def _awaited(result: Coroutine[Any, Any, Any], entry: EntryCall) -> Any:
     return value
 
 
-def _async_generator(
-    method: Callable[..., AsyncGenerator[Any, Any]], begin_call: BeginCall
-) -> Callable[..., AsyncGenerator[Any, Any]]:
-    """The last item is what it came to."""
+class _GeneratorCall(GeneratorHooks):
+    """One run of a method that is a generator: its result is what it returned, else its last item."""
 
-    async def stream(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
-        entry, item = begin_call(args), None
-        source = method(*args, **kwargs)
-        advance = source.__anext__()
-        try:
-            while True:
-                with entry.active():
-                    try:
-                        item = await advance
-                    except StopAsyncIteration:
-                        break
-                try:
-                    advance = source.asend((yield item))
-                except GeneratorExit:
-                    raise
-                except BaseException as error:  # thrown in by the caller
-                    advance = source.athrow(error)
-            await entry.reward_awaited(item)
-        finally:
-            with entry.active():
-                await close_stream(source)
+    def __init__(self, entry: EntryCall, is_async: bool) -> None:
+        self._entry, self._is_async = entry, is_async
 
-    return stream
+    def activate(self) -> AbstractContextManager[None]:
+        return self._entry.active()
 
-
-def _generator(
-    method: Callable[..., Generator[Any, Any, Any]], begin_call: BeginCall
-) -> Callable[..., Generator[Any, Any, Any]]:
-    """What it returns, else the last item, is what it came to."""
-
-    def stream(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
-        entry, item = begin_call(args), None
-        source = method(*args, **kwargs)
-        advance = functools.partial(next, source)
-        try:
-            while True:
-                with entry.active():
-                    try:
-                        item = advance()
-                    except StopIteration as end:
-                        returned = end.value
-                        break
-                try:
-                    advance = functools.partial(source.send, (yield item))
-                except GeneratorExit:
-                    raise
-                except BaseException as error:  # thrown in by the caller
-                    advance = functools.partial(source.throw, error)
-            entry.reward_returned(item if returned is None else returned)
-            return returned
-        finally:
-            with entry.active():
-                source.close()
-
-    return stream
+    def on_return(self, value: Any) -> Awaitable[None] | None:
+        if self._is_async:
+            return self._entry.reward_awaited(value)
+        self._entry.reward_returned(value)
+        return None

@@ -1,6 +1,4 @@
-"""The parts that the HTTP servers of store, gateway and engine share: guard, bodies, log and process
-settings.
-"""
+"""What the suite's HTTP servers (store, gateway, engine) share: whom they answer, what they read and log."""
 
 from __future__ import annotations
 
@@ -12,8 +10,8 @@ from agentlightning.webserver.log import LOG
 
 
 def app_runner(app: web.Application, **options: Any) -> web.AppRunner:
-    """A runner that cancels the handler of a client that hangs up, leaves bodies compressed (see
-    :mod:`.body`), and logs nothing that a malformed request contained.
+    """What serves ``app``: a handler whose client has gone is cancelled, bodies come as they were sent (see
+    :mod:`.body`), and what is logged of a malformed request has none of it.
     """
     return web.AppRunner(
         app, access_log=None, handler_cancellation=True, auto_decompress=False, logger=LOG, **options

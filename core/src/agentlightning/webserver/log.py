@@ -1,4 +1,4 @@
-"""aiohttp's server log without the text of requests: a header that is too long may be a key."""
+"""aiohttp's log of a server, without what a client sent: a header that is too long may be a key."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from aiohttp import http_exceptions
 
 
 class ServerLog(logging.LoggerAdapter[logging.Logger]):
-    """Logs a malformed request as one line that names the error; everything else unchanged."""
+    """Says of a malformed request what was wrong with it, in one line; anything else as it is."""
 
     def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
         """Log, without the exception where its text quotes the request."""
@@ -22,7 +22,7 @@ class ServerLog(logging.LoggerAdapter[logging.Logger]):
             super().log(level, msg, *args, **kwargs)
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
-        """Unchanged: there is nothing to add."""
+        """As it is: there is nothing to add."""
         return msg, kwargs
 
 

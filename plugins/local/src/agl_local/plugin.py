@@ -10,7 +10,7 @@ from agentlightning.hookspecs import hookimpl
 from agentlightning.specs import Driver, DriverSpec, Inspector, Server
 from agentlightning.types import Recipe
 
-from .supported_fields import SUPPORTED_FIELDS, UNSUPPORTED_FIELDS
+from .honours import HONOURS, REFUSES
 
 
 def make_driver(
@@ -27,11 +27,11 @@ def make_driver(
     return LocalDriver(policy, name, recipe, seed=seed, options=options)
 
 
-def environment_info(options: Mapping[str, Any]) -> dict[str, str]:
-    """See ``machine.environment_info``."""
+def facts(options: Mapping[str, Any]) -> dict[str, str]:
+    """See ``machine.facts``."""
     from . import machine
 
-    return machine.environment_info(options)
+    return machine.facts(options)
 
 
 def make_server(*, policy: str | Path, name: str, options: Mapping[str, Any] | None = None) -> Server:
@@ -55,12 +55,12 @@ def agl_drivers() -> list[DriverSpec]:
         DriverSpec(
             "local",
             make_driver,
-            SUPPORTED_FIELDS,
+            HONOURS,
             "embedded engine and trainer in plain torch: CPU, CUDA, MPS",
-            unsupported_fields=UNSUPPORTED_FIELDS,
+            refuses=REFUSES,
             inspect=make_inspector,
-            environment_info=environment_info,
-            multi_policy=True,
+            facts=facts,
+            several=True,
             serve=make_server,
         )
     ]

@@ -10,7 +10,7 @@ from agentlightning.hookspecs import hookimpl
 from agentlightning.specs import Driver, DriverSpec
 from agentlightning.types import Recipe
 
-from .supported_fields import SUPPORTED_FIELDS, UNSUPPORTED_FIELDS
+from .honours import HONOURS, REFUSES
 
 
 def make_driver(
@@ -27,24 +27,15 @@ def make_driver(
     return VerlDriver(policy, name, recipe, seed=seed, options=options)
 
 
-def environment_info(options: Mapping[str, Any]) -> dict[str, str]:
-    """See ``machine.environment_info``."""
+def facts(options: Mapping[str, Any]) -> dict[str, str]:
+    """See ``machine.facts``."""
     from . import machine
 
-    return machine.environment_info(options)
+    return machine.facts(options)
 
 
 @hookimpl
 def agl_drivers() -> list[DriverSpec]:
     """verl's own trainer: one machine's CPU, or GPUs by Ray."""
     about = "verl's trainer, unforked: Ray, FSDP, CPU and GPUs"
-    return [
-        DriverSpec(
-            "verl",
-            make_driver,
-            SUPPORTED_FIELDS,
-            about,
-            environment_info=environment_info,
-            unsupported_fields=UNSUPPORTED_FIELDS,
-        )
-    ]
+    return [DriverSpec("verl", make_driver, HONOURS, about, facts=facts, refuses=REFUSES)]

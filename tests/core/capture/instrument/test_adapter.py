@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from agentlightning.capture import COUNTS, installed, uninstall
-from agentlightning.capture.identity import IDENTITY
+from agentlightning.capture.identity import CALLER_SOURCES, Caller
 from agentlightning.capture.instrument.adapter import AdapterInstrumentor
 from agentlightning.specs import lazily
-from agentlightning.types import Tags
 
 
 class Agent:
@@ -23,8 +22,8 @@ def louder(wrapped: Callable[..., Any], agent: Any, args: Any, kwargs: Any) -> A
     return wrapped(*args, **kwargs).upper()
 
 
-def somebody() -> Tags:
-    return {"agent": "somebody"}
+def somebody() -> Caller:
+    return Caller({"agent": "somebody"}, 0)
 
 
 class Whole(AdapterInstrumentor):
@@ -33,7 +32,7 @@ class Whole(AdapterInstrumentor):
     def begin(self) -> None:
         self.patch(Agent, "run", louder)
         self.patch_private(Agent, "_later", louder, "agent-has-no-later")
-        self.add(IDENTITY, somebody)
+        self.add(CALLER_SOURCES, somebody)
         self.undo(self.done.append, "undone")
 
 
@@ -62,9 +61,9 @@ def test_on_and_off_again_and_again() -> None:
     original = vars(Agent)["run"]
     for _ in range(2):
         Whole().instrument()
-        assert installed() and Agent().run() == "RAN" and somebody in IDENTITY
+        assert installed() and Agent().run() == "RAN" and somebody in CALLER_SOURCES
         Whole().uninstrument()
-        assert not installed() and vars(Agent)["run"] is original and somebody not in IDENTITY
+        assert not installed() and vars(Agent)["run"] is original and somebody not in CALLER_SOURCES
     assert COUNTS.snapshot() == {"agent-has-no-later": 2} and Whole.done == ["undone"] * 2
 
 
@@ -81,7 +80,7 @@ def test_what_fails_half_way_leaves_nothing() -> None:
     original = vars(Agent)["run"]
     with pytest.raises(AttributeError, match="walk"):
         Half().instrument()
-    assert vars(Agent)["run"] is original and somebody not in IDENTITY and not installed()
+    assert vars(Agent)["run"] is original and somebody not in CALLER_SOURCES and not installed()
     assert Half.done == ["undone"]
     assert not Half().is_instrumented_by_opentelemetry
 

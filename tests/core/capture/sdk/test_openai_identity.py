@@ -12,8 +12,8 @@ import pytest
 from contract.recording import Recording
 
 from agentlightning import semconv
-from agentlightning.capture import IDENTITY
 from agentlightning.capture.context import tagged
+from agentlightning.capture.identity import agent_tags
 from agentlightning.capture.sdk.call import is_gateway
 from agentlightning.testing import ScriptedModelServer
 from agentlightning.types import LLM
@@ -108,14 +108,9 @@ def test_what_is_the_gateway(endpoint: str, gateway: str | None, same: bool) -> 
 async def test_tags_in_order_of_strength(server: ScriptedModelServer, recording: Recording) -> None:
     recording.context.tags = {"side": "day", "agent": "weakest", "node": "n"}
     recording.context.policies = {"Zoë": "wolves"}
-    adapter = lambda: {"agent": "adapter", "phase": "adapter"}  # noqa: E731
-    IDENTITY.append(adapter)
-    try:
-        async with client(server.url) as c:
-            with recording.active(), tagged(agent="Zoë", turn="3"):
-                await c.chat.completions.create(**ASK)
-    finally:
-        IDENTITY.remove(adapter)
+    async with client(server.url) as c:
+        with recording.active(), tagged(agent="Zoë", turn="3"), agent_tags(agent="adapter", phase="adapter"):
+            await c.chat.completions.create(**ASK)
     headers = server.log[0].headers
     tags = json.loads(unquote(headers[semconv.HEADER_TAGS]))
     assert tags == {

@@ -14,8 +14,8 @@ from opentelemetry import trace
 from agentlightning import semconv
 from agentlightning.capture import install, uninstall
 from agentlightning.capture.context import tagged
-from agentlightning.capture.identity import IDENTITY, caller_tags
-from agentlightning.capture.spans.agent_span import AgentSpan, identity
+from agentlightning.capture.identity import caller_tags, framework_tags
+from agentlightning.capture.spans.agent_span import AgentSpan
 
 
 @pytest.fixture(autouse=True)
@@ -28,12 +28,12 @@ def capturing() -> Iterator[None]:
 async def names(closed: list[str], error: Exception | None = None) -> AsyncGenerator[str | None, None]:
     """Says who speaks while it runs."""
     try:
-        yield identity().get("agent")
-        yield identity().get("agent")
+        yield framework_tags().get("agent")
+        yield framework_tags().get("agent")
         if error is not None:
             raise error
     finally:
-        closed.append(identity().get("agent", "nobody"))
+        closed.append(framework_tags().get("agent", "nobody"))
 
 
 async def test_the_reader_is_not_in_the_scene() -> None:
@@ -41,7 +41,7 @@ async def test_the_reader_is_not_in_the_scene() -> None:
     with recording.active():
         outside = trace.get_current_span()
         async for name in AgentSpan.for_agent("alice").wrap_stream(names(closed), begin=True):
-            assert name == "alice" and identity() == {} and trace.get_current_span() is outside
+            assert name == "alice" and framework_tags() == {} and trace.get_current_span() is outside
     assert closed == ["alice"]
     (span,) = recording.spans
     assert (span.name, span.status) == ("invoke_agent alice", "unset")
@@ -78,7 +78,7 @@ async def test_a_tool_belongs_to_the_agent_around_it() -> None:
         with agent.activate():
             tool = AgentSpan.for_tool("add", "call_0", "{}").start()
             with tool.activate():
-                assert identity() == {"agent": "alice"}
+                assert framework_tags() == {"agent": "alice"}
             tool.set_result("it broke", failed=True)
             tool.end()
         agent.end()
@@ -101,10 +101,10 @@ async def test_played_is_the_whole_scene() -> None:
     recording = Recording("played", None)
     with recording.active():
         with AgentSpan.for_agent("alice", node="plan", role="manager").run() as scene:
-            assert identity() == {"agent": "alice", "node": "plan", "role": "manager"}
+            assert framework_tags() == {"agent": "alice", "node": "plan", "role": "manager"}
             with AgentSpan.for_agent("bob").run():  # an agent as another's tool: its role is its own
-                assert identity() == {"agent": "bob", "node": "plan"}
-        assert scene.span is not None and identity() == {}
+                assert framework_tags() == {"agent": "bob", "node": "plan"}
+        assert scene.span is not None and framework_tags() == {}
         with pytest.raises(ValueError), AgentSpan.for_tool("add", None, "{}").run():
             raise ValueError("no")
     inner, outer, tool = recording.spans
@@ -119,22 +119,18 @@ async def test_outside_an_attempt_nothing_is_recorded() -> None:
 
 
 async def test_another_frameworks_agent_inside_speaks_for_itself() -> None:
-    IDENTITY.append(identity)
-    try:
-        recording = Recording("foreign", None)
-        with recording.active(), AgentSpan.for_agent("alice", role="manager", node="n").run():
-            assert caller_tags() == {"agent": "alice", "role": "manager", "node": "n"}
-            tracer = trace.get_tracer("theirs")
-            with tracer.start_as_current_span("invoke_agent", attributes={semconv.AGENT_NAME: "bob"}):
-                assert caller_tags() == {"agent": "bob", "role": "bob", "node": "n"}
-    finally:
-        IDENTITY.remove(identity)
+    recording = Recording("foreign", None)
+    with recording.active(), AgentSpan.for_agent("alice", role="manager", node="n").run():
+        assert caller_tags() == {"agent": "alice", "role": "manager", "node": "n"}
+        tracer = trace.get_tracer("theirs")
+        with tracer.start_as_current_span("invoke_agent", attributes={semconv.AGENT_NAME: "bob"}):
+            assert caller_tags() == {"agent": "bob", "role": "bob", "node": "n"}
 
 
 def test_a_plain_generators_reader_is_not_in_the_scene() -> None:
     def numbers() -> Generator[str | None, None, str]:
-        yield identity().get("agent")
-        yield identity().get("agent")
+        yield framework_tags().get("agent")
+        yield framework_tags().get("agent")
         return "done"
 
     def read() -> Generator[str | None, None, str]:
@@ -146,7 +142,7 @@ def test_a_plain_generators_reader_is_not_in_the_scene() -> None:
         while True:
             try:
                 seen.append(next(reader))
-                assert identity() == {}
+                assert framework_tags() == {}
             except StopIteration as end:
                 assert end.value == "done"
                 break
@@ -162,19 +158,19 @@ async def test_a_context_managers_block_is_not_in_the_scene() -> None:
 
     @asynccontextmanager
     async def session(swallow: bool) -> AsyncGenerator[str, None]:
-        seen.append(identity().get("agent"))
+        seen.append(framework_tags().get("agent"))
         try:
             yield "open"
         except ArithmeticError:
             if not swallow:
                 raise
         finally:
-            seen.append(identity().get("agent"))
+            seen.append(framework_tags().get("agent"))
 
     recording = Recording("around", None)
     with recording.active():
         async with AgentSpan.for_agent("alice").wrap_context_manager(session(False)) as opened:
-            assert opened == "open" and identity() == {}
+            assert opened == "open" and framework_tags() == {}
         async with AgentSpan.for_agent("bob").wrap_context_manager(session(True)):
             raise ArithmeticError("swallowed")
         with pytest.raises(ArithmeticError, match="no numbers"):
@@ -188,13 +184,9 @@ async def test_later_is_within_the_scene_and_what_held_at_the_call() -> None:
     async def work() -> dict[str, str]:
         return caller_tags()
 
-    IDENTITY.append(identity)
-    try:
-        recording = Recording("later", None)
-        with recording.active():
-            with tagged(phase="night"):
-                promised = AgentSpan.for_agent("alice").wrap_awaitable(work())
-            assert await promised == {"agent": "alice", "role": "alice", "phase": "night"}
-    finally:
-        IDENTITY.remove(identity)
+    recording = Recording("later", None)
+    with recording.active():
+        with tagged(phase="night"):
+            promised = AgentSpan.for_agent("alice").wrap_awaitable(work())
+        assert await promised == {"agent": "alice", "role": "alice", "phase": "night"}
     assert [span.name for span in recording.spans] == ["invoke_agent alice"]

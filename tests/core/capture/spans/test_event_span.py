@@ -13,7 +13,7 @@ import agentlightning as agl
 from agentlightning import semconv
 from agentlightning.capture import COUNTS
 from agentlightning.capture.delivery import attempt_trace_id
-from agentlightning.capture.identity import PARENTS, caller_tags, current_span, span_agent
+from agentlightning.capture.identity import CALLER_SOURCES, caller_tags, current_span, framework_tags
 from agentlightning.capture.spans.event_span import EventSpan
 
 
@@ -49,17 +49,17 @@ def test_an_open_span_of_opentelemetry_is_nearer(recording: Recording) -> None:
     tracer = TracerProvider().get_tracer("theirs")
     outer = EventSpan(context=recording.context, title="outer", tags={"agent": "a"})
     with tracer.start_as_current_span("guest", attributes={semconv.AGENT_NAME: "guest"}) as live:
-        assert outer.as_parent() is None and outer.caller_tags() == {}
+        assert outer.caller().parent is None and outer.caller().otel_span == 0
         inner = EventSpan(context=recording.context, parent=outer, title="inner")
         assert inner.parent_id == f"{live.get_span_context().span_id:016x}"
         assert inner.tags == {"agent": "guest"}
-        assert inner.as_parent() is not None and inner.sees_no_nearer_span(get_current_span())
-    assert outer.as_parent() is not None and outer.caller_tags() == {"agent": "a"}
+        assert inner.caller().parent is not None and inner.sees_no_nearer_span(get_current_span())
+    assert outer.caller().parent is not None and outer.caller().tags == {"agent": "a"}
 
 
 def test_it_stands_as_the_parent_of_what_happens(recording: Recording) -> None:
     span = EventSpan(context=recording.context, title="outer", tags={"agent": "a"})
-    PARENTS.append(span.as_parent)
+    CALLER_SOURCES.append(span.caller)
     try:
         assert caller_tags() == {"agent": "a", "role": "a"}
         with agl.operation("search"):
@@ -67,7 +67,7 @@ def test_it_stands_as_the_parent_of_what_happens(recording: Recording) -> None:
             inner = EventSpan(context=recording.context, parent=span, title="inner")
         agl.emit_reward(1.0)
     finally:
-        PARENTS.remove(span.as_parent)
+        CALLER_SOURCES.remove(span.caller)
     message, operation, reward = recording.spans
     assert operation.parent_id == reward.parent_id == span.span_id
     assert message.parent_id == inner.parent_id == operation.span_id
@@ -78,11 +78,11 @@ def test_a_failing_parent_is_counted_and_passed_over(recording: Recording) -> No
     def broken() -> None:
         raise RuntimeError("ours")
 
-    PARENTS.append(broken)
+    CALLER_SOURCES.append(broken)
     try:
-        assert current_span() is get_current_span() and span_agent() is None
+        assert current_span() is get_current_span() and framework_tags() == {}
     finally:
-        PARENTS.remove(broken)
+        CALLER_SOURCES.remove(broken)
     assert COUNTS.snapshot() == {"identity-error": 2}
 
 

@@ -12,16 +12,13 @@ from opentelemetry import trace
 from agentlightning import semconv
 from agentlightning.capture import install, uninstall
 from agentlightning.capture.context import tagged
-from agentlightning.capture.spans.processors import FINISHERS
-from agentlightning.capture.spans.tool_call import hold_span, tool_call
+from agentlightning.capture.spans.tool_call import tool_call
 
 
 @pytest.fixture(autouse=True)
 def holding() -> Iterator[None]:
     install()
-    FINISHERS.append(hold_span)
     yield
-    FINISHERS.remove(hold_span)
     uninstall()
 
 

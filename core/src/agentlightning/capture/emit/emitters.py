@@ -18,7 +18,7 @@ from typing import Any
 from agentlightning import semconv
 from agentlightning.capture.context import AttemptContext, current_attempt
 from agentlightning.capture.counts import COUNTS
-from agentlightning.capture.delivery import attempt_ended, attempt_trace_id, deliver, span_of_response
+from agentlightning.capture.delivery import attempt_ended, deliver, span_of_response
 from agentlightning.capture.emit.reward_formats import DIMENSIONS as DIMENSIONS
 from agentlightning.capture.emit.validation import (
     BadRecord,
@@ -28,7 +28,7 @@ from agentlightning.capture.emit.validation import (
     reward_number,
     short_repr,
 )
-from agentlightning.capture.identity import current_span, span_agent
+from agentlightning.capture.identity import framework_tags, parent_ids
 from agentlightning.capture.spans.convert import error_text, jsonable
 from agentlightning.capture.spans.operation import operation as operation
 from agentlightning.types import Span
@@ -143,23 +143,21 @@ def _emit(kind: str, attributes: Mapping[str, Any], *, call: Any = None, error: 
 def _span(kind: str, attributes: Mapping[str, Any], error: str | None = None) -> Span:
     """A span of the current attempt, below the OpenTelemetry span that is current."""
     context = current_attempt()
-    parent = current_span().get_span_context()
-    now = time.time()
+    now, attempt_id = time.time(), context.attempt_id if context else ""
+    trace_id, parent_id = parent_ids(attempt_id)
     span = Span(
         rollout_id=context.rollout_id if context else "",
-        attempt_id=context.attempt_id if context else "",
+        attempt_id=attempt_id,
         name=kind,
-        trace_id=f"{parent.trace_id:032x}"
-        if parent.is_valid
-        else attempt_trace_id(context.attempt_id if context else ""),
+        trace_id=trace_id,
         span_id=secrets.token_hex(8),
-        parent_id=f"{parent.span_id:016x}" if parent.is_valid else None,
+        parent_id=parent_id,
         status="error" if error else "ok",
         status_message=error,
         start_time=now,
         end_time=now,
     )
-    named = {semconv.AGENT_NAME: span_agent(), **attributes}
+    named = {semconv.AGENT_NAME: framework_tags().get("agent"), **attributes}
     span.attributes = jsonable({key: value for key, value in named.items() if value is not None})
     try:
         check_span(span)

@@ -52,7 +52,7 @@ class AdapterInstrumentor(BaseInstrumentor):  # type: ignore[misc]
             COUNTS.add(missing)
 
     def add(self, registry: MutableSequence[Item], item: Item) -> None:
-        """Put ``item`` into one of core's lists (``IDENTITY``, ``PARENTS``, ``FINISHERS``), or of yours."""
+        """Put ``item`` into a list, of core's (``CALLER_SOURCES``) or of yours."""
         registry.append(item)
         self.undo(registry.remove, item)
 

@@ -12,17 +12,17 @@ import json
 import logging
 import secrets
 import time
-from collections.abc import Mapping
-from contextvars import ContextVar
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
 from agentlightning import semconv
-from agentlightning.capture.context import AttemptContext, current_attempt
+from agentlightning.capture.context import AttemptContext, ContextEntry, attached, current_attempt
 from agentlightning.capture.counts import COUNTS
-from agentlightning.capture.delivery import attempt_trace_id, deliver, remember_response
-from agentlightning.capture.identity import caller_tags, current_span
+from agentlightning.capture.delivery import deliver, remember_response
+from agentlightning.capture.identity import caller_tags, parent_ids
 from agentlightning.capture.scope import selects_call
 from agentlightning.capture.sdk.response import ResponseChoice, ResponseReader
 from agentlightning.capture.sdk.tokens import pack_ids, pack_logprobs
@@ -57,7 +57,7 @@ LOGPROB_COUNT = "agl.logprob_count"
 PARTIAL = "agl.partial"
 """The stream broke off or was given up before its end: the ids are those of the chunks that were read."""
 
-current_call: ContextVar[SDKCall | None] = ContextVar("agl_wire_call", default=None)
+CURRENT_CALL: Final = ContextEntry["SDKCall"]("agl-sdk-call")
 """The call that the SDK is sending now."""
 
 
@@ -70,9 +70,7 @@ class SDKCall:
         self.sdk = sdk
         self.context, self.body, self.operation, self.gateway = context, body, operation, gateway
         self.tags: Tags = merge_tags(context.tags, caller_tags())
-        parent = current_span().get_span_context()
-        self.trace_id = f"{parent.trace_id:032x}" if parent.is_valid else attempt_trace_id(context.attempt_id)
-        self.parent_id = f"{parent.span_id:016x}" if parent.is_valid else None
+        self.trace_id, self.parent_id = parent_ids(context.attempt_id)
         self.span_id = secrets.token_hex(8)
         self.selected = selects_call(self.tags, self.span_id)
         if not gateway:  # a gateway gives the role of calls that nobody named, whoever makes them
@@ -191,6 +189,17 @@ class SDKCall:
         except (TypeError, ValueError):  # the engine sent something that is no int32 or no number
             COUNTS.add("bad-ids")
         return {key: value for key, value in out.items() if value is not None}
+
+
+@contextmanager
+def sending(call: SDKCall) -> Iterator[None]:
+    """The SDK sends ``call`` within the block; an error that it raises is the call's."""
+    try:
+        with attached(CURRENT_CALL.set(call)):
+            yield
+    except BaseException as error:
+        call.end(error)
+        raise
 
 
 def open_call(sdk: str, client: Any, options: Any) -> tuple[SDKCall, Any] | None:

@@ -24,7 +24,7 @@ from opentelemetry.instrumentation.instrumentor import BaseInstrumentor  # type:
 
 from agentlightning.capture.counts import COUNTS
 from agentlightning.capture.instrument.patching import Patch
-from agentlightning.capture.sdk.call import SDKCall, current_call, open_call
+from agentlightning.capture.sdk.call import CURRENT_CALL, SDKCall, open_call, sending
 from agentlightning.capture.sdk.response import AsyncStreamTee, StreamTee, is_answer
 from agentlightning.types.select import BadSelect
 
@@ -83,14 +83,8 @@ def _sync(
     call, args, kwargs = _open(sdk, client, args, kwargs)
     if call is None:
         return wrapped(*args, **kwargs)
-    token = current_call.set(call)
-    try:
+    with sending(call):
         result = wrapped(*args, **kwargs)
-    except BaseException as error:
-        call.end(error)
-        raise
-    finally:
-        current_call.reset(token)
     return _observe(call, result)
 
 
@@ -100,21 +94,15 @@ async def _async(
     call, args, kwargs = _open(sdk, client, args, kwargs)
     if call is None:
         return await wrapped(*args, **kwargs)
-    token = current_call.set(call)
-    try:
+    with sending(call):
         result = await wrapped(*args, **kwargs)
-    except BaseException as error:
-        call.end(error)
-        raise
-    finally:
-        current_call.reset(token)
     return _observe(call, result)
 
 
 def _count_retries(
     wrapped: Callable[..., Any], client: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    if (call := current_call.get()) is not None:
+    if (call := CURRENT_CALL.get()) is not None:
         call.retries = int(kwargs.get("retries_taken", 0))
     return wrapped(*args, **kwargs)
 

@@ -2,8 +2,8 @@
 span.
 
 Their events come in other tasks and threads than the work itself, so nothing is attached to a context: a span
-knows its parent, and :data:`~agentlightning.capture.identity.PARENTS` finds it from the work. Invariant: a
-span belongs to the attempt it began in, and is delivered at most once, when it has a title.
+knows its parent, and :data:`~agentlightning.capture.identity.CALLER_SOURCES` finds it from the work.
+Invariant: a span belongs to the attempt it began in, and is delivered at most once, when it has a title.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from opentelemetry import trace
 from agentlightning import semconv
 from agentlightning.capture.context import AttemptContext
 from agentlightning.capture.delivery import attempt_trace_id, deliver
-from agentlightning.capture.identity import RemoteParentSpan, span_agent
+from agentlightning.capture.identity import CALLER, Caller, RemoteParentSpan, span_number, tags_of
 from agentlightning.capture.spans.convert import error_text
-from agentlightning.types import Span, Tags, merge_tags
+from agentlightning.types import Span, Tags
 
 
 @dataclass(slots=True, eq=False, kw_only=True, weakref_slot=True)
@@ -38,23 +38,26 @@ class EventSpan:
     parent_id: str | None = field(init=False, default=None)
     otel_parent: int = field(init=False, default=0)
     """OpenTelemetry's current span when it began; another one later is nearer."""
+    outer: Caller | None = field(init=False, default_factory=CALLER.get)
+    """The caller in OpenTelemetry's context when it began; another one later is nearer."""
     span_id: str = field(init=False, default_factory=lambda: secrets.token_hex(8))
     start: float = field(init=False, default_factory=time.time)
 
     def __post_init__(self) -> None:
         live = trace.get_current_span()
         above = live.get_span_context()
-        inherited = self.parent.tags if self.parent is not None else {}
         if self.parent is not None and self.parent.sees_no_nearer_span(live):
             self.otel_parent, self.trace_id = self.parent.otel_parent, self.parent.trace_id
             self.parent_id = self.parent.child_parent_id
         elif above.is_valid:
             self.otel_parent, self.trace_id = above.span_id, f"{above.trace_id:032x}"
             self.parent_id = f"{above.span_id:016x}"
-            inherited = merge_tags(inherited, {"agent": span_agent(live)})
         else:
             self.trace_id = attempt_trace_id(self.context.attempt_id)
-        self.tags = {**inherited, **self.tags}
+        around = None if self.parent is None else self.parent.caller()
+        if around is None or not around.is_within(self.outer):
+            around = self.outer
+        self.tags = {**tags_of(around, live), **self.tags}
 
     @property
     def child_parent_id(self) -> str | None:
@@ -71,19 +74,18 @@ class EventSpan:
         """Whether this is ``other`` or a part of it."""
         return self is other or (self.parent is not None and self.parent.is_within(other))
 
-    def as_parent(self) -> trace.Span | None:
-        """As the parent of what happens inside; ``None`` where OpenTelemetry's current span is nearer."""
-        if self.child_parent_id is None or not self.sees_no_nearer_span(trace.get_current_span()):
-            return None
-        return RemoteParentSpan(int(self.trace_id, 16), int(self.child_parent_id, 16), self.tags.get("agent"))
-
-    def caller_tags(self) -> Tags:
-        """Its tags, without the agent where another framework's agent speaks inside."""
+    def caller(self) -> Caller:
+        """As the caller of what happens inside; where OpenTelemetry's current span is nearer, that span is
+        the parent, and names the agent if it can.
+        """
         live = trace.get_current_span()
-        other_agent = span_agent(live) is not None and not self.sees_no_nearer_span(live)
-        return {
-            key: value for key, value in self.tags.items() if not (other_agent and key in ("agent", "role"))
-        }
+        if not self.sees_no_nearer_span(live):
+            return Caller(self.tags, 0, outer=self.outer)
+        parent = None
+        if self.child_parent_id is not None:
+            agent = self.tags.get("agent")
+            parent = RemoteParentSpan(int(self.trace_id, 16), int(self.child_parent_id, 16), agent)
+        return Caller(self.tags, span_number(live), parent, self.outer)
 
     def end(self, error: BaseException | None = None, *, failed: str | None = None) -> None:
         """Deliver the span, if it has a title. ``failed``: what went wrong where nothing was raised."""

@@ -18,10 +18,10 @@ from typing import Any, TypeVar
 from opentelemetry import trace
 
 from agentlightning import semconv
-from agentlightning.capture.context import AttemptContext, current_attempt
+from agentlightning.capture.context import AttemptContext, attached, current_attempt
 from agentlightning.capture.counts import COUNTS
-from agentlightning.capture.delivery import attempt_trace_id, deliver
-from agentlightning.capture.identity import RemoteParentSpan, current_span, span_agent
+from agentlightning.capture.delivery import deliver
+from agentlightning.capture.identity import RemoteParentSpan, framework_tags, parent_ids
 from agentlightning.capture.spans.convert import error_text, jsonable
 from agentlightning.types import Span
 
@@ -47,22 +47,17 @@ class operation:
 
     def __enter__(self) -> operation:
         self._context = context = current_attempt()
-        parent = current_span().get_span_context()
-        self._trace = (
-            parent.trace_id
-            if parent.is_valid
-            else int(attempt_trace_id(context.attempt_id if context else ""), 16)
-        )
-        self._parent = f"{parent.span_id:016x}" if parent.is_valid else None
-        self._id, self._start, self._agent = secrets.randbits(64) or 1, time.time(), span_agent()
         if context is None:
             COUNTS.add("emit-outside-attempt")
             return self
-        self._entered = trace.use_span(
-            RemoteParentSpan(self._trace, self._id, self._agent),
-            record_exception=False,
-            set_status_on_exception=False,
+        self._trace_id, self._parent_id = parent_ids(context.attempt_id)
+        self._id, self._start, self._agent = (
+            secrets.randbits(64) or 1,
+            time.time(),
+            framework_tags().get("agent"),
         )
+        span = RemoteParentSpan(int(self._trace_id, 16), self._id, self._agent)
+        self._entered = attached(trace.set_span_in_context(span))
         self._entered.__enter__()
         return self
 
@@ -86,9 +81,9 @@ class operation:
                 rollout_id=self._context.rollout_id,
                 attempt_id=self._context.attempt_id,
                 name=semconv.OPERATION_SPAN,
-                trace_id=f"{self._trace:032x}",
+                trace_id=self._trace_id,
                 span_id=f"{self._id:016x}",
-                parent_id=self._parent,
+                parent_id=self._parent_id,
                 status="error" if error else "ok",
                 status_message=f"{type(error).__name__}: {error_text(error)}" if error else None,
                 attributes=jsonable({key: value for key, value in attributes.items() if value is not None}),

@@ -7,8 +7,6 @@ it *began* in, whichever thread ends it; one that began in none is counted and d
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.sdk.trace import ReadableSpan, Span as LiveSpan, SpanProcessor
@@ -17,17 +15,12 @@ from agentlightning import semconv
 from agentlightning.capture.context import AttemptContext, current_attempt
 from agentlightning.capture.counts import COUNTS
 from agentlightning.capture.delivery import deliver
-from agentlightning.capture.identity import span_agent
+from agentlightning.capture.identity import framework_tags
 from agentlightning.capture.spans.convert import convert
-from agentlightning.types import Span
+from agentlightning.capture.spans.tool_call import hold_span
 
 IGNORED_SCOPES: set[str] = set()
 """Instrumentation scopes whose spans nobody wants; adapters add theirs and take them out again."""
-
-Finisher = Callable[[AttemptContext, Span], bool]
-FINISHERS: list[Finisher] = []
-"""Adapters' functions for finished spans; ``True`` means that the adapter delivers the span itself,
-completed."""
 
 _attempt_by_span: dict[int, AttemptContext] = {}
 """Span id → the attempt it began in, for spans under way. One entry a live span, removed at its end."""
@@ -68,7 +61,7 @@ class StampProcessor(SwitchableProcessor):
             return
         span.set_attribute(semconv.ROLLOUT_ID, owner.rollout_id)
         span.set_attribute(semconv.ATTEMPT_ID, owner.attempt_id)
-        name = span_agent(trace.get_current_span(parent_context))
+        name = framework_tags(parent_context).get("agent")
         if name and semconv.AGENT_NAME not in (span.attributes or {}):
             span.set_attribute(semconv.AGENT_NAME, name)
 
@@ -90,5 +83,5 @@ class DeliverProcessor(SwitchableProcessor):
             COUNTS.add("span-outside-attempt")
             return
         finished = convert(span, owner)
-        if not any(finish(owner, finished) for finish in tuple(FINISHERS)):
+        if not hold_span(finished):
             deliver(owner, finished)

@@ -12,15 +12,13 @@ import secrets
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass, field
-
-from opentelemetry import trace
+from typing import Final
 
 from agentlightning import semconv
-from agentlightning.capture.context import AttemptContext, current_attempt
-from agentlightning.capture.delivery import attempt_trace_id, deliver
-from agentlightning.capture.identity import caller_tags
+from agentlightning.capture.context import AttemptContext, ContextEntry, attached, current_attempt
+from agentlightning.capture.delivery import deliver
+from agentlightning.capture.identity import caller_tags, parent_ids
 from agentlightning.types import Span
 
 
@@ -40,12 +38,12 @@ class PendingToolCall:
     """The framework's own span, once that has ended."""
 
 
-_under_way: ContextVar[PendingToolCall | None] = ContextVar("agl_tool_call", default=None)
+PENDING: Final = ContextEntry[PendingToolCall]("agl-tool-call")
 
 
-def hold_span(context: AttemptContext, span: Span) -> bool:
-    """A finisher for ``processors.FINISHERS``: keeps the framework's span of the call under way."""
-    call = _under_way.get()
+def hold_span(span: Span) -> bool:
+    """Keep the framework's span of the tool call under way; ``False`` for any other span."""
+    call = PENDING.get()
     if call is None or span.attributes.get(semconv.TOOL_CALL_ID) != call.call_id:
         return False
     call.span = span
@@ -60,11 +58,10 @@ def tool_call(name: str, call_id: str, arguments: str) -> Iterator[PendingToolCa
     if context is None:
         yield call
         return
-    token = _under_way.set(call)
     try:
-        yield call
+        with attached(PENDING.set(call)):
+            yield call
     finally:
-        _under_way.reset(token)
         if call.span is not None or call.result is not None:
             deliver(context, _completed(call.span or _new_span(context, call), call))
 
@@ -79,7 +76,7 @@ def _completed(span: Span, call: PendingToolCall) -> Span:
 
 
 def _new_span(context: AttemptContext, call: PendingToolCall) -> Span:
-    parent = trace.get_current_span().get_span_context()
+    trace_id, parent_id = parent_ids(context.attempt_id)
     attributes = {
         semconv.OPERATION_NAME: "execute_tool",
         semconv.TOOL_NAME: call.name,
@@ -92,9 +89,9 @@ def _new_span(context: AttemptContext, call: PendingToolCall) -> Span:
         rollout_id=context.rollout_id,
         attempt_id=context.attempt_id,
         name=f"execute_tool {call.name}",
-        trace_id=f"{parent.trace_id:032x}" if parent.is_valid else attempt_trace_id(context.attempt_id),
+        trace_id=trace_id,
         span_id=secrets.token_hex(8),
-        parent_id=f"{parent.span_id:016x}" if parent.is_valid else None,
+        parent_id=parent_id,
         attributes={key: value for key, value in attributes.items() if value is not None},
         start_time=call.start,
         end_time=time.time(),

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -45,12 +44,12 @@ class Fitted(msgspec.Struct, frozen=True):
     edited: dict[str, Any]
 
 
-@dataclass
 class ContextFitter:
     """Makes prompts fit the engine's context, by the over-length policy of their route."""
 
-    client: EngineClient
-    metrics: Metrics
+    def __init__(self, client: EngineClient, metrics: Metrics) -> None:
+        self._client = client
+        self._metrics = metrics
 
     async def fit(
         self, route: Upstream, body: dict[str, Any], dropped_blocks: dict[bytes, int], api: str
@@ -64,7 +63,7 @@ class ContextFitter:
         if route.over_length != "truncate" and not route.reserve:
             return None
         if route.can_count is False:
-            self.metrics.over_length["unchecked"] += 1
+            self._metrics.over_length["unchecked"] += 1
             return None
         window = route.window
         sure = window is not None and upper_bound(body) + _room(route, body, window) <= window
@@ -72,7 +71,7 @@ class ContextFitter:
             return None
         count = await self.count(route, body)
         if count is None or (window := route.window) is None:
-            self.metrics.over_length["unchecked"] += 1
+            self._metrics.over_length["unchecked"] += 1
             return None
         budget = window - _room(route, body, window)
         if count <= budget:
@@ -145,8 +144,8 @@ class ContextFitter:
         if "tokens" in prompt:
             return len(prompt["tokens"])
         raw = msgspec.json.encode(prompt)
-        async with self.client.post(route, "tokenize", raw, {}, None) as response:
-            status, answer = response.status, await self.client.read_body(response)
+        async with self._client.post(route, "tokenize", raw, {}, None) as response:
+            status, answer = response.status, await self._client.read_body(response)
         if status == 200:
             try:
                 found = msgspec.json.decode(answer, type=TokenCount)

@@ -10,18 +10,23 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import AsyncGenerator, Callable, Generator, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import partial, update_wrapper
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import update_wrapper
 from numbers import Real
 from typing import Any
 
-from agentlightning.capture.context import AttemptContext, _current, attempt_context
+from agentlightning.capture.context import ATTEMPT, AttemptContext, attempt_context
 from agentlightning.capture.counts import COUNTS
 from agentlightning.capture.delivery import end_attempt
 from agentlightning.capture.entries import ENTRY_WRAPPERS, undecorated
+from agentlightning.capture.generators import (
+    GeneratorHooks,
+    HooksOf,
+    hooked_async_generator,
+    hooked_generator,
+)
 from agentlightning.capture.spans.convert import jsonable
-from agentlightning.capture.spans.generators import close_stream
 from agentlightning.run_program.inside.exporter import SpanExporter
 from agentlightning.run_program.inside.frames import BeginEntry, EndEntry, EntryBegun, EntryEnded
 from agentlightning.run_program.inside.import_hook import warn
@@ -44,21 +49,25 @@ class EntryWrapper:
 
     def wrap(self, entry: Callable[..., Any]) -> Callable[..., Any]:
         """``entry`` with an attempt around its outermost calls, of the same kind."""
+        made: Callable[..., Any]
         if inspect.isasyncgenfunction(entry):
-            made = _wrap_async_generator(self, entry)
+            made = hooked_async_generator(entry, self._hooks_of(entry))
         elif inspect.isgeneratorfunction(entry):
-            made = _wrap_generator(self, entry)
+            made = hooked_generator(entry, self._hooks_of(entry))
         elif inspect.iscoroutinefunction(entry):
             made = _wrap_coroutine(self, entry)
         else:
             made = _wrap_function(self, entry)
         return update_wrapper(made, entry)
 
+    def _hooks_of(self, entry: Callable[..., Any]) -> HooksOf:
+        return lambda args, kwargs: self.rollout(entry, args, kwargs) or GeneratorHooks()
+
     def rollout(
         self, entry: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> EntryRollout | None:
         """An attempt for this call; ``None`` inside another entry, or where none can be had."""
-        if _current.get() is not None:
+        if ATTEMPT.get() is not None:
             return None
         task = _call_arguments(entry, args, kwargs)
         try:
@@ -91,32 +100,30 @@ class EntryWrapper:
         )
 
 
-class EntryRollout:
+class EntryRollout(GeneratorHooks):
     """One call of an entry, which has an attempt to itself."""
 
     def __init__(self, exporter: SpanExporter, context: AttemptContext) -> None:
         self._exporter, self._context = exporter, context
         self._ended = False
+        self._last: Any = None
 
-    def active(self) -> AbstractContextManager[Any]:
+    def activate(self) -> AbstractContextManager[Any]:
         """Code within the block is the entry's."""
         return attempt_context(self._context)
 
-    @contextmanager
-    def ending(self) -> Iterator[list[Any]]:
-        """At the end of the block the entry has come to what is in the list, or raised. A stream that nobody
-        reads to its end has come to its last item.
-        """
-        result: list[Any] = [None]
-        try:
-            yield result
-        except GeneratorExit:
-            self.end(result[0])
-            raise
-        except BaseException as error:
+    def on_item(self, item: Any) -> None:
+        self._last = item
+
+    def on_return(self, value: Any) -> None:
+        self.end(value)
+
+    def on_error(self, error: BaseException) -> None:
+        """A stream that nobody reads to its end came to its last item."""
+        if isinstance(error, GeneratorExit):
+            self.end(self._last)
+        else:
             self.fail(error)
-            raise
-        self.end(result[0])
 
     def fail(self, error: BaseException) -> None:
         """The entry raised."""
@@ -166,65 +173,6 @@ def _error_text(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}"[:2000].encode(errors="replace").decode()
 
 
-def _wrap_async_generator(wrapper: EntryWrapper, entry: Callable[..., Any]) -> Callable[..., Any]:
-    """An async generator; the attempt holds while its own code runs, never across a yield."""
-
-    async def stream(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
-        rollout = wrapper.rollout(entry, args, kwargs)
-        active = rollout.active if rollout else nullcontext
-        source, item = entry(*args, **kwargs), None
-        advance = source.__anext__()
-        with rollout.ending() if rollout else nullcontext([None]) as result:
-            try:
-                while True:
-                    with active():
-                        try:
-                            result[0] = item = await advance
-                        except StopAsyncIteration:
-                            return
-                    try:
-                        advance = source.asend((yield item))
-                    except GeneratorExit:
-                        raise
-                    except BaseException as error:  # thrown in by the caller
-                        advance = source.athrow(error)
-            finally:
-                with active():
-                    await close_stream(source)
-
-    return stream
-
-
-def _wrap_generator(wrapper: EntryWrapper, entry: Callable[..., Any]) -> Callable[..., Any]:
-    """A generator, likewise."""
-
-    def items(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
-        rollout = wrapper.rollout(entry, args, kwargs)
-        active = rollout.active if rollout else nullcontext
-        source = entry(*args, **kwargs)
-        advance = partial(next, source)
-        with rollout.ending() if rollout else nullcontext([None]) as result:
-            try:
-                while True:
-                    with active():
-                        try:
-                            result[0] = item = advance()
-                        except StopIteration as end:
-                            result[0] = result[0] if end.value is None else end.value
-                            return end.value
-                    try:
-                        advance = partial(source.send, (yield item))
-                    except GeneratorExit:
-                        raise
-                    except BaseException as error:  # thrown in by the caller
-                        advance = partial(source.throw, error)
-            finally:
-                with active():
-                    source.close()
-
-    return items
-
-
 def _wrap_coroutine(wrapper: EntryWrapper, entry: Callable[..., Any]) -> Callable[..., Any]:
     async def coroutine(*args: Any, **kwargs: Any) -> Any:
         rollout = wrapper.rollout(entry, args, kwargs)
@@ -243,7 +191,7 @@ def _wrap_function(wrapper: EntryWrapper, entry: Callable[..., Any]) -> Callable
         if rollout is None:
             return entry(*args, **kwargs)
         try:
-            with rollout.active():
+            with rollout.activate():
                 result = entry(*args, **kwargs)
         except BaseException as error:
             rollout.fail(error)
@@ -257,9 +205,14 @@ def _wrap_function(wrapper: EntryWrapper, entry: Callable[..., Any]) -> Callable
 
 
 async def _await_inside(rollout: EntryRollout, work: Any) -> Any:
-    with rollout.ending() as result, rollout.active():
-        result[0] = await work
-    return result[0]
+    try:
+        with rollout.activate():
+            result = await work
+    except BaseException as error:
+        rollout.on_error(error)
+        raise
+    rollout.end(result)
+    return result
 
 
 def _call_arguments(entry: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -43,7 +43,6 @@ from agentlightning.store.routes import (
 )
 from agentlightning.store.sqlite import schema
 from agentlightning.store.sqlite.store import SQLiteStore
-from agentlightning.types.arrays import from_either
 from agentlightning.webserver import app_runner
 from agentlightning.webserver.body import (
     THREAD_BYTES,
@@ -190,7 +189,7 @@ def _batch_handler(store: SQLiteStore) -> Handler:
         if route is None:
             return item.method, {}
         try:
-            found = msgspec.convert(item.params, route.parameters, dec_hook=from_either)
+            found = msgspec.convert(item.params, route.parameters)
             check_json(found)
             return item.method, _arguments(found)
         except ValueError as error:

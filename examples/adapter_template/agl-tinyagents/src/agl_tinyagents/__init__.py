@@ -6,13 +6,12 @@ Native doors: the methods that run an ``Agent`` and its tools. Core's wire layer
 
 from __future__ import annotations
 
-from agentlightning.capture.identity import IDENTITY
 from agentlightning.capture.instrument.adapter import AdapterInstrumentor
 from agl_tinyagents import turns
-from agl_tinyagents.identity import entry_methods, identity
+from agl_tinyagents.entries import entry_methods
 from agl_tinyagents.package import INSTRUMENTS
 
-__all__ = ["TinyAgentsInstrumentor", "entry_methods", "identity"]
+__all__ = ["TinyAgentsInstrumentor", "entry_methods"]
 
 
 class TinyAgentsInstrumentor(AdapterInstrumentor):
@@ -28,4 +27,3 @@ class TinyAgentsInstrumentor(AdapterInstrumentor):
         self.patch(Agent, "stream", turns.stream)
         missing = "tinyagents-tool-spans-unavailable"  # private: a later version may do without
         self.patch_private(Agent, "_call_tool", turns.call_tool, missing)
-        self.add(IDENTITY, identity)

@@ -15,7 +15,7 @@ def agl_adapters() -> list[AdapterSpec]:
             name="tinyagents",  # for Trainer(adapters=["tinyagents"]) and agl run --adapter tinyagents
             framework="tinyagents",  # the module whose import makes the adapter active
             instrumentor=lazily("agl_tinyagents:TinyAgentsInstrumentor"),
-            entry_methods=lazily("agl_tinyagents.identity:entry_methods"),
+            entry_methods=lazily("agl_tinyagents.entries:entry_methods"),
             requires=", ".join(INSTRUMENTS),
         )
     ]

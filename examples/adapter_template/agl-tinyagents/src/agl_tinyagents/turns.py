@@ -1,4 +1,4 @@
-"""Agents' turns and their tool calls, as scenes: spans that name who works while it works."""
+"""Agents' turns and their tool calls as spans, current while their code runs."""
 
 from __future__ import annotations
 

@@ -1,37 +1,20 @@
-"""Who is calling, in Agent Framework's own terms.
+"""The tags of who works: agents, nodes of a workflow, and the manager of a group chat.
 
-Its ``invoke_agent`` spans name every agent, and core reads them. What they do not say: which node of a
-workflow runs, that a group chat's orchestrator picks the next speaker, and who speaks when the user has
-switched the framework's spans off. Invariant: a name holds while the agent's own code runs, also in a stream
+Agent Framework's ``invoke_agent`` spans name every agent, and core reads them. What they do not say: which
+node of a workflow runs, that a group chat's orchestrator picks the next speaker, and who works when the user
+has switched the framework's spans off. Invariant: tags hold while the agent's own code runs, also in a stream
 that is read elsewhere, and never across what the reader does between two updates.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import Any
 
 from agentlightning.capture.context import capture_tags, current_attempt
-from agentlightning.types import Tags
-
-_tags: ContextVar[Tags] = ContextVar("agl_agent_framework", default={})  # noqa: B039 - only replaced
-
-
-def identity() -> Tags:
-    """``agent``; within a workflow ``node``, and ``role`` for its manager."""
-    return dict(_tags.get())
-
-
-@contextmanager
-def _with_tags(**tags: str) -> Iterator[None]:
-    token = _tags.set({**_tags.get(), **tags})
-    try:
-        yield
-    finally:
-        _tags.reset(token)
+from agentlightning.capture.identity import agent_tags
 
 
 def run(wrapped: Callable[..., Any], agent: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -46,7 +29,7 @@ def run(wrapped: Callable[..., Any], agent: Any, args: tuple[Any, ...], kwargs: 
 
     @contextmanager
     def agent_turn() -> Iterator[None]:
-        with _with_tags(agent=name), tags_at_call():
+        with agent_tags(agent=name), tags_at_call():
             yield
 
     if hasattr(result, "with_pull_context_manager"):
@@ -66,7 +49,7 @@ async def execute(
     tags = {"node": str(executor.id)}
     if _manages(executor):
         tags["role"] = "manager"
-    with _with_tags(**tags):
+    with agent_tags(**tags):
         return await wrapped(*args, **kwargs)
 
 
@@ -74,12 +57,3 @@ def _manages(executor: Any) -> bool:
     orchestrations = sys.modules.get("agent_framework_orchestrations")
     manager = getattr(orchestrations, "BaseGroupChatOrchestrator", None)
     return manager is not None and isinstance(executor, manager)
-
-
-def entry_methods(cls: type) -> Sequence[str]:
-    """``run`` for agents: streams, workflows and agents as tools all pass through it."""
-    if "agent_framework" not in sys.modules:
-        return ()
-    from agent_framework import BaseAgent
-
-    return ("run",) if issubclass(cls, BaseAgent) else ()

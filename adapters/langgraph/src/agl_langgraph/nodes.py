@@ -1,4 +1,4 @@
-"""Who is calling, in LangGraph's own terms: the node, where its graph stands, and which of its branches.
+"""The tags of a node: its name, where its graph stands, and which of its branches it is.
 
 The metadata of a node's runs name it. Tags: ``node``; ``graph``, the nodes a sub-graph hangs below
 (``research`` or ``research/search``); ``branch``, the number of a node's copy that ``Send`` started;
@@ -7,7 +7,6 @@ The metadata of a node's runs name it. Tags: ``node``; ``graph``, the nodes a su
 
 from __future__ import annotations
 
-from agl_langchain.identity import entry_methods as entry_methods, identity as identity
 from agl_langchain.runs import Run
 from agl_langgraph.callers import caller
 

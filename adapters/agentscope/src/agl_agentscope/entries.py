@@ -1,11 +1,9 @@
-"""Who is calling, in AgentScope's own terms: the agent that replies, whichever pipeline or hub called it."""
+"""The methods of AgentScope's classes that ``@agl.agent`` wraps."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-
-from agentlightning.capture.spans.agent_span import identity as identity
 
 
 def entry_methods(cls: type) -> Sequence[str]:

@@ -1,11 +1,9 @@
-"""Who is calling, in the terms of Pydantic AI: the agent whose turn it is."""
+"""The methods of Pydantic AI's classes that ``@agl.agent`` wraps."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-
-from agentlightning.capture.spans.agent_span import identity as identity
 
 
 def entry_methods(cls: type) -> Sequence[str]:

@@ -1,0 +1,20 @@
+"""The methods of LangChain's classes that ``@agl.agent`` wraps."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+_ENTRIES = ("invoke", "ainvoke", "stream", "astream", "transform", "atransform")
+
+
+def entry_methods(cls: type) -> Sequence[str]:
+    """What a ``Runnable`` overrides of its ways to be run; ``()`` for classes that are none, and models."""
+    if "langchain_core" not in sys.modules:
+        return ()
+    from langchain_core.language_models import BaseLanguageModel
+    from langchain_core.runnables import Runnable
+
+    if not issubclass(cls, Runnable) or issubclass(cls, BaseLanguageModel):
+        return ()
+    return [entry for entry in _ENTRIES if getattr(cls, entry) is not getattr(Runnable, entry)]
