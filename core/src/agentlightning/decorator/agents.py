@@ -1,8 +1,8 @@
-"""What a runner runs: agents as functions, as classes with a seed-style interface, or marked classes.
+"""Agents as a runner runs them: functions, subclasses of ``LitAgent``, and objects with ``run``.
 
 ``@agl.rollout`` turns a function ``(task, llm) -> float`` into an agent and leaves it callable.
-``LitAgent`` is the class form. An object of a class that ``@agl.agent`` marked with a ``reward`` may return
-what it likes: the reward function makes the rollout's reward of it.
+``LitAgent`` is the class form. An object of a class that is decorated with ``@agl.agent(reward=…)`` may
+return anything: the reward function turns it into the rollout's reward.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from agentlightning.types import LLM, PromptTemplate, Resource, Rollout, Span, T
 Task = TypeVar("Task")
 Result = float | int | bool | None | Sequence[Span | Triplet]
 """A number is the final reward; ``None``: rewards were emitted, or are missing; spans are added to the
-attempt; triplets are what is trained of it (``docs/rollouts.md``).
+attempt; triplets are trained instead of the captured calls (``docs/rollouts.md``).
 """
 
 
 class LitAgent(Generic[Task]):
     """An agent as a class. Override ``rollout`` (sync) or ``rollout_async``; the training and validation
-    forms default to it. ``resources`` maps names to what the algorithm gives the agent.
+    forms default to it. ``resources``: the algorithm's resources by name, such as an :class:`.LLM`.
     """
 
     def rollout(self, task: Task, resources: dict[str, Resource], rollout: Rollout) -> Result:
@@ -59,20 +59,20 @@ class LitAgent(Generic[Task]):
         return await self.rollout_async(task, resources, rollout)
 
     def on_rollout_start(self, task: Task, rollout: Rollout) -> Any:
-        """Called before an attempt. Like the other hooks it may be a coroutine function, and take what it
-        names of ``task, rollout, result, error, spans, agent, runner, tracer``, in any order.
+        """Called before an attempt. Like the other hooks it may be a coroutine function, and takes any of
+        ``task, rollout, result, error, spans, agent, runner, tracer`` by name, in any order.
         """
 
     def on_trace_start(self, task: Task, rollout: Rollout) -> Any:
         """Called when the attempt's span has begun."""
 
     def on_trace_end(self, task: Task, rollout: Rollout, spans: Sequence[Span]) -> Any:
-        """Called when the agent has returned or raised; ``spans``: those that ended here so far."""
+        """Called when the agent has returned or raised; ``spans``: those that have ended in this process."""
 
     def on_rollout_end(
         self, task: Task, rollout: Rollout, result: Result, error: BaseException | None
     ) -> Any:
-        """Called after an attempt, whatever became of it."""
+        """Called after an attempt, also after one that failed."""
 
     @property
     def is_async(self) -> bool:
@@ -84,8 +84,8 @@ class LitAgent(Generic[Task]):
         return self._entry_name(mode).endswith("_async") or inspect.iscoroutinefunction(self.entry(mode))
 
     def entry(self, mode: str) -> Callable[[Task, dict[str, Resource], Rollout], Any]:
-        """The method that runs a task in ``mode``: of those the class overrides, the mode's own before
-        ``rollout``, the nearest class's before an ancestor's, and the coroutine form before the other.
+        """The method that runs a task in ``mode``. Of those that the class overrides, the mode's own comes
+        before ``rollout``, a subclass's before a base class's, and the coroutine form before the other.
         """
         method: Callable[[Task, dict[str, Resource], Rollout], Any] = getattr(self, self._entry_name(mode))
         return method
@@ -99,15 +99,15 @@ class LitAgent(Generic[Task]):
 
 
 def _override_depth(cls: type, name: str) -> float:
-    """How many classes lie before the one that overrides LitAgent's method; infinite if none does."""
+    """Number of classes before the one that overrides LitAgent's method; infinite if none does."""
     own = cls.__mro__[: cls.__mro__.index(LitAgent)]
     return next((depth for depth, base in enumerate(own) if name in vars(base)), math.inf)
 
 
 class FunctionAgent(LitAgent[Any]):
-    """A function as an agent. The first parameter is the task; others are filled by name: ``llm`` and
-    ``prompt_template`` with the first resource of that kind, ``resources``, ``rollout``, or a resource's
-    own name.
+    """A function as an agent. Its first parameter is the task. Others are filled by name: ``llm`` and
+    ``prompt_template`` with the first resource of that kind, ``resources``, ``rollout``, or the name of a
+    resource.
     """
 
     def __init__(self, function: Callable[..., Any], *, name: str | None = None) -> None:
@@ -120,7 +120,7 @@ class FunctionAgent(LitAgent[Any]):
         return wrap_entry(self.function)(*args, **kwargs)
 
     def __reduce__(self) -> str | tuple[Any, ...]:
-        """As pickle: by name where a decorator put it in its function's place, else function and name."""
+        """Pickled by name if ``@agl.rollout`` put it in its function's place; else as function and name."""
         place: Any = sys.modules.get(getattr(self, "__module__", ""))
         for part in getattr(self, "__qualname__", "").split("."):
             place = getattr(place, part, None)
@@ -152,8 +152,8 @@ class FunctionAgent(LitAgent[Any]):
 
 
 class ScoredAgent(FunctionAgent):
-    """``function``, a method of ``owner``, whose class was marked with a reward function: what the method
-    returns is for that, and the rollout gets its number.
+    """``function`` is a method of ``owner``, whose class is decorated with a reward function. That function
+    turns what the method returns into the rollout's reward.
     """
 
     def __init__(self, function: Callable[..., Any], owner: Any, score: RewardFunction, *, name: str) -> None:
@@ -161,17 +161,15 @@ class ScoredAgent(FunctionAgent):
         self.owner, self.score = owner, score
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """The class is imported with its mark."""
+        """The class is imported with its decorator."""
         return as_agent, (self.function,)
 
     def rollout(self, task: Any, resources: dict[str, Resource], rollout: Rollout) -> Any:
         self._mark_scored()
-        result = super().rollout(task, resources, rollout)
-        return (
-            self._score_awaited(result)
-            if inspect.isawaitable(result)
-            else self.score.call(result, self.owner)
-        )
+        result: Any = super().rollout(task, resources, rollout)
+        if inspect.isawaitable(result):
+            return self._score_awaited(result)
+        return self.score.call(result, self.owner)
 
     async def rollout_async(self, task: Any, resources: dict[str, Resource], rollout: Rollout) -> Result:
         self._mark_scored()
@@ -190,7 +188,7 @@ def _named_agent(function: Callable[..., Any], name: str) -> FunctionAgent:
 
 
 def _parameters(function: Callable[..., Any]) -> dict[str, bool]:
-    """Parameter name → required, of all but the first (the task)."""
+    """Parameter → whether it is required, for all but the first (the task)."""
     parameters = list(inspect.signature(function).parameters.values())
     if not parameters:
         raise AgentError(
@@ -217,8 +215,8 @@ def rollout(function: Callable[..., Any]) -> FunctionAgent:
 
 
 def as_agent(target: Any) -> LitAgent[Any]:
-    """Anything a user may hand to the trainer, as an agent: LitAgent, function, class, or object with
-    ``run``, or with an entry method that ``@agl.agent`` marked.
+    """Anything that a trainer takes as an agent: a LitAgent, a function, a class, or an object with ``run``
+    or with an entry method of ``@agl.agent``. :class:`.AgentError`: it is none of these.
     """
     if isinstance(target, type):
         target = _instantiate(target)
@@ -237,14 +235,12 @@ def as_agent(target: Any) -> LitAgent[Any]:
 
 
 def _scored_method(function: Any) -> FunctionAgent | None:
-    """A method of an object of a marked class with a reward function; ``None`` for other functions."""
+    """The agent of a method whose class is decorated with a reward function; ``None`` for other functions."""
     owner, name = getattr(function, "__self__", None), getattr(function, "__name__", "")
     spec = None if owner is None or isinstance(owner, type) else agent_spec(owner, name)
-    return (
-        None
-        if spec is None or spec.reward is None
-        else ScoredAgent(function, owner, spec.reward, name=spec.name)
-    )
+    if spec is None or spec.reward is None:
+        return None
+    return ScoredAgent(function, owner, spec.reward, name=spec.name)
 
 
 def _refuse_scored(agent: LitAgent[Any]) -> LitAgent[Any]:
@@ -266,6 +262,6 @@ def _instantiate(cls: type) -> Any:
             f"{cls.__name__} cannot be made without arguments ({error}); give an object of it, e.g. "
             f"agent = {cls.__name__}(…)"
         ) from None
-    except ValueError:  # a class written in C may have no signature to look at
+    except ValueError:  # a class written in C may have no signature
         pass
     return cls()

@@ -1,4 +1,4 @@
-"""The framework adapters that capture in a process needs."""
+"""The framework adapters to activate in a process."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from agentlightning.plugins.manager import Plugins, pick
 
 
 def listed(names: str | Sequence[str]) -> tuple[str, ...]:
-    """Names; a single one may be given bare."""
+    """A list of names; a single name may be given as a text."""
     return (names,) if isinstance(names, str) else tuple(names)
 
 
 def instrumentors(plugins: Plugins, adapters: str | Sequence[str] = ()) -> list[Any]:
-    """Of the adapters asked for by name, and of those whose framework this process has imported."""
+    """Instrumentors of the adapters in ``adapters``, and of those whose framework this process has imported."""
     names = listed(adapters)
     for name in names:
         pick(plugins.adapters, "adapter", name)

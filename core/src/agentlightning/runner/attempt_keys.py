@@ -1,11 +1,10 @@
-"""Doors to the gateway: who mints an attempt's key, and which endpoints it is for.
+"""Keys of attempts, with which agents call the gateway.
 
-In the trainer's process the gateway itself is the gate. A runner elsewhere holds the run's secret
-(``AGL_SECRET``) and mints keys that the gateway recognises; where the gateway is, the rollout's resources
-say: an :class:`LLM` whose ``api_key`` is the placeholder ``keys.CONTEXT_KEY`` is to be given the attempt's
-key.
+In the trainer's process the gateway mints them. A runner elsewhere holds the run's secret (``AGL_SECRET``)
+and mints keys that the gateway recognises. It finds the gateway in the rollout's resources: an :class:`LLM`
+whose ``api_key`` is the placeholder ``keys.CONTEXT_KEY`` is given the attempt's key.
 
-Invariant: a key goes to one gateway, and to endpoints of other people never.
+Invariant: a key goes to one gateway, and never to an endpoint of somebody else's.
 """
 
 from __future__ import annotations
@@ -22,24 +21,26 @@ from agentlightning.types import LLM, Resource, UsageError
 
 
 class CannotRun(UsageError):
-    """This runner cannot run any rollout like this one, whoever tries: serving ends with it, and the rollout
-    may be tried elsewhere.
+    """This runner cannot run such rollouts at all. Serving ends with it, and another runner may try the
+    rollout.
     """
 
 
 class AttemptKeys(Protocol):
-    """What the runner needs of the gateway."""
+    """Opens attempts at a gateway and closes them."""
 
     @property
     def url(self) -> str | None:
-        """Its base URL, if it is one that all rollouts share."""
+        """Base URL of the gateway, if all rollouts share one."""
 
     def open_attempt(self, info: AttemptInfo) -> str: ...
     async def close_attempt(self, attempt_id: str) -> None: ...
 
 
 class RemoteAttemptKeys:
-    """A gateway in another process, which reads the attempt from the store when its key first comes by."""
+    """Keys for a gateway in another process, which reads an attempt from the store when it first sees its
+    key.
+    """
 
     url = None
 
@@ -51,12 +52,12 @@ class RemoteAttemptKeys:
         return self._keys.mint(info.rollout_id, info.attempt_id, run_id=info.run_id, fence=info.fence)
 
     async def close_attempt(self, attempt_id: str) -> None:
-        """The gateway refuses the attempt's calls as soon as the store knows that it has ended."""
+        """Nothing: the gateway refuses the attempt's calls once the store has its end."""
 
 
 def attempt_keys_from_env() -> RemoteAttemptKeys | None:
-    """A gate with the secret of ``AGL_SECRET``; ``None`` without one: then only endpoints that are not a
-    gateway of ours can be reached.
+    """Keys by the secret in ``AGL_SECRET``. ``None`` if it is not set: then agents cannot call a gateway of
+    ours.
     """
     return RemoteAttemptKeys(Keys.from_env()) if "AGL_SECRET" in os.environ else None
 
@@ -64,9 +65,9 @@ def attempt_keys_from_env() -> RemoteAttemptKeys | None:
 def with_attempt_key(
     resources: Mapping[str, Resource], attempt_keys: AttemptKeys | None, info: AttemptInfo
 ) -> tuple[dict[str, Resource], str | None, str | None]:
-    """The resources with the attempt's key in its place, the key, and the gateway's URL.
+    """The resources with the attempt's key in them, the key, and the gateway's URL.
 
-    :class:`CannotRun` where there is no gate for endpoints that need one, or where they are several gateways.
+    :class:`CannotRun`: endpoints need a key that nobody here can mint, or they are of several gateways.
     """
     ours = {
         name: r

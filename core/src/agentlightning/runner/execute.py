@@ -1,6 +1,6 @@
-"""The agent under its attempt's identity: the same code in the runner's process and in a worker process.
+"""Runs the agent on one attempt, under the attempt's identity; the same in a runner and in a worker process.
 
-What an agent raises is its outcome; ``sys.exit()`` ends only the attempt.
+An error of the agent's is its outcome; ``sys.exit()`` ends only the attempt.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ class AttemptResult:
     outcome: Outcome
     triplets: list[Triplet] = field(default_factory=list)
     returned: list[Span] = field(default_factory=list)
-    """Rewards that it returned, which the runner writes in its own name."""
+    """Spans of the rewards that it returned. The store keeps them apart from emitted ones."""
 
 
 async def execute(
     agent: LitAgent[Any], rollout: Rollout, context: AttemptContext, counts: Counter[str]
 ) -> AttemptResult:
-    """Run the agent on the rollout. ``counts``: where an end hook that fails is counted."""
+    """Run the agent on the rollout. ``counts``: of ``end-hook-failed``."""
     result: Any = None
     error: BaseException | None = None
     hook_calls = HookCalls(agent, rollout, context, counts)
@@ -58,7 +58,7 @@ async def execute(
         except (asyncio.CancelledError, KeyboardInterrupt) as raised:
             error = raised
             raise
-        except BaseException as raised:  # whatever else it is, it ends this attempt and not the run
+        except BaseException as raised:  # any other ends this attempt and not the run
             error, ended = raised, AttemptResult(outcome_of_error(next(iter(context.errors), raised)))
         finally:
             await hook_calls.end(result, error)
@@ -66,7 +66,7 @@ async def execute(
 
 
 def read_return(result: Any, context: AttemptContext) -> AttemptResult:
-    """What a returned value means: a number, nothing, or the agent's own record."""
+    """Read a returned value: a number, ``None``, or a list of the agent's own transitions."""
     try:
         supplied = read_supplied(result, context.rollout_id, context.attempt_id)
         if supplied is None:
@@ -92,7 +92,7 @@ async def _call(agent: LitAgent[Any], rollout: Rollout, resources: dict[str, Res
 
 @contextmanager
 def _rollout_span(rollout: Rollout) -> Iterator[None]:
-    """One span around the agent's run, so that the spans of its framework hang on one tree."""
+    """One span around the agent's run, so that the spans of its framework form one tree."""
     if not capture.installed():
         yield
         return

@@ -1,7 +1,8 @@
-"""An agent's run within its time limit: on an agents' loop, in a worker process, or on the runner's own loop.
+"""Where an agent runs, and for how long: in a worker process, on an event loop for agents, or on the runner's
+own loop.
 
-Invariant: an attempt ends when its time is up, whatever its agent makes of being stopped. An agent that goes
-on nevertheless is left behind and counted.
+Invariant: an attempt ends when its time is up, even if its agent ignores being cancelled. Such an agent is
+abandoned and counted.
 """
 
 from __future__ import annotations
@@ -28,8 +29,9 @@ CANCEL_SECONDS = 1.0
 
 
 class Execution:
-    """Runs ``agent``. ``pool``: the worker processes, if it runs in them. ``own_loop``: away from the
-    runner's loop, where it could block what serves it. ``counts``: as :attr:`.Runner.counts`.
+    """Runs ``agent``: in the worker processes of ``pool``, if there is one; else on an event loop for agents;
+    or, where ``own_loop`` is false, on the runner's own loop, which an agent may then block. ``counts``: as
+    :attr:`.Runner.counts`.
     """
 
     def __init__(
@@ -45,37 +47,36 @@ class Execution:
         self._pool = pool
         self._own_loop = own_loop
         self._stopped: set[str] = set()
-        """Rollouts that were stopped because another blocked their loop: the next time they run alone."""
+        """Rollouts that were stopped because another blocked their loop. Their next attempts run alone."""
 
     async def run(
         self, lease: AttemptedRollout, job: AttemptJob, timeout: float | None, spans: list[Span]
     ) -> AttemptResult:
         """Run one attempt, at most ``timeout`` seconds. Cancelled: the agent is stopped."""
-        if self._pool is None and self._own_loop:
-            return await self._run_on_agent_loop(lease, job, timeout, spans)
-        child = await self._pool.take() if self._pool else None  # the clock starts when it can run
-        if self._pool is not None and child is not None:
-            work: asyncio.Task[Any] = asyncio.create_task(self._pool.run(child, job, spans.append))
-        else:
-            work = asyncio.create_task(self._execute(job, spans))
-        try:
-            await asyncio.wait({work}, timeout=timeout)
-            return _result_of(work) if work.done() else AttemptResult(timed_out(timeout))
-        finally:
+        if self._pool is not None:
+            worker = await self._pool.take()  # the time begins when a worker is free
             try:
-                await self._stop_task(work, job.attempt_id)
-            finally:  # also where its lease is lost while it is being stopped
-                if self._pool is not None and child is not None:
-                    self._pool.give_back(child)
+                return await self._run_task(self._pool.run(worker, job, spans.append), job, timeout)
+            finally:  # also if it is cancelled again while the agent is being stopped
+                self._pool.give_back(worker)
+        if self._own_loop:
+            return await self._run_on_agent_loop(lease, job, timeout, spans)
+        return await self._run_task(self._execute(job, spans), job, timeout)
 
-    async def _stop_task(self, work: asyncio.Task[Any], attempt_id: str) -> None:
-        """Stop a task, if it is still at work."""
-        if not work.done():
-            work.cancel()
-            await asyncio.wait({work}, timeout=CANCEL_SECONDS)
-        if not work.done():
-            asyncio._unregister_task(work)  # so that the end of the loop does not wait for it
-            self._count_abandoned(attempt_id)
+    async def _run_task(
+        self, work: Coroutine[Any, Any, AttemptResult], job: AttemptJob, timeout: float | None
+    ) -> AttemptResult:
+        task = asyncio.create_task(work)
+        try:
+            await asyncio.wait({task}, timeout=timeout)
+            return _result_of(task) if task.done() else AttemptResult(timed_out(timeout))
+        finally:
+            if not task.done():
+                task.cancel()
+                await asyncio.wait({task}, timeout=CANCEL_SECONDS)
+            if not task.done():
+                asyncio._unregister_task(task)  # so that the end of the loop does not wait for it
+                self._count_abandoned(job.attempt_id)
 
     async def _execute(self, job: AttemptJob, spans: list[Span]) -> AttemptResult:
         return await execute(self._agent, job.rollout, job.context(spans.append), self._counts)
@@ -84,7 +85,6 @@ class Execution:
         self._counts["abandoned"] += 1
         log.warning("attempt %s ended, but its agent ignores being cancelled", attempt_id)
 
-    # ------------------------------------------------------------------------------ on an agents' loop
     async def _run_on_agent_loop(
         self, lease: AttemptedRollout, job: AttemptJob, timeout: float | None, spans: list[Span]
     ) -> AttemptResult:
@@ -92,55 +92,55 @@ class Execution:
             return self._execute(job, spans)
 
         rollout = lease.rollout
-        visit = AgentTask(work, job.attempt_id, self._counts, retryable=_will_retry(lease))
-        current_loop_pool().start(visit, alone=rollout.rollout_id in self._stopped)
+        agent_task = AgentTask(work, job.attempt_id, self._counts, retryable=_will_retry(lease))
+        current_loop_pool().start(agent_task, alone=rollout.rollout_id in self._stopped)
         self._stopped.discard(rollout.rollout_id)
         try:
-            await asyncio.wait({visit.done}, timeout=timeout)
-            late = None if visit.done.done() else self._timed_out(visit, timeout)
+            await asyncio.wait({agent_task.done}, timeout=timeout)
+            late = None if agent_task.done.done() else self._timed_out(agent_task, timeout)
         finally:
-            await self._stop_on_loop(visit)
-        if visit.stopped_for is not None:
+            await self._stop_on_loop(agent_task)
+        if agent_task.stopped_for is not None:
             self._counts["stopped-for-another"] += 1
             self._stopped.add(rollout.rollout_id)
-            return AttemptResult(_stopped_for_another(visit.stopped_for))
-        return late or _result_of(visit.done)
+            return AttemptResult(_stopped_for_another(agent_task.stopped_for))
+        return late or _result_of(agent_task.done)
 
-    def _timed_out(self, visit: AgentTask, timeout: float | None) -> AttemptResult:
-        """The time is up: by the agent's own doing, or because another blocked its loop."""
-        blocked = current_loop_pool().blocked(visit)
+    def _timed_out(self, agent_task: AgentTask, timeout: float | None) -> AttemptResult:
+        """The time is up: the agent took too long, or its loop is blocked, by itself or by another."""
+        blocked = current_loop_pool().blocked(agent_task)
         if blocked is None:
             return AttemptResult(timed_out(timeout))
-        place, own = blocked
+        line, own = blocked
         if not own:
-            visit.stop_for(place)
-        return AttemptResult(timed_out(timeout, f"it blocks its event loop at {place}"))
+            agent_task.stop_for(line)
+        return AttemptResult(timed_out(timeout, f"it blocks its event loop at {line}"))
 
-    async def _stop_on_loop(self, visit: AgentTask) -> None:
-        """Stop the agent, if it is still at work; leave it behind, if it will not end."""
-        if visit.done.done():
+    async def _stop_on_loop(self, agent_task: AgentTask) -> None:
+        """Cancel the agent if it is at work; abandon its loop if it ignores that."""
+        if agent_task.done.done():
             return
-        visit.cancel()
-        await asyncio.wait({visit.done}, timeout=CANCEL_SECONDS)
-        if not visit.done.done():
-            self._count_abandoned(visit.attempt_id)
-            current_loop_pool().abandon(visit)
+        agent_task.cancel()
+        await asyncio.wait({agent_task.done}, timeout=CANCEL_SECONDS)
+        if not agent_task.done.done():
+            self._count_abandoned(agent_task.attempt_id)
+            current_loop_pool().abandon(agent_task)
 
 
 def _will_retry(lease: AttemptedRollout) -> bool:
-    """Whether an attempt that is stopped will be followed by another."""
+    """Whether another attempt follows if this one is stopped."""
     config = lease.rollout.config
     again = "cancelled" in config.retry_on or AttemptStatus.FAILED in config.retry_condition
     return again and lease.attempt.sequence_id < config.max_attempts
 
 
-def _stopped_for_another(place: SourceLine) -> Outcome:
-    reason = f"cancelled: another rollout blocked their event loop at {place}; to mend it, {REMEDY}"
+def _stopped_for_another(line: SourceLine) -> Outcome:
+    reason = f"cancelled: another rollout blocked their event loop at {line}; to mend it, {REMEDY}"
     return Outcome(AttemptStatus.FAILED, reason)
 
 
-def _result_of(work: asyncio.Future[AttemptResult | ExitRaised]) -> AttemptResult:
+def _result_of(work: asyncio.Future[Any]) -> AttemptResult:
     if work.cancelled():
         return AttemptResult(outcome_of_error(asyncio.CancelledError()))
-    result = work.result()
+    result: AttemptResult | ExitRaised = work.result()
     return AttemptResult(outcome_of_error(result.error)) if isinstance(result, ExitRaised) else result

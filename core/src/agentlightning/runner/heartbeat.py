@@ -1,7 +1,7 @@
-"""Signs of life of a runner: which attempts it works on, and which of them it has lost.
+"""A runner's heartbeat: it keeps the leases of its attempts, and learns which of them it has lost.
 
-A worker that is silent for a rollout's ``unresponsive_seconds`` is taken for dead, so signs are given at
-least four times as often as the shortest of them asks.
+The store takes a worker for dead that is silent for a rollout's ``unresponsive_seconds``, so a heartbeat is
+sent at least four times within the shortest of them.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from agentlightning.store.base import Store
 
 log = logging.getLogger(__name__)
 PER_SILENCE = 4
-"""Signs of life within ``unresponsive_seconds``."""
+"""Heartbeats within ``unresponsive_seconds``."""
 
 
 class Heartbeat:
-    """Beats for ``worker_id`` every ``interval`` seconds, or oftener where an attempt asks for it. ``lost``
-    is told each attempt whose lease has gone; ``counts`` takes ``heartbeat-failed`` and ``lease-lost``.
+    """Sends a heartbeat for ``worker_id`` every ``interval`` seconds, or more often if an attempt needs it.
+    ``on_lost`` is called with each attempt whose lease is lost. ``counts``: of ``heartbeat-failed`` and
+    ``lease-lost``.
     """
 
     def __init__(
@@ -28,36 +29,36 @@ class Heartbeat:
         store: Store,
         worker_id: str,
         interval: float,
-        lost: Callable[[str], None],
+        on_lost: Callable[[str], None],
         counts: Counter[str],
     ) -> None:
         self._store = store
         self._worker_id = worker_id
         self._interval = interval
-        self._on_lost = lost
+        self._on_lost = on_lost
         self._counts = counts
         self._intervals: dict[str, float] = {}
         self._wake = asyncio.Event()
         self._current_wait = interval
 
     def add(self, attempt_id: str, unresponsive: float | None) -> None:
-        """Keep an attempt alive. ``unresponsive``: the seconds of silence that its rollout allows."""
+        """Keep the lease of an attempt. ``unresponsive``: its rollout's ``unresponsive_seconds``."""
         wanted = self._interval if unresponsive is None else unresponsive / PER_SILENCE
         self._intervals[attempt_id] = wanted
         if wanted < self._current_wait:
             self._wake.set()
 
     def discard(self, attempt_id: str) -> None:
-        """The attempt has no agent at work any more."""
+        """Let the lease of an attempt go: its agent has ended."""
         self._intervals.pop(attempt_id, None)
 
     @property
     def interval(self) -> float:
-        """Seconds until the next sign of life."""
+        """Seconds between two heartbeats."""
         return min([self._interval, *self._intervals.values()])
 
     async def run(self) -> None:
-        """Give signs of life until cancelled."""
+        """Send heartbeats until cancelled."""
         self._wake = asyncio.Event()  # of this loop
         while True:
             self._current_wait = self.interval
@@ -78,5 +79,5 @@ class Heartbeat:
         for attempt_id in lost:
             if self._intervals.pop(attempt_id, None) is not None:
                 self._counts["lease-lost"] += 1
-                log.warning("attempt %s has ended, or went to another worker; stopping it", attempt_id)
+                log.warning("attempt %s has ended or went to another worker; stopping it", attempt_id)
                 self._on_lost(attempt_id)

@@ -1,6 +1,6 @@
-"""HookCalls of an attempt, told to the agent's own methods and to ``Trainer(hooks=[…])``.
+"""Hooks around an attempt: the agent's own methods, and those of ``Trainer(hooks=[…])``.
 
-A hook names what it wants among ``task, rollout, result, error, spans, agent, runner, tracer``, in any order.
+A hook takes any of ``task, rollout, result, error, spans, agent, runner, tracer``, by name, in any order.
 Invariant: a start hook that raises fails the attempt; an end hook that raises is logged and counted.
 """
 
@@ -24,31 +24,31 @@ POSITIONAL = {
     "on_trace_end": ("task", "rollout", "spans"),
     "on_rollout_end": ("task", "rollout", "result", "error"),
 }
-"""Moment → what a hook gets by position, if it uses names of its own."""
+"""Hook → its arguments by position, if it uses names of its own."""
 
 
 class Hook:
-    """Listens to a trainer's or runner's attempts: override what is of interest, plain or as a coroutine.
+    """Hooks of a trainer's or runner's attempts. Override any, as functions or coroutine functions.
 
-    With worker processes it is sent there with the agent, and ``runner`` is ``None``. ``spans``: those that
-    ended in this process so far.
+    A hook runs where the agent runs: in a worker process ``runner`` is ``None``. ``spans``: those that have
+    ended there so far.
     """
 
     def on_rollout_start(self, *, agent: Any, runner: Any, rollout: Rollout) -> Any:
-        """Before an attempt."""
+        """Called before an attempt."""
 
     def on_trace_start(self, *, agent: Any, runner: Any, tracer: Any, rollout: Rollout) -> Any:
-        """The attempt's span has begun."""
+        """Called when the attempt's span has begun."""
 
     def on_trace_end(self, *, agent: Any, runner: Any, tracer: Any, rollout: Rollout) -> Any:
-        """The agent has returned or raised; the attempt's span is about to end."""
+        """Called when the agent has returned or raised, before the attempt's span ends."""
 
     def on_rollout_end(self, *, agent: Any, runner: Any, rollout: Rollout, spans: Sequence[Span]) -> Any:
-        """After an attempt, whatever became of it."""
+        """Called after an attempt, also after one that failed."""
 
 
 class HookedAgent(LitAgent[Any]):
-    """An agent with hooks around it. ``runner``: whose agent it is; not sent to other processes."""
+    """An agent with hooks around it. ``runner`` runs it, and is not sent to worker processes."""
 
     def __init__(self, agent: Any, hooks: Sequence[Any], tracer: Any = None) -> None:
         self.agent: LitAgent[Any] = as_agent(agent)
@@ -69,19 +69,20 @@ class HookedAgent(LitAgent[Any]):
 
 
 def with_hooks(agent: Any, hooks: Sequence[Any], tracer: Any = None) -> Any:
-    """The agent with ``hooks`` around it; the agent itself where there are none."""
+    """The agent with ``hooks`` around it; the agent itself if there are none."""
     return HookedAgent(agent, hooks, tracer) if hooks else agent
 
 
 class HookCalls:
-    """The moments of one attempt. ``context``: the attempt's, with an ear on its spans if anyone listens."""
+    """Calls the hooks of one attempt. ``context``: the attempt's; it also collects spans, if a hook takes
+    them. ``counts``: of ``end-hook-failed``.
+    """
 
     def __init__(
         self, agent: LitAgent[Any], rollout: Rollout, context: AttemptContext, counts: Counter[str]
     ) -> None:
-        hooked = isinstance(agent, HookedAgent)
-        self._agent: LitAgent[Any] = agent.agent if isinstance(agent, HookedAgent) else agent
-        self._hooks: tuple[Any, ...] = agent.hooks if isinstance(agent, HookedAgent) else ()
+        hooked = agent if isinstance(agent, HookedAgent) else HookedAgent(agent, ())
+        self._agent, self._hooks = hooked.agent, hooked.hooks
         self._spans: list[Span] = []
         self._known: dict[str, Any] = {
             "task": rollout.input,
@@ -90,41 +91,41 @@ class HookCalls:
             "error": None,
             "spans": self._spans,
             "agent": self._agent,
-            "runner": agent.runner if isinstance(agent, HookedAgent) else None,
-            "tracer": agent.tracer if isinstance(agent, HookedAgent) else None,
+            "runner": hooked.runner,
+            "tracer": hooked.tracer,
         }
         self._counts = counts
         self.context = context
-        if hooked or _overrides(self._agent, "on_trace_end") or _overrides(self._agent, "on_rollout_end"):
+        if self._hooks or any(_overrides(self._agent, name) for name in ("on_trace_end", "on_rollout_end")):
             self.context = dataclasses.replace(context, sink=self._recording_sink(context))
 
     async def start(self) -> None:
-        """The attempt begins."""
-        for moment in ("on_rollout_start", "on_trace_start"):
-            for listener in (self._agent, *self._hooks):
-                await self._call(listener, moment)
+        """Call the start hooks."""
+        for hook in ("on_rollout_start", "on_trace_start"):
+            for owner in (self._agent, *self._hooks):
+                await self._call(owner, hook)
 
     async def end(self, result: Any, error: BaseException | None) -> None:
-        """The attempt ends; in reverse order."""
+        """Call the end hooks, in reverse order."""
         self._known.update(result=result, error=error)
-        for moment in ("on_trace_end", "on_rollout_end"):
-            for listener in (*reversed(self._hooks), self._agent):
+        for hook in ("on_trace_end", "on_rollout_end"):
+            for owner in (*reversed(self._hooks), self._agent):
                 try:
-                    await self._call(listener, moment)
+                    await self._call(owner, hook)
                 except Exception:
                     self._counts["end-hook-failed"] += 1
-                    log.exception("%s of rollout %s failed", moment, self._known["rollout"].rollout_id)
+                    log.exception("%s of rollout %s failed", hook, self._known["rollout"].rollout_id)
 
     def add_span(self, span: Span) -> Span:
-        """A span that hooks are to know of and that is not delivered; the span."""
+        """Show the hooks a span that capture does not deliver; the span."""
         self._spans.append(span)
         return span
 
-    async def _call(self, listener: Any, moment: str) -> None:
-        if not _overrides(listener, moment):
+    async def _call(self, owner: Any, hook: str) -> None:
+        if not _overrides(owner, hook):
             return
-        method = getattr(listener, moment)
-        args, named = _arguments(method, self._known, POSITIONAL[moment])
+        method = getattr(owner, hook)
+        args, named = _arguments(method, self._known, POSITIONAL[hook])
         answer = method(*args, **named)
         if inspect.isawaitable(answer):
             await answer
@@ -137,15 +138,15 @@ class HookCalls:
         return sink
 
 
-def _overrides(listener: Any, moment: str) -> bool:
-    own = getattr(type(listener), moment, None) or getattr(listener, moment, None)
-    return own is not None and own not in (getattr(LitAgent, moment), getattr(Hook, moment))
+def _overrides(owner: Any, hook: str) -> bool:
+    own = getattr(type(owner), hook, None) or getattr(owner, hook, None)
+    return own is not None and own not in (getattr(LitAgent, hook), getattr(Hook, hook))
 
 
 def _arguments(
     method: Callable[..., Any], known: dict[str, Any], order: Sequence[str]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """By name, if the method uses our names (all of them, where it takes any); else by position."""
+    """Arguments by name, if the method uses our names (all of them for ``**kwargs``); else by position."""
     parameters = inspect.signature(method).parameters.values()
     kinds = {p.kind for p in parameters}
     named = {p.name: known[p.name] for p in parameters if p.name in known}

@@ -1,8 +1,8 @@
-"""What an attempt is given: the version of the resources that its rollout was queued with.
+"""The resources of an attempt: the version that its rollout was queued with.
 
-A later version does not reach it, or the rewards of one prompt would be credited to another. One thing is not
-content but an address, and follows the newest version of the same resources: an endpoint at the run's
-gateway, which listens elsewhere after the trainer was started again.
+An attempt never sees a later version, or the rewards of one prompt would be credited to another. The
+exception is an address: an endpoint at the run's gateway is taken from the newest version of the same
+resources, because the gateway listens elsewhere after the trainer was started again.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from agentlightning.types import LLM, Resource, Rollout
 
 
 async def attempt_resources(store: Store, rollout: Rollout) -> dict[str, Resource]:
-    """The resources of a leased rollout, by name; empty where there were none when it was leased."""
+    """The resources of a leased rollout, by name; empty if it was queued without any."""
     if rollout.resources_id is None:
         return {}
     newest = await store.get_resources_by_id(rollout.resources_id)

@@ -1,4 +1,4 @@
-"""The runner under the seed project's name: an agent, a store, and a loop, in three lines."""
+"""``LitAgentRunner``, the runner of v0.3: an agent, a store and a loop in three lines."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class LitAgentRunner(Generic[T]):
             await runner.iter()
 
     ``tracer``: whether to capture (:mod:`agentlightning.compat.v0.tracer`); ``None``: yes. ``concurrency``,
-    ``isolation`` and ``adapters`` as for :class:`~agentlightning.runner.Runner`. Where the resources point at
-    a gateway of ours, the keys of attempts are made with ``AGL_SECRET``.
+    ``isolation`` and ``adapters`` as for :class:`~agentlightning.runner.Runner`. If the resources point at a
+    gateway of ours, ``AGL_SECRET`` mints the keys of attempts.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Where a trainer's agents run, under the seed project's names: ``shm`` and ``cs``.
+"""Where a trainer's agents run, by the names of v0.3: ``shm`` and ``cs``.
 
 ``shm``: in the trainer's process, as tasks and threads. ``cs``: in worker processes, which are killed when an
 attempt's time is up; they reach the store through the trainer, and the model through the gateway, over HTTP.
@@ -16,7 +16,7 @@ from agentlightning.runner.runner import Isolation, Runner
 from agentlightning.types import Model, UsageError
 
 PATIENCE = 30.0
-"""Seconds that rollouts still running at a run's good end have to finish."""
+"""Seconds that running rollouts have to finish at the end of a run without an error."""
 _ISOLATION: dict[str, Isolation] = {"shm": "inline", "cs": "process"}
 
 
@@ -28,7 +28,7 @@ class Strategy(Model):
 
     @property
     def isolation(self) -> Isolation:
-        """What the runner calls it."""
+        """The isolation of the runner."""
         return _ISOLATION[self.type]
 
 
@@ -43,7 +43,9 @@ def ClientServerExecutionStrategy(*, n_runners: int | None = None) -> Strategy:
 
 
 def background(runner: Runner, stack: AsyncExitStack) -> asyncio.Task[None]:
-    """Serve the queue in the background until the stack closes; after an error, without much patience."""
+    """Serve the queue in the background until the stack closes. Running rollouts may finish; after an error
+    they have 2 s.
+    """
     stop = asyncio.Event()
     task = asyncio.create_task(runner.serve(stop))
 
@@ -59,8 +61,8 @@ def background(runner: Runner, stack: AsyncExitStack) -> asyncio.Task[None]:
 
 
 def check_tracer(tracer: Any, isolation: str) -> None:
-    """UsageError for what is no tracer, and for one that would be ignored: worker processes always
-    capture.
+    """Raise UsageError for an object that is no tracer, and for a tracer that would be ignored: worker
+    processes always capture.
     """
     if tracer is not None and (isinstance(tracer, type) or not hasattr(tracer, "trace")):
         raise UsageError(

@@ -1,1 +1,1 @@
-"""Where agents run inside the runner's process: event loops of their own, and threads."""
+"""The event loops and threads that agents run on, apart from the loop that serves store and gateway."""

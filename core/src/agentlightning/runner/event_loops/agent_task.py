@@ -1,6 +1,7 @@
-"""One coroutine on an agents' loop, as the loop that serves (*home*) sees it.
+"""One agent's coroutine on an agent loop, as the serving loop sees it.
 
-Invariant: ``done`` is a future of home, and is settled there; the coroutine begins on one loop at most.
+Invariants: ``done`` is a future of the serving loop and is resolved there; the coroutine begins on one loop
+at most.
 """
 
 from __future__ import annotations
@@ -18,14 +19,15 @@ Work = Callable[[], Coroutine[Any, Any, Any]]
 
 
 class ExitRaised(NamedTuple):
-    """What a coroutine raised that would break its loop, or that a task must not raise."""
+    """An exception that would end its loop if a task raised it."""
 
     error: BaseException
 
 
 class AgentTask:
-    """``attempt_id``: whose code it is. ``counts``: where a loop that it blocks is counted. ``retryable``: it
-    will be tried again if it is stopped for another's sake.
+    """``work`` makes the coroutine. ``counts``: where a loop that it blocks is counted. ``retryable``: a new
+    attempt follows if this one is stopped because another blocks their loop. Methods are called from the
+    serving loop.
     """
 
     def __init__(self, work: Work, attempt_id: str, counts: Counter[str], *, retryable: bool = False) -> None:
@@ -33,17 +35,17 @@ class AgentTask:
         self._work: Work | None = work
         self._mutex = threading.Lock()
         self.task: asyncio.Task[Any] | None = None
-        """What runs it, once it has begun."""
+        """The asyncio task, once the coroutine has begun."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self.attempt_id = attempt_id
         self.counts = counts
         self.retryable = retryable
         self.stopped_for: SourceLine | None = None
-        """The line of another attempt that blocked the loop, for whose sake this one was stopped."""
+        """The line at which another attempt blocked the loop, if this one was stopped for it."""
         self.done: asyncio.Future[Any] = self._serving_loop.create_future()
 
     def start_on(self, loop: asyncio.AbstractEventLoop) -> bool:
-        """Let it begin on ``loop``; false if it has begun elsewhere. From home."""
+        """Begin on ``loop``; false if it has begun on another."""
         with self._mutex:
             if self.task is not None:
                 return False
@@ -52,7 +54,7 @@ class AgentTask:
         return True
 
     def cancel(self) -> None:
-        """Ask it to end; ``done`` follows when it has. From home."""
+        """Cancel the coroutine; ``done`` is resolved when it has ended."""
         with self._mutex:
             self._work = None
             if self.task is not None:
@@ -61,10 +63,10 @@ class AgentTask:
                 return
         self.done.cancel()
 
-    def stop_for(self, place: SourceLine) -> None:
-        """Stop it without waiting, because another attempt blocks its loop at ``place``. From home."""
+    def stop_for(self, line: SourceLine) -> None:
+        """Stop without waiting, because another attempt blocks the loop at ``line``."""
         if not self.done.done():
-            self.stopped_for = place
+            self.stopped_for = line
             self.cancel()
             self.done.cancel()
 
@@ -84,12 +86,12 @@ class AgentTask:
             return ExitRaised(error)
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
-        with suppress(RuntimeError):  # home has ended, and the attempt with it
+        with suppress(RuntimeError):  # the serving loop is closed, and the attempt has ended with it
             self._serving_loop.call_soon_threadsafe(self._resolve, task)
 
     def _resolve(self, task: asyncio.Task[Any]) -> None:
         error = None if task.cancelled() else task.exception()
-        if self.done.done():  # nobody waits any more
+        if self.done.done():  # it was stopped without waiting
             return
         if task.cancelled():
             self.done.cancel()

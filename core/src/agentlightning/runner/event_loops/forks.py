@@ -1,7 +1,7 @@
-"""Processes that an agent forks off while it runs on the event loop.
+"""Processes that an agent forks while it runs on an event loop.
 
 Such a process is a copy of the whole run: its loop would read the gateway's sockets and answer in its name.
-Invariant: it runs what the agent told it to, and ends instead of coming back to the loop.
+Invariant: it runs the agent's code, and exits before the loop runs again.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import threading
 from weakref import WeakKeyDictionary
 
 _loops: WeakKeyDictionary[asyncio.AbstractEventLoop, int] = WeakKeyDictionary()
-"""Loops that run agents, with the thread each runs in."""
+"""Loops that run agents → the thread that each runs in."""
 _registered: list[bool] = []
-"""Whether our hook is: it cannot be taken back, so there is one."""
+"""Not empty once the hook is registered. It cannot be removed, so there is one for all loops."""
 
 
 def exit_forks_of_loop() -> None:
-    """Let no fork of this process come back to the running loop."""
-    if hasattr(os, "register_at_fork") and not _registered:
+    """Have every fork of this process exit instead of coming back to the running loop."""
+    if not _registered:
         os.register_at_fork(after_in_child=_in_child)
         _registered.append(True)
     _loops[asyncio.get_running_loop()] = threading.get_ident()

@@ -1,14 +1,13 @@
-"""Where agents run that are no worker processes: on event loops of their own, which the loop that serves
-(*home*) watches.
+"""The event loops of agents that run in this process, and the watchdog over them.
 
-Store, gateway and runner stay on home, so that an agent that blocks stops none of them. All rollouts that one
-home serves share one agents' loop: a client, a lock or a semaphore that they share works as in any asyncio
-program. That loop lives as long as home does.
+Store, gateway and runner stay on the serving loop, so an agent that blocks stops none of them. All rollouts
+of one serving loop share one agent loop, so a client, a lock or a semaphore that they share works as in any
+asyncio program. The agent loop lives as long as the serving loop.
 
-A loop that does not answer is reported once, with its line. After :data:`ABANDON_AFTER` seconds, or when
-the attempt that blocks it has run out of time, it is left behind: later rollouts get another loop, and so do
-those that had not begun. Those that had are stopped if they will be tried again; the others go on when it
-answers.
+The watchdog pings each loop. A loop that does not answer is reported once, with the line that blocks it.
+After :data:`ABANDON_AFTER` seconds, or when the attempt that blocks it has timed out, the loop is abandoned:
+later rollouts, and those that had not begun, run on a new one. Of those that had begun, the ones that will be
+retried are stopped; the others go on when the loop answers.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ from agentlightning.runner.outcomes.source_line import SourceLine
 
 log = logging.getLogger(__name__)
 PING_SECONDS = 0.25
-"""Seconds between two questions to a loop."""
+"""Seconds between two pings of a loop."""
 WARN_AFTER = 1.0
-"""Seconds without an answer after which the line that blocks a loop is named."""
+"""Seconds without an answer after which the line that blocks a loop is reported."""
 ABANDON_AFTER = 30.0
-"""Seconds without an answer after which a loop is left behind."""
+"""Seconds without an answer after which a loop is abandoned."""
 REMEDY = (
     "await the call's async form there (`await graph.ainvoke(…)`, AsyncOpenAI), or make the agent a plain "
     "`def` (each rollout then has a thread of its own), or set isolation: process"
@@ -36,15 +35,15 @@ _pools: WeakKeyDictionary[asyncio.AbstractEventLoop, LoopPool] = WeakKeyDictiona
 
 
 def current_loop_pool() -> LoopPool:
-    """The agents' loops of the running loop."""
-    home = asyncio.get_running_loop()
-    if home not in _pools:
-        _pools[home] = LoopPool()
-    return _pools[home]
+    """The agent loops of the running loop, which is their serving loop."""
+    serving_loop = asyncio.get_running_loop()
+    if serving_loop not in _pools:
+        _pools[serving_loop] = LoopPool()
+    return _pools[serving_loop]
 
 
 class LoopPool:
-    """The agents' loops of one home: the shared one, those left behind, and those of single rollouts."""
+    """The agent loops of one serving loop: the shared one, abandoned ones, and those of single rollouts."""
 
     def __init__(self) -> None:
         self._shared: AgentLoop | None = None
@@ -52,33 +51,33 @@ class LoopPool:
         self._warned: set[SourceLine] = set()
         self._watching: asyncio.Task[None] | None = None
 
-    def start(self, visit: AgentTask, *, alone: bool = False) -> None:
-        """Run a visit: on the shared loop, or ``alone`` on one of its own."""
+    def start(self, agent_task: AgentTask, *, alone: bool = False) -> None:
+        """Run a task on the shared loop, or ``alone`` on one of its own."""
         if self._watching is None or self._watching.done():
             self._watching = asyncio.create_task(self._watch(), name="watch agents")
         if not alone:
-            self._shared_loop().start(visit)
+            self._shared_loop().start(agent_task)
             return
         own = AgentLoop()
         self._others.add(own)
-        own.start(visit)
+        own.start(agent_task)
 
-    def blocked(self, visit: AgentTask) -> tuple[SourceLine, bool] | None:
-        """The line that blocks the visit's loop just now, and whether it is the visit's own."""
-        loop = self._loop_of(visit)
+    def blocked(self, agent_task: AgentTask) -> tuple[SourceLine, bool] | None:
+        """The line that blocks the task's loop just now, and whether the task itself runs it."""
+        loop = self._loop_of(agent_task)
         if (
             loop is None
             or loop.missed_pings * PING_SECONDS < WARN_AFTER
-            or (place := loop.blocked_at()) is None
+            or (line := loop.blocked_at()) is None
         ):
             return None
-        return place, loop.running_attempt() in (None, visit.attempt_id)
+        return line, loop.running_attempt() in (None, agent_task.attempt_id)
 
-    def abandon(self, visit: AgentTask) -> None:
-        """The visit blocks its loop and will not end: let nobody else wait for it."""
-        loop = self._loop_of(visit)
-        if loop is not None and (place := loop.blocked_at()) is not None:
-            self._abandon(loop, place, visit.attempt_id)
+    def abandon(self, agent_task: AgentTask) -> None:
+        """Abandon the loop of a task that blocks it and ignores being cancelled."""
+        loop = self._loop_of(agent_task)
+        if loop is not None and (line := loop.blocked_at()) is not None:
+            self._abandon(loop, line, agent_task.attempt_id)
 
     def _shared_loop(self) -> AgentLoop:
         if self._shared is None:
@@ -88,12 +87,12 @@ class LoopPool:
     def _all(self) -> list[AgentLoop]:
         return [*([self._shared] if self._shared else []), *self._others]
 
-    def _loop_of(self, visit: AgentTask) -> AgentLoop | None:
-        return next((loop for loop in self._all() if visit in loop.tasks), None)
+    def _loop_of(self, agent_task: AgentTask) -> AgentLoop | None:
+        return next((loop for loop in self._all() if agent_task in loop.tasks), None)
 
     # --------------------------------------------------------------------------------------- watching
     async def _watch(self) -> None:
-        """Look after the loops until home ends, and end them with it."""
+        """Ping the loops until the serving loop ends, and end them with it."""
         try:
             while True:
                 await asyncio.sleep(PING_SECONDS)
@@ -112,39 +111,39 @@ class LoopPool:
 
     def _check(self, loop: AgentLoop) -> None:
         silent = loop.missed_pings * PING_SECONDS
-        if silent < WARN_AFTER or (place := loop.blocked_at()) is None:
+        if silent < WARN_AFTER or (line := loop.blocked_at()) is None:
             return
         owner = loop.running_attempt()
-        self._warn_once(loop, place, owner)
+        self._warn_once(loop, line, owner)
         if silent >= ABANDON_AFTER:
-            self._abandon(loop, place, owner)
+            self._abandon(loop, line, owner)
 
-    def _warn_once(self, loop: AgentLoop, place: SourceLine, owner: str | None) -> None:
-        """Say once where an agent blocks its loop, and how to mend it."""
-        if place in self._warned:
+    def _warn_once(self, loop: AgentLoop, line: SourceLine, owner: str | None) -> None:
+        """Report once the line at which an agent blocks its loop, and the remedy."""
+        if line in self._warned:
             return
-        self._warned.add(place)
-        for visit in [v for v in loop.tasks if v.attempt_id == owner] or [*loop.tasks][:1]:
-            visit.counts["loop-blocked"] += 1
+        self._warned.add(line)
+        for agent_task in [v for v in loop.tasks if v.attempt_id == owner] or [*loop.tasks][:1]:
+            agent_task.counts["loop-blocked"] += 1
         log.warning(
             "an agent blocks its event loop for over %g s, and the other rollouts on that loop wait: %s. To "
             "mend it, %s.",
             WARN_AFTER,
-            place,
+            line,
             REMEDY,
         )
 
-    def _abandon(self, loop: AgentLoop, place: SourceLine, owner: str | None) -> None:
-        """Leave a loop behind, with what blocks it."""
+    def _abandon(self, loop: AgentLoop, line: SourceLine, owner: str | None) -> None:
+        """Abandon a loop, and take from it the tasks that need not wait for it."""
         if loop is self._shared:
             self._shared = None
             self._others.add(loop)
             log.warning(
-                "an event loop of agents is left behind, blocked at %s; further rollouts get another", place
+                "an event loop of agents is abandoned, blocked at %s; further rollouts get another", line
             )
-        for visit in [one for one in loop.tasks if one.attempt_id != owner]:
-            if visit.task is not None and visit.retryable:
-                visit.stop_for(place)
-            elif visit.task is None:
-                loop.tasks.discard(visit)
-                self._shared_loop().start(visit)
+        for agent_task in [one for one in loop.tasks if one.attempt_id != owner]:
+            if agent_task.task is not None and agent_task.retryable:
+                agent_task.stop_for(line)
+            elif agent_task.task is None:
+                loop.tasks.discard(agent_task)
+                self._shared_loop().start(agent_task)

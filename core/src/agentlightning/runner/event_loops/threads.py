@@ -1,6 +1,6 @@
-"""Synchronous agents run in a thread each, and so does what others hand to ``asyncio.to_thread``.
+"""Daemon threads for synchronous agents, and for what agents hand to ``asyncio.to_thread``.
 
-A thread cannot be killed, so one that outlives its attempt is left alone: it is a daemon, so a hung agent
+A thread cannot be killed, so one that outlives its attempt is abandoned. Being a daemon in no pool, it
 neither takes a place from the next rollout nor keeps the process from ending.
 """
 
@@ -25,11 +25,11 @@ async def in_thread(function: Callable[..., T], *args: Any, name: str = "agl-age
     context = contextvars.copy_context()
 
     def resolve(result: Any, error: BaseException | None) -> None:
-        if outcome.done():  # nobody waits any more
+        if outcome.done():  # it was cancelled
             return
         if error is None:
             outcome.set_result(result)
-        elif isinstance(error, StopIteration | GeneratorExit):  # these mean something else to who awaits
+        elif isinstance(error, StopIteration | GeneratorExit):  # a coroutine must not raise these
             wrapped = RuntimeError(f"{type(error).__name__}: {error}")
             wrapped.__cause__ = error
             outcome.set_exception(wrapped)
@@ -44,7 +44,7 @@ async def in_thread(function: Callable[..., T], *args: Any, name: str = "agl-age
             error = raised
         try:
             loop.call_soon_threadsafe(resolve, result, error)
-        except RuntimeError:  # the loop was closed meanwhile; the attempt has long been settled
+        except RuntimeError:  # the loop was closed meanwhile; the attempt has long ended
             return
 
     threading.Thread(target=work, name=name, daemon=True).start()
@@ -52,8 +52,8 @@ async def in_thread(function: Callable[..., T], *args: Any, name: str = "agl-age
 
 
 def run_sync(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Run a coroutine from code that is not one; in a thread of its own where an event loop runs already, as
-    in a notebook. That loop waits meanwhile; Ctrl-C cancels the coroutine and is raised when it has ended.
+    """Run a coroutine from synchronous code; in a new thread if an event loop runs already, as in a notebook.
+    That loop waits meanwhile. Ctrl-C cancels the coroutine and is raised when it has ended.
     """
     try:
         asyncio.get_running_loop()
@@ -87,14 +87,14 @@ def run_sync(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
 
 
 def blocking_threads() -> list[str]:
-    """Names of the threads that keep this process from ending: an executor's do, daemons or not."""
+    """Names of the threads that keep this process from ending. Threads of an executor do, daemons or not."""
     mine = (threading.main_thread(), threading.current_thread())
     others = [one for one in threading.enumerate() if one not in mine]
     return [one.name for one in others if not one.daemon or one in _threads_queues]
 
 
 class DaemonExecutor(ThreadPoolExecutor):
-    """An executor with a new daemon thread for each piece of work, which nobody waits for at the end."""
+    """An executor that starts a daemon thread for each piece of work and waits for none at its end."""
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
         future: Future[T] = Future()
@@ -113,12 +113,12 @@ class DaemonExecutor(ThreadPoolExecutor):
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Leave the threads to themselves."""
+        """Wait for no thread."""
 
 
 def use_daemon_executor() -> None:
-    """Let the end of the running loop wait for no thread that an agent has left hanging; an executor that
-    somebody has given the loop, or that is in use already, stays.
+    """Have the running loop end without waiting for threads in which agents hang. An executor that the loop
+    has already stays.
     """
     loop = asyncio.get_running_loop()
     if getattr(loop, "_default_executor", None) is None:

@@ -1,1 +1,1 @@
-"""How an attempt ended: status, rewards, returned records and tracebacks."""
+"""How attempts end: what agents return and raise, and how that is recorded."""

@@ -1,8 +1,8 @@
-"""How an attempt ended, in one place: what the agent returned or raised → status, kind of failure, reward.
+"""What an agent returned or raised → the attempt's status, kind of failure and reward.
 
-Failed is not zero: an attempt that raised, ran out of time or returned nonsense has no reward. Its ``reason``
-begins with its kind (:mod:`agentlightning.types.failure`). Whether an agent raised by its own fault or
-because the model had failed it, the attempt's recorded calls say: :func:`classify`.
+A failure is not a reward of 0: an attempt that raised, timed out or returned nonsense has no reward. Its
+``reason`` begins with its kind (:mod:`agentlightning.types.failure`). :func:`classify` decides by the
+attempt's recorded calls whether the agent or the model failed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from agentlightning.types import AttemptedRollout, AttemptStatus, Call, Span
 RAISED = "agent-raised"
 NO_CALL = "no-call"
 TOO_LONG_STATUS = (400, 413, 422)
-"""Statuses with which engines refuse a prompt that does not fit."""
+"""HTTP statuses with which engines refuse a prompt that does not fit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +36,11 @@ class Outcome:
     reward: float | None = None
     spans: Sequence[Span] = ()
     traceback: str | None = None
-    """Of what the agent raised (:mod:`.tracebacks`)."""
+    """Traceback of the error that the agent raised (:mod:`.tracebacks`)."""
 
 
 def outcome_of_return(result: Any) -> Outcome:
-    """What a returned value means. A number is the final reward; ``None`` says that rewards were emitted."""
+    """The outcome of a returned value: a number is the final reward; ``None``: rewards were emitted."""
     try:
         result = _unwrap_scalar(result)
         value = float(result) if isinstance(result, Real) else None
@@ -72,8 +72,8 @@ def _bad_reward(what: str) -> Outcome:
 
 
 def outcome_of_error(error: BaseException) -> Outcome:
-    """What the agent raised, its own timeouts included; a prompt that was too long by the model's word is
-    ``over-length``.
+    """The outcome of an error that the agent raised, its own timeouts included. One in which the model
+    refuses a prompt that is too long is ``over-length``.
     """
     if isinstance(error, BadRecord):
         return Outcome(AttemptStatus.FAILED, error.reason)
@@ -85,9 +85,9 @@ def outcome_of_error(error: BaseException) -> Outcome:
 
 
 def timed_out(timeout: float | None, why: str = "") -> Outcome:
-    """The attempt's limit has passed. ``why``: what is known of the cause."""
-    said = f"timeout: the attempt took longer than {timeout:g} s"
-    return Outcome(AttemptStatus.TIMEOUT, f"{said}: {why}" if why else said)
+    """The attempt took longer than its limit, in seconds. ``why``: the cause, if it is known."""
+    reason = f"timeout: the attempt took longer than {timeout:g} s"
+    return Outcome(AttemptStatus.TIMEOUT, f"{reason}: {why}" if why else reason)
 
 
 def cancelled() -> Outcome:
@@ -110,19 +110,19 @@ async def classify(store: Store, lease: AttemptedRollout, outcome: Outcome, *, r
     calls = await store.query_calls(lease.rollout.rollout_id, lease.attempt.attempt_id)
     if raised:
         kind = model_fault(calls)
-        said = (outcome.reason or "").removeprefix(RAISED)
-        return replace(outcome, reason=f"{kind}{said}") if kind else outcome
+        error = (outcome.reason or "").removeprefix(RAISED)
+        return replace(outcome, reason=f"{kind}{error}") if kind else outcome
     if any(call.status == "ok" for call in calls):
         return outcome
     return Outcome(AttemptStatus.FAILED, f"{NO_CALL}: the agent returned without one answer of the model")
 
 
 def model_fault(calls: Sequence[Call]) -> str | None:
-    """The kind of failure of the last call that ended by itself; ``None`` if it was answered, or none was
-    made.
+    """The kind of failure of the last call that was not cancelled; ``None`` if it was answered, or there is
+    none.
 
-    The gateway writes what went wrong into ``error``: ``HTTP <status> …`` for what an engine refused, another
-    word for what it could not get from it; too long a prompt is in ``masked``.
+    The gateway writes the error of a call into ``error``: ``HTTP <status> …`` if the engine refused it,
+    another word if the engine gave no answer; ``masked`` says that the prompt was too long.
     """
     ended = [call for call in calls if call.status != "cancelled"]
     last = max(ended, key=lambda call: (call.end_time, call.sequence), default=None)
@@ -134,7 +134,7 @@ def model_fault(calls: Sequence[Call]) -> str | None:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """The error, those it was raised from or after, and those of a group; each once."""
+    """The error, its causes and contexts, and the members of groups; each once."""
     seen: set[int] = set()
     waiting = [error]
     while waiting:
@@ -149,7 +149,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def _is_over_length(error: BaseException) -> bool:
-    """An SDK's error that says the prompt does not fit the model's context."""
+    """Whether an SDK's error says that the prompt does not fit the model's context."""
     status, code = getattr(error, "status_code", None), getattr(error, "code", None)
     if status not in TOO_LONG_STATUS:
         return False

@@ -1,11 +1,11 @@
-"""Transitions that the agent hands in: a returned list of triplets and spans, read and checked.
+"""Reads and checks a list of triplets and spans that an agent returned: its own transitions.
 
-Explicit wins over captured, and nothing is overwritten: a triplet that names a recorded call *refines* it
-(its reward attaches to the call, its ids must be the recorded ones), any other becomes a call of its own,
-marked ``api="supplied"``. The recorded calls that no triplet names stay in the store, and credit leaves them
-out as ``replaced-by-agent``.
+What the agent hands in wins over what was captured, and nothing is overwritten. A triplet that names a
+recorded call *refines* it: its reward becomes the call's, and its ids must be the recorded ones. Any other
+becomes a new call, marked ``api="supplied"``. Recorded calls that no triplet names stay in the store, and
+credit leaves them out as ``replaced-by-agent``.
 
-Invariant: a list is taken as a whole or not at all; a refusal names the item and the field.
+Invariant: a list is accepted as a whole or not at all; a refusal names the item and the field.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from agentlightning.types import Span, Triplet
 T = TypeVar("T")
 Fields = dict[str, Any]
 _LEAST = -1e30
-"""What a float32 holds, in which logprobs are kept."""
+"""Least logprob: float32 holds it, in which logprobs are stored."""
 _POSITIVE = 1e-4
-"""Rounding above 0 that a logprob may have."""
+"""Largest logprob: engines round."""
 _PACKED = (semconv.PROMPT_IDS, semconv.RESPONSE_IDS, semconv.LOGPROBS)
 _COLDEST, _HOTTEST = 0.0, 1e3
 """Temperatures that a call may have been sampled at."""
@@ -45,10 +45,10 @@ LONGEST_METADATA = 16 << 20
 
 
 def read_supplied(result: Any, rollout_id: str, attempt_id: str) -> tuple[list[Triplet], list[Span]] | None:
-    """The transitions and spans of a returned list, checked; ``None`` for whatever is no such list.
+    """The checked transitions and spans of a returned list; ``None`` if ``result`` is no such list.
 
-    Spans belong to the attempt; empty ids in them are filled in. A span that carries token ids is a
-    transition too. :class:`BadRecord` names the item that is neither.
+    Spans get the attempt's ids where theirs are empty. A span that carries token ids is a transition too.
+    :class:`BadRecord` names the item that is wrong.
     """
     if not isinstance(result, list | tuple) or not any(isinstance(item, Triplet | Span) for item in result):
         return None
@@ -67,7 +67,7 @@ def read_supplied(result: Any, rollout_id: str, attempt_id: str) -> tuple[list[T
 
 
 def _span(span: Span, owner: tuple[str, str], where: str) -> Span:
-    """The span without packed ids (the call it became has them); a reward in it must be a number."""
+    """The checked span, without packed ids: the call that it becomes has them."""
     for name, own in zip(("rollout_id", "attempt_id"), owner, strict=True):
         if getattr(span, name) not in ("", own):
             raise BadRecord(f"{where}: its {name} is {getattr(span, name)!r}, the attempt's is {own!r}")
@@ -102,7 +102,7 @@ def _bytes(text: str) -> bytes:
 
 
 def _triplet(item: Triplet, where: str) -> Triplet:
-    """A copy in plain lists, each field checked."""
+    """A copy in plain lists, with each field checked."""
     prompt = _ids(item.prompt_ids, f"{where}: prompt_ids")
     response = _ids(item.response_ids, f"{where}: response_ids")
     if item.call_id is not None and (not isinstance(item.call_id, str) or not item.call_id):
@@ -123,7 +123,7 @@ def _triplet(item: Triplet, where: str) -> Triplet:
 
 
 def _listed(values: Any, where: str) -> Sequence[Any]:
-    """A list, or what an array library makes one of."""
+    """A list, or an array of a library as a list."""
     listed = values.tolist() if callable(getattr(values, "tolist", None)) else values
     if not isinstance(listed, list | tuple):
         raise BadRecord(f"{where} is a {type(values).__name__}, not a list")
@@ -167,7 +167,7 @@ def _tags(tags: Any, where: str) -> dict[str, str]:
 
 
 def _metadata(given: Any, where: str) -> Fields:
-    """Metadata, with the fields that a call has checked: policy, policy_version, model, sampling."""
+    """Metadata whose fields of a call are checked: policy, policy_version, model, sampling."""
     if not isinstance(given, dict):
         raise BadRecord(f"{where}: metadata is a {type(given).__name__}, not a dict")
     kinds = {"policy": str, "model": str, "policy_version": int, "sampling": dict}
@@ -194,7 +194,7 @@ def _metadata(given: Any, where: str) -> Fields:
 
 
 def _encodable(value: T, where: str, what: str) -> T:
-    """The value as it comes back from the other side of a pipe; it must have its type's fields."""
+    """The value, encoded and decoded as another process would get it."""
     try:
         encoded = msgspec.json.encode(value)
         if len(encoded) > LONGEST_METADATA:

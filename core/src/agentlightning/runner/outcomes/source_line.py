@@ -1,4 +1,4 @@
-"""The line at which a thread stands: where an agent blocks its event loop, or where it raised.
+"""Source lines of an agent: where it blocks its event loop, or where it raised.
 
 A line is the agent's if its file is neither of the standard library, nor an installed package, nor ours.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import linecache
 import os
 import sysconfig
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
@@ -19,8 +19,8 @@ import agentlightning
 _OWN_CODE = str(Path(agentlightning.__file__).parent) + os.sep
 _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 _STANDARD = tuple(str(sysconfig.get_paths()[name]) + os.sep for name in ("stdlib", "platstdlib"))
-_IDLE = {("selectors.py", "select"), ("base_events.py", "_run_once"), ("windows_events.py", "_poll")}
-"""Where a loop that waits for something to do stands."""
+_IDLE = {("selectors.py", "select"), ("base_events.py", "_run_once")}
+"""Innermost frames of an event loop that is idle."""
 
 
 class SourceLine(msgspec.Struct, frozen=True):
@@ -36,23 +36,23 @@ class SourceLine(msgspec.Struct, frozen=True):
 
 
 def is_own_code(file: str) -> bool:
-    """The file belongs to Agent Lightning."""
+    """Whether the file belongs to Agent Lightning."""
     return file.startswith(_OWN_CODE)
 
 
 def is_user_code(file: str) -> bool:
-    """The file belongs to whoever wrote the agent."""
+    """Whether the file belongs to the agent's author."""
     if is_own_code(file) or file.startswith("<"):
         return False
     return not file.startswith(_STANDARD) and not any(part in file for part in _INSTALLED)
 
 
-def innermost(frames: Sequence[SourceLine]) -> SourceLine | None:
-    """The innermost line of the agent; of a library, where there is none. ``frames``: outermost first."""
+def innermost_user_line(frames: Sequence[SourceLine]) -> SourceLine | None:
+    """The agent's innermost line, or a library's if the agent has none. ``frames``: outermost first."""
     for wanted in (is_user_code, lambda file: not is_own_code(file)):
-        for place in reversed(frames):
-            if wanted(place.file):
-                return place
+        for line in reversed(frames):
+            if wanted(line.file):
+                return line
     return frames[-1] if frames else None
 
 
@@ -65,7 +65,6 @@ def stack_lines(top: FrameType | None) -> list[SourceLine]:
     return found[::-1]
 
 
-def is_waiting(frames: Iterable[SourceLine]) -> bool:
-    """The thread's event loop waits for something to do."""
-    last = [*frames][-1:]
-    return any((os.path.basename(place.file), place.function) in _IDLE for place in last)
+def is_idle(frames: Sequence[SourceLine]) -> bool:
+    """Whether the thread's event loop waits for something to do. ``frames``: outermost first."""
+    return bool(frames) and (os.path.basename(frames[-1].file), frames[-1].function) in _IDLE

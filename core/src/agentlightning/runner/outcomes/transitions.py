@@ -1,8 +1,9 @@
-"""What becomes of the transitions an agent handed in: calls of its attempt, and rewards of these calls.
+"""Makes calls and rewards of the transitions that an agent handed in, by matching them with its recorded
+calls.
 
-The attempt's recorded calls are read once, when none can come any more. What is written is written in two
-transactions: the calls first, then, with the attempt's end, the rewards and the names of the calls that
-count. Until then nobody reads them, and an attempt whose end is never written is not trained.
+The recorded calls are read once, when no further one can arrive. The writes are two transactions: new calls
+first; then, with the attempt's end, the rewards and the ids of the calls that count. Nobody reads them until
+then, and an attempt whose end is never written is not trained.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from agentlightning.types import LLM, AttemptedRollout, Call, Resource, Span, Tr
 from agentlightning.types.select import policy_for, with_role
 
 CLOSE = 1e-3
-"""Difference at which two logprobs of one token are different."""
+"""Two logprobs of one token that differ by more are in conflict."""
 
 
 class MatchedTransitions:
-    """Triplets of one attempt, matched with its recorded calls: ``calls`` to add, ``rewards`` of calls, and
-    ``named``, the ids of all calls that count.
+    """Triplets of one attempt, matched with its recorded calls: new ``calls`` to store, ``rewards`` of calls,
+    and ``named``, the ids of all calls that count.
     """
 
     def __init__(
@@ -33,20 +34,20 @@ class MatchedTransitions:
         lease: AttemptedRollout,
         recorded: Sequence[Call],
         *,
-        policies: Mapping[str, str] | None = None,
-        resources: Mapping[str, Resource] | None = None,
+        policies: Mapping[str, str],
+        resources: Mapping[str, Resource],
     ) -> None:
         self.lease = lease
         self.recorded = recorded
-        self.policies = policies or {}
-        self.resources = resources or {}
+        self.policies = policies
+        self.resources = resources
         self.calls: list[Call] = []
         self.rewards: list[Span] = []
         self.named: list[str] = []
         self._next = 1 + max((call.sequence for call in recorded), default=-1)
 
     def match(self, triplets: Sequence[Triplet]) -> MatchedTransitions:
-        """Match all of them; :class:`BadRecord` for the first that contradicts what was recorded."""
+        """Match the triplets. :class:`BadRecord`: one contradicts what was recorded."""
         for index, triplet in enumerate(triplets):
             if triplet.call_id is None:
                 call = self._new_call(triplet, index)
@@ -59,7 +60,7 @@ class MatchedTransitions:
         return self
 
     def _new_call(self, triplet: Triplet, index: int) -> Call:
-        """A call of its own, after the recorded ones, in the order of the list."""
+        """A new call, after the recorded ones, in the order of the list."""
         known = dict(triplet.metadata)
         policy = known.pop("policy", None) or self._policy(triplet)
         self._check_policy(policy, triplet, f"triplet {index}")
@@ -84,7 +85,7 @@ class MatchedTransitions:
         return call
 
     def _check_policy(self, policy: str, triplet: Triplet, where: str) -> None:
-        """The policy must be one that the attempt can have spoken to, and take all of the ids."""
+        """Check that the attempt could call the policy, and that the policy takes the ids."""
         models = {r.model: r for r in self.resources.values() if isinstance(r, LLM)}
         served = {*models, *self.policies.values(), *(call.policy for call in self.recorded)}
         if models and policy not in served:
@@ -96,8 +97,8 @@ class MatchedTransitions:
             _check_ids(triplet, model, where)
 
     def _policy(self, triplet: Triplet) -> str:
-        """The policy of a transition that names none: its agent's, else the one that all recorded calls went
-        to, else the one that the rollout's endpoint serves.
+        """The policy of a transition that names none: its agent's; else the one that all recorded calls went
+        to; else the one that the rollout's endpoint serves.
         """
         mapped = policy_for(self.policies, with_role(triplet.tags))
         if mapped:
@@ -108,7 +109,7 @@ class MatchedTransitions:
         return next((r.model for r in self.resources.values() if isinstance(r, LLM)), "default")
 
     def _recorded_call(self, triplet: Triplet, index: int) -> Call:
-        """The recorded call that the triplet names by call id or response id; it must say the same."""
+        """The recorded call that the triplet names by call id or response id, and must agree with."""
         name = triplet.call_id
         found = [c for c in self.recorded if c.call_id == name] or [
             c for c in self.recorded if c.response_id == name
@@ -150,27 +151,32 @@ class MatchedTransitions:
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """What the attempt's metadata says of it."""
+        """The attempt's metadata: the calls that count."""
         return {semconv.SUPPLIED: self.named}
 
 
 async def match_transitions(
-    store: Store, lease: AttemptedRollout, triplets: Sequence[Triplet], **of: Any
+    store: Store,
+    lease: AttemptedRollout,
+    triplets: Sequence[Triplet],
+    *,
+    policies: Mapping[str, str],
+    resources: Mapping[str, Resource],
 ) -> MatchedTransitions:
-    """Match ``triplets`` with what the store has of the attempt, and store those that are calls of their own.
+    """Match triplets with the attempt's recorded calls, and store the new calls.
 
-    ``of``: ``policies`` and ``resources`` of the attempt. :class:`BadRecord`: nothing was stored.
+    ``policies`` and ``resources`` are the attempt's. :class:`BadRecord`: nothing was stored.
     """
     recorded = await store.query_calls(lease.rollout.rollout_id, lease.attempt.attempt_id)
     captured = [call for call in recorded if call.api != "supplied"]
-    matched = MatchedTransitions(lease, captured, **of).match(triplets)
+    matched = MatchedTransitions(lease, captured, policies=policies, resources=resources).match(triplets)
     if matched.calls:
         await store.add_calls(matched.calls, fence=lease.attempt.fence)
     return matched
 
 
 def _check_ids(triplet: Triplet, model: LLM, where: str) -> None:
-    """The ids must be of the model's vocabulary, and no more than its context holds."""
+    """Check that the ids are in the model's vocabulary and fit its context."""
     for field in ("prompt_ids", "response_ids"):
         largest = max(getattr(triplet, field), default=0)
         if model.vocabulary is not None and largest >= model.vocabulary:
@@ -187,8 +193,8 @@ def _check_ids(triplet: Triplet, model: LLM, where: str) -> None:
 
 
 def _difference(triplet: Triplet, call: Call) -> str:
-    """How a triplet contradicts the call it names; empty where it does not. What it leaves empty, it does not
-    say.
+    """How a triplet contradicts the call that it names; empty if it does not. Its empty fields are not
+    compared.
     """
     if triplet.prompt_ids or triplet.response_ids:
         for field in ("prompt_ids", "response_ids"):

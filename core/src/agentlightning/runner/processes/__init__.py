@@ -1,1 +1,1 @@
-"""Worker processes and the trees they start."""
+"""Worker processes of a runner, and runner processes of ``agl runner``: started, watched and ended."""

@@ -1,8 +1,8 @@
-"""A runner as a process: told to stop by signals, reporting how it fares.
+"""A runner as a process of its own: it stops on signals and reports its state.
 
-The first SIGTERM or SIGINT lets what runs end (``Runner.drain``); the second stops it at once. Exit status: 0
-after a drain that SIGTERM asked for, 130 after one that Ctrl-C asked for, 128 + the signal after the second
-one.
+The first SIGTERM or SIGINT lets running attempts end (``Runner.drain``); the second stops them at once. Exit
+status: 0 after a drain that SIGTERM began, 130 after one that Ctrl-C began, 128 + the signal after the
+second.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import msgspec
 from agentlightning.runner.runner import Runner
 
 REPORT_SECONDS = 0.5
-"""Seconds between two looks at how the runner fares."""
+"""Seconds between two reports."""
 STOP_SECONDS = 2.0
-"""Seconds in which stopped attempts are settled when it must be at once."""
+"""Seconds to write the ends of attempts that are stopped at once."""
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class RunnerState(msgspec.Struct):
-    """How a runner fares: what became of its attempts, and how many are under way."""
+    """Counts of attempts that ended (:attr:`.Runner.counts`), and the number that runs."""
 
     counts: dict[str, int] = {}
     running: int = 0
@@ -33,21 +33,21 @@ Report = Callable[[RunnerState], None]
 
 
 class StopSignals:
-    """Signals to this process, as events."""
+    """SIGTERM and SIGINT to this process, as events."""
 
     def __init__(self) -> None:
         self.stop = asyncio.Event()
         self.at_once = asyncio.Event()
         self.code = 0
-        """Exit status that the signals ask for."""
+        """Exit status after the signals."""
 
     def listen(self) -> None:
-        """Listen, in this loop."""
+        """Handle the signals in the running loop; not outside the main thread, which alone may."""
         loop = asyncio.get_running_loop()
         for number in SIGNALS:
             try:
                 loop.add_signal_handler(number, self._signal, number)
-            except (NotImplementedError, RuntimeError, ValueError):  # Windows, or not the main thread
+            except (RuntimeError, ValueError):  # not the main thread
                 return
 
     def _signal(self, number: signal.Signals) -> None:
@@ -60,7 +60,7 @@ class StopSignals:
 
 
 async def serve(runner: Runner, report: Report) -> int:
-    """Serve until told to stop; the exit status. Raises what ends the runner by itself."""
+    """Serve until a signal; the exit status. Raises the error that ends the runner by itself."""
     signals = StopSignals()
     signals.listen()
     reporting = asyncio.create_task(_report_until_cancelled(runner, report))

@@ -1,4 +1,4 @@
-"""How a runner fares, in one line: repainted on a terminal, printed now and then elsewhere."""
+"""A runner's state in one line: repainted on a terminal, printed now and then elsewhere."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from rich.text import Text
 from agentlightning.runner.processes.service import RunnerState
 
 PRINT_SECONDS = 10.0
-"""Seconds between two lines where there is no terminal."""
+"""Seconds between two lines, if there is no terminal."""
 _ORDER = ("succeeded", "failed", "timeout", "unresponsive")
 _STYLE = {"succeeded": "green", "failed": "red", "timeout": "yellow"}
 
 
 class StatusLine:
-    """A line about ``place``; use it as a context manager and call :meth:`show`."""
+    """The line of ``workers`` runners on the store ``place``. A context manager."""
 
     def __init__(self, place: str, workers: int, console: Console | None = None) -> None:
         self._place = place
@@ -44,7 +44,7 @@ class StatusLine:
             self._print()
 
     def show(self, state: RunnerState, restarts: int = 0) -> None:
-        """Show this."""
+        """Show a new state."""
         self._last = (state, restarts)
         if self._live is not None:
             self._live.update(self._text())

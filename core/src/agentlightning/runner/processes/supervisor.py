@@ -1,6 +1,6 @@
-"""Several runner processes under one: each is started again when it ends unasked, more slowly each time.
+"""Keeps several runner processes alive: one that dies is started again, after a longer pause each time.
 
-Invariant: a worker ends with its supervisor, and an error that another start would meet again ends all.
+Invariant: a worker ends with its supervisor, and an error that a restart would meet again ends all workers.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ log = logging.getLogger(__name__)
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
 """Seconds before a worker is started again: doubled each time."""
 STABLE_SECONDS = 60.0
-"""Seconds of life after which a worker's earlier deaths are forgotten."""
+"""Seconds that a worker must live for its earlier deaths not to count."""
 UNRECOVERABLE = 2
-"""Exit status of an error that a person has to mend."""
+"""Exit status of an error that a person must fix."""
 STOPPED = (0, -signal.SIGTERM, -signal.SIGINT, 128 + signal.SIGTERM, 128 + signal.SIGINT)
-"""Ends of a worker that was told to stop; by the signal itself, or as any command, where it came before the
-worker could listen: such a one has leased nothing.
+"""Exit statuses of a worker that a signal stopped: before it handled signals, when it had leased nothing, or
+after.
 """
 KILL_SECONDS = 5.0
-"""Seconds a worker has once it was told twice."""
+"""Seconds a worker has after the second signal."""
 WorkerCommand = Callable[[int], Sequence[str]]
 
 
 class Supervisor:
     """Runs ``workers`` processes of ``command(report)``, which write their :class:`RunnerState` as JSON lines
-    to the file descriptor ``report``. ``changed`` is called when one was told.
+    to the file descriptor ``report``. ``changed`` is called after each.
     """
 
     def __init__(self, command: WorkerCommand, workers: int, changed: Callable[[], None]) -> None:
@@ -48,7 +48,7 @@ class Supervisor:
         self._workers = workers
         self._changed = changed
         self._ended_counts: Counter[str] = Counter()
-        """Of processes that have ended."""
+        """Counts of processes that have ended."""
         self._states: dict[int, RunnerState] = {}
         self._processes: dict[int, Process] = {}
         self._signals = StopSignals()
@@ -57,14 +57,14 @@ class Supervisor:
 
     @property
     def state(self) -> RunnerState:
-        """All workers together."""
+        """The sum over all workers."""
         ended = Counter(self._ended_counts)
         for state in self._states.values():
             ended.update(state.counts)
         return RunnerState(dict(ended), sum(state.running for state in self._states.values()))
 
     async def run(self) -> int:
-        """Until told to stop, or until it is hopeless; the exit status."""
+        """Run until a signal or an unrecoverable error; the exit status."""
         self._signals.listen()
         slots = [asyncio.create_task(self._keep_alive(slot)) for slot in range(self._workers)]
         passing = [asyncio.create_task(self._forward_signals())]
@@ -77,7 +77,7 @@ class Supervisor:
         return self._failed or self._signals.code
 
     async def _forward_signals(self) -> None:
-        """Signals go to the workers, which are in a session of their own."""
+        """Pass signals on to the workers: their sessions do not get them from the terminal."""
         await self._signals.stop.wait()
         self._signal(signal.SIGINT if self._signals.code else signal.SIGTERM)
         await self._signals.at_once.wait()
