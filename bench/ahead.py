@@ -1,13 +1,14 @@
-"""Rollouts of later steps under way while one is trained: reward and seconds per step, beside `ahead` 0.
+"""Rollouts of later steps under way while one is trained: reward and seconds per step, beside `async_steps`
+0.
 
     python bench/ahead.py [--config examples/calc_x/cpu.yaml] [--steps 40] [--seeds 1 2 3] [--ahead 0 1]
                           [--wait 0 1] [--folder DIR]
 
 ``--wait``: seconds that each rollout's environment takes before the agent asks, which cost no core: 0 is the
-demo as it is, whose engine and update share the machine's cores. With `ahead` k the recipe has staleness k
-and importance_cap 2; `agent.concurrency` is enough for all steps under way, in every run. The last line is
-one JSON object: each run, and means over the seeds. Exit status 1 if the mean reward after training with
-`ahead` is below that without by more than 0.05.
+demo as it is, whose engine and update share the machine's cores. With `async_steps` k the recipe has
+staleness k and importance_cap 2; `agent.concurrency` is enough for all steps under way, in every run. The
+last line is one JSON object: each run, and means over the seeds. Exit status 1 if the mean reward after
+training with `async_steps` is below that without by more than 0.05.
 """
 
 from __future__ import annotations
@@ -36,9 +37,14 @@ def train(
     config: Path, folder: Path, *, seed: int, steps: int, ahead: int, wait: float, places: int
 ) -> dict[str, Any]:
     """One run of the demo. ``places``: steps whose rollouts may run at a time."""
-    sets = [f"training.ahead={ahead}", f"output={folder}", "environment.headroom={}", "trackers=[files]"]
+    sets = [
+        f"training.async_steps={ahead}",
+        f"output={folder}",
+        "environment.headroom={}",
+        "trackers=[files]",
+    ]
     if ahead:
-        sets += [f"training.recipe.staleness={ahead}", f"training.recipe.importance_cap={CAP}"]
+        sets += [f"training.recipe.max_staleness={ahead}", f"training.recipe.importance_cap={CAP}"]
     given = read(config, sets, training__seed=seed, training__steps=steps)
     given.agent.concurrency *= places
     solve = resolve(given.agent.target, "agent.target")
@@ -62,7 +68,7 @@ def train(
         **{phase: _mean([r["seconds"][phase] for r in reports]) for phase in ("rollout", "update", "sync")},
         "staleness_mean": _mean([r["metrics"].get("staleness_mean", 0.0) for r in reports]),
         "stale_left_out": sum(r["metrics"].get("out/stale", 0.0) for r in reports),
-        "ended_before_their_turn": sum(r["metrics"].get("ahead/ended", 0.0) for r in reports),
+        "ended_before_their_turn": sum(r["metrics"].get("async/ended", 0.0) for r in reports),
         "rollouts": summary["totals"]["rollouts"],
     }
 

@@ -129,7 +129,7 @@ def whole_of(call: Call) -> list[int]:
 
 def batch_of(records: Sequence[Record], merge: bool, **recipe: Any) -> Batch:
     """The rows of the step."""
-    return assign(records, GRPO(group_size=2, merge=merge, normalise="rollout", **recipe))
+    return assign(records, GRPO(group_size=2, merge=merge, loss_aggregation="rollout", **recipe))
 
 
 def figures(records: Sequence[Record]) -> dict[str, Any]:

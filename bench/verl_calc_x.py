@@ -42,8 +42,8 @@ OPTIONS = {
 }
 """Recipe → what is set otherwise than in the example's configuration."""
 AHEAD = {
-    "training.ahead": 1,
-    "training.recipe.staleness": 1,
+    "training.async_steps": 1,
+    "training.recipe.max_staleness": 1,
     "training.recipe.importance_cap": 2.0,
     "agent.concurrency": 128,
     "backend.options.slots": 128,

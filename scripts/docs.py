@@ -17,7 +17,7 @@ import agl_local.plugin
 import agl_verl.critic
 import agl_verl.plugin
 from agentlightning import hookspecs
-from agentlightning.algorithms.rl import CORE_FIELDS
+from agentlightning.algorithms.recipe_checks import CORE_FIELDS
 from agentlightning.credit.advantage import critic
 from agentlightning.plugins import manager
 from agentlightning.recipes import FIELDS
@@ -134,13 +134,19 @@ def drivers() -> str:
 
 def honoured(name: str, spec: DriverSpec) -> str:
     """What a driver does with a field of a recipe."""
-    if name in spec.refuses:
-        return f"refused: {spec.refuses[name]}"
+    if name in spec.unsupported_fields:
+        return f"refused: {spec.unsupported_fields[name]}"
     if name == "lam":
         return "refused: it is a critic's"
     if name == "critic":
         return agl_verl.critic.SAYS[name]
-    return "in the rows" if name in CORE_FIELDS else "in the loss" if name in spec.honours else "refused"
+    return (
+        "in the rows"
+        if name in CORE_FIELDS
+        else "in the loss"
+        if name in spec.supported_fields
+        else "refused"
+    )
 
 
 def with_critic(name: str, spec: DriverSpec) -> str:

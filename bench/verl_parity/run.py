@@ -65,15 +65,15 @@ TINY = 1e-12
 RECIPES: dict[str, Callable[[], Recipe]] = {
     "grpo": GRPO,
     "rloo": RLOO,
-    "dr-grpo": lambda: GRPO(name="dr-grpo", scale="none", normalise="constant", constant=64.0),
+    "dr-grpo": lambda: GRPO(name="dr-grpo", scale="none", loss_aggregation="constant", loss_divisor=64.0),
     "reinforce++": lambda: GRPO(name="reinforce++", baseline="batch", group_by=["batch"], scale="std"),
-    "dapo": lambda: GRPO(name="dapo", clip_high=0.28, normalise="token", drop_zero_spread=True),
+    "dapo": lambda: GRPO(name="dapo", clip_high=0.28, loss_aggregation="token", filter_zero_std_groups=True),
     "dual-clip": lambda: GRPO(name="dual-clip", clip_low=1e-4, clip_high=1e-4, clip_ratio_c=1.0001, epochs=2),
-    "gspo": lambda: GRPO(name="gspo", objective="sequence", clip_low=3e-4, clip_high=4e-4, epochs=2),
+    "gspo": lambda: GRPO(name="gspo", ratio_level="sequence", clip_low=3e-4, clip_high=4e-4, epochs=2),
     "kl": lambda: GRPO(name="kl", kl=0.5, entropy=0.05, epochs=2),
     "reinforce": lambda: GRPO(name="reinforce", loss="reinforce"),
     "minibatches": lambda: GRPO(name="minibatches", minibatches=2),
-    "stale": lambda: GRPO(name="stale", staleness=1, importance_cap=1.2, epochs=2),
+    "stale": lambda: GRPO(name="stale", max_staleness=1, importance_cap=1.2, epochs=2),
     "ppo": lambda: PPO(gamma=0.99, lam=0.9, epochs=2),
 }  # fmt: skip
 """What is compared, by name; the settings are there to make each part of a loss act."""
@@ -141,7 +141,7 @@ def local_gradients(recipe: Recipe, batch: Batch) -> list[Tensors]:
         found.append(grads)
 
     updater.optimizer.register_step_pre_hook(take)
-    updater.update(list(batch.rows), recipe.staleness)
+    updater.update(list(batch.rows), recipe.max_staleness)
     return found
 
 
@@ -161,7 +161,7 @@ async def through_verl(
     job = Recorded(recipe, batch, folder)
     try:
         await driver.start()
-        driver._version = recipe.staleness  # what `stale.py` has rows of that age for
+        driver._version = recipe.max_staleness  # what `stale.py` has rows of that age for
         await driver.run(job)
     finally:
         await driver.close()
@@ -211,7 +211,9 @@ def added(steps: list[Tensors]) -> Tensors:
 def compare(name: str, python: str, records: list[Record], folder: Path, ranks: int) -> dict[str, Any]:
     """One recipe through both: the advantages (weights included), and the gradient of each step."""
     recipe = RECIPES[name]()
-    batch = assign(stale.aged(records) if recipe.staleness else records, recipe, version=recipe.staleness)
+    batch = assign(
+        stale.aged(records) if recipe.max_staleness else records, recipe, version=recipe.max_staleness
+    )
     written, report = asyncio.run(through_verl(python, recipe, batch, folder, ranks))
     theirs = [{n[5:]: g for n, g in step.items() if n.startswith("grad/")} for step in written]
     if recipe.minibatches > 1:  # which rows share a step is drawn; together they are the whole batch

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import yaml
 
-from agentlightning.algorithms.rl import check_async_fields
+from agentlightning.algorithms.recipe_checks import check_async_fields
 from agentlightning.recipes import get
 from agentlightning.train.run_config import TrainingSection
 
@@ -18,16 +18,20 @@ SOURCE = Path(__file__).parents[2]
 def test_the_examples_are_taken() -> None:
     blocks = [yaml.safe_load(block)["training"] for block in re.findall(r"```yaml\n(.*?)```", PAGE, re.S)]
     sections = [TrainingSection.model_validate(block) for block in blocks]
-    assert [(s.ahead, s.refill) for s in sections] == [(1, 0), (0, 3)]
+    assert [(s.async_steps, s.dynamic_sampling) for s in sections] == [(1, 0), (0, 3)]
     for section in sections:
-        check_async_fields(get("grpo", **section.recipe), ahead=section.ahead, refill=section.refill)
+        check_async_fields(
+            get("grpo", **section.recipe),
+            async_steps=section.async_steps,
+            dynamic_sampling=section.dynamic_sampling,
+        )
 
 
 def test_the_metrics_are_those_of_the_code() -> None:
     places = ("algorithms/rl.py", "algorithms/rollouts/prefetch.py", "credit/metrics.py")
     code = "".join((SOURCE / "core" / "src" / "agentlightning" / place).read_text() for place in places)
     code += (SOURCE / "plugins" / "local" / "src" / "agl_local" / "update.py").read_text()
-    own = set(re.findall(r'"((?:ahead|refill)/\w+)"', code))
-    told = set(re.findall(r"`((?:ahead|refill)/\w+)`", PAGE))
+    own = set(re.findall(r'"((?:async|dynamic_sampling)/\w+)"', code))
+    told = set(re.findall(r"`((?:async|dynamic_sampling)/\w+)`", PAGE))
     assert own == told and len(own) == 6
     assert all(f'"{name}"' in code for name in ("staleness_mean", "staleness_max", "tokens_stale"))

@@ -17,12 +17,11 @@ import msgspec
 from agentlightning import semconv
 from agentlightning.audit.verification.compare import Difference
 from agentlightning.credit.fingerprints.chain import compute_head, sign
-from agentlightning.store.codec import pack, pack_call, pack_span, unpack, unpack_span
-from agentlightning.store.sqlite.trace.writing import call_from_row
+from agentlightning.store.codec import CallBody, call_body, pack, pack_span, unpack, unpack_span
+from agentlightning.store.sqlite.trace.calls import CALL_COLUMNS, calls_from_rows
 from agentlightning.types import AuditLink, Call, RolloutFingerprint, StepReport
 
 KEY = "the key of the tamper drill"
-CALL = "call_id, rollout_id, attempt_id, sequence, choice, policy, policy_version, status, data"
 
 
 class NotHere(Exception):
@@ -86,6 +85,25 @@ def one(db: sqlite3.Connection, random: Random, query: str, *values: Any) -> tup
     return chosen
 
 
+def stored_whole(db: sqlite3.Connection, rollout_id: str) -> dict[str, Call]:
+    """The calls of a rollout by their ids, and each is stored whole from here on: what is done to one of them
+    changes no other.
+    """
+    columns = ", ".join(column.name for column in CALL_COLUMNS)
+    rows = db.execute(
+        f"SELECT {columns} FROM calls WHERE rollout_id = ? ORDER BY seq", (rollout_id,)
+    ).fetchall()
+    calls = {call.call_id: call for call in calls_from_rows(rows, lambda ids: ())}
+    for call in calls.values():
+        store(db, call)
+    return calls
+
+
+def store(db: sqlite3.Connection, call: Call) -> None:
+    """Put a call in the place of the one on file."""
+    db.execute("UPDATE calls SET data = ? WHERE call_id = ?", (pack(call_body(call)), call.call_id))
+
+
 # --------------------------------------------------------------------------------------- rollouts of a step
 TRAINED = "rollout_id IN (SELECT rollout_id FROM seals)"
 LATEST = (
@@ -120,10 +138,11 @@ EDITS["a task's reward in the evaluation after"] = reward(EVALUATED, of="eval/af
 def call(change: Callable[[Call], Any], text: str, where: str = LATEST, of: str = "") -> Edit:
     def changed(folder: Path, random: Random) -> Expected:
         with database(folder) as db:
-            row = one(db, random, f"SELECT {CALL} FROM calls WHERE {where} AND status = 'ok'")
-            found = call_from_row(row)
+            query = f"SELECT call_id, rollout_id FROM calls WHERE {where} AND status = 'ok'"
+            call_id, rollout_id = one(db, random, query)
+            found = stored_whole(db, rollout_id)[call_id]
             change(found)
-            db.execute("UPDATE calls SET data = ? WHERE call_id = ?", (pack_call(found), found.call_id))
+            store(db, found)
         return Expected(("call",), rollout=found.rollout_id, call=found.call_id, of=of, text=text)
 
     return changed
@@ -135,12 +154,16 @@ def _text(found: Call) -> None:
     found.request = request
 
 
+def _answer(found: Call) -> None:
+    found.response = {**(found.response or {}), "message": "no"}
+
+
 def _first(name: str, by: float) -> Callable[[Call], None]:
     def change(found: Call) -> None:
-        values = getattr(found, name)
+        values = list(getattr(found, name) or ())
         if not values:
             raise NotHere(f"a call without {name}")
-        values[0] += by
+        setattr(found, name, [values[0] + by, *values[1:]])
 
     return change
 
@@ -150,7 +173,9 @@ EDITS["a call's response ids"] = call(_first("response_ids", 1), "token ids")
 EDITS["a call's logprob"] = call(_first("logprobs", -0.125), "logprobs")
 EDITS["a call's tags"] = call(lambda found: found.tags.update(agent="another"), "tags")
 EDITS["a call's request"] = call(_text, "request")
-EDITS["a call's response"] = call(lambda found: (found.response or {}).update(message="no"), "response")
+EDITS["a call's response"] = call(
+    lambda found: setattr(found, "response", {**(found.response or {}), "message": "no"}), "response"
+)
 EDITS["a call of an evaluation"] = call(_text, "request", EVALUATED, "eval/after/1")
 
 
@@ -167,14 +192,31 @@ def version(folder: Path, random: Random) -> Expected:
 def call_removed(folder: Path, random: Random) -> Expected:
     with database(folder) as db:
         call_id, rollout = one(db, random, f"SELECT call_id, rollout_id FROM calls WHERE {LATEST}")
+        stored_whole(db, rollout)
         db.execute("DELETE FROM calls WHERE call_id = ?", (call_id,))
     return Expected(("calls",), rollout=rollout, call=call_id)
+
+
+@edit("a call removed that another builds on")
+def parent_removed(folder: Path, random: Random) -> Expected:
+    with database(folder) as db:
+        rows = db.execute(f"SELECT rollout_id, data FROM calls WHERE {LATEST}").fetchall()
+        parents = [(unpack(data, CallBody).ids_parent, rollout) for rollout, data in rows]
+        known = [pair for pair in parents if pair[0] is not None]
+        if not known:
+            raise NotHere("no call that builds on another")
+        call_id, rollout = random.choice(known)
+        db.execute("DELETE FROM calls WHERE call_id = ?", (call_id,))
+    return Expected(
+        ("unreadable",), rollout=rollout, text=f"builds on call {call_id}, which is not in the store"
+    )
 
 
 @edit("a call added")
 def call_added(folder: Path, random: Random) -> Expected:
     with database(folder) as db:
         call_id, rollout = one(db, random, f"SELECT call_id, rollout_id FROM calls WHERE {LATEST}")
+        stored_whole(db, rollout)
         _copy(db, "calls", "call_id = ?", (call_id,), call_id=f"{call_id}x", sequence=99)
     return Expected(("calls",), rollout=rollout, call=f"{call_id}x")
 

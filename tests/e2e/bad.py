@@ -33,7 +33,7 @@ T = TypeVar("T")
 class ScriptedDriver:
     """Serves ``server`` as the policy and makes steps without a gradient."""
 
-    honours = frozenset(Recipe.__struct_fields__)
+    supported_fields = frozenset(Recipe.__struct_fields__)
 
     def __init__(self, url: str, model: str) -> None:
         self.url, self.model = url, model
@@ -101,7 +101,7 @@ class Line:
         class Plugin:
             @hookimpl
             def agl_drivers(self) -> list[DriverSpec]:
-                return [DriverSpec("scripted", lambda **_: driver, driver.honours)]
+                return [DriverSpec("scripted", lambda **_: driver, driver.supported_fields)]
 
         given: dict[str, Any] = {
             "algorithm": GRPO(group_size=1, baseline="none", scale="none"),
@@ -146,7 +146,7 @@ class Line:
         """Why calls were left out, over all steps; the ledgers sum."""
         ledgers = [ledger for batch in self.driver.batches for ledger in batch.ledgers]
         assert all(ledger.sums for ledger in ledgers)
-        return sum((Counter(ledger.out) for ledger in ledgers), Counter())
+        return sum((Counter(ledger.left_out) for ledger in ledgers), Counter())
 
     @property
     def trained(self) -> set[str]:

@@ -72,11 +72,11 @@ def step_of(rollout: Rollout) -> int:
 
 
 def recipe(staleness: int, **fields: Any) -> Any:
-    return GRPO(group_size=2, staleness=staleness, importance_cap=2.0, **fields)
+    return GRPO(group_size=2, max_staleness=staleness, importance_cap=2.0, **fields)
 
 
 def line(server: ScriptedModelServer, folder: Path, ahead: int, **options: Any) -> Line:
-    given = {"algorithm": recipe(ahead), "steps": 4, "batch_size": 2, "ahead": ahead, **options}
+    given = {"algorithm": recipe(ahead), "steps": 4, "batch_size": 2, "async_steps": ahead, **options}
     return Line(server, folder, **given)
 
 

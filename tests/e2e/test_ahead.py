@@ -14,7 +14,7 @@ from e2e.playing import SIZE, TASKS, Broke, Play, break_off, equal, line, plan, 
 
 from agentlightning import Rollout
 from agentlightning.algorithms.evaluate import NothingRewarded
-from agentlightning.algorithms.rl import RecipeRefused
+from agentlightning.algorithms.recipe_checks import RecipeRefused
 from agentlightning.algorithms.rollouts.prefetch import ENDED, RunEnded
 from agentlightning.specs import Job
 from agentlightning.store import SQLiteStore
@@ -59,8 +59,8 @@ async def test_later_steps_are_rolled_out_while_one_is_trained(tmp_path: Path) -
         assert not made.out()
         for step, report in enumerate(made.driver.reports):
             assert report.metrics["staleness_mean"] == report.metrics["staleness_max"] == min(step, ahead)
-            done = {"ahead/started": SIZE * (step > 0), "ahead/ended": SIZE * (step > 0)}
-            assert {k: v for k, v in report.metrics.items() if k.startswith("ahead/")} == (
+            done = {"async/started": SIZE * (step > 0), "async/ended": SIZE * (step > 0)}
+            assert {k: v for k, v in report.metrics.items() if k.startswith("async/")} == (
                 done if ahead else {}
             )
         assert {s: v for s, v in play.versions.items()} == {s: {max(0, s - ahead)} for s in range(4)}
@@ -91,14 +91,18 @@ async def test_a_run_with_fresh_and_stale_tokens_says_their_mean_age(tmp_path: P
         await made.fit(play, TASKS)
     last = made.driver.reports[1].metrics
     assert (last["staleness_mean"], last["staleness_max"], last["retried/agent-raised"]) == (0.5, 1, 2)
-    assert (last["ahead/started"], last["ahead/ended"]) == (4, 2)
+    assert (last["async/started"], last["async/ended"]) == (4, 2)
 
 
 async def test_calls_that_a_recipe_would_leave_out_are_refused_beforehand(tmp_path: Path) -> None:
     async with ScriptedModelServer() as server:
-        with pytest.raises(RecipeRefused, match=r"ahead = 2 with recipe\.staleness = 1: .*importance_cap"):
+        with pytest.raises(
+            RecipeRefused, match=r"async_steps = 2 with recipe\.max_staleness = 1: .*importance_cap"
+        ):
             await line(server, tmp_path, 2, algorithm=recipe(1)).fit(None, TASKS)
-        with pytest.raises(UsageError, match=r"ahead = 1: .* timing, which deterministic mode excludes"):
+        with pytest.raises(
+            UsageError, match=r"async_steps = 1: .* timing, which deterministic mode excludes"
+        ):
             line(server, tmp_path, 1, options={"deterministic": True})
 
 
@@ -289,7 +293,9 @@ async def test_an_agent_that_earns_nothing_still_ends_the_run(tmp_path: Path) ->
         raise RuntimeError("broken")
 
     async with ScriptedModelServer() as server:
-        made = line(server, tmp_path, 1, algorithm=recipe(1, drop_zero_spread=True), refill=1, steps=9)
+        made = line(
+            server, tmp_path, 1, algorithm=recipe(1, filter_zero_std_groups=True), dynamic_sampling=1, steps=9
+        )
         with pytest.raises(NothingRewarded, match=r"steps 1 to 3: not one rollout got a reward"):
             await made.fit(Play(made, act), TASKS)
     assert {r.rollout.status.final for r in made.records} == {True}

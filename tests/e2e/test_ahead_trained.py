@@ -68,14 +68,14 @@ async def test_stale_tokens_are_anchored_at_the_weights_before_the_update(
     minibatches: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen, watch = Seen(monkeypatch), Watch()
-    recipe = GRPO(group_size=4, staleness=1, importance_cap=CAP, minibatches=minibatches)
+    recipe = GRPO(group_size=4, max_staleness=1, importance_cap=CAP, minibatches=minibatches)
     trainer = Trainer(
         recipe,
         policy=saved_policy(tmp_path / "policy"),
         options={"threads": 1, "engine": "thread", "slots": 16, "max_len": 256, "lr": 0.02},
         steps=STEPS,
         batch_size=2,
-        ahead=1,
+        async_steps=1,
         folder=tmp_path,
         run="r",
         trackers=["files"],
@@ -137,9 +137,9 @@ async def test_several_policies_meet_as_ever(tmp_path: Path) -> None:
             tmp_path / "runs",
             watch,
             referee,
-            algorithm=GRPO(group_size=4, credit="per_agent", staleness=2, importance_cap=2.0),
+            algorithm=GRPO(group_size=4, credit="per_agent", max_staleness=2, importance_cap=2.0),
             options={**OPTIONS, "deterministic": False},
-            ahead=2,
+            async_steps=2,
             steps=4,
             evaluate_every=2,
         )
@@ -157,5 +157,5 @@ async def test_several_policies_meet_as_ever(tmp_path: Path) -> None:
             now = versions[name][name]
             assert now is not None
             assert all(0 <= now - v <= 2 for row in rows for v in row.versions if v >= 0)
-    assert not any("stale" in ledger.out for batch in watch.batches for ledger in batch.ledgers)
+    assert not any("stale" in ledger.left_out for batch in watch.batches for ledger in batch.ledgers)
     assert [r.metrics["staleness_mean"] for r in watch.reports if r.step < 2] == [0, 0, 1, 1]

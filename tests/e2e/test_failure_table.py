@@ -229,7 +229,9 @@ async def test_cell(world: World, kind: str, action: str) -> None:
         out["over-length" if kind == "over-length" else "error"] = cell.made - cell.answered
     else:
         out["failed-rollout"] = cell.made
-    assert ledger.out == {k: n for k, n in out.items() if n} and ledger.trained == cell.answered * trained
+    assert (
+        ledger.left_out == {k: n for k, n in out.items() if n} and ledger.trained == cell.answered * trained
+    )
     await accounted(world, batch, ids)
 
 
@@ -258,7 +260,7 @@ async def test_tried_again_with_success(world: World, kind: str) -> None:
     trained = {segment.call_id for row in batch.rows for segment in row.segments if segment.trained}
     old = {c.call_id for c in await world.store.query_calls(ids[0], before.attempt_id)}
     assert len(old) == before.calls and not trained & old
-    assert batch.ledgers[0].out == ({"other-attempt": before.calls} if before.calls else {})
+    assert batch.ledgers[0].left_out == ({"other-attempt": before.calls} if before.calls else {})
     assert batch.metrics[f"retried/{kind}"] == 1 and f"failed/{kind}" not in batch.metrics
     await accounted(world, batch, ids)
 
@@ -290,7 +292,7 @@ async def test_who_swallows_the_models_error_has_succeeded(world: World) -> None
     batch = assign(records, RECIPE)
     assert (
         batch.metrics["reward_mean"] == 0.25
-        and [ledger.out for ledger in batch.ledgers][:2] == [{"error": 1}] * 2
+        and [ledger.left_out for ledger in batch.ledgers][:2] == [{"error": 1}] * 2
     )
     assert all(ledger.trained == 1 for ledger in batch.ledgers)
     await accounted(world, batch, ids)

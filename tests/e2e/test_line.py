@@ -139,7 +139,7 @@ async def test_a_failure_can_be_given_a_reward(tmp_path: Path) -> None:
     await one.afit(shaky, load("generated:train", limit=50))
     [batch] = watch.batches
     assert batch.metrics["reward_count"] == 12 and batch.metrics["rollouts_failed"] > 0
-    assert not any(ledger.out.get("failed-rollout") for ledger in batch.ledgers)
+    assert not any(ledger.left_out.get("failed-rollout") for ledger in batch.ledgers)
     with pytest.raises(ValueError, match="unknown kind 'agent-exploded'"):
         await trainer(tmp_path, Watch(), failure={"agent-exploded": 0.0}).afit(shaky, [1])
 
@@ -179,7 +179,7 @@ async def test_failing_agents_are_left_out_and_counted(tmp_path: Path) -> None:
     await trainer(tmp_path, watch, steps=1).afit(shaky, load("generated:train", limit=50))
     [batch] = watch.batches
     assert batch.metrics["rollouts_failed"] == 4 and batch.metrics["reward_count"] == 8
-    out = [ledger for ledger in batch.ledgers if ledger.out.get("failed-rollout")]
+    out = [ledger for ledger in batch.ledgers if ledger.left_out.get("failed-rollout")]
     assert len(out) == 4 and all(ledger.trained == 0 and ledger.sums for ledger in out)
     failed = {ledger.rollout_id for ledger in out}
     assert not failed & {row.rollout_id for row in batch.rows}
@@ -212,7 +212,7 @@ async def test_an_agent_that_always_breaks_ends_the_run_with_the_reason(tmp_path
 
 
 async def test_unknown_recipe_field_for_the_driver_is_refused(tmp_path: Path) -> None:
-    from agentlightning.algorithms.rl import RecipeRefused, check_supported_fields
+    from agentlightning.algorithms.recipe_checks import RecipeRefused, check_supported_fields
 
     with pytest.raises(RecipeRefused, match=r"driver 'small' does not implement kl=0.1 of recipe 'grpo'"):
         check_supported_fields(GRPO(kl=0.1), "small", frozenset())

@@ -99,8 +99,8 @@ async def test_one_of_two_agents_is_trained_and_the_others_calls_are_in_the_ledg
     assert [record.rewards[-1].final for record in records] == [True, True]
     (step,) = (tmp_path / summary["run_id"] / "metrics.jsonl").read_text().splitlines()
     metrics = json.loads(step)["metrics"]
-    assert (metrics["calls"], metrics["out/not-selected"]) == (4, 2)
-    assert metrics["calls_trained"] + metrics.get("out/zero-spread", 0) == 2
+    assert (metrics["calls"], metrics["left_out/not-selected"]) == (4, 2)
+    assert metrics["calls_trained"] + metrics.get("left_out/zero-spread", 0) == 2
     assert metrics["rollouts_failed"] == 0
 
 

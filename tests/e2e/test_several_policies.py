@@ -76,7 +76,7 @@ async def test_both_policies_move_and_the_frozen_one_never_does(tmp_path: Path) 
         assert saved_steps(policy_home(folder, name) / "checkpoints") == [2, 3]
     # the judge answered, and is in the ledger as frozen
     ledgers = [ledger for batch in watch.batches for ledger in batch.ledgers]
-    assert all(ledger.sums and ledger.out == {"frozen-policy": 1} for ledger in ledgers)
+    assert all(ledger.sums and ledger.left_out == {"frozen-policy": 1} for ledger in ledgers)
     assert summary["totals"]["calls_frozen"] == 24 and summary["totals"]["rollouts"] == 24
     assert summary["totals"]["calls_trained"] == 72 and summary["totals"]["logprob_gap_max"] <= 1e-4
     calls = await calls_of(folder)

@@ -73,9 +73,9 @@ if TYPE_CHECKING:
         Evaluation as Evaluation,
         JsonResource as JsonResource,
         Ledger as Ledger,
+        LossAggregation as LossAggregation,
         Mode as Mode,
         Model as Model,
-        Normalise as Normalise,
         PromptTemplate as PromptTemplate,
         ProxyLLM as ProxyLLM,
         Recipe as Recipe,
@@ -101,6 +101,7 @@ if TYPE_CHECKING:
 
     LightningStoreClient = StoreClient
     Link = AuditLink
+    Normalise = LossAggregation
     Seal = RolloutFingerprint
 
 # module → its public names; "public=name" where the public name differs; "public=": the module itself
@@ -129,8 +130,8 @@ _PUBLIC = {
     "train.trainer": "Trainer",
     "types": """
         Attempt AttemptStatus AttemptedRollout AuditLink Batch Call EarlierAttempt Evaluation JsonResource LLM
-        Ledger Link=AuditLink Mode Model Normalise PromptTemplate ProxyLLM Recipe Record Resource Resources
-        Reward Rollout RolloutConfig RolloutFingerprint RolloutStatus Row Seal=RolloutFingerprint Segment Span
+        Ledger Link LossAggregation Mode Model Normalise PromptTemplate ProxyLLM Recipe Record Resource
+        Resources Reward Rollout RolloutConfig RolloutFingerprint RolloutStatus Row Seal Segment Span
         StepReport Tags Triplet UsageError Worker merge_tags new_id
     """,
 }

@@ -1,11 +1,11 @@
-"""Attempt-scoped keys: what an agent's ``OPENAI_API_KEY`` is while it runs.
+"""Attempt-scoped keys: an agent's ``OPENAI_API_KEY`` while it runs.
 
 A key is an HMAC-SHA256 over (run, rollout, attempt, fence, expiry), so it is checked without a database read.
 It allows its bearer to call models and to emit for its own attempt, nothing else. When the attempt ends the
-key is revoked: a zombie's later use is refused (HTTP 409) and counted.
+key is revoked: later use is refused (HTTP 409) and counted.
 
-Invariants: a key that verifies was minted by the holder of ``secret`` for exactly the claims it carries; a
-wall clock that is set takes no key from a running attempt, and gives none back to one that has ended.
+Invariants: a key that verifies was minted by the holder of ``secret`` for exactly the claims it carries;
+setting the wall clock neither expires the key of a running attempt nor revives that of one that has ended.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from agentlightning.types import UsageError
 
 PREFIX = "agl-"
 CONTEXT_KEY = "agl-context"
-"""Placeholder key for clients shared by many rollouts: the wire layer puts the attempt's own key in its
-place.
+"""Placeholder key for clients shared by many rollouts: the instrumented SDK replaces it with the attempt's
+key.
 """
 
 MAX_KNOWN = 4_096
@@ -32,22 +32,22 @@ MAX_KNOWN = 4_096
 
 
 class KeyRefused(Exception):
-    """A key that does not open the door. ``status`` is the HTTP status, ``reason`` goes into the count."""
+    """A key that is not accepted: HTTP status, and reason for the counts."""
 
     def __init__(self, status: int, reason: str, message: str, claims: Claims | None = None) -> None:
         super().__init__(message)
         self.status = status
         self.reason = reason
         self.claims = claims
-        """Whom a genuine key spoke for; ``None`` for a forged or foreign one."""
+        """The claims of a genuine key; ``None`` for a forged or unknown one."""
 
 
 class WeakSecret(UsageError, ValueError):
-    """A secret that could be guessed."""
+    """A secret that can be guessed."""
 
 
 class Claims(msgspec.Struct, array_like=True, frozen=True):
-    """Whom a key speaks for."""
+    """The attempt that a key belongs to, and until when."""
 
     run_id: str
     rollout_id: str
@@ -67,13 +67,13 @@ class Keys:
                 f"the key secret has {len(secret)} bytes; give at least 16, e.g. from `openssl rand -hex 32`"
             )
         self.shared = secret is not None
-        """Whether other processes may have the secret too."""
+        """Whether the secret was given, so that other processes may have it too."""
         self._secret = secret or secrets.token_bytes(32)
         self._offset = time.time() - time.monotonic()
-        """Wall clock less monotonic clock when this process began."""
+        """Wall clock minus monotonic clock, when this process began."""
         self._known: dict[str, Claims] = {}
         self._revoked: dict[str, float] = {}
-        """Attempt → until when (monotonic) it is remembered."""
+        """Attempt → monotonic time until which it is remembered."""
 
     @classmethod
     def from_env(cls) -> Keys:
@@ -95,8 +95,8 @@ class Keys:
         return PREFIX + base64.urlsafe_b64encode(self._sign(body) + body).decode().rstrip("=")
 
     def check(self, key: str, now: float | None = None) -> Claims:
-        """The claims of a valid key; :class:`KeyRefused` says why another is not (401 unknown or expired,
-        409 ended). Expired is what both clocks of this process say is over.
+        """The claims of a valid key. :class:`KeyRefused`: 401 unknown or expired, 409 ended. A key has
+        expired when both clocks of this process say so.
         """
         claims = self._decode(key)
         if claims.expires < (min(self._wall_clocks()) if now is None else now):
@@ -125,8 +125,8 @@ class Keys:
             del self._revoked[first]
 
     def _wall_clocks(self) -> tuple[float, float]:
-        """The wall clock, which may jump, and the wall clock at the start plus the time since, which may be
-        wrong since the start. A key lasts by the later and ends by the earlier: other processes have others.
+        """The wall clock, which may jump, and the wall clock at the start plus the time since, which may have
+        been wrong then. Minting takes the later, checking the earlier: clocks of other processes differ.
         """
         return time.time(), self._offset + time.monotonic()
 

@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
-from agentlightning.types import LLM, Batch, Evaluation, Recipe, Record, Row, StepReport
+from agentlightning.types import LLM, Batch, Evaluation, Recipe, Record, Row, StepReport, aliases
 
 CreditRule = Callable[[Record, Recipe], dict[str, float | None]]
 
@@ -39,7 +39,7 @@ class Job(Protocol):
 
     async def collect(self, step: int) -> Batch:
         """The step's rows, credited: its tasks are rolled out with the present policy, or were by one before
-        it, as far as the recipe's ``staleness`` goes. Steps are asked for in their order, each once.
+        it, as far as the recipe's ``max_staleness`` goes. Steps are asked for in their order, each once.
         """
 
     async def report(self, report: StepReport) -> None:
@@ -64,9 +64,7 @@ class Job(Protocol):
 
 
 class Driver(Protocol):
-    """Runs a recipe. ``honours``: recipe fields it implements; what it would ignore is refused at load."""
-
-    honours: frozenset[str]
+    """Runs a recipe: owns the loop, the engine and the gradient."""
 
     async def start(self) -> LLM:
         """Serve the policy; the returned endpoint is the engine the gateway calls."""
@@ -94,7 +92,8 @@ class Driver(Protocol):
 
 
 class PeerDriver(Driver, Protocol):
-    """A driver that can train beside others in one run, each a policy of its own (``DriverSpec.several``).
+    """A driver that can train beside others in one run, each a policy of its own
+    (``DriverSpec.multi_policy``).
 
     Each calls its job once for each step, at the same steps: ``collect``, ``report``, ``saved`` where it
     saves, ``evaluate``. What ``saved`` makes superfluous is removed after that, not before.
@@ -162,13 +161,14 @@ class AdapterSpec:
     """Tested range, e.g. ``autogen-agentchat >= 0.7.5, < 0.8``."""
 
 
+@aliases.former_names({"paper": "about"}, "RecipeSpec")
 @dataclass(frozen=True, slots=True)
 class RecipeSpec:
     """A recipe by name: ``factory(**overrides) -> Recipe``."""
 
     name: str
     factory: Callable[..., Recipe]
-    paper: str = ""
+    about: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,26 +180,35 @@ class AlgorithmSpec:
     about: str = ""
 
 
+@aliases.former_names(aliases.DRIVER_SPEC, "DriverSpec")
 @dataclass(frozen=True, slots=True)
 class DriverSpec:
     """A driver by name: ``factory(policy=path, name=…, recipe=…, seed=…, options=…) -> Driver``."""
 
     name: str
     factory: Callable[..., Driver]
-    honours: frozenset[str] = frozenset()
+    supported_fields: frozenset[str] = frozenset()
+    """Recipe fields that it implements; a recipe that uses another one is refused at load."""
     about: str = ""
     inspect: Callable[[Path], Inspector] | None = None
     """Opens a policy folder that this driver wrote, for ``agl explain`` and ``agl verify``."""
-    facts: Callable[[Mapping[str, Any]], dict[str, str]] | None = None
+    environment_info: Callable[[Mapping[str, Any]], dict[str, str]] | None = None
     """With these options, what it would compute with on this machine (device, threads, versions), for
     ``agl doctor``; UsageError for what is not there.
     """
-    several: bool = False
+    multi_policy: bool = False
     """Whether its drivers are :class:`PeerDriver`: several train in one run."""
-    refuses: Mapping[str, str] = field(default_factory=dict)
+    unsupported_fields: Mapping[str, str] = field(default_factory=dict)
     """Recipe fields that it does not implement → why, as far as there is more to say."""
     serve: Callable[..., Server] | None = None
     """``serve(policy=path, name=…, options=…)`` serves a policy that is not trained."""
+
+    def __post_init__(self) -> None:
+        where = f"driver {self.name!r}"
+        supported = aliases.renamed(dict.fromkeys(self.supported_fields), aliases.RECIPE, where)
+        object.__setattr__(self, "supported_fields", frozenset(supported))
+        unsupported = aliases.renamed(self.unsupported_fields, aliases.RECIPE, where)
+        object.__setattr__(self, "unsupported_fields", unsupported)
 
 
 @dataclass(frozen=True, slots=True)

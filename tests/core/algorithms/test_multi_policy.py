@@ -46,7 +46,7 @@ def row(policy: str) -> Row:
 class Driver:
     """Does what a driver does, and says so."""
 
-    honours: frozenset[str] = frozenset()
+    supported_fields: frozenset[str] = frozenset()
 
     def __init__(self, name: str, log: list[str], steps: list[int] | None = None, ends: int = 99) -> None:
         self.name, self.log, self.steps, self.ends = name, log, steps or [], ends

@@ -38,7 +38,7 @@ ROW = Row(
 
 
 def batch(out: dict[str, int] | None = None, **metrics: float) -> Batch:
-    return Batch(rows=[], ledgers=[Ledger("r", made=1, out=out or {})], metrics=metrics)
+    return Batch(rows=[], ledgers=[Ledger("r", made=1, left_out=out or {})], metrics=metrics)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_a_step_that_could_learn_begins_the_count_anew() -> None:
 def test_a_policy_that_gets_nothing_is_said_once() -> None:
     said: list[str] = []
     count = NoSignalGuard(said.append)
-    policies: dict[str, dict[str, Any]] = {"a": {"rows": 1}, "b": {"rows": 0, "out/stale": 2}}
+    policies: dict[str, dict[str, Any]] = {"a": {"rows": 1}, "b": {"rows": 0, "left_out/stale": 2}}
     found = Batch(rows=[], metrics={"calls_trained": 1.0}, policies=policies)
     for _ in range(2):
         count.step(0, found, [])

@@ -25,12 +25,12 @@ def test_the_tree_names_recipe_options_policy_and_the_rest() -> None:
                 },
             },
             "trainer": {"n_gpus_per_node": 2, "save_freq": 5, "test_freq": None},
-            "agentlightning": {"recipe": {"normalise": "token"}, "options": {"python": "py"}},
+            "agentlightning": {"recipe": {"loss_aggregation": "token"}, "options": {"python": "py"}},
         },
         keep=3,
     )  # fmt: skip
     assert found.recipe == agl.GRPO(
-        normalise="token", baseline="rloo", scale="none", group_size=4, temperature=0.8, clip_low=0.1,
+        loss_aggregation="token", baseline="rloo", scale="none", group_size=4, temperature=0.8, clip_low=0.1,
         clip_high=0.3, epochs=2, kl=0.02,
     )  # fmt: skip
     assert found.options == {

@@ -20,7 +20,7 @@ from agentlightning.types import AttemptStatus, Call, Rollout, RolloutConfig, Sp
 from agentlightning.types.failure import read_failure_table
 
 RUN = "20260102-030405-rich-s1"
-RECIPE = msgspec.structs.replace(GRPO(group_size=4), staleness=1)
+RECIPE = msgspec.structs.replace(GRPO(group_size=4), max_staleness=1)
 TABLE = {"timeout": -1.0, "no-call": 0.5}
 KINDS = (
     "plain",

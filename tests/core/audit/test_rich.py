@@ -74,9 +74,11 @@ async def test_every_number_can_be_worked_out_again(folder: Path) -> None:
                 weights += token["weight"]
             trained += 1
         ledger = found["ledger"]
-        assert out + Counter({"not-recorded": ledger["out"].get("not-recorded", 0)}) == Counter(ledger["out"])
+        assert out + Counter({"not-recorded": ledger["left_out"].get("not-recorded", 0)}) == Counter(
+            ledger["left_out"]
+        )
     assert weights == pytest.approx(1.0) and trained > 12
-    assert RECIPE.normalise == "rollout" and RECIPE.scale == "std"
+    assert RECIPE.loss_aggregation == "rollout" and RECIPE.scale == "std"
 
 
 async def test_what_is_said_of_each_kind(folder: Path) -> None:
@@ -101,7 +103,7 @@ async def test_what_is_said_of_each_kind(folder: Path) -> None:
     idle = await explained(folder, at["idle"])
     assert idle["failure"]["kind"] == "no-call" and idle["failure"]["reward"] == 0.5 and idle["calls"] == []
     past = await explained(folder, at["past"])
-    assert past["ledger"]["out"] == {"not-recorded": 1}
+    assert past["ledger"]["left_out"] == {"not-recorded": 1}
 
 
 async def journal_of(store: SQLiteStore, folder: Path) -> Journal:

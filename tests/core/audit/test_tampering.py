@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 from core.audit.rich import RUN, make_rich
 from core.audit.runs import plugins
+from drills.edits import store, stored_whole
 
 from agentlightning import semconv
 from agentlightning.audit.run import open_run
 from agentlightning.audit.verification.verify import Verification, verify
-from agentlightning.store.codec import pack, pack_call, pack_span, unpack, unpack_call, unpack_span
+from agentlightning.store.codec import pack, pack_span, unpack, unpack_span
 from agentlightning.types import Call, RolloutFingerprint, Span
 
 Named = tuple[str | None, set[str]]
@@ -46,25 +47,14 @@ def call(change: Callable[[Call, Random], Any], *kinds: str) -> Tampering:
 
     def tamper(db: sqlite3.Connection, random: Random) -> Named:
         rows = db.execute(
-            "SELECT c.seq, c.call_id, c.rollout_id, c.attempt_id, c.sequence, c.choice, c.policy, "
-            "c.policy_version, c.status, c.data FROM calls c JOIN rollouts r USING (rollout_id) "
+            "SELECT c.call_id, c.rollout_id FROM calls c JOIN rollouts r USING (rollout_id) "
             "JOIN attempts a ON a.attempt_id = c.attempt_id AND a.sequence_id = r.attempts"
         ).fetchall()
         random.shuffle(rows)
-        names = (
-            "call_id",
-            "rollout_id",
-            "attempt_id",
-            "sequence",
-            "choice",
-            "policy",
-            "policy_version",
-            "status",
-        )
-        for seq, *columns, blob in rows:
-            found = unpack_call(blob, **dict(zip(names, columns, strict=True)))
+        for call_id, rollout_id in rows:
+            found = stored_whole(db, rollout_id)[call_id]
             if change(found, random) is not False:
-                db.execute("UPDATE calls SET data = ? WHERE seq = ?", (pack_call(found), seq))
+                store(db, found)
                 return found.rollout_id, set(kinds or ("call",))
         raise AssertionError("no such call")
 
@@ -117,11 +107,12 @@ def column(table: str, name: str, value: Any, where: str, *kinds: str) -> Tamper
 
 def token(field: str) -> Callable[[Call, Random], Any]:
     def change(found: Call, random: Random) -> Any:
-        ids = getattr(found, field)
-        if not ids:
+        values = list(getattr(found, field) or ())
+        if not values:
             return False
-        at = random.randrange(len(ids))
-        ids[at] = ids[at] - 0.125 if field == "logprobs" else ids[at] + 1
+        at = random.randrange(len(values))
+        values[at] += -0.125 if field == "logprobs" else 1
+        setattr(found, field, values)
         return True
 
     return change

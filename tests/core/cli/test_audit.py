@@ -175,7 +175,7 @@ def test_explain(agl: Agl, folder: Path) -> None:
         "baseline 0.5 by group over",
         "ro-0-0 1 ← this one ro-0-1 0",
         "advantage 0.707106 = (1 − 0.5) / 0.707108 (std + 1e-6)",
-        "weight 0.0625 = 1 / (4 rollouts × 4 tokens of its rollout) (normalise rollout)",
+        "weight 0.0625 = 1 / (4 rollouts × 4 tokens of its rollout) (aggregation: rollout)",
         "row ro-0-0/0, 7 tokens; the response is [5, 7) position 5",
         f"extends {call[:-3]}0.0: its prompt begins with that call's prompt and answer, id for id",
     ):

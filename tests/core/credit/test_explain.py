@@ -52,7 +52,7 @@ def test_a_token_in_full():
         "spread": pytest.approx(0.5**0.5),
         "group": ["group=g"],
         "pool": ["group=g"],
-        "flat": "",
+        "zero_reason": "",
         "tags": {},
         "advantage": 0.5,
         "weight": pytest.approx(1 / 6),
@@ -73,8 +73,10 @@ def test_what_is_not_there_is_named():
 
 @PATIENT
 @given(worlds(), st.sampled_from(["rollout", "call", "token", "constant"]))
-def test_every_call_is_in_a_row_or_has_a_reason(records: list[Record], normalise):
-    recipe = msgspec.structs.replace(GRPO(), normalise=normalise, constant=3.0, baseline="none", scale="none")
+def test_every_call_is_in_a_row_or_has_a_reason(records: list[Record], loss_aggregation):
+    recipe = msgspec.structs.replace(
+        GRPO(), loss_aggregation=loss_aggregation, loss_divisor=3.0, baseline="none", scale="none"
+    )
     out: dict[str, str] = {}
     batch = assign(records, recipe, out=out)
     for record in records:
@@ -90,7 +92,7 @@ def test_every_call_is_in_a_row_or_has_a_reason(records: list[Record], normalise
                 "call": of.calls * of.call,
                 "token": of.tokens,
                 "constant": of.rollouts * 3.0,
-            }[normalise]
+            }[loss_aggregation]
             assert row.weights[segment.start] == 1.0 / divisor
             assert record.rollout.rollout_id in group_values(
                 batch.rows, row.metadata["calls"][call.call_id]["group"]
@@ -108,7 +110,8 @@ def test_links_tell_what_the_ledger_counts(records: list[Record], merge: bool):
         assert found.keys() == {call.call_id for call in record.calls}
         counted = Counter(link.reason for link in found.values() if link.reason)
         assert (
-            counted == ledgers[record.rollout.rollout_id].breaks and counted.keys() <= MERGE_FAILURES.keys()
+            counted == ledgers[record.rollout.rollout_id].merge_failures
+            and counted.keys() <= MERGE_FAILURES.keys()
         )
         assert all(link.text() for link in found.values())
 

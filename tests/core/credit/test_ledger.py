@@ -99,8 +99,8 @@ recipes = st.builds(
     credit=st.sampled_from(sorted(RULES)),
     baseline=st.sampled_from(["group", "rloo", "batch", "none"]),
     scale=st.sampled_from(["none", "std"]),
-    normalise=st.sampled_from(["rollout", "call", "token"]),
-    drop_zero_spread=st.booleans(),
+    loss_aggregation=st.sampled_from(["rollout", "call", "token"]),
+    filter_zero_std_groups=st.booleans(),
     merge=st.booleans(),
 )
 tables = st.sampled_from([{}, TABLE])
@@ -122,10 +122,10 @@ def test_the_ledgers_sum_to_what_was_recorded_and_what_was_not(records, recipe, 
     reasons = Counter(out.values()) + Counter(
         {"other-attempt": sum(e.calls for r in records for e in r.earlier), "not-recorded": past}
     )
-    assert reasons == sum((Counter(ledger.out) for ledger in batch.ledgers), Counter())
+    assert reasons == sum((Counter(ledger.left_out) for ledger in batch.ledgers), Counter())
     assert set(reasons) <= REASONS.keys()
     judged = sum(sum(ledger.verdicts.values()) for ledger in batch.ledgers)
-    assert judged == batch.metrics["calls_recorded"] - batch.metrics.get("out/other-attempt", 0)
+    assert judged == batch.metrics["calls_recorded"] - batch.metrics.get("left_out/other-attempt", 0)
 
 
 @PATIENT
@@ -149,7 +149,7 @@ def test_a_failure_with_a_reward_is_a_rollout_that_ended_with_it(records, recipe
         assign(plain, recipe, version=1, failure=table),
     )
     assert given_.rows == wanted.rows
-    for name in ("groups", "groups_of_one", "groups_zero_spread", "tokens_trained"):
+    for name in ("groups", "groups_of_one", "groups_zero_std", "tokens_trained"):
         assert given_.metrics[name] == wanted.metrics[name]
 
 
@@ -185,4 +185,4 @@ def test_a_call_past_the_gateway_that_failed_is_no_answer():
     lost = Span(rollout_id="r0", attempt_id="r0-a", name="chat", span_id="x", status="error")
     record = make_record(calls=[], reward=1.0, wire=[lost])
     assert failure_of(record) == "no-call"
-    assert assign([record], Recipe(name="t")).ledgers[0].out == {"not-recorded": 1}
+    assert assign([record], Recipe(name="t")).ledgers[0].left_out == {"not-recorded": 1}

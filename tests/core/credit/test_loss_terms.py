@@ -81,12 +81,12 @@ def test_outside_the_range_is_where_the_loss_is_flat(change, advantage, dual, lo
 
 
 def test_stale_tokens_have_ratios_that_only_the_driver_knew() -> None:
-    clip = found(GRPO(staleness=2), version=1)["clip"]
+    clip = found(GRPO(max_staleness=2), version=1)["clip"]
     assert clip.size is None and "sampled by version 1, trained at version 3" in clip.text
-    capped = found(GRPO(staleness=2, importance_cap=2.0), version=1)
+    capped = found(GRPO(max_staleness=2, importance_cap=2.0), version=1)
     assert capped["clip"].size == 0.0 and capped["importance cap"].size is None
     assert "at most 2" in capped["importance cap"].text
-    assert said(GRPO(staleness=2, importance_cap=2.0), version=1).startswith("made likelier; how far")
+    assert said(GRPO(max_staleness=2, importance_cap=2.0), version=1).startswith("made likelier; how far")
     assert found(GRPO(importance_cap=2.0))["importance cap"].size == 0.0
     assert "is not known" in found(GRPO(), version=-1)["clip"].text
     assert "is not known" in found(GRPO(), trained=None)["clip"].text
@@ -94,9 +94,11 @@ def test_stale_tokens_have_ratios_that_only_the_driver_knew() -> None:
 
 def test_other_losses_and_a_critic() -> None:
     assert "clip" not in found(GRPO(loss="reinforce"))
-    assert "its call" in found(GRPO(objective="sequence"))["policy gradient"].text
+    assert "its call" in found(GRPO(ratio_level="sequence"))["policy gradient"].text
     assert found(PPO())["policy gradient"].size is None and "which way" in said(PPO())
-    assert "under the policy shown" not in found(GRPO(objective="sequence", epochs=2), now=-0.9)["clip"].text
+    assert (
+        "under the policy shown" not in found(GRPO(ratio_level="sequence", epochs=2), now=-0.9)["clip"].text
+    )
 
 
 def test_a_gap_between_engine_and_trainer_is_said_and_may_clip() -> None:

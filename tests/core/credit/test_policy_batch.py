@@ -40,7 +40,7 @@ def test_a_policy_is_compared_with_itself_whatever_the_recipe_groups_by():
         found = {(row.rollout_id, row.policy): row.segments[-1].advantage for row in batch.rows}
         assert found["r0", "wolves"] == pytest.approx(4 / 3) == -found["r0", "town"]
         assert found["r1", "wolves"] == pytest.approx(-2 / 3) == -found["r1", "town"]
-        assert all(ledger.sums and ledger.out == {"frozen-policy": 1} for ledger in batch.ledgers)
+        assert all(ledger.sums and ledger.left_out == {"frozen-policy": 1} for ledger in batch.ledgers)
     one = assign([game(0, 1.0, 1.0)], GRPO).rows[-1].metadata["calls"]  # of two policies as well: by itself
     assert {account["group"][0] for account in one.values()} == {"policy=wolves"}
 
@@ -48,13 +48,13 @@ def test_a_policy_is_compared_with_itself_whatever_the_recipe_groups_by():
 def test_rows_are_judged_by_their_own_policys_version():
     records = [game(0, 1.0, -1.0, wolves=4, town=7), game(1, 0.0, 0.5, wolves=5, town=7)]
     batch = assign(records, GRPO, version={"wolves": 5, "town": 7})
-    assert batch.ledgers[0].out == {"frozen-policy": 1, "stale": 1} and batch.ledgers[1].trained == 3
+    assert batch.ledgers[0].left_out == {"frozen-policy": 1, "stale": 1} and batch.ledgers[1].trained == 3
     assert {row.policy: row.metadata["staleness"] for row in batch.rows} == {"wolves": 0, "town": 0}
-    lax = Recipe(name="t", credit="per_agent", staleness=1)
+    lax = Recipe(name="t", credit="per_agent", max_staleness=1)
     late = assign(records, lax, version={"wolves": 5, "town": 7})
     assert sorted(r.metadata["staleness"] for r in late.rows if r.policy == "wolves") == [0, 1]
     unknown = assign(records, GRPO, version={"wolves": None, "town": None})
-    assert not any(ledger.out.get("stale") for ledger in unknown.ledgers)
+    assert not any(ledger.left_out.get("stale") for ledger in unknown.ledgers)
 
 
 def test_each_driver_gets_its_rows_and_figures():
@@ -64,7 +64,7 @@ def test_each_driver_gets_its_rows_and_figures():
     assert len(wolves.rows) == 2 and len(town.rows) == 4 and not idle.rows
     assert [row for row in batch.rows if row in wolves.rows or row in town.rows] == batch.rows
     assert wolves.metrics["calls"] == wolves.metrics["calls_trained"] == 2 and town.metrics["calls"] == 4
-    assert batch.metrics["out/frozen-policy"] == 2 and "out/frozen-policy" not in wolves.metrics
+    assert batch.metrics["left_out/frozen-policy"] == 2 and "left_out/frozen-policy" not in wolves.metrics
     assert wolves.metrics["credit_mean"] == 0.0 and wolves.metrics["credit_count"] == 2
     assert "credit_mean" not in idle.metrics and idle.metrics["rows"] == idle.metrics["calls"] == 0
     assert all(p.metrics["rollouts"] == 2 and p.ledgers == batch.ledgers for p in (wolves, town, idle))

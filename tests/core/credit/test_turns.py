@@ -63,7 +63,7 @@ def test_rollouts_of_equal_means_that_did_opposite_things_are_told_apart(group_b
     values, got = found([(1.0, -1.0), (-1.0, 1.0)], group_by=group_by)
     # residuals ±1 at each turn: s² = 1/(2 - 1) · (1 + 1) = 2
     assert values == [[pytest.approx(s / (2**0.5 + EPSILON)) for s in signs] for signs in [(1, -1), (-1, 1)]]
-    assert got.groups_zero_spread == 0
+    assert got.groups_zero_std == 0
 
 
 @pytest.mark.parametrize("group_by", [TURNS, ["group"]])
@@ -91,14 +91,14 @@ def test_a_turn_is_compared_with_the_same_turn_of_other_rollouts() -> None:
     values, got = found([(5.0, 1.0), (5.0, 3.0), (5.0, 2.0)], scale="none")
     assert values == [[0.0, -1.0], [0.0, 1.0], [0.0, 0.0]]
     assert got.calls["r0-c1"].group == ("group=g", "turn=2") and got.calls["r0-c1"].pool == ("group=g",)
-    assert (got.groups, got.groups_zero_spread, got.groups_of_one) == (1, 0, 0)
+    assert (got.groups, got.groups_zero_std, got.groups_of_one) == (1, 0, 0)
 
 
 def test_a_turn_that_only_one_rollout_has_is_zero_and_counted() -> None:
     values, got = found([(1.0, 2.0, 9.0), (2.0, 1.0)], scale="none")
     assert values == [[-0.5, 0.5, 0.0], [0.5, -0.5]]
-    assert got.calls["r0-c2"].zero_reason == "group-of-one" and got.calls_alone == 1
-    assert found([(1.0, 1.0), (2.0, 2.0)])[1].calls_alone == 0
+    assert got.calls["r0-c2"].zero_reason == "group-of-one" and got.calls_unpaired == 1
+    assert found([(1.0, 1.0), (2.0, 2.0)])[1].calls_unpaired == 0
 
 
 def test_agents_have_turns_of_their_own() -> None:
@@ -171,7 +171,7 @@ def test_rules_that_broadcast_have_no_use_for_turns(records, baseline, scale, ru
 def test_rollouts_that_did_the_same_give_zero(rollouts, n, baseline, scale, group_by):
     values, got = found([rollouts[0]] * n, baseline=baseline, scale=scale, group_by=group_by)
     assert {v for own in values for v in own} == {0.0}
-    assert (got.groups, got.groups_zero_spread, got.groups_of_one) == (1, 1, 0)
+    assert (got.groups, got.groups_zero_std, got.groups_of_one) == (1, 1, 0)
 
 
 COARSE = st.lists(st.lists(st.sampled_from([-1.0, 0.0, 0.5]), min_size=1, max_size=3), min_size=2, max_size=5)
@@ -188,7 +188,7 @@ def test_no_other_group_is_zero_and_those_that_are_are_counted(rollouts, baselin
     if differ:  # somewhere two rollouts did otherwise at the same turn
         assert not zero
     elif all(own == rollouts[0] for own in rollouts):
-        assert zero and got.groups_zero_spread == 1
+        assert zero and got.groups_zero_std == 1
 
 
 @PATIENT
@@ -226,5 +226,5 @@ def test_where_each_agent_has_one_value_agents_are_compared_not_their_turns() ->
     batch = assign(records, Recipe(name="t", credit="per_agent", group_by=TURNS))
     account = {c: a for row in batch.rows for c, a in row.metadata["calls"].items()}
     assert {a["group"][1] for a in account.values()} == {"agent=A", "agent=B"}
-    assert account["r2-c3"]["baseline"] == pytest.approx(-1 / 3) and not account["r2-c3"]["flat"]
+    assert account["r2-c3"]["baseline"] == pytest.approx(-1 / 3) and not account["r2-c3"]["zero_reason"]
     assert account["r2-c0"]["baseline"] == pytest.approx(1 / 3)

@@ -61,7 +61,7 @@ def test_advantages(case, estimator):
 
 def mode_recipe(mode, case):
     """The recipe whose weights are verl's aggregation mode, one call per rollout; verl's clip range."""
-    normalise, constant = {
+    loss_aggregation, constant = {
         "token-mean": ("token", 1.0),
         "seq-mean-token-mean": ("rollout", 1.0),
         "seq-mean-token-sum": ("constant", 1.0),
@@ -70,8 +70,8 @@ def mode_recipe(mode, case):
     }[mode]
     return Recipe(
         name="t",
-        normalise=normalise,
-        constant=constant,
+        loss_aggregation=loss_aggregation,
+        loss_divisor=constant,
         clip_low=FILE["clip"]["clip_ratio_low"],
         clip_high=FILE["clip"]["clip_ratio_high"],
         clip_ratio_c=FILE["clip"]["clip_ratio_c"],

@@ -44,7 +44,6 @@ async def test_this_machine_is_described(tmp_path: Path) -> None:
         (lambda notes: environment._load(notes, 2.0, 2), "ok", None),
         (lambda notes: environment._clock(notes, 3600.0), "fail", "the clock says 1970-01-01"),
         (lambda notes: environment._clock(notes, 2e9), "ok", None),
-        (lambda notes: environment._memory(notes, None), "ok", None),
     ],
 )
 def test_what_a_machine_lacks_is_said(look: Any, status: str, problem: str | None) -> None:
@@ -81,7 +80,7 @@ def with_driver(facts: Any) -> Plugins:
     class Plugin:
         @hookimpl
         def agl_drivers(self) -> list[DriverSpec]:
-            return [DriverSpec("small", lambda **_: None, facts=facts)]  # type: ignore[arg-type,return-value]
+            return [DriverSpec("small", lambda **_: None, environment_info=facts)]  # type: ignore[arg-type,return-value]
 
     return build([Plugin()], discover=False)
 
@@ -107,10 +106,10 @@ def test_the_local_driver_names_its_device_and_refuses_options_it_does_not_have(
     from agentlightning.plugins.manager import load
 
     spec = load().drivers["local"]
-    assert spec.facts is not None
-    assert spec.facts({"threads": 1})["device"] == "cpu"
+    assert spec.environment_info is not None
+    assert spec.environment_info({"threads": 1})["device"] == "cpu"
     with pytest.raises(UsageError, match="no option 'thread'"):
-        spec.facts({"thread": 1})
+        spec.environment_info({"thread": 1})
 
 
 def test_the_nearest_folder_that_exists(tmp_path: Path) -> None:

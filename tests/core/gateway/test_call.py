@@ -299,7 +299,7 @@ async def test_hook_is_told_after_the_commit_and_cannot_break_a_call(world, capl
         told.append(call.sequence)
         raise RuntimeError("broken hook")
 
-    world.gateway._writer.on_call = hook
+    world.gateway._pipeline.writer.on_call = hook
     for _ in range(3):
         assert (await world.post()).status == 200
     metrics = await world.metrics()

@@ -24,9 +24,9 @@ def out(world):
     """Why the recorded calls are not trained."""
     rollout = Rollout(rollout_id="ro-1", status=RolloutStatus.SUCCEEDED, group_id="g")
     record = Record(rollout=rollout, calls=world.store.calls, rewards=[Reward(value=1.0)])
-    (ledger,) = assign([record], GRPO(drop_zero_spread=False)).ledgers
+    (ledger,) = assign([record], GRPO(filter_zero_std_groups=False)).ledgers
     assert ledger.sums and ledger.made == len(world.store.calls) > 0
-    return ledger.out
+    return ledger.left_out
 
 
 def answers(world, make):

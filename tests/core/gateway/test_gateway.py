@@ -41,7 +41,14 @@ async def test_metrics_as_prometheus_reads_them(world):
     assert f'agl_gateway_engine_answered_total{{policy="default",url="{world.engine.url}"}} 1.0' in text
     assert 'agl_gateway_policy_held{policy="default"} 1.0' in text
     assert "agl_gateway_calls_in_flight 0.0" in text
-    shown = {*metrics._COUNTERS, *metrics._GAUGES, "engines", "policies_held", "replayed_kinds"}
+    shown = {
+        *(name for name, *_ in metrics.LABELLED.values()),
+        *metrics.PLAIN,
+        *metrics.GATE,
+        "engines",
+        "policies_held",
+        "replayed_kinds",
+    }
     assert shown == {*await world.metrics()}
     await world.gateway.release("default")
 

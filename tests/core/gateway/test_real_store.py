@@ -76,7 +76,7 @@ async def test_hanging_up_during_the_commit_loses_nothing_and_doubles_nothing(wo
             await asyncio.Event().wait()
 
     world.store.add_calls = slow
-    world.gateway._writer.on_call = lambda call: told.append(call.call_id)
+    world.gateway._pipeline.writer.on_call = lambda call: told.append(call.call_id)
     asking = asyncio.create_task(world.post(key=key))
     await started.wait()
     asking.cancel()

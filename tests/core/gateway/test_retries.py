@@ -50,7 +50,7 @@ def ledger(world):
     """The account of the attempt, and which of its calls were trained."""
     rollout = Rollout(rollout_id="ro-1", status=RolloutStatus.SUCCEEDED, group_id="g")
     record = Record(rollout=rollout, calls=world.store.calls, rewards=[Reward(value=1.0)])
-    batch = assign([record], GRPO(drop_zero_spread=False))
+    batch = assign([record], GRPO(filter_zero_std_groups=False))
     (account,) = batch.ledgers
     assert account.sums and account.made == len(world.store.calls)
     return account.out, [s.call_id for row in batch.rows for s in row.segments if s.trained]

@@ -21,7 +21,7 @@ def test_grpo_has_the_papers_values_and_no_kl():
         "baseline": "group",
         "group_by": ["group"],
         "scale": "std",
-        "normalise": "rollout",
+        "loss_aggregation": "rollout",
         "loss": "clip",
         "clip_low": 0.2,
         "clip_high": 0.2,
@@ -32,19 +32,19 @@ def test_grpo_has_the_papers_values_and_no_kl():
 
 def test_rloo_sums_logprobs_and_leaves_one_out():
     recipe = recipes.RLOO()
-    assert (recipe.baseline, recipe.scale, recipe.normalise, recipe.constant) == (
+    assert (recipe.baseline, recipe.scale, recipe.loss_aggregation, recipe.loss_divisor) == (
         "rloo",
         "none",
         "constant",
         1.0,
     )
-    assert (recipe.epochs, recipe.minibatches, recipe.staleness, recipe.kl) == (1, 1, 0, 0.0)
+    assert (recipe.epochs, recipe.minibatches, recipe.max_staleness, recipe.kl) == (1, 1, 0, 0.0)
 
 
 def test_ppo_has_a_critic_and_no_groups():
     recipe = recipes.PPO()
     assert recipe.critic and recipe.uses() == {
-        "group_size": 1, "credit": "discounted", "lam": 0.95, "baseline": "none", "normalise": "token",
+        "group_size": 1, "credit": "discounted", "lam": 0.95, "baseline": "none", "loss_aggregation": "token",
         "critic": True,
     }  # fmt: skip
     assert recipes.PPO(lam=1.0, clip_low=0.1).uses().keys() >= {"clip_low"} and recipes.PPO().gamma == 1.0
@@ -108,11 +108,11 @@ def test_a_recipe_shares_nothing_with_the_next():
         (
             "grpo",
             {"normalize": "token"},
-            "no field 'normalize'. Did you mean 'normalise'.*group_size.*staleness",
+            "no field 'normalize'. Did you mean 'loss_aggregation'.*group_size.*max_staleness",
         ),
         ("grpo", {"xyzzy": 1}, "no field 'xyzzy'. Valid: name"),
         ("grpo", {"group_size": "eight"}, "recipe 'grpo'.*int.*group_size"),
-        ("rloo", {"normalise": "row"}, "recipe 'rloo'.*row.*normalise"),
+        ("rloo", {"loss_aggregation": "row"}, "recipe 'rloo'.*row.*loss_aggregation"),
     ],
 )
 def test_mistakes_are_named(name, overrides, words):

@@ -79,7 +79,7 @@ async def test_returned_spans_are_returned_rewards(store: Store) -> None:
 
 async def test_rewards_of_other_names_and_targets_stand(store: Store) -> None:
     found = resolve(await ran(store, emits_names))
-    assert (found.final, found.dims, found.agents) == (1.0, {"style": 0.7, "reward": 1.0}, {"judge": 0.2})
+    assert (found.final, found.by_name, found.agents) == (1.0, {"style": 0.7, "reward": 1.0}, {"judge": 0.2})
 
 
 async def test_the_clock_of_the_agent_decides_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

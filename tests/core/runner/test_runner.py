@@ -59,12 +59,12 @@ async def serving(agent: Any, store: Store, **options: Any) -> AsyncIterator[Run
         yield runner
     finally:
         stop.set()
-        await asyncio.wait_for(task, 10)
+        await asyncio.wait_for(task, 30)
 
 
 async def finish(store: Store, tasks: list[Any], **fields: Any) -> list[Rollout]:
     rollouts = [await store.enqueue_rollout(task, **fields) for task in tasks]
-    return await store.wait_for_rollouts([r.rollout_id for r in rollouts], timeout=10)
+    return await store.wait_for_rollouts([r.rollout_id for r in rollouts], timeout=30)
 
 
 async def test_async_agent_returns_its_reward(store: Store) -> None:

@@ -101,7 +101,7 @@ def test_a_pattern_that_is_none_is_refused() -> None:
 class Fake:
     """A driver, or a server, that says what was done with it."""
 
-    honours: frozenset[str] = frozenset()
+    supported_fields: frozenset[str] = frozenset()
     version = 3
 
     def __init__(self, log: list[str], name: str, options: dict[str, Any]) -> None:
@@ -141,7 +141,7 @@ async def test_what_is_served_and_closed() -> None:
             "old": (False, True, 7, "old-model"),
         }
         assert routes["judge"].api_key == "sk-secret" and "sk-secret" not in repr(routes)
-        assert set(gateway._handler.sampling) == {"wolves", "town"}
+        assert set(gateway._pipeline.planner.sampling) == {"wolves", "town"}
         with pytest.raises(PolicyError, match="headroom: 'old' is the name of a policy"):
             await serve_scripted({"old": list}, [1], gateway, stack, policies.names)
     assert log[:3] == ["start wolves {'lr': 1}", "start town {'lr': 2}", "start old {'lr': 1}"]
@@ -162,7 +162,7 @@ def test_drivers_that_cannot_are_refused() -> None:
     plugins = build([], discover=False)
     one, two = read_policies("x"), read_policies(THREE)
     frozen = read_policies({"a": "a", "old": PolicyFolder("o", train=False)})
-    plugins.drivers["fake"] = spec(log, several=False)
+    plugins.drivers["fake"] = spec(log, multi_policy=False)
     assert driver_spec(plugins, "fake", one) and driver_spec(plugins, "fake", read_policies({"j": JUDGE}))
     with pytest.raises(PolicyError, match="'fake' trains one policy a run"):
         driver_spec(plugins, "fake", two)

@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("langgraph", reason="the agent is a LangGraph graph")
 pytest.importorskip("langchain_openai")
 
-from agentlightning.algorithms.rl import check_credit_fields, check_supported_fields
+from agentlightning.algorithms.recipe_checks import check_credit_fields, check_supported_fields
 from agentlightning.cli.config_options import read, trainer_from
 from agentlightning.plugins.manager import load as load_plugins
 from spider.agent import agent, brief
@@ -31,7 +31,7 @@ def test_the_cpu_profile() -> None:
 
 @pytest.mark.plugins
 def test_the_gpu_profile_has_the_public_settings_and_verl_carries_them_out(tmp_path: Path) -> None:
-    honours = pytest.importorskip("agl_verl.honours")
+    supported = pytest.importorskip("agl_verl.supported_fields")
     options = pytest.importorskip("agl_verl.options")
     named = Path(read(EXAMPLE / "gpu.yaml", []).backend.policy or "")
     (tmp_path / named.name).mkdir()  # a folder of that name stands for the download
@@ -40,8 +40,8 @@ def test_the_gpu_profile_has_the_public_settings_and_verl_carries_them_out(tmp_p
     recipe = trainer.recipe
     assert (trainer.batch_size, recipe.group_size, recipe.clip_low, recipe.clip_high) == (32, 4, 0.2, 0.3)
     assert (recipe.kl, recipe.entropy, recipe.temperature) == (0.0, 0.0, 1.0)
-    honours.refuse(recipe)
-    check_supported_fields(recipe, "verl", honours.HONOURS)
+    supported.refuse(recipe)
+    check_supported_fields(recipe, "verl", supported.SUPPORTED_FIELDS)
     check_credit_fields(recipe, load_plugins())
     found = options.read_options(trainer.options)
     assert (found.lr, found.max_len, found.device) == (1e-6, 4_096 + 2_048, "cuda")

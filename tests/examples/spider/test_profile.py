@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 import spider
-from agentlightning.algorithms.rl import RecipeRefused, check_credit_fields, check_supported_fields
+from agentlightning.algorithms.recipe_checks import RecipeRefused, check_credit_fields, check_supported_fields
 from agentlightning.plugins.manager import load
 from agentlightning.recipes import get
 from agentlightning.train.run_config import RunConfig, load_config, load_data
 from agentlightning.types import UsageError
 
-honours = pytest.importorskip("agl_verl.honours")
+supported = pytest.importorskip("agl_verl.supported_fields")
 options = pytest.importorskip("agl_verl.options")
 GPU = Path(spider.__file__).parent / "gpu.yaml"
 
@@ -21,8 +21,8 @@ GPU = Path(spider.__file__).parent / "gpu.yaml"
 def lines(config: RunConfig) -> list[str]:
     """What verl is given, if nothing is refused."""
     recipe = get(config.training.algorithm, **config.training.recipe)
-    honours.refuse(recipe)
-    check_supported_fields(recipe, "verl", honours.HONOURS)
+    supported.refuse(recipe)
+    check_supported_fields(recipe, "verl", supported.SUPPORTED_FIELDS)
     check_credit_fields(recipe, load())
     found: list[str] = options.overrides(
         "model", recipe, config.training.seed, options.read_options(config.backend.options), "scratch"

@@ -62,7 +62,7 @@ async def test_writing_is_trained_and_reviewing_is_not(
         told = await journey.story(run, await _corrected(run))
     (line,) = (place / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     metrics = json.loads(line)["metrics"]
-    assert metrics["out/not-selected"] == made["check"]
+    assert metrics["left_out/not-selected"] == made["check"]
     assert metrics["calls_trained"] == 48 + made["rewrite"]
     assert metrics["exact"] == 1.0 and metrics["rollouts_failed"] == 0
     assert summary["totals"]["logprob_gap_max"] < 1e-4

@@ -225,7 +225,7 @@ class Reports:
     def agl_rows_built(self, batch: Batch) -> None:
         for ledger in batch.ledgers:
             assert ledger.sums
-            self.out.update(ledger.out)
+            self.out.update(ledger.left_out)
 
 
 FEW = {"training.steps": 1, "training.batch_size": 1, "training.recipe.group_size": 2}

@@ -175,7 +175,7 @@ def test_13_and_15_explosion_asks_are_tagged_and_rows_of_a_game_weigh_as_one(dri
     from agentlightning.recipes import GRPO
     from agentlightning.types import Row, Segment
 
-    recipe = GRPO(group_size=8, credit="per_call", group_by=["group", "side"], normalise="rollout")
+    recipe = GRPO(group_size=8, credit="per_call", group_by=["group", "side"], loss_aggregation="rollout")
     rows = [
         _row(Row, Segment, f"{game}-{i}", game) for game, n in (("short", 2), ("long", 40)) for i in range(n)
     ]

@@ -154,16 +154,18 @@ def test_the_configurations_are_sound(name: str) -> None:
             Rewards.read(task.get("rewards"))
     recipe = get(config.training.algorithm, **config.training.recipe)
     assert (
-        recipe.group_by == ["group", "side"] and recipe.normalise == "rollout" and recipe.credit == "per_call"
+        recipe.group_by == ["group", "side"]
+        and recipe.loss_aggregation == "rollout"
+        and recipe.credit == "per_call"
     )
 
 
 @pytest.mark.plugins
 def test_the_free_speech_profile_is_one_that_verl_carries_out(tmp_path: Path) -> None:
     """Without AgentScope: everything between the file and the lines that verl gets."""
-    honours = pytest.importorskip("agl_verl.honours")
+    supported = pytest.importorskip("agl_verl.supported_fields")
     options = pytest.importorskip("agl_verl.options")
-    from agentlightning.algorithms.rl import check_credit_fields, check_supported_fields
+    from agentlightning.algorithms.recipe_checks import check_credit_fields, check_supported_fields
     from agentlightning.cli.config_options import read, trainer_from
     from agentlightning.plugins.manager import load
     from werewolf.agent import play_game
@@ -171,8 +173,8 @@ def test_the_free_speech_profile_is_one_that_verl_carries_out(tmp_path: Path) ->
     trainer, agent, train, val = trainer_from(read(ROOT / "gpu.yaml", [f"backend.policy={tmp_path}"]))
     assert agent.function is play_game and len(train) == 2_000 and len(val) == 100
     recipe = trainer.recipe
-    honours.refuse(recipe)
-    check_supported_fields(recipe, "verl", honours.HONOURS)
+    supported.refuse(recipe)
+    check_supported_fields(recipe, "verl", supported.SUPPORTED_FIELDS)
     check_credit_fields(recipe, load())
     found = options.read_options(trainer.options)
     assert (found.ranks, found.device, found.max_len) == (8, "cuda", 16_384)

@@ -59,7 +59,7 @@ async def test_a_call_that_straddles_an_update(
     staleness: int, versions: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where tokens may be stale, the answer goes on with the new weights, and counts as the older version."""
-    recipe = msgspec.structs.replace(RECIPE, staleness=staleness)
+    recipe = msgspec.structs.replace(RECIPE, max_staleness=staleness)
     options = {"engine": "thread", "threads": 1, "lr": 1e-2, "save_every": 0}
     driver = LocalDriver(saved_policy(tmp_path / "policy"), "tiny", recipe, options=options)
     llm = await driver.start()

@@ -17,13 +17,13 @@ from agentlightning.types import LLM, Batch, Evaluation, Recipe, Row, Segment, S
 from agl_local import serving as serving_module
 from agl_local.checkpoint import latest
 from agl_local.driver import LocalDriver
-from agl_local.honours import HONOURS, LOSSES, refuse
 from agl_local.loss import SURROGATES
 from agl_local.options import Options, read_options
 from agl_local.plugin import agl_drivers
 from agl_local.policy import fingerprint, load_policy
 from agl_local.process import EngineProcess
 from agl_local.serving import LocalServer
+from agl_local.supported_fields import LOSSES, SUPPORTED_FIELDS, refuse
 
 RECIPE = Recipe(name="test", group_size=16)
 PROMPT = tiny_tokenizer().encode("say a or b: ")
@@ -379,7 +379,6 @@ async def test_a_driver_that_is_closed_does_not_start(tmp_path: Path) -> None:
         ({"top_p": 0.9}, "part of the distribution"),
         ({"top_k": 40}, "part of the distribution"),
         ({"loss": "reinforce", "clip_high": 0.3}, "clip_high would be ignored"),
-        ({"extra": {"x": 1}}, "means nothing"),
     ],
 )
 def test_what_would_be_ignored_is_refused(fields: dict[str, Any], match: str) -> None:
@@ -391,8 +390,8 @@ def test_what_would_be_ignored_is_refused(fields: dict[str, Any], match: str) ->
 
 
 def test_honours_names_real_fields_and_losses_that_exist() -> None:
-    assert set(Recipe.__struct_fields__) >= HONOURS
-    assert not HONOURS & {"critic", "lam", "extra", "top_p", "top_k"}
+    assert set(Recipe.__struct_fields__) >= SUPPORTED_FIELDS
+    assert not SUPPORTED_FIELDS & {"critic", "lam", "top_p", "top_k"}
     assert set(SURROGATES) == LOSSES
 
 
@@ -425,4 +424,4 @@ def test_the_plugin_registers_without_loading_torch() -> None:
     code = "import sys, agl_local.plugin as p; p.agl_drivers(); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
     (spec,) = agl_drivers()
-    assert spec.name == "local" and spec.honours == HONOURS
+    assert spec.name == "local" and spec.supported_fields == SUPPORTED_FIELDS

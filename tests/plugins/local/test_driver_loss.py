@@ -80,7 +80,7 @@ def test_weights_scale_and_nothing_is_normalised_again() -> None:
 
 
 def test_sequence_objective_uses_the_geometric_mean_per_call() -> None:
-    recipe = Recipe(name="r", objective="sequence", clip_low=0.2, clip_high=0.2)
+    recipe = Recipe(name="r", ratio_level="sequence", clip_low=0.2, clip_high=0.2)
     # Call 0: ratios 2 and 0.5 -> 1, not clipped although each token alone would be. Call 1: 1.5 -> clipped.
     t = terms([2.0, 0.5, 1.5], [1.0, 1.0, 1.0], [0.5, 0.25, 0.25], segments=torch.tensor([0, 0, 1]))
     found = policy_loss(t, recipe)

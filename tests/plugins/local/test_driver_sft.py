@@ -11,7 +11,7 @@ from plugins.local.driver_fixtures import (
     tiny_tokenizer,
 )
 
-from agl_local.sft import Sample, encode_chat, encode_chats, sft_backward, train_sft
+from agl_local.sft import ChatSample, encode_chat, encode_chats, sft_backward, train_sft
 from agl_local.tokenizer import ChatTokenizer
 
 
@@ -62,7 +62,7 @@ def test_chats_that_cannot_be_trained_are_refused_with_the_reason() -> None:
 
 def test_loss_and_gradient_do_not_depend_on_micro_batches() -> None:
     model = tiny_model()
-    batch = [Sample(tuple(range(1, n)), tuple(range(2, n - 1, 2))) for n in (5, 20, 9, 13)]
+    batch = [ChatSample(tuple(range(1, n)), tuple(range(2, n - 1, 2))) for n in (5, 20, 9, 13)]
     found = []
     for micro in (1, 25, 10_000):
         model.zero_grad()
@@ -96,7 +96,7 @@ def test_overfits_a_tiny_set_and_says_what_it_did() -> None:
 
 
 def test_same_seed_same_weights_and_batches_may_be_given() -> None:
-    samples = [Sample(tuple(range(i, i + 8)), (3, 4, 5)) for i in range(6)]
+    samples = [ChatSample(tuple(range(i, i + 8)), (3, 4, 5)) for i in range(6)]
     runs = [tiny_model(), tiny_model(), tiny_model()]
     for model, seed in zip(runs, (1, 1, 2), strict=True):
         train_sft(model, samples, steps=4, batch_size=3, seed=seed)

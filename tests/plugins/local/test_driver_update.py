@@ -73,13 +73,13 @@ def test_gradient_equals_the_unpadded_sum_row_by_row(caught: list[torch.Tensor])
     assert relative(gradient(model, rows, caught), by_hand(model, rows)) < 1e-5
 
 
-@pytest.mark.parametrize("objective", ["token", "sequence"])
+@pytest.mark.parametrize("ratio_level", ["token", "sequence"])
 def test_micro_batches_padding_and_order_do_not_change_the_gradient(
-    caught: list[torch.Tensor], objective: str
+    caught: list[torch.Tensor], ratio_level: str
 ) -> None:
     model = tiny_model()
     rows = rows_of(model)
-    recipe = Recipe(name="r", objective=objective, entropy=0.01, kl=0.1)  # type: ignore[arg-type]
+    recipe = Recipe(name="r", ratio_level=ratio_level, entropy=0.01, kl=0.1)  # type: ignore[arg-type]
     whole = gradient(model, rows, caught, recipe, micro_tokens=10_000)
     for micro in (1, 30, 45):
         assert relative(gradient(model, rows[::-1], caught, recipe, micro_tokens=micro), whole) < 1e-6
@@ -277,7 +277,7 @@ def test_a_broken_batch_is_skipped_loudly(caplog: pytest.LogCaptureFixture) -> N
 
 def test_unfit_rows_are_refused_by_name() -> None:
     model = tiny_model()
-    updater = Updater(model, Recipe(name="r", objective="sequence"))
+    updater = Updater(model, Recipe(name="r", ratio_level="sequence"))
 
     def refused(match: str, **change: object) -> None:
         row = make_row(model, [1, 2, 3, 4], [(2, 4)], [1.0])

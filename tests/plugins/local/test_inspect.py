@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from plugins.local.driver_fixtures import make_row, saved_policy
 
+from agentlightning.types.tokens import TokenIds
 from agl_local.inspect import LocalInspector, Unfit
 from agl_local.plugin import agl_drivers
 from agl_local.policy import fingerprint, load_policy
@@ -44,7 +45,7 @@ def test_what_is_no_policy_or_does_not_fit_is_said(folder: Path, tmp_path: Path)
         LocalInspector(tmp_path)
     model = load_policy(folder).model
     row = make_row(model, [1, 2, 3], [(1, 3)])
-    row.token_ids[1] = 9_999
+    row.token_ids = TokenIds([row.token_ids[0], 9_999, *row.token_ids[2:]])
     with pytest.raises(Unfit, match="outside the vocabulary of 259"):
         LocalInspector(folder).logprobs(row)
     (tmp_path / "broken").mkdir()

@@ -13,9 +13,9 @@ import agentlightning as agl
 from agentlightning.types import Row, Segment
 from agl_verl.critic import SAYS, CriticError
 from agl_verl.driver import VerlDriver
-from agl_verl.honours import HONOURS, Refused, plain, refuse
 from agl_verl.options import OptionError, overrides, read_options
 from agl_verl.rows import step, train_row
+from agl_verl.supported_fields import SUPPORTED_FIELDS, Refused, plain, refuse
 
 PPO = agl.PPO()
 
@@ -61,7 +61,7 @@ def test_a_gradient_needs_two_tokens_and_no_reward(rows: list[Row], steps: int) 
 
 
 def test_its_loss_is_ours_and_its_estimator_verls() -> None:
-    assert not plain(PPO) and {"critic", "lam", *SAYS} <= HONOURS
+    assert not plain(PPO) and {"critic", "lam", *SAYS} <= SUPPORTED_FIELDS
     found = lines(agl.PPO(gamma=0.99, lam=0.9, epochs=2, minibatches=3), critic_lr=0.002, lr=0.001)
     assert found["algorithm.adv_estimator"] == "gae" and found["critic.enable"] == "True"
     assert (found["algorithm.gamma"], found["algorithm.lam"]) == ("0.99", "0.9")
@@ -108,7 +108,7 @@ def test_lines_that_belong_to_recipe_or_options_are_refused(line: str) -> None:
 def test_a_recipe_that_credit_and_a_critic_would_both_make_is_refused() -> None:
     with pytest.raises(Refused, match=r"on verl: recipe\.baseline = 'group' with a critic"):
         refuse(agl.GRPO(critic=True))
-    refuse(agl.PPO(normalise="rollout", kl=0.1, loss="reinforce"))
+    refuse(agl.PPO(loss_aggregation="rollout", kl=0.1, loss="reinforce"))
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="verl runs on Linux")

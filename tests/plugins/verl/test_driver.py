@@ -17,7 +17,7 @@ import agentlightning as agl
 from agentlightning.types import Batch, Row, StepReport
 from agl_verl import session
 from agl_verl.driver import VerlDriver, VerlFailed
-from agl_verl.machine import facts
+from agl_verl.machine import environment_info
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="verl runs on Linux")
 FAKE = Path(__file__).parent / "fake_verl.py"
@@ -235,7 +235,7 @@ async def test_an_interpreter_that_is_not_there(policy: Path):
 
 def test_the_doctor_hears_what_the_interpreter_has(tmp_path: Path):
     with pytest.raises(agl.UsageError, match="/no/such/python cannot be asked"):
-        facts({"python": "/no/such/python"})
+        environment_info({"python": "/no/such/python"})
     script = tmp_path / "python"
     told = {"python": "3.11.7", "verl": "0.9.1", "torch": "2.13.0", "ray": "2.60.0", "agl-verl": "0.1.0"}
     for local, what in [(None, "has no agl-local"), ("0.1.0", "")]:
@@ -243,8 +243,8 @@ def test_the_doctor_hears_what_the_interpreter_has(tmp_path: Path):
         script.chmod(0o755)
         if what:
             with pytest.raises(agl.UsageError, match=what):
-                facts({"python": str(script)})
-    found = facts({"python": str(script), "ranks": 2})
+                environment_info({"python": str(script)})
+    found = environment_info({"python": str(script), "ranks": 2})
     assert (found["verl"], found["ranks"], found["device"]) == ("0.9.1", "2", "cpu")
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 import agentlightning as agl
-from agentlightning.algorithms.rl import RecipeRefused, check_supported_fields
+from agentlightning.algorithms.recipe_checks import RecipeRefused, check_supported_fields
 from agentlightning.recipes import FIELDS
-from agl_verl.honours import HONOURS, REFUSES, Refused, plain, refuse
 from agl_verl.options import OptionError, overrides, read_options
+from agl_verl.supported_fields import SUPPORTED_FIELDS, UNSUPPORTED_FIELDS, Refused, plain, refuse
 
 
 def lines(recipe: agl.Recipe | None = None, **given: object) -> dict[str, str]:
@@ -101,20 +101,20 @@ def test_recipes_that_verl_would_take_otherwise(given: dict[str, object], why: s
 
 
 def test_every_field_of_a_recipe_is_honoured_or_refused_with_a_reason() -> None:
-    assert HONOURS | REFUSES.keys() == set(FIELDS) - {"name"}
-    assert not HONOURS & REFUSES.keys()
+    assert SUPPORTED_FIELDS | UNSUPPORTED_FIELDS.keys() == set(FIELDS) - {"name"}
+    assert not SUPPORTED_FIELDS & UNSUPPORTED_FIELDS.keys()
 
 
 @pytest.mark.parametrize(("given", "why"), [
-    ({"top_p": 0.9}, "no update computes"), ({"extra": {"a": 1}}, "means nothing to verl"),
+    ({"top_p": 0.9}, "no update computes"),
 ])  # fmt: skip
 def test_fields_that_are_not_built_are_refused_at_load(given: dict[str, object], why: str) -> None:
     with pytest.raises(RecipeRefused, match=f"does not implement .*{why}"):
-        check_supported_fields(agl.GRPO(**given), "verl", HONOURS, REFUSES)
+        check_supported_fields(agl.GRPO(**given), "verl", SUPPORTED_FIELDS, UNSUPPORTED_FIELDS)
 
 
 @pytest.mark.parametrize("given", [
-    {"kl": 0.1}, {"entropy": 0.1}, {"objective": "sequence"}, {"loss": "reinforce"}, {"staleness": 1},
+    {"kl": 0.1}, {"entropy": 0.1}, {"ratio_level": "sequence"}, {"loss": "reinforce"}, {"max_staleness": 1},
     {"importance_cap": 2.0},
 ])  # fmt: skip
 def test_what_verls_own_loss_cannot_say_brings_its_loss(given: dict[str, object]) -> None:

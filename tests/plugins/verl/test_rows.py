@@ -124,4 +124,4 @@ def test_tokens_know_their_calls() -> None:
     found = train_row(row([0, 1, 0, 1, 1, 0], segments=segments))
     assert found.segments == [0, -1, 1, 1, -1]
     with pytest.raises(CannotTrain, match="no trained call"):
-        train_row(row([0, 1, 0, 1, 1, 1], segments=segments), agl.GRPO(objective="sequence"))
+        train_row(row([0, 1, 0, 1, 1, 1], segments=segments), agl.GRPO(ratio_level="sequence"))

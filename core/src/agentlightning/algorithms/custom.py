@@ -21,7 +21,7 @@ from agentlightning.store.base import Store
 from agentlightning.types import Resources, Rollout, UsageError
 
 
-class RunStore:
+class AlgorithmStore:
     """The run's store as its algorithm sees it: what is enqueued belongs to the run, and is tried as the run
     says where it does not say otherwise (:meth:`.Store.add_run`).
     """
@@ -60,7 +60,7 @@ class AlgorithmInputs:
         """Name → value, of all there is."""
         c = self.context
         return {
-            "store": RunStore(c),
+            "store": AlgorithmStore(c),
             "train_dataset": c.train,
             "val_dataset": c.val,
             "context": c,

@@ -85,7 +85,11 @@ class NoSignalGuard:
         for name, own in batch.policies.items():
             self.idle_policies[name] = 0 if own["rows"] else self.idle_policies[name] + 1
             if self.idle_policies[name] == NO_SIGNAL_STEPS:
-                out = ", ".join(f"{n:g} × {k[4:]}" for k, n in own.items() if k.startswith("out/"))
+                out = ", ".join(
+                    f"{n:g} × {k.removeprefix('left_out/')}"
+                    for k, n in own.items()
+                    if k.startswith("left_out/")
+                )
                 why = f"its calls were left out: {out}" if out else "no call went to it (see `policies`)"
                 self._say(f"{NO_SIGNAL_STEPS} steps in a row trained nothing of policy {name!r}: {why}")
 
@@ -118,7 +122,7 @@ def _ending_error(step: int, batch: Batch, records: Sequence[Record], rule: str)
 
 def _only_zero_variance(batch: Batch) -> bool:
     """Whether all calls were left out because their groups were flat."""
-    out = {reason for ledger in batch.ledgers for reason in ledger.out} - {"frozen-policy"}
+    out = {reason for ledger in batch.ledgers for reason in ledger.left_out} - {"frozen-policy"}
     return bool(out) and out <= NO_VARIANCE_REASONS
 
 
@@ -126,7 +130,7 @@ def _why_untrained(records: Sequence[Record], batch: Batch, rule: str) -> str:
     """Why no call was trained, and whom the calls came from."""
     reasons_out: Counter[str] = Counter()
     for ledger in batch.ledgers:
-        reasons_out.update(ledger.out)
+        reasons_out.update(ledger.left_out)
     if not reasons_out:
         return "the agent made no model call; is it using the endpoint it is given?"
     agents = sorted({caller_name(call.tags) for record in records for call in record.calls})

@@ -10,104 +10,33 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from agentlightning.algorithms.context import Context
 from agentlightning.algorithms.no_signal import HOW_TO_GET_VARIANCE, NoSignalGuard
+from agentlightning.algorithms.recipe_checks import check_async_fields
 from agentlightning.algorithms.rollouts.batching import group_rollouts, repetition_warning, task_batches
 from agentlightning.algorithms.rollouts.dynamic_sampling import extra_batches, groups_with_spread
 from agentlightning.algorithms.rollouts.prefetch import Prefetcher, TaskGroups
 from agentlightning.algorithms.rollouts.quorum import Quorum, QuorumResult, wait_for_groups
 from agentlightning.algorithms.totals import Totals
-from agentlightning.credit.advantage.baselines import BASELINES
-from agentlightning.credit.assign import assign, check_recipe
+from agentlightning.credit.assign import assign
 from agentlightning.credit.eligibility.trainable import Versions, version_of
 from agentlightning.credit.fingerprints.fingerprint import fingerprint_rollouts, terms_digest
 from agentlightning.credit.policy_batch import policy_batch
-from agentlightning.credit.scoring.rules import RULES
-from agentlightning.plugins.manager import Plugins
-from agentlightning.types import Batch, Evaluation, Recipe, Record, RolloutFingerprint, StepReport, UsageError
+from agentlightning.types import Batch, Evaluation, Recipe, Record, RolloutFingerprint, StepReport
+from agentlightning.types.aliases import StepMetrics
 from agentlightning.types.failure import read_failure_table
-
-
-class RecipeRefused(UsageError, ValueError):
-    """The driver would ignore something the recipe asks for."""
-
-
-def check_supported_fields(
-    recipe: Recipe, driver: str, honours: frozenset[str], why: Mapping[str, str] = MappingProxyType({})
-) -> None:
-    """Raise if ``recipe`` uses a field that the driver does not implement: nothing is ignored in silence.
-    ``why``: field → what else there is to say.
-    """
-    ignored = {k: v for k, v in recipe.uses().items() if k not in (honours | CORE_FIELDS) - why.keys()}
-    if ignored:
-        said = {k: f" ({why[k]})" if k in why else "" for k in ignored}
-        listed = ", ".join(f"{k}={v!r}{said[k]}" for k, v in sorted(ignored.items()))
-        raise RecipeRefused(
-            f"driver {driver!r} does not implement {listed} of recipe {recipe.name!r}; use another driver "
-            "or drop it"
-        )
-
-
-def check_credit_fields(recipe: Recipe, plugins: Plugins) -> None:
-    """Raise if credit cannot work with a value of ``recipe``, before anything is rolled out."""
-    rules = {**RULES, **{name: spec.rule for name, spec in plugins.credit_rules.items()}}
-    baselines = {**BASELINES, **{name: spec.baseline for name, spec in plugins.baselines.items()}}
-    try:
-        check_recipe(recipe, rules, baselines)
-    except ValueError as error:
-        raise RecipeRefused(str(error)) from None
-
-
-def check_async_fields(recipe: Recipe, *, ahead: int = 0, refill: int = 0) -> None:
-    """Raise for numbers of ``ahead`` and ``refill`` that ``recipe`` would turn into nothing."""
-    for name, value in (("ahead", ahead), ("refill", refill)):
-        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-            raise RecipeRefused(f"{name} = {value!r}: a whole number, 0 or more")
-    if recipe.staleness < ahead:
-        raise RecipeRefused(
-            f"ahead = {ahead} with recipe.staleness = {recipe.staleness}: calls that are made ahead are "
-            f"up to {ahead} versions old when they are trained, and the recipe leaves them out; set "
-            f"recipe.staleness to {ahead} or more, best with recipe.importance_cap (say 2.0), which corrects "
-            "for their age"
-        )
-    if refill and not recipe.drop_zero_spread:
-        raise RecipeRefused(
-            f"refill = {refill} without recipe.drop_zero_spread: groups without a spread are then part of "
-            "the step, and nothing replaces them; set recipe.drop_zero_spread to true"
-        )
-    if refill and recipe.baseline == "none" and recipe.scale == "none":
-        raise RecipeRefused(
-            f"refill = {refill} with recipe.baseline = 'none': where nothing is compared, no group is "
-            "without a spread, and nothing would ever be refilled; drop refill, or use a baseline"
-        )
-
-
-def check_deterministic(quorum: Quorum | None, ahead: int, options: Sequence[Mapping[str, Any]]) -> None:
-    """Raise for what depends on timing, if a driver's ``options`` say that nothing may."""
-    if any(one.get("deterministic") for one in options) and (quorum is not None or ahead):
-        what = "quorum: who comes first" if quorum else f"ahead = {ahead}: which version answers a call"
-        raise UsageError(f"{what} depends on timing, which deterministic mode excludes")
-
-
-CORE_FIELDS = frozenset(
-    {
-        "group_size", "credit", "gamma", "baseline", "group_by", "scale", "normalise", "constant",
-        "drop_zero_spread", "merge", "staleness", "temperature",
-    }
-)  # fmt: skip
-"""Recipe fields that core itself honours, whatever the driver: they end in the rows."""
 
 
 class RL:
     """Trains with ``recipe``: ``steps`` steps of ``batch_size`` tasks.
 
-    ``ahead``: how many later steps' rollouts are under way while a step is trained. ``refill``: up to so many
-    further batches are rolled out in a step, until ``batch_size`` groups have a spread (``docs/async.md``).
+    ``async_steps``: how many later steps' rollouts are under way while a step is trained.
+    ``dynamic_sampling``: up to so many further batches are rolled out in a step, until ``batch_size`` groups
+    have a spread (``docs/async.md``).
     """
 
     def __init__(
@@ -120,12 +49,12 @@ class RL:
         headroom_tasks: int = 100,
         failure: Mapping[str, Any] | None = None,
         quorum: Quorum | None = None,
-        ahead: int = 0,
-        refill: int = 0,
+        async_steps: int = 0,
+        dynamic_sampling: int = 0,
     ) -> None:
         if quorum is not None:
             quorum.size(recipe.group_size + quorum.hedge)
-        check_async_fields(recipe, ahead=ahead, refill=refill)
+        check_async_fields(recipe, async_steps=async_steps, dynamic_sampling=dynamic_sampling)
         if steps < 0 or batch_size < 1:
             raise ValueError(
                 f"steps={steps} and batch_size={batch_size}: need steps >= 0 and batch_size >= 1"
@@ -137,8 +66,8 @@ class RL:
         self.headroom_tasks = headroom_tasks
         self.failure = read_failure_table(failure)
         self.quorum = quorum
-        self.ahead = ahead
-        self.refill = refill
+        self.async_steps = async_steps
+        self.dynamic_sampling = dynamic_sampling
 
     async def run(self, context: Context) -> dict[str, Any]:
         """Evaluate, train, evaluate. The summary holds both evaluations and how long training took."""
@@ -207,7 +136,9 @@ class RLJob:
         self._versions: Versions = None
         """What its rows were built for."""
         self._batches = task_batches(context.train, rl.batch_size, context.seed) if rl.steps else None
-        self._prefetcher = Prefetcher(context.store, self._groups_of_step, steps=rl.steps, ahead=rl.ahead)
+        self._prefetcher = Prefetcher(
+            context.store, self._groups_of_step, steps=rl.steps, async_steps=rl.async_steps
+        )
         self._restore(context.progress)
 
     # ----------------------------------------------------------------------------- what a checkpoint keeps
@@ -230,8 +161,8 @@ class RLJob:
         """Roll out this step's tasks and credit them.
 
         Tasks become groups of rollouts in the store; runners lease them; the gateway records their calls;
-        when all are finished, credit turns calls and rewards into rows. With ``ahead``, those of the steps
-        after it run on meanwhile and afterwards.
+        when all are finished, credit turns calls and rewards into rows. With ``async_steps``, those of the
+        steps after it run on meanwhile and afterwards.
         """
         found = await self._prefetcher.progress(step)
         groups = await self._prefetcher.take(step)
@@ -240,7 +171,7 @@ class RLJob:
         more = extra_batches(
             self.context.train, self.rl.batch_size, self.seed, step, [group[0].input for group in groups]
         )
-        for number in range(1, self.rl.refill + 1):
+        for number in range(1, self.rl.dynamic_sampling + 1):
             if groups_with_spread(batch, groups) >= self.rl.batch_size:
                 break
             extra = self._groups(f"train/{step}+{number}", next(more))
@@ -252,7 +183,7 @@ class RLJob:
         self._prefetcher.finish(step)
         if self.rl.quorum:
             found |= gathered.metrics()
-        if self.rl.refill:
+        if self.rl.dynamic_sampling:
             found |= self._refill_metrics(batch, groups)
         batch.metrics.update(found)
         await self._record_step(step, batch, records)
@@ -271,19 +202,20 @@ class RLJob:
             records,
             self.recipe,
             version=self._versions,
-            rules={name: spec.rule for name, spec in self.context.plugins.credit_rules.items()},
-            baselines={name: spec.baseline for name, spec in self.context.plugins.baselines.items()},
+            **self.context.plugins.credit_functions,
             failure=self.rl.failure,
         )
 
     def _refill_metrics(self, batch: Batch, groups: TaskGroups) -> dict[str, float]:
-        """What a step with refill took, as metrics; ``groups`` are of tasks, whatever the baseline groups."""
+        """What a step with dynamic_sampling took, as metrics; ``groups`` are of tasks, whatever the baseline
+        groups.
+        """
         spread, size = groups_with_spread(batch, groups), self.rl.batch_size
         return {
-            "refill/batches": float(math.ceil(len(groups) / size) - 1),
-            "refill/groups": float(len(groups)),
-            "refill/without_spread": float(len(groups) - spread),
-            "refill/short": float(max(0, size - spread)),
+            "dynamic_sampling/batches": float(math.ceil(len(groups) / size) - 1),
+            "dynamic_sampling/groups": float(len(groups)),
+            "dynamic_sampling/without_spread": float(len(groups) - spread),
+            "dynamic_sampling/short": float(max(0, size - spread)),
         }
 
     async def _record_step(self, step: int, batch: Batch, records: list[Record]) -> None:
@@ -299,6 +231,7 @@ class RLJob:
                 policy=name,
                 version=version,
             )
+        batch.metrics = StepMetrics(batch.metrics)
         self.context.plugins.notify("agl_rows_built", step=step, batch=batch)
         self._no_signal.step(step, batch, records)
 
@@ -342,7 +275,8 @@ class RLJob:
             report.versions = dict(self._versions)
         report.terms_digest = terms_digest(self.recipe, self.rl.failure)
         await self.context.journal.step(report, self._fingerprints[report.policy])
-        self.totals.count(report, several=isinstance(self._versions, Mapping))
+        self.totals.count(report, multi_policy=isinstance(self._versions, Mapping))
+        report.metrics = StepMetrics(report.metrics)
         self.context.plugins.notify("agl_policy_updated", report=report)
 
     @property

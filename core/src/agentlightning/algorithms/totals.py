@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from agentlightning.types import StepReport
+from agentlightning.types.aliases import StepMetrics
 
 TOTALS = {
     "rollouts": "rollouts",
@@ -12,8 +13,8 @@ TOTALS = {
     "calls": "calls",
     "calls_exact": "verdicts/exact",
     "calls_no_ids": "verdicts/no-ids",
-    "calls_left_behind": "out/other-attempt",
-    "calls_frozen": "out/frozen-policy",
+    "calls_left_behind": "left_out/other-attempt",
+    "calls_frozen": "left_out/frozen-policy",
     "calls_trained": "calls_trained",
     "tokens_trained": "tokens_trained",
     "tokens_zero_advantage": "tokens_zero_advantage",
@@ -22,7 +23,7 @@ TOTALS = {
 
 
 PER_POLICY = ("rows", "calls", "calls_trained", "tokens_trained", "optimizer_steps", "skipped")
-"""Metrics that are summed for each of several policies; ``skipped``: steps that changed nothing."""
+"""StepMetrics that are summed for each of several policies; ``skipped``: steps that changed nothing."""
 
 
 class Totals:
@@ -34,7 +35,7 @@ class Totals:
         self.policies: dict[str, dict[str, float]] = {}
         """Of a run with named policies: sums over the steps of each."""
         self._step: dict[str, float] = {}
-        """Metrics that the policies of the step share, until they are in the totals."""
+        """StepMetrics that the policies of the step share, until they are in the totals."""
 
     def state(self) -> dict[str, Any]:
         """What goes into a checkpoint."""
@@ -50,11 +51,11 @@ class Totals:
         """A step was collected; ``metrics`` are those of all its policies together."""
         self._step = metrics
 
-    def count(self, report: StepReport, *, several: bool) -> None:
-        """Enter a report. ``several``: of one of several policies; what they share is entered once."""
-        metrics, gap = report.metrics, report.metrics.get("logprob_gap_max")
-        if several:
-            metrics, self._step = self._step, {}
+    def count(self, report: StepReport, *, multi_policy: bool) -> None:
+        """Enter a report. ``multi_policy``: of one of several policies; what they share is entered once."""
+        metrics, gap = StepMetrics(report.metrics), report.metrics.get("logprob_gap_max")
+        if multi_policy:
+            metrics, self._step = StepMetrics(self._step), {}
             mine = self.policies.setdefault(report.policy, dict.fromkeys(PER_POLICY, 0.0))
             for name in PER_POLICY:
                 mine[name] += report.metrics.get(name, 0.0)

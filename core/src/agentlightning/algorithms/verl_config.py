@@ -63,13 +63,13 @@ OPTIONS = {
 REFUSED = {
     "algorithm.use_kl_in_reward": "a reward is what the agent emitted; give the KL term of the loss "
     "(actor_rollout_ref.actor.use_kl_loss)",
-    "actor_rollout_ref.actor.loss_agg_mode": "the recipe's `normalise` says what a token weighs",
-    "actor_rollout_ref.actor.policy_loss.loss_mode": "the recipe's `objective` and `loss` say what "
+    "actor_rollout_ref.actor.loss_agg_mode": "the recipe's `loss_aggregation` says what a token weighs",
+    "actor_rollout_ref.actor.policy_loss.loss_mode": "the recipe's `ratio_level` and `loss` say what "
     "is minimised",
     "actor_rollout_ref.actor.ppo_mini_batch_size": "mini-batches are counted, not sized: the recipe's "
     "`minibatches`",
-    "algorithm.filter_groups": "the recipe's `drop_zero_spread`, and Trainer(refill=…) for how many further "
-    "batches a step may take",
+    "algorithm.filter_groups": "the recipe's `filter_zero_std_groups`, and Trainer(dynamic_sampling=…) for "
+    "how many further batches a step may take",
     "data.train_files": "tasks go to Trainer.fit",
     "data.val_files": "tasks go to Trainer.fit",
     "trainer.test_freq": "Trainer(evaluate_every=…)",

@@ -13,14 +13,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from agentlightning.algorithms.multi_policy import policy_home
 from agentlightning.audit.locations import RunLocation, find_run, match_name
-from agentlightning.credit.advantage.baselines import BASELINES
 from agentlightning.credit.assign import assign, check_recipe
 from agentlightning.credit.eligibility.trainable import Versions
-from agentlightning.credit.scoring.rules import RULES
 from agentlightning.plugins.manager import Plugins, load
 from agentlightning.specs import Inspector
 from agentlightning.store import Store, open_store
@@ -56,21 +52,13 @@ class OpenRun:
                 "(it was started by an older version, or by an algorithm without one)"
             )
         try:
-            recipe = msgspec.convert(given, Recipe)
-            check_recipe(recipe, self._rules, self._baselines)
+            recipe = Recipe.from_record(given)
+            check_recipe(recipe, **self.plugins.credit_functions)
         except ValueError as error:
             raise CannotRecompute(
                 f"run {self.run_id}: {error}; if a plugin registered it, install that plugin"
             ) from None
         return recipe
-
-    @property
-    def _rules(self) -> dict[str, Any]:
-        return {**RULES, **{name: spec.rule for name, spec in self.plugins.credit_rules.items()}}
-
-    @property
-    def _baselines(self) -> dict[str, Any]:
-        return {**BASELINES, **{name: spec.baseline for name, spec in self.plugins.baselines.items()}}
 
     def credit(
         self,
@@ -84,10 +72,9 @@ class OpenRun:
             records,
             recipe or self.recipe,
             version=version,
-            rules=self._rules,
-            baselines=self._baselines,
             failure=read_failure_table(self.info.get("failure")),
             out=out,
+            **self.plugins.credit_functions,
         )
 
     async def seals(self, step: int | None = None, rollout_id: str | None = None) -> list[RolloutFingerprint]:

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from agentlightning.algorithms.rl import check_async_fields
+from agentlightning.algorithms.recipe_checks import check_async_fields
 from agentlightning.algorithms.rollouts.quorum import read_quorum
 from agentlightning.decorator.agents import AgentError, LitAgent, as_agent
 from agentlightning.plugins.manager import load as load_plugins, pick
@@ -83,8 +83,8 @@ def trainer_from(
         evaluate_every=training.evaluate_every,
         failure=training.failure,
         quorum=training.quorum,
-        ahead=training.ahead,
-        refill=training.refill,
+        async_steps=training.async_steps,
+        dynamic_sampling=training.dynamic_sampling,
         seed=training.seed,
         folder=config.path(config.output),
         run=run,
@@ -111,7 +111,9 @@ def _check(config: RunConfig, recipe: Recipe) -> None:
     try:
         read_failure_table(training.failure)
         read_quorum(training.quorum)
-        check_async_fields(recipe, ahead=training.ahead, refill=training.refill)
+        check_async_fields(
+            recipe, async_steps=training.async_steps, dynamic_sampling=training.dynamic_sampling
+        )
     except ValueError as error:
         raise ConfigError(f"training.{error}") from None
 

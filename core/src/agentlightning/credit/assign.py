@@ -29,7 +29,7 @@ from agentlightning.credit.policy_batch import policy_metrics
 from agentlightning.credit.scoring.apply_rule import CREDIT_ERROR, apply_rule
 from agentlightning.credit.scoring.rewards import resolve
 from agentlightning.credit.scoring.rules import RULES, CreditRule
-from agentlightning.types import Batch, Call, Ledger, Normalise, Recipe, Record, Row
+from agentlightning.types import Batch, Call, Ledger, LossAggregation, Recipe, Record, Row
 from agentlightning.types.failure import FailureTable
 
 
@@ -66,8 +66,8 @@ def assign(
     why the call is not trained, for ``explain``. ``ValueError`` for a recipe this cannot honour and records
     that occur twice.
     """
+    check_recipe(recipe, rules, baselines)
     all_rules, all_baselines = {**RULES, **(rules or {})}, {**BASELINES, **(baselines or {})}
-    check_recipe(recipe, all_rules, all_baselines)
     accounts = [_start(record, recipe, version, failure or {}) for record in _sorted_unique(records)]
     for account in accounts:
         _apply_rule(account, recipe, all_rules[recipe.credit])
@@ -105,8 +105,15 @@ def _policies(
     return {name: policy_metrics(name, calls, credited, groups, rows, recipe) for name in names}
 
 
-def check_recipe(recipe: Recipe, rules: Mapping[str, CreditRule], baselines: Mapping[str, Baseline]) -> None:
-    """``ValueError`` that names the field, for values credit cannot honour."""
+def check_recipe(
+    recipe: Recipe,
+    rules: Mapping[str, CreditRule] | None = None,
+    baselines: Mapping[str, Baseline] | None = None,
+) -> None:
+    """``ValueError`` that names the field, for values credit cannot work with; arguments as of
+    :func:`assign`.
+    """
+    rules, baselines = {**RULES, **(rules or {})}, {**BASELINES, **(baselines or {})}
     if recipe.group_size < 1:
         raise ValueError(f"recipe.group_size = {recipe.group_size}: a task needs at least one rollout")
     if recipe.credit not in rules:
@@ -114,16 +121,19 @@ def check_recipe(recipe: Recipe, rules: Mapping[str, CreditRule], baselines: Map
     if recipe.baseline not in baselines:
         known = ", ".join(sorted(baselines))
         raise ValueError(f"recipe.baseline: no baseline {recipe.baseline!r}; known: {known}")
-    if recipe.normalise not in get_args(Normalise):
-        raise ValueError(f"recipe.normalise: {recipe.normalise!r}; use {', '.join(get_args(Normalise))}")
+    if recipe.loss_aggregation not in get_args(LossAggregation):
+        raise ValueError(
+            f"recipe.loss_aggregation = {recipe.loss_aggregation!r}; "
+            f"use {', '.join(get_args(LossAggregation))}"
+        )
     if recipe.scale not in ("std", "none"):
         raise ValueError(f"recipe.scale: {recipe.scale!r}; use std or none")
-    if not (math.isfinite(recipe.constant) and recipe.constant > 0):
-        raise ValueError(f"recipe.constant = {recipe.constant}: a divisor, must be finite and > 0")
+    if not (math.isfinite(recipe.loss_divisor) and recipe.loss_divisor > 0):
+        raise ValueError(f"recipe.loss_divisor = {recipe.loss_divisor}: a divisor, must be finite and > 0")
     if not 0.0 <= recipe.gamma <= 1.0:
         raise ValueError(f"recipe.gamma = {recipe.gamma}: must lie in [0, 1]")
-    if recipe.staleness < 0:
-        raise ValueError(f"recipe.staleness = {recipe.staleness}: must be 0 or more versions")
+    if recipe.max_staleness < 0:
+        raise ValueError(f"recipe.max_staleness = {recipe.max_staleness}: must be 0 or more versions")
     if not (math.isfinite(recipe.temperature) and recipe.temperature > 0):
         raise ValueError(f"recipe.temperature = {recipe.temperature}: training needs a temperature above 0")
     check_critic(recipe)
@@ -164,7 +174,7 @@ def _start(record: Record, recipe: Recipe, version: Versions, failure: FailureTa
             return account
     if value is not None:
         account.record = with_reward(record, value)
-    account.out = untrainable_reasons(record, judged, staleness=recipe.staleness, version=version)
+    account.out = untrainable_reasons(record, judged, max_staleness=recipe.max_staleness, version=version)
     return account
 
 
@@ -195,7 +205,7 @@ def _rows(account: _RolloutCredit, groups: Advantages, recipe: Recipe, version: 
     trained: list[Call] = []
     for call in (one.call for one in account.credited):
         zero_reason = groups.calls[call.call_id].zero_reason
-        if zero_reason and recipe.drop_zero_spread:
+        if zero_reason and recipe.filter_zero_std_groups:
             account.out[call.call_id] = zero_reason
         else:
             trained.append(call)

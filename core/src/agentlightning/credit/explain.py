@@ -36,11 +36,11 @@ REASONS: Mapping[str, str] = MappingProxyType(
         "mismatch": "gateway and wire layer contradict each other about it",
         "no-logprobs": "the engine gave no logprobs for it",
         "bad-logprobs": "one of its logprobs is not finite",
-        "stale": "it was sampled by a policy version older than the recipe's `staleness` allows",
+        "stale": "it was sampled by a policy version older than the recipe's `max_staleness` allows",
         "version-ahead": "it claims a policy version later than the one that was served",
         "credit-error": "the credit rule had no usable answer for its rollout; the log says why",
-        "zero-spread": "all of its group have the same value: there is nothing to prefer (drop_zero_spread)",
-        "group-of-one": "its group has one value: there is nothing to compare it with (drop_zero_spread)",
+        "zero-spread": "its group has one value for all: nothing to prefer (filter_zero_std_groups)",
+        "group-of-one": "its group has one rollout: nothing to compare it with (filter_zero_std_groups)",
         "not-last": "the rule `last` trains the last request only",
         "not-recorded": "the wire layer saw it, the gateway did not: it was made past the gateway",
     }
@@ -159,8 +159,8 @@ def weight_share(rows: Sequence[Row], recipe: Recipe, row: Row, segment: Segment
         "rollout": f"1 / ({rollouts} rollouts × {own} tokens of its rollout)",
         "call": f"1 / ({calls} calls × {length} tokens of its call)",
         "token": f"1 / {tokens} tokens",
-        "constant": f"1 / ({rollouts} rollouts × constant {recipe.constant:g})",
-    }[recipe.normalise]
+        "constant": f"1 / ({rollouts} rollouts × divisor {recipe.loss_divisor:g})",
+    }[recipe.loss_aggregation]
     return WeightShare(formula, rollouts, calls, tokens, own, length)
 
 

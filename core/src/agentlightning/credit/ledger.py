@@ -1,6 +1,6 @@
 """The ledger: what became of every call of one rollout.
 
-Invariant: ``made == trained + sum(out.values())``. A call that is not trained stands under exactly one
+Invariant: ``made == trained + sum(left_out.values())``. A call that is not trained stands under exactly one
 reason.
 """
 
@@ -28,7 +28,7 @@ def open_ledger(record: Record, verdicts: Mapping[str, Verdict]) -> Ledger:
         made=recorded + lost,
         recorded=recorded,
         with_ids=sum(call.has_ids for call in record.calls),
-        out={reason: n for reason, n in (("not-recorded", lost), ("other-attempt", earlier)) if n},
+        left_out={reason: n for reason, n in (("not-recorded", lost), ("other-attempt", earlier)) if n},
         verdicts=dict(Counter(v.kind for v in verdicts.values())),
     )
 
@@ -39,10 +39,10 @@ def close_ledger(ledger: Ledger, out: Mapping[str, str], forest: Forest) -> Ledg
     ``AssertionError`` if a call is neither: that is a fault of this package, never of its input.
     """
     for reason, n in sorted(Counter(out.values()).items()):
-        ledger.out[reason] = ledger.out.get(reason, 0) + n
+        ledger.left_out[reason] = ledger.left_out.get(reason, 0) + n
     ledger.trained = sum(len(path.own) for path in forest.paths)
     ledger.merged = sum(len(path.own) - 1 for path in forest.paths)
-    ledger.breaks = dict(sorted(forest.merge_failures.items()))
+    ledger.merge_failures = dict(sorted(forest.merge_failures.items()))
     if not ledger.sums:
         raise AssertionError(f"the ledger of rollout {ledger.rollout_id!r} does not sum: {ledger}")
     return ledger

@@ -99,7 +99,7 @@ def _gradient(recipe: Recipe, token: TrainedToken) -> LossTerm:
         if size > 0
         else "makes it rarer"
     )
-    through = ", through the mean log-ratio of its call" if recipe.objective == "sequence" and size else ""
+    through = ", through the mean log-ratio of its call" if recipe.ratio_level == "sequence" and size else ""
     return LossTerm("policy gradient", size, f"weight × advantage = {size:.6g} at ratio 1: {way}{through}")
 
 
@@ -179,7 +179,7 @@ def _clip_bounds(recipe: Recipe, token: TrainedToken) -> str:
 
 def _ratio_now(recipe: Recipe, token: TrainedToken) -> str:
     """What the clip would do under the policy that is shown."""
-    if token.now is None or token.logprob is None or recipe.objective == "sequence" or recipe.critic:
+    if token.now is None or token.logprob is None or recipe.ratio_level == "sequence" or recipe.critic:
         return ""
     ratio = math.exp(max(-20.0, min(20.0, token.now - token.logprob)))
     dual = recipe.clip_ratio_c

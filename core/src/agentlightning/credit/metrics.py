@@ -36,9 +36,9 @@ def batch_metrics(
         **{f"failed/{kind}": n for kind, n in sorted(Counter(failures).items())},
         **{f"retried/{kind}": n for kind, n in sorted(retried.items())},
         "groups": groups.groups,
-        "groups_zero_spread": groups.groups_zero_spread,
+        "groups_zero_std": groups.groups_zero_std,
         "groups_of_one": groups.groups_of_one,
-        "calls_alone": groups.calls_alone,
+        "calls_unpaired": groups.calls_unpaired,
     }
     return {**out, **_rewards(rewards), **_calls(ledgers), **row_metrics(rows, recipe)}
 
@@ -63,8 +63,8 @@ def _rewards(rewards: Sequence[Rewards]) -> dict[str, float]:
 
 
 def _calls(ledgers: Sequence[Ledger]) -> dict[str, float]:
-    lost = sum((Counter(ledger.out) for ledger in ledgers), Counter[str]())
-    breaks = sum((Counter(ledger.breaks) for ledger in ledgers), Counter[str]())
+    lost = sum((Counter(ledger.left_out) for ledger in ledgers), Counter[str]())
+    breaks = sum((Counter(ledger.merge_failures) for ledger in ledgers), Counter[str]())
     kinds = sum((Counter(ledger.verdicts) for ledger in ledgers), Counter[str]())
     judged = sum(kinds.values())
     out: dict[str, float] = {
@@ -72,8 +72,8 @@ def _calls(ledgers: Sequence[Ledger]) -> dict[str, float]:
         "calls_recorded": sum(ledger.recorded for ledger in ledgers),
         "calls_trained": sum(ledger.trained for ledger in ledgers),
         "merged": sum(ledger.merged for ledger in ledgers),
-        **{f"out/{reason}": n for reason, n in sorted(lost.items())},
-        **{f"breaks/{reason}": n for reason, n in sorted(breaks.items())},
+        **{f"left_out/{reason}": n for reason, n in sorted(lost.items())},
+        **{f"merge_failures/{reason}": n for reason, n in sorted(breaks.items())},
         **{f"verdicts/{kind}": n for kind, n in sorted(kinds.items())},
     }
     return {**out, "exact": kinds["exact"] / judged} if judged else out

@@ -16,8 +16,8 @@ from agentlightning.credit.metrics import row_metrics
 from agentlightning.types import Batch, Call, Recipe, Row
 
 POLICY_METRICS = (
-    "calls", "calls_trained", "calls_alone", "merged", "groups", "groups_zero_spread", "groups_of_one",
-    "out/",
+    "calls", "calls_trained", "calls_unpaired", "merged", "groups", "groups_zero_std", "groups_of_one",
+    "left_out/",
 )  # fmt: skip
 """Metrics of a batch, beside those of its rows, that are a policy's own; ``/``: with all below."""
 
@@ -51,11 +51,11 @@ def policy_metrics(
         "calls_trained": trained,
         "merged": trained - len(mine),
         "groups": len(keys),
-        "groups_zero_spread": zero_reasons["zero-spread"],
+        "groups_zero_std": zero_reasons["zero-spread"],
         "groups_of_one": zero_reasons["group-of-one"],
-        "calls_alone": sum(bool(one.zero_reason) and not groups.zero_reasons[one.pool] for one in own),
+        "calls_unpaired": sum(bool(one.zero_reason) and not groups.zero_reasons[one.pool] for one in own),
         "credit_count": len(values),
-        **{f"out/{reason}": n for reason, n in sorted(out.items())},
+        **{f"left_out/{reason}": n for reason, n in sorted(out.items())},
         **row_metrics(mine, recipe),
     }
     return {**found, "credit_mean": mean([mean(v) for v in values.values()])} if values else found

@@ -24,9 +24,9 @@ class Workload:
     evaluate_every: int = 0
     scripted: int = 0
     """Rollouts of scripted policies (oracle, random)."""
-    ahead: int = 0
+    async_steps: int = 0
     """Later steps whose rollouts are under way while one is trained."""
-    refill: int = 0
+    dynamic_sampling: int = 0
     """Further batches that a step may roll out."""
 
     @property
@@ -96,14 +96,14 @@ def predict(
     else:
         update = seen.update * share + seen.sync
         assumptions.append("an update costs in proportion to its tokens")
-    if workload.ahead:
+    if workload.async_steps:
         assumptions.append(
-            "rollouts and updates are counted one after the other; with `ahead` they overlap as far as cores "
-            f"allow, so that a step takes {max(collecting, update):.1f} s at best"
+            "rollouts and updates are counted one after the other; with `async_steps` they overlap as far as "
+            f"cores allow, so that a step takes {max(collecting, update):.1f} s at best"
         )
-    if workload.refill:
+    if workload.dynamic_sampling:
         assumptions.append(
-            f"no step is refilled; one that is rolls out up to {workload.refill + 1} times as much"
+            f"no step is refilled; one that is rolls out up to {workload.dynamic_sampling + 1} times as much"
         )
     others = workload.evaluations + workload.scripted
     total = workload.steps * workload.rollouts + others
@@ -132,7 +132,7 @@ def judge_forecast(
     steps: int,
     usage: list[MemoryUsage],
     free_disk: int,
-    free_memory: int | None,
+    free_memory: int,
     gap: float | None,
 ) -> Check:
     """Whether the machine can carry it: pure. ``gap``: largest difference of logprobs in an update."""
@@ -168,10 +168,10 @@ def judge_forecast(
     )
 
 
-def _memory(notes: Notes, usage: list[MemoryUsage], free: int | None) -> None:
+def _memory(notes: Notes, usage: list[MemoryUsage], free: int) -> None:
     """Resident memory now, and its growth since the first rollouts."""
-    if not usage or not usage[-1].trainer:
-        notes.fact("memory in use: this system does not say")
+    if not usage:
+        notes.fact("memory in use: not measured")
         return
     now = usage[-1]
     began = usage[1] if len(usage) > 2 else usage[0]
@@ -181,7 +181,7 @@ def _memory(notes: Notes, usage: list[MemoryUsage], free: int | None) -> None:
         f"memory: trainer {format_bytes(now.trainer)}, "
         f"engine and other children {format_bytes(now.children)} ({trend})"
     )
-    if free is not None and free < 0.1 * (now.trainer + now.children):
+    if free < 0.1 * (now.trainer + now.children):
         notes.warn(
             f"only {format_bytes(free)} of memory free beside "
             f"{format_bytes(now.trainer + now.children)} in use",

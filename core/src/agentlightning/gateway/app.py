@@ -24,6 +24,7 @@ from agentlightning.gateway.pipeline import Pipeline
 from agentlightning.gateway.recorder import RecordWriter
 from agentlightning.gateway.reply import AgentReply, error_response
 from agentlightning.gateway.request import Planner
+from agentlightning.gateway.rewrite.over_length import ContextFitter
 from agentlightning.gateway.rewrite.sampling import SamplingPolicy
 from agentlightning.gateway.upstream.client import EngineClient, Limits
 from agentlightning.gateway.upstream.route import Routes, Upstream
@@ -36,7 +37,7 @@ from agentlightning.webserver.guard import CrossOriginRefusal, guard
 from agentlightning.webserver.loopback import check_interface, is_loopback
 
 BODY_LIMIT = 16 * 2**20
-"""Bytes of a request: an attempt's key allows no more, unpacked or not."""
+"""Bytes of a request, compressed or not."""
 HEADER_LIMIT = 16_384
 """Bytes of one header line; a request with a longer one gets 400."""
 ROUTES = {
@@ -51,9 +52,9 @@ ROUTES = {
 class Gateway:
     """Server, routes and attempts of one process.
 
-    ``select``: which calls are trained. ``policies``: which policy answers whom, where an attempt does not
-    say (``AttemptInfo.policies``). ``on_call``: told of each record once it is durable; must not block.
-    ``body_limit``: bytes of a request. ``keep_alive``: seconds between comments in a replayed stream.
+    ``select``: the calls to train. ``policies``: agent, role or node → policy, where an attempt names none
+    (``AttemptInfo.policies``). ``on_call``: called with each record once it is durable; it must not block.
+    ``body_limit``: bytes of a request. ``keep_alive``: seconds between comments in a silent stream.
     """
 
     def __init__(
@@ -74,16 +75,15 @@ class Gateway:
         self._gate = PauseGate()
         self._attempts = OpenAttempts(store, keys, select, policies=policies)
         self._client = EngineClient(limits or Limits(), self.metrics.failovers)
-        self._planner = Planner(self._routes, self.metrics)
-        self._writer = RecordWriter(store, self._attempts, self.metrics, on_call)
         self._pipeline = Pipeline(
-            keys,
-            self._attempts,
-            self._planner,
-            self._gate,
-            self._client,
-            self._writer,
-            self.metrics,
+            keys=keys,
+            attempts=self._attempts,
+            planner=Planner(self._routes, self.metrics),
+            gate=self._gate,
+            client=self._client,
+            fitter=ContextFitter(self._client, self.metrics),
+            writer=RecordWriter(store, self._attempts, self.metrics, on_call),
+            metrics=self.metrics,
             keep_alive=keep_alive,
             body_limit=body_limit,
         )
@@ -92,26 +92,24 @@ class Gateway:
 
     # -------------------------------------------------------------------------------- routes and sampling
     def add_route(self, upstream: Upstream) -> None:
-        """Serve a policy from an engine (again: from another engine)."""
+        """Serve a policy from an engine, in place of the one before."""
         self._routes.add(upstream)
 
     def limits(self, policy: str) -> tuple[int | None, int | None]:
-        """Size of a policy's vocabulary, and of its context; ``None``: it is not served here, or nobody has
-        said.
-        """
+        """Size of a policy's vocabulary, and of its context in tokens; ``None``: unknown."""
         found = next((route for route in self._routes if route.policy == policy), None)
         return (found.vocabulary, found.context) if found else (None, None)
 
     def remove_route(self, policy: str) -> None:
-        """Serve a policy no longer."""
+        """Stop serving a policy; calls under way finish."""
         self._routes.remove(policy)
 
     def policy_sampling(self, policy: str, sampling: SamplingPolicy | None) -> None:
-        """The run's sampling values for training calls of a policy; ``None``: the agent's are kept."""
+        """Set the sampling values of a policy's training calls; ``None`` keeps the agent's."""
         if sampling is None:
-            self._planner.sampling.pop(policy, None)
+            self._pipeline.planner.sampling.pop(policy, None)
         else:
-            self._planner.sampling[policy] = sampling
+            self._pipeline.planner.sampling[policy] = sampling
 
     # ------------------------------------------------------------------------------------------- attempts
     def open_attempt(self, info: AttemptInfo) -> str:
@@ -119,12 +117,12 @@ class Gateway:
         return self._attempts.open(info)
 
     async def close_attempt(self, attempt_id: str, *, grace: float = 0.0) -> None:
-        """Revoke the key. Calls under way have ``grace`` seconds, then they are stopped and recorded so."""
+        """Revoke the key. Calls under way have ``grace`` seconds; then they are cancelled, and recorded."""
         await self._attempts.close(attempt_id, grace)
 
     # ------------------------------------------------------------------------------------- weight updates
     async def pause(self) -> None:
-        """Hold new calls before they reach an engine; those at an engine go on."""
+        """Make new calls wait before they reach an engine; those at an engine go on."""
         self._gate.pause()
 
     async def drain(self, timeout: float | None = None) -> bool:
@@ -132,12 +130,12 @@ class Gateway:
         return await self._gate.drain(timeout)
 
     async def resume(self) -> None:
-        """Let held calls go on."""
+        """Let waiting calls go on."""
         self._gate.resume()
 
     async def hold(self, policy: str) -> None:
-        """Hold new calls of one policy. Those that its engine gives up meanwhile are asked again, whole,
-        after :meth:`release`; those that it finishes are finished.
+        """Make new calls of one policy wait. Those that its engine gives up meanwhile are retried whole after
+        :meth:`release`; those that it finishes are answered.
         """
         self._gate.hold(policy)
 
@@ -148,11 +146,10 @@ class Gateway:
     # ------------------------------------------------------------------------------------------ lifecycle
     def app(self, *, local: bool = True) -> web.Application:
         """The aiohttp application; it opens and closes the connections to the engines. ``local``: it is
-        served on loopback, and answers to the names of this machine only; a request with a valid key may
-        call it as it likes.
+        served on loopback, and refuses requests for other hosts, unless they have a valid key.
 
-        Serve it with ``webserver.runner``: it cancels the handler of an agent that hangs up, which frees its
-        engine.
+        Serve it with ``webserver.app_runner``: it cancels the handler of an agent that hangs up, which frees
+        its engine.
         """
         no_pages = guard(self._refuse_cross_origin, local=local, trusted=self._bears_key)
         app = web.Application(middlewares=[no_pages])
@@ -175,11 +172,11 @@ class Gateway:
         allow_remote: bool = False,
         advertise: str | None = None,
     ) -> str:
-        """Serve, and return the base URL that agents are told (``http://host:port/v1``; see
+        """Serve, and return the base URL for agents (``http://host:port/v1``; see
         :mod:`~agentlightning.gateway.listen` for ``advertise``).
 
-        A host that others can reach is refused unless ``allow_remote``, for the traffic is not encrypted, and
-        unless the keys' secret is one that was given (``AGL_SECRET``).
+        A host that other machines can reach is refused unless ``allow_remote``, for the traffic is not
+        encrypted, and unless the keys' secret was chosen (``AGL_SECRET``).
         """
         if self._runner is not None:
             raise RuntimeError(f"the gateway is started already, at {self._url}")
@@ -213,7 +210,7 @@ class Gateway:
         return self._url
 
     async def stop(self) -> None:
-        """Stop serving: calls under way are stopped and recorded so."""
+        """Stop serving. Calls under way are cancelled, and recorded."""
         if self._runner is None:
             return
         runner, self._runner, self._url = self._runner, None, None
@@ -241,7 +238,7 @@ class Gateway:
 
     async def _refuse_cross_origin(self, request: web.Request, why: CrossOriginRefusal) -> web.StreamResponse:
         refused = RequestRefused(why.status, why.reason, why.message)
-        await self._writer.count_refused(refused)
+        await self._pipeline.writer.count_refused(refused)
         return await AgentReply(request, format_of(request.path)).refuse(refused)
 
     async def _models(self, request: web.Request) -> web.Response:
@@ -281,7 +278,7 @@ def _json(value: object) -> web.Response:
 
 
 async def _unknown(request: web.Request) -> web.Response:
-    """Any other path or method, as an error of the API that it belongs to."""
+    """Refuse any other path or method, in the error shape of its API."""
     api, path = format_of(request.path), request.path
     routes = ", ".join(f"{method} {known}" for known, method in ROUTES.items())
     if (method := ROUTES.get(path)) is not None:

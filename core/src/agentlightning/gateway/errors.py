@@ -6,10 +6,11 @@ No message carries a key.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import msgspec
 
+from agentlightning.keys import Claims
 from agentlightning.store.base import StoreError
 
 SDK_NO_RETRY = {"x-should-retry": "false"}
@@ -19,60 +20,57 @@ TOO_LONG = "context_length_exceeded"
 _KINDS = {401: "authentication_error", 404: "not_found_error", 409: "conflict_error"}
 
 
+class EngineReply(msgspec.Struct, frozen=True):
+    """An engine's whole answer: status, headers to pass back, and body."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+@dataclass(eq=False)
 class RequestRefused(Exception):
     """A request that is answered with an error and leaves no record; ``reason`` goes into the counts."""
 
-    def __init__(
-        self,
-        status: int,
-        reason: str,
-        message: str,
-        *,
-        rollout_id: str | None = None,
-        attempt_id: str | None = None,
-        retry: bool = False,
-    ) -> None:
-        super().__init__(message)
-        self.status = status
-        self.reason = reason
-        self.rollout_id = rollout_id
-        self.attempt_id = attempt_id
-        self.retry = retry
-        self.headers: dict[str, str] = {}
-        """Further headers of the answer."""
+    status: int
+    reason: str
+    message: str
+    retry: bool = field(default=False, kw_only=True)
+    """Whether the agent's SDK may try again."""
+    headers: dict[str, str] = field(default_factory=dict, kw_only=True)
+    """Further headers of the answer."""
+    claims: Claims | None = field(default=None, init=False)
+    """The attempt whose request it is, where that is known."""
+
+    def __str__(self) -> str:
+        return self.message
+
+    def of(self, claims: Claims | None) -> RequestRefused:
+        """This refusal, counted for an attempt unless it is counted for one already."""
+        self.claims = self.claims or claims
+        return self
 
 
+@dataclass(eq=False)
 class CallFailure(Exception):
-    """An admitted call that ends without an answer: it is recorded as an error, and the agent is told.
+    """An admitted call that ends without an answer: it is recorded as an error, and the agent is told."""
 
-    ``status``, ``code`` and the message are what the agent gets; ``retry=False`` tells its SDK not to try
-    again. ``tokens``: sampled before the failure, as far as known. ``recorded_as`` replaces ``code`` in the
-    record. ``raw`` and ``headers``: the engine's own error answer, passed on unchanged. ``event``: the
-    engine's own error event of a stream, likewise.
-    """
+    status: int
+    code: str
+    message: str
+    retry: bool = field(default=True, kw_only=True)
+    """Whether the agent's SDK may try again."""
+    tokens: int = field(default=0, kw_only=True)
+    """Sampled before the failure, as far as known."""
+    recorded_as: str | None = field(default=None, kw_only=True)
+    """In place of ``code`` in the record."""
+    reply: EngineReply | None = field(default=None, kw_only=True)
+    """The engine's own error answer, which the agent gets unchanged."""
+    event: bytes | None = field(default=None, kw_only=True)
+    """The engine's own error event of a stream, likewise."""
 
-    def __init__(
-        self,
-        status: int,
-        code: str,
-        message: str,
-        *,
-        tokens: int = 0,
-        retry: bool = True,
-        recorded_as: str | None = None,
-        raw: bytes | None = None,
-        headers: Mapping[str, str] | None = None,
-        event: bytes | None = None,
-    ) -> None:
-        super().__init__(message)
-        self.status = status
-        self.code = code
-        self.tokens = tokens
-        self.retry = retry
-        self.recorded_as = recorded_as or code
-        self.raw = raw
-        self.headers = dict(headers or {})
-        self.event = event
+    def __str__(self) -> str:
+        return self.message
 
     @property
     def over_length(self) -> bool:
@@ -82,7 +80,7 @@ class CallFailure(Exception):
     @property
     def record(self) -> str:
         """The failure as ``Call.error``."""
-        return f"{self.recorded_as}: {self}"[:2000]
+        return f"{self.recorded_as or self.code}: {self.message}"[:2000]
 
 
 class BadAnswer(CallFailure):

@@ -1,4 +1,4 @@
-"""Where the gateway listens, and the address that agents are given.
+"""The address that the gateway listens on, and the URL that agents are given.
 
 By default both are loopback: agents run on this machine. Runners on other machines need an interface that
 they can reach. Invariant: an interface that others can reach is bound only where attempts' keys are made with
@@ -29,11 +29,11 @@ class ListenAddress:
 
     @property
     def remote(self) -> bool:
-        """Whether other machines may reach it."""
+        """Whether other machines can reach it."""
         return not is_loopback(self.host)
 
     def url(self, port: int) -> str:
-        """The base URL that agents are given, once ``port`` is bound."""
+        """The base URL for agents, once ``port`` is bound."""
         if self.advertise is None:
             return f"http://{f'[{self.host}]' if ':' in self.host else self.host}:{port}/v1"
         advertised = urlsplit(self.advertise)

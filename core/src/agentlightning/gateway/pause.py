@@ -17,11 +17,12 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from agentlightning.gateway.errors import CallFailure
-from agentlightning.gateway.metrics import Metrics
-
 ABORTED_BY_ENGINE = "aborted-by-engine"
 """Error code of a call that its engine gave up and that cannot be retried: part of its answer has left."""
+
+
+class RetryAfterHold(Exception):
+    """A call is to be sent again, once its policy is released: the agent has seen nothing of an answer."""
 
 
 class PauseGate:
@@ -75,6 +76,13 @@ class PauseGate:
         """How often ``policy`` has been held."""
         return self._holds[policy]
 
+    def check(self, policy: str, seen: int) -> None:
+        """Raise :class:`RetryAfterHold` if ``policy`` was held more than ``seen`` times: it is held again, or
+        its engine has changed.
+        """
+        if seen != self._holds[policy]:
+            raise RetryAfterHold
+
     async def wait(self, policy: str) -> None:
         """Wait until calls of ``policy`` may pass."""
         if self._open.is_set() and policy not in self._released:
@@ -112,36 +120,3 @@ class PauseGate:
         except TimeoutError:
             return False
         return True
-
-
-class RetryAfterHold(Exception):
-    """The engine gave the call up, and the agent has seen nothing of it."""
-
-
-class HoldRetries:
-    """Decides whether a call that failed is retried. ``seen``: holds of the policy when it was forwarded."""
-
-    def __init__(self, gate: PauseGate, metrics: Metrics) -> None:
-        self._gate, self._metrics = gate, metrics
-
-    def check(self, policy: str, seen: int) -> None:
-        """Raise :class:`RetryAfterHold` if the policy has been held since: the engine is not asked yet."""
-        if seen != self._gate.hold_count(policy):
-            raise RetryAfterHold
-
-    def failed(
-        self, failure: CallFailure, policy: str, seen: int, tokens: int, content_sent: bool
-    ) -> CallFailure:
-        """Raise :class:`RetryAfterHold`, or return the failure that the call ends with.
-
-        ``tokens``: of the answer that was given up. An error of the request's own (4xx) is never retried.
-        """
-        if failure.status < 500 or seen == self._gate.hold_count(policy):
-            return failure
-        aborted = self._metrics.aborted
-        aborted["tokens"] += tokens or failure.tokens
-        if content_sent:
-            aborted["streams"] += 1
-            return CallFailure(502, ABORTED_BY_ENGINE, str(failure))
-        aborted["calls"] += 1
-        raise RetryAfterHold

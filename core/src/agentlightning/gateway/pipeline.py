@@ -9,7 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
 
+import aiohttp
 import msgspec
 from aiohttp import web
 
@@ -18,9 +21,9 @@ from agentlightning.gateway.admission.body import read_json
 from agentlightning.gateway.admission.identity import Caller, identify
 from agentlightning.gateway.apis.base import ApiFormat
 from agentlightning.gateway.apis.reasoning import split_answer
-from agentlightning.gateway.errors import TOO_LONG, AgentGone, CallFailure, RequestRefused
+from agentlightning.gateway.errors import AgentGone, CallFailure, EngineReply, RequestRefused
 from agentlightning.gateway.metrics import Metrics
-from agentlightning.gateway.pause import HoldRetries, PauseGate, RetryAfterHold
+from agentlightning.gateway.pause import ABORTED_BY_ENGINE, PauseGate, RetryAfterHold
 from agentlightning.gateway.record import answer_calls, check_answer, was_split
 from agentlightning.gateway.recorder import CallRecorder, RecordWriter
 from agentlightning.gateway.reply import AgentReply
@@ -28,7 +31,7 @@ from agentlightning.gateway.request import ModelRequest, Planner
 from agentlightning.gateway.rewrite.over_length import ContextFitter
 from agentlightning.gateway.streaming import is_stream, relay
 from agentlightning.gateway.upstream.answer import engine_error, parse_answer
-from agentlightning.gateway.upstream.client import EngineClient, EngineReply, UpstreamRequest
+from agentlightning.gateway.upstream.client import EngineClient
 from agentlightning.keys import Keys
 from agentlightning.types import Call
 from agentlightning.types.select import BadSelect
@@ -46,37 +49,24 @@ class Answered(msgspec.Struct, frozen=True):
     """``passed`` or ``replayed``, of a stream."""
 
 
+@dataclass(kw_only=True)
 class Pipeline:
-    """Serves the model calls of all API formats."""
+    """Serves the model calls of all API formats. ``keep_alive``: seconds; ``body_limit``: bytes."""
 
-    def __init__(
-        self,
-        keys: Keys,
-        attempts: OpenAttempts,
-        planner: Planner,
-        gate: PauseGate,
-        client: EngineClient,
-        writer: RecordWriter,
-        metrics: Metrics,
-        *,
-        keep_alive: float,
-        body_limit: int,
-    ) -> None:
-        self._keys = keys
-        self._attempts = attempts
-        self.planner = planner
-        self._gate = gate
-        self._retries = HoldRetries(gate, metrics)
-        self.fitter = ContextFitter(client, metrics)
-        self._client = client
-        self.writer = writer
-        self._metrics = metrics
-        self._keep_alive = keep_alive
-        self.body_limit = body_limit
+    keys: Keys
+    attempts: OpenAttempts
+    planner: Planner
+    gate: PauseGate
+    client: EngineClient
+    fitter: ContextFitter
+    writer: RecordWriter
+    metrics: Metrics
+    keep_alive: float
+    body_limit: int
 
     async def serve(self, http: web.Request, api: ApiFormat) -> web.StreamResponse:
         """Answer one request of an API."""
-        reply = AgentReply(http, api, self._keep_alive)
+        reply = AgentReply(http, api, self.keep_alive)
         try:
             return await self.admitted(reply, lambda admitted: self._call(admitted, reply))
         except AgentGone:
@@ -90,9 +80,9 @@ class Pipeline:
         caller: Caller | None = None
         http = reply.http
         try:
-            caller = identify(http.headers, self._keys)
+            caller = identify(http.headers, self.keys)
             body = await read_json(http, self.body_limit)
-            attempt = await self._attempts.get(caller.claims)
+            attempt = await self.attempts.get(caller.claims)
             return await answer(Admitted(caller, attempt, body))
         except (RequestRefused, BadSelect) as error:
             return await self._refused(reply, error, caller)
@@ -109,10 +99,7 @@ class Pipeline:
         if isinstance(error, BadSelect):  # a predicate of the user's fails on a call's tags
             log.error("%s", error)
             error = RequestRefused(500, "bad-select", str(error))
-        if caller is not None:
-            error.rollout_id = error.rollout_id or caller.claims.rollout_id
-            error.attempt_id = error.attempt_id or caller.claims.attempt_id
-        await self.writer.count_refused(error)
+        await self.writer.count_refused(error.of(caller.claims if caller else None))
         return await reply.refuse(error)
 
     # ------------------------------------------------------------------------------------ parse, rewrite
@@ -142,16 +129,16 @@ class Pipeline:
         """Send the call to the engine of its policy; again, if a hold made the engine give it up."""
         policy = planned.route.policy
         while True:
-            await self._gate.wait(policy)
+            await self.gate.wait(policy)
             # Once the head has left, the prompt stays as it was fitted: no second answer may follow.
             request = recorder.request if reply.head_sent else planned
-            request = self.planner.reroute(request, self._gate.hold_count(policy))
+            request = self.planner.reroute(request, self.gate.hold_count(policy))
             recorder.begin(request)
-            with self._gate.track():
+            with self.gate.track():
                 try:
                     return await self._once(request, reply, recorder)
                 except RetryAfterHold:
-                    recorder.begin(recorder.request)
+                    recorder.begin(recorder.request)  # nothing of the answer is on record
 
     async def _once(
         self, request: ModelRequest, reply: AgentReply, recorder: CallRecorder
@@ -161,18 +148,32 @@ class Pipeline:
             if not reply.head_sent:
                 request = await self._fit(request)
                 recorder.begin(request)
-            self._retries.check(request.route.policy, request.holds)
+            self.gate.check(request.route.policy, request.holds)
             answered = await self._ask(request, reply, recorder)
         except CallFailure as failure:
-            failure = self._retries.failed(
-                failure, request.route.policy, request.holds, recorder.tokens, reply.content_sent
-            )
+            failure = self._retried_or_failed(failure, request, reply, recorder)
             await recorder.failed(failure)
             return await reply.fail(failure)
         await recorder.commit(answered.calls)
         if answered.counted_as:
-            self._metrics.streams[answered.counted_as] += 1
+            self.metrics.streams[answered.counted_as] += 1
         return await reply.finish(answered.body, answered.headers, stream=request.streams)
+
+    def _retried_or_failed(
+        self, failure: CallFailure, request: ModelRequest, reply: AgentReply, recorder: CallRecorder
+    ) -> CallFailure:
+        """Raise :class:`RetryAfterHold`, or return the failure that the call ends with.
+
+        An error of the request's own (4xx) is never retried, nor is a call of which a part has left.
+        """
+        if failure.status < 500 or request.holds == self.gate.hold_count(request.route.policy):
+            return failure
+        aborted = self.metrics.aborted
+        aborted["tokens"] += recorder.tokens or failure.tokens
+        aborted["streams" if reply.content_sent else "calls"] += 1
+        if reply.content_sent:
+            return CallFailure(502, ABORTED_BY_ENGINE, str(failure))
+        raise RetryAfterHold
 
     async def _fit(self, request: ModelRequest) -> ModelRequest:
         """The request with a prompt that fits the engine's context; :class:`CallFailure`: it cannot fit."""
@@ -188,9 +189,9 @@ class Pipeline:
         if request.passes_through:
             async with self._post(request, reply) as response:
                 if is_stream(response):
-                    closing = await relay(response, reply, recorder, self._client.answer_bytes)
+                    closing = await relay(response, reply, recorder, self.client.answer_bytes)
                     return Answered(recorder.streamed_calls(), closing, counted_as="passed")
-                whole = await self._client.read(request.route, response)
+                whole = await self.client.read(request.route, response)
         elif request.streams:
             whole = await reply.alive_until(self._ask_whole(request, reply))
         else:
@@ -199,10 +200,12 @@ class Pipeline:
 
     async def _ask_whole(self, request: ModelRequest, reply: AgentReply) -> EngineReply:
         async with self._post(request, reply) as response:
-            return await self._client.read(request.route, response)
+            return await self.client.read(request.route, response)
 
-    def _post(self, request: ModelRequest, reply: AgentReply) -> UpstreamRequest:
-        return self._client.post(
+    def _post(
+        self, request: ModelRequest, reply: AgentReply
+    ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+        return self.client.post(
             request.route,
             request.api.engine_api,
             request.payload(),
@@ -222,8 +225,7 @@ class Pipeline:
         except RequestRefused as refused:
             if answers:
                 raise refused from None  # it is counted where it is answered
-            refused.rollout_id, refused.attempt_id = claims.rollout_id, claims.attempt_id
-            await self.writer.count_refused(refused)
+            await self.writer.count_refused(refused.of(claims))
         if answers:
             message = f"attempt {claims.attempt_id} has ended; this call was stopped"
             raise RequestRefused(409, "attempt-ended", message) from None
@@ -233,8 +235,8 @@ class Pipeline:
 def _answered(request: ModelRequest, whole: EngineReply) -> Answered:
     """An engine's whole answer: its records, and the body or the stream that the agent gets."""
     if whole.status != 200:
-        failure = engine_error(whole.status, request.route.redact(whole.body), whole.headers)
-        request.route.always_count = request.route.always_count or failure.code == TOO_LONG
+        failure = engine_error(msgspec.structs.replace(whole, body=request.route.redact(whole.body)))
+        request.route.always_count |= failure.over_length
         raise failure
     answer = parse_answer(whole.body, request.api.engine_api)
     calls = answer_calls(request, check_answer(request, answer, request.choices))

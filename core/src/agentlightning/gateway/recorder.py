@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Literal
 
 import msgspec
@@ -27,20 +28,14 @@ from agentlightning.types import Call
 log = logging.getLogger(__name__)
 
 
+@dataclass
 class RecordWriter:
-    """Stores the records of all calls, and reports each to ``on_call`` once it is durable."""
+    """Stores the records of all calls, and hands each to ``on_call`` once it is durable."""
 
-    def __init__(
-        self,
-        store: Store,
-        attempts: OpenAttempts,
-        metrics: Metrics,
-        on_call: Callable[[Call], None] | None,
-    ) -> None:
-        self._store = store
-        self._attempts = attempts
-        self._metrics = metrics
-        self.on_call = on_call
+    store: Store
+    attempts: OpenAttempts
+    metrics: Metrics
+    on_call: Callable[[Call], None] | None
 
     async def write(self, request: ModelRequest, calls: list[Call]) -> None:
         """Store the records of a call: durable on return, and written even if this task is cancelled.
@@ -49,7 +44,7 @@ class RecordWriter:
         """
         fence = request.caller.claims.fence
         try:
-            await self._store.add_calls(calls, fence=fence)
+            await self.store.add_calls(calls, fence=fence)
         except asyncio.CancelledError:
             writes = request.attempt.writes
             write = asyncio.create_task(self._write_again(calls, fence))
@@ -57,8 +52,8 @@ class RecordWriter:
             write.add_done_callback(writes.discard)
             raise
         except AttemptEnded as error:
-            self._metrics.lost_records += len(calls)
-            self._attempts.revoke(request.caller.claims.attempt_id)
+            self.metrics.lost_records += len(calls)
+            self.attempts.revoke(request.caller.claims.attempt_id)
             raise RequestRefused(409, "attempt-ended", str(error)) from None
         except Exception as error:
             self._count_lost(calls)
@@ -68,32 +63,31 @@ class RecordWriter:
 
     async def count_refused(self, refused: RequestRefused) -> None:
         """Count a refused request, in the ledger of its attempt where that is known."""
-        self._metrics.refused[refused.reason] += 1
+        self.metrics.refused[refused.reason] += 1
+        rollout, attempt = (c.rollout_id, c.attempt_id) if (c := refused.claims) else (None, None)
         try:
-            await self._store.count(
-                "refused", refused.reason, rollout_id=refused.rollout_id, attempt_id=refused.attempt_id
-            )
+            await self.store.count("refused", refused.reason, rollout_id=rollout, attempt_id=attempt)
         except Exception:
-            self._metrics.uncounted += 1
+            self.metrics.uncounted += 1
             log.exception("the store did not take the count of a refused request (%s)", refused.reason)
 
     async def _write_again(self, calls: list[Call], fence: int) -> None:
         """Finish a write whose task was cancelled half-way. Call ids make the second write harmless."""
         try:
-            await self._store.add_calls(calls, fence=fence)
+            await self.store.add_calls(calls, fence=fence)
         except Exception:
             self._count_lost(calls)
         else:
             self._count_stored(calls)
 
     def _count_lost(self, calls: list[Call]) -> None:
-        self._metrics.lost_records += len(calls)
+        self.metrics.lost_records += len(calls)
         log.exception(
             "attempt %s: the store did not take a record; its answer is withheld", calls[0].attempt_id
         )
 
     def _count_stored(self, calls: list[Call]) -> None:
-        self._metrics.count_calls(calls)
+        self.metrics.count_calls(calls)
         if self.on_call:
             asyncio.get_running_loop().call_soon(self._notify, calls)
 
@@ -104,22 +98,23 @@ class RecordWriter:
             try:
                 self.on_call(call)
             except Exception:
-                self._metrics.hook_errors += 1
-                if self._metrics.hook_errors == 1:
+                self.metrics.hook_errors += 1
+                if self.metrics.hook_errors == 1:
                     log.exception(
                         "on_call failed; further failures are only counted (GET /metrics: hook_errors)"
                     )
 
 
+@dataclass
 class CallRecorder:
-    """Records one call. ``request``: the call as it was last forwarded."""
+    """Records one call."""
 
-    def __init__(self, writer: RecordWriter, request: ModelRequest) -> None:
-        self._writer = writer
-        self.request = request
-        self.assembler: AnswerAssembler | None = None
-        """The part of a stream that has arrived."""
-        self.recorded = False
+    writer: RecordWriter
+    request: ModelRequest
+    """The call as it was last forwarded."""
+    assembler: AnswerAssembler | None = None
+    """The part of a stream that has arrived."""
+    recorded: bool = False
 
     def begin(self, request: ModelRequest) -> None:
         """The call is forwarded (again): nothing has arrived of its answer."""
@@ -148,7 +143,7 @@ class CallRecorder:
     async def commit(self, calls: list[Call]) -> None:
         """Store the records of the answer."""
         self.recorded = True
-        await self._writer.write(self.request, calls)
+        await self.writer.write(self.request, calls)
 
     async def failed(self, failure: CallFailure) -> None:
         """Record that the call ended without a complete answer, unless it is recorded already."""

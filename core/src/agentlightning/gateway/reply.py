@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Mapping
+from dataclasses import dataclass
 from typing import TypeVar
 
 from aiohttp import web
@@ -24,16 +25,16 @@ T = TypeVar("T")
 _STREAM_HEADERS = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"}
 
 
+@dataclass
 class AgentReply:
     """Sends one answer in the shape of ``api``. ``keep_alive``: seconds between comments of a stream."""
 
-    def __init__(self, http: web.Request, api: ApiFormat, keep_alive: float = 5.0) -> None:
-        self.http = http
-        self.api = api
-        self.content_sent = False
-        """A part of the model's answer has left: the call cannot be retried."""
-        self._keep_alive = keep_alive
-        self._stream: web.StreamResponse | None = None
+    http: web.Request
+    api: ApiFormat
+    keep_alive: float = 5.0
+    content_sent: bool = False
+    """A part of the model's answer has left: the call cannot be retried."""
+    _stream: web.StreamResponse | None = None
 
     @property
     def head_sent(self) -> bool:
@@ -63,7 +64,7 @@ class AgentReply:
         """Await ``result``, and send comments meanwhile so that the agent's connection stays open."""
         waiting = asyncio.ensure_future(result)
         try:
-            while not (await asyncio.wait({waiting}, timeout=self._keep_alive))[0]:
+            while not (await asyncio.wait({waiting}, timeout=self.keep_alive))[0]:
                 await self.write(self.api.keep_alive)
             return waiting.result()
         finally:
@@ -76,12 +77,10 @@ class AgentReply:
     async def fail(self, failure: CallFailure) -> web.StreamResponse:
         """Send the error of a call: as the answer, or as the last event of its stream."""
         if self._stream is None:
-            if failure.raw is not None:
-                body = self.api.error(failure.status, failure.raw)
-                headers = failure.headers
-                if self.api.translated:
-                    headers = {**headers, "Content-Type": "application/json"}
-                return web.Response(body=body, status=failure.status, headers=headers)
+            if (engine := failure.reply) is not None:
+                own_type = {"Content-Type": "application/json"} if self.api.translated else {}
+                body = self.api.error(engine.status, engine.body)
+                return web.Response(body=body, status=engine.status, headers=engine.headers | own_type)
             return error_response(self.api, failure.status, failure.code, str(failure), retry=failure.retry)
         if failure.event is not None:
             return await self.write(failure.event)

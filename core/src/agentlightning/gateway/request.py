@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -129,13 +130,14 @@ class ModelRequest(msgspec.Struct, kw_only=True, frozen=True):
         )
 
 
+@dataclass
 class Planner:
-    """Decides route, selection and sampling of admitted calls. ``sampling``: the run's values by policy."""
+    """Decides route, selection and sampling of admitted calls."""
 
-    def __init__(self, routes: Routes, metrics: Metrics) -> None:
-        self._routes = routes
-        self._metrics = metrics
-        self.sampling: dict[str, SamplingPolicy] = {}
+    routes: Routes
+    metrics: Metrics
+    sampling: dict[str, SamplingPolicy] = field(default_factory=dict)
+    """The run's sampling values, by policy."""
 
     def plan(self, admitted: Admitted, api: ApiFormat) -> ModelRequest:
         """The call that ``admitted`` asks for. No await: the sequence is the order of arrival."""
@@ -178,17 +180,17 @@ class Planner:
         tags = with_role(merge_tags(info.tags, caller.tags) if info.tags else caller.tags)
         mapped = policy_for(info.policies, tags)
         try:
-            return tags, self._routes.choose(str(body.get("model", "")), caller.policy, mapped)
+            return tags, self.routes.choose(str(body.get("model", "")), caller.policy, mapped)
         except RequestRefused as refused:
             if mapped is not None or caller.policy is not None:
                 raise
-            self._metrics.count_unrouted(who := caller_name(tags))
+            self.metrics.count_unrouted(who := caller_name(tags))
             message = f"no policy is given to {who!r}: add its agent, role or node to `policies` ({refused})"
             raise RequestRefused(404, "no-route", message) from None
 
     def reroute(self, request: ModelRequest, holds: int) -> ModelRequest:
         """The call for the engine that serves its policy now; that may have changed while it waited."""
-        route = self._routes.latest(request.route)
+        route = self.routes.latest(request.route)
         engine_body = request.engine_body
         if engine_body["model"] != route.model:
             engine_body = {**engine_body, "model": route.model}

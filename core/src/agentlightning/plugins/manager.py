@@ -94,6 +94,14 @@ class Plugins:
         if os.environ.get("AGL_TRACE_HOOKS") == "1":
             print(f"agl hook {hook}({', '.join(kwargs)})", file=sys.stderr)
 
+    @property
+    def credit_functions(self) -> dict[str, Any]:
+        """Credit rules and baselines by name, as keywords of :func:`agentlightning.credit.assign`."""
+        return {
+            "rules": {name: spec.rule for name, spec in self.credit_rules.items()},
+            "baselines": {name: spec.baseline for name, spec in self.baselines.items()},
+        }
+
     def with_listeners(self, listeners: Iterable[object]) -> Plugins:
         """These plugins and ``listeners``, with moments of their own: what one run tells, no other hears."""
         manager = pluggy.PluginManager("agentlightning")

@@ -31,7 +31,7 @@ def GRPO(**overrides: Any) -> Recipe:
         baseline="group",
         group_by=["group"],
         scale="std",
-        normalise="rollout",
+        loss_aggregation="rollout",
         loss="clip",
         clip_low=0.2,
         clip_high=0.2,

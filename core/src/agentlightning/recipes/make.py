@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from agentlightning.types import Recipe
+from agentlightning.types import Recipe, aliases
 
 BY_RULE: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {rule: {"group_by": ["group", "turn"]} for rule in ("per_call", "discounted", "per_agent")}
@@ -29,10 +29,12 @@ def make(overrides: Mapping[str, Any], **defaults: Any) -> Recipe:
     place of the recipe's (:func:`fitting`); an override always wins.
     """
     name = defaults.get("name", "recipe")
+    overrides = aliases.renamed(overrides, aliases.RECIPE, f"recipe {name!r}")
+    defaults = aliases.renamed(defaults, aliases.RECIPE, f"recipe {name!r}")
     for field in overrides:
         if field not in FIELDS:
-            near = difflib.get_close_matches(field, FIELDS, n=1)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
+            near = difflib.get_close_matches(field, [*FIELDS, *aliases.RECIPE], n=1)
+            hint = f" Did you mean {aliases.RECIPE.get(near[0], near[0])!r}?" if near else ""
             raise ValueError(f"recipe {name!r} has no field {field!r}.{hint} Valid: {', '.join(FIELDS)}")
     try:
         return msgspec.convert({**defaults, **fitting(overrides, defaults), **overrides}, Recipe)

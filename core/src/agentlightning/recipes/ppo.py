@@ -7,7 +7,7 @@ advantages by GAE, https://arxiv.org/abs/1506.02438 (equation 16).
 
 A state is what the policy had read before token t, a step is one token, and ``V`` is a model of its own, made
 from the policy's weights with a value head, which learns the lambda-returns ``A_t + V(s_t)`` (unwhitened).
-``normalise="token"`` is the paper's mean over timesteps. There are no groups: one rollout per task.
+``loss_aggregation="token"`` is the paper's mean over timesteps. There are no groups: one rollout per task.
 
 **What an episode is.** GAE runs along a *row*. Tokens that the policy did not write (a tool's answer, the
 user's next turn) are skipped: from the last token of one call time goes on at the first token of the next,
@@ -45,7 +45,7 @@ def PPO(**overrides: Any) -> Recipe:
         baseline="none",
         group_by=["group"],
         scale="none",
-        normalise="token",
+        loss_aggregation="token",
         loss="clip",
         clip_low=0.2,
         clip_high=0.2,

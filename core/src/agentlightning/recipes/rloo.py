@@ -4,12 +4,13 @@
     J   = 1/k sum_i A_i log pi(o_i)                                    log pi(o_i): sum over all its tokens
 
 The whole sequence is one action: token log-probabilities are *summed*, not averaged, hence
-``normalise="constant"`` with ``constant=1`` (weight 1 / rollouts for every token). Advantages are not scaled.
+``loss_aggregation="constant"`` with ``loss_divisor=1`` (weight 1 / rollouts for every token). Advantages are
+not scaled.
 
 The loss is ``clip`` at ratio 1, which *is* REINFORCE: with one optimizer step per batch of fresh samples
-(``epochs=1, minibatches=1, staleness=0``) the gradient of ``rho * A`` at ``rho = 1`` is ``A * grad log pi``,
-and the clip never acts. With several steps a batch it becomes clipped RLOO. No KL term by default; the paper
-adds it to the reward.
+(``epochs=1, minibatches=1, max_staleness=0``) the gradient of ``rho * A`` at ``rho = 1`` is ``A * grad log
+pi``, and the clip never acts. With several steps a batch it becomes clipped RLOO. No KL term by default; the
+paper adds it to the reward.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ def RLOO(**overrides: Any) -> Recipe:
         baseline="rloo",
         group_by=["group"],
         scale="none",
-        normalise="constant",
-        constant=1.0,
+        loss_aggregation="constant",
+        loss_divisor=1.0,
         loss="clip",
         clip_low=0.2,
         clip_high=0.2,
         kl=0.0,
         epochs=1,
         minibatches=1,
-        staleness=0,
+        max_staleness=0,
     )

@@ -20,6 +20,8 @@ from typing import Any
 import msgspec
 
 from agentlightning.types import Call, Rollout, RolloutConfig, Span, tokens
+from agentlightning.types.arrays import Floats, to_bytes, to_list
+from agentlightning.types.tokens import TokenIds
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -29,8 +31,7 @@ else:
 _RAW, _ZSTD, _JSON = b"\x00", b"\x01", b"\x02"
 _SMALL = 160
 """Bytes below which compression does not pay."""
-_encode = msgspec.msgpack.Encoder().encode
-_SWAP = sys.byteorder == "big"
+_encode = msgspec.msgpack.Encoder(enc_hook=to_bytes).encode
 
 
 class _Zstd(threading.local):
@@ -51,7 +52,7 @@ Corrupt = zstd.ZstdError
 
 def as_json(value: Any) -> bytes:
     """JSON by the standard library, which takes big integers, NaN and lone surrogates."""
-    return json.dumps(msgspec.to_builtins(value)).encode()
+    return json.dumps(msgspec.to_builtins(value, enc_hook=to_list)).encode()
 
 
 def pack(value: Any, small: int = _SMALL) -> bytes:
@@ -98,35 +99,23 @@ def pack_ids(ids: Sequence[int] | None) -> bytes | None:
 
 def pack_floats(values: Sequence[float] | None) -> bytes | None:
     """Numbers as little-endian float32."""
-    return None if values is None else _little(array("f", values))
+    return None if values is None else tokens.little_endian(array("f", values)).tobytes()
 
 
-def unpack_ids(data: bytes | None) -> list[int] | None:
+def unpack_ids(data: bytes | None) -> TokenIds | None:
     """The inverse of :func:`pack_ids`."""
-    return None if data is None else _list("i", data)
+    return None if data is None else TokenIds.unpacked(data)
 
 
-def unpack_floats(data: bytes | None) -> list[float] | None:
+def unpack_floats(data: bytes | None) -> Floats | None:
     """The inverse of :func:`pack_floats`, at float32 precision."""
-    return None if data is None else _list("f", data)
+    return None if data is None else Floats(tokens.little_endian(array("f", data)))
 
 
-def _little(values: array[Any]) -> bytes:
-    if _SWAP:
-        values.byteswap()
-    return values.tobytes()
-
-
-def _list(code: str, data: bytes) -> list[Any]:
-    values = array(code)
-    values.frombytes(data)
-    if _SWAP:
-        values.byteswap()
-    return values.tolist()
-
-
-class _Call(msgspec.Struct, array_like=True):
-    """What of a call is not a column. Fields are only ever appended: older blobs then take the defaults."""
+class CallBody(msgspec.Struct, array_like=True):
+    """The part of a call that is not in columns. Fields are only ever appended: older blobs then take the
+    defaults. With a parent, the field before it holds only what is new (:mod:`agentlightning.store.calls`).
+    """
 
     prompt_ids: bytes | None
     response_ids: bytes | None
@@ -152,38 +141,44 @@ class _Call(msgspec.Struct, array_like=True):
     start_time: float
     end_time: float
     edited: dict[str, Any] = {}
+    ids_parent: str | None = None
+    """The call whose prompt + response the prompt begins with."""
+    ids_shared: int = 0
+    """How many token ids of it."""
+    messages_parent: str | None = None
+    """The call whose messages + answer (or text) the request begins with."""
+    messages_shared: int = 0
+    """How many messages (or characters) of it."""
+    same_values: dict[str, str] = {}
+    """Key of the request → the call whose request has the same value."""
 
 
-def pack_call(call: Call) -> bytes:
-    """The blob of a call: one compression over arrays and text."""
-    return pack(
-        _Call(
-            pack_ids(call.prompt_ids),
-            pack_ids(call.response_ids),
-            pack_floats(call.logprobs),
-            call.request,
-            call.response,
-            call.tags,
-            call.sampling,
-            call.asked,
-            call.allowed,
-            call.api,
-            call.response_id,
-            call.trace_id,
-            call.span_id,
-            call.retry,
-            call.model,
-            call.selected,
-            call.finish_reason,
-            call.prompt_tokens,
-            call.completion_tokens,
-            call.error,
-            call.masked,
-            call.start_time,
-            call.end_time,
-            call.edited,
-        )
+_AS_THEY_ARE = tuple(
+    name for name in CallBody.__struct_fields__ if name in Call.__struct_fields__
+    and name not in ("prompt_ids", "response_ids", "logprobs")
+)  # fmt: skip
+
+
+def call_body(call: Call) -> CallBody:
+    """The body of a whole call."""
+    return CallBody(
+        prompt_ids=pack_ids(call.prompt_ids),
+        response_ids=pack_ids(call.response_ids),
+        logprobs=pack_floats(call.logprobs),
+        **{name: getattr(call, name) for name in _AS_THEY_ARE},
     )
+
+
+def call_from_body(body: CallBody, **columns: Any) -> Call:
+    """The call of a body without parents, and its columns."""
+    values: dict[str, Any] = {name: getattr(body, name) for name in _AS_THEY_ARE}
+    for name, unpacked in (
+        ("prompt_ids", unpack_ids),
+        ("response_ids", unpack_ids),
+        ("logprobs", unpack_floats),
+    ):
+        values[name] = unpacked(getattr(body, name))
+    return Call(**{**values, **columns})
 
 
 def numbers(call: Call, blob: bytes) -> tuple[int | None, int | None, float, int]:
@@ -197,16 +192,6 @@ def numbers(call: Call, blob: bytes) -> tuple[int | None, int | None, float, int
         completion = len(call.response_ids)
     seconds = max(0.0, call.end_time - call.start_time)
     return prompt if call.choice == 0 else None, completion, seconds, len(blob)
-
-
-def unpack_call(blob: bytes, **columns: Any) -> Call:
-    """The call of a blob and its columns."""
-    body: _Call = unpack(blob, _Call)
-    values: dict[str, Any] = {name: getattr(body, name) for name in _Call.__struct_fields__}
-    values["prompt_ids"] = unpack_ids(body.prompt_ids)
-    values["response_ids"] = unpack_ids(body.response_ids)
-    values["logprobs"] = unpack_floats(body.logprobs)
-    return Call(**values, **columns)
 
 
 class _Span(msgspec.Struct, array_like=True):

@@ -18,6 +18,7 @@ import msgspec
 
 from agentlightning.store import codec
 from agentlightning.store.base import AttemptEnded, Conflict, NotFound, Store, StoreError
+from agentlightning.types.arrays import from_either, to_bytes, to_list
 
 PREFIX: Final = "/v1/agl"
 LONGEST_WAIT: Final = 30.0
@@ -162,8 +163,8 @@ def encode(value: Any, packed: bool) -> tuple[bytes, str]:
         return codec.as_json(value), JSON
 
 
-_pack = msgspec.msgpack.Encoder().encode
-_json = msgspec.json.Encoder().encode
+_pack = msgspec.msgpack.Encoder(enc_hook=to_bytes).encode
+_json = msgspec.json.Encoder(enc_hook=to_list).encode
 
 
 def decode(body: bytes, content_type: str, kind: Any) -> Any:
@@ -171,12 +172,14 @@ def decode(body: bytes, content_type: str, kind: Any) -> Any:
     if content_type == PACKED:
         return _unpacker(kind)(body)
     try:
-        return msgspec.json.decode(body, type=kind)
+        return msgspec.json.decode(body, type=kind, dec_hook=from_either)
     except msgspec.ValidationError:
         raise
     except (msgspec.DecodeError, UnicodeDecodeError):
         try:
-            return msgspec.convert(json.loads(body), kind)  # NaN, big integers, lone surrogates
+            return msgspec.convert(
+                json.loads(body), kind, dec_hook=from_either
+            )  # NaN, big integers, lone surrogates
         except ValueError as error:
             if isinstance(error, msgspec.ValidationError):
                 raise
@@ -185,7 +188,7 @@ def decode(body: bytes, content_type: str, kind: Any) -> Any:
 
 @cache
 def _unpacker(kind: Any) -> Callable[[bytes], Any]:
-    return msgspec.msgpack.Decoder(kind, ext_hook=_no_extension).decode
+    return msgspec.msgpack.Decoder(kind, ext_hook=_no_extension, dec_hook=from_either).decode
 
 
 def _no_extension(code: int, _: memoryview) -> Any:
@@ -238,4 +241,4 @@ def from_outcome(method: str, found: BatchOutcome) -> Any:
     """The inverse of :func:`to_outcome`: the error is returned, not raised."""
     if found.error is not None:
         return error_from_body(found.error)
-    return msgspec.convert(found.result, BY_NAME[method].result_type)
+    return msgspec.convert(found.result, BY_NAME[method].result_type, dec_hook=from_either)

@@ -94,9 +94,9 @@ class TrainingSection(_Section):
     """The failure table, e.g. ``{timeout: 0.0, agent-raised: retry}`` (``docs/failures.md``)."""
     quorum: dict[str, Any] | None = None
     """When a step goes on without its slowest rollouts: ``{k: 6, deadline: 30, hedge: 0}``; none: never."""
-    ahead: int = Field(default=0, ge=0)
+    async_steps: int = Field(default=0, ge=0)
     """How many later steps' rollouts are under way while a step is trained (``docs/async.md``)."""
-    refill: int = Field(default=0, ge=0)
+    dynamic_sampling: int = Field(default=0, ge=0)
     """Further batches that a step may roll out until ``batch_size`` groups have a spread."""
 
 

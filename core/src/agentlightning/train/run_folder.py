@@ -26,7 +26,8 @@ from agentlightning.algorithms.context import Context
 from agentlightning.algorithms.rollouts.enqueue import cancel_leftovers
 from agentlightning.store.base import Store
 from agentlightning.store.sqlite.lock import FileLock, Locked
-from agentlightning.types import Evaluation, StepReport, UsageError
+from agentlightning.types import Evaluation, Recipe, StepReport, UsageError
+from agentlightning.types.aliases import RECIPE, TRAINING, renamed
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 FIXED = ("recipe", "failure", "seed", "batch_size", "driver", "data", "trained", "agents")
@@ -40,8 +41,8 @@ REPORTED = (
     "select",
     "gateway",
     "quorum",
-    "ahead",
-    "refill",
+    "async_steps",
+    "dynamic_sampling",
     "tries",
     "versions",
 )
@@ -181,6 +182,7 @@ def data_digest(tasks: Sequence[Any]) -> str:
 
 def check_unchanged(then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """:class:`RunError` if a run would go on with something else than it began with."""
+    then = _present_names(then)
     found = differences({key: then.get(key) for key in FIXED}, {key: now.get(key) for key in FIXED})
     if found:
         listed = "; ".join(
@@ -195,8 +197,18 @@ def changed_settings(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[tu
     """Settings that a run goes on with otherwise than its last life had them: key, then, now. What an older
     version did not put on record is not compared.
     """
+    then = _present_names(then)
     known = [key for key in REPORTED if key in then]
     return differences({key: then[key] for key in known}, {key: now.get(key) for key in known})
+
+
+def _present_names(record: Mapping[str, Any]) -> dict[str, Any]:
+    """A run's record, perhaps of an earlier version, under the names that settings have now."""
+    found = renamed(record, TRAINING, "record", quiet=True)
+    if isinstance(recipe := found.get("recipe"), Mapping):
+        fields = renamed(recipe, RECIPE, "record", quiet=True)
+        found["recipe"] = {name: fields[name] for name in fields if name in Recipe.__struct_fields__}
+    return found
 
 
 def differences(then: Any, now: Any, key: str = "") -> list[tuple[str, Any, Any]]:

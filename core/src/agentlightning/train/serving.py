@@ -203,8 +203,8 @@ async def serve_scripted(
 def driver_spec(plugins: Plugins, driver: str, policies: Policies) -> DriverSpec:
     """The driver's spec, if it can do what ``policies`` asks. :class:`PolicyError` if not."""
     spec = pick(plugins.drivers, "driver", driver)
-    if policies.named and policies.trained and not spec.several:
-        able = ", ".join(sorted(name for name, other in plugins.drivers.items() if other.several))
+    if policies.named and policies.trained and not spec.multi_policy:
+        able = ", ".join(sorted(name for name, other in plugins.drivers.items() if other.multi_policy))
         raise PolicyError(
             f"driver {driver!r} trains one policy a run: give policy the folder of one, not a mapping "
             f"(several are for: {able})"

@@ -19,7 +19,11 @@ from typing import Any
 from agentlightning.algorithms.baseline import Baseline
 from agentlightning.algorithms.context import Context, TrainingLoop
 from agentlightning.algorithms.custom import BoundAlgorithm, as_algorithm, refuse_rl_settings
-from agentlightning.algorithms.rl import check_credit_fields, check_deterministic, check_supported_fields
+from agentlightning.algorithms.recipe_checks import (
+    check_credit_fields,
+    check_deterministic,
+    check_supported_fields,
+)
 from agentlightning.algorithms.rollouts.datasets import read_dataset
 from agentlightning.algorithms.rollouts.quorum import read_quorum
 from agentlightning.algorithms.verl_config import VERL
@@ -78,9 +82,9 @@ class Trainer:
     (seconds) and ``max_attempts``: how a rollout is tried. ``emitted_overrides_returned``: whether a reward
     that the agent emits counts although it returns another. ``failure``: the failure table
     (:mod:`agentlightning.types.failure`). ``quorum``: when a step goes on without its slowest rollouts
-    (:mod:`agentlightning.algorithms.rollouts.quorum`). ``ahead``: later steps whose rollouts are under way
-    while a
-    step is trained. ``refill``: further batches a step may take until ``batch_size`` groups have a spread.
+    (:mod:`agentlightning.algorithms.rollouts.quorum`). ``async_steps``: later steps whose rollouts are under
+    way while a step is trained. ``dynamic_sampling``: further batches a step may take until ``batch_size``
+    groups have a spread.
 
     ``listen``: where the gateway listens (``host:port``; default: a free port of 127.0.0.1), ``advertise``:
     the URL that runners on other machines reach it at (:mod:`agentlightning.gateway.listen`).
@@ -121,8 +125,8 @@ class Trainer:
         evaluate_every: int = 0,
         failure: Mapping[str, Any] | None = None,
         quorum: Mapping[str, Any] | None = None,
-        ahead: int = 0,
-        refill: int = 0,
+        async_steps: int = 0,
+        dynamic_sampling: int = 0,
         seed: int = 1,
         folder: str | Path = "runs",
         run: str | None = None,
@@ -164,9 +168,9 @@ class Trainer:
         self.evaluate_every = evaluate_every
         self.failure = read_failure_table(failure)
         self.quorum = read_quorum(quorum)
-        self.ahead, self.refill = ahead, refill
+        self.async_steps, self.dynamic_sampling = async_steps, dynamic_sampling
         folders = self.served.trained.values()  # raises for what cannot be served
-        check_deterministic(self.quorum, ahead, [self.options, *(folder.options for folder in folders)])
+        check_deterministic(self.quorum, async_steps, [self.options, *(folder.options for folder in folders)])
         self.seed = seed
         self.folder = Path(folder)
         self.run = run
@@ -226,7 +230,9 @@ class Trainer:
         """The algorithm object: given, registered under the name, or RL with the recipe."""
         named = isinstance(self.algorithm, str) and self.algorithm in {*self.plugins.recipes, "rl"}
         if not named and not isinstance(self.algorithm, Recipe):
-            refuse_rl_settings(quorum=self.quorum, ahead=self.ahead, refill=self.refill)
+            refuse_rl_settings(
+                quorum=self.quorum, async_steps=self.async_steps, dynamic_sampling=self.dynamic_sampling
+            )
         if not isinstance(self.algorithm, str | Recipe):
             own: TrainingLoop = as_algorithm(self.algorithm, self)
             return own
@@ -240,7 +246,7 @@ class Trainer:
         if served.named and not served.trained:
             raise UsageError(f"policy: nothing is trained: {', '.join(served.names)} are frozen")
         spec = driver_spec(self.plugins, self.driver, served)
-        check_supported_fields(recipe, self.driver, spec.honours, spec.refuses)
+        check_supported_fields(recipe, self.driver, spec.supported_fields, spec.unsupported_fields)
         check_credit_fields(recipe, self.plugins)
         rl: TrainingLoop = self.plugins.algorithms["rl"].factory(
             recipe=recipe,
@@ -250,8 +256,8 @@ class Trainer:
             headroom_tasks=self.headroom_tasks,
             failure=self.failure,
             quorum=self.quorum,
-            ahead=self.ahead,
-            refill=self.refill,
+            async_steps=self.async_steps,
+            dynamic_sampling=self.dynamic_sampling,
         )
         return rl
 
@@ -400,8 +406,8 @@ class Trainer:
             "steps": self.steps,
             "batch_size": self.batch_size,
             "seed": self.seed,
-            "ahead": self.ahead,
-            "refill": self.refill,
+            "async_steps": self.async_steps,
+            "dynamic_sampling": self.dynamic_sampling,
             "about": {
                 "agent": f"{self.name} · {getattr(as_agent(agent), 'name', type(agent).__name__)}",
                 "recipe": json.dumps({"name": recipe.name, **recipe.uses()}),

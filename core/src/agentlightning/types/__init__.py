@@ -1,4 +1,4 @@
-"""The words of the house as types: what flows between store, gateway, runner, credit and driver.
+"""What flows between store, gateway, runner, credit and driver.
 
 Every type is a :class:`msgspec.Struct`: cheap to make, cheap to send as JSON or MessagePack, and checked when
 it is decoded. One word stands for one idea (see ``docs/architecture.md``); nothing here knows where it is
@@ -10,8 +10,11 @@ failed has no reward at all.
 
 from __future__ import annotations
 
+from typing import Any
+
+from agentlightning.types import aliases
 from agentlightning.types.base import Mode, Model, Tags, UsageError, merge_tags, new_id
-from agentlightning.types.recipe import Normalise, Recipe
+from agentlightning.types.recipe import LossAggregation, Recipe
 from agentlightning.types.record import Call, EarlierAttempt, Record, Reward, Span, Triplet
 from agentlightning.types.resources import LLM, JsonResource, PromptTemplate, ProxyLLM, Resource, Resources
 from agentlightning.types.training import (
@@ -38,6 +41,7 @@ __all__ = [
     "Attempt",
     "AttemptStatus",
     "AttemptedRollout",
+    "AuditLink",
     "Batch",
     "Call",
     "EarlierAttempt",
@@ -45,10 +49,9 @@ __all__ = [
     "JsonResource",
     "LLM",
     "Ledger",
-    "AuditLink",
+    "LossAggregation",
     "Mode",
     "Model",
-    "Normalise",
     "PromptTemplate",
     "ProxyLLM",
     "Recipe",
@@ -58,9 +61,9 @@ __all__ = [
     "Reward",
     "Rollout",
     "RolloutConfig",
+    "RolloutFingerprint",
     "RolloutStatus",
     "Row",
-    "RolloutFingerprint",
     "Segment",
     "Span",
     "StepReport",
@@ -71,3 +74,10 @@ __all__ = [
     "merge_tags",
     "new_id",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in aliases.TYPES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    aliases.announce(__name__, name, aliases.TYPES[name])
+    return globals()[aliases.TYPES[name]]

@@ -9,6 +9,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from agentlightning.types.arrays import to_list
+
 Mode = Literal["train", "val", "test"]
 Tags = dict[str, str]
 """Who made a call: ``agent, role, node, side, phase, turn, …`` (free keys, string values)."""
@@ -39,7 +41,7 @@ class JsonDump:
 
     def model_dump(self) -> dict[str, Any]:
         """This record as plain JSON-able values."""
-        out = msgspec.to_builtins(self)
+        out = msgspec.to_builtins(self, enc_hook=to_list)
         assert isinstance(out, dict)
         return out
 

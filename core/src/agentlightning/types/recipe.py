@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import msgspec
 
+from agentlightning.types import aliases
 from agentlightning.types.base import JsonDump
 
-Normalise = Literal["rollout", "call", "token", "constant"]
+LossAggregation = Literal["rollout", "call", "token", "constant"]
 
 
-class Recipe(JsonDump, msgspec.Struct, kw_only=True, frozen=True):
+class _FormerFields(type(msgspec.Struct)):  # type: ignore[misc]
+    """Lets a recipe be made with the former names of its fields."""
+
+    def __call__(cls, **fields: Any) -> Any:
+        return super().__call__(**aliases.renamed(fields, aliases.RECIPE, "recipe"))
+
+
+class Recipe(JsonDump, msgspec.Struct, kw_only=True, frozen=True, metaclass=_FormerFields):
     """An RL algorithm as data. It owns no loop: a driver runs it."""
 
     name: str
@@ -34,10 +43,13 @@ class Recipe(JsonDump, msgspec.Struct, kw_only=True, frozen=True):
     """
     scale: Literal["std", "none"] = "none"
     """Divide advantages by the group's standard deviation (GRPO)."""
-    normalise: Normalise = "rollout"
-    constant: float = 1.0
-    """Divisor of ``normalise="constant"``: a token weighs 1 / (rollouts · constant)."""
-    objective: Literal["token", "sequence"] = "token"
+    loss_aggregation: LossAggregation = "rollout"
+    """What the loss is a mean over (:mod:`agentlightning.credit.merging.weights`)."""
+    loss_divisor: float = 1.0
+    """Divisor of ``loss_aggregation="constant"``: a token weighs 1 / (rollouts · loss_divisor)."""
+    ratio_level: Literal["token", "sequence"] = "token"
+    """Whether the probability ratio is taken for each token, or for each call as a whole (GSPO; TRL's
+    ``importance_sampling_level``)."""
     loss: str = "clip"
     clip_low: float = 0.2
     clip_high: float = 0.2
@@ -49,11 +61,11 @@ class Recipe(JsonDump, msgspec.Struct, kw_only=True, frozen=True):
     epochs: int = 1
     minibatches: int = 1
     """Optimizer steps per batch and epoch."""
-    staleness: int = 0
+    max_staleness: int = 0
     """A token sampled more than this many versions ago is not trained (reason ``stale``)."""
     importance_cap: float | None = None
     """Truncated importance sampling for stale tokens; ``None``: off."""
-    drop_zero_spread: bool = False
+    filter_zero_std_groups: bool = False
     """Leave groups with equal credit out of the normalisation (their gradient is zero anyway)."""
     temperature: float = 1.0
     top_p: float = 1.0
@@ -64,7 +76,16 @@ class Recipe(JsonDump, msgspec.Struct, kw_only=True, frozen=True):
     """
     merge: bool = True
     """Merge calls that extend each other into one row."""
-    extra: dict[str, Any] = {}
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> Recipe:
+        """The recipe of a run's record or checkpoint, also of an earlier version; ``msgspec.ValidationError``
+        for what is none.
+        """
+        return msgspec.convert(aliases.renamed(record, aliases.RECIPE, "recipe", quiet=True), cls)
+
+    def __getattr__(self, name: str) -> Any:
+        return aliases.former_attribute(self, name, aliases.RECIPE, "recipe")
 
     def uses(self) -> dict[str, Any]:
         """Fields that differ from their defaults: what a driver must honour."""

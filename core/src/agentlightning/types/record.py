@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from agentlightning.types.arrays import Floats, as_floats
 from agentlightning.types.base import Model, Tags
+from agentlightning.types.tokens import TokenIds, as_ids
 from agentlightning.types.work import Attempt, AttemptStatus, Rollout
 
 
@@ -36,9 +38,11 @@ class Call(Model):
     """One choice of one model call, as the gateway recorded it. ``n`` choices make ``n`` records.
 
     ``prompt_ids`` and ``response_ids`` are the engine's own token ids, never re-tokenised; ``logprobs``
-    are the
-    natural-log probabilities of the response tokens under the distribution they were sampled from.
-    ``None`` means that the engine did not say.
+    are the natural-log probabilities of the response tokens under the distribution they were sampled from.
+    ``None`` means that the engine did not say. A list that is given for one of them becomes an array.
+
+    Calls that were read from a store share what they have in common: token ids, and the messages of their
+    requests. Do not change a message in place.
     """
 
     call_id: str
@@ -67,9 +71,9 @@ class Call(Model):
     """Messages, tools and the like, as the agent sent them."""
     response: dict[str, Any] | None = None
     """The choice without ids and logprobs: message or text."""
-    prompt_ids: list[int] | None = None
-    response_ids: list[int] | None = None
-    logprobs: list[float] | None = None
+    prompt_ids: TokenIds | None = None
+    response_ids: TokenIds | None = None
+    logprobs: Floats | None = None
     sampling: dict[str, Any] = {}
     """Values that were used, e.g. ``{"temperature": 1.0, "top_p": 1.0, "seed": 7}``."""
     asked: dict[str, Any] = {}
@@ -95,6 +99,14 @@ class Call(Model):
     """Reason why the call must not be trained, known at record time (``off-policy-sampling``, …)."""
     start_time: float = 0.0
     end_time: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.prompt_ids is not None:
+            self.prompt_ids = as_ids(self.prompt_ids)
+        if self.response_ids is not None:
+            self.response_ids = as_ids(self.response_ids)
+        if self.logprobs is not None:
+            self.logprobs = as_floats(self.logprobs)
 
     @property
     def has_ids(self) -> bool:

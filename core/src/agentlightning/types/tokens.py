@@ -1,8 +1,7 @@
-"""Token ids as bytes: the one packing that digests, prefix tests, spans and the store agree on.
+"""Token ids as arrays: one packing that digests, prefix tests, spans and the store agree on.
 
 Invariant: two id lists are equal exactly when their packed bytes are, and ``a`` is a prefix of ``b``
-exactly when
-``pack(a)`` is a prefix of ``pack(b)`` (every id takes 4 bytes, little-endian int32).
+exactly when ``pack(a)`` is a prefix of ``pack(b)`` (every id takes 4 bytes, little-endian int32).
 """
 
 from __future__ import annotations
@@ -10,21 +9,188 @@ from __future__ import annotations
 import hashlib
 import sys
 from array import array
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, overload
 
 WIDTH = 4
 """Bytes of one packed id."""
 
 
-def pack(ids: Sequence[int]) -> bytes:
+def little_endian(values: array[Any]) -> array[Any]:
+    """Little-endian from native order, and back; on little-endian machines the array itself."""
+    if sys.byteorder == "big":
+        values.byteswap()
+    return values
+
+
+class PrefixDigests:
+    """Bytes with the digests of their prefixes. They only grow, at their end."""
+
+    __slots__ = ("_lengths", "_states", "data")
+
+    def __init__(self, data: bytes | bytearray = b"") -> None:
+        self.data = bytearray(data)
+        self._lengths = [0]
+        self._states: dict[int, Any] = {0: hashlib.blake2b(digest_size=16)}
+
+    def digest(self, length: int) -> bytes:
+        """Digest of the first ``length`` bytes. It continues the hash of the longest prefix hashed before, so
+        the digests of all prefixes together cost one pass.
+        """
+        if length not in self._states:
+            at = bisect_right(self._lengths, length)
+            known = self._lengths[at - 1]
+            state = self._states[known].copy()
+            with memoryview(self.data) as data:
+                state.update(data[known:length])
+            self._states[length] = state
+            self._lengths.insert(at, length)
+        found: bytes = self._states[length].digest()
+        return found
+
+    def digests(self, lengths: Iterable[int]) -> Iterator[bytes]:
+        """Digests of prefixes of ascending lengths; their hashes are not kept."""
+        state, done = self._states[0], -1
+        for length in lengths:
+            known = self._lengths[bisect_right(self._lengths, length) - 1]
+            if known > done:
+                state, done = self._states[known], known
+            if length > done:
+                state = state.copy()
+                with memoryview(self.data) as data:
+                    state.update(data[done:length])
+                done = length
+            found: bytes = state.digest()
+            yield found
+
+    def tail(self, length: int, width: int) -> bytes:
+        """The last ``width`` of the first ``length`` bytes."""
+        return bytes(self.data[max(0, length - width) : length])
+
+
+class TokenIds(Sequence[int]):
+    """Token ids, read-only, equal to a list or tuple of the same ids. A slice is a view of the same buffer.
+
+    ``view()`` exports them without a copy (``numpy.frombuffer``, ``torch.frombuffer``). Calls that were read
+    from a store share buffers: where a prompt begins with an earlier call's prompt and response, it is the
+    same memory.
+    """
+
+    __slots__ = ("_buffer", "_start", "_stop")
+
+    def __init__(self, ids: Iterable[int] = ()) -> None:
+        """``ValueError`` for an id that is no int32: a record with such ids is broken."""
+        data = pack(ids)
+        self._buffer, self._start, self._stop = PrefixDigests(data), 0, len(data) // WIDTH
+
+    @classmethod
+    def of(cls, buffer: PrefixDigests, start: int, stop: int) -> TokenIds:
+        """The ids ``[start, stop)`` of a buffer."""
+        ids = cls.__new__(cls)
+        ids._buffer, ids._start, ids._stop = buffer, start, stop
+        return ids
+
+    @classmethod
+    def unpacked(cls, data: bytes) -> TokenIds:
+        """The inverse of :func:`pack`. ``ValueError`` where the bytes end within an id."""
+        if len(data) % WIDTH:
+            raise ValueError(f"{len(data)} bytes are no token ids: each takes {WIDTH}")
+        return cls.of(PrefixDigests(data), 0, len(data) // WIDTH)
+
+    def packed(self) -> bytes:
+        """As :func:`pack` gives them."""
+        return bytes(memoryview(self._buffer.data)[self._start * WIDTH : self._stop * WIDTH])
+
+    def view(self) -> memoryview:
+        """The ids as native int32. The buffer cannot grow while the view exists."""
+        if sys.byteorder == "big":
+            return memoryview(little_endian(array("i", self.packed())))
+        whole = memoryview(self._buffer.data)[self._start * WIDTH : self._stop * WIDTH]
+        return whole.cast("i")
+
+    def tolist(self) -> list[int]:
+        """The ids as a list."""
+        return self.view().tolist()
+
+    def __len__(self) -> int:
+        return self._stop - self._start
+
+    @overload
+    def __getitem__(self, index: int) -> int: ...
+    @overload
+    def __getitem__(self, index: slice) -> TokenIds: ...
+    def __getitem__(self, index: int | slice) -> int | TokenIds:
+        if isinstance(index, slice):
+            start, stop, step = index.indices(len(self))
+            if step != 1:
+                return TokenIds(self.tolist()[index])
+            return TokenIds.of(self._buffer, self._start + start, self._start + max(start, stop))
+        found: int = self.view()[index]
+        return found
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.tolist())
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, TokenIds):
+            if self._buffer is other._buffer and self._start == other._start:
+                return self._stop == other._stop
+            return len(self) == len(other) and self.packed() == other.packed()
+        if isinstance(other, list | tuple):
+            return len(self) == len(other) and self.tolist() == list(other)
+        return NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __lt__(self, other: TokenIds) -> bool:
+        return self.tolist() < other.tolist()
+
+    def __add__(self, other: Sequence[int]) -> list[int]:
+        return [*self, *other]
+
+    def __radd__(self, other: Sequence[int]) -> list[int]:
+        return [*other, *self]
+
+    def __repr__(self) -> str:
+        return repr(self.tolist())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TokenIds.unpacked, (self.packed(),)
+
+
+def shared_buffer(prompt: TokenIds, response: Sequence[int]) -> tuple[PrefixDigests, int, int]:
+    """A buffer that begins with prompt + response, and where each ends, in bytes: the one that both are
+    views of, else a new one.
+    """
+    start, own = prompt._start, len(prompt) * WIDTH
+    follows = isinstance(response, TokenIds) and response._buffer is prompt._buffer
+    if follows and not start and response._start == prompt._stop:  # type: ignore[attr-defined]
+        return prompt._buffer, own, response._stop * WIDTH  # type: ignore[attr-defined]
+    data = prompt.packed() + pack(response)
+    return PrefixDigests(data), own, len(data)
+
+
+def concat(prompt: TokenIds, response: Sequence[int]) -> TokenIds:
+    """Prompt + response; without a copy where they stand next to each other."""
+    data, _, whole = shared_buffer(prompt, response)
+    return TokenIds.of(data, 0, whole // WIDTH)
+
+
+def as_ids(ids: Sequence[int]) -> TokenIds:
+    """Ids as an array; an array as it is."""
+    return ids if isinstance(ids, TokenIds) else TokenIds(ids)
+
+
+def pack(ids: Iterable[int]) -> bytes:
     """Ids as little-endian int32. ``ValueError`` for what is no int32: a record with such ids is broken."""
+    if isinstance(ids, TokenIds):
+        return ids.packed()
     try:
         packed = array("i", ids)
     except (OverflowError, TypeError) as error:
         raise ValueError(f"token ids must be integers that fit 32 bits: {error}") from None
-    if sys.byteorder == "big":
-        packed.byteswap()
-    return packed.tobytes()
+    return little_endian(packed).tobytes()
 
 
 def tokens_digest(prompt_ids: Sequence[int], response_ids: Sequence[int]) -> str:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from agentlightning.types import aliases
+from agentlightning.types.arrays import Flags, Floats, Ints
 from agentlightning.types.base import Model
+from agentlightning.types.tokens import TokenIds, as_ids
 
 
 class Segment(Model):
@@ -21,23 +24,24 @@ class Segment(Model):
 class Row(Model):
     """One training sequence.
 
-    All per-token lists have the length of ``token_ids``; position ``t`` speaks about predicting
-    ``token_ids[t]``
-    from the tokens before it. Outside the mask, weights, advantages and logprobs are 0 and versions are -1.
+    All per-token arrays have the length of ``token_ids``; position ``t`` speaks about predicting
+    ``token_ids[t]`` from the tokens before it. Outside the mask, weights, advantages and logprobs are 0 and
+    versions are -1. A list that is given for one of them becomes an array.
     """
 
     row_id: str
     rollout_id: str
     policy: str
-    token_ids: list[int]
-    mask: list[int]
+    token_ids: TokenIds
+    mask: Flags
     """1 where the token is trained."""
-    advantages: list[float]
-    logprobs: list[float]
+    advantages: Floats
+    logprobs: Floats
     """Behaviour logprobs, as captured."""
-    weights: list[float]
-    """Share of the token in the loss; sums over the step's batch as the recipe's ``normalise`` says."""
-    versions: list[int]
+    weights: Floats
+    """Share of the token in the loss; sums over the step's batch as the recipe's ``loss_aggregation`` says.
+    """
+    versions: Ints
     segments: list[Segment] = []
     temperature: float = 1.0
     """Temperature the trained tokens were sampled at (the trainer divides its logits by it)."""
@@ -45,14 +49,23 @@ class Row(Model):
     """Guided choice: start of a segment → allowed token sequences."""
     metadata: dict[str, Any] = {}
 
+    def __post_init__(self) -> None:
+        self.token_ids = as_ids(self.token_ids)
+        for name, kind in _PER_TOKEN.items():
+            if type(values := getattr(self, name)) is not kind:
+                setattr(self, name, kind(values))
+
     @property
     def trained_tokens(self) -> int:
         """How many tokens of this row are trained."""
-        return sum(self.mask)
+        return int(self.mask.count(1))
+
+
+_PER_TOKEN = {"mask": Flags, "advantages": Floats, "logprobs": Floats, "weights": Floats, "versions": Ints}
 
 
 class Ledger(Model):
-    """What became of every call of one rollout. ``made == trained + sum(out.values())``."""
+    """What became of every call of one rollout. ``made == trained + sum(left_out.values())``."""
 
     rollout_id: str
     made: int = 0
@@ -61,10 +74,10 @@ class Ledger(Model):
     merged: int = 0
     """Calls that share a row with an earlier one (already counted in ``trained``)."""
     trained: int = 0
-    out: dict[str, int] = {}
+    left_out: dict[str, int] = {}
     """Reason → calls not trained: ``failed-rollout, no-reward, no-ids, not-selected, frozen-policy,
     superseded, error, off-policy-sampling, over-length, mismatch, stale, other-attempt, …``."""
-    breaks: dict[str, int] = {}
+    merge_failures: dict[str, int] = {}
     """Reason → merges that did not happen: ``think-stripped, template, retokenised, truncated, branch,
     …``.
     """
@@ -74,7 +87,10 @@ class Ledger(Model):
     @property
     def sums(self) -> bool:
         """Nothing is lost in silence."""
-        return self.made == self.trained + sum(self.out.values())
+        return self.made == self.trained + sum(self.left_out.values())
+
+    def __getattr__(self, name: str) -> Any:
+        return aliases.former_attribute(self, name, aliases.LEDGER, "Ledger")
 
 
 class Batch(Model):
@@ -83,7 +99,7 @@ class Batch(Model):
     rows: list[Row]
     ledgers: list[Ledger] = []
     metrics: dict[str, float] = {}
-    """``reward_mean``, ``reward_count``, ``groups``, ``groups_zero_spread``, ``groups_of_one``, …"""
+    """``reward_mean``, ``reward_count``, ``groups``, ``groups_zero_std``, ``groups_of_one``, …"""
     policies: dict[str, dict[str, float]] = {}
     """Of a run with named policies: policy → its own share of the metrics (:mod:`.credit.policies`)."""
 

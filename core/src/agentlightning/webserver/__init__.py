@@ -1,4 +1,6 @@
-"""What the suite's HTTP servers (store, gateway, engine) share: whom they answer, what they read and log."""
+"""The parts that the HTTP servers of store, gateway and engine share: guard, bodies, log and process
+settings.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,8 @@ from agentlightning.webserver.log import LOG
 
 
 def app_runner(app: web.Application, **options: Any) -> web.AppRunner:
-    """What serves ``app``: a handler whose client has gone is cancelled, bodies come as they were sent (see
-    :mod:`.body`), and what is logged of a malformed request has none of it.
+    """A runner that cancels the handler of a client that hangs up, leaves bodies compressed (see
+    :mod:`.body`), and logs nothing that a malformed request contained.
     """
     return web.AppRunner(
         app, access_log=None, handler_cancellation=True, auto_decompress=False, logger=LOG, **options

@@ -1,7 +1,7 @@
 """A request's body within bounds: how many bytes, how compressed, how deeply nested.
 
-Invariant: reading, unpacking and checking take time and memory in proportion to the bytes that were sent (by
-a factor, :data:`MAX_RATIO`); what is not as its headers say is refused with a status below 500.
+Invariant: reading, decompressing and checking take time and memory in proportion to the bytes sent (at most
+by :data:`MAX_RATIO`); a body that contradicts its headers is refused with a status below 500.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from typing import Any, Final, TypeVar
 from aiohttp import http_exceptions, web
 
 MAX_DEPTH: Final = 100
-"""Objects and lists within each other, at most: whoever handles a value may recurse into it."""
+"""Levels of nested objects and lists, at most: code that handles a value may recurse into it."""
 MAX_CONTAINERS: Final = 500_000
-"""Objects and lists of one body, at most: an empty one is 2 bytes, and 64 in memory."""
+"""Objects and lists in one body, at most: an empty one has 2 bytes, and takes 64 in memory."""
 THREAD_BYTES: Final = 1 << 20
-"""Bytes from which a body is decoded in a thread, so that others have their turn."""
+"""Bytes from which a body is decoded in a thread, so that the event loop goes on."""
 MAX_RATIO: Final = 200
-"""Bytes that a compressed byte may become, beyond the first :data:`FREE_BYTES` of the whole."""
+"""Bytes that a compressed byte may become, beyond the first :data:`FREE_BYTES`."""
 FREE_BYTES: Final = 4 << 20
 MAX_MEMBERS: Final = 64
 """Members of a gzip body, at most."""
 ENCODINGS: Final = {"gzip": zlib.MAX_WBITS | 16, "x-gzip": zlib.MAX_WBITS | 16, "deflate": zlib.MAX_WBITS}
 _PLAIN: Final = ("", "identity")
 _WINDOW: Final = 64 << 10
-"""Bytes that are unpacked at a time: what follows a member of gzip is copied, so it must be little."""
+"""Bytes that are decompressed at a time: the rest after a gzip member is copied, so it must be short."""
 _BROKEN: Final = (web.RequestPayloadError, http_exceptions.HttpProcessingError)
 T = TypeVar("T")
 
 
 class BodyRefused(Exception):
-    """A body that is not read any further: HTTP status, reason to count it under, and what to do."""
+    """A body that is not read: HTTP status, reason for the counts, and what to do."""
 
     def __init__(self, status: int, reason: str, message: str) -> None:
         super().__init__(message)
@@ -44,12 +44,12 @@ class BodyRefused(Exception):
 
     @property
     def headers(self) -> dict[str, str]:
-        """Headers of the answer: which encodings would do (RFC 9110, 15.5.16)."""
+        """Headers of the answer: the encodings that are served (RFC 9110, 15.5.16)."""
         return {"Accept-Encoding": "gzip, deflate"} if self.reason == "unknown-encoding" else {}
 
 
 async def read(request: web.Request, limit: int) -> bytes:
-    """The whole body, unpacked: ``limit`` bytes at most, before and after."""
+    """The whole body, decompressed: ``limit`` bytes at most, before and after."""
     encoding = encoding_of(request)
     if (request.content_length or 0) > limit:
         raise too_large(limit)
@@ -71,7 +71,7 @@ async def read(request: web.Request, limit: int) -> bytes:
 
 
 def encoding_of(request: web.Request) -> str:
-    """The coding of the body; one that is not known is a 415, as RFC 9110 has it."""
+    """The encoding of the body; an unknown one is a 415, as RFC 9110 has it."""
     encoding = request.headers.get("Content-Encoding", "").strip().lower()
     if encoding in _PLAIN or encoding in ENCODINGS:
         return encoding
@@ -81,7 +81,7 @@ def encoding_of(request: web.Request) -> str:
 
 
 def decompress(raw: bytes, encoding: str, limit: int) -> bytes:
-    """What was compressed, to its end: gzip (of several members, too) or deflate."""
+    """A gzip (of one or more members) or deflate body, decompressed."""
     most = min(limit, FREE_BYTES + MAX_RATIO * len(raw))
     out: list[bytes] = []
     size, at, members = 0, 0, 1
@@ -94,7 +94,7 @@ def decompress(raw: bytes, encoding: str, limit: int) -> bytes:
             piece = inflate.decompress(window, most - size + 1)
             size += len(piece)
             if size > most:
-                raise too_large(limit) if most == limit else _wrong("it unfolds to too much")
+                raise too_large(limit) if most == limit else _wrong("it decompresses to too much")
             out.append(piece)
             if not inflate.eof:
                 if at == len(raw):
@@ -112,20 +112,20 @@ def decompress(raw: bytes, encoding: str, limit: int) -> bytes:
 
 
 def too_large(limit: int) -> BodyRefused:
-    """More than ``limit`` bytes."""
+    """The refusal of a body of more than ``limit`` bytes."""
     size = f"{limit >> 20} MiB" if limit >= 1 << 20 else f"{limit} bytes"
     return BodyRefused(413, "body-too-large", f"the request has more than {size}: send less at once")
 
 
 def _wrong(why: str) -> BodyRefused:
     return BodyRefused(
-        400, "bad-encoding", f"the body cannot be unpacked as its Content-Encoding says: {why}"
+        400, "bad-encoding", f"the body cannot be decompressed as its Content-Encoding says: {why}"
     )
 
 
 # ---------------------------------------------------------------------------------------------------- content
 def check_container_count(raw: bytes) -> None:
-    """Refuse a JSON body that would be far larger in memory than it is."""
+    """Refuse a JSON body that would be far larger in memory than on the wire."""
     if len(raw) > THREAD_BYTES and raw.count(b"[") + raw.count(b"{") > MAX_CONTAINERS:
         raise BodyRefused(
             413, "too-many-values", f"the body has more than {MAX_CONTAINERS} objects and lists"
@@ -133,11 +133,11 @@ def check_container_count(raw: bytes) -> None:
 
 
 class TooDeep(ValueError):
-    """Values within values within values."""
+    """A value that is nested too deeply."""
 
 
 class NotPlain(ValueError):
-    """A value that JSON does not have, or keys that are no text."""
+    """A value of a type that JSON lacks, or a key that is no text."""
 
 
 _SCALARS: Final = frozenset({type(None), bool, int, float, str, bytes})
@@ -146,9 +146,9 @@ _TEXT: Final = frozenset({str})
 
 
 def check_plain(value: Any, largest: int | None = None) -> None:
-    """Refuse a decoded value that is nested too deeply, or has parts that cannot be said as JSON (extensions
-    and times of MessagePack, keys that are no text), or integers from ``largest`` on. Level by level: it does
-    not recurse itself.
+    """Refuse a decoded value that is nested too deeply, has parts that JSON cannot express (extensions and
+    times of MessagePack, keys that are no text), or integers from ``largest`` on. It goes level by level, and
+    does not recurse.
     """
     level, depth = [value], 0
     while level:
@@ -182,9 +182,9 @@ def _check_integers(parts: Iterable[Any], largest: int) -> None:
 # ----------------------------------------------------------------------------------------------------- thread
 @cache
 def _pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(1, "agl-bodies")  # those of the default pool may be waiting for this very body
+    return ThreadPoolExecutor(1, "agl-bodies")  # the default pool's threads may all wait for this body
 
 
 async def run_in_thread(work: Callable[[], T]) -> T:
-    """Do ``work`` in a thread of its own, so that the event loop goes on."""
+    """Run ``work`` in a thread, so that the event loop goes on."""
     return await asyncio.get_running_loop().run_in_executor(_pool(), work)

@@ -1,9 +1,9 @@
-"""A server on this machine answers programs, not the web pages that happen to be open in a browser.
+"""A server on this machine answers programs, and refuses web pages that are open in a browser.
 
 A page may send requests to ``127.0.0.1``, and a host name that an attacker lets point there (DNS rebinding)
-makes it the same origin. Three things give a page away, and no program of ours sends them: a ``Host`` that is
-no name of this machine, an ``Origin`` that is not the server's own, and a body of a type that a browser sends
-without asking first.
+makes it the same origin. Three signs show that a page sent a request, and no program of ours sends them: a
+``Host`` that is no name of this machine, an ``Origin`` that is not the server's own, and a body of a type
+that a browser sends without asking first.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from agentlightning.webserver.loopback import host_of, is_loopback
 
 JSON: Final = "application/json"
 TYPES: Final = frozenset({JSON, "application/msgpack", "application/x-protobuf", "application/protobuf"})
-"""Types of a body. A browser sends none of them to another origin without asking that origin first."""
+"""Accepted types of a body. A browser sends none of them to another origin without asking it first."""
 _FORMS: Final = frozenset({"application/x-www-form-urlencoded", "multipart/form-data", "text/plain"})
 """Types that a browser sends without asking first."""
 _BODILESS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -30,7 +30,7 @@ Middleware = Callable[[web.Request, Handler], Awaitable[web.StreamResponse]]
 
 
 class CrossOriginRefusal(NamedTuple):
-    """Why a request is refused, as status, reason to count it under, and message."""
+    """Why a request is refused: HTTP status, reason for the counts, and message."""
 
     status: int
     reason: str
@@ -42,9 +42,9 @@ Trusted = Callable[[web.Request], bool]
 
 
 def check_cross_origin(request: web.Request, *, local: bool = True) -> CrossOriginRefusal | None:
-    """What is wrong with a request that anybody may have sent, or ``None``.
+    """The reason to refuse a request that a web page may have sent, or ``None``.
 
-    ``local``: the server listens on loopback only, so that its names are known.
+    ``local``: the server listens on loopback only, so its names are known.
     """
     headers = request.headers
     host = headers.get("Host", "")
@@ -73,15 +73,15 @@ def _undeclared(request: web.Request) -> CrossOriginRefusal | None:
         return None
     if found in TYPES or (found.startswith("application/") and found.endswith("+json")):
         return None
-    said = f"is {found[:100]!r}" if found else "is not said"
+    problem = f"is {found[:100]!r}" if found else "is missing"
     return CrossOriginRefusal(
-        415, "undeclared-body", f"the Content-Type of the body {said}: send `Content-Type: {JSON}`"
+        415, "undeclared-body", f"the Content-Type of the body {problem}: send `Content-Type: {JSON}`"
     )
 
 
 def guard(answer: Answer, *, local: bool = True, trusted: Trusted | None = None) -> Any:
-    """The middleware. ``answer`` says a refusal in the server's own words. ``trusted``: whether a request
-    shows a secret that no web page can know; such a request is let through, wherever it seems to come from.
+    """The middleware. ``answer`` writes a refusal in the server's own format. ``trusted``: whether a request
+    has a secret that no web page can know; such a request is let through.
     """
     refused: Counter[str] = Counter()
 

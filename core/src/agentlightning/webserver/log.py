@@ -1,4 +1,4 @@
-"""aiohttp's log of a server, without what a client sent: a header that is too long may be a key."""
+"""aiohttp's server log without the text of requests: a header that is too long may be a key."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from aiohttp import http_exceptions
 
 
 class ServerLog(logging.LoggerAdapter[logging.Logger]):
-    """Says of a malformed request what was wrong with it, in one line; anything else as it is."""
+    """Logs a malformed request as one line that names the error; everything else unchanged."""
 
     def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
         """Log, without the exception where its text quotes the request."""
@@ -22,7 +22,7 @@ class ServerLog(logging.LoggerAdapter[logging.Logger]):
             super().log(level, msg, *args, **kwargs)
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
-        """As it is: there is nothing to add."""
+        """Unchanged: there is nothing to add."""
         return msg, kwargs
 
 

@@ -1,6 +1,6 @@
-"""Faults that come with every request, such as a full disk, are logged once a minute, each as one line.
+"""Errors that repeat with every request, such as a full disk, are logged once a minute, each as one line.
 
-A server under load meets such a fault thousands of times a second. :func:`limit` puts one filter on the
+A server under load meets such an error thousands of times a second. :func:`limit` puts one filter on the
 loggers that would repeat it: asyncio's and aiohttp's for lack of resources, ours for everything.
 
 Invariant: the first record of a kind is logged; each later one is logged, or counted in the next that is.
@@ -22,9 +22,9 @@ INTERVAL: Final = 60.0
 RESOURCE_ERRORS: Final = frozenset(
     {errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.ENOBUFS}
 )
-"""Errors of a machine that has run out of something: their traceback says nothing more."""
+"""Errors of a machine that has run out of a resource: their traceback tells nothing more."""
 LIBRARY_LOGGERS: Final = ("asyncio", "aiohttp.server")
-"""Loggers of others, of which only records about :data:`RESOURCE_ERRORS` are limited."""
+"""Loggers of libraries; only their records about :data:`RESOURCE_ERRORS` are limited."""
 OWN_LOGGERS: Final = (
     "agentlightning.capture.delivery",
     "agentlightning.capture.emit.validation",
@@ -41,7 +41,7 @@ OWN_LOGGERS: Final = (
 
 
 class LimitRepeats(logging.Filter):
-    """Lets one record of a kind through every ``seconds``: a kind is logger, first line and type of error."""
+    """Passes one record of a kind every ``seconds``; a kind is logger, first line and type of error."""
 
     def __init__(self, seconds: float = INTERVAL, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
@@ -55,10 +55,10 @@ class LimitRepeats(logging.Filter):
         self._held_back.clear()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether the record is logged; it may become shorter."""
+        """Whether the record is logged; it may be shortened."""
         error = record.exc_info[1] if record.exc_info else None
-        scarce = isinstance(error, OSError) and error.errno in RESOURCE_ERRORS
-        if record.name in LIBRARY_LOGGERS and not scarce:
+        resource_error = isinstance(error, OSError) and error.errno in RESOURCE_ERRORS
+        if record.name in LIBRARY_LOGGERS and not resource_error:
             return True
         kind = record.name, str(record.msg).partition("\n")[0], type(error), getattr(error, "errno", None)
         now = self._clock()
@@ -67,7 +67,7 @@ class LimitRepeats(logging.Filter):
             return False
         self._logged[kind] = now
         message = record.getMessage()
-        if scarce or isinstance(error, UsageError):
+        if resource_error or isinstance(error, UsageError):
             message = f"{message.partition(chr(10))[0]}: {error}"
             record.exc_info = record.exc_text = None
         if held_back := self._held_back.pop(kind, 0):
@@ -80,6 +80,6 @@ LIMIT: Final = LimitRepeats()
 
 
 def limit() -> None:
-    """Limit the repeating loggers of this process; again does no harm."""
+    """Limit the repeating loggers of this process. Idempotent."""
     for name in (*LIBRARY_LOGGERS, *OWN_LOGGERS):
         logging.getLogger(name).addFilter(LIMIT)

@@ -1,4 +1,4 @@
-"""Who can reach a server: addresses of this machine only, and the tokens that other addresses need."""
+"""Which addresses only this machine can reach, and the tokens that any other address needs."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _log = logging.getLogger(__name__)
 
 
 class ExposedServer(UsageError, ValueError):
-    """A server would be open to people it should not be open to; the message says what to do."""
+    """A server would be open to other machines without a token; the message says what to do."""
 
 
 @lru_cache(maxsize=256)
 def is_loopback(host: str) -> bool:
-    """``localhost`` or an address of the loopback range; a name that would have to be looked up is not."""
+    """Whether ``host`` is ``localhost`` or a loopback address; no name is looked up."""
     if host == "localhost":
         return True
     try:
@@ -38,8 +38,8 @@ def host_of(authority: str) -> str:
 
 
 def check_token(token: str | None, variable: str) -> str | None:
-    """A token as it was given. An empty one is refused: whoever set it wanted one. A short one is warned of,
-    for it can be guessed.
+    """``token`` unchanged. An empty one is refused: whoever set the variable wanted a token. A short one,
+    which can be guessed, is logged as a warning.
     """
     if token is None:
         return None

@@ -7,8 +7,10 @@ guessed here.
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,7 +35,7 @@ class Tokens:
     """Behaviour log probabilities, as captured when the token was sampled."""
     advantages: Tensor
     weights: Tensor
-    """Share in the loss; they sum over the step's batch as the recipe's ``normalise`` says."""
+    """Share in the loss; they sum over the step's batch as the recipe's ``loss_aggregation`` says."""
     versions: Tensor
     """Policy version that sampled the token."""
     temperature: Tensor
@@ -65,14 +67,19 @@ def tokens_of(rows: Sequence[Row], eos_ids: Sequence[int] = (), share: bool = Fa
     """
     trained = [trained_positions(row) for row in rows]
     packed = pack([row.token_ids for row in rows], trained, share)
-    pairs = [(row, t) for row, positions in zip(rows, trained, strict=True) for t in positions]
+    on = [_tensor(row.mask, torch.int8).bool() for row in rows]
+
+    def trained_of(name: str, kind: torch.dtype) -> Tensor:
+        parts = [_tensor(getattr(row, name), kind)[at] for row, at in zip(rows, on, strict=True)]
+        return torch.cat(parts) if parts else torch.empty(0, dtype=kind)
+
     return Tokens(
         packed=packed,
-        old=_floats([row.logprobs[t] for row, t in pairs]),
-        advantages=_floats([row.advantages[t] for row, t in pairs]),
-        weights=_floats([row.weights[t] for row, t in pairs]),
-        versions=torch.tensor([row.versions[t] for row, t in pairs], dtype=torch.long),
-        temperature=_floats([row.temperature for row, _ in pairs]),
+        old=trained_of("logprobs", torch.float64),
+        advantages=trained_of("advantages", torch.float64),
+        weights=trained_of("weights", torch.float64),
+        versions=trained_of("versions", torch.int32).long(),
+        temperature=torch.tensor([row.temperature for row in rows], dtype=torch.float64)[packed.rows],
         segments=torch.tensor(_segments(rows, trained), dtype=torch.long),
         guides=_guides(rows, trained, eos_ids),
         row_ids=tuple(row.row_id for row in rows),
@@ -81,7 +88,8 @@ def tokens_of(rows: Sequence[Row], eos_ids: Sequence[int] = (), share: bool = Fa
 
 def trained_positions(row: Row) -> list[int]:
     """Positions of the trained tokens of ``row``, ascending."""
-    return [t for t, on in enumerate(row.mask) if on]
+    found: list[int] = _tensor(row.mask, torch.int8).nonzero()[:, 0].tolist()
+    return found
 
 
 def micro_rows(rows: Sequence[Row], max_tokens: int, share: bool = False) -> Iterator[list[Row]]:
@@ -130,7 +138,7 @@ def check_row(row: Row, vocab_size: int, *, segments: bool = False, eos_ids: Seq
         _check_token(row, t)
         if segments and t not in owned:
             raise RowError(
-                f"row {row.row_id}, position {t}: trained, but in no trained segment (objective 'sequence')"
+                f"row {row.row_id}, position {t}: trained, but in no trained segment (ratio_level 'sequence')"
             )
     for t, allowed in _allowed(row, eos_ids):
         if row.token_ids[t] not in allowed:
@@ -197,5 +205,8 @@ def _guides(rows: Sequence[Row], trained: Sequence[Sequence[int]], eos_ids: Sequ
     return Guides(torch.tensor([n for n, _ in found], dtype=torch.long), ids, valid)
 
 
-def _floats(values: list[float]) -> Tensor:
-    return torch.tensor(values, dtype=torch.float64)
+def _tensor(values: Any, kind: torch.dtype) -> Tensor:
+    """Numbers of a row; an array is read without a copy."""
+    if isinstance(values, array) and values:
+        return torch.frombuffer(values, dtype=kind)
+    return torch.tensor(values, dtype=kind)

@@ -4,7 +4,7 @@ them.
 ``run`` is the loop, top to bottom. Invariants: the engine serves version n + 1 before step n is reported, and
 serves all the while (calls under way when new weights come stand still for as long as these are loaded); the
 rows of a step were sampled by the version that is served while they are collected, or by one before it, as
-far as the recipe's ``staleness`` goes; a step that is reported is in the next checkpoint; everything that
+far as the recipe's ``max_staleness`` goes; a step that is reported is in the next checkpoint; everything that
 computes runs in one worker thread, so the event loop stays free for gateway and runner.
 """
 
@@ -38,13 +38,13 @@ from .checkpoint import (
 )
 from .engines import Engines
 from .export import export_policy
-from .honours import HONOURS, refuse
 from .invariance import network_of
 from .model import LanguageModel
 from .options import Options, pick_device, read_options
 from .orders import PauseMode
 from .policy import Policy, fingerprint, state_bytes
 from .serving import Refused, load, make_engines, refuse_without_template
+from .supported_fields import refuse
 from .update import Updater
 
 log = logging.getLogger(__name__)
@@ -57,8 +57,6 @@ class LocalDriver:
 
     Raises Refused for a recipe it would not carry out as written, OptionError for an unknown option.
     """
-
-    honours = HONOURS
 
     def __init__(
         self,
@@ -257,7 +255,7 @@ class LocalDriver:
         assert self._engines is not None
         # Calls of later steps may be under way, and one that straddles an update counts as its older version.
         # Where tokens may be stale, nobody waits until the longest of these answers is complete.
-        mode: PauseMode = "hold" if self.recipe.staleness else "drain"
+        mode: PauseMode = "hold" if self.recipe.max_staleness else "drain"
         self._version = self._engines.update(state_bytes(self._loaded().model), version, mode)
 
     def _report(
@@ -323,7 +321,7 @@ class LocalDriver:
 
     def _restore(self, checkpoint: Checkpoint) -> None:
         saved = checkpoint.driver.get("recipe")
-        if saved != self.recipe.model_dump():
+        if saved is None or Recipe.from_record(saved) != self.recipe:
             raise Refused(f"{checkpoint.folder} was trained with another recipe: {saved}")
         self._same_machine(checkpoint)
         updater = self._updater()  # first: a reference policy is the one that the run started from

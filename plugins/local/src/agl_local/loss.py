@@ -2,12 +2,13 @@
 
 All tensors are [N], one entry per trained token. With ``logp`` under the present weights, ``old`` as captured
 at sampling time, advantage ``A`` and weight ``w`` (these sum over the step's batch as the recipe's
-``normalise`` says, so nothing is divided by a count here):
+``loss_aggregation`` says, so nothing is divided by a count here):
 
     loss = Σ_t  w_t · ( c_t · surrogate_t  +  kl · k3_t  −  entropy · H_t )
 
     ratio_t      exp(logp_t − anchor_t)                                       PPO, arXiv:1707.06347
-                 objective "sequence": exp(mean of logp − anchor over a call)  GSPO, arXiv:2507.18071
+                 ratio_level "sequence": exp(mean of logp − anchor over a call)  GSPO,
+                 arXiv:2507.18071
     surrogate_t  loss "clip":  −min( ratio_t·A_t, clamp(ratio_t, 1 − clip_low, 1 + clip_high)·A_t )
                                two ranges: DAPO, arXiv:2503.14476
                                at most −clip_ratio_c·A_t where A_t < 0         dual clip, arXiv:1912.09729
@@ -64,7 +65,7 @@ def policy_loss(terms: Terms, recipe: Recipe) -> Loss:
     """The formula above, summed over the tokens given."""
     anchor, correction = anchors(terms, recipe.importance_cap)
     log_ratio = (terms.logp - anchor).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
-    used = segment_mean(log_ratio, terms.segments) if recipe.objective == "sequence" else log_ratio
+    used = segment_mean(log_ratio, terms.segments) if recipe.ratio_level == "sequence" else log_ratio
     surrogate, clipped = SURROGATES[recipe.loss](terms, used.exp(), recipe)
     each = correction * surrogate
     kl = None

@@ -8,7 +8,7 @@ from typing import Any
 from .options import pick_device, read_options
 
 
-def facts(options: Mapping[str, Any]) -> dict[str, str]:
+def environment_info(options: Mapping[str, Any]) -> dict[str, str]:
     """Version of torch, device (with its free memory), precision and threads. OptionError for unknown options
     and for a device that is not there.
     """

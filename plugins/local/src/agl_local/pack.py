@@ -14,6 +14,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from agentlightning.types.tokens import WIDTH, TokenIds, pack as packed_ids
+
 Ids = Sequence[int]
 
 
@@ -77,16 +79,25 @@ def pack(sequences: Sequence[Ids], trained: Sequence[Ids], share: bool = False) 
             )
     cut = [inputs_needed(positions) for positions in trained]
     skip = [prompt_length(positions) if share else 0 for positions in trained]
-    flat = [(i, t) for i, positions in enumerate(trained) for t in positions]
+    ids, places = [ids_tensor(s) for s in sequences], [_longs(positions) for positions in trained]
+    rows = _longs(range(len(trained))).repeat_interleave(_longs(map(len, trained)))
+    at = _joined(places)
     return Packed(
-        ids=_padded([s[a:b] for s, a, b in zip(sequences, skip, cut, strict=True)]),
+        ids=_padded([s[a:b] for s, a, b in zip(ids, skip, cut, strict=True)]),
         lengths=_longs(b - a for a, b in zip(skip, cut, strict=True)),
-        rows=_longs(i for i, _ in flat),
-        positions=_longs(t for _, t in flat),
-        columns=_longs(t - 1 - skip[i] for i, t in flat),
-        targets=_longs(sequences[i][t] for i, t in flat),
+        rows=rows,
+        positions=at,
+        columns=at - 1 - _longs(skip)[rows],
+        targets=_joined([s[place] for s, place in zip(ids, places, strict=True)]),
         prefixes=_prefixes(sequences, skip) if share else None,
     )
+
+
+def ids_tensor(ids: Ids) -> Tensor:
+    """Token ids as int64; arrays are read without a list between."""
+    if isinstance(ids, TokenIds):
+        return torch.frombuffer(ids.view(), dtype=torch.int32).long() if len(ids) else _longs(())
+    return _longs(ids)
 
 
 def inputs_needed(positions: Ids) -> int:
@@ -113,22 +124,24 @@ def micro_batches(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
 
 def shared_batches(sequences: Sequence[Ids], trained: Sequence[Ids], max_tokens: int) -> list[list[int]]:
     """As ``micro_batches``, for ``pack`` with ``share``: those of one prompt stay together if they fit."""
-    by_prompt: dict[tuple[int, ...], list[int]] = {}
+    by_prompt: dict[bytes, list[int]] = {}
     for i, (sequence, positions) in enumerate(zip(sequences, trained, strict=True)):
-        by_prompt.setdefault(tuple(sequence[: prompt_length(positions)]), []).append(i)
+        by_prompt.setdefault(packed_ids(sequence[: prompt_length(positions)]), []).append(i)
     units: list[Unit] = []
     for prompt, members in by_prompt.items():
-        own = max(inputs_needed(trained[i]) for i in members) - len(prompt)
-        room = max(1, (max_tokens - len(prompt)) // max(1, own))
-        units += [(members[at : at + room], len(prompt), own) for at in range(0, len(members), room)]
+        shared = len(prompt) // WIDTH
+        own = max(inputs_needed(trained[i]) for i in members) - shared
+        room = max(1, (max_tokens - shared) // max(1, own))
+        units += [(members[at : at + room], shared, own) for at in range(0, len(members), room)]
     return [[i for unit in batch for i in unit] for batch in _fill(units, max_tokens)]
 
 
 def saved_by_sharing(sequences: Sequence[Ids], trained: Sequence[Ids]) -> float:
     """Share of all input tokens that need not be computed when equal prompts are computed once, in [0, 1)."""
-    prompts = {tuple(s[: prompt_length(p)]) for s, p in zip(sequences, trained, strict=True)}
+    prompts = {packed_ids(s[: prompt_length(p)]) for s, p in zip(sequences, trained, strict=True)}
     total = sum(inputs_needed(p) for p in trained)
-    return (sum(prompt_length(p) for p in trained) - sum(map(len, prompts))) / total if total else 0.0
+    once = sum(map(len, prompts)) // WIDTH
+    return (sum(prompt_length(p) for p in trained) - once) / total if total else 0.0
 
 
 Unit = tuple[list[int], int, int]
@@ -152,15 +165,24 @@ def _fill(units: Iterable[Unit], max_tokens: int) -> list[list[list[int]]]:
 
 
 def _prefixes(sequences: Sequence[Ids], lengths: Sequence[int]) -> Prefixes:
-    number: dict[tuple[int, ...], int] = {}
-    groups = [number.setdefault(tuple(s[:n]), len(number)) for s, n in zip(sequences, lengths, strict=True)]
-    return Prefixes(_padded(list(number)), _longs(map(len, number)), _longs(groups))
+    number: dict[bytes, int] = {}
+    groups = [
+        number.setdefault(packed_ids(s[:n]), len(number)) for s, n in zip(sequences, lengths, strict=True)
+    ]
+    prompts = [ids_tensor(TokenIds.unpacked(prompt)) for prompt in number]
+    return Prefixes(_padded(prompts), _longs(map(len, prompts)), _longs(groups))
 
 
-def _padded(sequences: Sequence[Ids]) -> Tensor:
+def _padded(sequences: Sequence[Tensor]) -> Tensor:
     width = max(map(len, sequences), default=0)
-    flat = [[*sequence, *[0] * (width - len(sequence))] for sequence in sequences]
-    return torch.tensor(flat, dtype=torch.long).view(len(sequences), width)
+    padded = torch.zeros(len(sequences), width, dtype=torch.long)
+    for row, sequence in zip(padded, sequences, strict=True):
+        row[: len(sequence)] = sequence
+    return padded
+
+
+def _joined(parts: list[Tensor]) -> Tensor:
+    return torch.cat(parts) if parts else _longs(())
 
 
 def _longs(values: Iterable[int]) -> Tensor:

@@ -10,7 +10,7 @@ from agentlightning.hookspecs import hookimpl
 from agentlightning.specs import Driver, DriverSpec, Inspector, Server
 from agentlightning.types import Recipe
 
-from .honours import HONOURS, REFUSES
+from .supported_fields import SUPPORTED_FIELDS, UNSUPPORTED_FIELDS
 
 
 def make_driver(
@@ -27,11 +27,11 @@ def make_driver(
     return LocalDriver(policy, name, recipe, seed=seed, options=options)
 
 
-def facts(options: Mapping[str, Any]) -> dict[str, str]:
-    """See ``machine.facts``."""
+def environment_info(options: Mapping[str, Any]) -> dict[str, str]:
+    """See ``machine.environment_info``."""
     from . import machine
 
-    return machine.facts(options)
+    return machine.environment_info(options)
 
 
 def make_server(*, policy: str | Path, name: str, options: Mapping[str, Any] | None = None) -> Server:
@@ -55,12 +55,12 @@ def agl_drivers() -> list[DriverSpec]:
         DriverSpec(
             "local",
             make_driver,
-            HONOURS,
+            SUPPORTED_FIELDS,
             "embedded engine and trainer in plain torch: CPU, CUDA, MPS",
-            refuses=REFUSES,
+            unsupported_fields=UNSUPPORTED_FIELDS,
             inspect=make_inspector,
-            facts=facts,
-            several=True,
+            environment_info=environment_info,
+            multi_policy=True,
             serve=make_server,
         )
     ]

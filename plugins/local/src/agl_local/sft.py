@@ -25,18 +25,18 @@ Tools = Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
-class Sample:
+class ChatSample:
     """Token ids of one training sequence, and the positions (ascending, >= 1) whose tokens are trained."""
 
     ids: tuple[int, ...]
     trained: tuple[int, ...]
 
 
-def encode_chat(tokenizer: ChatTokenizer, messages: Messages, tools: Tools | None = None) -> list[Sample]:
+def encode_chat(tokenizer: ChatTokenizer, messages: Messages, tools: Tools | None = None) -> list[ChatSample]:
     """The training sequences of one chat: usually one. Raises ValueError for a chat that cannot be trained
     on.
     """
-    samples: list[Sample] = []
+    samples: list[ChatSample] = []
     ids: list[int] = []
     trained: list[int] = []
     for i, message in enumerate(messages):
@@ -44,13 +44,13 @@ def encode_chat(tokenizer: ChatTokenizer, messages: Messages, tools: Tools | Non
             continue
         prompt, answer = encode_answer(tokenizer, messages[:i], message, tools)
         if trained and prompt[: len(ids)] != ids:
-            samples.append(Sample(tuple(ids), tuple(trained)))
+            samples.append(ChatSample(tuple(ids), tuple(trained)))
             trained = []
         ids = prompt + answer
         trained.extend(range(len(prompt), len(ids)))
     if not trained:
         raise ValueError("a chat without an assistant message has nothing to train on")
-    samples.append(Sample(tuple(ids), tuple(trained)))
+    samples.append(ChatSample(tuple(ids), tuple(trained)))
     return samples
 
 
@@ -79,9 +79,9 @@ def encode_answer(
     return tokenizer.encode(before), ids[: ends[-1] + 1]
 
 
-def encode_chats(tokenizer: ChatTokenizer, chats: Sequence[Mapping[str, Any]]) -> list[Sample]:
+def encode_chats(tokenizer: ChatTokenizer, chats: Sequence[Mapping[str, Any]]) -> list[ChatSample]:
     """``encode_chat`` over ``{"messages": [...], "tools": [...] | None}``; an error names the chat."""
-    out: list[Sample] = []
+    out: list[ChatSample] = []
     for i, chat in enumerate(chats):
         try:
             out.extend(encode_chat(tokenizer, chat["messages"], chat.get("tools")))
@@ -90,7 +90,7 @@ def encode_chats(tokenizer: ChatTokenizer, chats: Sequence[Mapping[str, Any]]) -
     return out
 
 
-def sft_backward(model: LanguageModel, batch: Sequence[Sample], micro_tokens: int) -> tuple[float, int]:
+def sft_backward(model: LanguageModel, batch: Sequence[ChatSample], micro_tokens: int) -> tuple[float, int]:
     """Add the gradient of the mean cross-entropy over all trained tokens of ``batch``. Returns (loss,
     tokens).
     """
@@ -106,7 +106,7 @@ def sft_backward(model: LanguageModel, batch: Sequence[Sample], micro_tokens: in
 
 def train_sft(
     model: LanguageModel,
-    examples: Sequence[Sample] | Iterator[Sequence[Sample]],
+    examples: Sequence[ChatSample] | Iterator[Sequence[ChatSample]],
     *,
     steps: int,
     batch_size: int = 64,

@@ -227,7 +227,7 @@ class Updater:
             check_row(
                 row,
                 self.model.config.vocab_size,
-                segments=self.recipe.objective == "sequence",
+                segments=self.recipe.ratio_level == "sequence",
                 eos_ids=self.eos_ids,
             )
             if row.row_id in seen:

@@ -31,10 +31,10 @@ from .channel import ADDRESS, SECRET, ChannelServer
 from .checkpoints import Checkpoints
 from .child import Child
 from .engines import key_of
-from .honours import HONOURS, plain, refuse
 from .options import Options, overrides, read_options
 from .rows import pack, step as rows_of
 from .shape import Shape
+from .supported_fields import plain, refuse
 
 log = logging.getLogger(__name__)
 
@@ -60,8 +60,6 @@ class Collected:
 
 class VerlDriver:
     """Runs ``recipe`` on the model folder ``policy``, served as ``name``. ``options``: :class:`Options`."""
-
-    honours = HONOURS
 
     def __init__(
         self,

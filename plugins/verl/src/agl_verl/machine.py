@@ -20,7 +20,7 @@ print(json.dumps({"python": platform.python_version(), **{name: of(name) for nam
 """
 
 
-def facts(options: Mapping[str, Any]) -> dict[str, str]:
+def environment_info(options: Mapping[str, Any]) -> dict[str, str]:
     """Device, ranks and versions. OptionError for an interpreter that is not there or lacks something."""
     o = read_options(options)
     try:

@@ -4,7 +4,7 @@
 trainer share the device; calls under way stand still while it trains, and go on with the new weights.
 ``separate_async``: verl's too; the engines have GPUs of their own and get new weights through one of verl's
 checkpoint engines. How far agents may be ahead of the trainer is the algorithm's to say, in each mode
-(``ahead``): verl prefetches nothing.
+(``async_steps``): verl prefetches nothing.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ def lines(o: Options) -> list[str]:
 REFUSED = {
     "trainer.v1.trainer_mode": "say it with the option mode",
     "trainer.v1.sampler": "rows come from the algorithm, a step at a time",
-    "trainer.v1.colocate_async": "the algorithm's `ahead` says how many steps are rolled out beforehand",
-    "trainer.v1.separate_async": "the algorithm's `ahead` says how many steps are rolled out beforehand",
+    "trainer.v1.colocate_async": "`training.async_steps` says how many steps are rolled out beforehand",
+    "trainer.v1.separate_async": "`training.async_steps` says how many steps are rolled out beforehand",
     f"{ROLLOUT}.nnodes": "say it with the option engine_gpus",
     f"{ROLLOUT}.n_gpus_per_node": "say it with the option engine_gpus",
     "algorithm.rollout_correction": "the recipe's importance_cap corrects stale tokens",

@@ -10,7 +10,7 @@ from agentlightning.hookspecs import hookimpl
 from agentlightning.specs import Driver, DriverSpec
 from agentlightning.types import Recipe
 
-from .honours import HONOURS, REFUSES
+from .supported_fields import SUPPORTED_FIELDS, UNSUPPORTED_FIELDS
 
 
 def make_driver(
@@ -27,15 +27,24 @@ def make_driver(
     return VerlDriver(policy, name, recipe, seed=seed, options=options)
 
 
-def facts(options: Mapping[str, Any]) -> dict[str, str]:
-    """See ``machine.facts``."""
+def environment_info(options: Mapping[str, Any]) -> dict[str, str]:
+    """See ``machine.environment_info``."""
     from . import machine
 
-    return machine.facts(options)
+    return machine.environment_info(options)
 
 
 @hookimpl
 def agl_drivers() -> list[DriverSpec]:
     """verl's own trainer: one machine's CPU, or GPUs by Ray."""
     about = "verl's trainer, unforked: Ray, FSDP, CPU and GPUs"
-    return [DriverSpec("verl", make_driver, HONOURS, about, facts=facts, refuses=REFUSES)]
+    return [
+        DriverSpec(
+            "verl",
+            make_driver,
+            SUPPORTED_FIELDS,
+            about,
+            environment_info=environment_info,
+            unsupported_fields=UNSUPPORTED_FIELDS,
+        )
+    ]

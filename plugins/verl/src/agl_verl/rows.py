@@ -11,11 +11,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from operator import mul
 
 import msgspec
 
 from agentlightning.credit.advantage.critic import token_rewards
 from agentlightning.types import Recipe, Row, UsageError
+from agentlightning.types.arrays import Flags, Floats, Ints, from_either, to_bytes
+from agentlightning.types.tokens import TokenIds
 
 WEIGHTS, SEGMENTS, STALE = "agl_weights", "agl_segments", "agl_stale"
 """Names of the fields that verl does not know, and carries along to the loss."""
@@ -26,19 +29,19 @@ OUTSIDE = -1
 class TrainRow(msgspec.Struct, array_like=True):
     """One row. All but ``prompt`` and the versions have one entry a response token."""
 
-    prompt: list[int]
-    response: list[int]
-    mask: list[int]
-    logprobs: list[float]
-    carrier: list[float]
+    prompt: TokenIds
+    response: TokenIds
+    mask: Flags
+    logprobs: Floats
+    carrier: Floats
     """Weight × advantage; with a critic, the reward."""
-    weights: list[float]
-    segments: list[int]
+    weights: Floats
+    segments: Ints
     """Which call of the row wrote the token, for sequence objectives."""
     oldest: int
     newest: int
     """Policy versions that its trained tokens were sampled from."""
-    stale: list[int]
+    stale: Flags
     """1 where a trained token is not known to be of the version that is trained."""
 
 
@@ -70,39 +73,37 @@ def train_row(row: Row, recipe: Recipe, scale: int = 1, version: int = 0) -> Tra
             f"row {row.row_id}: sampled at temperature {row.temperature}, but verl divides the logits of all "
             f"rows by the recipe's, {recipe.temperature}"
         )
-    start = next((t for t, trained in enumerate(row.mask) if trained), None)
-    if not start:
-        what = "has no trained token" if start is None else "trains its first token, which nothing predicts"
+    start = row.mask.index(1) if row.trained_tokens else -1
+    if start < 1:
+        what = "has no trained token" if start else "trains its first token, which nothing predicts"
         raise CannotTrain(f"row {row.row_id} {what}")
     versions = [v for v, trained in zip(row.versions, row.mask, strict=True) if trained and v >= 0] or [0]
-    weights = [scale * w for w in row.weights]
-    carrier = (
-        token_rewards(row) if recipe.critic else [w * a for w, a in zip(weights, row.advantages, strict=True)]
-    )
+    weights = Floats(scale * w for w in row.weights)
+    carrier = token_rewards(row) if recipe.critic else map(mul, weights, row.advantages)
     return TrainRow(
         prompt=row.token_ids[:start],
         response=row.token_ids[start:],
         mask=row.mask[start:],
         logprobs=row.logprobs[start:],
-        carrier=carrier[start:],
+        carrier=Floats(carrier)[start:],
         weights=weights[start:],
         segments=_segments(row, recipe)[start:],
         oldest=min(versions),
         newest=max(versions),
-        stale=[int(on and v != version) for on, v in zip(row.mask, row.versions, strict=True)][start:],
+        stale=Flags(on and v != version for on, v in zip(row.mask, row.versions, strict=True))[start:],
     )
 
 
-def _segments(row: Row, recipe: Recipe) -> list[int]:
+def _segments(row: Row, recipe: Recipe) -> Ints:
     """Each token's call, by its place in the row."""
-    found = [OUTSIDE] * len(row.token_ids)
+    found: Ints = Ints(Ints([OUTSIDE]) * len(row.token_ids))
     for number, segment in enumerate(row.segments):
         if segment.trained:
-            found[segment.start : segment.end] = [number] * (segment.end - segment.start)
-    if recipe.objective == "sequence" and any(
+            found[segment.start : segment.end] = Ints([number]) * (segment.end - segment.start)
+    if recipe.ratio_level == "sequence" and any(
         trained and number == OUTSIDE for trained, number in zip(row.mask, found, strict=True)
     ):
-        raise CannotTrain(f"row {row.row_id}: a trained token is in no trained call (objective 'sequence')")
+        raise CannotTrain(f"row {row.row_id}: a trained token is in no trained call (ratio_level 'sequence')")
     return found
 
 
@@ -134,9 +135,9 @@ def _pulls(rows: Sequence[TrainRow], recipe: Recipe) -> bool:
 
 def pack(value: Step) -> bytes:
     """As bytes."""
-    return msgspec.msgpack.encode(value)
+    return msgspec.msgpack.encode(value, enc_hook=to_bytes)
 
 
 def unpack(data: bytes) -> Step:
     """The inverse of :func:`pack`."""
-    return msgspec.msgpack.decode(data, type=Step)
+    return msgspec.msgpack.decode(data, type=Step, dec_hook=from_either)

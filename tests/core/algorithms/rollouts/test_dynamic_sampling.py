@@ -10,12 +10,13 @@ import pytest
 from hypothesis import given, strategies as st
 
 from agentlightning import GRPO, Trainer
-from agentlightning.algorithms.rl import RL, RecipeRefused, check_deterministic
+from agentlightning.algorithms.recipe_checks import RecipeRefused, check_deterministic
+from agentlightning.algorithms.rl import RL
 from agentlightning.algorithms.rollouts.dynamic_sampling import extra_batches, groups_with_spread
 from agentlightning.algorithms.rollouts.quorum import QuorumResult
 from agentlightning.types import Batch, Ledger, Rollout, UsageError
 
-SPREAD = GRPO(drop_zero_spread=True)
+SPREAD = GRPO(filter_zero_std_groups=True)
 
 
 @given(
@@ -47,10 +48,10 @@ def test_each_step_and_each_seed_draws_its_own() -> None:
 def test_a_group_has_a_spread_where_a_call_of_it_is_trained() -> None:
     groups = [[Rollout(rollout_id=f"{g}{s}", input=g) for s in "ab"] for g in "xyz"]
     ledgers = [
-        Ledger("xa", made=2, trained=1, out={"zero-spread": 1}),
-        Ledger("xb", made=1, out={"zero-spread": 1}),
-        Ledger("ya", made=1, out={"zero-spread": 1}),
-        Ledger("yb", made=1, out={"failed-rollout": 1}),
+        Ledger("xa", made=2, trained=1, left_out={"zero-spread": 1}),
+        Ledger("xb", made=1, left_out={"zero-spread": 1}),
+        Ledger("ya", made=1, left_out={"zero-spread": 1}),
+        Ledger("yb", made=1, left_out={"failed-rollout": 1}),
         Ledger("zb", made=3, trained=3),
     ]
     assert groups_with_spread(Batch(rows=[], ledgers=ledgers), groups) == 2
@@ -59,14 +60,26 @@ def test_a_group_has_a_spread_where_a_call_of_it_is_trained() -> None:
 @pytest.mark.parametrize(
     ("recipe", "options", "said"),
     [
-        (GRPO(), {"ahead": 1}, r"ahead = 1 with recipe.staleness = 0: .*staleness to 1 .*importance_cap"),
-        (GRPO(staleness=1), {"ahead": 2}, r"ahead = 2 with recipe.staleness = 1"),
-        (GRPO(), {"ahead": -1}, r"ahead = -1: a whole number, 0 or more"),
-        (GRPO(), {"ahead": 0.5}, r"ahead = 0.5: a whole number"),
-        (GRPO(), {"ahead": True}, r"ahead = True: a whole number"),
-        (SPREAD, {"refill": -2}, r"refill = -2: a whole number, 0 or more"),
-        (GRPO(), {"refill": 1}, r"refill = 1 without recipe.drop_zero_spread: .*to true"),
-        (GRPO(drop_zero_spread=True, baseline="none", scale="none"), {"refill": 1}, r"baseline = 'none'"),
+        (
+            GRPO(),
+            {"async_steps": 1},
+            r"async_steps = 1 with recipe.max_staleness = 0: .*max_staleness to 1 .*importance_cap",
+        ),
+        (GRPO(max_staleness=1), {"async_steps": 2}, r"async_steps = 2 with recipe.max_staleness = 1"),
+        (GRPO(), {"async_steps": -1}, r"async_steps = -1: a whole number, 0 or more"),
+        (GRPO(), {"async_steps": 0.5}, r"async_steps = 0.5: a whole number"),
+        (GRPO(), {"async_steps": True}, r"async_steps = True: a whole number"),
+        (SPREAD, {"dynamic_sampling": -2}, r"dynamic_sampling = -2: a whole number, 0 or more"),
+        (
+            GRPO(),
+            {"dynamic_sampling": 1},
+            r"dynamic_sampling = 1 without recipe.filter_zero_std_groups: .*to true",
+        ),
+        (
+            GRPO(filter_zero_std_groups=True, baseline="none", scale="none"),
+            {"dynamic_sampling": 1},
+            r"baseline = 'none'",
+        ),
     ],
 )
 def test_what_would_come_to_nothing_is_refused(recipe: Any, options: dict[str, Any], said: str) -> None:
@@ -75,15 +88,15 @@ def test_what_would_come_to_nothing_is_refused(recipe: Any, options: dict[str, A
 
 
 def test_what_a_recipe_takes() -> None:
-    assert RL(GRPO(staleness=2), steps=1, ahead=2).ahead == 2
-    assert RL(SPREAD, steps=1, refill=3).refill == 3
-    RL(GRPO(staleness=1, drop_zero_spread=True), steps=1, ahead=1, refill=1)
+    assert RL(GRPO(max_staleness=2), steps=1, async_steps=2).async_steps == 2
+    assert RL(SPREAD, steps=1, dynamic_sampling=3).dynamic_sampling == 3
+    RL(GRPO(max_staleness=1, filter_zero_std_groups=True), steps=1, async_steps=1, dynamic_sampling=1)
 
 
 def test_deterministic_mode_excludes_what_depends_on_timing() -> None:
     check_deterministic(None, 0, [{"deterministic": True}])
     check_deterministic(None, 1, [{}, {"deterministic": False}])
-    with pytest.raises(UsageError, match=r"ahead = 1: which version answers a call depends on timing"):
+    with pytest.raises(UsageError, match=r"async_steps = 1: which version answers a call depends on timing"):
         check_deterministic(None, 1, [{}, {"deterministic": True}])
 
 
@@ -101,7 +114,7 @@ def test_what_was_gathered_adds_up() -> None:
     )
 
 
-@pytest.mark.parametrize("given", [{"ahead": 1}, {"refill": 2}, {"quorum": {"hedge": 1}}])
+@pytest.mark.parametrize("given", [{"async_steps": 1}, {"dynamic_sampling": 2}, {"quorum": {"hedge": 1}}])
 def test_an_algorithm_of_ones_own_does_not_ignore_them(given: dict[str, Any], tmp_path: Path) -> None:
     async def mine(*, store: Any) -> None: ...
 

@@ -32,7 +32,7 @@ def make(step: int) -> TaskGroups:
 
 
 def upcoming(store: Store, **options: Any) -> Prefetcher:
-    return Prefetcher(store, make, **{"steps": 4, "ahead": 1, **options})
+    return Prefetcher(store, make, **{"steps": 4, "async_steps": 1, **options})
 
 
 async def queued(store: Store) -> list[Any]:
@@ -61,7 +61,7 @@ async def finish(store: Store, count: int = SIZE) -> list[Rollout]:
 async def test_so_many_steps_are_queued_and_nothing_beyond_the_last(
     store: Store, ahead: int, seen: list[list[int]]
 ) -> None:
-    work = upcoming(store, ahead=ahead)
+    work = upcoming(store, async_steps=ahead)
     for step, expected in enumerate(seen):
         groups = await work.take(step)
         assert groups == make(step)
@@ -74,13 +74,13 @@ async def test_so_many_steps_are_queued_and_nothing_beyond_the_last(
 
 async def test_how_far_a_step_has_come_before_its_turn(store: Store) -> None:
     work = upcoming(store)
-    assert await work.progress(0) == {"ahead/started": 0, "ahead/ended": 0}
+    assert await work.progress(0) == {"async/started": 0, "async/ended": 0}
     await work.take(0)
     await finish(store, SIZE + 1)
     await store.dequeue_many_rollouts("w", 1)
     work.finish(0)
-    assert await work.progress(1) == {"ahead/started": 2, "ahead/ended": 1}
-    assert await upcoming(store, ahead=0).progress(1) == {}
+    assert await work.progress(1) == {"async/started": 2, "async/ended": 1}
+    assert await upcoming(store, async_steps=0).progress(1) == {}
 
 
 async def test_the_end_cancels_what_is_under_way_and_counts_it(store: Store) -> None:
@@ -118,7 +118,7 @@ async def test_a_store_that_is_gone_is_said_and_hides_nothing(
 
 
 async def test_what_an_earlier_life_began_is_made_again_in_its_turn_and_not_before(store: Store) -> None:
-    first = upcoming(store, ahead=2)
+    first = upcoming(store, async_steps=2)
     await first.take(0)
     await finish(store)
     first.finish(0)
@@ -128,7 +128,7 @@ async def test_what_an_earlier_life_began_is_made_again_in_its_turn_and_not_befo
     # killed: nothing was cancelled, and the last checkpoint is that of no step
     assert await cancel_leftovers(store, "r") == 1 + SIZE
     assert await queued(store) == [], "there is nothing that a worker could take before it is queued again"
-    second = upcoming(store, ahead=1)
+    second = upcoming(store, async_steps=1)
     await second.take(0)
     assert await queued(store) == ["task 0", "task 1"]
     late = await store.query_rollouts(rollout_ids=[r.rollout_id for s in (2, 3) for r in make(s)[0]])

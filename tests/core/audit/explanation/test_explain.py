@@ -124,7 +124,8 @@ async def test_a_failed_rollout(tmp_path: Path) -> None:
     }  # fmt: skip
     assert [c["left_out"]["reason"] for c in found["calls"]] == ["failed-rollout"] * 2
     assert "the failure table leaves such a rollout out" in found["calls"][0]["left_out"]["text"]
-    assert found["ledger"]["out"] == {"failed-rollout": 2} and found["rows"] == [] and found["rewards"] == []
+    assert found["ledger"]["left_out"] == {"failed-rollout": 2}
+    assert found["rows"] == found["rewards"] == []
     assert [(g["rollout"], g["reward"], g["failure"]) for g in found["group"]] == [
         ("ro-1-2", 1.0, None), ("ro-1-3", None, "agent-raised"),
     ]  # fmt: skip
@@ -146,12 +147,12 @@ async def test_a_flat_group_has_advantage_0_and_shows_its_members(tmp_path: Path
     folder = await make_run(tmp_path, rewards={0: [1.0, 1.0, 1.0, 0.0]})
     call = await call_from_row(folder, "ro-0-0", 0)
     found = await explained(folder, call)
-    assert found["advantage"]["value"] == 0.0 and found["advantage"]["flat"] == "zero-spread"
+    assert found["advantage"]["value"] == 0.0 and found["advantage"]["zero_reason"] == "zero-spread"
     assert [m["value"] for m in found["baseline"]["members"]] == [1.0, 1.0]
 
 
 async def test_a_flat_group_that_was_dropped_shows_its_members_too(tmp_path: Path) -> None:
-    recipe = msgspec.structs.replace(GRPO(group_size=2), drop_zero_spread=True)
+    recipe = msgspec.structs.replace(GRPO(group_size=2), filter_zero_std_groups=True)
     folder = await make_run(tmp_path, rewards={0: [1.0, 1.0, 1.0, 0.0]}, recipe=recipe)
     found = await explained(folder, await call_from_row(folder, "ro-0-1", 0))
     assert found["left_out"]["reason"] == "zero-spread" and found["weight"] is None
@@ -218,7 +219,9 @@ async def test_a_token_that_only_entropy_or_kl_pulls_at_is_not_said_to_be_left_a
     for rollout in ("ro-0-0", "ro-0-1"):
         await edit_reward(folder, rollout, 1.0)
     found = await explained(folder, f"{await call_from_row(folder, 'ro-0-0', 1)}:1")
-    assert found["advantage"]["flat"] == "zero-spread" and found["token"]["weight_times_advantage"] == 0.0
+    assert (
+        found["advantage"]["zero_reason"] == "zero-spread" and found["token"]["weight_times_advantage"] == 0.0
+    )
     named = [name for name in ("entropy", "kl") if name in terms]
     assert [pull["term"].split()[0].lower() for pull in found["token"]["pulls"][1:]] == named
     assert "nothing pulls at it" not in shown(found) and "alone" in found["token"]["pulled"]

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 from core.audit.runs import RUN, edit, edit_reward, edit_span, make_run, plugins
+from drills.edits import store as replace, stored_whole
 
 from agentlightning import semconv
 from agentlightning.audit.run import CannotRecompute, open_run
@@ -18,8 +19,7 @@ from agentlightning.hookspecs import hookimpl
 from agentlightning.recipes import GRPO
 from agentlightning.specs import CreditRuleSpec, DriverSpec
 from agentlightning.store import SQLiteStore
-from agentlightning.store.codec import pack, pack_call, unpack
-from agentlightning.store.sqlite.trace.writing import call_from_row
+from agentlightning.store.codec import pack, unpack
 from agentlightning.types import Call, StepReport
 
 
@@ -38,13 +38,13 @@ def edit_call(folder: Path, rollout_id: str, change: Callable[[Call], object]) -
     store = SQLiteStore(folder / "store.sqlite")
     try:
         connection = store.db.connection
-        columns = "call_id, rollout_id, attempt_id, sequence, choice, policy, policy_version, status, data"
-        row = connection.execute(
-            f"SELECT {columns} FROM calls WHERE rollout_id = ? AND sequence = 0", (rollout_id,)
-        ).fetchone()
-        call = call_from_row(row)
+        call = stored_whole(connection, rollout_id)[
+            connection.execute(
+                "SELECT call_id FROM calls WHERE rollout_id = ? AND sequence = 0", (rollout_id,)
+            ).fetchone()[0]
+        ]
         change(call)
-        connection.execute("UPDATE calls SET data = ? WHERE call_id = ?", (pack_call(call), call.call_id))
+        replace(connection, call)
     finally:
         store.db.close()
 
@@ -97,7 +97,7 @@ async def test_a_reward_and_something_else(tmp_path: Path) -> None:
     [
         (lambda call: call.logprobs.__setitem__(0, -0.75), "its logprobs were changed"),
         (
-            lambda call: call.response_ids.__setitem__(0, 9),
+            lambda call: setattr(call, "response_ids", [9, *call.response_ids[1:]]),
             "its token ids were changed after training; what decides whether it is trained: 2 trained then, "
             "1 trained (1 mismatch) now",
         ),

@@ -86,7 +86,7 @@ def test_shared_context_is_not_paid_again():
 
 def test_a_missing_reward_is_no_zero():
     batch = assign([make_record(calls=[make_call("a", [1], [2])])], PPO())
-    assert batch.rows == [] and batch.ledgers[0].out == {"no-reward": 1}
+    assert batch.rows == [] and batch.ledgers[0].left_out == {"no-reward": 1}
 
 
 def test_equal_returns_and_single_rollouts_are_trained():
@@ -97,7 +97,8 @@ def test_equal_returns_and_single_rollouts_are_trained():
 @pytest.mark.parametrize(("given", "words"), [
     ({"baseline": "group"}, "recipe.baseline = 'group' with a critic: nothing is compared.*set it to 'none'"),
     ({"group_by": ["side"]}, "recipe.group_by"), ({"scale": "std"}, "recipe.scale.*whitened"),
-    ({"drop_zero_spread": True}, "recipe.drop_zero_spread"), ({"objective": "sequence"}, "recipe.objective"),
+    ({"filter_zero_std_groups": True}, "recipe.filter_zero_std_groups"),
+    ({"ratio_level": "sequence"}, "recipe.ratio_level"),
     ({"lam": 1.1}, r"recipe.lam = 1.1: must lie in \[0, 1\]"), ({"gamma": -0.1}, "recipe.gamma"),
 ])  # fmt: skip
 def test_what_a_critic_would_ignore_is_refused(given: dict[str, object], words: str):
@@ -111,7 +112,7 @@ def test_lambda_needs_a_critic_and_grpo_with_one_is_no_recipe():
     with pytest.raises(ValueError, match=r"recipe\.baseline"):
         check_critic(GRPO(critic=True))
     check_critic(GRPO())
-    check_critic(PPO(kl=0.1, entropy=0.01, normalise="rollout", epochs=4, minibatches=8, merge=False))
+    check_critic(PPO(kl=0.1, entropy=0.01, loss_aggregation="rollout", epochs=4, minibatches=8, merge=False))
 
 
 def test_what_is_refused_are_fields_with_a_value_that_is_not():

@@ -67,7 +67,7 @@ def advantages(batch):
 def test_a_failed_rollout_is_left_out_even_with_a_reward(status):
     batch = assign(group(make_record("f", reward=1.0, status=status)), RECIPE)
     assert advantages(batch) == {"x": -0.5, "y": 0.5}
-    assert batch.ledgers[0].out == {"failed-rollout": 1}
+    assert batch.ledgers[0].left_out == {"failed-rollout": 1}
     assert (batch.metrics["rollouts_failed"], batch.metrics["reward_mean"]) == (1, 0.5)
 
 
@@ -76,7 +76,7 @@ def test_a_missing_reward_is_no_zero(value):
     records = group(make_record("f", rewards=[Reward(value=value)] if value is not None else []))
     batch = assign(records, RECIPE)
     assert advantages(batch) == {"x": -0.5, "y": 0.5}
-    assert batch.ledgers[0].out == {"no-reward": 1}
+    assert batch.ledgers[0].left_out == {"no-reward": 1}
     assert (batch.metrics["rollouts_no_reward"], batch.metrics["rollouts_failed"]) == (1, 0)
     assert (batch.metrics["reward_count"], batch.metrics["reward_mean"]) == (2, 0.5)
 
@@ -104,7 +104,7 @@ def test_who_got_no_answer_moves_nobody_and_is_no_mean() -> None:
     ]
     batch = assign(group(make_record("f", calls=calls, reward=9.0)), RECIPE)
     assert advantages(batch) == {"x": -0.5, "y": 0.5}
-    assert batch.ledgers[0].out == {"error": 1, "cancelled": 1}
+    assert batch.ledgers[0].left_out == {"error": 1, "cancelled": 1}
     assert (batch.metrics["failed/no-call"], batch.metrics["reward_mean"]) == (1, 0.5)
 
 
@@ -125,8 +125,8 @@ def test_calls_of_earlier_attempts_are_in_the_ledger_and_in_no_row() -> None:
     ]
     batch = assign(group(record), RECIPE)
     ledger = batch.ledgers[0]
-    assert (ledger.made, ledger.recorded, ledger.trained, ledger.out) == (4, 4, 1, {"other-attempt": 3})
-    assert ledger.sums and (batch.metrics["calls"], batch.metrics["out/other-attempt"]) == (6, 3)
+    assert (ledger.made, ledger.recorded, ledger.trained, ledger.left_out) == (4, 4, 1, {"other-attempt": 3})
+    assert ledger.sums and (batch.metrics["calls"], batch.metrics["left_out/other-attempt"]) == (6, 3)
     assert (batch.metrics["retried/timeout"], batch.metrics["retried/model-5xx"]) == (1, 2)
     assert batch.metrics["verdicts/gateway-only"] == 3 and batch.metrics["exact"] == 0
 

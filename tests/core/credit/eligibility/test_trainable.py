@@ -13,9 +13,9 @@ from agentlightning.credit.eligibility.verdicts import verdicts
 from agentlightning.types import Span
 
 
-def reasons(*calls, staleness=0, version=None, wire: list[Span] | None = None):
+def reasons(*calls, max_staleness=0, version=None, wire: list[Span] | None = None):
     record = make_record(calls=list(calls), wire=wire)
-    return untrainable_reasons(record, verdicts(record), staleness=staleness, version=version)
+    return untrainable_reasons(record, verdicts(record), max_staleness=max_staleness, version=version)
 
 
 @pytest.mark.parametrize(
@@ -73,8 +73,8 @@ def test_no_span_id_other_spans_and_other_traces_supersede_nothing():
 @pytest.mark.parametrize(("staleness", "stale"), [(0, ["r0-c0", "r0-c1"]), (1, ["r0-c0"]), (2, [])])
 def test_staleness_is_counted_in_versions(staleness, stale):
     calls = [one_call(sequence=i, policy_version=3 + i) for i in range(3)]
-    assert reasons(*calls, staleness=staleness, version=5) == dict.fromkeys(stale, "stale")
-    assert reasons(*calls, staleness=staleness, version=None) == {}
+    assert reasons(*calls, max_staleness=staleness, version=5) == dict.fromkeys(stale, "stale")
+    assert reasons(*calls, max_staleness=staleness, version=None) == {}
 
 
 def test_a_call_without_a_version_is_not_judged_by_age():

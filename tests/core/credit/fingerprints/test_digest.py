@@ -7,6 +7,7 @@ import pytest
 
 from agentlightning.credit import rows_digest
 from agentlightning.types import Row, Segment
+from agentlightning.types.arrays import from_either, to_bytes
 
 ROW = Row(
     row_id="r/c",
@@ -67,7 +68,9 @@ def test_order_and_number_of_rows_count():
 
 
 def test_it_survives_the_wire():
-    sent = msgspec.msgpack.decode(msgspec.msgpack.encode([ROW]), type=list[Row])
+    sent = msgspec.msgpack.decode(
+        msgspec.msgpack.encode([ROW], enc_hook=to_bytes), type=list[Row], dec_hook=from_either
+    )
     assert rows_digest(sent) == rows_digest([ROW])
 
 

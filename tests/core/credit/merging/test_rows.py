@@ -1,4 +1,4 @@
-"""Rows and weights: ids in their places, and sums as ``normalise`` says."""
+"""Rows and weights: ids in their places, and sums as ``loss_aggregation`` says."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def branching(rollout_id="r0", **fields):
 def test_a_row_in_full():
     fresh = one_call("r1", policy_version=5)
     records = [branching(reward=1.0), make_record("r1", [fresh], reward=0.0)]
-    batch = assign(records, Recipe(name="t", normalise="token", staleness=1), version=5)
+    batch = assign(records, Recipe(name="t", loss_aggregation="token", max_staleness=1), version=5)
     first, branch, _ = batch.rows
     assert batch.metrics["staleness_max"] == 1  # one token of six
     assert batch.metrics["staleness_mean"] == pytest.approx(1 / 6, rel=1e-12)
@@ -84,19 +84,19 @@ WEIGHTS = {
 }
 
 
-@pytest.mark.parametrize("normalise", sorted(WEIGHTS))
+@pytest.mark.parametrize("loss_aggregation", sorted(WEIGHTS))
 @pytest.mark.parametrize("merge", [True, False])
-def test_weights_by_hand(normalise, merge):
+def test_weights_by_hand(loss_aggregation, merge):
     records = [branching(reward=1.0), make_record("r1", reward=0.0)]
     records.append(make_record("r2", [one_call("r2", n=4)], reward=0.5))
-    recipe = Recipe(name="t", normalise=normalise, constant=5.0, merge=merge)
+    recipe = Recipe(name="t", loss_aggregation=loss_aggregation, loss_divisor=5.0, merge=merge)
     found = {
         s.call_id: row.weights[s.start : s.end]
         for row in assign(records, recipe).rows
         for s in row.segments
         if s.trained
     }
-    for call_id, expected in WEIGHTS[normalise].items():
+    for call_id, expected in WEIGHTS[loss_aggregation].items():
         assert found[call_id] == pytest.approx([expected] * len(found[call_id]), rel=1e-12)
 
 
@@ -111,19 +111,19 @@ def test_zero_spread_groups_weigh_nothing_once_dropped():
     records += [make_record(f"s{i}", group="live", reward=float(i)) for i in range(2)]
     records.append(make_record("alone", group="one", reward=1.0))
     kept = assign(records, Recipe(name="t"))
-    assert (len(kept.rows), kept.metrics["groups_zero_spread"], kept.metrics["groups_of_one"]) == (6, 1, 1)
+    assert (len(kept.rows), kept.metrics["groups_zero_std"], kept.metrics["groups_of_one"]) == (6, 1, 1)
     assert [sum(row.weights) for row in kept.rows] == pytest.approx([1 / 6] * 6)
-    dropped = assign(records, Recipe(name="t", drop_zero_spread=True))
+    dropped = assign(records, Recipe(name="t", filter_zero_std_groups=True))
     assert {row.rollout_id for row in dropped.rows} == {"s0", "s1"}
     assert [sum(row.weights) for row in dropped.rows] == pytest.approx([1 / 2] * 2)
-    out = {ledger.rollout_id: ledger.out for ledger in dropped.ledgers}
+    out = {ledger.rollout_id: ledger.left_out for ledger in dropped.ledgers}
     assert (out["r0"], out["alone"], out["s0"]) == ({"zero-spread": 1}, {"group-of-one": 1}, {})
     assert all(ledger.sums for ledger in dropped.ledgers)
 
 
 def test_without_a_baseline_nothing_is_dropped_for_being_equal():
     records = [make_record(f"r{i}", reward=1.0) for i in range(3)]
-    batch = assign(records, Recipe(name="t", baseline="none", drop_zero_spread=True))
+    batch = assign(records, Recipe(name="t", baseline="none", filter_zero_std_groups=True))
     assert [row.segments[0].advantage for row in batch.rows] == [1.0, 1.0, 1.0]
 
 
@@ -134,12 +134,12 @@ RECIPES = st.builds(
     baseline=st.sampled_from(["group", "rloo", "batch", "none"]),
     group_by=st.sampled_from([["group"], ["batch"], ["group", "agent"], ["task"], ["group", "policy"]]),
     scale=st.sampled_from(["std", "none"]),
-    normalise=st.sampled_from(["rollout", "call", "token", "constant"]),
-    constant=st.sampled_from([1.0, 7.5]),
+    loss_aggregation=st.sampled_from(["rollout", "call", "token", "constant"]),
+    loss_divisor=st.sampled_from([1.0, 7.5]),
     gamma=st.sampled_from([0.0, 0.5, 1.0]),
-    staleness=st.integers(0, 2),
+    max_staleness=st.integers(0, 2),
     merge=st.booleans(),
-    drop_zero_spread=st.booleans(),
+    filter_zero_std_groups=st.booleans(),
 )
 
 
@@ -152,15 +152,15 @@ def test_weights_sum_as_normalise_says(records, recipe):
         rollouts = {row.rollout_id for row in of_policy}
         tokens = sum(row.trained_tokens for row in of_policy)
         total = sum(sum(row.weights) for row in of_policy)
-        constant = recipe.normalise == "constant"
+        constant = recipe.loss_aggregation == "constant"
         assert total == pytest.approx(
-            tokens / (len(rollouts) * recipe.constant) if constant else 1.0, rel=1e-12
+            tokens / (len(rollouts) * recipe.loss_divisor) if constant else 1.0, rel=1e-12
         )
-        if recipe.normalise == "rollout":
+        if recipe.loss_aggregation == "rollout":
             for rollout in rollouts:
                 share = sum(sum(row.weights) for row in of_policy if row.rollout_id == rollout)
                 assert share == pytest.approx(1 / len(rollouts), rel=1e-12)
-        if recipe.normalise == "call":
+        if recipe.loss_aggregation == "call":
             shares = [
                 sum(row.weights[s.start : s.end]) for row in of_policy for s in row.segments if s.trained
             ]

@@ -6,15 +6,7 @@ import msgspec
 import pytest
 from core.gateway.apis.test_responses import chat
 
-from agentlightning.gateway.apis.messages import (
-    IGNORED,
-    REFUSED,
-    TRANSLATED,
-    UNREADABLE,
-    chat_body,
-    message,
-    message_error,
-)
+from agentlightning.gateway.apis.messages import IGNORED, MESSAGES, REFUSED, TRANSLATED, UNREADABLE
 from agentlightning.gateway.errors import TOO_LONG, RequestRefused, error_body
 
 USER = {"role": "user", "content": "hi"}
@@ -23,7 +15,9 @@ USE = {"type": "tool_use", "id": "t1", "name": "add", "input": {"a": 1}}
 
 
 def body(*turns, said=(), **more):
-    return chat_body({"model": "m", "max_tokens": 9, "messages": list(turns) or [USER], **more}, dict(said))
+    return MESSAGES.chat_body(
+        {"model": "m", "max_tokens": 9, "messages": list(turns) or [USER], **more}, dict(said)
+    )
 
 
 def test_text_and_system():
@@ -137,7 +131,7 @@ def test_arguments_come_back_as_the_model_wrote_them(written, given, sent):
 )
 def test_what_chat_completions_cannot_say_is_refused(asked, says):
     with pytest.raises(RequestRefused) as refused:
-        chat_body({"model": "m", "max_tokens": 9, "messages": [USER], **asked}, {})
+        MESSAGES.chat_body({"model": "m", "max_tokens": 9, "messages": [USER], **asked}, {})
     assert says in str(refused.value)
     assert refused.value.reason == "unsupported-field"
 
@@ -161,7 +155,7 @@ def test_what_chat_completions_cannot_say_is_refused(asked, says):
 )
 def test_what_is_no_request_is_said(asked, says):
     with pytest.raises(RequestRefused) as refused:
-        chat_body({"model": "m", "max_tokens": 9, "messages": [USER], **asked}, {})
+        MESSAGES.chat_body({"model": "m", "max_tokens": 9, "messages": [USER], **asked}, {})
     assert says in str(refused.value) and refused.value.reason == "bad-body"
 
 
@@ -175,7 +169,9 @@ def test_what_the_coding_agents_send_is_taken():
 def test_answer():
     call = {"id": "t1", "type": "function", "function": {"name": "add", "arguments": '{"a":  1}'}}
     said = {"role": "assistant", "content": "see", "reasoning": "hm", "tool_calls": [call]}
-    answer = message({"model": "m"}, chat(said, "tool_calls", token_ids=[4]) | {"prompt_token_ids": [1]})
+    answer = MESSAGES.answer(
+        {"model": "m"}, chat(said, "tool_calls", token_ids=[4]) | {"prompt_token_ids": [1]}
+    )
     assert [block["type"] for block in answer["content"]] == ["thinking", "text", "tool_use"]
     assert answer["content"][2]["input"] == {"a": 1}
     assert (answer["stop_reason"], answer["stop_sequence"]) == ("tool_use", None)
@@ -194,21 +190,21 @@ def test_answer():
     ],
 )
 def test_why_it_stopped(finish, more, reason):
-    answer = message({}, chat({"role": "assistant", "content": ""}, finish, **more))
+    answer = MESSAGES.answer({}, chat({"role": "assistant", "content": ""}, finish, **more))
     assert (answer["stop_reason"], answer["stop_sequence"]) == reason
     assert answer["content"] == [{"type": "text", "text": "", "citations": None}]
 
 
 def test_errors():
-    error = json.loads(message_error(400, error_body(400, TOO_LONG, "it has 9")))["error"]
+    error = json.loads(MESSAGES.error(400, error_body(400, TOO_LONG, "it has 9")))["error"]
     assert error["type"] == "invalid_request_error" and error["message"] == "prompt is too long: it has 9"
     assert (
-        json.loads(message_error(503, error_body(503, "store-failed", "x")))["error"]["type"]
+        json.loads(MESSAGES.error(503, error_body(503, "store-failed", "x")))["error"]["type"]
         == "overloaded_error"
     )
-    assert json.loads(message_error(502, b"<html>"))["error"] == {
+    assert json.loads(MESSAGES.error(502, b"<html>"))["error"] == {
         "type": "api_error",
         "message": "<html>",
         "code": "http-502",
     }
-    assert json.loads(message_error(418, msgspec.json.encode({"detail": "tea"})))["type"] == "error"
+    assert json.loads(MESSAGES.error(418, msgspec.json.encode({"detail": "tea"})))["type"] == "error"

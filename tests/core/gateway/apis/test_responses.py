@@ -2,7 +2,7 @@
 
 import pytest
 
-from agentlightning.gateway.apis.responses import IGNORED, REFUSED, TRANSLATED, chat_body, response
+from agentlightning.gateway.apis.responses import IGNORED, REFUSED, RESPONSES, TRANSLATED
 from agentlightning.gateway.errors import RequestRefused
 
 USER = {"role": "user", "content": "hi"}
@@ -14,6 +14,10 @@ TOOL = {
     "parameters": {"type": "object"},
     "strict": True,
 }
+
+
+def chat_body(asked):
+    return RESPONSES.chat_body(asked, {})
 
 
 def messages(*items, **more):
@@ -106,7 +110,9 @@ def test_namespaces_are_flat_towards_the_engine():
     asked = {"model": "m", "input": "hi", "tools": [{"type": "namespace", "name": "team", "tools": [TOOL]}]}
     assert chat_body(asked)["tools"][0]["function"]["name"] == "team__add"
     call = {"id": "c1", "type": "function", "function": {"name": "team__add", "arguments": "{}"}}
-    (item,) = response(asked, chat({"role": "assistant", "content": None, "tool_calls": [call]}))["output"]
+    (item,) = RESPONSES.answer(asked, chat({"role": "assistant", "content": None, "tool_calls": [call]}))[
+        "output"
+    ]
     assert (item["namespace"], item["name"]) == ("team", "add")
     again = chat_body({**asked, "input": [USER, item]})["messages"][-1]
     assert again["tool_calls"][0]["function"]["name"] == "team__add"
@@ -173,7 +179,7 @@ def test_answer():
     message = {"role": "assistant", "content": "see", "reasoning_content": "hm", "tool_calls": [call]}
     logprobs = {"content": [{"token": "s", "logprob": -0.5, "top_logprobs": []}]}
     whole = chat(message, "tool_calls", token_ids=[4], logprobs=logprobs) | {"prompt_token_ids": [1, 2]}
-    answer = response({"model": "m", "input": "hi", "tools": [TOOL], "temperature": 0.5}, whole)
+    answer = RESPONSES.answer({"model": "m", "input": "hi", "tools": [TOOL], "temperature": 0.5}, whole)
     assert [item["type"] for item in answer["output"]] == ["reasoning", "message", "function_call"]
     assert answer["output"][2]["arguments"] == '{"a":  1}'
     assert (answer["status"], answer["temperature"], answer["tools"]) == ("completed", 0.5, [TOOL])
@@ -187,7 +193,7 @@ def test_answer():
 
 
 def test_an_answer_cut_by_length_is_incomplete():
-    answer = response({}, chat({"role": "assistant", "content": "hel"}, "length"))
+    answer = RESPONSES.answer({}, chat({"role": "assistant", "content": "hel"}, "length"))
     assert (answer["status"], answer["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
     assert answer["output"][-1]["status"] == "incomplete"
 
@@ -196,15 +202,15 @@ def test_asked_for_logprobs_are_in_the_text():
     logprobs = {"content": [{"token": "s", "logprob": -0.5, "top_logprobs": []}]}
     asked = {"model": "m", "input": "hi", "include": ["message.output_text.logprobs"], "top_logprobs": 1}
     assert chat_body(asked)["logprobs"] is True and chat_body(asked)["top_logprobs"] == 1
-    answer = response(asked, chat({"role": "assistant", "content": "s"}, logprobs=logprobs))
+    answer = RESPONSES.answer(asked, chat({"role": "assistant", "content": "s"}, logprobs=logprobs))
     assert answer["output"][0]["content"][0]["logprobs"] == logprobs["content"]
 
 
 def test_an_empty_answer_is_an_empty_message():
-    (item,) = response({}, chat({"role": "assistant", "content": None}))["output"]
+    (item,) = RESPONSES.answer({}, chat({"role": "assistant", "content": None}))["output"]
     assert item["content"][0]["text"] == ""
 
 
 def test_a_refusal_is_a_part():
-    (item,) = response({}, chat({"role": "assistant", "content": None, "refusal": "no"}))["output"]
+    (item,) = RESPONSES.answer({}, chat({"role": "assistant", "content": None, "refusal": "no"}))["output"]
     assert item["content"] == [{"type": "refusal", "refusal": "no"}]

@@ -171,10 +171,10 @@ def lease(mode: Mode = "train", *retry_on: str) -> AttemptedRollout:
 
 async def test_the_reason_keeps_what_the_agent_said() -> None:
     store: Any = Reads([made(0, "HTTP 503 busy")])
-    said = await classify(store, lease(), outcome_of_error(RuntimeError("no answer")), recorded=True)
+    said = await classify(store, lease(), outcome_of_error(RuntimeError("no answer")), calls_recorded=True)
     assert said == Outcome(AttemptStatus.FAILED, "model-5xx: RuntimeError: no answer")
     own = outcome_of_error(RuntimeError("no answer"))
-    assert await classify(Reads([made(0)]), lease(), own, recorded=True) == own  # type: ignore[arg-type]
+    assert await classify(Reads([made(0)]), lease(), own, calls_recorded=True) == own  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ async def test_the_reason_keeps_what_the_agent_said() -> None:
 )
 async def test_other_ends_stay_and_cost_no_read(outcome: Outcome) -> None:
     store: Any = Reads([made(0, "HTTP 503 busy")])
-    assert await classify(store, lease("train", "no-call"), outcome, recorded=True) == outcome
+    assert await classify(store, lease("train", "no-call"), outcome, calls_recorded=True) == outcome
     assert store.asked == 0
 
 
@@ -203,7 +203,7 @@ async def test_no_call_fails_an_attempt_only_where_it_is_tried_again(
 ) -> None:
     store: Any = Reads(calls)
     outcome = await classify(
-        store, lease(mode, *["no-call"] * retry), outcome_of_return(1.0), recorded=recorded
+        store, lease(mode, *["no-call"] * retry), outcome_of_return(1.0), calls_recorded=recorded
     )
     assert outcome.status is status and store.asked == (mode == "train" and retry and recorded)
     assert status is AttemptStatus.SUCCEEDED or (outcome.reason or "").startswith("no-call: ")

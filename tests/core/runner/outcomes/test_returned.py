@@ -34,6 +34,7 @@ from agentlightning.types import (
     Span,
     Triplet,
 )
+from agentlightning.types.arrays import from_either
 from agl_local.loss import Terms, policy_loss
 
 PER_CALL = Recipe(name="t", credit="per_call", baseline="none")
@@ -137,16 +138,16 @@ async def test_what_no_triplet_names_is_replaced_and_ledgered(store: Store, gate
     _, record = await run(store, gateway, supplied)
     assert [c.api for c in record.calls] == ["chat", "chat", "supplied", "supplied"]  # nothing is overwritten
     [ledger] = assign([record], PER_CALL).ledgers
-    assert (ledger.made, ledger.trained, ledger.out) == (4, 2, {"replaced-by-agent": 2})
+    assert (ledger.made, ledger.trained, ledger.left_out) == (4, 2, {"replaced-by-agent": 2})
     assert ledger.verdicts == {"exact": 2, "supplied": 2} and ledger.sums
     assert {c.policy for c in record.calls} == {"policy"}  # where all recorded calls went
     _, record = await run(store, gateway, lambda answers: refined(answers)[1:])
     [ledger] = assign([record], PER_CALL).ledgers
-    assert (ledger.trained, ledger.out) == (1, {"replaced-by-agent": 1})
+    assert (ledger.trained, ledger.left_out) == (1, {"replaced-by-agent": 1})
     for rule in ("last", "discounted"):  # a replaced call is no step of what the agent did
         recipe = Recipe(name="t", credit=rule, baseline="none")
         [ledger] = assign([record], recipe).ledgers
-        assert ledger.out["replaced-by-agent"] == 1
+        assert ledger.left_out["replaced-by-agent"] == 1
 
 
 async def test_the_agents_word_is_the_last(store: Store, gateway: Gateway) -> None:
@@ -182,7 +183,7 @@ async def test_fields_of_a_call_come_from_the_triplet(store: Store, gateway: Gat
     assert first.request == {"metadata": {"x": [1]}} and first.logprobs == [-0.5, -0.25]
     assert [c.sequence for c in (first, second, third)] == [2, 3, 4]
     ledger = assign([record], PER_CALL).ledgers[0]
-    assert ledger.out == {"replaced-by-agent": 2, "no-reward": 1, "no-logprobs": 1}
+    assert ledger.left_out == {"replaced-by-agent": 2, "no-reward": 1, "no-logprobs": 1}
 
 
 async def test_a_span_with_ids_is_a_transition(store: Store, gateway: Gateway) -> None:
@@ -314,4 +315,4 @@ def test_other_results_are_not_read_as_records(result: Any) -> None:
 
 def test_a_supplied_call_survives_the_store() -> None:
     call = Call(call_id="c", rollout_id="r", attempt_id="a", api="supplied", prompt_ids=[1], response_ids=[2])
-    assert msgspec.convert(msgspec.to_builtins(call), Call) == call
+    assert msgspec.convert(call.model_dump(), Call, dec_hook=from_either) == call

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sqlite3
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
+from agentlightning.credit import assign, rows_digest
+from agentlightning.credit.fingerprints.digest import canonical_order
+from agentlightning.credit.fingerprints.fingerprint import fingerprint_rollouts
+from agentlightning.recipes import GRPO
+from agentlightning.store import codec
 from agentlightning.store.base import StoreError
 from agentlightning.store.sqlite import schema
 from agentlightning.store.sqlite.migrations import MIGRATIONS
@@ -15,6 +22,9 @@ from agentlightning.store.sqlite.store import SQLiteStore
 from agentlightning.types import AttemptStatus, RolloutConfig, RolloutFingerprint, RolloutStatus, StepReport
 
 VERSION_1 = Path(__file__).with_name("version1.sql")
+VERSION_4 = Path(__file__).with_name("version4.sql")
+THEN = json.loads(Path(__file__).with_name("version4.json").read_text())
+"""What version 4 read from its file, and made of it: calls, seals, and the digest of the rows."""
 
 
 @pytest.fixture
@@ -100,6 +110,39 @@ async def test_rollouts_of_version_3_are_tried_as_they_would_have_been_then(old:
     assert [(r.value, r.returned) for r in record.rewards] == [(1.0, False)]
     made = await store.enqueue_rollout(1, run_id="run")
     assert made.config == RolloutConfig()
+    await store.close()
+
+
+async def test_calls_of_version_4_are_read_sealed_and_built_on(tmp_path: Path) -> None:
+    path = tmp_path / "old.sqlite"
+    connection = sqlite3.connect(path)
+    connection.executescript(VERSION_4.read_text())
+    connection.close()
+    store = SQLiteStore(path)
+    records = await store.records(["ro-0", "ro-1"])
+    assert [[call.model_dump() for call in record.calls] for record in records] == THEN["calls"]
+    batch = assign(records, GRPO(group_size=2), version=3)
+    assert rows_digest(canonical_order(batch.rows)) == THEN["rows_digest"]
+    seals = fingerprint_rollouts(batch, records, run_id="run", step=0, policy="default", version=3)
+    assert [one.model_dump() for one in seals] == THEN["seals"]
+    await store.requeue_rollouts(["ro-0"], reason="again")
+    lease = await store.dequeue_rollout("w")
+    assert lease is not None
+    await store.add_calls(
+        [
+            structs.replace(c, call_id=f"new-{c.call_id}", attempt_id=lease.attempt.attempt_id)
+            for c in records[0].calls
+        ]
+    )
+    (record,) = await store.records(["ro-0"])
+    assert [c.prompt_ids for c in record.calls] == [c.prompt_ids for c in records[0].calls]
+    bodies = [
+        codec.unpack(blob, codec.CallBody)
+        for (blob,) in store.db.connection.execute(
+            "SELECT data FROM calls WHERE call_id LIKE 'new-%' ORDER BY seq"
+        )
+    ]
+    assert [body.ids_parent is not None for body in bodies] == [False, True, True, True, False]
     await store.close()
 
 

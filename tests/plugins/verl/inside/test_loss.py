@@ -26,13 +26,13 @@ LATE = [[1, 1, 0, 0], [0, 0, 0, 1, 1, 0], [1], [1, 1, 0, 0]]
 
 RECIPES = [
     agl.GRPO(kl=0.3, entropy=0.02),
-    agl.GRPO(objective="sequence", clip_low=0.05, clip_high=0.1),
-    agl.GRPO(objective="sequence", kl=0.1),
+    agl.GRPO(ratio_level="sequence", clip_low=0.05, clip_high=0.1),
+    agl.GRPO(ratio_level="sequence", kl=0.1),
     agl.GRPO(loss="reinforce"),
     agl.GRPO(kl=0.2, clip_ratio_c=1.05),
-    agl.GRPO(staleness=1),
-    agl.GRPO(staleness=1, importance_cap=1.1),
-    agl.GRPO(staleness=1, importance_cap=0.9, objective="sequence", kl=0.1),
+    agl.GRPO(max_staleness=1),
+    agl.GRPO(max_staleness=1, importance_cap=1.1),
+    agl.GRPO(max_staleness=1, importance_cap=0.9, ratio_level="sequence", kl=0.1),
 ]
 
 

@@ -42,7 +42,7 @@ def policy(tmp_path: Path) -> Path:
 
 
 def configured(policy: Path, **options: Any) -> Any:
-    recipe = agl.GRPO(staleness=1, importance_cap=2.0)
+    recipe = agl.GRPO(max_staleness=1, importance_cap=2.0)
     return configuration(overrides(str(policy), recipe, 1, read_options(options), str(policy)))
 
 

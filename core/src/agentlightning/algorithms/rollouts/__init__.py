@@ -1,1 +1,1 @@
-"""From tasks to finished rollouts: datasets, batches, queueing, prefetching, quorum, dynamic sampling."""
+"""From tasks to finished rollouts: datasets, batches, the queue, prefetch, quorum, dynamic sampling."""

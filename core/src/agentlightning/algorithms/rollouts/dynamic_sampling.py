@@ -2,7 +2,7 @@
 
 Where all rollouts of a task do equally well, its group has no gradient, and a batch may be left with few
 groups that have one. Dynamic sampling (DAPO, arXiv 2503.14476, section 3.2) rolls out further tasks instead,
-here up to ``refill`` further batches in a step. All groups with a spread are trained, those beyond
+here up to ``dynamic_sampling`` further batches in a step. All groups with a spread are trained, those beyond
 ``batch_size`` too: they are paid for, and a group's advantages do not depend on how many others there are.
 
 Invariant: the further batches of a step are a function of run seed, step and their number. So they take no
@@ -45,6 +45,6 @@ def extra_batches(
 
 
 def groups_with_spread(batch: Batch, groups: Sequence[Sequence[Rollout]]) -> int:
-    """How many of the groups have a call that is trained, under a recipe with ``drop_zero_spread``."""
+    """How many of the groups have a call that is trained, under a recipe with ``filter_zero_std_groups``."""
     trained = {ledger.rollout_id for ledger in batch.ledgers if ledger.trained}
     return sum(any(rollout.rollout_id in trained for rollout in group) for group in groups)

@@ -1,10 +1,10 @@
-"""The rollouts of the step that is trained next, and with ``ahead`` those of the steps after it.
+"""The rollouts of the step that is trained next, and with ``async_steps`` those of the steps after it.
 
 While a driver updates, the rollouts of later steps run on, so that neither machine waits for the other.
-Invariants: which tasks a step has, in which order and with which seeds, does not depend on ``ahead``; of step
-``n`` nothing is queued before step ``n - ahead`` is collected, so none of its calls is more than ``ahead``
-versions old when it is trained; nothing beyond the run's last step is queued; a rollout that will not be
-trained does not go on.
+Invariants: which tasks a step has, in which order and with which seeds, does not depend on ``async_steps``;
+of step ``n`` nothing is queued before step ``n - async_steps`` is collected, so none of its calls is more
+than ``async_steps`` versions old when it is trained; nothing beyond the run's last step is queued; a rollout
+that will not be trained does not go on.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ class Prefetcher:
     """
 
     def __init__(
-        self, store: Store, make: Callable[[int], TaskGroups], *, steps: int, ahead: int = 0
+        self, store: Store, make: Callable[[int], TaskGroups], *, steps: int, async_steps: int = 0
     ) -> None:
         self._store, self._make = store, make
-        self._steps, self._ahead = steps, ahead
+        self._steps, self._async_steps = steps, async_steps
         self._next: int | None = None
         """The first step of which nothing is queued."""
         self._open: dict[int, TaskGroups] = {}
@@ -49,9 +49,11 @@ class Prefetcher:
         self._ended = False
 
     async def take(self, step: int) -> TaskGroups:
-        """It is the turn of ``step``: its groups, queued; so are those after it, as far as ``ahead`` goes."""
+        """It is the turn of ``step``: its groups, queued; so are those after it, as far as ``async_steps``
+        goes.
+        """
         begun = step if self._next is None else self._next
-        for later in range(begun, min(step + self._ahead, self._steps - 1) + 1):
+        for later in range(begun, min(step + self._async_steps, self._steps - 1) + 1):
             self._check()
             self._next = later + 1
             self._open[later] = self._make(later)
@@ -66,14 +68,16 @@ class Prefetcher:
         await self._queue(groups)
 
     async def progress(self, step: int) -> dict[str, float]:
-        """How far the rollouts of a step have come before its turn, as metrics; empty without ``ahead``."""
-        if not self._ahead:
+        """How far the rollouts of a step have come before its turn, as metrics; empty without
+        ``async_steps``.
+        """
+        if not self._async_steps:
             return {}
         ids = [rollout.rollout_id for rollout in _flat(self._open.get(step, []))]
         known = await self._store.query_rollouts(rollout_ids=ids, limit=len(ids)) if ids else []
         return {
-            "ahead/started": float(sum(rollout.attempts > 0 for rollout in known)),
-            "ahead/ended": float(sum(rollout.status.final for rollout in known)),
+            "async/started": float(sum(rollout.attempts > 0 for rollout in known)),
+            "async/ended": float(sum(rollout.status.final for rollout in known)),
         }
 
     def finish(self, step: int) -> None:

@@ -34,7 +34,8 @@ class Quorum(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=Tr
     """This many of ``n`` suffice; ``None``: all ``n`` are needed."""
     deadline: float | None = None
     """Seconds from the start of the wait after which ``k`` suffice; ``None``: at once. Rollouts that were
-    under way before (``ahead``) have a start on it: it bounds what a step costs, not what a rollout has.
+    under way before (``async_steps``) have a start on it: it bounds what a step costs, not what a rollout
+    has.
     """
     hedge: int = 0
     """Rollouts queued beyond ``n`` in each group; the first ``n`` that succeed count."""

@@ -238,7 +238,7 @@ def _credit(run: OpenRun, step: RecomputedStep, call_id: str) -> dict[str, Any]:
         empty["baseline"] = _baseline(step, account, recipe.baseline)
         empty["advantage"] = {
             "value": shown[1].advantage, "scale": account["scale"], "scaled_by": recipe.scale,
-            "flat": account["flat"], "critic": recipe.critic,
+            "zero_reason": account["zero_reason"], "critic": recipe.critic,
         }  # fmt: skip
     found = find_segment(step.batch.rows, call_id)
     if found is None:
@@ -249,7 +249,8 @@ def _credit(run: OpenRun, step: RecomputedStep, call_id: str) -> dict[str, Any]:
     link = merge_links([c for c in step.record.calls if c.call_id in trained], recipe)[call_id]
     return {
         **empty,
-        "weight": {"value": row.weights[segment.start], "normalise": recipe.normalise, **of._asdict()},
+        "weight": {"value": row.weights[segment.start], "aggregation": recipe.loss_aggregation,
+                   **of._asdict()},
         "row": {"id": row.row_id, "start": segment.start, "end": segment.end, "tokens": len(row.token_ids),
                 "staleness": row.metadata.get("staleness")},
         "merge": {"kind": link.kind, "earlier": link.earlier, "reason": link.reason, "text": link.text()},

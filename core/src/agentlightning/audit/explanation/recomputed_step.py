@@ -95,7 +95,7 @@ def _credited(run: OpenRun, found: RecomputedStep, records: list[Record]) -> Rec
     recipe = run.recipe
     found.records = records
     found.batch = found.with_all_groups = run.credit(records, found.versions, out=found.out)
-    if recipe.drop_zero_spread:
-        kept = msgspec.structs.replace(recipe, drop_zero_spread=False)
+    if recipe.filter_zero_std_groups:
+        kept = msgspec.structs.replace(recipe, filter_zero_std_groups=False)
         found.with_all_groups = run.credit(records, found.versions, kept)
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ RECORDED = (
     "kl_reference",
     "logprob_gap_max",
 )
-"""Metrics of a step that say what its update did to tokens like this one."""
+"""StepMetrics of a step that say what its update did to tokens like this one."""
 
 
 class NoSuchToken(UsageError, LookupError):
@@ -38,7 +39,7 @@ async def of_token(
 
 def _facts(run: OpenRun, step: RecomputedStep, call: Call, index: int, policy: Path | None) -> dict[str, Any]:
     """What is on record of a token, and what the driver's inspector says of it."""
-    ids = call.response_ids or []
+    ids: Sequence[int] = call.response_ids or ()
     if not 0 <= index < len(ids):
         raise NoSuchToken(f"call {call.call_id} has {len(ids)} response tokens; there is no token {index}")
     looked = _look(run, policy, call.policy)

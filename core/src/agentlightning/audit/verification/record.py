@@ -91,7 +91,7 @@ def compare_headline(
     if isinstance(said.get("totals"), dict) and not run.trained and reports:
         totals = Totals()
         for report in reports:
-            totals.count(report, several=False)
+            totals.count(report, multi_policy=False)
         again["totals"] = {k: v for k, v in totals.values.items() if k in said["totals"]}
     then = {k: ({n: said[k].get(n) for n in v} if isinstance(v, dict) else said[k]) for k, v in again.items()}
     for path, was, now in differences(then, plain(again)):

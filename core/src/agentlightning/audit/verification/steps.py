@@ -28,6 +28,7 @@ from agentlightning.credit.fingerprints.fingerprint import fingerprint_rollouts,
 from agentlightning.credit.policy_batch import policy_batch
 from agentlightning.credit.scoring.rewards import effective_reward, final_rewards
 from agentlightning.types import AuditLink, Batch, Record, Reward, RolloutFingerprint, StepReport
+from agentlightning.types.aliases import StepMetrics
 from agentlightning.types.failure import read_failure_table
 
 
@@ -228,10 +229,11 @@ def _compare(
 
 
 def _metrics(step: StepCheck, batch: Batch) -> Iterator[Difference]:
-    """Metrics of credit, made again. Nothing else of the step differs."""
+    """StepMetrics of credit, made again. Nothing else of the step differs."""
     cause = "the code that makes it has changed, or the chain was made anew" if step.digests else "edited"
+    logged = StepMetrics(step.report.metrics)
     for name, now in batch.metrics.items():
-        then = step.report.metrics.get(name)
+        then = logged.get(name)
         if then is not None and not same(then, now) and not close(then, now):
             what = f"its report says {name} {shorten(then)}, its rollouts in the store give {shorten(now)}"
             yield make_difference(step.report.step, None, "report", then, now, f"{what} ({cause})")

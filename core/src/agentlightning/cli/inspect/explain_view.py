@@ -144,7 +144,8 @@ def _credit(found: Facts) -> Panel:
     if found["weight"]:
         weight = found["weight"]
         grid.add_row(
-            "weight", f"{_number(weight['value'])} = {weight['formula']}  (normalise {weight['normalise']})"
+            "weight",
+            f"{_number(weight['value'])} = {weight['formula']}  (aggregation: {weight['aggregation']})",
         )
     if found["left_out"]:
         left = found["left_out"]
@@ -155,11 +156,11 @@ def _credit(found: Facts) -> Panel:
 def _advantage(credit: Facts, base: Facts, advantage: Facts) -> str:
     if advantage["critic"]:
         return "the critic's, made during the step and not kept; credit is the return it learns"
-    if advantage["flat"]:
+    if advantage["zero_reason"]:
         alone = "no other rollout of the group has a call here"
         same = "the rollouts of the group did the same"
-        why = alone if advantage["flat"] == "group-of-one" else same
-        return f"0  by definition: {why}, so there is nothing to compare ({advantage['flat']})"
+        why = alone if advantage["zero_reason"] == "group-of-one" else same
+        return f"0  by definition: {why}, so there is nothing to compare ({advantage['zero_reason']})"
     of = "std" if base["pool"] == base["group"] else f"spread of {', '.join(base['pool'])}"
     scaled = f" / {_number(advantage['scale'])} ({of} + 1e-6)" if advantage["scaled_by"] == "std" else ""
     left, right = _number(credit["value"]), _number(base["value"])
@@ -205,10 +206,10 @@ def _rollout(found: Facts) -> Iterable[RenderableType]:
     if found["ledger"]:
         ledger = found["ledger"]
         grid = _grid()
-        out = "".join(f" + {n} {reason}" for reason, n in ledger["out"].items())
+        out = "".join(f" + {n} {reason}" for reason, n in ledger["left_out"].items())
         grid.add_row("ledger", f"{ledger['made']} made = {ledger['trained']} trained{out}")
-        if ledger["breaks"]:
-            grid.add_row("breaks", _pairs(ledger["breaks"]))
+        if ledger["merge_failures"]:
+            grid.add_row("merge failures", _pairs(ledger["merge_failures"]))
         for row in found["rows"]:
             context = f", {len(row['context'])} as context" if row["context"] else ""
             counts = f"{row['tokens']} tokens, {row['trained']} trained, {_count(row['calls'], 'call')}"

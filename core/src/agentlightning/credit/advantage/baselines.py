@@ -73,12 +73,12 @@ class Advantages:
     calls: dict[str, Advantage] = field(default_factory=dict)
     groups: int = 0
     groups_of_one: int = 0
-    groups_zero_spread: int = 0
+    groups_zero_std: int = 0
     zero_reasons: dict[GroupKey, str] = field(default_factory=dict)
     """Group → why it has nothing to compare: ``group-of-one``, ``zero-spread``, or empty."""
 
     @property
-    def calls_alone(self) -> int:
+    def calls_unpaired(self) -> int:
         """Calls at a turn that no other rollout of their group has, in groups that do have a spread."""
         return sum(bool(one.zero_reason) and not self.zero_reasons[one.pool] for one in self.calls.values())
 

@@ -30,8 +30,8 @@ CRITIC_IGNORES: Mapping[str, str] = MappingProxyType(
         "baseline": _COMPARED,
         "group_by": _COMPARED,
         "scale": "advantages are whitened over the step's trained tokens, not scaled by a group's spread",
-        "drop_zero_spread": "equal returns are no reason to leave a group out: its tokens have advantages",
-        "objective": "each token has an advantage of its own, a sequence has none",
+        "filter_zero_std_groups": "equal returns leave no group out: its tokens have advantages",
+        "ratio_level": "each token has an advantage of its own, a sequence has none",
     }
 )
 """Recipe fields that mean nothing with a critic, or something else → why."""
@@ -40,8 +40,8 @@ CRITIC_REQUIRES: Mapping[str, Any] = MappingProxyType(
         "baseline": "none",
         "group_by": ["group"],
         "scale": "none",
-        "drop_zero_spread": False,
-        "objective": "token",
+        "filter_zero_std_groups": False,
+        "ratio_level": "token",
     }
 )
 """The values they must have."""

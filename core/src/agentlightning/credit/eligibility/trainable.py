@@ -27,11 +27,11 @@ ROUNDING = 1e-4
 
 
 def untrainable_reasons(
-    record: Record, verdicts: Mapping[str, Verdict], *, staleness: int, version: Versions
+    record: Record, verdicts: Mapping[str, Verdict], *, max_staleness: int, version: Versions
 ) -> dict[str, str]:
     """Call id → why it cannot be trained. Calls that can be are absent.
 
-    ``version``: the policy version about to be trained; a call more than ``staleness`` versions older is
+    ``version``: the policy version about to be trained; a call more than ``max_staleness`` versions older is
     ``stale``, and one that claims a later version is ``version-ahead``. With ``None``, and for calls that do
     not know their version, age is not judged. Where versions are given by name, each call is judged by its
     own policy's, and one of another policy is ``frozen-policy``: the run does not train it.
@@ -43,7 +43,7 @@ def untrainable_reasons(
         reason = _reason(call, record, verdicts[call.call_id], superseded, frozen)
         mine = version_of(version, call.policy)
         if not reason and mine is not None and call.policy_version is not None:
-            reason = "stale" if mine - call.policy_version > staleness else ""
+            reason = "stale" if mine - call.policy_version > max_staleness else ""
             reason = "version-ahead" if call.policy_version > mine else reason
         if reason:
             reasons[call.call_id] = reason

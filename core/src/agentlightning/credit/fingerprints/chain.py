@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 
 from agentlightning.types import AuditLink, RolloutFingerprint
+from agentlightning.types.arrays import ARRAYS
 
 KEY_VARIABLE = "AGL_SEAL_KEY"
 """Environment variable with the key that signs a run's chain."""
@@ -86,7 +87,7 @@ def plain(value: Any) -> Any:
         }
     if isinstance(value, Mapping):
         return {str(key): plain(held) for key, held in value.items()}
-    if isinstance(value, list | tuple):
+    if isinstance(value, (list, tuple, *ARRAYS)):
         return [plain(held) for held in value]
     if isinstance(value, float):
         return int(value) if value.is_integer() and abs(value) < _EXACT else value

@@ -8,10 +8,12 @@ little-endian int64, reals as little-endian float64. What only names an attempt 
 from __future__ import annotations
 
 import struct
+from array import array
 from collections.abc import Iterable, Sequence
 from hashlib import sha256
 
 from agentlightning.types import Row
+from agentlightning.types.tokens import little_endian
 
 
 def rows_digest(rows: Sequence[Row]) -> str:
@@ -59,9 +61,9 @@ def text_bytes(text: str) -> bytes:
 
 def int_bytes(values: Sequence[int]) -> bytes:
     """int64, their number before them."""
-    return struct.pack(f"<q{len(values)}q", len(values), *values)
+    return struct.pack("<q", len(values)) + little_endian(array("q", values)).tobytes()
 
 
 def real_bytes(values: Sequence[float]) -> bytes:
     """float64, their number before them."""
-    return struct.pack(f"<q{len(values)}d", len(values), *values)
+    return struct.pack("<q", len(values)) + little_endian(array("d", values)).tobytes()

@@ -20,6 +20,7 @@ from agentlightning.credit.fingerprints.digest import canonical_order, int_bytes
 from agentlightning.credit.scoring.rewards import resolve
 from agentlightning.semconv import CHOICE, RESPONSE_ID, SUPPLIED, TAG_PREFIX, TOKENS_DIGEST
 from agentlightning.types import Batch, Call, Recipe, Record, Reward, RolloutFingerprint, Row, Span
+from agentlightning.types.aliases import RECIPE, stored_name
 from agentlightning.types.failure import FailureAction, FailureTable
 
 
@@ -40,7 +41,7 @@ def fingerprint_rollouts(
         one.tokens_digest = _digest(part for row in mine for part in _tokens(row))
         one.advantages_digest = _digest(real_bytes(row.advantages) for row in mine)
         one.weights_digest = _digest(real_bytes(row.weights) for row in mine)
-        one.ledger = {"made": ledger.made, "trained": ledger.trained, **ledger.out}
+        one.ledger = {"made": ledger.made, "trained": ledger.trained, **ledger.left_out}
         out.append(one)
     return out
 
@@ -83,7 +84,8 @@ def terms_digest(recipe: Recipe, failure: FailureTable) -> str:
     table = {
         kind: [action.retry, action.reward] for kind, action in failure.items() if action != FailureAction()
     }
-    return _digest([_json([recipe.name, recipe.uses(), table])])
+    fields = {stored_name(name, RECIPE): value for name, value in recipe.uses().items()}
+    return _digest([_json([recipe.name, fields, table])])
 
 
 def _inputs(record: Record) -> dict[str, object]:

@@ -8,8 +8,9 @@ further one is a *branch*: a new row in which the shared part is context.
 Invariants: every call is the *own* call of exactly one path, hence every response token is trained exactly
 once; which call continues a row depends on what the calls hold, not on the order in which parallel ones came.
 
-Prefixes are compared by digests, taken at the lengths where an earlier call ends, so a prompt is hashed once:
-200 calls of 10,000 tokens cost milliseconds.
+Prefixes are compared by digests, taken at the lengths where an earlier call ends. Calls that were read from a
+store share one buffer with the call they continue, as it was found when they were written, and a buffer is
+hashed once: the work grows with the tokens of the rows, not with those of the prompts.
 """
 
 from __future__ import annotations
@@ -17,12 +18,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from hashlib import blake2b
 
 from agentlightning.credit.eligibility.trainable import call_order
 from agentlightning.credit.merging.merge_failures import merge_failures
 from agentlightning.types import Call
-from agentlightning.types.tokens import WIDTH, pack
+from agentlightning.types.tokens import WIDTH, PrefixDigests, TokenIds, as_ids, shared_buffer
 
 
 @dataclass(slots=True, eq=False)
@@ -30,6 +30,10 @@ class CallNode:
     """A call in the forest."""
 
     call: Call
+    data: PrefixDigests
+    """What its prompt and response begin; calls that continue it may share it."""
+    end: int
+    """Bytes of prompt and response."""
     parent: CallNode | None = None
     children: list[CallNode] = field(default_factory=list)
 
@@ -77,24 +81,20 @@ class _Ends:
 
     def __init__(self) -> None:
         self._nodes: dict[tuple[int, bytes], CallNode] = {}
-        self._last_ids: dict[int, set[int]] = {}
+        self._last_ids: dict[int, set[bytes]] = {}
 
     def add(self, node: CallNode) -> None:
         """Make a call findable; of two with the same ids the first stays."""
-        prompt, answer = _ids(node.call)
-        length = len(prompt) + len(answer)
-        self._nodes.setdefault((length, _digest(pack(prompt) + pack(answer))), node)
-        self._last_ids.setdefault(length, set()).add(answer[-1])
+        end = node.end
+        self._nodes.setdefault((end, node.data.digest(end)), node)
+        self._last_ids.setdefault(end, set()).add(node.data.tail(end, WIDTH))
 
-    def longest(self, prompt: Sequence[int]) -> CallNode | None:
-        """The longest call that ends strictly inside this prompt and equals its head."""
-        lengths = sorted(n for n, ids in self._last_ids.items() if n < len(prompt) and prompt[n - 1] in ids)
-        packed, state, done = memoryview(pack(prompt)), blake2b(digest_size=16), 0
+    def longest(self, data: PrefixDigests, own: int) -> CallNode | None:
+        """The longest call that ends strictly inside this prompt of ``own`` bytes and equals its head."""
+        ends = sorted(n for n, ids in self._last_ids.items() if n < own and data.tail(n, WIDTH) in ids)
         found: CallNode | None = None
-        for length in lengths:
-            state.update(packed[done * WIDTH : length * WIDTH])
-            done = length
-            found = self._nodes.get((length, state.digest()), found)
+        for place in zip(ends, data.digests(ends), strict=True):
+            found = self._nodes.get(place, found)
         return found
 
 
@@ -109,7 +109,8 @@ def _link(ordered: Sequence[Call], temperature: float) -> list[CallNode]:
                 lane.add(node)
             waiting = []
         lane = lanes.setdefault((call.policy, temperature_of(call, temperature)), _Ends())
-        node = CallNode(call, lane.longest(_ids(call)[0]))
+        data, own, end = shared_buffer(*_ids(call))
+        node = CallNode(call, data, end, lane.longest(data, own))
         if node.parent is not None:
             node.parent.children.append(node)
         nodes.append(node)
@@ -168,10 +169,6 @@ def _check(calls: Sequence[Call]) -> None:
         raise ValueError(f"a forest holds the calls of one rollout, not of {sorted(rollouts)}")
 
 
-def _ids(call: Call) -> tuple[list[int], list[int]]:
+def _ids(call: Call) -> tuple[TokenIds, TokenIds]:
     assert call.prompt_ids is not None and call.response_ids is not None
-    return call.prompt_ids, call.response_ids
-
-
-def _digest(packed: bytes) -> bytes:
-    return blake2b(packed, digest_size=16).digest()
+    return as_ids(call.prompt_ids), as_ids(call.response_ids)

@@ -73,8 +73,9 @@ class Continuations:
 
 def classify(earlier: Call, later: Call, dropped: bool) -> str:
     """Why ``later`` does not extend ``earlier``, which it continues by its messages."""
-    prompt, answer = earlier.prompt_ids or [], earlier.response_ids or []
-    shared = common_prefix(pack(prompt) + pack(answer), pack(later.prompt_ids or []))
+    prompt: Sequence[int] = earlier.prompt_ids or ()
+    answer: Sequence[int] = earlier.response_ids or ()
+    shared = common_prefix(pack(prompt) + pack(answer), pack(later.prompt_ids or ()))
     if dropped or "dropped" in later.edited:
         return "truncated"
     if shared == len(prompt) + len(answer) < len(later.prompt_ids or []):

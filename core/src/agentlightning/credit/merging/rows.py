@@ -16,6 +16,8 @@ from agentlightning.credit.advantage.baselines import Advantage
 from agentlightning.credit.eligibility.trainable import Versions, version_of
 from agentlightning.credit.merging.forest import CallPath, temperature_of
 from agentlightning.types import Call, Recipe, Rollout, Row, Segment
+from agentlightning.types.arrays import Flags, Floats, Ints, as_floats
+from agentlightning.types.tokens import as_ids, concat
 
 
 def build_row(
@@ -29,18 +31,18 @@ def build_row(
     the rollout are numbered. ``version``: the one about to be trained.
     """
     end = path.own[-1]
-    token_ids = [*(end.prompt_ids or ()), *(end.response_ids or ())]
+    token_ids = concat(as_ids(end.prompt_ids or ()), end.response_ids or ())
     n = len(token_ids)
     row = Row(
         row_id=rollout.rollout_id,
         rollout_id=rollout.rollout_id,
         policy=end.policy,
         token_ids=token_ids,
-        mask=[0] * n,
-        advantages=[0.0] * n,
-        logprobs=[0.0] * n,
-        weights=[0.0] * n,
-        versions=[-1] * n,
+        mask=Flags(bytes(n)),
+        advantages=Floats(bytes(8 * n)),
+        logprobs=Floats(bytes(8 * n)),
+        weights=Floats(bytes(8 * n)),
+        versions=Ints(b"\xff" * 4 * n),
         temperature=temperature_of(end, recipe.temperature),
         metadata=_metadata(path, rollout, advantages, version_of(version, end.policy)),
     )
@@ -58,10 +60,10 @@ def _train(row: Row, call: Call, advantage: float) -> None:
     """Write one call's response into its place."""
     start, stop = _span(call)
     n = stop - start
-    row.mask[start:stop] = [1] * n
-    row.advantages[start:stop] = [advantage] * n
-    row.logprobs[start:stop] = call.logprobs or []
-    row.versions[start:stop] = [-1 if call.policy_version is None else call.policy_version] * n
+    row.mask[start:stop] = Flags([1]) * n
+    row.advantages[start:stop] = Floats([advantage]) * n
+    row.logprobs[start:stop] = as_floats(call.logprobs or ())
+    row.versions[start:stop] = Ints([-1 if call.policy_version is None else call.policy_version]) * n
     row.segments.append(Segment(call_id=call.call_id, start=start, end=stop, advantage=advantage))
     if call.allowed is not None:
         row.allowed[start] = call.allowed
@@ -97,6 +99,6 @@ def _account(call: Call, advantage: Advantage) -> dict[str, Any]:
         "spread": advantage.spread,
         "group": list(advantage.group),
         "pool": list(advantage.pool),
-        "flat": advantage.zero_reason,
+        "zero_reason": advantage.zero_reason,
         "tags": call.tags,
     }

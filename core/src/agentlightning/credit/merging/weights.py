@@ -6,12 +6,12 @@ anything. Weights are set over the *step's batch*, not over a mini-batch, and fo
 the policy:
 
 =============  ==============================================  ========================
-``normalise``  weight of a token                               sum over the batch
+``loss_aggregation``  weight of a token                               sum over the batch
 =============  ==============================================  ========================
 ``rollout``    1 / (R * tokens of its rollout)                 1
 ``call``       1 / (C * tokens of its call)                    1
 ``token``      1 / T                                           1
-``constant``   1 / (R * recipe.constant)                       T / (R * constant)
+``constant``   1 / (R * recipe.loss_divisor)                       T / (R * loss_divisor)
 =============  ==============================================  ========================
 
 ``rollout`` is GRPO's 1/G sum 1/|o_i| sum (arXiv 2402.03300) with all tokens of a rollout as its output;
@@ -24,6 +24,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from agentlightning.types import Recipe, Row, Segment
+from agentlightning.types.arrays import Floats
 
 
 def set_weights(rows: Sequence[Row], recipe: Recipe) -> None:
@@ -46,15 +47,15 @@ def _set_policy(rows: Sequence[Row], recipe: Recipe) -> None:
         for segment in row.segments:
             if segment.trained:
                 weight = _weight(recipe, segment, tokens[row.rollout_id], rollouts, calls, total)
-                row.weights[segment.start : segment.end] = [weight] * (segment.end - segment.start)
+                row.weights[segment.start : segment.end] = Floats([weight]) * (segment.end - segment.start)
 
 
 def _weight(recipe: Recipe, segment: Segment, own: int, rollouts: int, calls: int, total: int) -> float:
     """Weight of each token of a trained segment; ``own``: trained tokens of its rollout."""
-    if recipe.normalise == "rollout":
+    if recipe.loss_aggregation == "rollout":
         return 1.0 / (rollouts * own)
-    if recipe.normalise == "call":
+    if recipe.loss_aggregation == "call":
         return 1.0 / (calls * (segment.end - segment.start))
-    if recipe.normalise == "token":
+    if recipe.loss_aggregation == "token":
         return 1.0 / total
-    return 1.0 / (rollouts * recipe.constant)
+    return 1.0 / (rollouts * recipe.loss_divisor)

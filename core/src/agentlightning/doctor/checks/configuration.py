@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from agentlightning.algorithms.rl import check_async_fields, check_supported_fields
+from agentlightning.algorithms.recipe_checks import check_async_fields, check_supported_fields
 from agentlightning.algorithms.rollouts.batching import check_tasks, repetition_warning, task_id
 from agentlightning.credit.advantage.baselines import BASELINES
 from agentlightning.credit.assign import check_recipe
@@ -62,13 +62,15 @@ def _recipe(configured: ConfiguredRun) -> None:
     """What training would refuse at its first step is refused here. Raises UsageError or ValueError."""
     trainer, plugins = configured.trainer, configured.trainer.plugins
     spec = pick(plugins.drivers, "driver", trainer.driver)
-    check_supported_fields(trainer.recipe, trainer.driver, spec.honours, spec.refuses)
-    check_async_fields(trainer.recipe, ahead=trainer.ahead, refill=trainer.refill)
+    check_supported_fields(trainer.recipe, trainer.driver, spec.supported_fields, spec.unsupported_fields)
+    check_async_fields(
+        trainer.recipe, async_steps=trainer.async_steps, dynamic_sampling=trainer.dynamic_sampling
+    )
     rules = {name: s.rule for name, s in plugins.credit_rules.items()}
     baselines = {name: s.baseline for name, s in plugins.baselines.items()}
     check_recipe(trainer.recipe, {**RULES, **rules}, {**BASELINES, **baselines})
-    if spec.facts is not None:
-        spec.facts(trainer.options)
+    if spec.environment_info is not None:
+        spec.environment_info(trainer.options)
 
 
 def _policy(notes: Notes, configured: ConfiguredRun) -> None:

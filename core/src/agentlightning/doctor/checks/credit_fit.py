@@ -27,7 +27,7 @@ def judge_fit(notes: Notes, records: Sequence[Record], batch: Batch, recipe: Rec
     """Say what does not fit. Whether something was: calls that the rule gives nothing are no other fault."""
     unfit = (
         unread_rewards(records, recipe.credit)
-        if any("no-reward" in ledger.out for ledger in batch.ledgers)
+        if any("no-reward" in ledger.left_out for ledger in batch.ledgers)
         else ""
     )
     if unfit:
@@ -79,8 +79,8 @@ def _grouping(notes: Notes, batch: Batch, recipe: Recipe) -> None:
             f"Set training.recipe.group_by to [{mended}]; left out, it is [group, turn] with the rules "
             "per_call, discounted and per_agent.",
         )
-    alone, trained = (batch.metrics.get(name, 0.0) for name in ("calls_alone", "calls_trained"))
-    alone_out = sum(ledger.out.get("group-of-one", 0) for ledger in batch.ledgers)
+    alone, trained = (batch.metrics.get(name, 0.0) for name in ("calls_unpaired", "calls_trained"))
+    alone_out = sum(ledger.left_out.get("group-of-one", 0) for ledger in batch.ledgers)
     share = alone / (trained + alone_out) if trained + alone_out else 0.0
     if TURN in recipe.group_by and share > ALONE:
         notes.warn(

@@ -10,6 +10,8 @@ import tempfile
 import time
 from pathlib import Path
 
+import psutil
+
 from agentlightning.doctor.findings import Findings
 from agentlightning.doctor.formatting import format_bytes, plural
 from agentlightning.doctor.report import Check, Notes
@@ -39,8 +41,7 @@ async def check_environment(findings: Findings) -> Check:
     _loopback(notes)
     findings.plugins = load_plugins()
     _devices(notes, findings.plugins)
-    shown = f"{format_bytes(memory)} of memory free" if memory else "memory unknown"
-    title = f"{python}, {plural(cores, 'core')}, {shown}"
+    title = f"{python}, {plural(cores, 'core')}, {format_bytes(memory)} of memory free"
     return notes.check("environment", title, cores=cores, memory=memory, python=platform.python_version())
 
 
@@ -50,26 +51,14 @@ def usable_cores() -> int:
     return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
-def available_memory() -> int | None:
-    """Bytes that can be used without swapping; ``None`` where the system does not say."""
-    try:
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    except OSError:  # no Linux
-        pass
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (ValueError, OSError, AttributeError):
-        return None
+def available_memory() -> int:
+    """Bytes that can be used without swapping."""
+    return int(psutil.virtual_memory().available)
 
 
-def load_average() -> float | None:
-    """Processes that want to compute, over the last minute; ``None`` where the system does not say."""
-    try:
-        return os.getloadavg()[0]
-    except (AttributeError, OSError):  # Windows
-        return None
+def load_average() -> float:
+    """Processes that want to compute, over the last minute."""
+    return psutil.getloadavg()[0]
 
 
 def nearest_existing(folder: Path) -> Path:
@@ -77,15 +66,15 @@ def nearest_existing(folder: Path) -> Path:
     return next(p for p in (folder, *folder.parents) if p.is_dir())
 
 
-def _memory(notes: Notes, free: int | None) -> None:
-    if free is not None and free < LEAST_MEMORY:
+def _memory(notes: Notes, free: int) -> None:
+    if free < LEAST_MEMORY:
         notes.warn(
             f"only {format_bytes(free)} of memory free", "Close something, or train on another machine."
         )
 
 
-def _load(notes: Notes, load: float | None, cores: int) -> None:
-    if load is not None and load > 1.5 * cores:
+def _load(notes: Notes, load: float, cores: int) -> None:
+    if load > 1.5 * cores:
         notes.warn(
             f"this machine is busy: load {load:.1f} on {plural(cores, 'core')}",
             "Timings and the forecast will look too slow; look again when it is idle.",
@@ -148,10 +137,10 @@ def _loopback(notes: Notes) -> None:
 def _devices(notes: Notes, plugins: Plugins) -> None:
     """What each driver would compute on."""
     for name, spec in sorted(plugins.drivers.items()):
-        if spec.facts is None:
+        if spec.environment_info is None:
             continue
         try:
-            facts = spec.facts({})
+            facts = spec.environment_info({})
         except (UsageError, ImportError, RuntimeError) as error:
             notes.warn(f"driver {name}: {error}", f"Mend the installation of driver {name!r}.")
             continue

@@ -67,8 +67,8 @@ def workload(findings: Findings) -> Workload:
         held_out=held_out,
         evaluate_every=trainer.evaluate_every,
         scripted=len(trainer.headroom) * min(trainer.headroom_tasks, held_out),
-        ahead=trainer.ahead,
-        refill=trainer.refill,
+        async_steps=trainer.async_steps,
+        dynamic_sampling=trainer.dynamic_sampling,
     )
 
 

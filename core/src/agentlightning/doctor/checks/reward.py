@@ -166,7 +166,7 @@ def _pointless(
         )
         return
     if not batch.metrics.get("calls_trained") and not _only_zero_variance(batch) and not unfit:
-        out = sum((Counter(ledger.out) for ledger in batch.ledgers), Counter[str]())
+        out = sum((Counter(ledger.left_out) for ledger in batch.ledgers), Counter[str]())
         notes.fail(
             f"training would be pointless: no call can be trained ({format_counts(out) or 'no calls'})",
             "See `capture` above for the reasons, and agent.select for who is trained.",
@@ -184,12 +184,12 @@ def _pointless(
 def _spread(batch: Batch) -> float:
     """Share of the groups, as credit compares them, in which rollouts did not all do the same."""
     groups = batch.metrics.get("groups", 0.0)
-    flat = batch.metrics.get("groups_zero_spread", 0.0) + batch.metrics.get("groups_of_one", 0.0)
+    flat = batch.metrics.get("groups_zero_std", 0.0) + batch.metrics.get("groups_of_one", 0.0)
     return 1.0 - flat / groups if groups else 0.0
 
 
 def _only_zero_variance(batch: Batch) -> bool:
-    out = {reason for ledger in batch.ledgers for reason in ledger.out}
+    out = {reason for ledger in batch.ledgers for reason in ledger.left_out}
     return bool(out) and out <= UNINFORMATIVE
 
 

@@ -27,7 +27,7 @@ LIVE_STATUSES = (AttemptStatus.PREPARING, AttemptStatus.RUNNING, AttemptStatus.U
 
 
 class AttemptInfo(msgspec.Struct, kw_only=True):
-    """What the gateway must know of an attempt; it may travel between processes."""
+    """An attempt as the gateway needs it; it may be sent between processes."""
 
     rollout_id: str
     attempt_id: str
@@ -37,18 +37,18 @@ class AttemptInfo(msgspec.Struct, kw_only=True):
     seed: int | None = None
     """Root of the sampling seeds; ``None``: the engine's own randomness."""
     select: str | list[str] | None = None
-    """Calls to train; ``None``: as the gateway was told."""
+    """Calls to train; ``None``: those that the gateway selects."""
     greedy: bool = False
     """Evaluation at temperature 0 (selected calls, outside of training)."""
     policies: dict[str, str] = {}
-    """Name of an agent, role or node, or ``"re:…"`` → policy; the first that matches. Empty: as the gateway
-    was told."""
+    """Name of an agent, role or node, or ``"re:…"`` → policy; the first that matches. Empty: the
+    gateway's own."""
     tags: Tags = {}
-    """Tags below those of the calls."""
+    """Tags of every call; a call's own tags win."""
 
 
 class OpenAttempt:
-    """An attempt's counters and calls under way."""
+    """One attempt: the state of its calls, and those under way."""
 
     __slots__ = (
         "closing",
@@ -99,7 +99,7 @@ class Admitted(msgspec.Struct, frozen=True):
 
 
 class OpenAttempts:
-    """Registry of open attempts. Others are read from the store once; ``keep`` bounds how many of them."""
+    """The attempts that may call. Those opened elsewhere are read from the store, and ``keep`` are kept."""
 
     def __init__(
         self,
@@ -152,9 +152,9 @@ class OpenAttempts:
         self._loaded.pop(attempt_id, None)
 
     def revoke(self, attempt_id: str) -> None:
-        """The store says that the attempt has ended: revoke the key, stop its other calls, forget it.
+        """Revoke the key of an attempt that has ended in the store, stop its other calls, and forget it.
 
-        One that was opened here is forgotten by :meth:`close`, which its runner will call.
+        An attempt that was opened here is forgotten by :meth:`close`, which its runner will call.
         """
         self._keys.revoke(attempt_id)
         attempt = self._open.get(attempt_id) or self._loaded.pop(attempt_id, None)
@@ -178,7 +178,7 @@ class OpenAttempts:
         return await asyncio.shield(task)
 
     async def _load(self, claims: Claims) -> OpenAttempt:
-        """An attempt opened elsewhere, as the store knows it."""
+        """Read an attempt that was opened elsewhere from the store."""
         try:
             rollout = await self._store.get_rollout_by_id(claims.rollout_id)
             attempts = await self._store.query_attempts(claims.rollout_id)
@@ -215,14 +215,14 @@ class OpenAttempts:
                 found.remember_arguments(
                     call.response, call.response_id or f"{call.attempt_id}-{call.sequence}"
                 )
-            if call.choice == 0 and (call.selected or "seed" in call.sampling):  # as when they came
+            if call.choice == 0 and (call.selected or "seed" in call.sampling):  # in order of arrival
                 found.seeds.next(branch_of(call.tags), call.request or {}, call.span_id, call.retry)
         self._loaded[claims.attempt_id] = found
         self._evict()
         return found
 
     def _evict(self) -> None:
-        """Forget the longest known foreign attempts that are idle; they would be read again."""
+        """Forget the attempts that were loaded first and are idle; they would be read again."""
         for attempt_id in list(self._loaded):
             if len(self._loaded) <= self._keep:
                 return
@@ -231,7 +231,7 @@ class OpenAttempts:
 
 
 def _string_map(value: object) -> dict[str, str]:
-    """Names and values of a rollout's metadata; anything else there is none of the gateway's."""
+    """Metadata of a rollout as a map of strings; anything but a mapping is ignored."""
     return merge_tags(value) if isinstance(value, Mapping) else {}
 
 
@@ -248,18 +248,10 @@ async def _stop(attempt: OpenAttempt) -> None:
 
 
 def _ended(claims: Claims) -> RequestRefused:
-    return RequestRefused(
-        409,
-        "attempt-ended",
-        f"attempt {claims.attempt_id} has ended; its calls are no longer recorded or answered",
-        rollout_id=claims.rollout_id,
-        attempt_id=claims.attempt_id,
-    )
+    message = f"attempt {claims.attempt_id} has ended; its calls are no longer recorded or answered"
+    return RequestRefused(409, "attempt-ended", message).of(claims)
 
 
 def _unknown(claims: Claims) -> RequestRefused:
-    return RequestRefused(
-        409,
-        "unknown-attempt",
-        f"the store knows no attempt {claims.attempt_id} of rollout {claims.rollout_id}",
-    )
+    message = f"the store knows no attempt {claims.attempt_id} of rollout {claims.rollout_id}"
+    return RequestRefused(409, "unknown-attempt", message)

@@ -1,4 +1,4 @@
-"""Requests as objects, within bounds."""
+"""The body of a request as a JSON object, within bounds."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from agentlightning.webserver.body import (
 )
 
 MAX_CHOICES = 1024
-"""Choices of one request: engines sample all of them, and each is a record."""
+"""Choices of one request at most: engines sample all of them, and each is a record."""
 _bodies = msgspec.json.Decoder(dict[str, Any])
 
 
@@ -33,9 +33,7 @@ async def read_json(request: web.Request, limit: int) -> dict[str, Any]:
         raw = await read(request, limit)
         check_container_count(raw)
     except BodyRefused as error:
-        refused = RequestRefused(error.status, error.reason, str(error))
-        refused.headers = error.headers
-        raise refused from None
+        raise RequestRefused(error.status, error.reason, str(error), headers=error.headers) from None
     return await run_in_thread(lambda: decode_json(raw)) if len(raw) > THREAD_BYTES else decode_json(raw)
 
 
@@ -47,14 +45,13 @@ def decode_json(raw: bytes) -> dict[str, Any]:
     except (*DECODE_ERRORS, TooDeep) as error:
         raise RequestRefused(400, "bad-body", f"the request's body is not a JSON object: {error}") from None
     if (n := choice_count(body)) > MAX_CHOICES:
-        raise RequestRefused(
-            400, "too-many-choices", f"{n} choices were asked for: at most {MAX_CHOICES} at once"
-        )
+        message = f"{n} choices were asked for: at most {MAX_CHOICES} at once"
+        raise RequestRefused(400, "too-many-choices", message)
     return body
 
 
 def choice_count(body: Mapping[str, Any]) -> int:
-    """How many choices a request asks for: ``n`` for each prompt."""
+    """Number of choices that a request asks for: ``n`` for each prompt."""
     n, prompt = body.get("n"), body.get("prompt")
     if isinstance(n, float | str):  # engines that coerce take 2.0 and "2" for 2
         n = int(n) if str(n).removesuffix(".0").isdecimal() and len(str(n)) < 9 else 1

@@ -9,32 +9,16 @@ completions cannot express is refused with the reason, and no field is dropped s
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
 
-from agentlightning.gateway.errors import BadAnswer, RequestRefused
+from agentlightning.gateway.errors import BadAnswer
 
 EngineApi = Literal["chat", "completions"]
 ToolArguments = Mapping[str, Sequence[str]]
 """Tool call id → arguments exactly as the model wrote them, the latest first; an id may occur twice."""
-PASSED_THROUGH = frozenset(
-    {
-        "chat_template_kwargs",
-        "frequency_penalty",
-        "guided_choice",
-        "logit_bias",
-        "min_p",
-        "presence_penalty",
-        "repetition_penalty",
-        "seed",
-        "stop",
-        "structured_outputs",
-        "top_k",
-    }
-)
-"""Fields of chat completions that a translated request keeps (an SDK's ``extra_body``)."""
 TOKEN_FIELDS = ("prompt_token_ids", "token_ids", "token_logprobs", "policy_version")
 """Top-level fields of a translated answer with the sampled tokens; SDKs keep fields they do not know."""
 WRONG_SHAPE = (AttributeError, KeyError, TypeError)
@@ -96,100 +80,8 @@ class TranslatedApi(ApiFormat):
         return b"".join(self.events(answer)) if stream else msgspec.json.encode(answer)
 
 
-def unsupported(what: str, instead: str) -> RequestRefused:
-    """A request for what the gateway does not do; ``instead`` says the way out."""
-    return RequestRefused(400, "unsupported-field", f"{what} is not served here; {instead}")
-
-
-def malformed(what: str, wanted: str) -> RequestRefused:
-    """A request that is not of the API's shape."""
-    return RequestRefused(400, "bad-body", f"{what} must be {wanted}")
-
-
-def check_fields(
-    asked: Mapping[str, Any], known: Collection[str], refused: Mapping[str, str], where: str = ""
-) -> None:
-    """Refuse fields that ask for something and are not ``known``. ``refused``: field → the way out."""
-    for name, value in asked.items():
-        if (
-            name in known
-            or name in PASSED_THROUGH
-            or value is None
-            or value is False
-            or value in ([], {}, "")
-        ):
-            continue
-        raise unsupported(f"{where}{name}", refused.get(name, "leave it out"))
-
-
-def mapping(value: Any, where: str) -> Mapping[str, Any]:
-    """``value`` as a JSON object."""
-    if not isinstance(value, dict):
-        raise malformed(where, f"an object, got {type(value).__name__}")
-    return value
-
-
-def text(value: Any, where: str) -> str:
-    """``value`` as a text."""
-    if not isinstance(value, str):
-        raise malformed(where, f"a text, got {type(value).__name__}")
-    return value
-
-
-def kind_of(value: Any, where: str, default: str | None = None) -> str | None:
-    """The ``type`` of a JSON object; ``default`` where it has none."""
-    kind = mapping(value, where).get("type", default)
-    return None if kind is None else text(kind, f"{where}.type")
-
-
-def listed(value: Any, where: str) -> list[Any]:
-    """``value`` as a list; nothing is an empty one."""
-    if value is None:
-        return []
-    if not isinstance(value, list):
-        raise malformed(where, f"a list, got {type(value).__name__}")
-    return value
-
-
-def joined(content: Any, where: str, kinds: Collection[str]) -> str:
-    """The text of a content: a string, or text parts of these ``kinds``, one a line (as vLLM joins them)."""
-    if content is None or isinstance(content, str):
-        return content or ""
-    parts = enumerate(listed(content, where))
-    return "\n".join(text_of(part, f"{where}[{place}]", kinds) for place, part in parts)
-
-
-def text_of(part: Any, where: str, kinds: Collection[str]) -> str:
-    """The text of a part of one of these ``kinds``."""
-    if (kind := kind_of(part, where)) not in kinds:
-        raise unsupported(f"{where} of type {kind!r}", f"send text ({', '.join(sorted(kinds))})")
-    return text(part.get("text", part.get("refusal")), f"{where}.text")
-
-
-def function(name: Any, description: Any, parameters: Any, strict: Any, where: str) -> dict[str, Any]:
-    """A function tool as chat completions have it."""
-    out: dict[str, Any] = {"name": text(name, f"{where}.name")}
-    for key, value in (("description", description), ("parameters", parameters), ("strict", strict)):
-        if value is not None:
-            out[key] = value
-    return {"type": "function", "function": out}
-
-
-def json_form(form: Any, where: str, name: str = "answer") -> dict[str, Any] | None:
-    """A format of structured output as ``response_format``; plain text is none."""
-    if (kind := kind_of(form, where)) == "text":
-        return None
-    if kind == "json_object":
-        return {"type": "json_object"}
-    if kind != "json_schema":
-        raise unsupported(f"{where} of type {kind!r}", "use text, json_object or json_schema")
-    keys = ("name", "description", "schema", "strict")
-    schema = {"name": name, **{key: form[key] for key in keys if form.get(key) is not None}}
-    return {"type": "json_schema", "json_schema": schema}
-
-
 def tokens(chat: Mapping[str, Any]) -> dict[str, Any]:
-    """What the engine sampled, from its chat answer: fields for the top of a translated's answer."""
+    """The sampled tokens of a chat answer, as top-level fields of a translated one."""
     choice = chat["choices"][0]
     content = (choice.get("logprobs") or {}).get("content")
     found = (
@@ -201,28 +93,27 @@ def tokens(chat: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in zip(TOKEN_FIELDS, found, strict=True) if value is not None}
 
 
-def call_id(call: Mapping[str, Any], tag: str, place: int) -> str:
-    """Id of the tool call at ``place`` of the answer ``tag``: the engine's, if it gives any."""
-    return str(call.get("id") or f"call_{tag}_{place}")
+def call_id(call: Mapping[str, Any], answer_id: str, index: int) -> str:
+    """Id of a tool call of an answer: the engine's, if it gave one."""
+    return str(call.get("id") or f"call_{answer_id}_{index}")
 
 
 def check_message(message: Mapping[str, Any]) -> None:
-    """:class:`BadAnswer` for an engine's message that is not of the shape that an API format must know."""
+    """:class:`BadAnswer` for an engine's message that a translated API cannot read."""
     for name in ("content", "refusal"):
-        _expect(message.get(name), str, name)
-    calls = message.get("tool_calls")
-    _expect(calls, list, "tool_calls")
-    for place, call in enumerate(calls or ()):
-        at = f"tool_calls[{place}]"
-        _expect(call, dict, at, may_lack=False)
-        _expect(call.get("function"), dict, f"{at}.function", may_lack=False)
-        _expect(call["function"].get("name"), str, f"{at}.function.name", may_lack=False)
-        _expect(call["function"].get("arguments"), str, f"{at}.function.arguments")
+        _expect(message.get(name), str | None, name)
+    _expect(calls := message.get("tool_calls"), list | None, "tool_calls")
+    for index, call in enumerate(calls or ()):
+        path = f"tool_calls[{index}]"
+        _expect(call, dict, path)
+        _expect(called := call.get("function"), dict, f"{path}.function")
+        _expect(called.get("name"), str, f"{path}.function.name")
+        _expect(called.get("arguments"), str | None, f"{path}.function.arguments")
 
 
-def _expect(value: Any, kind: type, where: str, may_lack: bool = True) -> None:
-    if not (isinstance(value, kind) or (value is None and may_lack)):
-        raise BadAnswer(f"{where} of the engine's message is of type {type(value).__name__}")
+def _expect(value: Any, kind: Any, path: str) -> None:
+    if not isinstance(value, kind):
+        raise BadAnswer(f"{path} of the engine's message is of type {type(value).__name__}")
 
 
 def reasoning_of(message: Mapping[str, Any]) -> str:

@@ -14,38 +14,30 @@ from typing import Any, Final
 
 import msgspec
 
+from agentlightning.gateway.apis import checks
 from agentlightning.gateway.apis.base import (
-    PASSED_THROUGH,
     TOKEN_FIELDS,
     ToolArguments,
     TranslatedApi,
     call_id,
-    check_fields,
-    function,
-    joined,
-    json_form,
-    kind_of,
-    listed,
-    malformed,
-    mapping,
     reasoning_of,
-    text,
     tokens,
-    unsupported,
 )
+from agentlightning.gateway.apis.checks import listed, malformed, mapping, text, unsupported
 from agentlightning.gateway.apis.sse import KEEP_ALIVE, pieces, typed_event
 from agentlightning.gateway.errors import error_body
 from agentlightning.gateway.upstream.answer import DECODE_ERRORS, parse_error
 
-TRANSLATED = {
-    "include", "input", "instructions", "max_output_tokens", "model", "parallel_tool_calls", "reasoning",
-    "store", "stream", "temperature", "text", "tool_choice", "tools", "top_logprobs", "top_p", "truncation",
-}  # fmt: skip
-"""Fields that say something of the call."""
-IGNORED = {
+TRANSLATED = frozenset({
+    "include", "input", "instructions", "max_output_tokens", "model", "parallel_tool_calls",
+    "reasoning", "store", "stream", "temperature", "text", "tool_choice", "tools", "top_logprobs",
+    "top_p", "truncation",
+})  # fmt: skip
+"""Fields that have a meaning for the call."""
+IGNORED = frozenset({
     "client_metadata", "max_tool_calls", "metadata", "prompt_cache_key", "prompt_cache_options",
     "prompt_cache_retention", "safety_identifier", "service_tier", "stream_options", "user",
-}  # fmt: skip
+})  # fmt: skip
 """Fields that change no token: bookkeeping, caching, billing."""
 _WHOLE = "nothing is stored; send the whole conversation as input"
 REFUSED = {
@@ -55,180 +47,11 @@ REFUSED = {
     "previous_response_id": _WHOLE,
     "prompt": "send instructions and input",
 }
-"""Fields refused, and what to do."""
+"""Fields refused, and what to do instead."""
 LOGPROBS = "message.output_text.logprobs"
 _INCLUDED = {LOGPROBS, "reasoning.encrypted_content"}
 _TEXTS = {"input_text", "output_text", "text", "refusal"}
 _ROLES = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
-_SEPARATOR = "__"
-
-
-def chat_body(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """The chat body that asks the same."""
-    check_fields(asked, TRANSLATED | IGNORED, REFUSED)
-    _refuse(asked)
-    chat: dict[str, Any] = {"model": asked.get("model", ""), "messages": _messages(asked)}
-    if tools := _tools(asked):
-        chat["tools"] = tools
-    if (choice := asked.get("tool_choice")) is not None:
-        chat["tool_choice"] = _choice(choice)
-    form = (asked.get("text") or {}).get("format")
-    if form and (response_format := json_form(form, "text.format")):
-        chat["response_format"] = response_format
-    if (limit := asked.get("max_output_tokens")) is not None:
-        chat["max_completion_tokens"] = limit
-    for name in ("temperature", "top_p", "parallel_tool_calls", "top_logprobs", *sorted(PASSED_THROUGH)):
-        if asked.get(name) is not None:
-            chat[name] = asked[name]
-    if LOGPROBS in listed(asked.get("include"), "include") or "top_logprobs" in chat:
-        chat["logprobs"] = True
-    if asked.get("stream"):
-        chat["stream"] = True
-    return chat
-
-
-def namespaces(asked: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
-    """Name of a function towards the engine → its namespace and its name there."""
-    groups = [
-        tool for tool in asked.get("tools") or () if tool.get("type") == "namespace" and tool.get("tools")
-    ]
-    return {
-        _full(group["name"], tool["name"]): (group["name"], tool["name"])
-        for group in groups
-        for tool in group.get("tools") or ()
-    }
-
-
-def _refuse(asked: Mapping[str, Any]) -> None:
-    """Values that the API has and the gateway has not."""
-    if asked.get("store"):
-        raise unsupported("store=true", f"set store=false: {_WHOLE}")
-    if asked.get("truncation") not in (None, "disabled"):
-        raise unsupported(
-            f"truncation={asked['truncation']!r}", "set over_length: truncate on the policy's route"
-        )
-    for name in listed(asked.get("include"), "include"):
-        if text(name, "include") not in _INCLUDED:
-            raise unsupported(f"include of {name!r}", f"only {', '.join(sorted(_INCLUDED))} can be included")
-    for name in ("text", "reasoning"):
-        mapping(asked.get(name) or {}, name)
-
-
-def _full(namespace: str, name: str) -> str:
-    return f"{namespace}{_SEPARATOR}{name}"
-
-
-# ------------------------------------------------------------------------------------------------- messages
-def _messages(asked: Mapping[str, Any]) -> list[dict[str, Any]]:
-    out: list[dict[str, Any]] = []
-    if asked.get("instructions"):
-        out.append({"role": "system", "content": text(asked["instructions"], "instructions")})
-    given = asked.get("input")
-    if isinstance(given, str):
-        return [*out, {"role": "user", "content": given}]
-    if not isinstance(given, list) or not given:
-        raise malformed("input", "a text or a list of items")
-    for place, item in enumerate(given):
-        at = f"input[{place}]"
-        kind = kind_of(item, at, "message")
-        if (add := _ITEMS.get(str(kind))) is None:
-            raise unsupported(f"{at} of type {kind!r}", f"items may be {', '.join(_ITEMS)}")
-        add(out, item, at)
-    return out
-
-
-def _message(out: list[dict[str, Any]], item: Mapping[str, Any], at: str) -> None:
-    if (role := _ROLES.get(str(item.get("role")))) is None:
-        raise malformed(f"{at}.role", f"one of {', '.join(_ROLES)}")
-    content = joined(item.get("content"), f"{at}.content", _TEXTS)
-    last = out[-1] if out else {}
-    if role == "assistant" and _only_reasoning(last):
-        last["content"] = content
-    else:
-        out.append({"role": role, "content": content})
-
-
-def _reasoning(out: list[dict[str, Any]], item: Mapping[str, Any], at: str) -> None:
-    """Reasoning opens an assistant turn. A vendor's encrypted one has no text that we could read."""
-    if thought := joined(item.get("content"), f"{at}.content", {"reasoning_text"}):
-        out.append({"role": "assistant", "content": None, "reasoning_content": thought})
-
-
-def _function_call(out: list[dict[str, Any]], item: Mapping[str, Any], at: str) -> None:
-    name = text(item.get("name"), f"{at}.name")
-    if namespace := item.get("namespace"):
-        name = _full(str(namespace), name)
-    call = {
-        "id": text(item.get("call_id"), f"{at}.call_id"),
-        "type": "function",
-        "function": {"name": name, "arguments": text(item.get("arguments"), f"{at}.arguments")},
-    }
-    if not out or out[-1]["role"] != "assistant":
-        out.append({"role": "assistant", "content": None})
-    out[-1].setdefault("tool_calls", []).append(call)
-
-
-def _function_call_output(out: list[dict[str, Any]], item: Mapping[str, Any], at: str) -> None:
-    content = joined(item.get("output"), f"{at}.output", _TEXTS)
-    out.append(
-        {"role": "tool", "tool_call_id": text(item.get("call_id"), f"{at}.call_id"), "content": content}
-    )
-
-
-_ITEMS = {
-    "message": _message,
-    "reasoning": _reasoning,
-    "function_call": _function_call,
-    "function_call_output": _function_call_output,
-}
-
-
-def _only_reasoning(message: Mapping[str, Any]) -> bool:
-    return (
-        message.get("content", "") is None and "tool_calls" not in message and "reasoning_content" in message
-    )
-
-
-# ---------------------------------------------------------------------------------------------------- tools
-def _tools(asked: Mapping[str, Any]) -> list[dict[str, Any]]:
-    out = []
-    for place, tool in enumerate(listed(asked.get("tools"), "tools")):
-        at = f"tools[{place}]"
-        if mapping(tool, at).get("type") == "namespace":
-            group = text(tool.get("name"), f"{at}.name")
-            for inner, one in enumerate(listed(tool.get("tools"), f"{at}.tools")):
-                out.append(_tool(one, f"{at}.tools[{inner}]", group))
-        else:
-            out.append(_tool(tool, at))
-    return out
-
-
-def _tool(tool: Any, at: str, group: str | None = None) -> dict[str, Any]:
-    if (kind := mapping(tool, at).get("type")) != "function":
-        raise unsupported(
-            f"{at} of type {kind!r}", "offer function tools only; tools that run at the vendor's must be off"
-        )
-    name = text(tool.get("name"), f"{at}.name")
-    return function(
-        _full(group, name) if group else name,
-        tool.get("description"),
-        tool.get("parameters"),
-        tool.get("strict"),
-        at,
-    )
-
-
-def _choice(choice: Any) -> Any:
-    if isinstance(choice, str):
-        return choice
-    if mapping(choice, "tool_choice").get("type") != "function":
-        raise unsupported(
-            f"tool_choice of type {choice.get('type')!r}", "use auto, none, required or one function"
-        )
-    return {"type": "function", "function": {"name": text(choice.get("name"), "tool_choice.name")}}
-
-
-# ----------------------------------------------------------------------------------------------------- answer
 _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
 _ECHOED: dict[str, Any] = {
     "instructions": None, "max_output_tokens": None, "metadata": {}, "parallel_tool_calls": True,
@@ -236,139 +59,8 @@ _ECHOED: dict[str, Any] = {
     "tools": [], "top_p": None, "user": None,
 }  # fmt: skip
 """Fields of a request that its answer repeats, and their defaults."""
-
-
-def response(asked: Mapping[str, Any], chat: Mapping[str, Any]) -> dict[str, Any]:
-    """The answer to ``asked`` from the first choice of ``chat``."""
-    choice = chat["choices"][0]
-    reason = _INCOMPLETE.get(str(choice.get("finish_reason")))
-    status = "incomplete" if reason else "completed"
-    return {
-        "id": chat["id"],
-        "object": "response",
-        "created_at": chat.get("created") or 0,
-        "status": status,
-        "background": False,
-        "error": None,
-        "incomplete_details": {"reason": reason} if reason else None,
-        "model": chat.get("model") or asked.get("model", ""),
-        "output": _output_items(asked, chat, status),
-        "previous_response_id": None,
-        "store": False,
-        "truncation": "disabled",
-        "usage": _usage(chat.get("usage")),
-        **{name: default if asked.get(name) is None else asked[name] for name, default in _ECHOED.items()},
-        **tokens(chat),
-    }
-
-
-def _output_items(asked: Mapping[str, Any], chat: Mapping[str, Any], status: str) -> list[dict[str, Any]]:
-    """Reasoning, text, function calls; the last one bears the answer's status, those before are complete."""
-    message, tag = chat["choices"][0]["message"], chat["id"]
-    items: list[dict[str, Any]] = []
-    if thought := reasoning_of(message):
-        content = [{"type": "reasoning_text", "text": thought}]
-        items.append({"id": f"rs_{tag}", "type": "reasoning", "summary": [], "content": content})
-    calls = message.get("tool_calls") or ()
-    if message.get("content") or message.get("refusal") or not calls:
-        content = _contents(asked, chat)
-        items.append({"id": f"msg_{tag}", "type": "message", "role": "assistant", "content": content})
-    groups = namespaces(asked)
-    for place, call in enumerate(calls):
-        function = call["function"]
-        item = {
-            "id": f"fc_{tag}_{place}",
-            "type": "function_call",
-            "call_id": call_id(call, tag, place),
-            "name": function["name"],
-            "arguments": function.get("arguments") or "",
-        }
-        if function["name"] in groups:
-            item["namespace"], item["name"] = groups[function["name"]]
-        items.append(item)
-    return [{**item, "status": "completed"} for item in items[:-1]] + [{**items[-1], "status": status}]
-
-
-def _contents(asked: Mapping[str, Any], chat: Mapping[str, Any]) -> list[dict[str, Any]]:
-    choice = chat["choices"][0]
-    message = choice["message"]
-    said = LOGPROBS in (asked.get("include") or ()) and (choice.get("logprobs") or {}).get("content")
-    part = {
-        "type": "output_text",
-        "text": message.get("content") or "",
-        "annotations": [],
-        "logprobs": said or [],
-    }
-    refusal = message.get("refusal")
-    if not refusal:
-        return [part]
-    return [*([part] if message.get("content") else []), {"type": "refusal", "refusal": refusal}]
-
-
-def _usage(usage: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    if usage is None:
-        return None
-    prompt, completion = usage.get("prompt_tokens") or 0, usage.get("completion_tokens") or 0
-    cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
-    thought = (usage.get("completion_tokens_details") or {}).get("reasoning_tokens") or 0
-    return {
-        "input_tokens": prompt,
-        "input_tokens_details": {"cached_tokens": cached},
-        "output_tokens": completion,
-        "output_tokens_details": {"reasoning_tokens": thought},
-        "total_tokens": prompt + completion,
-    }
-
-
-# ----------------------------------------------------------------------------------------------------- stream
-def response_events(answer: Mapping[str, Any]) -> Iterator[bytes]:
-    """From ``response.created`` to ``response.completed`` or ``response.incomplete``, numbered."""
-    for number, event in enumerate(_event_dicts(answer)):
-        yield typed_event({**event, "sequence_number": number})
-
-
-def _event_dicts(answer: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    begun = {name: value for name, value in answer.items() if name not in TOKEN_FIELDS}
-    begun |= {"status": "in_progress", "output": [], "usage": None, "incomplete_details": None}
-    yield {"type": "response.created", "response": begun}
-    yield {"type": "response.in_progress", "response": begun}
-    for place, item in enumerate(answer["output"]):
-        yield from _item_events(item, {"output_index": place})
-    yield {"type": f"response.{answer['status']}", "response": answer}
-
-
-def _item_events(item: Mapping[str, Any], at: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    whose = {**at, "item_id": item["id"]}
-    calls = item["type"] == "function_call"
-    empty: dict[str, Any] = {"arguments": ""} if calls else {"content": []}
-    yield {"type": "response.output_item.added", **at, "item": {**item, "status": "in_progress", **empty}}
-    if calls:
-        for piece in pieces(item["arguments"]):
-            yield {"type": "response.function_call_arguments.delta", **whose, "delta": piece}
-        done = {"name": item["name"], "arguments": item["arguments"]}
-        yield {"type": "response.function_call_arguments.done", **whose, **done}
-    else:
-        for place, part in enumerate(item["content"]):
-            yield from _part_events(part, {**whose, "content_index": place})
-    yield {"type": "response.output_item.done", **at, "item": item}
-
-
-_PART_FIELDS = {
-    "output_text": ("text", "response.output_text"),
-    "reasoning_text": ("text", "response.reasoning_text"),
-    "refusal": ("refusal", "response.refusal"),
-}
-
-
-def _part_events(part: Mapping[str, Any], at: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    field, name = _PART_FIELDS[part["type"]]
-    more: dict[str, Any] = {"logprobs": []} if part["type"] == "output_text" else {}
-    yield {"type": "response.content_part.added", **at, "part": {**part, field: "", **more}}
-    for piece in pieces(part[field]):
-        yield {"type": f"{name}.delta", **at, "delta": piece, **more}
-    more = {"logprobs": part["logprobs"]} if more else {}
-    yield {"type": f"{name}.done", **at, field: part[field], **more}
-    yield {"type": "response.content_part.done", **at, "part": part}
+_PART_FIELDS = {"output_text": "text", "reasoning_text": "text", "refusal": "refusal"}
+Item = Mapping[str, Any]
 
 
 class Responses(TranslatedApi):
@@ -378,16 +70,53 @@ class Responses(TranslatedApi):
     keep_alive = KEEP_ALIVE
 
     def chat_body(self, body: dict[str, Any], arguments: ToolArguments) -> dict[str, Any]:
-        """The chat body. Arguments come back as they were written, so none is looked up."""
-        return chat_body(body)
+        """The chat body that asks the same. Arguments come back as they were written: none is looked up."""
+        checks.check_fields(body, TRANSLATED | IGNORED, REFUSED)
+        _check_values(body)
+        chat: dict[str, Any] = {"model": body.get("model", ""), "messages": _messages(body)}
+        if tools := list(_tools(body)):
+            chat["tools"] = tools
+        if (choice := body.get("tool_choice")) is not None:
+            chat["tool_choice"] = _tool_choice(choice)
+        form = (body.get("text") or {}).get("format")
+        if form and (response_format := checks.response_format(form, "text.format")):
+            chat["response_format"] = response_format
+        if (limit := body.get("max_output_tokens")) is not None:
+            chat["max_completion_tokens"] = limit
+        same = ("temperature", "top_p", "parallel_tool_calls", "top_logprobs", *checks.PASSED_THROUGH)
+        chat |= {name: body[name] for name in same if body.get(name) is not None}
+        if LOGPROBS in listed(body.get("include"), "include") or "top_logprobs" in chat:
+            chat["logprobs"] = True
+        if body.get("stream"):
+            chat["stream"] = True
+        return chat
 
     def answer(self, body: Mapping[str, Any], chat: Mapping[str, Any]) -> dict[str, Any]:
-        """A ``response``."""
-        return response(body, chat)
+        """A ``response`` from the first choice of ``chat``."""
+        reason = _INCOMPLETE.get(str(chat["choices"][0].get("finish_reason")))
+        status = "incomplete" if reason else "completed"
+        return {
+            "id": chat["id"],
+            "object": "response",
+            "created_at": chat.get("created") or 0,
+            "status": status,
+            "background": False,
+            "error": None,
+            "incomplete_details": {"reason": reason} if reason else None,
+            "model": chat.get("model") or body.get("model", ""),
+            "output": _output(body, chat, status),
+            "previous_response_id": None,
+            "store": False,
+            "truncation": "disabled",
+            "usage": _usage(chat.get("usage")),
+            **{name: default if body.get(name) is None else body[name] for name, default in _ECHOED.items()},
+            **tokens(chat),
+        }
 
     def events(self, answer: Mapping[str, Any]) -> Iterator[bytes]:
-        """The events of its stream."""
-        return response_events(answer)
+        """From ``response.created`` to ``response.completed`` or ``response.incomplete``, numbered."""
+        for number, event in enumerate(_events(answer)):
+            yield typed_event({**event, "sequence_number": number})
 
     def error(self, status: int, raw: bytes) -> bytes:
         """The engine's error where it has OpenAI's shape, else its message in that shape."""
@@ -406,3 +135,219 @@ class Responses(TranslatedApi):
 
 
 RESPONSES: Final = Responses()
+
+
+def _check_values(body: Mapping[str, Any]) -> None:
+    """Refuse values that the API has and the gateway does not serve."""
+    if body.get("store"):
+        raise unsupported("store=true", f"set store=false: {_WHOLE}")
+    if (truncation := body.get("truncation")) not in (None, "disabled"):
+        raise unsupported(f"truncation={truncation!r}", "set over_length: truncate on the policy's route")
+    for name in listed(body.get("include"), "include"):
+        if text(name, "include") not in _INCLUDED:
+            raise unsupported(f"include of {name!r}", f"only {', '.join(sorted(_INCLUDED))} can be included")
+    for name in ("text", "reasoning"):
+        mapping(body.get(name) or {}, name)
+
+
+# ------------------------------------------------------------------------------------------ request: messages
+def _messages(body: Mapping[str, Any]) -> list[dict[str, Any]]:
+    out: list[dict[str, Any]] = []
+    if body.get("instructions"):
+        out.append({"role": "system", "content": text(body["instructions"], "instructions")})
+    items = body.get("input")
+    if isinstance(items, str):
+        return [*out, {"role": "user", "content": items}]
+    if not isinstance(items, list) or not items:
+        raise malformed("input", "a text or a list of items")
+    for index, item in enumerate(items):
+        path = f"input[{index}]"
+        kind = checks.type_of(item, path, "message")
+        if (add := _ITEMS.get(str(kind))) is None:
+            raise unsupported(f"{path} of type {kind!r}", f"items may be {', '.join(_ITEMS)}")
+        add(out, item, path)
+    return out
+
+
+def _message(out: list[dict[str, Any]], item: Item, path: str) -> None:
+    if (role := _ROLES.get(str(item.get("role")))) is None:
+        raise malformed(f"{path}.role", f"one of {', '.join(_ROLES)}")
+    content = checks.joined(item.get("content"), f"{path}.content", _TEXTS)
+    last = out[-1] if out else {}
+    only_reasoning = (
+        last.get("content", "") is None and "tool_calls" not in last and "reasoning_content" in last
+    )
+    if role == "assistant" and only_reasoning:
+        last["content"] = content
+    else:
+        out.append({"role": role, "content": content})
+
+
+def _reasoning(out: list[dict[str, Any]], item: Item, path: str) -> None:
+    """Reasoning opens an assistant turn. A vendor's encrypted reasoning has no text that could be read."""
+    if thought := checks.joined(item.get("content"), f"{path}.content", {"reasoning_text"}):
+        out.append({"role": "assistant", "content": None, "reasoning_content": thought})
+
+
+def _function_call(out: list[dict[str, Any]], item: Item, path: str) -> None:
+    name = text(item.get("name"), f"{path}.name")
+    if namespace := item.get("namespace"):
+        name = _full_name(str(namespace), name)
+    call = {
+        "id": text(item.get("call_id"), f"{path}.call_id"),
+        "type": "function",
+        "function": {"name": name, "arguments": text(item.get("arguments"), f"{path}.arguments")},
+    }
+    if not out or out[-1]["role"] != "assistant":
+        out.append({"role": "assistant", "content": None})
+    out[-1].setdefault("tool_calls", []).append(call)
+
+
+def _function_call_output(out: list[dict[str, Any]], item: Item, path: str) -> None:
+    content = checks.joined(item.get("output"), f"{path}.output", _TEXTS)
+    call = text(item.get("call_id"), f"{path}.call_id")
+    out.append({"role": "tool", "tool_call_id": call, "content": content})
+
+
+_ITEMS = {
+    "message": _message,
+    "reasoning": _reasoning,
+    "function_call": _function_call,
+    "function_call_output": _function_call_output,
+}
+
+
+# --------------------------------------------------------------------------------------------- request: tools
+def _tools(body: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    for index, tool in enumerate(listed(body.get("tools"), "tools")):
+        path = f"tools[{index}]"
+        if mapping(tool, path).get("type") == "namespace":
+            namespace = text(tool.get("name"), f"{path}.name")
+            for inner, one in enumerate(listed(tool.get("tools"), f"{path}.tools")):
+                yield _tool(one, f"{path}.tools[{inner}]", namespace)
+        else:
+            yield _tool(tool, path)
+
+
+def _tool(tool: Any, path: str, namespace: str | None = None) -> dict[str, Any]:
+    if (kind := mapping(tool, path).get("type")) != "function":
+        message = "offer function tools only; tools that run at the vendor's must be off"
+        raise unsupported(f"{path} of type {kind!r}", message)
+    name = text(tool.get("name"), f"{path}.name")
+    name = _full_name(namespace, name) if namespace else name
+    return checks.function(name, tool.get("description"), tool.get("parameters"), tool.get("strict"), path)
+
+
+def _tool_choice(choice: Any) -> Any:
+    if isinstance(choice, str):
+        return choice
+    if (kind := mapping(choice, "tool_choice").get("type")) != "function":
+        raise unsupported(f"tool_choice of type {kind!r}", "use auto, none, required or one function")
+    return {"type": "function", "function": {"name": text(choice.get("name"), "tool_choice.name")}}
+
+
+def _full_name(namespace: str, name: str) -> str:
+    """The name of a function of a namespace towards the engine."""
+    return f"{namespace}__{name}"
+
+
+def _namespaces(body: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
+    """Name of a function towards the engine → its namespace and its name there."""
+    return {
+        _full_name(group["name"], tool["name"]): (group["name"], tool["name"])
+        for group in body.get("tools") or ()
+        if group.get("type") == "namespace"
+        for tool in group.get("tools") or ()
+    }
+
+
+# ----------------------------------------------------------------------------------------------------- answer
+def _output(body: Mapping[str, Any], chat: Mapping[str, Any], status: str) -> list[dict[str, Any]]:
+    """Reasoning, text, function calls; the last item has the answer's status, those before are complete."""
+    message, answer_id = chat["choices"][0]["message"], chat["id"]
+    items: list[dict[str, Any]] = []
+    if thought := reasoning_of(message):
+        content = [{"type": "reasoning_text", "text": thought}]
+        items.append({"id": f"rs_{answer_id}", "type": "reasoning", "summary": [], "content": content})
+    calls = message.get("tool_calls") or ()
+    if message.get("content") or message.get("refusal") or not calls:
+        content = _contents(body, chat["choices"][0])
+        items.append({"id": f"msg_{answer_id}", "type": "message", "role": "assistant", "content": content})
+    namespaces = _namespaces(body)
+    for index, call in enumerate(calls):
+        function = call["function"]
+        item = {
+            "id": f"fc_{answer_id}_{index}",
+            "type": "function_call",
+            "call_id": call_id(call, answer_id, index),
+            "name": function["name"],
+            "arguments": function.get("arguments") or "",
+        }
+        if function["name"] in namespaces:
+            item["namespace"], item["name"] = namespaces[function["name"]]
+        items.append(item)
+    return [{**item, "status": "completed"} for item in items[:-1]] + [{**items[-1], "status": status}]
+
+
+def _contents(body: Mapping[str, Any], choice: Mapping[str, Any]) -> list[dict[str, Any]]:
+    message = choice["message"]
+    wanted = LOGPROBS in (body.get("include") or ())
+    logprobs = wanted and (choice.get("logprobs") or {}).get("content")
+    content, refusal = message.get("content") or "", message.get("refusal")
+    part = {"type": "output_text", "text": content, "annotations": [], "logprobs": logprobs or []}
+    if not refusal:
+        return [part]
+    return [*([part] if content else []), {"type": "refusal", "refusal": refusal}]
+
+
+def _usage(usage: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    if usage is None:
+        return None
+    prompt, completion = usage.get("prompt_tokens") or 0, usage.get("completion_tokens") or 0
+    cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
+    thought = (usage.get("completion_tokens_details") or {}).get("reasoning_tokens") or 0
+    return {
+        "input_tokens": prompt,
+        "input_tokens_details": {"cached_tokens": cached},
+        "output_tokens": completion,
+        "output_tokens_details": {"reasoning_tokens": thought},
+        "total_tokens": prompt + completion,
+    }
+
+
+# ----------------------------------------------------------------------------------------------------- stream
+def _events(answer: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    begun = {name: value for name, value in answer.items() if name not in TOKEN_FIELDS}
+    begun |= {"status": "in_progress", "output": [], "usage": None, "incomplete_details": None}
+    yield {"type": "response.created", "response": begun}
+    yield {"type": "response.in_progress", "response": begun}
+    for index, item in enumerate(answer["output"]):
+        yield from _item_events(item, {"output_index": index})
+    yield {"type": f"response.{answer['status']}", "response": answer}
+
+
+def _item_events(item: Item, at: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    of_item = {**at, "item_id": item["id"]}
+    is_call = item["type"] == "function_call"
+    empty: dict[str, Any] = {"arguments": ""} if is_call else {"content": []}
+    yield {"type": "response.output_item.added", **at, "item": {**item, "status": "in_progress", **empty}}
+    if is_call:
+        for piece in pieces(item["arguments"]):
+            yield {"type": "response.function_call_arguments.delta", **of_item, "delta": piece}
+        done = {"name": item["name"], "arguments": item["arguments"]}
+        yield {"type": "response.function_call_arguments.done", **of_item, **done}
+    else:
+        for index, part in enumerate(item["content"]):
+            yield from _part_events(part, {**of_item, "content_index": index})
+    yield {"type": "response.output_item.done", **at, "item": item}
+
+
+def _part_events(part: Mapping[str, Any], at: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    field, name = _PART_FIELDS[part["type"]], f"response.{part['type']}"
+    more: dict[str, Any] = {"logprobs": []} if part["type"] == "output_text" else {}
+    yield {"type": "response.content_part.added", **at, "part": {**part, field: "", **more}}
+    for piece in pieces(part[field]):
+        yield {"type": f"{name}.delta", **at, "delta": piece, **more}
+    more = {"logprobs": part["logprobs"]} if more else {}
+    yield {"type": f"{name}.done", **at, field: part[field], **more}
+    yield {"type": "response.content_part.done", **at, "part": part}

@@ -1,10 +1,10 @@
-"""Guided choice: a request that names the answers it allows, and an engine that says which ids these are.
+"""Guided choice: a request names the answers it allows, and the engine says which token ids these are.
 
-Such a call is sampled from the allowed sequences only. It can be trained where the allowed ids are known and
-the engine's logprobs are those of the masked distribution: an engine says both by answering with
-``guided_choice_ids``. Without that word the call stays masked.
+Such a call is sampled from the allowed sequences only. It can be trained if the allowed ids are known and the
+engine's logprobs are those of the masked distribution; an engine confirms both by answering with
+``guided_choice_ids``. Without them the call stays masked.
 
-Invariant: a recorded ``allowed`` holds the response, token for token.
+Invariant: the recorded ``allowed`` sequences include the response, token for token.
 """
 
 from __future__ import annotations
@@ -22,15 +22,12 @@ def is_plain_choice(shaping: Mapping[str, Any]) -> bool:
     outputs = shaping.get("structured_outputs")
     if outputs is None:
         return True
-    asked = (
-        {name for name, value in outputs.items() if value is not None} if isinstance(outputs, dict) else set()
-    )
-    return asked == {"choice"}
+    return isinstance(outputs, dict) and {k for k, v in outputs.items() if v is not None} == {"choice"}
 
 
 def use_structured_outputs(body: dict[str, Any]) -> None:
-    """Say ``guided_choice`` as ``structured_outputs`` (in place), which engines share: vLLM has dropped the
-    older field and, asked with it, answers without a constraint and without a word.
+    """Rename ``guided_choice`` to ``structured_outputs`` (in place), which engines share: vLLM has dropped
+    the older field and, given it, answers unconstrained without an error.
     """
     if body.get("guided_choice") is not None and body.get("structured_outputs") is None:
         body["structured_outputs"] = {"choice": body.pop("guided_choice")}
@@ -40,5 +37,5 @@ def is_allowed(allowed: Sequence[Sequence[int]], response: Sequence[int] | None)
     """Whether a response is one of the allowed, with or without an end token, or the beginning of one."""
     if not response:
         return False
-    given = list(response)
-    return any(given == list(one[: len(given)]) or given[:-1] == list(one) for one in allowed)
+    ids = list(response)
+    return any(ids == list(one[: len(ids)]) or ids[:-1] == list(one) for one in allowed)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -44,12 +45,12 @@ class Fitted(msgspec.Struct, frozen=True):
     edited: dict[str, Any]
 
 
+@dataclass
 class ContextFitter:
     """Makes prompts fit the engine's context, by the over-length policy of their route."""
 
-    def __init__(self, client: EngineClient, metrics: Metrics) -> None:
-        self._client = client
-        self._metrics = metrics
+    client: EngineClient
+    metrics: Metrics
 
     async def fit(
         self, route: Upstream, body: dict[str, Any], dropped_blocks: dict[bytes, int], api: str
@@ -63,7 +64,7 @@ class ContextFitter:
         if route.over_length != "truncate" and not route.reserve:
             return None
         if route.can_count is False:
-            self._metrics.over_length["unchecked"] += 1
+            self.metrics.over_length["unchecked"] += 1
             return None
         window = route.window
         sure = window is not None and upper_bound(body) + _room(route, body, window) <= window
@@ -71,7 +72,7 @@ class ContextFitter:
             return None
         count = await self.count(route, body)
         if count is None or (window := route.window) is None:
-            self._metrics.over_length["unchecked"] += 1
+            self.metrics.over_length["unchecked"] += 1
             return None
         budget = window - _room(route, body, window)
         if count <= budget:
@@ -144,8 +145,8 @@ class ContextFitter:
         if "tokens" in prompt:
             return len(prompt["tokens"])
         raw = msgspec.json.encode(prompt)
-        async with self._client.post(route, "tokenize", raw, {}, None) as response:
-            status, answer = response.status, await self._client.read_body(response)
+        async with self.client.post(route, "tokenize", raw, {}, None) as response:
+            status, answer = response.status, await self.client.read_body(response)
         if status == 200:
             try:
                 found = msgspec.json.decode(answer, type=TokenCount)

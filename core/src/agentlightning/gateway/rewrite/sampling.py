@@ -1,10 +1,10 @@
-"""How a call is sampled, and whether that is what the run trains on.
+"""The sampling of a call: the run's values in training, and a record of where the call departs from them.
 
-In training, selected calls to a trainable policy are sampled with the run's values. All of them are sent,
-neutral ones too: an engine otherwise falls back, silently, to the model's own ``generation_config``
-(say ``top_k`` 20).
+Selected training calls to a trainable policy are sampled with the run's values. All values are sent, neutral
+ones too: otherwise an engine silently uses the model's own ``generation_config`` (say ``top_k`` 20).
 
-Invariant: a call whose distribution could not be set is named so, never trained as if it had been.
+Invariant: a call whose distribution could not be set is recorded as such, and never trained as if it had
+been.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import msgspec
 from agentlightning.gateway.rewrite.guided_choice import is_plain_choice, use_structured_outputs
 
 OFF_POLICY = "off-policy-sampling"
-"""Reason of a call that was sampled otherwise than the run says."""
+"""``Call.masked`` of a call that was not sampled from the run's distribution."""
 
 
 class SamplingPolicy(msgspec.Struct, kw_only=True, frozen=True):
@@ -38,45 +38,25 @@ class SamplingPolicy(msgspec.Struct, kw_only=True, frozen=True):
 
 _NAMES = (*SamplingPolicy.__struct_fields__, "seed")
 _SHAPING = {
-    "logit_bias",
-    "best_of",
-    "use_beam_search",
-    "length_penalty",
-    "min_tokens",
-    "ignore_eos",
-    "bad_words",
-    "allowed_token_ids",
-    "logits_processors",
-    "logits_processor",
-    "custom_logit_processor",
-    "guided_choice",
-    "guided_json",
-    "guided_regex",
-    "guided_grammar",
-    "structured_outputs",
-    "structural_tag",
-    "json_schema",
-    "regex",
-    "ebnf",
-    "echo",
-    "dynatemp_range",
-    "typical_p",
-    "mirostat",
-}
-"""Request fields that shape the distribution, or what is returned of it, beyond what the values undo."""
+    "allowed_token_ids", "bad_words", "best_of", "custom_logit_processor", "dynatemp_range", "ebnf", "echo",
+    "guided_choice", "guided_grammar", "guided_json", "guided_regex", "ignore_eos", "json_schema",
+    "length_penalty", "logit_bias", "logits_processor", "logits_processors", "min_tokens", "mirostat",
+    "regex", "structural_tag", "structured_outputs", "typical_p", "use_beam_search",
+}  # fmt: skip
+"""Request fields that change the distribution, or its logprobs, whatever the values are."""
 _NEUTRAL: tuple[Any, ...] = (None, False, 0, {}, [], "")
 
 
 class SamplingDecision(msgspec.Struct, frozen=True):
-    """What became of a request's sampling values."""
+    """How a call is sampled."""
 
     used: dict[str, Any] = {}
     """Values sent to the engine."""
     asked: dict[str, Any] = {}
-    """What the agent asked for, where it differs or shapes the distribution."""
+    """The agent's wishes that were overruled, or that shape the distribution."""
     off_policy: bool = False
     guided: bool = False
-    """Off policy only because the request names its allowed answers: trainable once these are known."""
+    """Off policy only because the request names its allowed answers: trainable once their ids are known."""
 
     @property
     def masked(self) -> str | None:
@@ -87,11 +67,11 @@ class SamplingDecision(msgspec.Struct, frozen=True):
 def apply_sampling(
     body: dict[str, Any], *, policy: SamplingPolicy | None, greedy: bool, seed: int | None
 ) -> SamplingDecision:
-    """Set the sampling of ``body`` (in place) and say what was done.
+    """Set the sampling of ``body`` (in place).
 
     ``policy``: the run's values, ``None`` to keep the agent's. ``greedy``: temperature 0. ``seed``: used
-    unless the agent gave its own; under a run's values it is used in any case, because an agent that pins its
-    seed would make all samples of a group the same, and nothing could be learned from them.
+    unless the agent gave its own. Under a run's values it is always used: an agent that pins its seed would
+    make all samples of a group equal, and nothing could be learned from them.
     """
     asked: dict[str, Any] = {}
     forced: dict[str, Any] = policy.values() if policy else {"temperature": 0.0} if greedy else {}
@@ -110,7 +90,7 @@ def apply_sampling(
 
 
 def _shaping(body: dict[str, Any]) -> dict[str, Any]:
-    """Fields of ``body`` that make its distribution another one than the run's values describe."""
+    """Fields of ``body`` that change its distribution beyond the run's values."""
     out = {name: body[name] for name in _SHAPING.intersection(body) if body[name] not in _NEUTRAL}
     if out.get("best_of") == 1:
         del out["best_of"]
@@ -123,19 +103,19 @@ def _shaping(body: dict[str, Any]) -> dict[str, Any]:
     return out
 
 
-def check_echo(settings: SamplingDecision, echo: dict[str, Any]) -> SamplingDecision:
-    """``settings`` corrected by what an engine says it used; off policy where it differs from what it got."""
-    differs = {k: v for k, v in echo.items() if k in settings.used and k != "seed" and v != settings.used[k]}
+def check_echo(decision: SamplingDecision, echo: dict[str, Any]) -> SamplingDecision:
+    """``decision`` corrected by the values that an engine reports; off policy where they differ."""
+    differs = {k: v for k, v in echo.items() if k in decision.used and k != "seed" and v != decision.used[k]}
     if not differs:
-        return settings
-    return msgspec.structs.replace(settings, used=settings.used | differs, off_policy=True, guided=False)
+        return decision
+    return msgspec.structs.replace(decision, used=decision.used | differs, off_policy=True, guided=False)
 
 
 def ask_for_tokens(sent: dict[str, Any], api: str) -> None:
-    """Have the engine return token ids and the logprob of each."""
+    """Make the engine return token ids and the logprob of each."""
     sent["return_token_ids"] = True
-    sent.pop("include_reasoning", None)  # false: vLLM would keep the ids to itself, too
+    sent.pop("include_reasoning", None)  # with false, vLLM omits the ids too
     if api == "chat":
         sent["logprobs"] = True
     elif not isinstance(sent.get("logprobs"), int) or sent["logprobs"] is False:
-        sent["logprobs"] = 1  # not 0: some engines take that for "none"
+        sent["logprobs"] = 1  # not 0: some engines return none for it

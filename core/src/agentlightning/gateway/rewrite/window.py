@@ -1,11 +1,11 @@
-"""Which messages of a prompt may go when it is too long, and which never do.
+"""The messages of a prompt that may be dropped when it is too long, and those that never are.
 
 A prompt is cut in blocks: an assistant message with tool calls and the results of these calls are one block,
 so that no result is ever without its call. Pinned are the leading system (or developer) messages, the first
 user message (where an agent's task or its role card stands), the last user message, and the last block. The
-others, the chatter, go oldest first. Messages are never cut into.
+others, the chatter, are dropped oldest first. Messages are never cut into.
 
-Invariant: what is left keeps its order, and every message of it is the agent's own, unchanged.
+Invariant: the remaining messages keep their order, and each is the agent's own, unchanged.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ Message = Mapping[str, Any]
 SYSTEM = ("system", "developer")
 RESULT = ("tool", "function")
 FRAME = 64
-"""Bytes allowed for the marks a template puts around one message."""
+"""Bytes allowed for the markup that a template puts around one message."""
 PREAMBLE = 2_048
-"""Bytes allowed for what a template writes by itself: a default system text, how to call tools."""
+"""Bytes allowed for a template's own text: a default system message, instructions for tool calls."""
 _SPOKEN = ("messages", "prompt")
 _LISTED = ("tools", "functions", "documents", "chat_template_kwargs", "chat_template")
 
 
 def upper_bound(request: Mapping[str, Any]) -> int:
-    """Tokens that the prompt of ``request`` surely does not exceed, without a tokenizer.
+    """An upper bound on the tokens of a request's prompt, without a tokenizer.
 
-    A token stands for at least one byte of the rendered text. That text is the messages' JSON (roles, marks
-    and quotes of JSON outweigh a template's) with room for frames and preamble; tools count twice, because
-    templates indent them.
+    A token is at least one byte of the rendered text. That text is no longer than the messages' JSON (whose
+    keys and quotes outweigh a template's markup) with room for frames and preamble; tools count twice,
+    because templates indent them.
     """
     spoken = sum(len(msgspec.json.encode(request[name])) for name in _SPOKEN if request.get(name))
     listed = sum(len(msgspec.json.encode(request[name])) for name in _LISTED if request.get(name))
@@ -73,12 +73,12 @@ class Window:
             self.bytes.append(self.bytes[-1] + size)
 
     def __len__(self) -> int:
-        """How many blocks may go."""
+        """Number of blocks that may be dropped."""
         return len(self._chatter)
 
     @property
     def origin(self) -> bytes:
-        """What this chat begins with, up to its first chatter: by this a later turn of it is known."""
+        """Digest of the chat's beginning, up to its first chatter: later turns of the chat share it."""
         end = self._chatter[0][1] if self._chatter else 0
         return hashlib.blake2b(msgspec.json.encode(self.messages[:end]), digest_size=16).digest()
 
@@ -88,7 +88,7 @@ class Window:
         return [m for i, m in enumerate(self.messages) if i not in gone]
 
     def dropped(self, n: int) -> list[list[int]]:
-        """Ranges ``[start, end)`` of the messages that are gone then, joined where they touch."""
+        """Ranges ``[start, end)`` of the messages dropped then, joined where they touch."""
         out: list[list[int]] = []
         for start, end in self._chatter[:n]:
             if out and out[-1][1] == start:

@@ -6,12 +6,11 @@ ids as vLLM's ``return_token_ids`` gives them (``prompt_token_ids``: chat on top
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Any
 
 import msgspec
 
-from agentlightning.gateway.errors import TOO_LONG, BadAnswer, CallFailure, EngineUnreachable
+from agentlightning.gateway.errors import TOO_LONG, BadAnswer, CallFailure, EngineReply, EngineUnreachable
 from agentlightning.webserver.body import check_plain
 
 DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -180,12 +179,12 @@ def parse_error(status: int, raw: bytes) -> ErrorInfo:
     return ErrorInfo(str(inner)[:2000], f"http-{status}")
 
 
-def engine_error(status: int, raw: bytes, headers: Mapping[str, str]) -> CallFailure:
-    """The failure of a call that the engine answered with a status other than 200; ``raw`` is passed on."""
-    if status < 400:
-        return BadAnswer(f"the engine answered HTTP {status}")
-    info = parse_error(status, raw)
-    recorded_as = f"HTTP {status} {info.code}"
+def engine_error(reply: EngineReply) -> CallFailure:
+    """The failure of a call that the engine answered with a status other than 200."""
+    if reply.status < 400:
+        return BadAnswer(f"the engine answered HTTP {reply.status}")
+    info = parse_error(reply.status, reply.body)
+    recorded_as = f"HTTP {reply.status} {info.code}"
     if info.over_length:  # the SDK and frameworks know one way to say it
         return CallFailure(400, TOO_LONG, info.message, retry=False, recorded_as=recorded_as)
-    return CallFailure(status, info.code, info.message, recorded_as=recorded_as, raw=raw, headers=headers)
+    return CallFailure(reply.status, info.code, info.message, recorded_as=recorded_as, reply=reply)

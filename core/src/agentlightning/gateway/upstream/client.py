@@ -1,31 +1,35 @@
 """The gateway as a client: one connection pool to all engines.
 
-Only a short list of headers goes on; the agent's key and the suite's own headers never do. Where a policy has
-several endpoints, a request that finds nobody at one is asked again, whole, at the next: nothing of an answer
-has begun by then, so the agent sees one call, and one is recorded.
+Only a short list of headers is passed on; the agent's key and this suite's own headers never are. Where a
+policy has several endpoints, a request that one cannot take is sent whole to the next: nothing of an answer
+has begun by then, so the agent sees one call, and one is recorded. An engine's answer is final, errors too:
+the SDK retries, and each try is recorded.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping
-from contextlib import AbstractAsyncContextManager
-from types import TracebackType
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import aiohttp
 import msgspec
 
-from agentlightning.gateway.errors import EngineUnreachable
+from agentlightning.gateway.errors import EngineReply, EngineUnreachable
 from agentlightning.gateway.upstream.endpoints import Endpoint
 from agentlightning.gateway.upstream.route import Upstream
 
 log = logging.getLogger(__name__)
 
 REQUEST_HEADERS = ("traceparent", "tracestate", "x-request-id", "openai-organization", "openai-project")
-"""Request headers that reach the engine."""
+"""Headers of a request that reach the engine."""
 RESPONSE_HEADERS = ("retry-after", "retry-after-ms", "x-should-retry", "x-request-id")
 """Headers of the engine's answer that reach the agent, besides its content type."""
+NOT_CONNECTED = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
+"""The request has not left."""
+CONNECTION_LOST = (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError, aiohttp.ClientConnectionResetError)
+"""The request may have left; no answer began."""
 
 
 class Limits(msgspec.Struct, kw_only=True, frozen=True):
@@ -36,105 +40,8 @@ class Limits(msgspec.Struct, kw_only=True, frozen=True):
     answer_bytes: int = 64 * 2**20
 
 
-Request = AbstractAsyncContextManager[aiohttp.ClientResponse]
-NOT_CONNECTED = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
-"""Nobody is there: the request has not left."""
-CONNECTION_LOST = (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError, aiohttp.ClientConnectionResetError)
-"""The line broke before an answer began."""
-
-
-class UpstreamRequest:
-    """A request to a policy, as an ``async with`` block around its answer. ``ask`` begins it at an endpoint;
-    ``key``: see :meth:`Endpoints.order`.
-
-    A request that is cut off is asked again once: should it be what ends the engines, it ends no third.
-    """
-
-    __slots__ = ("_ask", "_endpoint", "_failovers", "_key", "_request", "_route")
-
-    def __init__(
-        self, route: Upstream, key: str | None, ask: Callable[[Endpoint], Request], failovers: Counter[str]
-    ) -> None:
-        self._route = route
-        self._key = key
-        self._ask = ask
-        self._failovers = failovers
-
-    async def __aenter__(self) -> aiohttp.ClientResponse:
-        failed: BaseException | None = None
-        last: Endpoint | None = None
-        cuts = 0
-        for endpoint in self._route.endpoints.order(self._key):
-            if last is not None:
-                last.failovers += 1
-                self._failovers[self._route.policy] += 1
-            self._endpoint, self._request = endpoint, self._ask(endpoint)
-            endpoint.in_flight += 1
-            try:
-                response = await self._request.__aenter__()
-            except BaseException as error:
-                endpoint.in_flight -= 1
-                if not isinstance(error, (aiohttp.ClientError, OSError)):
-                    raise
-                failed, last = error, endpoint
-                cuts += self._lost(endpoint, error)
-                if not isinstance(error, (*NOT_CONNECTED, *CONNECTION_LOST)) or cuts > 1:
-                    break
-                continue
-            endpoint.answered += 1
-            if endpoint.ejected_until and self._route.endpoints.mark_up(endpoint):
-                log.info("policy %r: the engine at %s answers again", self._route.policy, endpoint.url)
-            return response
-        assert failed is not None
-        raise self._failure(failed) from None
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._endpoint.in_flight -= 1
-        await self._request.__aexit__(kind, error, trace)
-        if isinstance(error, (aiohttp.ClientError, OSError)):
-            raise self._failure(error) from None
-
-    def _lost(self, endpoint: Endpoint, error: BaseException) -> bool:
-        """Take note that ``endpoint`` gave no answer; whether it had the request."""
-        if isinstance(error, NOT_CONNECTED):
-            endpoint.lost += 1
-            if self._route.endpoints.mark_down(endpoint) and len(self._route.endpoints) > 1:
-                log.warning(
-                    "policy %r: nobody answers at %s (%s); its calls go to the other endpoints",
-                    self._route.policy,
-                    endpoint.url,
-                    type(error).__name__,
-                )
-            return False
-        cut = isinstance(error, CONNECTION_LOST)
-        endpoint.lost += cut
-        return cut
-
-    def _failure(self, error: BaseException) -> EngineUnreachable:
-        many = len(self._route.endpoints)
-        engine = f"the engine of policy {self._route.policy!r}"
-        if isinstance(error, TimeoutError):
-            return EngineUnreachable(504, "engine-timeout", f"{engine} did not answer in time")
-        where = f" at {self._endpoint.url} (one of {many})" if many > 1 else ""
-        said = self._route.redact_text(str(error))  # it may quote a header of the answer
-        message = f"{engine}{where} failed: {type(error).__name__}: {said[:500]}"
-        return EngineUnreachable(502, "engine-unreachable", message)
-
-
-class EngineReply(msgspec.Struct, frozen=True):
-    """An engine's whole answer: status, headers to pass back, and body."""
-
-    status: int
-    headers: dict[str, str]
-    body: bytes
-
-
 class EngineClient:
-    """Sends requests to engines. What an engine has answered is final, errors too: the SDK retries, and each
-    try is recorded. ``failovers``: counts, by policy, requests that were asked again at another endpoint.
-    """
+    """Sends requests to engines. ``failovers`` counts, by policy, requests sent again to another endpoint."""
 
     def __init__(self, limits: Limits, failovers: Counter[str]) -> None:
         self._limits = limits
@@ -168,24 +75,73 @@ class EngineClient:
 
     def post(
         self, route: Upstream, api: str, body: bytes, headers: Mapping[str, str], key: str | None
-    ) -> UpstreamRequest:
-        """Ask an engine of ``route``; the block gets its answer, head read. Requests of one ``key`` go to one
-        engine, those without any go to each in turn. Failures become :class:`EngineUnreachable`.
+    ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+        """Ask an engine of ``route``; the ``async with`` block gets its answer, head read.
+
+        Requests of one ``key`` go to one endpoint, those without any go to each in turn. A failure, also one
+        within the block, becomes :class:`EngineUnreachable`.
         """
-        session = self._session
-        if session is None:
-            raise RuntimeError("the gateway is not started: await start()")
         send = {"Content-Type": "application/json"}
         for name in REQUEST_HEADERS:
             if (value := headers.get(name)) is not None:
                 send[name] = value
         if route.api_key:
             send["Authorization"] = f"Bearer {route.api_key}"
+        return self._post(route, api, body, send, key)
 
-        def ask(endpoint: Endpoint) -> Request:
-            return session.post(endpoint.urls[api], data=body, headers=send, allow_redirects=False)
+    @asynccontextmanager
+    async def _post(
+        self, route: Upstream, api: str, body: bytes, headers: dict[str, str], key: str | None
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        endpoint, response = await self._connect(route, api, body, headers, key)
+        try:
+            async with response:
+                yield response
+        except (aiohttp.ClientError, OSError) as error:
+            raise _unreachable(route, endpoint, error) from None
+        finally:
+            endpoint.in_flight -= 1
 
-        return UpstreamRequest(route, key, ask, self._failovers)
+    async def _connect(
+        self, route: Upstream, api: str, body: bytes, headers: dict[str, str], key: str | None
+    ) -> tuple[Endpoint, aiohttp.ClientResponse]:
+        """Try the endpoints in their order. A request whose connection was lost is sent to one other endpoint
+        only: should it be what ends engines, it ends no third.
+        """
+        if self._session is None:
+            raise RuntimeError("the gateway is not started: await start()")
+        failed: tuple[Endpoint, Exception] | None = None
+        lost = 0
+        for endpoint in route.endpoints.order(key):
+            if failed is not None:
+                failed[0].failovers += 1
+                self._failovers[route.policy] += 1
+            endpoint.in_flight += 1
+            try:
+                response = await self._session.post(
+                    endpoint.urls[api], data=body, headers=headers, allow_redirects=False
+                )
+            except BaseException as error:
+                endpoint.in_flight -= 1
+                if not isinstance(error, (aiohttp.ClientError, OSError)):
+                    raise
+                failed = endpoint, error
+                if isinstance(error, NOT_CONNECTED):
+                    _not_connected(route, endpoint, error)
+                elif isinstance(error, CONNECTION_LOST):
+                    endpoint.lost += 1
+                    lost += 1
+                else:
+                    break
+                if lost > 1:
+                    break
+            else:
+                endpoint.answered += 1
+                if endpoint.ejected_until and route.endpoints.mark_up(endpoint):
+                    log.info("policy %r: the engine at %s answers again", route.policy, endpoint.url)
+                return endpoint, response
+        assert failed is not None
+        raise _unreachable(route, *failed) from None
 
     async def read(self, route: Upstream, response: aiohttp.ClientResponse) -> EngineReply:
         """The whole answer, without the route's key should the engine quote it."""
@@ -210,6 +166,28 @@ class EngineClient:
             if len(raw) > limit:
                 raise _too_large(limit)
         return bytes(raw)
+
+
+def _not_connected(route: Upstream, endpoint: Endpoint, error: Exception) -> None:
+    """Eject an endpoint that could not be connected to."""
+    endpoint.lost += 1
+    if route.endpoints.mark_down(endpoint) and len(route.endpoints) > 1:
+        log.warning(
+            "policy %r: no connection to %s (%s); its calls go to the other endpoints",
+            route.policy,
+            endpoint.url,
+            type(error).__name__,
+        )
+
+
+def _unreachable(route: Upstream, endpoint: Endpoint, error: Exception) -> EngineUnreachable:
+    engine = f"the engine of policy {route.policy!r}"
+    if isinstance(error, TimeoutError):
+        return EngineUnreachable(504, "engine-timeout", f"{engine} did not answer in time")
+    if (many := len(route.endpoints)) > 1:
+        engine += f" at {endpoint.url} (one of {many})"
+    reason = route.redact_text(str(error))[:500]  # it may quote a header of the answer
+    return EngineUnreachable(502, "engine-unreachable", f"{engine} failed: {type(error).__name__}: {reason}")
 
 
 def _too_large(limit: int) -> EngineUnreachable:

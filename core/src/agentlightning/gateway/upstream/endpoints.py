@@ -1,9 +1,9 @@
-"""The addresses of one policy: which engine a call goes to, and which one when that is gone.
+"""The endpoints of one policy: which of them a call goes to, and which next when that one is down.
 
 All calls of an attempt go to one endpoint, so that its prompts find their prefix in that engine's cache: the
 one that ranks first for the attempt's id (rendezvous hashing: Thaler and Ravishankar, 1998). Invariants: the
-ranking is a function of the key and the addresses alone; an endpoint that goes takes with it only the calls
-that were its own, and they go to the one that ranks next; every endpoint is offered to a call once.
+ranking is a function of the key and the URLs alone; when an endpoint goes down, only its own calls move, each
+to the endpoint that ranks next; every endpoint is offered to a call once.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from hashlib import blake2b
 from yarl import URL
 
 EJECTION_SECONDS = 10.0
-"""Seconds for which an endpoint that let nobody connect is passed over; then one call tries it again."""
+"""Seconds for which an endpoint that could not be connected to is passed over; then one call tries it."""
 MAX_RANKINGS = 16_384
-"""Rankings that are remembered."""
+"""Rankings that are cached."""
 
 
 @lru_cache(maxsize=MAX_RANKINGS)
 def ranking(key: str, urls: tuple[str, ...]) -> tuple[int, ...]:
-    """The places of ``urls`` in the order in which ``key`` prefers them."""
+    """The indices of ``urls``, best first for ``key``."""
     weights = [blake2b(f"{key}\0{url}".encode(), digest_size=8).digest() for url in urls]
     return tuple(sorted(range(len(urls)), key=weights.__getitem__, reverse=True))
 
 
 class Endpoint:
-    """One engine of a policy, and how it does."""
+    """One engine of a policy, with its counters."""
 
     __slots__ = ("answered", "ejected_until", "failovers", "in_flight", "lost", "url", "urls")
 
@@ -42,15 +42,15 @@ class Endpoint:
             "tokenize": URL(f"{base.removesuffix('/v1')}/tokenize"),
         }
         self.in_flight = 0
-        """Requests that it has now."""
+        """Requests under way."""
         self.answered = 0
-        """Requests whose answer began, whatever it said."""
+        """Requests whose answer began, errors included."""
         self.lost = 0
-        """Requests that found nobody there, or were cut off before their answer began."""
+        """Requests that could not connect, or lost the connection before their answer began."""
         self.failovers = 0
-        """Of these: requests that were asked again, whole, at another endpoint."""
+        """Lost requests that were sent again to another endpoint."""
         self.ejected_until = 0.0
-        """By the clock; 0: it is there, as far as known."""
+        """Time by the clock; 0: it is up, as far as known."""
 
     def state(self) -> dict[str, object]:
         """For JSON."""
@@ -80,9 +80,9 @@ class Endpoints:
         return iter(self._all)
 
     def order(self, key: str | None) -> Iterator[Endpoint]:
-        """The addresses as a request of ``key`` should try them; ``None``: each begins with the next.
+        """The endpoints in the order in which a request of ``key`` tries them; ``None``: round robin.
 
-        Those that rest come last: a call fails only when it was refused by all.
+        Ejected endpoints come last: a call fails only when it has tried all.
         """
         if len(self._all) == 1:
             yield self._all[0]
@@ -103,8 +103,8 @@ class Endpoints:
         return [(self._turn + i) % len(self._all) for i in range(len(self._all))]
 
     def _eligible(self, endpoint: Endpoint) -> bool:
-        """Whether to try it in its turn. When its rest is over, one call does; the others wait for how that
-        ends.
+        """Whether to try it in its turn. When its ejection is over, one call does; the others wait for how
+        that ends.
         """
         if not endpoint.ejected_until:
             return True
@@ -114,11 +114,11 @@ class Endpoints:
         return True
 
     def mark_down(self, endpoint: Endpoint) -> bool:
-        """Nobody can connect to it: let it rest. Whether it was there before."""
+        """Eject an endpoint that could not be connected to. Whether it was up before."""
         was, endpoint.ejected_until = endpoint.ejected_until, self._clock() + EJECTION_SECONDS
         return not was
 
     def mark_up(self, endpoint: Endpoint) -> bool:
-        """It has answered. Whether it was gone before."""
+        """End the ejection of an endpoint that has answered. Whether it was down before."""
         was, endpoint.ejected_until = endpoint.ejected_until, 0.0
         return bool(was)

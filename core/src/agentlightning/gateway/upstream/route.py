@@ -1,4 +1,4 @@
-"""Where a call goes: the engines behind the policies."""
+"""The engines behind the policies, and the choice of the one that serves a call."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from agentlightning.gateway.errors import RequestRefused
 from agentlightning.gateway.upstream.endpoints import Endpoints
 
 SECRET_LENGTH = 12
-"""Characters from which a key is a secret; ``EMPTY`` and the like only stand in its place."""
+"""Characters of a key from which it counts as a secret; shorter ones are placeholders such as ``EMPTY``."""
 OverLengthPolicy = Literal["error", "drop", "truncate"]
 Reasoning = Literal["keep", "split", "split-opened"]
 
@@ -20,10 +20,10 @@ Reasoning = Literal["keep", "split", "split-opened"]
 @dataclass(slots=True, kw_only=True)
 class Upstream:
     """A policy's engine: an OpenAI-compatible base URL (ending in ``/v1``) and the model name it knows.
-    ``replicas``: further endpoints at which the same is served; each attempt keeps to one of them all.
+    ``replicas``: further URLs that serve the same; each attempt keeps to one endpoint.
 
-    ``version`` says which version of the policy it serves, when its answers do not. ``stream_ids``: whether
-    its streams carry every token id (``None``: found out from the streams themselves).
+    ``version`` gives the served version of the policy, for engines whose answers do not. ``stream_ids``:
+    whether its streams carry every token id (``None``: learned from the streams).
     """
 
     url: str
@@ -33,38 +33,41 @@ class Upstream:
     api_key: str | None = field(default=None, repr=False)
     trainable: bool = True
     seeded: bool = False
-    """Whether calls that are not trained get a seed too, where the agent gives none: an engine of ours that
-    is to say the same again."""
+    """Whether calls that are not trained get a seed too, where the agent gives none: for engines whose
+    answers must be reproducible.
+    """
     version: Callable[[], int | None] | None = None
     stream_ids: bool | None = None
     over_length: OverLengthPolicy = "error"
-    """What becomes of a prompt that leaves no room for an answer. ``error``: the agent gets 400
-    ``context_length_exceeded``. ``drop``: so it does, and its rollout is left out of training.
-    ``truncate``: the oldest chatter is dropped until it fits."""
+    """How to treat a prompt that leaves no room for an answer. ``error``: the agent gets 400
+    ``context_length_exceeded``. ``drop``: the same, and its rollout is left out of training. ``truncate``:
+    its oldest chatter is dropped until it fits.
+    """
     reserve: int = 0
-    """Tokens of the context that an answer must find free, at least. 0: one, by the engine's own check."""
+    """Tokens of the context that are kept free for an answer. 0: one, by the engine's own check."""
     max_len: int | None = None
-    """Tokens of prompt and answer together, where it should be less than the engine's ``max_model_len``."""
+    """Tokens of prompt and answer together, if fewer than the engine's ``max_model_len``."""
     reasoning: Reasoning = "keep"
     """``split``: ``<think>…</think>`` goes from the content of chat answers to ``reasoning_content``.
-    ``split-opened``: so it does, and the chat template has written the first ``<think>`` itself."""
+    ``split-opened``: the same, where the chat template writes the first ``<think>`` into the prompt."""
     vocabulary: int | None = None
-    """Token ids of the model are 0 to ``vocabulary - 1``, where that is known: an answer with others is
-    recorded and never trained."""
+    """The model's token ids are 0 to ``vocabulary - 1``, if known: an answer with others is recorded and
+    never trained.
+    """
     context: int | None = None
-    """Tokens of prompt and answer together that the model takes, where that is known: longer transitions of
-    an agent's own are refused. What the engine takes of a call is ``window``."""
+    """Tokens of prompt and answer together that the model takes, if known: longer transitions that an agent
+    hands over itself are refused. The limit of a call is ``window``."""
     window: int | None = field(default=None, init=False)
     """Tokens of prompt and answer together, as far as known."""
     can_count: bool | None = field(default=None, init=False)
-    """Whether the engine counts tokens (``POST /tokenize``); ``None``: not known yet."""
+    """Whether the engine counts tokens (``POST /tokenize``); ``None``: not tried yet."""
     always_count: bool = field(default=False, init=False)
-    """A prompt that should have fitted by its bytes did not: from then on every prompt is counted."""
+    """The engine refused a prompt that should have fitted by its bytes: from then on, each is counted."""
     inexact_streams: set[bool] = field(default_factory=set, init=False)
-    """Kinds of stream (with tools: True) seen to lose token ids; from then on asked whole and replayed."""
+    """Kinds of stream (``True``: with tools) that have lost token ids: they are replayed from then on."""
     endpoints: Endpoints = field(init=False, repr=False)
     _spellings: tuple[bytes, ...] = field(init=False, repr=False)
-    """The route's key as an engine may write it in JSON."""
+    """The spellings of the route's key in JSON."""
 
     def __post_init__(self) -> None:
         urls = [self.url, *self.replicas]
@@ -103,30 +106,28 @@ class Upstream:
             )
 
     def learn_window(self, engine: int | None) -> None:
-        """Take note of the engine's ``max_model_len``; ``max_len`` may only lower it."""
+        """Set the window to the engine's ``max_model_len``; ``max_len`` may only lower it."""
         if engine is not None:
             self.window = engine if self.max_len is None else min(engine, self.max_len)
 
     def passes_through(self, tools: bool) -> bool:
-        """Whether a stream may be passed on as it arrives (else it is asked for whole, and replayed)."""
+        """Whether a stream is passed on as it arrives; else the answer is asked for whole, and replayed."""
         if not self.trainable:
             return True
         return self.stream_ids if self.stream_ids is not None else tools not in self.inexact_streams
 
     def in_vocabulary(self, ids: Sequence[int] | None) -> bool:
-        """Whether all of the ids can be of the policy's vocabulary."""
+        """Whether all ids are in the policy's vocabulary."""
         return not ids or self.vocabulary is None or max(ids) < self.vocabulary
 
     def redact(self, raw: bytes) -> bytes:
-        """``raw`` without the route's key, should the engine quote it. Without it, these are the same bytes,
-        not a copy.
-        """
+        """``raw`` without the route's key, should the engine quote it; ``raw`` itself where it does not."""
         for spelling in self._spellings:
             raw = raw.replace(spelling, b"***")
         return raw
 
     def scrub(self, raw: bytes) -> bytes:
-        """The same, of what a model said: there, a key so short that it may be a word is left alone."""
+        """A model's text without the route's key, unless that is so short that it may be a word."""
         return self.redact(raw) if self.api_key and len(self.api_key) >= SECRET_LENGTH else raw
 
     def redacted(self, headers: dict[str, str]) -> dict[str, str]:
@@ -134,7 +135,7 @@ class Upstream:
         return {name: self.redact_text(value) for name, value in headers.items()}
 
     def redact_text(self, text: str) -> str:
-        """A text of the engine's without the route's key."""
+        """A text from the engine without the route's key."""
         return self.redact(text.encode(errors="surrogateescape")).decode(errors="surrogateescape")
 
     def served_version(self) -> int | None:
@@ -156,7 +157,7 @@ class Routes:
         self._by_policy[upstream.policy] = upstream
 
     def latest(self, upstream: Upstream) -> Upstream:
-        """The engine that serves a policy now, for a call that was routed before it waited."""
+        """The engine that serves the policy of ``upstream`` now."""
         return self._by_policy.get(upstream.policy, upstream)
 
     def remove(self, policy: str) -> None:
@@ -166,11 +167,11 @@ class Routes:
         del self._by_policy[policy]
 
     def names(self) -> list[str]:
-        """Policy names, in order of their adding."""
+        """Policy names, in the order in which they were added."""
         return list(self._by_policy)
 
     def choose(self, model: str, header: str | None, agent_policy: str | None) -> Upstream:
-        """By requested model, wire layer's header, agent's policy, default route, else the trained one."""
+        """By requested model, SDK header, agent's policy, default route, else the trained policy."""
         if route := self._by_policy.get(model):
             return route
         if wanted := header or agent_policy:
@@ -182,7 +183,7 @@ class Routes:
         if route := self._by_policy.get("default"):
             return route
         trained = [route for route in self._by_policy.values() if route.trainable]
-        if len(trained) == 1:  # a model name from the agent's old life means the policy that is trained
+        if len(trained) == 1:  # any name means the trained policy
             return trained[0]
         if len(self._by_policy) == 1:
             return next(iter(self._by_policy.values()))

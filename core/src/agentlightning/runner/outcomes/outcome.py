@@ -90,20 +90,22 @@ def timed_out(timeout: float | None, why: str = "") -> Outcome:
     return Outcome(AttemptStatus.TIMEOUT, f"{reason}: {why}" if why else reason)
 
 
-def cancelled() -> Outcome:
-    """The runner was format_traceback to stop it: its lease went to another, or serving ended."""
-    return Outcome(AttemptStatus.FAILED, "cancelled: the attempt was stopped from outside")
+def cancelled(why: str = "the attempt was stopped from outside") -> Outcome:
+    """The runner stopped the attempt: its lease went to another, serving ended, or it cannot run it."""
+    return Outcome(AttemptStatus.FAILED, f"cancelled: {why}")
 
 
-async def classify(store: Store, lease: AttemptedRollout, outcome: Outcome, *, recorded: bool) -> Outcome:
-    """``outcome`` with the kind that the attempt's recorded calls give it; to be asked when no further call
-    of the attempt can arrive.
+async def classify(
+    store: Store, lease: AttemptedRollout, outcome: Outcome, *, calls_recorded: bool
+) -> Outcome:
+    """Give a failure its kind by the attempt's recorded calls, once no further call can arrive.
 
     An agent that raised after the model had failed it has the model's kind. An agent in training that
-    returned without a call is ``no-call``: credit says so by itself, and here the attempt fails where such
-    attempts are tried again. ``recorded``: a gateway records the calls. Costs a read only in these two cases.
+    returned without a call is ``no-call``: credit finds that by itself, and here the attempt fails if such
+    attempts are tried again. The calls are read only in these two cases. ``calls_recorded``: a gateway
+    records them.
     """
-    idle = recorded and lease.rollout.mode == "train" and NO_CALL in lease.rollout.config.retry_on
+    idle = calls_recorded and lease.rollout.mode == "train" and NO_CALL in lease.rollout.config.retry_on
     raised = outcome.reason is not None and outcome.reason.startswith(f"{RAISED}:")
     if not raised and not (idle and outcome.status is AttemptStatus.SUCCEEDED):
         return outcome

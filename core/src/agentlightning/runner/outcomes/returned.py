@@ -28,6 +28,7 @@ from agentlightning.capture.emit.validation import (
 from agentlightning.capture.spans.convert import error_text, utf8_text
 from agentlightning.store import codec
 from agentlightning.types import Span, Triplet
+from agentlightning.types.tokens import TokenIds
 
 T = TypeVar("T")
 Fields = dict[str, Any]
@@ -88,13 +89,14 @@ def _transition(span: Span, where: str) -> Triplet | None:
     if semconv.PROMPT_IDS not in a or semconv.RESPONSE_IDS not in a:
         return None
     try:
-        prompt, response = (codec.unpack_ids(_bytes(a[name])) for name in _PACKED[:2])
+        prompt, response = (TokenIds.unpacked(_bytes(a[name])).tolist() for name in _PACKED[:2])
         logprobs = codec.unpack_floats(_bytes(a[semconv.LOGPROBS])) if semconv.LOGPROBS in a else None
     except (ValueError, TypeError) as error:
         raise BadRecord(f"{where}: its token ids or logprobs are not packed as base64: {error}") from None
     prefix = semconv.TAG_PREFIX
     tags = {name[len(prefix) :]: str(value) for name, value in a.items() if name.startswith(prefix)}
-    return Triplet(prompt_ids=prompt or [], response_ids=response or [], logprobs=logprobs, tags=tags)
+    known = None if logprobs is None else list(logprobs)
+    return Triplet(prompt_ids=prompt, response_ids=response, logprobs=known, tags=tags)
 
 
 def _bytes(text: str) -> bytes:

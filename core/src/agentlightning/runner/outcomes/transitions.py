@@ -18,7 +18,9 @@ from agentlightning.capture.delivery import attempt_trace_id
 from agentlightning.capture.emit.validation import BadRecord, short_repr
 from agentlightning.store.base import Store
 from agentlightning.types import LLM, AttemptedRollout, Call, Resource, Span, Triplet
+from agentlightning.types.arrays import Floats
 from agentlightning.types.select import policy_for, with_role
+from agentlightning.types.tokens import TokenIds
 
 CLOSE = 1e-3
 """Two logprobs of one token that differ by more are in conflict."""
@@ -75,9 +77,9 @@ class MatchedTransitions:
             policy_version=known.pop("policy_version", None),
             sampling=known.pop("sampling", None) or {},
             tags=triplet.tags,
-            prompt_ids=triplet.prompt_ids,
-            response_ids=triplet.response_ids,
-            logprobs=triplet.logprobs,
+            prompt_ids=TokenIds(triplet.prompt_ids),
+            response_ids=TokenIds(triplet.response_ids),
+            logprobs=None if triplet.logprobs is None else Floats(triplet.logprobs),
             request={"metadata": known} if known else None,
         )
         self._next += 1

@@ -43,6 +43,7 @@ from agentlightning.store.routes import (
 )
 from agentlightning.store.sqlite import schema
 from agentlightning.store.sqlite.store import SQLiteStore
+from agentlightning.types.arrays import from_either
 from agentlightning.webserver import app_runner
 from agentlightning.webserver.body import (
     THREAD_BYTES,
@@ -189,7 +190,7 @@ def _batch_handler(store: SQLiteStore) -> Handler:
         if route is None:
             return item.method, {}
         try:
-            found = msgspec.convert(item.params, route.parameters)
+            found = msgspec.convert(item.params, route.parameters, dec_hook=from_either)
             check_json(found)
             return item.method, _arguments(found)
         except ValueError as error:

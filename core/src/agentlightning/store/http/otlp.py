@@ -34,6 +34,7 @@ _DECODE_ERRORS: Final = (
     TypeError,
     AttributeError,
     RecursionError,
+    SystemError,  # protobuf's, of a lone surrogate in a field's name
 )
 _IDS: Final = ("traceId", "spanId", "parentSpanId")
 

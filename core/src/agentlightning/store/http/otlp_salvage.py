@@ -62,9 +62,19 @@ def from_json(found: Any) -> tuple[Any, int]:
             for span in _listed(scope_spans, "spans"):
                 try:
                     scope.spans.append(json_format.ParseDict(span, trace.Span(), ignore_unknown_fields=True))
-                except (json_format.ParseError, ValueError, TypeError, AttributeError, RecursionError):
+                except _DAMAGED:
                     damaged += 1
     return request, damaged
+
+
+_DAMAGED = (
+    json_format.ParseError,
+    ValueError,
+    TypeError,
+    AttributeError,
+    RecursionError,
+    SystemError,  # protobuf's, of a lone surrogate in a field's name
+)
 
 
 def _listed(found: Any, name: str) -> list[Any]:

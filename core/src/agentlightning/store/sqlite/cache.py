@@ -7,10 +7,15 @@ queries.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import dataclass
+
+from agentlightning.store.calls import CallIndex
 
 _MAX_ATTEMPTS = 10_000
 """CachedAttempt attempts in mind."""
+_MAX_INDEXED_CALLS = 50_000
+"""Calls in the indexes of all attempts, about 2 kB each."""
 
 
 @dataclass(slots=True)
@@ -31,6 +36,8 @@ class StoreCache:
 
     def __init__(self) -> None:
         self.attempts: dict[str, CachedAttempt] = {}
+        self.call_indexes: OrderedDict[str, CallIndex] = OrderedDict()
+        """By attempt id, the least recently used first."""
         self.next_due: float | None = None
         """No attempt is overdue before; ``inf``: none ever will be; ``None``: not known."""
 
@@ -41,6 +48,23 @@ class StoreCache:
         self.attempts[rollout_id] = live
         return live
 
+    def index(self, attempt_id: str) -> CallIndex | None:
+        """The index of an attempt's calls, if it is cached."""
+        found = self.call_indexes.get(attempt_id)
+        if found is not None:
+            self.call_indexes.move_to_end(attempt_id)
+        return found
+
+    def put_index(self, attempt_id: str, index: CallIndex) -> CallIndex:
+        """Cache an index, and drop the least recently used ones beyond the limit."""
+        while self.call_indexes and self._indexed_calls() > _MAX_INDEXED_CALLS:
+            self.call_indexes.popitem(last=False)
+        self.call_indexes[attempt_id] = index
+        return index
+
+    def _indexed_calls(self) -> int:
+        return sum(index.calls for index in self.call_indexes.values())
+
     def lower_next_due(self, when: float) -> None:
         """An attempt may be overdue at ``when``."""
         if self.next_due is not None:
@@ -49,4 +73,5 @@ class StoreCache:
     def clear(self) -> None:
         """Know nothing; ask the tables."""
         self.attempts.clear()
+        self.call_indexes.clear()
         self.next_due = None

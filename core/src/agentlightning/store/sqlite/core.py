@@ -15,6 +15,7 @@ from agentlightning.store.routes import REMEMBERED
 from agentlightning.store.sqlite import schema
 from agentlightning.store.sqlite.cache import StoreCache
 from agentlightning.store.sqlite.database import Database, compile_sql, insert_sql
+from agentlightning.store.sqlite.timer import ExpiryTimer
 from agentlightning.store.sqlite.waiters import Waiters
 from agentlightning.store.sqlite.writer import Writer
 
@@ -57,6 +58,7 @@ class StoreCore:
     waiters: Waiters
     cache: StoreCache
     clock: Callable[[], float]
+    timer: ExpiryTimer
     _remembered_count: int = 0
     _age_marks: deque[tuple[float, int]]
     """(time, newest request then): what an age is measured by, whatever clock wrote the file before."""

@@ -47,7 +47,8 @@ def seals_resets_and_call_numbers(connection: sqlite3.Connection) -> None:
 
 def numbers_of(blob: bytes, choice: int) -> tuple[int | None, int | None, float, int]:
     """What :func:`.trace.writing.numbers` says of a call, from its blob."""
-    call = codec.unpack_call(blob, call_id="", rollout_id="", attempt_id="", choice=choice)
+    body = codec.unpack(blob, codec.CallBody)
+    call = codec.call_from_body(body, call_id="", rollout_id="", attempt_id="", choice=choice)
     return codec.numbers(call, blob)
 
 
@@ -90,9 +91,16 @@ def authority_pins_and_configurations(connection: sqlite3.Connection) -> None:
     run("UPDATE rollouts SET config = ? WHERE config IS NULL", (_UNTRIED_AGAIN,))
 
 
+def calls_as_deltas(_: sqlite3.Connection) -> None:
+    """4 → 5: calls may be deltas. Older ones are whole and stay so; the version keeps older code from taking
+    a delta for the whole.
+    """
+
+
 MIGRATIONS: list[Migration] = [
     seals_resets_and_call_numbers,
     links_of_runs,
     authority_pins_and_configurations,
+    calls_as_deltas,
 ]
 """``MIGRATIONS[i]`` takes a file from version ``i + 1`` to ``i + 2``."""

@@ -13,14 +13,15 @@ from agentlightning.store.sqlite.batch import BatchWriter
 from agentlightning.store.sqlite.cache import StoreCache
 from agentlightning.store.sqlite.clock import MonotonicWallClock
 from agentlightning.store.sqlite.database import Database
-from agentlightning.store.sqlite.queue.expiry import ExpiryTimer
+from agentlightning.store.sqlite.queue.heartbeats import HeartbeatStore
 from agentlightning.store.sqlite.queue.requeue import RequeueStore
-from agentlightning.store.sqlite.queue.workers import WorkerStore
+from agentlightning.store.sqlite.queue.waiting import EndWaitStore
 from agentlightning.store.sqlite.run_data.accounts import RunStore
 from agentlightning.store.sqlite.run_data.resources import ResourceStore
 from agentlightning.store.sqlite.run_data.retention import RetentionStore
 from agentlightning.store.sqlite.run_data.statistics import StatisticsReader
 from agentlightning.store.sqlite.run_data.steps import StepStore
+from agentlightning.store.sqlite.timer import ExpiryTimer
 from agentlightning.store.sqlite.trace.reading import TraceReader
 from agentlightning.store.sqlite.trace.records import RecordReader
 from agentlightning.store.sqlite.trace.span_numbers import SpanNumbers
@@ -48,8 +49,8 @@ class SQLiteStore(
     RecordReader,
     SpanNumbers,
     RequeueStore,
-    WorkerStore,
-    ExpiryTimer,
+    HeartbeatStore,
+    EndWaitStore,
     ResourceStore,
     RunStore,
     StepStore,
@@ -83,6 +84,7 @@ class SQLiteStore(
         self.waiters = Waiters()
         self.clock = clock or MonotonicWallClock()
         self.opened = self.clock()
+        self.timer = ExpiryTimer(self._expire_due)
         self._age_marks = deque()
         if not read_only:
             self._clamp_future_times()
@@ -108,6 +110,6 @@ class SQLiteStore(
 
     async def _shut(self) -> None:
         self.waiters.wake_all()
-        self._stop_expiry_timer()
+        self.timer.stop()
         await self.writer.close()
         self.db.close()

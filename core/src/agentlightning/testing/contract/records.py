@@ -16,6 +16,7 @@ from agentlightning.testing.contract.recording import Recording, assert_exact
 from agentlightning.testing.contract.script import SOLVER, TEAM, TOOL, say
 from agentlightning.testing.contract.tally import TALLY, CountedServer
 from agentlightning.testing.contract.through_gateway import leased_attempt
+from agentlightning.types.tokens import TokenIds
 
 
 class RecordsContract(AdapterHooks):
@@ -70,6 +71,7 @@ class RecordsContract(AdapterHooks):
         assert [call.tags["agent"] for call in record.calls] == [SOLVER, SOLVER, *TEAM]
         for call, exchange in zip(record.calls, engine.log, strict=True):
             (answer,) = exchange.answers
-            assert (call.prompt_ids, call.response_ids) == (exchange.prompt_ids, answer.ids)
+            assert call.prompt_ids == TokenIds(exchange.prompt_ids)
+            assert call.response_ids == TokenIds(answer.ids)
             assert call.logprobs == answer.logprobs
             TALLY.found(exchange, 0)

@@ -8,9 +8,12 @@ import torch
 import transfer_queue as tq
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
+from agentlightning.types.arrays import Flags, Floats, Ints
+from agentlightning.types.tokens import TokenIds
 from agl_verl.rows import SEGMENTS, STALE, WEIGHTS, TrainRow
 
-EMPTY = TrainRow([0], [0], [0], [0.0], [0.0], [0.0], [-1], 0, 0, [0])
+_NO = TokenIds([0])
+EMPTY = TrainRow(_NO, _NO, Flags([0]), Floats([0]), Floats([0]), Floats([0]), Ints([-1]), 0, 0, Flags([0]))
 """Stands for a step in which nothing is trained: verl cannot go on without a row."""
 
 
@@ -18,21 +21,22 @@ def put(uid: str, step: int, rows: Sequence[TrainRow]) -> None:
     """Rows as trajectories of prompt ``uid``."""
     fields, tags = [], []
     for row in rows or [EMPTY]:
-        whole = row.prompt + row.response
-        mask = torch.tensor(row.mask)
+        prompt, response = _longs(row.prompt.view()), _longs(row.response.view())
+        whole = torch.cat((prompt, response))
+        mask = _longs(row.mask, torch.int8)
         fields.append(
             {
-                "prompts": torch.tensor(row.prompt),
-                "responses": torch.tensor(row.response),
-                "input_ids": torch.tensor(whole),
+                "prompts": prompt,
+                "responses": response,
+                "input_ids": whole,
                 "position_ids": torch.arange(len(whole)),
                 "response_mask": mask,
                 "loss_mask": mask,
-                "rollout_log_probs": torch.tensor(row.logprobs, dtype=torch.float32),
-                "rm_scores": torch.tensor(row.carrier, dtype=torch.float32),
-                WEIGHTS: torch.tensor(row.weights, dtype=torch.float32),
-                SEGMENTS: torch.tensor(row.segments),
-                STALE: torch.tensor(row.stale),
+                "rollout_log_probs": _floats(row.logprobs),
+                "rm_scores": _floats(row.carrier),
+                WEIGHTS: _floats(row.weights),
+                SEGMENTS: _longs(row.segments),
+                STALE: _longs(row.stale, torch.int8),
                 "uid": uid,
                 "num_turns": 1,
                 "extra_fields": {"reward_extra_info": {}},
@@ -51,6 +55,14 @@ def put(uid: str, step: int, rows: Sequence[TrainRow]) -> None:
         )
     keys = [f"{uid}_{number}_0" for number in range(len(fields))]
     tq.kv_batch_put(keys=keys, fields=list_of_dict_to_tensordict(fields), tags=tags, partition_id="train")
+
+
+def _longs(values: Flags | Ints | memoryview, kind: torch.dtype = torch.int32) -> torch.Tensor:
+    return torch.frombuffer(values, dtype=kind).long() if len(values) else torch.empty(0, dtype=torch.long)
+
+
+def _floats(values: Floats) -> torch.Tensor:
+    return torch.frombuffer(values, dtype=torch.float64).float() if len(values) else torch.empty(0)
 
 
 def forget() -> None:

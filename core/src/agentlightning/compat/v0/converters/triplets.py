@@ -171,15 +171,16 @@ def _names_call(reward: Span, call: Span) -> bool:
 
 def _triplet(call: Span, reward: float | None, tree: Ancestry) -> Triplet:
     a = call.attributes
+    logprobs = codec.unpack_floats(_bytes(a, semconv.LOGPROBS))
     prefix = semconv.TAG_PREFIX
     tags = {name[len(prefix) :]: str(value) for name, value in a.items() if name.startswith(prefix)}
     if agent := tree.agent(call):
         tags.setdefault("agent", agent)
     return Triplet(
-        prompt_ids=codec.unpack_ids(_bytes(a, semconv.PROMPT_IDS)) or [],
-        response_ids=codec.unpack_ids(_bytes(a, semconv.RESPONSE_IDS)) or [],
+        prompt_ids=list(codec.unpack_ids(_bytes(a, semconv.PROMPT_IDS)) or ()),
+        response_ids=list(codec.unpack_ids(_bytes(a, semconv.RESPONSE_IDS)) or ()),
         reward=reward,
-        logprobs=codec.unpack_floats(_bytes(a, semconv.LOGPROBS)),
+        logprobs=None if logprobs is None else list(logprobs),
         tags=tags,
         call_id=a.get(CALL_ID),
         metadata={name: a[key] for name, key in _METADATA.items() if key in a},

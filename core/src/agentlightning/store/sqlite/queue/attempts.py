@@ -9,11 +9,10 @@ refused and counted. An unresponsive attempt whose rollout nobody has taken yet 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import and_, bindparam, case, func, literal_column, or_, select, text, update
+from sqlalchemy import and_, bindparam, func, select, update
 
 from agentlightning.store import codec
 from agentlightning.store.base import Conflict, NotFound
@@ -23,11 +22,9 @@ from agentlightning.store.sqlite.cache import CachedAttempt
 from agentlightning.store.sqlite.core import StoreRefusal
 from agentlightning.store.sqlite.database import compile_sql
 from agentlightning.store.sqlite.queue.rollouts import RolloutStore
+from agentlightning.store.sqlite.queue.workers import WorkerStore
 from agentlightning.types import Attempt, AttemptStatus, Rollout, RolloutConfig, RolloutStatus
 from agentlightning.types.failure import failure_kind
-
-TIMEOUT_GRACE_SECONDS = 10.0
-"""Seconds the runner has to report a timeout itself before the store does."""
 
 WORKER_LEFT = "unresponsive: the worker left before it had the lease"
 """Reason of an attempt that nobody has tried: it does not count against ``max_attempts``."""
@@ -82,31 +79,6 @@ _COUNT_LEFT = compile_sql(
         _a.c.sequence_id > bindparam("reset_at"),
         _a.c.reason == WORKER_LEFT,
     )
-)
-_opened: Any = bindparam("opened")
-_now: Any = bindparam("now")
-
-
-def _since(time: Any) -> Any:
-    """A time of this opening of the file, as it is; any other (the clock may have been set meanwhile) counts
-    as the moment of opening, so that whoever lives on has time to say so.
-    """
-    return case((time.between(_opened, _now), time), else_=_opened)
-
-
-_silent_at = _since(func.coalesce(_a.c.last_heartbeat_time, _a.c.start_time)) + _r.c.unresponsive_seconds
-_NEVER = 1e18
-_timed_out_at = _since(_a.c.start_time) + _r.c.timeout_seconds + literal_column(str(TIMEOUT_GRACE_SECONDS))
-_ALIVE = and_(text("attempts." + schema.OPEN_ATTEMPT), _a.c.status != literal_column("'unresponsive'"))
-_OVERDUE = compile_sql(
-    select(_a.c.rollout_id, _a.c.attempt_id, (_silent_at <= _now).label("silent"))
-    .join(_r, _r.c.rollout_id == _a.c.rollout_id)
-    .where(_ALIVE, or_(_silent_at <= _now, _timed_out_at <= _now))
-)
-_NEXT_DUE = compile_sql(
-    select(func.min(func.min(func.coalesce(_silent_at, _NEVER), func.coalesce(_timed_out_at, _NEVER))))
-    .select_from(_a.join(_r, _r.c.rollout_id == _a.c.rollout_id))
-    .where(_ALIVE)
 )
 
 
@@ -164,23 +136,14 @@ class AttemptState(NamedTuple):
         return status in self.config.retry_condition or kind in self.config.retry_on
 
 
-class AttemptStore(RolloutStore):
-    """Executions of rollouts. ``_watch_limits…`` and ``_worker_*`` come from other parts."""
-
-    opened: float
-    """When this process opened the file, by ``clock``. Nobody is overdue before his own limit has passed from
-    here: a worker may well have lived while the store was down.
-    """
+class AttemptStore(RolloutStore, WorkerStore):
+    """Executions of rollouts."""
 
     def _watch_limits(self, config: RolloutConfig, now: float) -> None:
-        """An attempt under these limits begins: see to it that it is expired in time."""
-        raise NotImplementedError
-
-    def _worker_busy(self, worker_id: str, rollout_id: str, attempt_id: str, now: float) -> None:
-        raise NotImplementedError
-
-    def _worker_free(self, worker_id: str, attempt_id: str) -> None:
-        raise NotImplementedError
+        limits = [s for s in (config.unresponsive_seconds, config.timeout_seconds) if s is not None]
+        if limits:
+            self.cache.lower_next_due(now + min(limits))
+            self.timer.arm(min(limits))
 
     async def update_rollout(
         self,
@@ -342,38 +305,6 @@ class AttemptStore(RolloutStore):
             untried = self.db.one(_COUNT_LEFT, rollout_id=rollout_id, reset_at=held.attempts_reset_at)
             made -= 0 if untried is None else untried[0]
         return made < most
-
-    def _end_overdue(self, now: float) -> int:
-        if self.cache.next_due is not None and now < self.cache.next_due:
-            return 0
-        overdue = self.db.all(_OVERDUE, now=now, opened=self.opened)
-        for rollout_id, attempt_id, silent in overdue:
-            held = self._state(rollout_id, attempt_id)
-            assert held is not None
-            if silent:
-                limit = held.config.unresponsive_seconds
-                why = f"unresponsive: no sign of life within unresponsive_seconds ({limit:g} s)"
-                self._end_and_move_on(held, AttemptStatus.UNRESPONSIVE, now, why)
-            else:
-                why = f"timeout: longer than timeout_seconds ({held.config.timeout_seconds:g} s)"
-                self._end_and_move_on(held, AttemptStatus.TIMEOUT, now, why)
-        self.cache.next_due = self._find_next_due()
-        return len(overdue)
-
-    def _next_due(self) -> float | None:
-        """When to look again for attempts that are overdue; ``None``: never."""
-        if self.cache.next_due is None:
-            self.cache.next_due = self._find_next_due()
-        return None if math.isinf(self.cache.next_due) else self.cache.next_due
-
-    def _find_next_due(self) -> float:
-        """When the next live attempt will be overdue, if it gives no sign of life."""
-        row = self.db.one(_NEXT_DUE, now=self.clock(), opened=self.opened)
-        return math.inf if row is None or row[0] is None or row[0] >= _NEVER else float(row[0])
-
-    async def expire(self, now: float | None = None) -> int:
-        """End attempts that are overdue at ``now``; how many. The store itself calls it in time."""
-        return await self._write("expire", lambda: self._end_overdue(self.clock() if now is None else now))
 
     async def query_attempts(
         self, rollout_id: str, *, limit: int | None = None, after: str | None = None

@@ -1,29 +1,53 @@
-"""Overdue attempts are ended in time, by one timer for the earliest of them.
+"""Expiry: attempts that exceed their limits are ended in time.
 
-No polling: the timer is set when an attempt with limits is leased, and again for the next one when it fires.
+Limits count from the later of the last sign of life and the opening of the file.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
+import math
+from typing import Any
 
-from sqlalchemy import bindparam, func, or_, text, update
+from sqlalchemy import and_, bindparam, case, func, literal_column, or_, select, text, update
 
 from agentlightning.store.base import StoreError
 from agentlightning.store.sqlite import schema
 from agentlightning.store.sqlite.database import compile_sql
 from agentlightning.store.sqlite.queue.attempts import AttemptStore
-from agentlightning.types import RolloutConfig
+from agentlightning.types import AttemptStatus
 
-_a = schema.attempts
 _log = logging.getLogger(__name__)
-_MIN_DELAY = 0.05
-"""Seconds between two looks, however many attempts are due."""
+TIMEOUT_GRACE_SECONDS = 10.0
+"""Seconds the runner has to report a timeout itself before the store does."""
 _RETRY_SECONDS = 5.0
-"""Seconds after a look that failed."""
+"""Seconds until the next try after one that failed."""
+_a, _r = schema.attempts, schema.rollouts
+_opened: Any = bindparam("opened")
+_now: Any = bindparam("now")
 
 
+def _since(time: Any) -> Any:
+    """A time of this opening of the file, as it is; any other (the clock may have been set meanwhile) counts
+    as the moment of opening, so that whoever lives on has time to say so.
+    """
+    return case((time.between(_opened, _now), time), else_=_opened)
+
+
+_silent_at = _since(func.coalesce(_a.c.last_heartbeat_time, _a.c.start_time)) + _r.c.unresponsive_seconds
+_NEVER = 1e18
+_timed_out_at = _since(_a.c.start_time) + _r.c.timeout_seconds + literal_column(str(TIMEOUT_GRACE_SECONDS))
+_ALIVE = and_(text("attempts." + schema.OPEN_ATTEMPT), _a.c.status != literal_column("'unresponsive'"))
+_OVERDUE = compile_sql(
+    select(_a.c.rollout_id, _a.c.attempt_id, (_silent_at <= _now).label("silent"))
+    .join(_r, _r.c.rollout_id == _a.c.rollout_id)
+    .where(_ALIVE, or_(_silent_at <= _now, _timed_out_at <= _now))
+)
+_NEXT_DUE = compile_sql(
+    select(func.min(func.min(func.coalesce(_silent_at, _NEVER), func.coalesce(_timed_out_at, _NEVER))))
+    .select_from(_a.join(_r, _r.c.rollout_id == _a.c.rollout_id))
+    .where(_ALIVE)
+)
 _CLAMP_FUTURE = compile_sql(
     update(_a)
     .where(
@@ -37,12 +61,13 @@ _CLAMP_FUTURE = compile_sql(
 )
 
 
-class ExpiryTimer(AttemptStore):
-    """Calls ``expire`` when the next attempt becomes overdue."""
+class ExpiryStore(AttemptStore):
+    """Limits of attempts."""
 
-    _timer: asyncio.TimerHandle | None = None
-    _timer_loop: asyncio.AbstractEventLoop | None = None
-    _expiring: asyncio.Task[None] | None = None
+    opened: float
+    """When this process opened the file, by ``clock``. Nobody is overdue before his own limit has passed from
+    here: a worker may well have lived while the store was down.
+    """
 
     def _clamp_future_times(self) -> None:
         """The file is open. Times of live attempts that lie ahead of now are now: the clock was set back
@@ -50,33 +75,41 @@ class ExpiryTimer(AttemptStore):
         """
         self.db.execute(_CLAMP_FUTURE, opened=self.opened)
 
-    def _watch_limits(self, config: RolloutConfig, now: float) -> None:
-        limits = [s for s in (config.unresponsive_seconds, config.timeout_seconds) if s is not None]
-        if limits:
-            self.cache.lower_next_due(now + min(limits))
-            self._arm(min(limits))
+    def _end_overdue(self, now: float) -> int:
+        if self.cache.next_due is not None and now < self.cache.next_due:
+            return 0
+        overdue = self.db.all(_OVERDUE, now=now, opened=self.opened)
+        for rollout_id, attempt_id, silent in overdue:
+            held = self._state(rollout_id, attempt_id)
+            assert held is not None
+            if silent:
+                limit = held.config.unresponsive_seconds
+                why = f"unresponsive: no sign of life within unresponsive_seconds ({limit:g} s)"
+                self._end_and_move_on(held, AttemptStatus.UNRESPONSIVE, now, why)
+            else:
+                why = f"timeout: longer than timeout_seconds ({held.config.timeout_seconds:g} s)"
+                self._end_and_move_on(held, AttemptStatus.TIMEOUT, now, why)
+        self.cache.next_due = self._find_next_due()
+        return len(overdue)
 
-    def _ensure_expiry_timer(self) -> None:
-        if self._timer is None or self._timer_loop is not asyncio.get_running_loop():
-            due = self._next_due()
-            if due is not None:
-                self._arm(due - self.clock())
+    def _next_due(self) -> float | None:
+        """When to look again for attempts that are overdue; ``None``: never."""
+        if self.cache.next_due is None:
+            self.cache.next_due = self._find_next_due()
+        return None if math.isinf(self.cache.next_due) else self.cache.next_due
 
-    def _arm(self, delay: float) -> None:
-        loop = asyncio.get_running_loop()
-        when = loop.time() + max(delay, _MIN_DELAY)
-        timer = self._timer
-        if timer is None or timer.cancelled() or timer.when() > when or self._timer_loop is not loop:
-            if timer is not None:
-                timer.cancel()
-            self._timer_loop = loop
-            self._timer = loop.call_at(when, self._on_timer)
+    def _find_next_due(self) -> float:
+        """When the next live attempt will be overdue, if it gives no sign of life."""
+        row = self.db.one(_NEXT_DUE, now=self.clock(), opened=self.opened)
+        return math.inf if row is None or row[0] is None or row[0] >= _NEVER else float(row[0])
 
-    def _on_timer(self) -> None:
-        self._timer = None
-        self._expiring = asyncio.get_running_loop().create_task(self._expire_due())
+    async def expire(self, now: float | None = None) -> int:
+        """End attempts that are overdue at ``now``; how many. The store itself calls it in time."""
+        return await self._write("expire", lambda: self._end_overdue(self.clock() if now is None else now))
 
-    async def _expire_due(self) -> None:
+    async def _expire_due(self) -> float | None:
+        """Called by the timer: end overdue attempts; the seconds until the next will be."""
+
         def work() -> float | None:
             self._end_overdue(self.clock())
             return self._next_due()
@@ -85,13 +118,10 @@ class ExpiryTimer(AttemptStore):
             due = await self._write("expire", work)
         except StoreError:
             _log.exception("overdue attempts could not be ended; the next try is in %g s", _RETRY_SECONDS)
-            due = self.clock() + _RETRY_SECONDS
-        if due is not None:
-            self._arm(due - self.clock())
+            return _RETRY_SECONDS
+        return None if due is None else due - self.clock()
 
-    def _stop_expiry_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if self._expiring is not None:
-            self._expiring.cancel()
+    def _ensure_timer(self) -> None:
+        """Somebody waits for attempts to end: make sure that overdue ones do."""
+        if not self.timer.armed and (due := self._next_due()) is not None:
+            self.timer.arm(due - self.clock())

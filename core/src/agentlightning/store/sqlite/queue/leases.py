@@ -19,8 +19,9 @@ from agentlightning.store.bounds import check_count, check_seconds
 from agentlightning.store.sqlite import schema
 from agentlightning.store.sqlite.cache import CachedAttempt
 from agentlightning.store.sqlite.database import compile_sql, insert_sql
-from agentlightning.store.sqlite.ids import time_ordered_id
-from agentlightning.store.sqlite.queue.attempts import WORKER_LEFT, AttemptStore
+from agentlightning.store.sqlite.queue.attempts import WORKER_LEFT
+from agentlightning.store.sqlite.queue.expiry import ExpiryStore
+from agentlightning.store.sqlite.queue.ids import time_ordered_id
 from agentlightning.store.sqlite.queue.rollouts import ROLLOUT_COLUMNS, check_rollout, rollout_from_row
 from agentlightning.types import (
     Attempt,
@@ -60,7 +61,7 @@ _FAILED = compile_sql(
 )
 
 
-class LeaseStore(AttemptStore):
+class LeaseStore(ExpiryStore):
     """The queue."""
 
     def _lease(self, rollout: Rollout, worker_id: str | None, now: float) -> AttemptedRollout:
@@ -169,7 +170,7 @@ class LeaseStore(AttemptStore):
                 left = deadline - loop.time()
                 if leases or left <= 0 or self.waiters.closing:
                     return leases
-                self._ensure_expiry_timer()
+                self._ensure_timer()
                 await listener.wait(left)
             finally:
                 self.waiters.remove_worker(listener)

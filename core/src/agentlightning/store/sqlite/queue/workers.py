@@ -1,20 +1,19 @@
-"""Workers: who runs rollouts, and their signs of life for the attempts they hold."""
+"""Workers: the processes that run rollouts, and what each is doing."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import bindparam, func, select, text, update
+from sqlalchemy import bindparam, func, select, update
 from sqlalchemy.dialects.sqlite import insert
 
 from agentlightning.store import codec
 from agentlightning.store.base import NotFound
 from agentlightning.store.pages import check_limit
 from agentlightning.store.sqlite import schema
-from agentlightning.store.sqlite.core import StoreRefusal
+from agentlightning.store.sqlite.core import StoreCore
 from agentlightning.store.sqlite.database import compile_sql
-from agentlightning.store.sqlite.queue.attempts import AttemptStore
 from agentlightning.types import Worker
 
 _w = schema.workers
@@ -39,14 +38,10 @@ _FREE = compile_sql(
 )
 _QUERY = select(*_w.c).order_by(_w.c.worker_id)
 _GET = compile_sql(_QUERY.where(_w.c.worker_id == bindparam("worker_id")))
-_a = schema.attempts.c
-_ROLLOUT = compile_sql(
-    select(_a.rollout_id).where(_a.attempt_id == bindparam("attempt_id"), text(schema.OPEN_ATTEMPT))
-)
 _STATUSES = ("idle", "busy", "unknown")
 
 
-class WorkerStore(AttemptStore):
+class WorkerStore(StoreCore):
     """Processes that run rollouts."""
 
     def _set_worker(
@@ -73,37 +68,6 @@ class WorkerStore(AttemptStore):
 
     def _worker_free(self, worker_id: str, attempt_id: str) -> None:
         self.db.execute(_FREE, worker=worker_id, attempt=attempt_id)
-
-    async def heartbeat(
-        self,
-        worker_id: str,
-        attempt_ids: Sequence[str] = (),
-        stats: dict[str, Any] | None = None,
-        *,
-        request_id: str | None = None,
-    ) -> list[str]:
-        """A sign of life of a worker and the attempts it runs.
-
-        Returns the attempts it has lost (ended, fenced, unknown): it should stop them, their writes are
-        refused.
-        """
-
-        def work() -> list[str]:
-            now = self.clock()
-            self._set_worker(worker_id, "busy" if attempt_ids else "idle", now, stats=stats)
-            return [attempt_id for attempt_id in attempt_ids if not self._heartbeat_attempt(attempt_id, now)]
-
-        return await self._write("heartbeat", work, request_id, list[str])
-
-    def _heartbeat_attempt(self, attempt_id: str, now: float) -> bool:
-        row = self.db.one(_ROLLOUT, attempt_id=attempt_id)
-        if row is None:
-            return False
-        try:
-            self._touch(row[0], self._writable_attempt(row[0], attempt_id, "heartbeat"), now)
-        except StoreRefusal:  # the answer tells the worker; nothing was lost, so nothing is counted
-            return False
-        return True
 
     async def update_worker(
         self,

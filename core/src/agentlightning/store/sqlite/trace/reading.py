@@ -14,18 +14,13 @@ from agentlightning.store.call_spans import merge_calls
 from agentlightning.store.pages import SortBy, SortOrder, check_limit, check_order
 from agentlightning.store.sqlite import schema
 from agentlightning.store.sqlite.database import compile_sql
-from agentlightning.store.sqlite.trace.writing import (
-    CALL_COLUMNS,
-    SPAN_COLUMNS,
-    TraceStore,
-    call_from_row,
-    span_from_row,
-)
+from agentlightning.store.sqlite.trace.calls import CALL_COLUMNS
+from agentlightning.store.sqlite.trace.writing import SPAN_COLUMNS, TraceStore, span_from_row
 from agentlightning.types import Call, Span
 
 _s, _c, _a = schema.spans, schema.calls, schema.attempts
 _OF = _c.c.rollout_id == bindparam("rollout_id")
-_CALLS = select(*CALL_COLUMNS).where(_OF).order_by(_c.c.seq)
+_CALLS = select(_c.c.arrival, *CALL_COLUMNS).where(_OF).order_by(_c.c.seq)
 _CALLS_ALL = compile_sql(_CALLS)
 _CALLS_OF = compile_sql(_CALLS.where(_c.c.attempt_id == bindparam("attempt_id")))
 _PLACE = compile_sql(
@@ -58,8 +53,8 @@ class TraceReader(TraceStore):
         def work() -> list[Call]:
             of = self._attempt_id(rollout_id, attempt_id)
             if limit is not None or after is not None:
-                return [call_from_row(row) for row in self._call_page(rollout_id, of, limit, after)]
-            found = [call_from_row(row) for row in self._call_rows(rollout_id, of)]
+                return self._calls(self._call_page(rollout_id, of, limit, after))
+            found = self._calls([row[1:] for row in self._call_rows(rollout_id, of)])
             return sorted(found, key=lambda c: (c.sequence, c.choice)) if of is not None else found
 
         return await self.writer.read(work)
@@ -130,7 +125,8 @@ class TraceReader(TraceStore):
             if of is None
             else self.db.all(_SPANS_OF, rollout_id=rollout_id, attempt_id=of)
         )
-        calls = [(call_from_row(row), row[9]) for row in self._call_rows(rollout_id, of)]
+        found = list(self._call_rows(rollout_id, of))
+        calls = zip(self._calls([row[1:] for row in found]), (row[0] for row in found), strict=True)
         return merge_calls([span_from_row(row) for row in rows], calls)
 
     def _attempt_id(self, rollout_id: str, attempt_id: str | None) -> str | None:

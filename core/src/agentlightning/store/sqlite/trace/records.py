@@ -17,13 +17,8 @@ from agentlightning.store.sqlite import schema
 from agentlightning.store.sqlite.database import chunks, compile_sql
 from agentlightning.store.sqlite.queue.attempts import ATTEMPT_COLUMNS, attempt_from_row
 from agentlightning.store.sqlite.queue.rollouts import ROLLOUT_COLUMNS, rollout_from_row
-from agentlightning.store.sqlite.trace.writing import (
-    CALL_COLUMNS,
-    SPAN_COLUMNS,
-    TraceStore,
-    call_from_row,
-    span_from_row,
-)
+from agentlightning.store.sqlite.trace.calls import CALL_COLUMNS
+from agentlightning.store.sqlite.trace.writing import SPAN_COLUMNS, TraceStore, span_from_row
 from agentlightning.types import Attempt, AttemptStatus, Call, EarlierAttempt, Record, Reward, Rollout, Span
 from agentlightning.types.rewards import reward_of
 
@@ -62,8 +57,8 @@ class RecordReader(TraceStore):
         for row in self.db.all(self._select_of_latest(ids, ATTEMPT_COLUMNS, None)):
             attempts[row[1]] = attempt_from_row(row)
         calls: defaultdict[str, list[Call]] = defaultdict(list)
-        for row in self.db.all(self._select_of_latest(ids, CALL_COLUMNS, _c)):
-            calls[row[1]].append(call_from_row(row))
+        for call in self._calls(self.db.all(self._select_of_latest(ids, CALL_COLUMNS, _c))):
+            calls[call.rollout_id].append(call)
         rewards: defaultdict[str, list[Reward]] = defaultdict(list)
         wire: defaultdict[str, list[Span]] = defaultdict(list)
         for row in self.db.all(self._select_of_latest(ids, SPAN_COLUMNS, _s)):

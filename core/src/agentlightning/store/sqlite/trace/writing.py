@@ -22,28 +22,13 @@ from agentlightning.store.sqlite import schema
 from agentlightning.store.sqlite.core import StoreRefusal
 from agentlightning.store.sqlite.database import compile_sql, insert_sql
 from agentlightning.store.sqlite.queue.attempts import FINAL_STATUSES, AttemptState
-from agentlightning.store.sqlite.queue.leases import LeaseStore
-from agentlightning.types import Attempt, AttemptStatus, Call, Span
+from agentlightning.store.sqlite.trace.calls import CallStore
+from agentlightning.types import Attempt, AttemptStatus, Span
 from agentlightning.types.rewards import reward_target
 
-_s, _c = schema.spans, schema.calls
+_s = schema.spans
 _INSERT_SPAN = insert_sql(_s)
-_INSERT_CALL = insert_sql(_c)
 SPAN_COLUMNS = (_s.c.rollout_id, _s.c.attempt_id, _s.c.sequence, _s.c.name, _s.c.data, _s.c.returned)
-CALL_COLUMNS = (
-    _c.c.call_id,
-    _c.c.rollout_id,
-    _c.c.attempt_id,
-    _c.c.sequence,
-    _c.c.choice,
-    _c.c.policy,
-    _c.c.policy_version,
-    _c.c.status,
-    _c.c.data,
-    _c.c.arrival,
-)
-_NUMBERS = ("prompt_tokens", "completion_tokens", "seconds", "size")
-_KNOWN = compile_sql(select(*CALL_COLUMNS).where(_c.c.call_id == bindparam("call_id")))
 _IN_ATTEMPT = (_s.c.rollout_id == bindparam("rollout_id"), _s.c.attempt_id == bindparam("attempt_id"))
 _HAS_RETURNED = compile_sql(select(_s.c.seq).where(*_IN_ATTEMPT, text("returned = 1")).limit(1)).indexed_by(
     "spans", "spans_returned"
@@ -70,27 +55,12 @@ def span_from_row(row: Sequence[Any]) -> Span:
     return codec.unpack_span(row[4], **known, returned=bool(row[5]))
 
 
-def call_from_row(row: Sequence[Any]) -> Call:
-    """The call of a row of ``CALL_COLUMNS``."""
-    return codec.unpack_call(
-        row[8],
-        call_id=row[0],
-        rollout_id=row[1],
-        attempt_id=row[2],
-        sequence=row[3],
-        choice=row[4],
-        policy=row[5],
-        policy_version=row[6],
-        status=row[7],
-    )
+def _attempt_key(span: Span) -> tuple[str, str]:
+    return span.rollout_id, span.attempt_id
 
 
-def _attempt_key(record: Span | Call) -> tuple[str, str]:
-    return record.rollout_id, record.attempt_id
-
-
-class TraceStore(LeaseStore):
-    """Spans and calls."""
+class TraceStore(CallStore):
+    """Spans, model calls, and the end of an attempt."""
 
     async def add_span(self, span: Span, *, request_id: str | None = None) -> Span:
         """Store one span; returned with its ``sequence_id``."""
@@ -242,63 +212,6 @@ class TraceStore(LeaseStore):
         n = sum(reward_target(span_from_row(row)) in had for row in rows)
         if n:
             self._count("refused", OVERRIDDEN, *ids, n)
-
-    async def add_calls(
-        self, calls: Sequence[Call], *, fence: int | None = None, request_id: str | None = None
-    ) -> None:
-        """Store model calls, all or none. A call id that is known with the same content is done already."""
-        packed = [codec.pack_call(c) for c in calls]
-
-        def work() -> None:
-            now = self.clock()
-            fresh = [(c, blob) for c, blob in zip(calls, packed, strict=True) if not self._is_stored(c, blob)]
-            for owner, group in groupby(fresh, lambda pair: _attempt_key(pair[0])):
-                part = list(group)
-                live = self._writable_attempt(*owner, "calls", len(part), fence)
-                self._insert_calls(part, live.arrivals)
-                self._touch(owner[0], live, now, len(part))
-
-        await self._write("add_calls", work, request_id)
-
-    def _is_stored(self, call: Call, blob: bytes) -> bool:
-        row = self.db.one(_KNOWN, call_id=call.call_id)
-        if row is None:
-            return False
-        c = call
-        columns = (
-            c.rollout_id,
-            c.attempt_id,
-            c.sequence,
-            c.choice,
-            c.policy,
-            c.policy_version,
-            c.status,
-            blob,
-        )
-        if row[1:9] != columns:
-            raise Conflict(f"call {call.call_id} exists with other content, in attempt {row[2]} of {row[1]}")
-        return True
-
-    def _insert_calls(self, calls: Sequence[tuple[Call, bytes]], arrivals: int) -> None:
-        self.db.many(
-            _INSERT_CALL,
-            (
-                {
-                    "call_id": c.call_id,
-                    "rollout_id": c.rollout_id,
-                    "attempt_id": c.attempt_id,
-                    "sequence": c.sequence,
-                    "choice": c.choice,
-                    "arrival": arrivals + 1 + i,
-                    "policy": c.policy,
-                    "policy_version": c.policy_version,
-                    "status": c.status,
-                    "data": blob,
-                    **dict(zip(_NUMBERS, codec.numbers(c, blob), strict=True)),
-                }
-                for i, (c, blob) in enumerate(calls)
-            ),
-        )
 
 
 def _require_same_attempt(spans: Sequence[Span], rollout_id: str, attempt_id: str) -> None:

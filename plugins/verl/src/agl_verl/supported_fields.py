@@ -7,21 +7,20 @@ import math
 from agentlightning.credit.advantage.critic import check_critic
 from agentlightning.types import Recipe, UsageError
 
-HONOURS = frozenset(
+SUPPORTED_FIELDS = frozenset(
     {
-        "objective", "loss", "clip_low", "clip_high", "clip_ratio_c", "kl", "entropy", "epochs",
+        "ratio_level", "loss", "clip_low", "clip_high", "clip_ratio_c", "kl", "entropy", "epochs",
         "minibatches", "importance_cap", "critic", "lam",
         # Carried out by credit, whose rows verl takes as they are.
-        "group_size", "credit", "gamma", "baseline", "group_by", "scale", "normalise", "constant",
-        "staleness", "drop_zero_spread", "temperature", "merge",
+        "group_size", "credit", "gamma", "baseline", "group_by", "scale", "loss_aggregation", "loss_divisor",
+        "max_staleness", "filter_zero_std_groups", "temperature", "merge",
     }
 )  # fmt: skip
 """Recipe fields that this driver implements."""
 
-REFUSES = {
+UNSUPPORTED_FIELDS = {
     "top_p": "tokens sampled from a part of the distribution have probabilities that no update computes",
     "top_k": "tokens sampled from a part of the distribution have probabilities that no update computes",
-    "extra": "it means nothing to verl",
 }
 """The other fields, each with the reason."""
 
@@ -35,7 +34,7 @@ class Refused(UsageError, ValueError):
 def refuse(recipe: Recipe) -> None:
     """Raise Refused for a value that verl would take otherwise."""
     where = f"recipe {recipe.name!r} on verl"
-    for field, reason in REFUSES.items():
+    for field, reason in UNSUPPORTED_FIELDS.items():
         if field in recipe.uses():
             raise Refused(f"{where}: {field} = {getattr(recipe, field)!r}: {reason}")
     try:
@@ -59,6 +58,6 @@ def plain(recipe: Recipe) -> bool:
     and its loss knows no weights to go with them. A token of an older version was drawn with other logprobs
     than those that verl computes before it updates. Such recipes bring their loss (``inside/loss.py``).
     """
-    plain = recipe.loss == "clip" and recipe.objective == "token" and not recipe.critic
-    fresh = not recipe.staleness and recipe.importance_cap is None
+    plain = recipe.loss == "clip" and recipe.ratio_level == "token" and not recipe.critic
+    fresh = not recipe.max_staleness and recipe.importance_cap is None
     return plain and fresh and not recipe.kl and not recipe.entropy

@@ -6,13 +6,13 @@ import math
 
 from agentlightning.types import Recipe
 
-HONOURS = frozenset(
+SUPPORTED_FIELDS = frozenset(
     {
-        "objective", "loss", "clip_low", "clip_high", "clip_ratio_c", "kl", "entropy", "epochs",
+        "ratio_level", "loss", "clip_low", "clip_high", "clip_ratio_c", "kl", "entropy", "epochs",
         "minibatches", "importance_cap",
         # Carried out by credit, whose rows the driver takes as they are, or written on the row (temperature).
-        "group_size", "credit", "gamma", "baseline", "group_by", "scale", "normalise", "constant",
-        "staleness", "drop_zero_spread", "temperature", "merge",
+        "group_size", "credit", "gamma", "baseline", "group_by", "scale", "loss_aggregation", "loss_divisor",
+        "max_staleness", "filter_zero_std_groups", "temperature", "merge",
     }
 )  # fmt: skip
 """Recipe fields that this driver implements. Not: ``critic`` and ``lam`` (no value head), ``top_p`` and
@@ -20,12 +20,11 @@ HONOURS = frozenset(
 """
 
 _PART = "tokens sampled from a part of the distribution have probabilities that no update computes"
-REFUSES = {
+UNSUPPORTED_FIELDS = {
     "critic": "there is no value head; the driver `verl` trains one",
     "lam": "it is a critic's",
     "top_p": _PART,
     "top_k": _PART,
-    "extra": "it means nothing to the local driver",
 }
 """The other fields, each with the reason."""
 
@@ -54,10 +53,8 @@ def refuse(recipe: Recipe) -> None:
         if not 0 <= (getattr(recipe, field) or 0) < math.inf:
             raise ValueError(f"{where}: {field} = {getattr(recipe, field)}: must be finite, and not negative")
     if recipe.loss == "reinforce":
-        ignored = [f for f in ("objective", "clip_low", "clip_high", "clip_ratio_c") if f in recipe.uses()]
+        ignored = [f for f in ("ratio_level", "clip_low", "clip_high", "clip_ratio_c") if f in recipe.uses()]
         if ignored:
             raise ValueError(
                 f"{where}: loss 'reinforce' has no ratio, so {', '.join(ignored)} would be ignored"
             )
-    if recipe.extra:
-        raise ValueError(f"{where}: extra = {recipe.extra!r} means nothing to the local driver")

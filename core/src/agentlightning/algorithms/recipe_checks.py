@@ -1,0 +1,84 @@
+"""Refuse a recipe that a run would not carry out as written, before anything is rolled out.
+
+Invariant: no field of a recipe is ignored in silence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from agentlightning.algorithms.rollouts.quorum import Quorum
+from agentlightning.credit.assign import check_recipe
+from agentlightning.plugins.manager import Plugins
+from agentlightning.types import Recipe, UsageError
+
+CORE_FIELDS = frozenset(
+    {
+        "group_size", "credit", "gamma", "baseline", "group_by", "scale", "loss_aggregation", "loss_divisor",
+        "filter_zero_std_groups", "merge", "max_staleness", "temperature",
+    }
+)  # fmt: skip
+"""Recipe fields that core carries out, whatever the driver: they end in the rows."""
+
+
+class RecipeRefused(UsageError, ValueError):
+    """The run would ignore something that the recipe asks for."""
+
+
+def check_supported_fields(
+    recipe: Recipe, driver: str, supported: frozenset[str], why: Mapping[str, str] = MappingProxyType({})
+) -> None:
+    """Raise if ``recipe`` uses a field that the driver does not implement. ``why``: field → reason."""
+    ignored = {k: v for k, v in recipe.uses().items() if k in why or k not in supported | CORE_FIELDS}
+    if ignored:
+        reasons = {k: f" ({why[k]})" if k in why else "" for k in ignored}
+        listed = ", ".join(f"{k}={v!r}{reasons[k]}" for k, v in sorted(ignored.items()))
+        raise RecipeRefused(
+            f"driver {driver!r} does not implement {listed} of recipe {recipe.name!r}; use another driver "
+            "or drop it"
+        )
+
+
+def check_credit_fields(recipe: Recipe, plugins: Plugins) -> None:
+    """Raise if credit cannot work with a value of ``recipe``."""
+    try:
+        check_recipe(recipe, **plugins.credit_functions)
+    except ValueError as error:
+        raise RecipeRefused(str(error)) from None
+
+
+def check_async_fields(recipe: Recipe, *, async_steps: int = 0, dynamic_sampling: int = 0) -> None:
+    """Raise for values of ``async_steps`` and ``dynamic_sampling`` that have no effect with ``recipe``."""
+    for name, value in (("async_steps", async_steps), ("dynamic_sampling", dynamic_sampling)):
+        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+            raise RecipeRefused(f"{name} = {value!r}: a whole number, 0 or more")
+    if recipe.max_staleness < async_steps:
+        raise RecipeRefused(
+            f"async_steps = {async_steps} with recipe.max_staleness = {recipe.max_staleness}: calls made "
+            f"that early are up to {async_steps} versions old when they are trained, and the recipe leaves "
+            f"them out; set recipe.max_staleness to {async_steps} or more, best with recipe.importance_cap "
+            "(say 2.0), which corrects for their age"
+        )
+    if dynamic_sampling and not recipe.filter_zero_std_groups:
+        raise RecipeRefused(
+            f"dynamic_sampling = {dynamic_sampling} without recipe.filter_zero_std_groups: groups without a "
+            "spread are then part of the step, and nothing replaces them; set "
+            "recipe.filter_zero_std_groups to true"
+        )
+    if dynamic_sampling and recipe.baseline == "none" and recipe.scale == "none":
+        raise RecipeRefused(
+            f"dynamic_sampling = {dynamic_sampling} with recipe.baseline = 'none': nothing is compared, so "
+            "no group is without a spread and none is replaced; drop dynamic_sampling, or use a baseline"
+        )
+
+
+def check_deterministic(
+    quorum: Quorum | None, async_steps: int, options: Sequence[Mapping[str, Any]]
+) -> None:
+    """Raise for what depends on timing, if a driver's ``options`` ask for determinism."""
+    if any(one.get("deterministic") for one in options) and (quorum is not None or async_steps):
+        first = f"async_steps = {async_steps}: which version answers a call"
+        what = "quorum: which rollouts end first" if quorum else first
+        raise UsageError(f"{what} depends on timing, which deterministic mode excludes")

@@ -1,0 +1,279 @@
+"""Calls as deltas: a call is stored as its parent, what is new in it, and what it changed.
+
+An agent sends its whole history with every call, and the engine answers with all of its token ids: stored as
+they come, the calls of a rollout grow with the square of its turns. So a call keeps only what no earlier call
+of its attempt holds:
+
+* **token ids**: the longest earlier prompt, or prompt + response, that its prompt begins with, and the ids
+  that follow;
+* **messages**: the earlier request, with its answer as the last message, that its messages begin with, and
+  the messages that follow; in the completions API the text of the prompt, likewise;
+* **other values of the request** (tools, a schema): the earlier call whose request holds the same value.
+
+:class:`CallIndex` finds them when a call is written, by digests; :func:`whole_calls` undoes it.
+
+Invariant: ``whole_calls`` returns requests and ids byte for byte as they were recorded. What matches nothing
+is stored whole. A call builds on calls that were stored before it, never on later ones.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right, insort
+from collections.abc import Iterable, Mapping
+from hashlib import blake2b
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+
+from agentlightning.store import codec
+from agentlightning.store.base import StoreError
+from agentlightning.store.codec import CallBody
+from agentlightning.types import Call
+from agentlightning.types.tokens import WIDTH, PrefixDigests, TokenIds, shared_buffer
+
+_TAIL = 32
+"""Bytes at the end of a known prefix that must match before anything is hashed."""
+_TRIES = 8
+"""How many known prefixes are hashed, the longest first, before a call is stored whole."""
+_OWN_IDS = ""
+"""In place of a call id: the value is the list of the prompt's token ids."""
+_LARGE = 64
+"""Values of a request of at least so many bytes are stored once for all calls."""
+_encode = msgspec.msgpack.Encoder().encode
+_NOT_PACKABLE = (OverflowError, UnicodeEncodeError, TypeError, ValueError)
+"""Raised for values that MessagePack cannot hold (big integers, lone surrogates): they are stored whole."""
+
+
+# ------------------------------------------------------------------------------------------------ to the file
+class _Prefix(NamedTuple):
+    """The beginning of what a stored call holds."""
+
+    call_id: str
+    shared: int
+    """Its length in ids, messages or characters."""
+
+
+class _Prefixes:
+    """Prefixes that stored calls hold, by length in bytes and digest."""
+
+    __slots__ = ("_known", "_lengths")
+
+    def __init__(self) -> None:
+        self._lengths: list[int] = []
+        self._known: dict[tuple[int, bytes], tuple[bytes, _Prefix]] = {}
+
+    def longest(self, data: PrefixDigests, length: int) -> _Prefix | None:
+        """The longest known prefix that the first ``length`` bytes of ``data`` begin with."""
+        tries = 0
+        for n in reversed(self._lengths[: bisect_right(self._lengths, length)]):
+            known = self._known.get((n, data.tail(n, _TAIL)))
+            if known is None:
+                continue
+            if data.digest(n) == known[0]:
+                return known[1]
+            tries += 1
+            if tries == _TRIES:
+                break
+        return None
+
+    def add(self, data: PrefixDigests, length: int, found: _Prefix) -> None:
+        """Make the first ``length`` bytes known. Of equal prefixes the first one stays."""
+        if not length:
+            return
+        place, digest = (length, data.tail(length, _TAIL)), data.digest(length)
+        at = bisect_right(self._lengths, length)
+        if not at or self._lengths[at - 1] != length:
+            insort(self._lengths, length)
+        if place not in self._known or self._known[place][0] != digest:
+            self._known[place] = digest, found
+
+
+class CallIndex:
+    """Digests of what the stored calls of one attempt hold: about 2 kB a call, however long its prompt."""
+
+    __slots__ = ("_chats", "_ids", "_texts", "_values", "calls")
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self._ids, self._chats, self._texts = _Prefixes(), _Prefixes(), _Prefixes()
+        self._values: dict[tuple[str, bytes], str] = {}
+
+    def delta(self, call: Call) -> CallBody:
+        """What is new in the call. It is part of the index from here on."""
+        self.calls += 1
+        body = codec.call_body(call)
+        if call.prompt_ids is not None:
+            self._add_ids(call, call.prompt_ids, body)
+        if call.request is not None:
+            body.request = dict(call.request)
+            self._add_values(call, body, body.request)
+            self._add_messages(call, body, body.request)
+        return body
+
+    def _add_ids(self, call: Call, prompt: TokenIds, body: CallBody) -> None:
+        data, own, whole = shared_buffer(prompt, call.response_ids or ())
+        if found := self._ids.longest(data, own):
+            body.ids_parent, body.ids_shared = found
+            body.prompt_ids = bytes(data.data[found.shared * WIDTH : own])
+        self._ids.add(data, own, _Prefix(call.call_id, own // WIDTH))
+        self._ids.add(data, whole, _Prefix(call.call_id, whole // WIDTH))
+
+    def _add_messages(self, call: Call, body: CallBody, request: dict[str, Any]) -> None:
+        name, asked, answer = _conversation(request, call.response)
+        if not name:
+            return
+        try:
+            own = _bytes(asked)
+            data = PrefixDigests(own + _bytes(answer))
+        except _NOT_PACKABLE:
+            return
+        known = self._chats if name == "messages" else self._texts
+        if found := known.longest(data, len(own)):
+            body.messages_parent, body.messages_shared = found
+            request[name] = asked[found.shared :]
+        known.add(data, len(own), _Prefix(call.call_id, len(asked)))
+        known.add(data, len(data.data), _Prefix(call.call_id, len(asked) + len(answer)))
+
+    def _add_values(self, call: Call, body: CallBody, request: dict[str, Any]) -> None:
+        for name, value in request.items():
+            if not isinstance(value, list | dict) or name == "messages":
+                continue
+            if name == "prompt" and call.prompt_ids is not None and call.prompt_ids == value:
+                held = _OWN_IDS
+            elif (packed := _packed(value)) is None or len(packed) < _LARGE:
+                continue
+            else:
+                digest = blake2b(packed, digest_size=16).digest()
+                held = self._values.setdefault((name, digest), call.call_id)
+            if held != call.call_id:
+                body.same_values = {**body.same_values, name: held}
+                request[name] = None
+
+
+def _conversation(request: dict[str, Any], response: dict[str, Any] | None) -> tuple[str, Any, Any]:
+    """The value of a request that grows with each call: its key (``""``: none), its items, and the answer as
+    a further item.
+    """
+    messages, text = request.get("messages"), request.get("prompt")
+    if isinstance(messages, list):
+        return "messages", messages, [] if response is None else [response]
+    if isinstance(text, str):
+        answer = (response or {}).get("text")
+        return "prompt", text, answer if isinstance(answer, str) else ""
+    return "", None, None
+
+
+def _bytes(part: list[Any] | str) -> bytes:
+    """Messages in MessagePack, concatenated (each marks its own end), or text in UTF-8."""
+    return part.encode() if isinstance(part, str) else b"".join(map(_encode, part))
+
+
+def _packed(value: Any) -> bytes | None:
+    try:
+        return _encode(value)
+    except _NOT_PACKABLE:
+        return None
+
+
+# ---------------------------------------------------------------------------------------------- from the file
+CALL_FIELDS = (
+    *("call_id", "rollout_id", "attempt_id", "sequence", "choice"),
+    *("policy", "policy_version", "status"),
+)
+"""Fields of a call that are columns."""
+
+
+class StoredCall(NamedTuple):
+    """A call as the store keeps it."""
+
+    columns: dict[str, Any]
+    body: CallBody
+
+
+class _Ids(NamedTuple):
+    """Where the ids of a call are: its prompt is the first ``own`` bytes of ``data``, its response is
+    ``[start, stop)`` of ``answer``.
+    """
+
+    data: PrefixDigests
+    own: int
+    answer: PrefixDigests
+    start: int
+    stop: int
+
+    def prefix(self, length: int) -> PrefixDigests:
+        """A buffer of the first ``length`` bytes of prompt + response: this one, if it has just those."""
+        if self.data is self.answer and len(self.data.data) == length:
+            return self.data
+        if length <= self.own or self.data is self.answer:
+            return PrefixDigests(self.data.data[:length])
+        rest = self.start + length - self.own
+        return PrefixDigests(self.data.data[: self.own] + self.answer.data[self.start : rest])
+
+
+def whole_calls(stored: Iterable[StoredCall]) -> list[Call]:
+    """Calls as they were recorded, in the given order; each comes after the calls it builds on.
+
+    Calls that continue each other share one buffer of token ids and the messages of their requests.
+    """
+    ids: dict[str, _Ids] = {}
+    calls: dict[str, tuple[Call, CallBody]] = {}
+    for columns, body in stored:
+        call = codec.call_from_body(body, **columns)
+        if body.prompt_ids is not None:
+            parent = None if body.ids_parent is None else _parent(ids, body.ids_parent, call)
+            ids[call.call_id] = _whole_ids(parent, body)
+        calls[call.call_id] = call, body
+        if call.request is not None:
+            call.request = _whole_request(call, call.request, body, calls)
+    for call_id, place in ids.items():  # now that no buffer grows any more
+        call, body = calls[call_id]
+        call.prompt_ids = TokenIds.of(place.data, 0, place.own // WIDTH)
+        if body.response_ids is not None:
+            call.response_ids = TokenIds.of(place.answer, place.start // WIDTH, place.stop // WIDTH)
+        if call.request is not None and body.same_values.get("prompt") == _OWN_IDS:
+            call.request["prompt"] = call.prompt_ids.tolist()
+    return [call for call, _ in calls.values()]
+
+
+def parents(body: CallBody) -> set[str]:
+    """The calls that a stored call builds on."""
+    return {i for i in (body.ids_parent, body.messages_parent, *body.same_values.values()) if i}
+
+
+Known = TypeVar("Known")
+
+
+def _parent(known: Mapping[str, Known], call_id: str, call: Call) -> Known:
+    if call_id not in known:
+        raise StoreError(
+            f"call {call.call_id} of rollout {call.rollout_id} builds on call {call_id}, which is not in the "
+            "store: it was deleted, or the file is damaged"
+        )
+    return known[call_id]
+
+
+def _whole_ids(parent: _Ids | None, body: CallBody) -> _Ids:
+    new, answer = body.prompt_ids or b"", body.response_ids or b""
+    shared = body.ids_shared * WIDTH
+    if parent is not None and not new and shared <= parent.own:  # the parent's prompt, or part of it
+        return _Ids(parent.data, shared, PrefixDigests(answer), 0, len(answer))
+    data = PrefixDigests() if parent is None else parent.prefix(shared)
+    data.data += new
+    own = len(data.data)
+    data.data += answer
+    return _Ids(data, own, data, own, own + len(answer))
+
+
+def _whole_request(
+    call: Call, request: dict[str, Any], body: CallBody, calls: Mapping[str, tuple[Call, CallBody]]
+) -> dict[str, Any]:
+    request = dict(request)
+    for name, holder in body.same_values.items():
+        if holder != _OWN_IDS:
+            request[name] = (_parent(calls, holder, call)[0].request or {})[name]
+    if body.messages_parent is not None:
+        parent, _ = _parent(calls, body.messages_parent, call)
+        name, asked, answer = _conversation(parent.request or {}, parent.response)
+        request[name] = (asked + answer)[: body.messages_shared] + request[name]
+    return request

@@ -1,0 +1,122 @@
+"""Model calls: each is written as what is new in it, and read as it was recorded (:mod:`.store.calls`).
+
+Invariant: the index of an attempt holds no call that is not in the tables. Whatever undoes a write forgets it
+(:mod:`.cache`), and it is made again from the tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
+from typing import Any
+
+from sqlalchemy import bindparam, select
+
+from agentlightning.store import codec
+from agentlightning.store.base import Conflict
+from agentlightning.store.calls import CALL_FIELDS, CallIndex, StoredCall, parents, whole_calls
+from agentlightning.store.sqlite import schema
+from agentlightning.store.sqlite.database import chunks, compile_sql, insert_sql
+from agentlightning.store.sqlite.queue.leases import LeaseStore
+from agentlightning.types import Call
+
+Row = Sequence[Any]
+_c = schema.calls.c
+CALL_COLUMNS = (*(_c[name] for name in CALL_FIELDS), _c.seq, _c.data)
+_CALLS = select(*CALL_COLUMNS)
+_BY_ID = compile_sql(_CALLS.where(_c.call_id == bindparam("call_id")))
+_OF_ATTEMPT = compile_sql(
+    _CALLS.where(_c.rollout_id == bindparam("rollout_id"), _c.attempt_id == bindparam("attempt_id"))
+)
+_INSERT = insert_sql(schema.calls)
+_NUMBERS = ("prompt_tokens", "completion_tokens", "seconds", "size")
+
+
+def stored_calls(rows: Iterable[Row], find: Callable[[Sequence[str]], Iterable[Row]]) -> list[StoredCall]:
+    """The calls of rows of ``CALL_COLUMNS`` and those they build on, in order of arrival. ``find``: the rows
+    of call ids; it is asked for the calls that the rows build on and do not hold.
+    """
+    found: dict[str, tuple[int, StoredCall]] = {}
+    missing = list(rows)
+    while missing:
+        for *columns, seq, data in missing:
+            body: codec.CallBody = codec.unpack(data, codec.CallBody)
+            found[columns[0]] = seq, StoredCall(dict(zip(CALL_FIELDS, columns, strict=True)), body)
+        wanted = {i for _, call in found.values() for i in parents(call.body)} - found.keys()
+        missing = list(find(sorted(wanted)))
+    return [call for _, call in sorted(found.values(), key=lambda pair: pair[0])]
+
+
+def calls_from_rows(rows: Sequence[Row], find: Callable[[Sequence[str]], Iterable[Row]]) -> list[Call]:
+    """The calls of rows, in the order of the rows, each as it was recorded."""
+    calls = {call.call_id: call for call in whole_calls(stored_calls(rows, find))}
+    return [calls[row[0]] for row in rows]
+
+
+class CallStore(LeaseStore):
+    """Model calls."""
+
+    async def add_calls(
+        self, calls: Sequence[Call], *, fence: int | None = None, request_id: str | None = None
+    ) -> None:
+        """Store model calls, all or none. A call id that is known with the same content is done already."""
+
+        def work() -> None:
+            now = self.clock()
+            new = [call for call in calls if not self._is_stored(call)]
+            for attempt, group in groupby(new, lambda call: (call.rollout_id, call.attempt_id)):
+                part = list(group)
+                live = self._writable_attempt(*attempt, "calls", len(part), fence)
+                self._insert_calls(part, live.arrivals)
+                self._touch(attempt[0], live, now, len(part))
+
+        await self._write("add_calls", work, request_id)
+
+    def _is_stored(self, call: Call) -> bool:
+        row = self.db.one(_BY_ID, call_id=call.call_id)
+        if row is None:
+            return False
+        (stored,) = self._calls([row])
+        if _content(stored) != _content(call):
+            raise Conflict(f"call {call.call_id} exists with other content, in attempt {row[2]} of {row[1]}")
+        return True
+
+    def _insert_calls(self, calls: Sequence[Call], arrivals: int) -> None:
+        """Insert the calls of one attempt, behind its ``arrivals`` spans and calls."""
+        rollout_id, attempt_id = calls[0].rollout_id, calls[0].attempt_id
+        index = self._call_index(rollout_id, attempt_id, arrivals)
+        try:
+            rows = []
+            for arrival, call in enumerate(calls, arrivals + 1):
+                blob = codec.pack(index.delta(call))
+                columns = {name: getattr(call, name) for name in CALL_FIELDS}
+                numbers = dict(zip(_NUMBERS, codec.numbers(call, blob), strict=True))
+                rows.append({**columns, "arrival": arrival, "data": blob, **numbers})
+            self.db.many(_INSERT, rows)
+        except BaseException:
+            self.cache.call_indexes.pop(attempt_id, None)  # it holds calls that are not in the table
+            raise
+
+    def _call_index(self, rollout_id: str, attempt_id: str, arrivals: int) -> CallIndex:
+        """The index of an attempt, made from the table where the cache does not have it."""
+        if (cached := self.cache.index(attempt_id)) is not None:
+            return cached
+        index = CallIndex()
+        rows = self.db.all(_OF_ATTEMPT, rollout_id=rollout_id, attempt_id=attempt_id) if arrivals else []
+        for call in self._calls(rows):
+            index.delta(call)
+        return self.cache.put_index(attempt_id, index)
+
+    def _calls(self, rows: Sequence[Row]) -> list[Call]:
+        """The calls of rows of ``CALL_COLUMNS``."""
+        return calls_from_rows(rows, self._rows_of_calls)
+
+    def _rows_of_calls(self, call_ids: Sequence[str]) -> Iterable[Row]:
+        for part in chunks(call_ids):
+            yield from self.db.all(compile_sql(_CALLS.where(_c.call_id.in_(part))))
+
+
+def _content(call: Call) -> tuple[Any, ...]:
+    """Everything a call holds, at the precision of the store."""
+    blob = codec.pack(codec.call_body(call))
+    return (*(getattr(call, name) for name in CALL_FIELDS), blob)

@@ -1,0 +1,141 @@
+"""Former names of what users write: each still loads, and its successor is named once in a process.
+
+A table for each kind of name says ``former → present``. :func:`renamed` reads mappings (sections of a YAML
+file, options, keywords) and :func:`former_names` makes a class take former keywords and attributes.
+Invariant: records are hashed under the name that a field was first released with (:func:`stored_name`), so
+that a run of any age can be verified.
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from agentlightning.types.base import UsageError
+
+Names = Mapping[str, str]
+"""Former name → present name."""
+Class = TypeVar("Class", bound=type)
+
+RECIPE: Names = {
+    "drop_zero_spread": "filter_zero_std_groups",
+    "normalise": "loss_aggregation",
+    "constant": "loss_divisor",
+    "objective": "ratio_level",
+    "staleness": "max_staleness",
+}
+"""Fields of a recipe."""
+TRAINING: Names = {"ahead": "async_steps", "refill": "dynamic_sampling"}
+"""Keys of the section ``training``, which the trainer and the algorithm ``rl`` take as keywords."""
+TYPES: Names = {"Link": "AuditLink", "Normalise": "LossAggregation", "Seal": "RolloutFingerprint"}
+"""Types of this package."""
+DRIVER_SPEC: Names = {
+    "honours": "supported_fields",
+    "refuses": "unsupported_fields",
+    "facts": "environment_info",
+    "several": "multi_policy",
+}
+"""Fields of :class:`agentlightning.specs.DriverSpec`."""
+LEDGER: Names = {"out": "left_out", "breaks": "merge_failures"}
+"""Fields of :class:`agentlightning.types.Ledger`."""
+METRICS: Names = {
+    "groups_zero_spread": "groups_zero_std",
+    "calls_alone": "calls_unpaired",
+    "ahead/": "async/",
+    "refill/": "dynamic_sampling/",
+    "breaks/": "merge_failures/",
+    "out/": "left_out/",
+}
+"""StepMetrics of a step; a name that ends in a slash is a prefix."""
+
+_announced: set[tuple[str, str]] = set()
+
+
+def announce(where: str, former: str, present: str) -> None:
+    """Warn, once in a process, that ``former`` is now called ``present``."""
+    if (where, former) not in _announced:
+        _announced.add((where, former))
+        warnings.warn(f"{where}: {former!r} is now called {present!r}", FutureWarning, stacklevel=3)
+
+
+def renamed(given: Mapping[str, Any], names: Names, where: str, *, quiet: bool = False) -> dict[str, Any]:
+    """``given`` under present names. ``quiet``: without a warning, for records of earlier runs.
+
+    Raises :class:`UsageError` where both names of one thing are given.
+    """
+    found = {}
+    for key, value in given.items():
+        present = names.get(key, key)
+        if present != key:
+            if present in given:
+                raise UsageError(f"{where}: {key!r} is the former name of {present!r}; give one of the two")
+            if not quiet:
+                announce(where, key, present)
+        found[present] = value
+    return found
+
+
+def stored_name(name: str, names: Names) -> str:
+    """The spelling of ``name`` in records: its first one."""
+    return next((former for former, present in names.items() if present == name), name)
+
+
+def former_names(names: Names, where: str) -> Callable[[Class], Class]:
+    """Class decorator: the constructor takes former names as keywords, instances have them as attributes."""
+
+    def decorate(cls: Class) -> Class:
+        init = cls.__init__  # type: ignore[misc]
+
+        @functools.wraps(init)
+        def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+            init(self, *args, **renamed(kwargs, names, where))
+
+        def __getattr__(self: Any, name: str) -> Any:
+            return former_attribute(self, name, names, where)
+
+        setattr(cls, "__init__", __init__)  # noqa: B010 - a type checker refuses the assignment
+        setattr(cls, "__getattr__", __getattr__)  # noqa: B010
+        return cls
+
+    return decorate
+
+
+def former_attribute(owner: object, name: str, names: Names, where: str) -> Any:
+    """The attribute that was called ``name``; ``AttributeError`` if none was. For ``__getattr__``."""
+    if name not in names:
+        raise AttributeError(f"{type(owner).__name__!r} object has no attribute {name!r}")
+    announce(where, name, names[name])
+    return getattr(owner, names[name])
+
+
+class StepMetrics(dict[str, float]):
+    """Metrics of a step, found under former and present names: a hook may ask by a former one, and the report
+    of an earlier run holds former ones.
+    """
+
+    def __missing__(self, name: str) -> float:
+        held = self._held(name)
+        if held == name:
+            raise KeyError(name)
+        return self[held]
+
+    def __contains__(self, name: object) -> bool:
+        return dict.__contains__(self, self._held(name))
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """As ``dict.get``."""
+        return dict.get(self, self._held(name), default)
+
+    def _held(self, name: object) -> Any:
+        """The name under which this mapping has the metric; ``name`` itself if it has none."""
+        if not dict.__contains__(self, name):
+            for former, present in METRICS.items():
+                for mine, other in ((former, present), (present, former)):
+                    exact = not mine.endswith("/")
+                    if name == mine if exact else str(name).startswith(mine):
+                        renamed_to = other if exact else other + str(name)[len(mine) :]
+                        if dict.__contains__(self, renamed_to):
+                            return renamed_to
+        return name
