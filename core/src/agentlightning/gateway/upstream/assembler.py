@@ -5,33 +5,34 @@ Invariant: the assembled answer has the ids and logprobs of every chunk, in orde
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any
 
 from agentlightning.gateway.errors import BadAnswer
 from agentlightning.gateway.upstream.answer import AnswerChunk, EngineAnswer, EngineChoice, Logprobs
 
+_HEAD = ("id", "created", "model", "usage", "sampling", "guided_choice_ids")
+"""Top-level fields of which the last value counts."""
 
+
+@dataclass(slots=True)
 class _PartialChoice:
     """One choice while it arrives."""
 
-    __slots__ = ("finish", "ids", "index", "logprobs", "message", "prompt", "text", "tools")
-
-    def __init__(self, index: int) -> None:
-        self.index = index
-        self.ids: list[int] | None = None
-        self.prompt: list[int] | None = None
-        self.logprobs: list[float | None] | None = None
-        self.text: list[str] = []
-        self.message: dict[str, Any] = {}
-        self.tools: dict[int, dict[str, Any]] = {}
-        self.finish: str | None = None
+    ids: list[int] | None = None
+    prompt: list[int] | None = None
+    logprobs: list[float | None] | None = None
+    text: list[str] = field(default_factory=list)
+    message: dict[str, Any] = field(default_factory=dict)
+    tools: dict[int, dict[str, Any]] = field(default_factory=dict)
+    finish: str | None = None
 
     def add(self, piece: EngineChoice) -> None:
         if piece.token_ids is not None:
             if self.ids is None:
                 self.ids = []
-            self.ids.extend(piece.token_ids)
-        if piece.prompt_token_ids is not None and self.prompt is None:
+            self.ids += piece.token_ids
+        if self.prompt is None:
             self.prompt = piece.prompt_token_ids
         if piece.logprobs is not None:
             self._add_logprobs(piece.logprobs)
@@ -39,8 +40,7 @@ class _PartialChoice:
             self.text.append(piece.text)
         if piece.delta:
             self._add_delta(piece.delta)
-        if piece.finish_reason is not None:
-            self.finish = piece.finish_reason
+        self.finish = piece.finish_reason or self.finish
 
     def _add_logprobs(self, logprobs: Logprobs) -> None:
         if logprobs.content is None and logprobs.token_logprobs is None:
@@ -48,9 +48,9 @@ class _PartialChoice:
         if self.logprobs is None:
             self.logprobs = []
         if logprobs.content is not None:
-            self.logprobs.extend([entry.logprob for entry in logprobs.content])
+            self.logprobs += [entry.logprob for entry in logprobs.content]
         else:
-            self.logprobs.extend(logprobs.token_logprobs or ())
+            self.logprobs += logprobs.token_logprobs or ()
 
     def _add_delta(self, delta: dict[str, Any]) -> None:
         for key, value in delta.items():
@@ -67,29 +67,24 @@ class _PartialChoice:
     def _add_tool(self, piece: Any) -> None:
         if not isinstance(piece, dict) or not isinstance(index := piece.get("index", 0), int):
             raise BadAnswer("a tool call of the engine's stream is not an object with an index")
-        tool = self.tools.setdefault(
-            index, {"id": None, "type": "function", "function": {"name": "", "arguments": ""}}
-        )
+        new = {"id": None, "type": "function", "function": {"name": "", "arguments": ""}}
+        tool = self.tools.setdefault(index, new)
         tool["id"] = piece.get("id") or tool["id"]
-        function = piece.get("function")
-        if isinstance(function, dict):
-            tool["function"]["name"] += function.get("name") or ""
-            tool["function"]["arguments"] += function.get("arguments") or ""
+        if isinstance(function := piece.get("function"), dict):
+            for name in ("name", "arguments"):
+                tool["function"][name] += function.get(name) or ""
 
-    def choice(self, api: str) -> EngineChoice:
+    def choice(self, index: int, api: str) -> EngineChoice:
         """As a whole choice."""
         text = "".join(self.text)
         message: dict[str, Any] | None = None
         if api == "chat":
-            message = {
-                "role": "assistant",
-                "content": text if text or not self.tools else None,
-                **self.message,
-            }
+            content = text if text or not self.tools else None
+            message = {"role": "assistant", "content": content, **self.message}
             if self.tools:
                 message["tool_calls"] = [self.tools[i] for i in sorted(self.tools)]
         return EngineChoice(
-            index=self.index,
+            index=index,
             message=message,
             text=None if api == "chat" else text,
             finish_reason=self.finish,
@@ -100,7 +95,7 @@ class _PartialChoice:
 
 
 class AnswerAssembler:
-    """An answer from its chunks. ``expected``: choices to come before the answer counts as finished."""
+    """An answer from its chunks. ``expected``: number of choices that the answer has when it is finished."""
 
     def __init__(self, api: str, expected: int = 1) -> None:
         self._api = api
@@ -127,27 +122,25 @@ class AnswerAssembler:
     def add(self, chunk: AnswerChunk) -> None:
         """Take the next chunk."""
         head = self._head
-        for name in ("id", "created", "model", "usage", "sampling", "guided_choice_ids"):
+        for name in _HEAD:
             if (value := getattr(chunk, name)) is not None:
                 setattr(head, name, value)
         if chunk.policy_version is not None:  # of several choices, one may have begun before an update
-            versions = (chunk.policy_version, head.policy_version)
-            head.policy_version = min(v for v in versions if v is not None)
-        if chunk.prompt_token_ids is not None and head.prompt_token_ids is None:
+            known = chunk.policy_version if head.policy_version is None else head.policy_version
+            head.policy_version = min(chunk.policy_version, known)
+        if head.prompt_token_ids is None:
             head.prompt_token_ids = chunk.prompt_token_ids
-        several = len(chunk.choices) > 1
-        if several and len({piece.index for piece in chunk.choices}) != len(chunk.choices):
+        choices = chunk.choices
+        if len(choices) > 1 and len({piece.index for piece in choices}) != len(choices):
             raise BadAnswer("two choices of a chunk of the engine's stream have the same index")
-        for piece in chunk.choices:
-            partial = self._choices.get(piece.index)
-            if partial is None:
-                partial = self._choices[piece.index] = _PartialChoice(piece.index)
-            was = partial.finish
+        for piece in choices:
+            if (partial := self._choices.get(piece.index)) is None:
+                partial = self._choices[piece.index] = _PartialChoice()
+            finished = partial.finish is not None
             partial.add(piece)
-            if was is None and partial.finish is not None:
-                self._finished += 1
+            self._finished += not finished and partial.finish is not None
 
     def answer(self) -> EngineAnswer:
         """What has arrived so far, as a whole answer."""
-        self._head.choices = [self._choices[i].choice(self._api) for i in sorted(self._choices)]
+        self._head.choices = [self._choices[i].choice(i, self._api) for i in sorted(self._choices)]
         return self._head
