@@ -214,11 +214,6 @@ class PagingContract:
         )
         assert found.trace_id == f"{live.get_span_context().trace_id:032x}"
 
-    async def test_a_store_says_what_it_can(self, store: Store) -> None:
-        said = store.capabilities
-        assert said["durable"] and said["async_safe"]
-        assert set(said) == {"durable", "async_safe", "thread_safe", "zero_copy", "otlp_traces"}
-
     # -- sums
 
     async def test_statistics_of_a_run(self, store: Store, clock: Clock) -> None:

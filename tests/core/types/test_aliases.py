@@ -27,8 +27,8 @@ VALUES = {
 
 
 @pytest.fixture(autouse=True)
-def _nothing_announced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(aliases, "_announced", set())
+def _nothing_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aliases, "_SAID", set())
 
 
 def warned(make: Callable[[], Any]) -> tuple[Any, list[str]]:
@@ -44,11 +44,11 @@ def warned(make: Callable[[], Any]) -> tuple[Any, list[str]]:
 def test_a_recipes_former_fields_load_and_name_their_successor_once(former: str, present: str) -> None:
     wanted = VALUES[present]
     for make in (lambda: agl.GRPO(**{former: wanted}), lambda: Recipe(**{"name": "r", former: wanted})):
-        aliases._announced.clear()
+        aliases._SAID.clear()
         found, said = warned(make)
         assert getattr(found, present) == wanted
         assert len(said) == 1 and repr(former) in said[0] and repr(present) in said[0]
-    aliases._announced.clear()
+    aliases._SAID.clear()
     assert warned(lambda: getattr(Recipe(name="r", **{present: wanted}), former)) == (wanted, [said[0]])
     assert present in FIELDS and former not in FIELDS
 

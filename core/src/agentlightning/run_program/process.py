@@ -23,10 +23,8 @@ NOT_EXECUTED = 126
 """Exit status of what the system refuses to execute."""
 REWARD_FILE_BYTES = 4096
 """Bytes of a reward file: more is no number."""
-ENDING_SIGNALS = tuple(
-    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT") if hasattr(signal, name)
-)
-"""Signals after which no further process is started; Windows has not all of them."""
+ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+"""Signals after which no further process is started."""
 
 
 class ProgramFailed(Exception):

@@ -15,7 +15,7 @@ def listed(names: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def instrumentors(plugins: Plugins, adapters: str | Sequence[str] = ()) -> list[Any]:
-    """Instrumentors of the adapters in ``adapters``, and of those whose framework this process has imported."""
+    """Instrumentors of the named adapters, and of those whose framework this process has imported."""
     names = listed(adapters)
     for name in names:
         pick(plugins.adapters, "adapter", name)

@@ -10,7 +10,7 @@ the same; a write for an attempt that has ended or was fenced raises :class:`Att
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from agentlightning.types import (
     Attempt,
@@ -58,28 +58,10 @@ class AttemptEnded(Conflict):
     """
 
 
-class Capabilities(TypedDict):
-    """What a store can do, before one relies on it."""
-
-    durable: bool
-    """What was acknowledged survives the end of the process."""
-    async_safe: bool
-    """Concurrent tasks of one loop may use it."""
-    thread_safe: bool
-    """Several threads and loops may use it."""
-    zero_copy: bool
-    """A copy of the object in another process is the same store: only an address is copied."""
-    otlp_traces: bool
-    """Spans may be sent to it as OTLP/HTTP, at ``/v1/traces``."""
-
-
 class Store(Protocol):
     """What a store does. All methods are coroutines; implementations are safe for concurrent tasks of one
     loop.
     """
-
-    @property
-    def capabilities(self) -> Capabilities: ...
 
     # -- work
     async def enqueue_rollout(

@@ -79,5 +79,4 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in aliases.TYPES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    aliases.announce(__name__, name, aliases.TYPES[name])
-    return globals()[aliases.TYPES[name]]
+    return globals()[aliases.successor(name, aliases.TYPES[name], __name__)]

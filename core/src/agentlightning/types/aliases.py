@@ -50,14 +50,15 @@ METRICS: Names = {
 }
 """StepMetrics of a step; a name that ends in a slash is a prefix."""
 
-_announced: set[tuple[str, str]] = set()
+_SAID: set[tuple[str, str]] = set()
 
 
-def announce(where: str, former: str, present: str) -> None:
-    """Warn, once in a process, that ``former`` is now called ``present``."""
-    if (where, former) not in _announced:
-        _announced.add((where, former))
+def successor(former: str, present: str, where: str) -> str:
+    """``present``; warns, once in a process, that ``former`` is called so now. ``where``: who used it."""
+    if (where, former) not in _SAID:
+        _SAID.add((where, former))
         warnings.warn(f"{where}: {former!r} is now called {present!r}", FutureWarning, stacklevel=3)
+    return present
 
 
 def renamed(given: Mapping[str, Any], names: Names, where: str, *, quiet: bool = False) -> dict[str, Any]:
@@ -72,7 +73,7 @@ def renamed(given: Mapping[str, Any], names: Names, where: str, *, quiet: bool =
             if present in given:
                 raise UsageError(f"{where}: {key!r} is the former name of {present!r}; give one of the two")
             if not quiet:
-                announce(where, key, present)
+                successor(key, present, where)
         found[present] = value
     return found
 
@@ -106,8 +107,7 @@ def former_attribute(owner: object, name: str, names: Names, where: str) -> Any:
     """The attribute that was called ``name``; ``AttributeError`` if none was. For ``__getattr__``."""
     if name not in names:
         raise AttributeError(f"{type(owner).__name__!r} object has no attribute {name!r}")
-    announce(where, name, names[name])
-    return getattr(owner, names[name])
+    return getattr(owner, successor(name, names[name], where))
 
 
 class StepMetrics(dict[str, float]):

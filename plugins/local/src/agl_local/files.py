@@ -52,10 +52,8 @@ def remove_unfinished(parent: Path) -> int:
 
 
 def sync(path: Path) -> None:
-    """Force a file or a folder's entries to disk (Windows cannot open folders: skipped there)."""
-    if path.is_dir() and os.name == "nt":
-        return
-    handle = os.open(path, os.O_RDONLY if path.is_dir() or os.name != "nt" else os.O_RDWR)
+    """Force a file or a folder's entries to disk."""
+    handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:

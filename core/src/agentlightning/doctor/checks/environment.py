@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import resource
 import shutil
 import socket
 import tempfile
@@ -99,10 +100,6 @@ def _temporary(notes: Notes) -> None:
 
 
 def _files(notes: Notes) -> None:
-    try:
-        import resource
-    except ImportError:  # Windows
-        return
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < LEAST_FILES:
         notes.warn(

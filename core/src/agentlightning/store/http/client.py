@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from agentlightning.store.base import Capabilities, Store
+from agentlightning.store.base import Store
 from agentlightning.store.bounds import check_seconds
 from agentlightning.store.call_spans import as_call_span
 from agentlightning.store.http.transport import Transport, new_request_id
@@ -71,13 +71,6 @@ class StoreClient(Transport):
         get_worker_by_id = Store.get_worker_by_id
         query_workers = Store.query_workers
         statistics = Store.statistics
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """What a served store can do; it is as durable as the server's is."""
-        return Capabilities(
-            durable=True, async_safe=True, thread_safe=False, zero_copy=True, otlp_traces=True
-        )
 
     async def dequeue_rollout(
         self,

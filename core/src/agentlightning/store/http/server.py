@@ -81,7 +81,7 @@ async def serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         try:
             loop.add_signal_handler(number, stop.set)
-        except (NotImplementedError, RuntimeError):  # Windows, or not the main thread: cancellation ends it
+        except (RuntimeError, ValueError):  # not the main thread: cancellation ends it
             break
     served = await start(path, host, port, token)
     gc.collect()

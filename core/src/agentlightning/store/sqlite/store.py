@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
-from agentlightning.store.base import Capabilities, StoreError
+from agentlightning.store.base import StoreError
 from agentlightning.store.sqlite.batch import BatchWriter
 from agentlightning.store.sqlite.cache import StoreCache
 from agentlightning.store.sqlite.clock import MonotonicWallClock
@@ -91,17 +91,6 @@ class SQLiteStore(
 
     def __repr__(self) -> str:
         return f"SQLiteStore({str(self.db.path or ':memory:')!r})"
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """What this store can do."""
-        return Capabilities(
-            durable=self.db.path is not None,
-            async_safe=True,
-            thread_safe=True,
-            zero_copy=False,
-            otlp_traces=False,
-        )
 
     async def close(self) -> None:
         """Commit, close the file, let the next process write it. Twice does no harm."""
