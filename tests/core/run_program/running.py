@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from agentlightning.credit.eligibility.verdicts import verdicts
+from agentlightning.plugins import Plugins
 from agentlightning.run_program.options import ProgramOptions
 from agentlightning.run_program.session import ProcessResult, open_session, run_all
 from agentlightning.run_program.summary import Summary, summarise
@@ -68,11 +69,15 @@ async def run(
 
 
 async def run_command(
-    folder: Path, command: Sequence[str], server: ScriptedModelServer, **fields: Any
+    folder: Path,
+    command: Sequence[str],
+    server: ScriptedModelServer,
+    plugins: Plugins | None = None,
+    **fields: Any,
 ) -> Outcome:
     given = {"upstream": server.url, "model": server.model, "output": folder / "runs", **fields}
     options = ProgramOptions(command=command, **given).check()
-    async with open_session(options) as session:
+    async with open_session(options, plugins) as session:
         await session.store.add_run(session.run_id, {})
         ran = await run_all(session, lambda one: None)
         summary = await summarise(session, ran, 0.0)

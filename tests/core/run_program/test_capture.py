@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 from core.run_program.running import CALL, run, run_command, written
 
+from agentlightning.hookspecs import hookimpl
+from agentlightning.plugins import load
 from agentlightning.run_program.summary import UNNAMED
 from agentlightning.testing import ScriptedModelServer
-from agentlightning.types import AttemptStatus
+from agentlightning.types import AttemptStatus, Reward
 
 
 @pytest.fixture
@@ -97,6 +99,27 @@ agl.emit_reward(0.75)
     assert [call.tags.get("agent") for call in record.calls] == [None, "writer"]
     assert {call.tags["phase"] for call in record.calls} == {"night"}
     assert outcome.kinds == ["exact"] * 2
+
+
+async def test_plugins_are_told_each_reward_once(tmp_path: Path, server: ScriptedModelServer) -> None:
+    told: list[tuple[str, float]] = []
+
+    class Listener:
+        @hookimpl
+        def agl_reward_emitted(self, rollout_id: str, attempt_id: str, reward: Reward) -> None:
+            told.append((rollout_id, reward.value))
+
+    source = """
+import os
+import agentlightning as agl
+agl.emit_reward(0.25, agent="writer")
+agl.emit_reward(0.75)
+open(os.environ["AGL_REWARD_FILE"], "w").write("0.5")
+"""
+    outcome = await run(tmp_path, source, server, plugins=load().with_listeners([Listener()]))
+    ids = outcome.summary.rollouts * 3
+    assert told == list(zip(ids, [0.25, 0.75, 0.5], strict=True))
+    assert outcome.summary.rewards == [0.25, 0.75, 0.5]
 
 
 async def test_a_program_that_is_no_python_of_ours_is_known_from_the_gateway(

@@ -20,7 +20,11 @@ from agentlightning.types import UsageError
 
 ENGINE = {"upstream": "http://127.0.0.1:1/v1", "model": "m"}
 SETTINGS = ChildSettings(
-    rollout_id="ro", attempt_id="at", key="agl-key", gateway="http://127.0.0.1:2/v1", door="127.0.0.1:3"
+    rollout_id="ro",
+    attempt_id="at",
+    key="agl-key",
+    gateway="http://127.0.0.1:2/v1",
+    store="http://127.0.0.1:3",
 )
 
 

@@ -1,239 +1,277 @@
-"""The door: where processes of programs tell what they recorded, each with the key of its attempt.
+"""Takes what processes of programs record: OTLP at ``/v1/traces``, and two routes for entries.
 
-A loopback server; see :mod:`agentlightning.run_program.inside.frames`.
-
-Invariants: a connection speaks for the attempt of
-its key, and for attempts of entries that were opened through it, and for no other; nothing is taken for an
-attempt that has ended; what is refused is counted.
+An HTTP server on loopback. Every request bears an attempt's key. Invariants: a key writes spans of its own
+attempt only, and begins entries of its own program only; spans are stored as their request arrives, and its
+answer means that all of them are on file; nothing is taken for an attempt that has ended; what is refused is
+counted.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
+from weakref import WeakKeyDictionary
 
-from agentlightning.capture.context import AttemptContext
-from agentlightning.capture.delivery import deliver
-from agentlightning.keys import KeyRefused, Keys
-from agentlightning.run_program.inside.frames import (
-    GREETING,
-    HEAD,
-    LARGEST,
-    Adapted,
-    BeginEntry,
-    Counted,
-    EndEntry,
-    EntryDenied,
-    FromProgram,
-    Hello,
-    SpanEnded,
-    ToProgram,
-    from_program,
-    packed,
-)
+import msgspec
+from aiohttp import http_exceptions, web
+
+from agentlightning.keys import Claims, KeyRefused, Keys
+from agentlightning.run_program.inside import messages
+from agentlightning.run_program.inside.messages import BeginEntry, EndEntry, EntryBegun, ProcessReport
+from agentlightning.store.base import Store
+from agentlightning.store.http import otlp, traces
 from agentlightning.types import Span
+from agentlightning.webserver import app_runner
+from agentlightning.webserver.body import BodyRefused, read, run_in_thread, too_large
 
 _LOG = logging.getLogger(__name__)
-HELLO_SECONDS = 10.0
-"""Seconds in which a connection must have said whose it is."""
 DRAIN_SECONDS = 2.0
-"""Seconds in which connections must end once their program has; what they had sent is read before."""
+"""Seconds in which the connections of a program must end once it has; what it had sent is read before."""
+BODY_LIMIT = 64 << 20
+"""Bytes of a part of a request, which is a span or a few."""
+_SMALL = 64 << 10
+"""Bytes that are decoded on the event loop."""
+_IDLE_SECONDS = 86_400.0
+_POLL_SECONDS = 0.005
+_HEALTH = "/v1/agl/health"
+_BROKEN = (ConnectionError, web.RequestPayloadError, http_exceptions.HttpProcessingError)
+"""How a body ends whose process was killed."""
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class EntryRefused(Exception):
+    """There is no attempt for an entry, or none to end."""
 
 
 class ConnectedProgram:
-    """A program at the door. ``enter`` and ``leave`` open and close attempts of its entries; ``None``: they
-    are not wanted.
+    """The processes of one attempt. ``begin`` and ``end`` open and close attempts of its entries; ``None``:
+    they are not wanted.
     """
 
-    def __init__(self, context: AttemptContext) -> None:
-        self.contexts = {context.attempt_id: context}
-        """Its own attempt, and those of entries under way."""
-        self.enter: Callable[[BeginEntry], Awaitable[ToProgram]] | None = None
-        self.leave: Callable[[EndEntry], Awaitable[ToProgram]] | None = None
-        self.processes: set[int] = set()
-        """Ids of the processes in which capture began."""
-        self.adapters: dict[str, str | None] = {}
-        """Adapter → why it is not on."""
-        self.counts: Counter[str] = Counter()
-        self.connections: set[asyncio.Task[None]] = set()
+    def __init__(self) -> None:
+        self.begin: Callable[[BeginEntry], Awaitable[EntryBegun]] | None = None
+        self.end: Callable[[str, EndEntry], Awaitable[None]] | None = None
+        self.reports: dict[str, ProcessReport] = {}
+        """Process → its latest report."""
+        self.requests: set[asyncio.Task[Any]] = set()
+        """Requests that are being answered."""
+        self.refused: Counter[str] = Counter()
 
-    def span(self, span: Span) -> None:
-        """Take a span for the attempt it names."""
-        context = self.contexts.get(span.attempt_id)
-        if context is None or span.rollout_id != context.rollout_id:
-            self.counts["foreign-attempt" if context else "late-span"] += 1
-        else:
-            deliver(context, span)  # which counts what it does not take
+    @property
+    def counts(self) -> Counter[str]:
+        """What could not be kept, here and in its processes, by reason."""
+        return sum((Counter(report.counts) for report in self.reports.values()), +self.refused)
+
+    @property
+    def adapters(self) -> dict[str, str | None]:
+        """Adapter → why it is on in no process; ``None``: it is on in one."""
+        found: dict[str, str | None] = {}
+        for report in self.reports.values():
+            for name, error in report.adapters.items():
+                found[name] = None if found.get(name, "") is None else error
+        return found
 
 
 class Collector:
-    """Serves the guests that are expected. ``keys`` checks whose they are."""
+    """Serves the programs that are admitted. ``keys`` checks whose they are."""
 
-    def __init__(self, keys: Keys) -> None:
-        self._keys = keys
+    def __init__(self, store: Store, keys: Keys) -> None:
+        self._store, self._keys = store, keys
         self._programs: dict[str, ConnectedProgram] = {}
-        self._server: asyncio.Server | None = None
-        self._address = ("127.0.0.1", 0)
-        self._unauthenticated: dict[asyncio.Task[None], asyncio.Event] = {}
-        """Connections that have not said whose they are, and when they have."""
-        self._probes: dict[Any, asyncio.Event] = {}
-        """Addresses of our own connections."""
+        """Attempt → its program: attempts of processes, and of entries under way."""
+        self._owners: WeakKeyDictionary[asyncio.BaseTransport, ConnectedProgram] = WeakKeyDictionary()
         self.refused: Counter[str] = Counter()
-        """Connections and frames that were nobody's."""
+        """Requests without a valid key, by reason."""
+        app = web.Application(middlewares=[self._authorized])
+        app.router.add_get(_HEALTH, _healthy)
+        app.router.add_post(traces.PATH, self._traces)
+        app.router.add_post(messages.ENTRIES, self._begin)
+        app.router.add_post(messages.END, self._end)
+        # A request whose process was killed is taken as far as it came.
+        self._runner = app_runner(app, handler_cancellation=False, keepalive_timeout=_IDLE_SECONDS)
 
     async def start(self) -> str:
-        """Listen on loopback; the result is the address, ``host:port``."""
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        host, port = self._address = self._server.sockets[0].getsockname()[:2]
-        return f"{host}:{port}"
+        """Listen on loopback; the result is the base URL."""
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
+        host, port = self._runner.addresses[0][:2]
+        return f"http://{host}:{port}"
 
     async def stop(self) -> None:
         """Let nobody in any more."""
-        if self._server is not None:
-            self._server.close()
-            for task in tuple(self._unauthenticated):
-                task.cancel()
-            await self._server.wait_closed()
+        await self._runner.cleanup()
 
-    def admit(self, context: AttemptContext) -> ConnectedProgram:
-        """Let the processes of an attempt in."""
-        program = self._programs[context.attempt_id] = ConnectedProgram(context)
-        return program
+    def admit(self, attempt_id: str, program: ConnectedProgram | None = None) -> ConnectedProgram:
+        """Take requests that bear the attempt's key. ``program``: whose entry the attempt is of."""
+        return self._programs.setdefault(attempt_id, program or ConnectedProgram())
 
-    async def close_attempt(self, context: AttemptContext) -> None:
-        """The program has ended: take what it has sent, then nothing more. Processes it left behind are cut
-        off.
-        """
-        program = self._programs[context.attempt_id]
+    def dismiss(self, attempt_id: str) -> None:
+        """Take no more requests that bear the attempt's key."""
+        self._programs.pop(attempt_id, None)
+
+    async def drain(self, program: ConnectedProgram) -> None:
+        """Store what an ended program has sent. Processes that it left behind are cut off."""
         await self._accept_pending()
-        if program.connections:
-            _, late = await asyncio.wait(program.connections, timeout=DRAIN_SECONDS)
-            if late:
-                program.counts["process-left-behind"] += len(late)
-                for task in late:
-                    task.cancel()
-                await asyncio.wait(late)
-        self._programs.pop(context.attempt_id, None)
+        server = self._runner.server
+        assert server is not None
+        connections = [one for one in server.connections if self._owner(one) in (None, program)]
+        for _ in range(round(DRAIN_SECONDS / _POLL_SECONDS)):
+            if not (connections := [one for one in connections if one in server.connections]):
+                break
+            await asyncio.sleep(_POLL_SECONDS)
+        for late in connections:
+            if self._owner(late) is program and late.transport is not None:
+                program.refused["process-left-behind"] += 1
+                late.transport.abort()
+        if program.requests:
+            await asyncio.wait(program.requests)
+
+    def _owner(self, connection: Any) -> ConnectedProgram | None:
+        """Whose connection it is, once a request has come over it."""
+        return None if connection.transport is None else self._owners.get(connection.transport)
 
     async def _accept_pending(self) -> None:
-        """Whoever connected before this is heard: also a process that told all and ended at once, while we
-        were at something else. Connections are accepted in their order, so one of our own shows when.
-        """
-        loop = asyncio.get_running_loop()
-        with socket.socket() as ours:
-            ours.setblocking(False)
-            ours.bind(("127.0.0.1", 0))
-            place = ours.getsockname()
-            arrived = self._probes[place] = asyncio.Event()
-            try:
-                async with asyncio.timeout(DRAIN_SECONDS):
-                    await loop.sock_connect(ours, self._address)
-                    await arrived.wait()
-                    for said_hello in tuple(self._unauthenticated.values()):
-                        await said_hello.wait()
-            except (OSError, TimeoutError) as error:  # whoever comes now is refused, and counted
-                _LOG.warning("not all connections of a program could be waited for: %r", error)
-            finally:
-                self._probes.pop(place, None)
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
+        """Connections are accepted in their order: when one of our own is, all earlier ones have been."""
+        host, port = self._runner.addresses[0][:2]
         try:
-            if (probe := self._probes.pop(writer.get_extra_info("peername"), None)) is not None:
-                probe.set()
-                return
-            program = await self._authenticate(reader, task)
-            if program is None:
-                return
-            program.connections.add(task)
-            task.add_done_callback(program.connections.discard)
-            await self._listen(program, reader, writer)
-        except TimeoutError:
-            self.refused["no-greeting"] += 1
-        except (ConnectionError, asyncio.CancelledError):
-            pass  # it is gone, or is cut off, which is counted there
-        finally:
-            writer.close()
+            async with asyncio.timeout(DRAIN_SECONDS):
+                reader, writer = await asyncio.open_connection(host, port)
+                writer.write(f"GET {_HEALTH} HTTP/1.0\r\n\r\n".encode())
+                await reader.read()
+                writer.close()
+        except (OSError, TimeoutError) as error:  # what comes now is refused, and counted
+            _LOG.warning("not all connections of a program could be waited for: %r", error)
 
-    async def _authenticate(
-        self, reader: asyncio.StreamReader, task: asyncio.Task[None]
-    ) -> ConnectedProgram | None:
-        said_hello = self._unauthenticated[task] = asyncio.Event()
+    # ------------------------------------------------------------------------------------------- requests
+    @web.middleware
+    async def _authorized(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        if request.path == _HEALTH:
+            return await handler(request)
         try:
-            return await asyncio.wait_for(self._read_hello(reader), HELLO_SECONDS)
-        finally:
-            del self._unauthenticated[task]
-            said_hello.set()
-
-    async def _read_hello(self, reader: asyncio.StreamReader) -> ConnectedProgram | None:
-        frame = self._decoded(await self._read_frame(reader, GREETING))
-        if not isinstance(frame, Hello):
-            self.refused["no-greeting"] += 1
-            return None
-        try:
-            program = self._programs.get(self._keys.check(frame.key).attempt_id)
+            _, program = self._identify(request)
         except KeyRefused as refused:
             self.refused[refused.reason] += 1
-            return None
-        if program is None:
-            self.refused["attempt-ended"] += 1
-            return None
-        program.processes.add(frame.pid)
-        return program
-
-    async def _listen(
-        self, program: ConnectedProgram, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
-        while (body := await self._read_frame(reader, LARGEST)) is not None:
-            if (frame := self._decoded(body)) is None:
-                continue  # the next one may be whole
-            if isinstance(frame, SpanEnded):
-                program.span(frame.span)
-            elif isinstance(frame, Counted):
-                program.counts[frame.reason] += frame.times
-            elif isinstance(frame, Adapted):
-                if program.adapters.get(frame.name, "") is not None:  # on in one process is enough
-                    program.adapters[frame.name] = frame.error
-            elif isinstance(frame, BeginEntry | EndEntry):
-                writer.write(packed(await _answer(program, frame)))
-                await writer.drain()
-
-    async def _read_frame(self, reader: asyncio.StreamReader, largest: int) -> bytes | None:
-        """The next frame's bytes; ``None``: there is none, or its length cannot be, which is counted."""
+            return web.Response(status=refused.status, text=str(refused))
+        task = asyncio.current_task()
+        assert task is not None
+        program.requests.add(task)
+        if request.transport is not None:
+            self._owners[request.transport] = program
         try:
-            (length,) = HEAD.unpack(await reader.readexactly(HEAD.size))
-            if length <= largest:
-                return await reader.readexactly(length)
-            self._count_bad_frame(f"{length} bytes: its connection is closed")
-        except asyncio.IncompleteReadError as end:
-            if end.partial:
-                self.refused["broken-off"] += 1
-        return None
-
-    def _decoded(self, body: bytes | None) -> FromProgram | None:
-        """What the bytes say; ``None``: nothing, which is counted where there are any."""
-        try:
-            return None if body is None else from_program(body)
+            return await handler(request)
+        except BodyRefused as error:
+            return web.Response(status=error.status, text=str(error))
         except ValueError as error:
-            self._count_bad_frame(str(error))
-            return None
+            return web.Response(status=400, text=str(error))
+        except EntryRefused as error:
+            return web.Response(status=409, text=str(error))
+        except _BROKEN as error:
+            return web.Response(status=400, text=str(error))
+        except Exception as error:  # told to the program, where it is raised
+            _LOG.exception("a request of a program could not be answered")
+            return web.Response(status=500, text=f"{type(error).__name__}: {error}")
+        finally:
+            program.requests.discard(task)
 
-    def _count_bad_frame(self, why: str) -> None:
-        self.refused["no-frame"] += 1
-        _LOG.warning("a program sent what is no frame of ours: %s", why)
+    def _identify(self, request: web.Request) -> tuple[Claims, ConnectedProgram]:
+        """The claims of the key that a request bears, and its program."""
+        claims = self._keys.check(request.headers.get("Authorization", "").removeprefix("Bearer "))
+        program = self._programs.get(claims.attempt_id)
+        if program is None:
+            raise KeyRefused(409, "attempt-ended", f"attempt {claims.attempt_id} has ended", claims)
+        return claims, program
+
+    async def _begin(self, request: web.Request) -> web.Response:
+        _, program = self._identify(request)
+        if program.begin is None:
+            raise EntryRefused(
+                "entries have no rollouts of their own here: start the program with --per-entry"
+            )
+        begun = await program.begin(messages.decode(await read(request, BODY_LIMIT), BeginEntry))
+        return web.Response(body=messages.encode(begun), content_type=messages.CONTENT_TYPE)
+
+    async def _end(self, request: web.Request) -> web.Response:
+        claims, program = self._identify(request)
+        if program.end is None or claims.attempt_id != request.match_info["attempt_id"]:
+            raise EntryRefused(f"the key is that of attempt {claims.attempt_id}, and ends no other")
+        await program.end(claims.attempt_id, messages.decode(await read(request, BODY_LIMIT), EndEntry))
+        return web.Response()
+
+    # ---------------------------------------------------------------------------------------------- spans
+    async def _traces(self, request: web.Request) -> web.Response:
+        """Store spans as the parts of the body arrive."""
+        claims, program = self._identify(request)
+        parts: asyncio.Queue[bytes | None] = asyncio.Queue()
+        storing = asyncio.create_task(self._store_parts(parts, claims, program))
+        part = bytearray()
+        try:
+            # Read without a pause: what is not read when the connection ends is lost.
+            async for data, ended in request.content.iter_chunks():
+                part += data
+                if len(part) > BODY_LIMIT:
+                    raise too_large(BODY_LIMIT)
+                if ended and part:
+                    parts.put_nowait(bytes(part))
+                    part.clear()
+            parts.put_nowait(bytes(part))  # a body without parts is one
+        except _BROKEN:
+            program.refused["broken-off"] += bool(part)
+        finally:
+            parts.put_nowait(None)
+            refused = await storing
+        body = otlp.answer(otlp.PROTOBUF, sum(refused.values()), traces.reasons_text(refused))
+        return web.Response(body=body, content_type=otlp.PROTOBUF)
+
+    async def _store_parts(
+        self, parts: asyncio.Queue[bytes | None], claims: Claims, program: ConnectedProgram
+    ) -> traces.RefusalCounts:
+        """Store the parts, those that wait together in one commit; what was refused of them."""
+        refused = traces.RefusalCounts()
+        part = await parts.get()
+        while part is not None:
+            waiting = [part]
+            while not parts.empty() and (part := parts.get_nowait()) is not None:
+                waiting.append(part)
+            refused += await self._store_spans(b"".join(waiting), claims, program)
+            part = part if part is None else await parts.get()
+        return refused
+
+    async def _store_spans(
+        self, body: bytes, claims: Claims, program: ConnectedProgram
+    ) -> traces.RefusalCounts:
+        try:
+            work = partial(_decoded, body)
+            spans, damaged, reports = await run_in_thread(work) if len(body) > _SMALL else work()
+            program.reports |= {report.process: report for report in reports}
+            refused = await traces.store_spans(self._store, spans, claims, damaged)
+        except otlp.Undecodable as error:
+            _LOG.warning("a program sent what cannot be decoded: %s", error)
+            refused = traces.RefusalCounts({("undecodable", str(error)): 1})
+        except traces.ExportRefused as error:
+            _LOG.error("spans of a program cannot be stored: %s", error)
+            refused = traces.RefusalCounts({("unstored-span", str(error)): len(spans)})
+        program.refused.update({reason or "late-span": n for (reason, _), n in refused.items()})
+        return refused
 
 
-async def _answer(program: ConnectedProgram, frame: BeginEntry | EndEntry) -> ToProgram:
-    do = program.enter if isinstance(frame, BeginEntry) else program.leave
-    if do is None:
-        return EntryDenied("entries have no rollouts of their own here: start the program with --per-entry")
-    try:
-        return await do(frame)  # type: ignore[arg-type]
-    except Exception as error:  # told to the program, where it is raised
-        _LOG.exception("an entry's attempt could not be opened or closed")
-        return EntryDenied(f"{type(error).__name__}: {error}")
+def _decoded(body: bytes) -> tuple[list[Span], int, list[ProcessReport]]:
+    """Spans, how many of them are damaged, and reports."""
+    request, damaged = otlp.decode(body, otlp.PROTOBUF)
+    reports = [found for resource in request.resource_spans if (found := _report(resource)) is not None]
+    return list(otlp.spans(request)), damaged, reports
+
+
+def _report(resource: Any) -> ProcessReport | None:
+    """What a resource without spans says of its process."""
+    if resource.scope_spans:
+        return None
+    found = otlp.attributes(resource.resource.attributes).get(messages.PROCESS)
+    return None if found is None else msgspec.convert(found, ProcessReport)
+
+
+async def _healthy(_: web.Request) -> web.Response:
+    return web.Response()

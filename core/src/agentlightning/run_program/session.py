@@ -1,4 +1,4 @@
-"""All that ``agl run`` needs, open: store, gateway, engine, door; and the rollouts that are run with it.
+"""All that ``agl run`` needs, open: store, gateway, engine, collector; and the rollouts that are run with it.
 
 A process of the program is an attempt like any other: :class:`~agentlightning.runner.Runner` leases it, keeps
 its lease and its time, and settles it; its "agent" starts the process and waits. An entry's attempt waits for
@@ -18,20 +18,14 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from agentlightning.capture.context import AttemptContext, current_attempt
+from agentlightning.capture.emit.rewards import find_reward_spans, reward_of
 from agentlightning.decorator.agents import LitAgent
 from agentlightning.gateway import Gateway, Upstream
 from agentlightning.keys import Keys
 from agentlightning.plugins.manager import Plugins, load, pick
-from agentlightning.run_program.collector import Collector, ConnectedProgram
+from agentlightning.run_program.collector import Collector, ConnectedProgram, EntryRefused
 from agentlightning.run_program.environment import environment
-from agentlightning.run_program.inside.frames import (
-    BeginEntry,
-    EndEntry,
-    EntryBegun,
-    EntryDenied,
-    EntryEnded,
-    ToProgram,
-)
+from agentlightning.run_program.inside.messages import BeginEntry, EndEntry, EntryBegun
 from agentlightning.run_program.inside.settings import ChildSettings
 from agentlightning.run_program.inside.start import SDKS
 from agentlightning.run_program.options import POLICY, ProgramOptions, executable
@@ -46,6 +40,7 @@ from agentlightning.run_program.process import (
 from agentlightning.runner import Runner
 from agentlightning.specs import Server
 from agentlightning.store import Store, StoreError, open_store
+from agentlightning.store.pages import pages
 from agentlightning.train.run_folder import RunFolder, new_run_folder, open_run_folder
 from agentlightning.types import ProxyLLM, Resource, Rollout, RolloutConfig, new_id
 
@@ -94,9 +89,11 @@ class Session:
     folder: Path | None
     store_location: str
     store: Store
+    plugins: Plugins
     runner: Runner
-    door: Collector
-    address: str
+    collector: Collector
+    spans_url: str
+    """Where programs send their spans."""
     scratch: Path
     """Where programs may write their reward; gone with the session where there is no run folder."""
     watched: list[str]
@@ -136,6 +133,15 @@ class Session:
         finally:
             del self.scheduled.by_rollout[queued.rollout_id]
 
+    async def notify_rewards(self, context: AttemptContext) -> None:
+        """Tell plugins the rewards that the program emitted for an attempt, which it sent to the store."""
+        if not self.plugins.has_listeners("agl_reward_emitted"):
+            return
+        ids = {"rollout_id": context.rollout_id, "attempt_id": context.attempt_id}
+        async for page in pages(self.store.query_spans, context.rollout_id):
+            for reward in filter(None, map(reward_of, find_reward_spans(page))):
+                self.plugins.notify("agl_reward_emitted", reward=reward, **ids)
+
 
 class _Process:
     """One process: its attempt's work, and the entries that it opens attempts for."""
@@ -156,9 +162,9 @@ class _Process:
             os.environ, _child_settings(session, context, self._task), session.watched, options.api_key_env
         )
         variables[REWARD_FILE] = str(reward.path)
-        program = self.program = session.door.admit(context)
+        program = self.program = session.collector.admit(context.attempt_id)
         if options.per_entry:
-            program.enter, program.leave = self._begin_entry, self._end_entry
+            program.begin, program.end = self._begin_entry, self._end_entry
         command = options.arguments(self._task)
         command[0] = executable(command[0], variables)
         try:
@@ -167,8 +173,10 @@ class _Process:
             self.code = NOT_EXECUTED
             raise ProgramFailed(f"the program cannot be executed: {error}{_size_hint(error)}") from None
         finally:
-            await session.door.close_attempt(context)
+            await session.collector.drain(program)
+            session.collector.dismiss(context.attempt_id)
             await self._fail_open_entries()
+            await session.notify_rewards(context)
         if self.code:
             raise ProgramFailed(describe_program_exit(self.code))
         return reward.read()
@@ -180,7 +188,8 @@ class _Process:
         return self._session.scratch / f"{context.rollout_id}.reward"
 
     # -------------------------------------------------------------------------------------------- entries
-    async def _begin_entry(self, frame: BeginEntry) -> ToProgram:
+    async def _begin_entry(self, begin: BeginEntry) -> EntryBegun:
+        collector = self._session.collector
         entered: asyncio.Future[EntryBegun] = asyncio.get_running_loop().create_future()
         left: asyncio.Future[EndEntry] = asyncio.get_running_loop().create_future()
 
@@ -188,42 +197,43 @@ class _Process:
             assert self.program is not None and context.key is not None
             if self._ended:
                 raise EntryFailed(_ENDED_IN_ENTRY)
-            self.program.contexts[context.attempt_id] = context
+            collector.admit(context.attempt_id, self.program)
             self._entries[context.attempt_id] = left, task
             entered.set_result(EntryBegun(context.rollout_id, context.attempt_id, context.key))
             try:
                 end = await left
             finally:
-                self.program.contexts.pop(context.attempt_id, None)
+                collector.dismiss(context.attempt_id)
+                await self._session.notify_rewards(context)
             if end.error is not None:
                 raise EntryFailed(end.error)
             return end.reward
 
-        about = {"entry": frame.entry, "program": self._session.options.name}
-        task = asyncio.create_task(self._session.run_rollout(frame.task, work, metadata=about))
+        about = {"entry": begin.entry, "program": self._session.options.name}
+        task = asyncio.create_task(self._session.run_rollout(begin.task, work, metadata=about))
         self._entry_tasks.add(task)
         task.add_done_callback(self._entry_tasks.discard)
         waiting: set[asyncio.Future[Any]] = {entered, task}
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         if not entered.done():
-            return EntryDenied(str(task.exception() or "its attempt ended before it began"))
+            raise EntryRefused(str(task.exception() or "its attempt ended before it began"))
         self._session.entries.append(entered.result().rollout_id)
         return entered.result()
 
-    async def _end_entry(self, frame: EndEntry) -> ToProgram:
-        found = self._entries.pop(frame.attempt_id, None)
+    async def _end_entry(self, attempt_id: str, end: EndEntry) -> None:
+        found = self._entries.pop(attempt_id, None)
         if found is None:
-            return EntryDenied(f"attempt {frame.attempt_id} is none of an entry of this process under way")
+            raise EntryRefused(f"attempt {attempt_id} is not that of an entry under way in this process")
         left, task = found
         if not left.done():
-            left.set_result(frame)
-        return EntryEnded(str((await asyncio.shield(task)).status))  # its connection may be cut off meanwhile
+            left.set_result(end)
+        await asyncio.shield(task)
 
     async def _fail_open_entries(self) -> None:
         """The process has ended inside of entries."""
         self._ended = True
         for attempt_id in list(self._entries):
-            await self._end_entry(EndEntry(attempt_id, error=_ENDED_IN_ENTRY))
+            await self._end_entry(attempt_id, EndEntry(error=_ENDED_IN_ENTRY))
         if self._entry_tasks:  # opened or closed for a connection that was cut off
             await asyncio.wait(self._entry_tasks)
 
@@ -241,7 +251,7 @@ def _child_settings(session: Session, context: AttemptContext, task: Any) -> Chi
         attempt_id=context.attempt_id,
         key=context.key,
         gateway=context.gateway,
-        door=session.address,
+        store=session.spans_url,
         run_id=session.run_id,
         model=POLICY,
         task=task,
@@ -265,9 +275,9 @@ async def open_session(options: ProgramOptions, plugins: Plugins | None = None) 
         stack.push_async_callback(gateway.stop)
         await gateway.start()
         gateway.add_route(await _upstream(options, plugins, stack))
-        door = Collector(keys)
-        stack.push_async_callback(door.stop)
-        address = await door.start()
+        collector = Collector(store, keys)
+        stack.push_async_callback(collector.stop)
+        spans_url = await collector.start()
         published = await store.add_resources({POLICY: ProxyLLM(endpoint=gateway.url, model=POLICY)})
         scheduled = _ScheduledWork()
         runner = Runner(
@@ -281,9 +291,10 @@ async def open_session(options: ProgramOptions, plugins: Plugins | None = None) 
             folder=folder,
             store_location=place,
             store=store,
+            plugins=plugins,
             runner=runner,
-            door=door,
-            address=address,
+            collector=collector,
+            spans_url=spans_url,
             scratch=folder or Path(stack.enter_context(TemporaryDirectory(prefix="agl-run-"))),
             watched=_watched_packages(plugins),
             resources_id=published.resources_id,

@@ -124,13 +124,13 @@ def _add_process_reports(summary: Summary, session: Session, results: Sequence[P
     """What the processes said of themselves."""
     adapters: dict[str, str | None] = {}
     for program in (one.program for one in results if one.program is not None):
-        summary.processes += len(program.processes)
+        summary.processes += len(program.reports)
         for reason, times in program.counts.items():
             _count(summary.counts, reason, times)
         for name, error in program.adapters.items():
             if adapters.get(name, "") is not None:
                 adapters[name] = error
-    for reason, times in session.door.refused.items():
+    for reason, times in session.collector.refused.items():
         _count(summary.counts, f"refused-{reason}", times)
     summary.adapters = sorted(name for name, error in adapters.items() if error is None and name != "wire")
     for name, error in adapters.items():

@@ -11,10 +11,15 @@ from aiohttp import web
 from agentlightning.webserver.log import LOG
 
 
-def app_runner(app: web.Application, **options: Any) -> web.AppRunner:
-    """A runner that cancels the handler of a client that hangs up, leaves bodies compressed (see
+def app_runner(app: web.Application, *, handler_cancellation: bool = True, **options: Any) -> web.AppRunner:
+    """A runner that by default cancels the handler of a client that hangs up, leaves bodies compressed (see
     :mod:`.body`), and logs nothing that a malformed request contained.
     """
     return web.AppRunner(
-        app, access_log=None, handler_cancellation=True, auto_decompress=False, logger=LOG, **options
+        app,
+        access_log=None,
+        handler_cancellation=handler_cancellation,
+        auto_decompress=False,
+        logger=LOG,
+        **options,
     )

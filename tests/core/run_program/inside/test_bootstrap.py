@@ -77,7 +77,11 @@ def test_no_agl_run_to_talk_to_does_not_stop_the_program() -> None:
     from agentlightning.run_program.inside.settings import ChildSettings
 
     settings = ChildSettings(
-        rollout_id="ro", attempt_id="at", key="agl-k", gateway="http://127.0.0.1:9/v1", door="127.0.0.1:9"
+        rollout_id="ro",
+        attempt_id="at",
+        key="agl-k",
+        gateway="http://127.0.0.1:9/v1",
+        store="http://127.0.0.1:9",
     )
     code = "import agentlightning as agl; agl.emit_reward(1.0); print('runs')"
     result = python("-c", code, **settings.variables(["agentlightning"]))

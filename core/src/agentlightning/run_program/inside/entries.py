@@ -28,8 +28,8 @@ from agentlightning.capture.generators import (
 )
 from agentlightning.capture.spans.convert import jsonable
 from agentlightning.run_program.inside.exporter import SpanExporter
-from agentlightning.run_program.inside.frames import BeginEntry, EndEntry, EntryBegun, EntryEnded
 from agentlightning.run_program.inside.import_hook import warn
+from agentlightning.run_program.inside.messages import BeginEntry, EndEntry, EntryBegun
 from agentlightning.run_program.inside.settings import ChildSettings
 from agentlightning.types import LLM
 
@@ -70,26 +70,22 @@ class EntryWrapper:
         if ATTEMPT.get() is not None:
             return None
         task = _call_arguments(entry, args, kwargs)
+        name = getattr(entry, "__qualname__", "entry")
         try:
-            reply = self._exporter.ask(BeginEntry(getattr(entry, "__qualname__", "entry"), task))
+            begun = self._exporter.begin_entry(BeginEntry(name, task))
         except (OSError, ValueError) as error:
-            reply, why = None, str(error)
-        else:
-            why = getattr(reply, "why", "")
-        if isinstance(reply, EntryBegun):
-            return EntryRollout(
-                self._exporter, self._context(reply, task, scored=undecorated(entry) is not entry)
-            )
-        COUNTS.add(ENTRY_DENIED)
-        warn(f"{getattr(entry, '__qualname__', 'the entry')}() gets no rollout of its own: {why}")
-        return None
+            COUNTS.add(ENTRY_DENIED)
+            warn(f"{name}() gets no rollout of its own: {error}")
+            return None
+        context = self._context(begun, task, scored=undecorated(entry) is not entry)
+        return EntryRollout(self._exporter, begun.key, context)
 
     def _context(self, begun: EntryBegun, task: Any, *, scored: bool) -> AttemptContext:
         settings = self._settings
         return AttemptContext(
             rollout_id=begun.rollout_id,
             attempt_id=begun.attempt_id,
-            sink=self._exporter.span,
+            sink=self._exporter.sink(begun.key),
             key=begun.key,
             gateway=settings.gateway,
             tags=settings.tags,
@@ -103,8 +99,8 @@ class EntryWrapper:
 class EntryRollout(GeneratorHooks):
     """One call of an entry, which has an attempt to itself."""
 
-    def __init__(self, exporter: SpanExporter, context: AttemptContext) -> None:
-        self._exporter, self._context = exporter, context
+    def __init__(self, exporter: SpanExporter, key: str, context: AttemptContext) -> None:
+        self._exporter, self._key, self._context = exporter, key, context
         self._ended = False
         self._last: Any = None
 
@@ -139,15 +135,11 @@ class EntryRollout(GeneratorHooks):
         end_attempt(self._context.attempt_id)
         result = next(iter(self._context.entry_reward or ()), result)
         try:
-            reply = self._exporter.ask(
-                EndEntry(self._context.attempt_id, reward=_reward_number(result), error=error)
-            )
+            end = EndEntry(reward=_reward_number(result), error=error)
+            self._exporter.end_entry(self._context.attempt_id, self._key, end)
         except (OSError, ValueError) as failed:
             COUNTS.add("entry-end-lost")
             warn(f"the end of attempt {self._context.attempt_id} could not be put on record: {failed}")
-        else:
-            if not isinstance(reply, EntryEnded):
-                COUNTS.add("entry-end-lost")
 
 
 def _reward_number(result: Any) -> float | None:

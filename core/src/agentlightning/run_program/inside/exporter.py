@@ -1,182 +1,188 @@
-"""The line from a process of a program to ``agl run``: what is recorded goes out as it ends.
+"""Sends what a process of a program records to ``agl run``: OTLP over HTTP, under the attempt's key.
 
-Frames are written at once to a loopback socket, so nothing waits for the process's end: what was written
-arrives also when the process is killed. Invariants: sending is safe from any thread, from ``__del__`` and
-after a fork, where the new process has a line of its own; it never raises; what could not be sent is counted
-and told with the next frame that can.
+The spans of an attempt are the body of one long request, which is written as they end and stored as it
+arrives. So nothing waits for the process's end, nor for an answer: what was written is stored also when the
+process is killed. Invariants: sending is safe from any thread, from ``__del__`` and after a fork, and never
+raises into the program; spans arrive in the order in which they ended; what could not be sent is counted and
+reported.
 """
 
 from __future__ import annotations
 
-import os
-import platform
-import socket
+import secrets
 import threading
-from collections import deque
-from collections.abc import Iterator
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
+import msgspec
+
+from agentlightning.capture.counts import COUNTS
 from agentlightning.capture.fork import after_fork_in_child
-from agentlightning.run_program.inside.frames import (
-    HEAD,
-    BeginEntry,
-    Counted,
-    EndEntry,
-    FromProgram,
-    Hello,
-    SpanEnded,
-    ToProgram,
-    packed,
-    to_program,
-)
+from agentlightning.run_program.inside import messages, otlp
+from agentlightning.run_program.inside.connection import Connection, Headers
 from agentlightning.run_program.inside.import_hook import warn
+from agentlightning.run_program.inside.messages import BeginEntry, EndEntry, EntryBegun, ProcessReport
 from agentlightning.types import Span
 
-WAIT = 10.0
-"""Seconds that a write may wait for ``agl run``."""
-ANSWER = 60.0
-"""Seconds that ``agl run`` may take to open or close an entry's attempt."""
+REPLY_SECONDS = 60.0
+"""Seconds that ``agl run`` may take to store the last spans, and to begin or end an entry's attempt."""
 UNDELIVERED = "undelivered"
 
 
 class SpanExporter:
-    """A line to the door at ``address`` (``host:port``) for the attempt of ``key``."""
+    """Exports to the server at ``url``; ``key`` is that of the process's own attempt."""
 
-    def __init__(self, address: str, key: str) -> None:
-        host, _, port = address.rpartition(":")
-        self._place = host, int(port)
-        self._key = key
+    def __init__(self, url: str, key: str) -> None:
+        self._url, self._key = url, key
+        self._streams: dict[str, Connection] = {}
+        """Attempt's key → the request that carries its spans."""
+        self._adapters: dict[str, str | None] = {}
+        self._warned = False
+        self._begin()
+        after_fork_in_child(self._begin)
+
+    def _begin(self) -> None:
+        """Begin with nothing. A forked process lets go of what is its parent's."""
+        for stream in self._streams.values():
+            stream.close()
+        self._streams.clear()
         self._lock = threading.RLock()
-        self._waiting: deque[bytes] = deque()
         self._busy = False
-        self._lost = 0
-        self._connection: socket.socket | None = None
-        self._inode: tuple[int, int] | None = None
-        after_fork_in_child(self._forked)
+        """The thread that holds the lock is sending."""
+        self._queue: deque[tuple[str, bytes]] = deque()
+        """Key and encoded span."""
+        self._report_due = True
+        self._process = secrets.token_hex(8)
+        self._inherited = Counter(COUNTS.snapshot())
+        """Counts that the parent process reports."""
 
-    def greet(self) -> None:
-        """Say that this process is there."""
-        self._send(b"")
+    # ---------------------------------------------------------------------------------------- what is sent
+    def sink(self, key: str) -> Callable[[Span], None]:
+        """Takes the finished spans of the attempt whose key it is."""
+        return partial(self.span, key)
 
-    def span(self, span: Span) -> None:
+    def span(self, key: str, span: Span) -> None:
         """Send a finished span."""
-        self.send(SpanEnded(span))
-
-    def count(self, reason: str, times: int = 1) -> None:
-        """Send a count."""
-        self.send(Counted(reason, times))
-
-    def send(self, frame: FromProgram) -> None:
-        """Send a frame."""
         try:
-            data = packed(frame)
-        except Exception:  # no form on the wire (half a character, a number without end)
-            data = packed(Counted("unencodable"))
-        self._send(data)
+            encoded = otlp.export_request([span])
+        except Exception:  # half a character, an id that is not hexadecimal
+            COUNTS.add("unencodable")
+            return
+        self._queue.append((key, encoded))
+        self._send()
 
-    def ask(self, frame: BeginEntry | EndEntry) -> ToProgram:
-        """Send a frame after all that was sent before, and wait for its answer. ``OSError``: none came;
-        ``ValueError``: the frame or the answer is none.
-        """
-        asked = packed(frame)
-        with self._lock, self._occupied():
-            self._write_all()
-            try:
-                connection = self._connected()
-                connection.settimeout(ANSWER)
-                connection.sendall(asked)
-                (length,) = HEAD.unpack(_exactly(connection, HEAD.size))
-                answer = to_program(_exactly(connection, length))
-                connection.settimeout(WAIT)
-            except BaseException:
-                self._hang_up()
-                raise
-        self._send(b"")  # what came up meanwhile
-        return answer
+    def count(self, _reason: str, _times: int) -> None:
+        """Report that something was counted."""
+        self.report()
 
-    def _send(self, data: bytes) -> None:
-        self._waiting.append(data)
+    def adapter(self, name: str, error: str | None = None) -> None:
+        """Report that an adapter is on, or why it is not."""
+        self._adapters[name] = error
+        self.report()
+
+    def report(self) -> None:
+        """Send the state of capture in this process."""
+        self._report_due = True
+        self._send()
+
+    def begin_entry(self, entry: BeginEntry) -> EntryBegun:
+        """A rollout for an entry. ``OSError``: there is no answer; ``ValueError``: it is refused."""
+        return messages.decode(self._ask(messages.ENTRIES, entry, self._key), EntryBegun)
+
+    def end_entry(self, attempt_id: str, key: str, end: EndEntry) -> None:
+        """End an entry's attempt, when its spans are stored. Errors as those of :meth:`begin_entry`."""
+        self._finish(key)
+        self._ask(messages.END.format(attempt_id=attempt_id), end, key)
+
+    def flush(self) -> None:
+        """Wait until all is stored: the process ends."""
+        for key in list(self._streams):
+            self._finish(key)
+
+    # --------------------------------------------------------------------------------------------- sending
+    def _send(self) -> None:
         with self._lock:
-            if self._busy:  # called from within, by a destructor or a signal's handler: it is sent out there
-                return
-            with self._occupied():
-                self._write_all()
-
-    def _write_all(self) -> None:
-        while self._waiting:
-            data = self._waiting[0]
-            self._write(data)
-            if self._waiting and self._waiting[0] is data:  # a fork forgets what waits
-                self._waiting.popleft()  # only here: who is interrupted (Ctrl-C) writes it again
+            if not self._busy:  # else it is called by a destructor or a signal handler: it goes out there
+                with self._sending():
+                    self._write_queue()
 
     @contextmanager
-    def _occupied(self) -> Iterator[None]:
+    def _sending(self) -> Iterator[None]:
         self._busy = True
         try:
             yield
         finally:
             self._busy = False
 
-    def _write(self, data: bytes) -> None:
+    def _write_queue(self) -> None:
+        while self._queue:
+            item = self._queue[0]
+            if not self._written(*item):
+                COUNTS.add(UNDELIVERED)
+            if self._queue and self._queue[0] is item:  # a fork empties the queue
+                self._queue.popleft()  # only here: what is interrupted (Ctrl-C) is written again
+        if self._report_due:
+            counts = dict(Counter(COUNTS.snapshot()) - self._inherited)
+            report = msgspec.to_builtins(ProcessReport(self._process, counts, self._adapters))
+            self._report_due = False
+            self._report_due = not self._written(self._key, otlp.resource_report(messages.PROCESS, report))
+
+    def _written(self, key: str, encoded: bytes) -> bool:
         for _ in range(2):  # a connection that broke is made again, once
             try:
-                connection = self._connected()
-                if self._lost:
-                    connection.sendall(packed(Counted(UNDELIVERED, self._lost)))
-                    self._lost = 0
-                connection.sendall(data)
-                return
+                self._stream(key).chunk(encoded)
+                return True
             except OSError as error:
-                self._hang_up()
                 why = error
-            except BaseException:  # half a frame may be out: what comes next needs a connection of its own
-                self._hang_up()
-                raise
-        if not self._lost:
-            warn(f"agl run cannot be reached ({why}): what is recorded in the program is lost until it can")
-        self._lost += 1
+        self._warn(f"agl run cannot be reached ({why})")
+        return False
 
-    def _connected(self) -> socket.socket:
-        """The connection, made if there is none, or if the program has closed it (as daemons close all)."""
-        if self._connection is not None and _inode(self._connection) != self._inode:
-            self._hang_up()
-        if self._connection is None:
-            made = socket.create_connection(self._place, WAIT)
-            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            made.sendall(packed(Hello(self._key, os.getpid(), platform.python_version())))
-            self._connection, self._inode = made, _inode(made)
-        return self._connection
+    def _stream(self, key: str) -> Connection:
+        """The request under way for the key, begun if there is none or if it is over."""
+        stream = self._streams.setdefault(key, Connection(self._url))
+        if stream.open and stream.answered():
+            self._check(stream)
+        if not stream.open:
+            stream.begin(otlp.PATH, _headers(key, otlp.CONTENT_TYPE))
+        return stream
 
-    def _hang_up(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is None:
-            return
-        if _inode(connection) == self._inode:
-            connection.close()
-        else:  # the program has closed it, and its number may be another file's by now
-            connection.detach()
+    def _check(self, stream: Connection) -> None:
+        """Read the answer to a request, which is over then."""
+        status, answer = stream.answer(REPLY_SECONDS)
+        stream.close()
+        if status != 200:
+            COUNTS.add(UNDELIVERED)
+            self._warn(f"agl run refuses spans: {answer.decode(errors='replace')[:200]}")
 
-    def _forked(self) -> None:
-        """In a forked process: let go of what is the parent's."""
-        self._hang_up()
-        self._lock, self._busy, self._lost = threading.RLock(), False, 0
-        self._waiting.clear()
+    def _finish(self, key: str) -> None:
+        """End the key's request and wait for its answer: its spans are on file."""
+        with self._lock:
+            if self._busy:
+                raise BlockingIOError("an entry ended while a span was being sent")
+            with self._sending():
+                self._write_queue()
+                stream = self._streams.pop(key, None)
+                if stream is not None and stream.open:
+                    try:
+                        stream.chunk(b"")
+                        self._check(stream)
+                    except OSError as error:
+                        self._warn(f"agl run does not say what it stored ({error})")
+
+    def _warn(self, why: str) -> None:
+        if not self._warned:
+            self._warned = True
+            warn(f"{why}: what the program records meanwhile may be lost")
+
+    def _ask(self, path: str, message: BeginEntry | EndEntry, key: str) -> bytes:
+        body, headers = messages.encode(message), _headers(key, messages.CONTENT_TYPE)
+        status, answer = Connection(self._url).ask(path, body, headers, REPLY_SECONDS)
+        if status != 200:
+            raise ValueError(answer.decode(errors="replace"))
+        return answer
 
 
-def _inode(connection: socket.socket) -> tuple[int, int] | None:
-    """What the kernel has under the connection's number; ``None``: nothing."""
-    try:
-        found = os.fstat(connection.fileno())
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
-
-
-def _exactly(connection: socket.socket, n: int) -> bytes:
-    parts = bytearray()
-    while len(parts) < n:
-        part = connection.recv(n - len(parts))
-        if not part:
-            raise ConnectionResetError("agl run closed the connection")
-        parts += part
-    return bytes(parts)
+def _headers(key: str, content_type: str) -> Headers:
+    return {"Authorization": f"Bearer {key}", "Content-Type": content_type}

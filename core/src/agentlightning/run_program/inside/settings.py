@@ -24,8 +24,8 @@ class ChildSettings(msgspec.Struct, kw_only=True):
     key: str
     """The attempt's."""
     gateway: str
-    door: str
-    """``host:port``."""
+    store: str
+    """Base URL of the server that takes spans."""
     run_id: str = ""
     model: str = "policy"
     """The policy that the gateway serves by default."""
@@ -58,7 +58,7 @@ _PLAIN = {
     "run_id": "AGL_RUN_ID",
     "key": "AGL_KEY",
     "gateway": "AGL_GATEWAY",
-    "door": "AGL_DOOR",
+    "store": "AGL_STORE",
     "model": "AGL_MODEL",
 }
 _JSON = {

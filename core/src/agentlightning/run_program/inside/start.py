@@ -21,7 +21,6 @@ from agentlightning.capture.fork import after_fork_in_child
 from agentlightning.capture.spans import processors
 from agentlightning.plugins.manager import load
 from agentlightning.run_program.inside.exporter import SpanExporter
-from agentlightning.run_program.inside.frames import Adapted
 from agentlightning.run_program.inside.import_hook import OnImport
 from agentlightning.run_program.inside.settings import ChildSettings
 from agentlightning.specs import AdapterSpec
@@ -41,11 +40,12 @@ def begin(roots: set[str], loaded: str) -> OnImport:
     further one. ``roots``: what is watched; the roots of the adapters that are installed here are added.
     """
     settings = ChildSettings.read()
-    exporter = SpanExporter(settings.door, settings.key)
-    exporter.greet()
+    exporter = SpanExporter(settings.store, settings.key)
+    exporter.report()
     COUNTS.listener = exporter.count
     set_process_attempt(_context(settings, exporter))
-    atexit.register(_count_unfinished, exporter)
+    atexit.register(exporter.flush)
+    atexit.register(_count_unfinished)
     if settings.per_entry:
         from agentlightning.run_program.inside.entries import EntryWrapper
 
@@ -61,7 +61,7 @@ def _context(settings: ChildSettings, exporter: SpanExporter) -> AttemptContext:
     return AttemptContext(
         rollout_id=settings.rollout_id,
         attempt_id=settings.attempt_id,
-        sink=exporter.span,
+        sink=exporter.sink(settings.key),
         key=settings.key,
         gateway=settings.gateway,
         tags=settings.tags,
@@ -71,10 +71,10 @@ def _context(settings: ChildSettings, exporter: SpanExporter) -> AttemptContext:
     )
 
 
-def _count_unfinished(exporter: SpanExporter) -> None:
+def _count_unfinished() -> None:
     """What is still under way when the process ends can no longer be recorded."""
     if unfinished := len(processors._attempt_by_span):
-        exporter.count("span-unfinished", unfinished)
+        COUNTS.add("span-unfinished", unfinished)
 
 
 class AdapterActivator:
@@ -94,7 +94,7 @@ class AdapterActivator:
         self.roots = {spec.framework.partition(".")[0] for spec in self._pending}
         for name in names:
             if name not in known:
-                exporter.send(Adapted(name, "it is not installed in the program's environment"))
+                exporter.adapter(name, "it is not installed in the program's environment")
 
     def _renew_lock(self) -> None:
         self._lock = threading.Lock()
@@ -129,9 +129,9 @@ class AdapterActivator:
         try:
             activate()
         except Exception as error:
-            self._exporter.send(Adapted(name, f"{type(error).__name__}: {error}"))
+            self._exporter.adapter(name, f"{type(error).__name__}: {error}")
             return not isinstance(error, ImportError)
-        self._exporter.send(Adapted(name))
+        self._exporter.adapter(name)
         return True
 
 

@@ -111,7 +111,7 @@ def count(request: Any) -> int:
 def spans(request: Any) -> Iterator[Span]:
     """The spans of a request; whose they are is for the caller to say."""
     for resource in request.resource_spans:
-        about = _attributes(resource.resource.attributes)
+        about = attributes(resource.resource.attributes)
         for scope in resource.scope_spans:
             for span in scope.spans:
                 yield _span(span, about)
@@ -128,16 +128,16 @@ def _span(span: trace.Span, resource: dict[str, Any]) -> Span:
         kind=_KINDS.get(span.kind, "internal"),
         status=_STATUS.get(span.status.code, "unset"),
         status_message=span.status.message or None,
-        attributes=_attributes(span.attributes),
+        attributes=attributes(span.attributes),
         events=[
-            {"name": e.name, "time": e.time_unix_nano / 1e9, "attributes": _attributes(e.attributes)}
+            {"name": e.name, "time": e.time_unix_nano / 1e9, "attributes": attributes(e.attributes)}
             for e in span.events
         ],
         links=[
             {
                 "trace_id": link.trace_id.hex(),
                 "span_id": link.span_id.hex(),
-                "attributes": _attributes(link.attributes),
+                "attributes": attributes(link.attributes),
             }
             for link in span.links
         ],
@@ -147,7 +147,7 @@ def _span(span: trace.Span, resource: dict[str, Any]) -> Span:
     )
 
 
-def _attributes(pairs: Iterable[Any]) -> dict[str, Any]:
+def attributes(pairs: Iterable[Any]) -> dict[str, Any]:
     found: dict[str, Any] = jsonable({pair.key: _value(pair.value) for pair in pairs})
     return found
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
 from typing import Any, Final
@@ -23,8 +23,7 @@ from aiohttp import web
 from agentlightning import semconv
 from agentlightning.capture.emit.validation import BadRecord, validated
 from agentlightning.keys import PREFIX as KEY, Claims, KeyRefused, Keys
-from agentlightning.store.base import Conflict, NotFound, StoreError
-from agentlightning.store.sqlite.store import SQLiteStore
+from agentlightning.store.base import Conflict, NotFound, Store, StoreError
 from agentlightning.types import Span
 from agentlightning.webserver.body import BodyRefused, check_container_count, read
 from agentlightning.webserver.guard import JSON
@@ -54,7 +53,7 @@ class ExportRefused(Exception):
         self.headers = headers or {}
 
 
-def add_route(app: web.Application, store: SQLiteStore, token: str | None, keys: Keys | None) -> None:
+def add_route(app: web.Application, store: Store, token: str | None, keys: Keys | None) -> None:
     """Add the route. ``keys``: what checks the keys of attempts; ``None``: they are refused."""
     # A thread of its own: those of the default pool may all be waiting for this very route.
     pool = ThreadPoolExecutor(1, "agl-otlp")
@@ -102,9 +101,7 @@ def _authenticate(authorization: str, token: str | None, keys: Keys | None) -> C
     return None
 
 
-async def _ingest(
-    request: web.Request, store: SQLiteStore, claims: Claims | None, pool: Executor
-) -> web.Response:
+async def _ingest(request: web.Request, store: Store, claims: Claims | None, pool: Executor) -> web.Response:
     from agentlightning.store.http import otlp  # protobuf is loaded by those who use it
 
     content_type = request.content_type
@@ -119,13 +116,8 @@ async def _ingest(
         raise ExportRefused(400, str(error)) from None
     except BodyRefused as error:
         raise ExportRefused(error.status, str(error), error.headers) from None
-    good, refused = _split_by_attempt(found, claims)
-    if damaged:
-        refused["otlp-damaged-span", "they cannot be decoded"] += damaged
-    refused += await _store(store, good)
-    if refused:
-        await _count(store, refused)
-    n, why = sum(refused.values()), _reasons_text(refused)
+    refused = await store_spans(store, found, claims, damaged)
+    n, why = sum(refused.values()), reasons_text(refused)
     return web.Response(body=otlp.answer(content_type, n, why), content_type=content_type)
 
 
@@ -143,6 +135,21 @@ def _decoded(body: bytes, content_type: str) -> tuple[list[Span], int]:
 
 RefusalCounts = Counter[tuple[str, str]]
 """Spans refused by (reason to count them under, ``""`` if the store has counted; text for a person)."""
+
+
+async def store_spans(
+    store: Store, found: Sequence[Span], claims: Claims | None, damaged: int = 0
+) -> RefusalCounts:
+    """Store each span for the attempt it names, else that of ``claims``; what is refused is counted.
+    :class:`ExportRefused` with status 503 where the store cannot write.
+    """
+    good, refused = _split_by_attempt(found, claims)
+    if damaged:
+        refused["otlp-damaged-span", "they cannot be decoded"] += damaged
+    refused += await _store(store, good)
+    if refused:
+        await _count(store, refused)
+    return refused
 
 
 def _split_by_attempt(found: Sequence[Span], claims: Claims | None) -> tuple[list[Span], RefusalCounts]:
@@ -170,7 +177,7 @@ def _split_by_attempt(found: Sequence[Span], claims: Claims | None) -> tuple[lis
     return good, refused
 
 
-async def _store(store: SQLiteStore, spans: Sequence[Span]) -> RefusalCounts:
+async def _store(store: Store, spans: Sequence[Span]) -> RefusalCounts:
     """Store spans, each under a request id of its own; why some could not be stored."""
     calls = [("add_span", {"span": s, "request_id": _request_id(s)}) for s in spans]
     refused = RefusalCounts()
@@ -194,19 +201,30 @@ def _reason(error: Exception) -> tuple[str, str]:
     return "otlp-bad-span", str(error)
 
 
-async def _batch(store: SQLiteStore, calls: Sequence[tuple[str, dict[str, Any]]]) -> list[Any]:
+async def _batch(store: Store, calls: Sequence[tuple[str, dict[str, Any]]]) -> list[Any]:
+    """A result or an error for each call; in one commit, where the store has ``batch``."""
+    batch = getattr(store, "batch", None)
     try:
-        return await store.batch(calls) if calls else []
+        if batch is not None:
+            return list(await batch(calls)) if calls else []
+        return [await _result_or_error(getattr(store, method)(**given)) for method, given in calls]
     except StoreError as error:
         raise ExportRefused(503, str(error)) from None
 
 
-async def _count(store: SQLiteStore, refused: RefusalCounts) -> None:
+async def _result_or_error(call: Awaitable[Any]) -> Any:
+    try:
+        return await call
+    except Exception as error:
+        return error
+
+
+async def _count(store: Store, refused: RefusalCounts) -> None:
     given = [{"kind": "refused", "reason": reason, "n": n} for (reason, _), n in refused.items()]
     await _batch(store, [("count", one) for one in given if one["reason"]])
 
 
-def _reasons_text(refused: RefusalCounts) -> str:
+def reasons_text(refused: RefusalCounts) -> str:
     """At most three reasons, the most frequent first."""
     told = [f"{n}: {say}" for (_, say), n in refused.most_common(3)]
     return "; ".join(told + ([f"{len(refused) - 3} more reasons"] if len(refused) > 3 else []))
