@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from agentlightning.store import SQLiteStore, StoreClient, StoreError, open_store
-from agentlightning.store.sqlite import schema
+from agentlightning.store.sqlite.file import schema
 
 WRITER = """
 import asyncio, sys

@@ -13,7 +13,7 @@ from agentlightning.audit.locations import RunLocation
 from agentlightning.audit.run import ALL
 from agentlightning.plugins.manager import Plugins
 from agentlightning.store import SQLiteStore, Store, open_store
-from agentlightning.store.sqlite.lock import holder_of
+from agentlightning.store.sqlite.file.lock import holder_of
 from agentlightning.types import StepReport, UsageError
 from agentlightning.types.base import Model
 

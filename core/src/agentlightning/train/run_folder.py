@@ -25,7 +25,7 @@ import msgspec
 from agentlightning.algorithms.context import Context
 from agentlightning.algorithms.rollouts.enqueue import cancel_leftovers
 from agentlightning.store.base import Store
-from agentlightning.store.sqlite.lock import FileLock, Locked
+from agentlightning.store.sqlite.file.lock import FileLock, Locked
 from agentlightning.types import Evaluation, Recipe, StepReport, UsageError
 from agentlightning.types.aliases import RECIPE, TRAINING, renamed
 

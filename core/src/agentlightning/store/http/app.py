@@ -41,7 +41,7 @@ from agentlightning.store.routes import (
     error_body,
     to_outcome,
 )
-from agentlightning.store.sqlite import schema
+from agentlightning.store.sqlite.file import schema
 from agentlightning.store.sqlite.store import SQLiteStore
 from agentlightning.types.arrays import from_either
 from agentlightning.webserver import app_runner

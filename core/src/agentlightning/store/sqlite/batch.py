@@ -13,7 +13,7 @@ from typing import Any
 from agentlightning.store.base import StoreError
 from agentlightning.store.routes import BY_NAME, BatchOutcome, from_outcome, to_outcome
 from agentlightning.store.sqlite.core import StoreCore
-from agentlightning.store.sqlite.writer import PartialWrite
+from agentlightning.store.sqlite.file.writer import PartialWrite
 
 
 class BatchWriter(StoreCore):

@@ -7,17 +7,17 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from sqlalchemy import bindparam, delete, func, select
-from sqlalchemy.dialects.sqlite import insert
 
 from agentlightning.store import codec
 from agentlightning.store.base import AttemptEnded, Conflict
 from agentlightning.store.routes import REMEMBERED
-from agentlightning.store.sqlite import schema
 from agentlightning.store.sqlite.cache import StoreCache
-from agentlightning.store.sqlite.database import Database, compile_sql, insert_sql
+from agentlightning.store.sqlite.file import schema
+from agentlightning.store.sqlite.file.database import Database
+from agentlightning.store.sqlite.file.statements import Upsert, compile_sql, insert_sql
+from agentlightning.store.sqlite.file.writer import Writer
 from agentlightning.store.sqlite.timer import ExpiryTimer
 from agentlightning.store.sqlite.waiters import Waiters
-from agentlightning.store.sqlite.writer import Writer
 
 T = TypeVar("T")
 
@@ -34,11 +34,8 @@ _REMEMBER = insert_sql(schema.requests)
 _FORGET = compile_sql(delete(schema.requests).where(_r.request_id == bindparam("request_id")))
 _NEWEST = compile_sql(select(func.max(_r.seq)))
 _PRUNE = compile_sql(delete(schema.requests).where(_r.seq < bindparam("before")))
-_one = insert(schema.counts)
 _COUNT = compile_sql(
-    _one.on_conflict_do_update(
-        index_elements=["rollout_id", "attempt_id", "kind", "reason"], set_={"n": _c.n + _one.excluded.n}
-    )
+    Upsert(schema.counts, ["rollout_id", "attempt_id", "kind", "reason"], lambda new: {"n": _c.n + new.n})
 )
 
 

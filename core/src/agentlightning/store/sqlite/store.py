@@ -12,7 +12,8 @@ from agentlightning.store.base import StoreError
 from agentlightning.store.sqlite.batch import BatchWriter
 from agentlightning.store.sqlite.cache import StoreCache
 from agentlightning.store.sqlite.clock import MonotonicWallClock
-from agentlightning.store.sqlite.database import Database
+from agentlightning.store.sqlite.file.database import Database
+from agentlightning.store.sqlite.file.writer import Writer
 from agentlightning.store.sqlite.queue.heartbeats import HeartbeatStore
 from agentlightning.store.sqlite.queue.requeue import RequeueStore
 from agentlightning.store.sqlite.queue.waiting import EndWaitStore
@@ -26,7 +27,6 @@ from agentlightning.store.sqlite.trace.reading import TraceReader
 from agentlightning.store.sqlite.trace.records import RecordReader
 from agentlightning.store.sqlite.trace.span_numbers import SpanNumbers
 from agentlightning.store.sqlite.waiters import Waiters
-from agentlightning.store.sqlite.writer import Writer
 
 
 def store_file(place: str | Path | None = None) -> Path | Literal[":memory:"]:
@@ -60,11 +60,13 @@ class SQLiteStore(
 ):
     """All of :class:`~agentlightning.store.base.Store`, in one SQLite file.
 
-    One process writes a file, and holds its lock (:mod:`.lock`); with ``read_only`` any number of processes
-    read it meanwhile. ``path``: file, folder, ``sqlite:///…`` or ``:memory:``; ``None``: ``AGL_STORAGE``,
-    else ``~/.agent-lightning/store.sqlite``. ``synchronous``: ``NORMAL`` survives kill -9, ``FULL`` power
-    loss too. ``clock`` gives seconds since the epoch; by default those that have passed since the wall clock
-    was read, once (:mod:`.clock`).
+    One process writes a file, and holds its lock (:mod:`.file.lock`); with ``read_only`` any number of
+    processes read it meanwhile.
+
+    ``path``: file, folder, ``sqlite:///…`` or ``:memory:``; ``None``: ``AGL_STORAGE``, else
+    ``~/.agent-lightning/store.sqlite``. ``synchronous``: ``NORMAL`` survives kill -9, ``FULL`` power loss
+    too. ``clock`` gives seconds since the epoch; by default those that have passed since the wall clock was
+    read, once (:mod:`.clock`).
 
     Coroutines may be awaited from any loop or thread: work is handed to the loop that used the store first,
     which must not be blocked meanwhile.

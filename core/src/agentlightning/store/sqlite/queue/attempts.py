@@ -17,10 +17,10 @@ from sqlalchemy import and_, bindparam, func, select, update
 from agentlightning.store import codec
 from agentlightning.store.base import Conflict, NotFound
 from agentlightning.store.pages import check_limit
-from agentlightning.store.sqlite import schema
 from agentlightning.store.sqlite.cache import CachedAttempt
 from agentlightning.store.sqlite.core import StoreRefusal
-from agentlightning.store.sqlite.database import compile_sql
+from agentlightning.store.sqlite.file import schema
+from agentlightning.store.sqlite.file.statements import compile_sql
 from agentlightning.store.sqlite.queue.rollouts import RolloutStore
 from agentlightning.store.sqlite.queue.workers import WorkerStore
 from agentlightning.types import Attempt, AttemptStatus, Rollout, RolloutConfig, RolloutStatus

@@ -12,9 +12,9 @@ from sqlalchemy import bindparam, func, select
 from agentlightning.store import codec
 from agentlightning.store.base import NotFound
 from agentlightning.store.bounds import check_count, check_seconds
-from agentlightning.store.sqlite import schema
 from agentlightning.store.sqlite.core import StoreCore
-from agentlightning.store.sqlite.database import compile_sql
+from agentlightning.store.sqlite.file import schema
+from agentlightning.store.sqlite.file.statements import compile_sql
 from agentlightning.types import RolloutConfig
 
 _k = schema.resources.c

@@ -12,8 +12,8 @@ from typing import Any
 from sqlalchemy import and_, bindparam, case, func, literal_column, or_, select, text, update
 
 from agentlightning.store.base import StoreError
-from agentlightning.store.sqlite import schema
-from agentlightning.store.sqlite.database import compile_sql
+from agentlightning.store.sqlite.file import schema
+from agentlightning.store.sqlite.file.statements import compile_sql, least
 from agentlightning.store.sqlite.queue.attempts import AttemptStore
 from agentlightning.types import AttemptStatus
 
@@ -44,7 +44,7 @@ _OVERDUE = compile_sql(
     .where(_ALIVE, or_(_silent_at <= _now, _timed_out_at <= _now))
 )
 _NEXT_DUE = compile_sql(
-    select(func.min(func.min(func.coalesce(_silent_at, _NEVER), func.coalesce(_timed_out_at, _NEVER))))
+    select(func.min(least(func.coalesce(_silent_at, _NEVER), func.coalesce(_timed_out_at, _NEVER))))
     .select_from(_a.join(_r, _r.c.rollout_id == _a.c.rollout_id))
     .where(_ALIVE)
 )
@@ -55,8 +55,8 @@ _CLAMP_FUTURE = compile_sql(
         or_(_a.c.start_time > bindparam("opened"), _a.c.last_heartbeat_time > bindparam("opened")),
     )
     .values(
-        start_time=func.min(_a.c.start_time, bindparam("opened")),
-        last_heartbeat_time=func.min(_a.c.last_heartbeat_time, bindparam("opened")),
+        start_time=least(_a.c.start_time, bindparam("opened")),
+        last_heartbeat_time=least(_a.c.last_heartbeat_time, bindparam("opened")),
     )
 )
 

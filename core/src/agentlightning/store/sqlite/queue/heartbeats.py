@@ -7,9 +7,9 @@ from typing import Any
 
 from sqlalchemy import bindparam, select, text
 
-from agentlightning.store.sqlite import schema
 from agentlightning.store.sqlite.core import StoreRefusal
-from agentlightning.store.sqlite.database import compile_sql
+from agentlightning.store.sqlite.file import schema
+from agentlightning.store.sqlite.file.statements import compile_sql
 from agentlightning.store.sqlite.queue.attempts import AttemptStore
 
 _a = schema.attempts.c

@@ -16,9 +16,9 @@ from agentlightning.semconv import RESAMPLED
 from agentlightning.store import codec
 from agentlightning.store.base import Conflict
 from agentlightning.store.bounds import check_count, check_seconds
-from agentlightning.store.sqlite import schema
 from agentlightning.store.sqlite.cache import CachedAttempt
-from agentlightning.store.sqlite.database import compile_sql, insert_sql
+from agentlightning.store.sqlite.file import schema
+from agentlightning.store.sqlite.file.statements import compile_sql, insert_sql
 from agentlightning.store.sqlite.queue.attempts import WORKER_LEFT
 from agentlightning.store.sqlite.queue.expiry import ExpiryStore
 from agentlightning.store.sqlite.queue.ids import time_ordered_id

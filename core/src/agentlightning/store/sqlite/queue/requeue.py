@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 from sqlalchemy import bindparam, null, update
 
-from agentlightning.store.sqlite import schema
-from agentlightning.store.sqlite.database import compile_sql
+from agentlightning.store.sqlite.file import schema
+from agentlightning.store.sqlite.file.statements import compile_sql
 from agentlightning.store.sqlite.queue.attempts import AttemptStore
 from agentlightning.types import AttemptStatus, Rollout, RolloutStatus
 

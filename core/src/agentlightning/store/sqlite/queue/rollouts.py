@@ -6,19 +6,18 @@ names one content; a rollout keeps the version of the resources that was the new
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from functools import cache
 from typing import Any, cast
 
-from sqlalchemy import bindparam, func, select, text, update
+from sqlalchemy import bindparam, func, select, update
 
 from agentlightning.store import codec
 from agentlightning.store.base import Conflict, NotFound
 from agentlightning.store.bounds import check_count
 from agentlightning.store.pages import SortOrder, check_limit, check_order
-from agentlightning.store.sqlite import schema
-from agentlightning.store.sqlite.database import compile_sql, insert_sql
+from agentlightning.store.sqlite.file import schema
+from agentlightning.store.sqlite.file.statements import InJson, compile_sql, insert_sql
 from agentlightning.store.sqlite.queue.defaults import Pin, RolloutDefaults, check_config
 from agentlightning.store.sqlite.queue.ids import time_ordered_id
 from agentlightning.types import Mode, Rollout, RolloutConfig, RolloutStatus
@@ -284,8 +283,7 @@ class RolloutStore(RolloutDefaults):
         if status is not None:
             query = query.where(_t.c.status.in_([RolloutStatus(s).value for s in status]))
         if rollout_ids is not None:
-            among = text("rollout_id IN (SELECT value FROM json_each(:ids))")
-            query = query.where(among.bindparams(ids=json.dumps(list(rollout_ids))))
+            query = query.where(InJson(_t.c.rollout_id, rollout_ids))
 
         def work() -> list[Rollout]:
             found = query

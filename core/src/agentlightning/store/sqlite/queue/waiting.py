@@ -9,8 +9,8 @@ from sqlalchemy import select
 
 from agentlightning.store.base import NotFound
 from agentlightning.store.bounds import check_seconds
-from agentlightning.store.sqlite import schema
-from agentlightning.store.sqlite.database import chunks, compile_sql
+from agentlightning.store.sqlite.file import schema
+from agentlightning.store.sqlite.file.statements import chunks, compile_sql
 from agentlightning.store.sqlite.queue.expiry import ExpiryStore
 from agentlightning.types import Rollout
 

@@ -6,28 +6,26 @@ from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import bindparam, func, select, update
-from sqlalchemy.dialects.sqlite import insert
 
 from agentlightning.store import codec
 from agentlightning.store.base import NotFound
 from agentlightning.store.pages import check_limit
-from agentlightning.store.sqlite import schema
 from agentlightning.store.sqlite.core import StoreCore
-from agentlightning.store.sqlite.database import compile_sql
+from agentlightning.store.sqlite.file import schema
+from agentlightning.store.sqlite.file.statements import Upsert, compile_sql
 from agentlightning.types import Worker
 
 _w = schema.workers
-_new = insert(_w)
-_old = _w.c
 _SET = compile_sql(
-    _new.on_conflict_do_update(
-        index_elements=["worker_id"],
-        set_={
-            "status": _new.excluded.status,
-            "last_heartbeat_time": _new.excluded.last_heartbeat_time,
-            "current_rollout_id": func.coalesce(_new.excluded.current_rollout_id, _old.current_rollout_id),
-            "current_attempt_id": func.coalesce(_new.excluded.current_attempt_id, _old.current_attempt_id),
-            "stats": func.coalesce(_new.excluded.stats, _old.stats),
+    Upsert(
+        _w,
+        ["worker_id"],
+        lambda new: {
+            "status": new.status,
+            "last_heartbeat_time": new.last_heartbeat_time,
+            "current_rollout_id": func.coalesce(new.current_rollout_id, _w.c.current_rollout_id),
+            "current_attempt_id": func.coalesce(new.current_attempt_id, _w.c.current_attempt_id),
+            "stats": func.coalesce(new.stats, _w.c.stats),
         },
     )
 )

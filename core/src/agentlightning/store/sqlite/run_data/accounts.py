@@ -14,9 +14,9 @@ from agentlightning.store import codec
 from agentlightning.store.base import Conflict, NotFound
 from agentlightning.store.bounds import check_count
 from agentlightning.store.pages import check_limit
-from agentlightning.store.sqlite import schema
 from agentlightning.store.sqlite.core import StoreCore
-from agentlightning.store.sqlite.database import compile_sql, insert_sql
+from agentlightning.store.sqlite.file import schema
+from agentlightning.store.sqlite.file.statements import compile_sql, insert_sql
 from agentlightning.store.sqlite.queue.defaults import check_config
 from agentlightning.types import RolloutConfig
 

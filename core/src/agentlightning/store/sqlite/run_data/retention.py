@@ -13,14 +13,14 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from sqlalchemy import Table, bindparam, delete, func, select, text
+from sqlalchemy import Table, bindparam, case, delete, func, select, text
 
 from agentlightning.store import codec
 from agentlightning.store.base import Conflict, NotFound, Store, StoreError
 from agentlightning.store.bounds import check_count, check_seconds
-from agentlightning.store.sqlite import schema
 from agentlightning.store.sqlite.core import StoreCore
-from agentlightning.store.sqlite.database import Statement, compile_sql, insert_sql
+from agentlightning.store.sqlite.file import schema
+from agentlightning.store.sqlite.file.statements import InJson, Statement, compile_sql, insert_sql
 
 _log = logging.getLogger(__name__)
 _ROLLOUTS_PER_TRANSACTION = 25
@@ -49,7 +49,7 @@ _NOTE = insert_sql(_m)
 _DROP_NOTE = compile_sql(delete(_m).where(_m.c.key == bindparam("name")))
 _UNUSED = compile_sql(
     delete(schema.resources).where(
-        text("resources_id IN (SELECT value FROM json_each(:ids))"),
+        InJson(schema.resources.c.resources_id),
         text("resources_id NOT IN (SELECT resources_id FROM rollouts WHERE resources_id IS NOT NULL)"),
         text("resources_id != (SELECT resources_id FROM resources ORDER BY seq DESC LIMIT 1)"),
     )
@@ -57,7 +57,7 @@ _UNUSED = compile_sql(
 
 
 def _of_rollouts(table: Table) -> Statement:
-    return compile_sql(delete(table).where(text("rollout_id IN (SELECT value FROM json_each(:ids))")))
+    return compile_sql(delete(table).where(InJson(table.c.rollout_id)))
 
 
 _DELETE = {
@@ -80,7 +80,7 @@ _OF_RUN = {
         ("runs", _n),
     )
 }
-_open = func.sum(text("rollouts.status IN ('queuing', 'preparing', 'running', 'requeuing')"))
+_open = func.sum(case((_r.c.status.in_(("queuing", "preparing", "running", "requeuing")), 1), else_=0))
 _ROLLOUTS = compile_sql(
     select(
         _r.c.run_id, func.min(_r.c.start_time), func.max(func.coalesce(_r.c.end_time, _r.c.start_time)), _open

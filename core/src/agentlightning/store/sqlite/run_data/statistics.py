@@ -10,9 +10,9 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Select, Table, bindparam, func, select
 
-from agentlightning.store.sqlite import schema
 from agentlightning.store.sqlite.core import StoreCore
-from agentlightning.store.sqlite.database import Statement, compile_sql
+from agentlightning.store.sqlite.file import schema
+from agentlightning.store.sqlite.file.statements import Statement, compile_sql, greatest
 
 _r, _a, _c, _s = schema.rollouts, schema.attempts, schema.calls, schema.spans
 QUANTILES = {"p50": 50, "p90": 90, "p99": 99, "max": 100}
@@ -62,7 +62,7 @@ _CALLS = _both(
     _c,
 )
 _SPANS = _both(select(func.count()).select_from(_s), _s)
-_busy = func.sum(func.max(0.0, func.coalesce(_a.c.end_time, bindparam("now")) - _a.c.start_time))
+_busy = func.sum(greatest(0.0, func.coalesce(_a.c.end_time, bindparam("now")) - _a.c.start_time))
 _WORK = _both(
     select(_a.c.worker_id, _a.c.status, func.count(), _busy)
     .where(_a.c.worker_id.is_not(None))

@@ -10,24 +10,19 @@ from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import bindparam, delete, func, select, tuple_
-from sqlalchemy.dialects.sqlite import insert
 
 from agentlightning.store import codec
 from agentlightning.store.base import Conflict, NotFound
 from agentlightning.store.bounds import check_count
 from agentlightning.store.pages import check_limit
-from agentlightning.store.sqlite import schema
 from agentlightning.store.sqlite.core import StoreCore
-from agentlightning.store.sqlite.database import compile_sql, insert_sql
+from agentlightning.store.sqlite.file import schema
+from agentlightning.store.sqlite.file.statements import Upsert, compile_sql, insert_sql
 from agentlightning.types import AuditLink, RolloutFingerprint, StepReport
 
 _s, _e, _l = schema.steps, schema.seals, schema.links
-_step = insert(_s)
 _ADD_STEP = compile_sql(
-    _step.on_conflict_do_update(
-        index_elements=["run_id", "step", "policy"],
-        set_={"report": _step.excluded.report, "time": _step.excluded.time},
-    )
+    Upsert(_s, ["run_id", "step", "policy"], lambda new: {"report": new.report, "time": new.time})
 )
 _UNSEAL = compile_sql(
     delete(_e).where(

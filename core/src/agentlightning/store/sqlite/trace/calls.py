@@ -15,8 +15,8 @@ from sqlalchemy import bindparam, select
 from agentlightning.store import codec
 from agentlightning.store.base import Conflict
 from agentlightning.store.calls import CALL_FIELDS, CallIndex, StoredCall, parents, whole_calls
-from agentlightning.store.sqlite import schema
-from agentlightning.store.sqlite.database import chunks, compile_sql, insert_sql
+from agentlightning.store.sqlite.file import schema
+from agentlightning.store.sqlite.file.statements import chunks, compile_sql, insert_sql
 from agentlightning.store.sqlite.queue.leases import LeaseStore
 from agentlightning.types import Call
 

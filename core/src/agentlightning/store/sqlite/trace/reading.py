@@ -12,8 +12,8 @@ from sqlalchemy import bindparam, select, tuple_
 from agentlightning.store.base import NotFound
 from agentlightning.store.call_spans import merge_calls
 from agentlightning.store.pages import SortBy, SortOrder, check_limit, check_order
-from agentlightning.store.sqlite import schema
-from agentlightning.store.sqlite.database import compile_sql
+from agentlightning.store.sqlite.file import schema
+from agentlightning.store.sqlite.file.statements import compile_sql
 from agentlightning.store.sqlite.trace.calls import CALL_COLUMNS
 from agentlightning.store.sqlite.trace.writing import SPAN_COLUMNS, TraceStore, span_from_row
 from agentlightning.types import Call, Span

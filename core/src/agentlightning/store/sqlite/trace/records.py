@@ -13,8 +13,8 @@ from sqlalchemy import Select, and_, func, or_, select
 
 from agentlightning import semconv
 from agentlightning.store.base import NotFound
-from agentlightning.store.sqlite import schema
-from agentlightning.store.sqlite.database import chunks, compile_sql
+from agentlightning.store.sqlite.file import schema
+from agentlightning.store.sqlite.file.statements import chunks, compile_sql
 from agentlightning.store.sqlite.queue.attempts import ATTEMPT_COLUMNS, attempt_from_row
 from agentlightning.store.sqlite.queue.rollouts import ROLLOUT_COLUMNS, rollout_from_row
 from agentlightning.store.sqlite.trace.calls import CALL_COLUMNS

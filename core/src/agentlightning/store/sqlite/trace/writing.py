@@ -18,9 +18,9 @@ from sqlalchemy import bindparam, select, text
 from agentlightning import semconv
 from agentlightning.store import codec
 from agentlightning.store.base import Conflict
-from agentlightning.store.sqlite import schema
 from agentlightning.store.sqlite.core import StoreRefusal
-from agentlightning.store.sqlite.database import compile_sql, insert_sql
+from agentlightning.store.sqlite.file import schema
+from agentlightning.store.sqlite.file.statements import compile_sql, insert_sql
 from agentlightning.store.sqlite.queue.attempts import FINAL_STATUSES, AttemptState
 from agentlightning.store.sqlite.trace.calls import CallStore
 from agentlightning.types import Attempt, AttemptStatus, Span

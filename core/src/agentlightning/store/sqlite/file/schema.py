@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
+from typing import Any
 
 from sqlalchemy import (
     Column,
@@ -27,7 +28,7 @@ from sqlalchemy.dialects.sqlite import dialect as sqlite_dialect
 from sqlalchemy.schema import CreateIndex, CreateTable
 
 from agentlightning.store.base import StoreError
-from agentlightning.store.sqlite.migrations import MIGRATIONS, Migration
+from agentlightning.store.sqlite.file.migrations import MIGRATIONS, Migration
 
 SCHEMA_VERSION = len(MIGRATIONS) + 1
 
@@ -37,6 +38,12 @@ OPEN_ATTEMPT = "status IN ('preparing', 'running', 'unresponsive')"
 """Attempts that a sign of life may reach; same remark. Their index stays small, however many have ended."""
 
 metadata = MetaData()
+
+
+def _where(condition: str) -> dict[str, Any]:
+    """An index of those rows only."""
+    return {"sqlite_where": text(condition), "postgresql_where": text(condition)}
+
 
 meta = Table(
     "meta",
@@ -125,10 +132,10 @@ rollouts = Table(
     Column("forgiven", Integer, nullable=False, server_default="0"),
     Column("resources_version", Integer),
     Index("rollouts_id", "rollout_id", unique=True),
-    Index("rollouts_run", "run_id", sqlite_where=text("run_id IS NOT NULL")),
-    Index("rollouts_group", "group_id", sqlite_where=text("group_id IS NOT NULL")),
-    Index("rollouts_queue", "seq", sqlite_where=text(QUEUED)),
-    Index("rollouts_queue_run", "run_id", "seq", sqlite_where=text(f"{QUEUED} AND run_id IS NOT NULL")),
+    Index("rollouts_run", "run_id", **_where("run_id IS NOT NULL")),
+    Index("rollouts_group", "group_id", **_where("group_id IS NOT NULL")),
+    Index("rollouts_queue", "seq", **_where(QUEUED)),
+    Index("rollouts_queue_run", "run_id", "seq", **_where(f"{QUEUED} AND run_id IS NOT NULL")),
 )
 
 attempts = Table(
@@ -151,7 +158,7 @@ attempts = Table(
     Column("resources_id", Text),
     Column("resources_version", Integer),
     PrimaryKeyConstraint("rollout_id", "sequence_id"),
-    Index("attempts_held", "attempt_id", sqlite_where=text(OPEN_ATTEMPT)),
+    Index("attempts_held", "attempt_id", **_where(OPEN_ATTEMPT)),
     sqlite_with_rowid=False,
 )
 
@@ -168,7 +175,7 @@ spans = Table(
     # 1: the runner wrote it, of what the agent returned; no agent can write such a span
     Column("returned", Integer, nullable=False, server_default="0"),
     Index("spans_attempt", "rollout_id", "attempt_id", "sequence"),
-    Index("spans_returned", "rollout_id", "attempt_id", sqlite_where=text("returned = 1")),
+    Index("spans_returned", "rollout_id", "attempt_id", **_where("returned = 1")),
 )
 
 calls = Table(

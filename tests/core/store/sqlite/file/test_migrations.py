@@ -16,8 +16,8 @@ from agentlightning.credit.fingerprints.fingerprint import fingerprint_rollouts
 from agentlightning.recipes import GRPO
 from agentlightning.store import codec
 from agentlightning.store.base import StoreError
-from agentlightning.store.sqlite import schema
-from agentlightning.store.sqlite.migrations import MIGRATIONS
+from agentlightning.store.sqlite.file import schema
+from agentlightning.store.sqlite.file.migrations import MIGRATIONS
 from agentlightning.store.sqlite.store import SQLiteStore
 from agentlightning.types import AttemptStatus, RolloutConfig, RolloutFingerprint, RolloutStatus, StepReport
 

@@ -1,70 +1,23 @@
-"""The SQLite file: opened, locked, brought to our schema; statements of SQLAlchemy Core compiled once.
-
-Hot statements are compiled when their module is imported and run on the driver's own cursor: Core writes the
-SQL, and costs nothing per row.
-"""
+"""The one connection to a SQLite file: opened to write or to read, brought to our schema."""
 
 from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
-
-from sqlalchemy import Executable, Table, insert
-from sqlalchemy.dialects.sqlite import dialect as sqlite_dialect
-from sqlalchemy.sql.compiler import SQLCompiler
+from typing import Any, Literal
 
 from agentlightning.store.base import StoreError
-from agentlightning.store.sqlite import schema
-from agentlightning.store.sqlite.lock import FileLock
+from agentlightning.store.sqlite.file import schema
+from agentlightning.store.sqlite.file.lock import FileLock
+from agentlightning.store.sqlite.file.statements import Statement
 
-_DIALECT = sqlite_dialect(paramstyle="named")
 _PAGE = 16384
 """Bytes a page. A call takes about 3 kB, which 4 kB pages would store one a page."""
 _CACHE = 16 << 20
 """Bytes of pages kept in memory."""
-CHUNK = 500
-"""Ids bound in one ``IN (…)``."""
-
-
-class Statement(NamedTuple):
-    """A compiled statement: text with ``:name`` places, and the values written in it."""
-
-    text: str
-    values: dict[str, Any]
-
-    def bind_values(self, values: dict[str, Any]) -> dict[str, Any]:
-        """All values of one run."""
-        return {**self.values, **values} if self.values else values
-
-    def indexed_by(self, table: str, index: str) -> Statement:
-        """The same, by a certain index; an error if SQLite cannot use it."""
-        assert f"FROM {table}" in self.text
-        return Statement(self.text.replace(f"FROM {table}", f"FROM {table} INDEXED BY {index}"), self.values)
-
-
-def compile_sql(statement: Executable, *columns: str) -> Statement:
-    """Compile a Core statement for SQLite; ``columns``: those that an insert or update binds by name."""
-    compiled = statement.compile(  # type: ignore[attr-defined]
-        dialect=_DIALECT, column_keys=list(columns) or None, compile_kwargs={"render_postcompile": True}
-    )
-    assert isinstance(compiled, SQLCompiler)
-    bound_later = {name for name, bind in compiled.binds.items() if bind.required}
-    return Statement(str(compiled), {k: v for k, v in compiled.params.items() if k not in bound_later})
-
-
-def insert_sql(table: Table) -> Statement:
-    """The insert of a whole row; SQLite numbers it, where there is a ``seq``."""
-    return compile_sql(insert(table), *(c.name for c in table.c if c.name != "seq"))
-
-
-def chunks(ids: Sequence[str]) -> Iterator[Sequence[str]]:
-    """``ids`` in pieces that fit one statement."""
-    for start in range(0, len(ids), CHUNK):
-        yield ids[start : start + CHUNK]
 
 
 class Database:

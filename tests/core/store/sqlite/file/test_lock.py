@@ -18,8 +18,8 @@ import pytest
 
 from agentlightning.store import SQLiteStore, StoreError, open_store
 from agentlightning.store.http.server import start
-from agentlightning.store.sqlite import schema
-from agentlightning.store.sqlite.lock import FileLock, Locked, LockHolder, holder_of
+from agentlightning.store.sqlite.file import schema
+from agentlightning.store.sqlite.file.lock import FileLock, Locked, LockHolder, holder_of
 from agentlightning.types import AttemptStatus
 
 WRITER = """
