@@ -11,9 +11,9 @@ import pytest
 from contract.recording import Recording
 
 from agentlightning import capture, semconv
-from agentlightning.capture.emit.rewards import reward_of
 from agentlightning.decorator import agent
 from agentlightning.decorator.errors import BadReward, RewardFailed
+from agentlightning.types.rewards import reward_of
 
 
 @pytest.fixture(autouse=True)

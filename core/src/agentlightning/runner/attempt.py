@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from agentlightning import capture
-from agentlightning.capture.emit.rewards import find_reward_spans, reward_of
+from agentlightning.capture.emit.rewards import find_reward_spans
 from agentlightning.gateway import AttemptInfo
 from agentlightning.gateway.admission.seeds import root_seed
 from agentlightning.plugins.manager import Plugins
@@ -26,6 +26,7 @@ from agentlightning.runner.processes.messages import AttemptJob
 from agentlightning.runner.resources import attempt_resources
 from agentlightning.store.base import Store
 from agentlightning.types import Attempt, AttemptedRollout, Rollout, Span
+from agentlightning.types.rewards import reward_of
 
 
 class AttemptRunner:

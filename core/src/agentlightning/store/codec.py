@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import sys
 import threading
-from array import array
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
@@ -20,7 +19,7 @@ from typing import Any
 import msgspec
 
 from agentlightning.types import Call, Rollout, RolloutConfig, Span, tokens
-from agentlightning.types.arrays import Floats, to_bytes, to_list
+from agentlightning.types.arrays import Floats, pack_float32, to_bytes, to_list, unpack_float32
 from agentlightning.types.tokens import TokenIds
 
 if sys.version_info >= (3, 14):
@@ -99,7 +98,7 @@ def pack_ids(ids: Sequence[int] | None) -> bytes | None:
 
 def pack_floats(values: Sequence[float] | None) -> bytes | None:
     """Numbers as little-endian float32."""
-    return None if values is None else tokens.little_endian(array("f", values)).tobytes()
+    return None if values is None else pack_float32(values)
 
 
 def unpack_ids(data: bytes | None) -> TokenIds | None:
@@ -109,7 +108,7 @@ def unpack_ids(data: bytes | None) -> TokenIds | None:
 
 def unpack_floats(data: bytes | None) -> Floats | None:
     """The inverse of :func:`pack_floats`, at float32 precision."""
-    return None if data is None else Floats(tokens.little_endian(array("f", data)))
+    return None if data is None else unpack_float32(data)
 
 
 class CallBody(msgspec.Struct, array_like=True):

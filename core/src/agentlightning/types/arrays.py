@@ -95,6 +95,16 @@ def as_floats(values: Iterable[float]) -> Floats:
     return values if isinstance(values, Floats) else Floats(values)
 
 
+def pack_float32(values: Iterable[float]) -> bytes:
+    """Numbers as little-endian float32, the precision that engines give logprobs in."""
+    return little_endian(array("f", values)).tobytes()
+
+
+def unpack_float32(data: bytes) -> Floats:
+    """The inverse of :func:`pack_float32`."""
+    return Floats(little_endian(array("f", data)))
+
+
 def to_list(value: Any) -> Any:
     """``enc_hook`` of msgspec for JSON and built-in types: arrays as lists."""
     if isinstance(value, ARRAYS):

@@ -13,8 +13,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from agentlightning.types.tokens import pack
+
 from .protocol import Call
-from .request import Completion, TokenEvent, TopLogprobs, pack_ids
+from .request import Completion, TokenEvent, TopLogprobs
 from .sampling import random_bits
 from .textstream import TextStream
 from .tokenizer import ChatTokenizer
@@ -73,7 +75,7 @@ class Answer:
 
     def id_maker(self, prompt: list[int], sample: int) -> Callable[[int], str]:
         """Ids of tool calls: a hash of prompt, seed, sample and place, so that a seed reproduces them."""
-        base = hashlib.sha256(pack_ids(prompt) + f"|{self.call.seed}|{sample}".encode())
+        base = hashlib.sha256(pack(prompt) + f"|{self.call.seed}|{sample}".encode())
 
         def make(k: int) -> str:
             digest = base.copy()

@@ -6,11 +6,12 @@ Invariant: a request ends exactly once, with all its completions or with one exc
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
 from typing import Literal
+
+from agentlightning.types.tokens import pack
 
 from .sampling import Sampling, stream_key
 from .textstream import TextStream
@@ -136,19 +137,14 @@ class Sample:
         self.slot = -1
         self.reused = 0
         self.admitted = False
-        self.packed = pack_ids(self.prompt)
+        self.packed = pack(self.prompt)
 
     def repack(self) -> None:
         """Make ``packed`` all tokens so far: the sample starts again from a prefill of them."""
-        self.packed = pack_ids([*self.prompt, *self.tokens])
+        self.packed = pack([*self.prompt, *self.tokens])
 
     def completion(self, reason: FinishReason, stop_reason: str | None) -> Completion:
         return Completion(
             self.index, self.tokens, self.logprobs, self.top, "".join(self.pieces), reason, stop_reason,
             self.versions, self.reused, self.group.seed,
         )  # fmt: skip
-
-
-def pack_ids(ids: Sequence[int]) -> bytes:
-    """Token ids as bytes, four each: prefixes compare at the speed of memcmp."""
-    return array("i", ids).tobytes()

@@ -11,13 +11,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from agentlightning.types.tokens import pack
+
 from .model import SlotCache
-from .request import Sample, pack_ids
+from .request import Sample
 
 
 @dataclass
 class Slot:
-    """``tokens`` are packed ids (see ``request.pack_ids``); ``owner`` is the sample running here."""
+    """``tokens`` are packed ids (``types.tokens.pack``); ``owner`` is the sample running here."""
 
     index: int
     tokens: bytes = b""
@@ -95,7 +97,7 @@ class SlotTable:
             self.cache.clear([slot.index])
             slot.tokens = b""
         elif slot.tokens and sample.tokens:
-            slot.tokens = pack_ids([*sample.prompt, *sample.tokens[:-1]])
+            slot.tokens = pack([*sample.prompt, *sample.tokens[:-1]])
         sample.slot = -1
 
     def forget(self) -> None:

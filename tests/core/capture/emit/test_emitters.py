@@ -29,9 +29,9 @@ from agentlightning.capture.emit.rewards import (
     find_final_reward,
     find_reward_spans,
     get_reward_value,
-    reward_of,
 )
 from agentlightning.types import Span
+from agentlightning.types.rewards import reward_of
 
 
 @pytest.fixture

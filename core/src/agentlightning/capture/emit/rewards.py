@@ -13,7 +13,7 @@ from agentlightning.types.rewards import (
     by_precedence,
     effective_reward,
     is_rollout_reward,
-    reward_of as reward_of,
+    reward_of,
 )
 
 

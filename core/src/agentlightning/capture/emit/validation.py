@@ -22,6 +22,7 @@ from agentlightning.capture.counts import COUNTS
 from agentlightning.capture.emit.reward_formats import as_reward_span
 from agentlightning.capture.spans.convert import LONGEST_TEXT, error_text, jsonable, utf8_text
 from agentlightning.types import Span
+from agentlightning.types.scalars import unwrap_scalar
 
 log = logging.getLogger(__name__)
 
@@ -67,8 +68,8 @@ def reward_number(value: Any, where: str) -> float:
     what is wrong with it.
     """
     try:
-        if not is_instance(value, int, float) and callable(item := getattr(value, "item", None)):
-            value = item()  # a scalar of numpy or torch
+        if not is_instance(value, int, float):
+            value = unwrap_scalar(value, one_element=True)
         found = float(value) if is_instance(value, int, float) else math.nan
     except Exception as error:
         what = f"{where} of type {type(value).__name__} is no number: {error_text(error, 500)}"

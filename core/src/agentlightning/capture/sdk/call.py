@@ -7,12 +7,13 @@ there.
 
 from __future__ import annotations
 
+import base64
 import copy
 import json
 import logging
 import secrets
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, Final
@@ -25,11 +26,11 @@ from agentlightning.capture.delivery import deliver, remember_response
 from agentlightning.capture.identity import caller_tags, parent_ids
 from agentlightning.capture.scope import selects_call
 from agentlightning.capture.sdk.response import ResponseChoice, ResponseReader
-from agentlightning.capture.sdk.tokens import pack_ids, pack_logprobs
 from agentlightning.keys import CONTEXT_KEY, PREFIX
 from agentlightning.types import LLM, Span, Tags, merge_tags
+from agentlightning.types.arrays import pack_float32
 from agentlightning.types.select import policy_for, with_role
-from agentlightning.types.tokens import tokens_digest
+from agentlightning.types.tokens import pack, tokens_digest
 
 _LOG = logging.getLogger(__name__)
 _OPERATIONS = {
@@ -182,13 +183,17 @@ class SDKCall:
             if prompt is not None and ids is not None:
                 out[semconv.TOKENS_DIGEST] = tokens_digest(prompt, ids)
             if not self.gateway:
-                out[semconv.PROMPT_IDS] = None if prompt is None else pack_ids(prompt)
-                out[semconv.RESPONSE_IDS] = None if ids is None else pack_ids(ids)
-                out[semconv.LOGPROBS] = None if logprobs is None else pack_logprobs(logprobs)
+                out[semconv.PROMPT_IDS] = _base64(prompt, pack)
+                out[semconv.RESPONSE_IDS] = _base64(ids, pack)
+                out[semconv.LOGPROBS] = _base64(logprobs, pack_float32)
                 out[semconv.OUTPUT_MESSAGES] = json.dumps([choice.message()], ensure_ascii=False)
         except (TypeError, ValueError):  # the engine sent something that is no int32 or no number
             COUNTS.add("bad-ids")
         return {key: value for key, value in out.items() if value is not None}
+
+
+def _base64(values: Sequence[Any] | None, pack: Callable[[Any], bytes]) -> str | None:
+    return None if values is None else base64.b64encode(pack(values)).decode()
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from agentlightning.capture.context import AttemptContext
 from agentlightning.capture.counts import COUNTS
 from agentlightning.keys import PREFIX
 from agentlightning.types import Span
+from agentlightning.types.scalars import unwrap_scalar
 
 _SECRET = frozenset({"api_key", "authorization", "Authorization"})
 _ATTEMPT_KEY = re.compile(re.escape(PREFIX) + r"[A-Za-z0-9_-]{40,}")
@@ -100,8 +101,8 @@ class _Conversion:
             return self._mapping(value, depth)
         if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
             return self._sequence(value, depth)
-        if callable(item := getattr(value, "item", None)) and getattr(value, "shape", None) == ():
-            return self.convert(item(), depth)
+        if (number := unwrap_scalar(value)) is not value:
+            return self.convert(number, depth)
         if callable(dump := getattr(value, "model_dump", None)):
             return self.convert(dump(), depth)
         return _as_text(value)

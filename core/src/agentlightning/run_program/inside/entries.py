@@ -26,12 +26,13 @@ from agentlightning.capture.generators import (
     hooked_async_generator,
     hooked_generator,
 )
-from agentlightning.capture.spans.convert import jsonable
+from agentlightning.capture.spans.convert import error_text, jsonable
 from agentlightning.run_program.inside.exporter import SpanExporter
 from agentlightning.run_program.inside.import_hook import warn
 from agentlightning.run_program.inside.messages import BeginEntry, EndEntry, EntryBegun
 from agentlightning.run_program.inside.settings import ChildSettings
 from agentlightning.types import LLM
+from agentlightning.types.scalars import unwrap_scalar
 
 ENTRY_DENIED = "entry-denied"
 """Counted: an entry that ran in the process's own attempt, because no other could be had."""
@@ -147,8 +148,7 @@ def _reward_number(result: Any) -> float | None:
     One that is not finite is handed on: it is no reward, and says so where rewards are taken.
     """
     try:
-        if callable(item := getattr(result, "item", None)) and getattr(result, "shape", None) == ():
-            result = item()
+        result = unwrap_scalar(result)
         return float(result) if isinstance(result, Real) else None
     except OverflowError:
         return math.inf
@@ -157,12 +157,8 @@ def _reward_number(result: Any) -> float | None:
 
 
 def _error_text(error: BaseException) -> str:
-    """An error as text that can be sent; errors of programs may fail at saying even that."""
-    try:
-        text = str(error)
-    except Exception as another:
-        text = f"its message cannot be read ({type(another).__name__})"
-    return f"{type(error).__name__}: {text}"[:2000].encode(errors="replace").decode()
+    """An error as text that can be sent."""
+    return f"{type(error).__name__}: {error_text(error)}"[:2000]
 
 
 def _wrap_coroutine(wrapper: EntryWrapper, entry: Callable[..., Any]) -> Callable[..., Any]:

@@ -20,6 +20,7 @@ from agentlightning.gateway.upstream.answer import ErrorInfo
 from agentlightning.runner.outcomes.tracebacks import format_traceback
 from agentlightning.store.base import Store
 from agentlightning.types import AttemptedRollout, AttemptStatus, Call, Span
+from agentlightning.types.scalars import unwrap_scalar
 
 RAISED = "agent-raised"
 NO_CALL = "no-call"
@@ -42,7 +43,7 @@ class Outcome:
 def outcome_of_return(result: Any) -> Outcome:
     """The outcome of a returned value: a number is the final reward; ``None``: rewards were emitted."""
     try:
-        result = _unwrap_scalar(result)
+        result = unwrap_scalar(result)
         value = float(result) if isinstance(result, Real) else None
     except Exception as error:
         return _bad_reward(f"a {type(result).__name__} that cannot be read as a number: {error_text(error)}")
@@ -57,14 +58,6 @@ def outcome_of_return(result: Any) -> Outcome:
     if listed and all(isinstance(span, Span) for span in result):
         return Outcome(AttemptStatus.SUCCEEDED, spans=result)
     return _bad_reward(f"{type(result).__name__}; return a number, None (after emit_reward), or spans")
-
-
-def _unwrap_scalar(result: Any) -> Any:
-    """The Python number in a scalar of an array library (numpy, torch)."""
-    item = getattr(result, "item", None)
-    if callable(item) and getattr(result, "shape", None) == ():
-        return item()
-    return result
 
 
 def _bad_reward(what: str) -> Outcome:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from base64 import b64decode
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 
 from agentlightning import semconv
 from agentlightning.capture.context import AttemptContext, attempt_context
 from agentlightning.capture.sdk.call import LOGPROB_COUNT
-from agentlightning.capture.sdk.tokens import unpack_ids, unpack_logprobs
 from agentlightning.testing import Exchange
 from agentlightning.testing.contract.tally import TALLY
 from agentlightning.types import Span
-from agentlightning.types.tokens import tokens_digest
+from agentlightning.types.arrays import unpack_float32
+from agentlightning.types.tokens import TokenIds, tokens_digest
 
 
 class Recording:
@@ -88,7 +89,7 @@ def assert_same_tokens(span: Span, exchange: Exchange) -> None:
     assert attributes[semconv.PROMPT_COUNT] == len(exchange.prompt_ids)
     assert attributes[semconv.RESPONSE_COUNT] == attributes[LOGPROB_COUNT] == len(answer.ids)
     if semconv.RESPONSE_IDS in attributes:
-        assert unpack_ids(attributes[semconv.PROMPT_IDS]) == exchange.prompt_ids
-        assert unpack_ids(attributes[semconv.RESPONSE_IDS]) == answer.ids
-        assert unpack_logprobs(attributes[semconv.LOGPROBS]) == answer.logprobs
+        assert TokenIds.unpacked(b64decode(attributes[semconv.PROMPT_IDS])) == exchange.prompt_ids
+        assert TokenIds.unpacked(b64decode(attributes[semconv.RESPONSE_IDS])) == answer.ids
+        assert unpack_float32(b64decode(attributes[semconv.LOGPROBS])) == answer.logprobs
     TALLY.found(exchange, attributes[semconv.CHOICE])
