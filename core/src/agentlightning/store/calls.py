@@ -29,7 +29,7 @@ from agentlightning.store import codec
 from agentlightning.store.base import StoreError
 from agentlightning.store.codec import CallBody
 from agentlightning.types import Call
-from agentlightning.types.tokens import WIDTH, PrefixDigests, TokenIds, shared_buffer
+from agentlightning.types.tokens import WIDTH, PrefixDigests, TokenIds, pack
 
 _TAIL = 32
 """Bytes at the end of a known prefix that must match before anything is hashed."""
@@ -56,11 +56,18 @@ class _Prefix(NamedTuple):
 class _Prefixes:
     """Prefixes that stored calls hold, by length in bytes and digest."""
 
-    __slots__ = ("_known", "_lengths")
+    __slots__ = ("_known", "_lengths", "recent")
 
     def __init__(self) -> None:
+        self.recent = PrefixDigests()
+        """What was added last: most often the next call begins with it."""
         self._lengths: list[int] = []
         self._known: dict[tuple[int, bytes], tuple[bytes, _Prefix]] = {}
+
+    def digests(self, data: bytes) -> PrefixDigests:
+        """Digests of ``data``, from where it goes beyond what was added last."""
+        self.recent = self.recent.continued(data) or PrefixDigests(data)
+        return self.recent
 
     def longest(self, data: PrefixDigests, length: int) -> _Prefix | None:
         """The longest known prefix that the first ``length`` bytes of ``data`` begin with."""
@@ -89,7 +96,7 @@ class _Prefixes:
 
 
 class CallIndex:
-    """Digests of what the stored calls of one attempt hold: about 2 kB a call, however long its prompt."""
+    """Digests of what the stored calls of one attempt hold, about 2 kB a call, and the last call itself."""
 
     __slots__ = ("_chats", "_ids", "_texts", "_values", "calls")
 
@@ -98,10 +105,15 @@ class CallIndex:
         self._ids, self._chats, self._texts = _Prefixes(), _Prefixes(), _Prefixes()
         self._values: dict[tuple[str, bytes], str] = {}
 
+    @property
+    def size(self) -> int:
+        """Bytes, about."""
+        return 2048 * self.calls + sum(len(p.recent.data) for p in (self._ids, self._chats, self._texts))
+
     def delta(self, call: Call) -> CallBody:
         """What is new in the call. It is part of the index from here on."""
         self.calls += 1
-        body = codec.call_body(call)
+        body = codec.call_body(msgspec.structs.replace(call, prompt_ids=None))
         if call.prompt_ids is not None:
             self._add_ids(call, call.prompt_ids, body)
         if call.request is not None:
@@ -111,10 +123,13 @@ class CallIndex:
         return body
 
     def _add_ids(self, call: Call, prompt: TokenIds, body: CallBody) -> None:
-        data, own, whole = shared_buffer(prompt, call.response_ids or ())
+        own = len(prompt) * WIDTH
+        data = self._ids.digests(prompt.packed() + pack(call.response_ids or ()))
+        whole, shared = len(data.data), 0
         if found := self._ids.longest(data, own):
             body.ids_parent, body.ids_shared = found
-            body.prompt_ids = bytes(data.data[found.shared * WIDTH : own])
+            shared = found.shared * WIDTH
+        body.prompt_ids = bytes(data.data[shared:own])
         self._ids.add(data, own, _Prefix(call.call_id, own // WIDTH))
         self._ids.add(data, whole, _Prefix(call.call_id, whole // WIDTH))
 
@@ -122,12 +137,12 @@ class CallIndex:
         name, asked, answer = _conversation(request, call.response)
         if not name:
             return
+        known = self._chats if name == "messages" else self._texts
         try:
             own = _bytes(asked)
-            data = PrefixDigests(own + _bytes(answer))
+            data = known.digests(own + _bytes(answer))
         except _NOT_PACKABLE:
             return
-        known = self._chats if name == "messages" else self._texts
         if found := known.longest(data, len(own)):
             body.messages_parent, body.messages_shared = found
             request[name] = asked[found.shared :]

@@ -64,6 +64,18 @@ class PrefixDigests:
             found: bytes = state.digest()
             yield found
 
+    def continued(self, data: bytes) -> PrefixDigests | None:
+        """Digests of ``data`` that take over the hash of the longest prefix both begin with, of those hashed
+        here last; ``None``: of none of them. Comparing bytes is some ten times as fast as hashing them.
+        """
+        for length in self._lengths[:-3:-1]:
+            if length and data.startswith(memoryview(self.data)[:length]):
+                other = PrefixDigests(data)
+                other._lengths.append(length)
+                other._states[length] = self._states[length]
+                return other
+        return None
+
     def tail(self, length: int, width: int) -> bytes:
         """The last ``width`` of the first ``length`` bytes."""
         return bytes(self.data[max(0, length - width) : length])

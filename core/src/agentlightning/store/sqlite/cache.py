@@ -14,8 +14,10 @@ from agentlightning.store.calls import CallIndex
 
 _MAX_ATTEMPTS = 10_000
 """CachedAttempt attempts in mind."""
-_MAX_INDEXED_CALLS = 50_000
-"""Calls in the indexes of all attempts, about 2 kB each."""
+_MAX_INDEX_BYTES = 128 << 20
+"""Bytes of the call indexes of all attempts. One that is dropped is made again from the table."""
+_TRIM_EVERY = 64
+"""Writes of calls between two looks at that limit."""
 
 
 @dataclass(slots=True)
@@ -38,6 +40,7 @@ class StoreCache:
         self.attempts: dict[str, CachedAttempt] = {}
         self.call_indexes: OrderedDict[str, CallIndex] = OrderedDict()
         """By attempt id, the least recently used first."""
+        self._writes = 0
         self.next_due: float | None = None
         """No attempt is overdue before; ``inf``: none ever will be; ``None``: not known."""
 
@@ -56,14 +59,18 @@ class StoreCache:
         return found
 
     def put_index(self, attempt_id: str, index: CallIndex) -> CallIndex:
-        """Cache an index, and drop the least recently used ones beyond the limit."""
-        while self.call_indexes and self._indexed_calls() > _MAX_INDEXED_CALLS:
-            self.call_indexes.popitem(last=False)
+        """Cache an index."""
         self.call_indexes[attempt_id] = index
         return index
 
-    def _indexed_calls(self) -> int:
-        return sum(index.calls for index in self.call_indexes.values())
+    def trim_indexes(self) -> None:
+        """Drop the least recently used indexes beyond the limit; looked at once in a while."""
+        self._writes += 1
+        if self._writes % _TRIM_EVERY == 0:
+            size = sum(index.size for index in self.call_indexes.values())
+            while size > _MAX_INDEX_BYTES:
+                _, dropped = self.call_indexes.popitem(last=False)
+                size -= dropped.size
 
     def lower_next_due(self, when: float) -> None:
         """An attempt may be overdue at ``when``."""

@@ -68,6 +68,7 @@ class CallStore(LeaseStore):
                 part = list(group)
                 live = self._writable_attempt(*attempt, "calls", len(part), fence)
                 self._insert_calls(part, live.arrivals)
+                self.cache.trim_indexes()
                 self._touch(attempt[0], live, now, len(part))
 
         await self._write("add_calls", work, request_id)
