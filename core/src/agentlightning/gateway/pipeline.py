@@ -238,7 +238,7 @@ def _answered(request: ModelRequest, whole: EngineReply) -> Answered:
         failure = engine_error(msgspec.structs.replace(whole, body=request.route.redact(whole.body)))
         request.route.always_count |= failure.over_length
         raise failure
-    answer = parse_answer(whole.body, request.api.engine_api)
+    answer = parse_answer(whole.body, request.api.engine_api, request.decode)
     calls = answer_calls(request, check_answer(request, answer, request.choices))
     raw = whole.body
     if was_split(calls):

@@ -6,7 +6,7 @@ Invariant: a :class:`ModelRequest` is never changed; a stage that decides more m
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,6 +26,7 @@ from agentlightning.gateway.rewrite.sampling import (
     apply_sampling,
     ask_for_tokens,
 )
+from agentlightning.gateway.upstream.answer import AnswerT
 from agentlightning.gateway.upstream.route import Routes, Upstream
 from agentlightning.types import Call, Tags, merge_tags
 from agentlightning.types.select import caller_name, policy_for, with_role
@@ -87,6 +88,10 @@ class ModelRequest(msgspec.Struct, kw_only=True, frozen=True):
     def answer_id(self) -> str:
         """Id of an answer to which the engine gave none."""
         return f"{self.attempt.info.attempt_id}-{self.sequence}"
+
+    def decode(self, raw: bytes, decode: Callable[[bytes], AnswerT]) -> AnswerT:
+        """Decode an answer, or a chunk of one; prompts are parsed from where they go beyond the last one."""
+        return self.attempt.prompts.decode((self.attempt.info.attempt_id, branch_of(self.tags)), raw, decode)
 
     def payload(self) -> bytes:
         """The JSON that is sent to the engine."""

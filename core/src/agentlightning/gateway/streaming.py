@@ -82,7 +82,7 @@ class StreamRelay:
         if data == DONE:
             self._done = True
         elif data is not None:
-            chunk = parse_chunk(data)
+            chunk = parse_chunk(data, self._request.decode)
             if chunk.error is not None:
                 redact = self._request.route.redact
                 message = parse_error(200, redact(data)).message

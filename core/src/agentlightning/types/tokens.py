@@ -27,10 +27,12 @@ def little_endian(values: array[Any]) -> array[Any]:
 class PrefixDigests:
     """Bytes with the digests of their prefixes. They only grow, at their end."""
 
-    __slots__ = ("_lengths", "_states", "data")
+    __slots__ = ("_largest", "_lengths", "_states", "data")
 
     def __init__(self, data: bytes | bytearray = b"") -> None:
         self.data = bytearray(data)
+        self._largest = (0, -1)
+        """The largest of the token ids in so many bytes from the start."""
         self._lengths = [0]
         self._states: dict[int, Any] = {0: hashlib.blake2b(digest_size=16)}
 
@@ -120,6 +122,16 @@ class TokenIds(Sequence[int]):
             return memoryview(little_endian(array("i", self.packed())))
         whole = memoryview(self._buffer.data)[self._start * WIDTH : self._stop * WIDTH]
         return whole.cast("i")
+
+    def largest(self) -> int:
+        """The largest id, -1 of none. For a buffer that grows, only what is new is looked at."""
+        done, known = self._buffer._largest
+        stop = self._stop * WIDTH
+        if self._start or done > stop:
+            return max(self.tolist(), default=-1)
+        found = max(known, max(self[done // WIDTH :].tolist(), default=-1))
+        self._buffer._largest = stop, found
+        return found
 
     def tolist(self) -> list[int]:
         """The ids as a list."""

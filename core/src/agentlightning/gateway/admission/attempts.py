@@ -17,6 +17,7 @@ from agentlightning.gateway.admission.identity import Caller
 from agentlightning.gateway.admission.seeds import RequestSeeds, branch_of, root_seed
 from agentlightning.gateway.apis.base import call_id
 from agentlightning.gateway.errors import RequestRefused, store_failed
+from agentlightning.gateway.upstream.prompt_ids import PromptCache
 from agentlightning.keys import Claims, KeyRefused, Keys
 from agentlightning.store.base import NotFound, Store
 from agentlightning.types import AttemptStatus, Mode, Tags, merge_tags
@@ -54,6 +55,7 @@ class OpenAttempt:
         "closing",
         "dropped_blocks",
         "info",
+        "prompts",
         "seeds",
         "selects",
         "sequence",
@@ -62,8 +64,15 @@ class OpenAttempt:
         "writes",
     )
 
-    def __init__(self, info: AttemptInfo, selects: Callable[[Tags], bool], sequence: int = 0) -> None:
+    def __init__(
+        self,
+        info: AttemptInfo,
+        selects: Callable[[Tags], bool],
+        sequence: int = 0,
+        prompts: PromptCache | None = None,
+    ) -> None:
         self.info = info
+        self.prompts = prompts or PromptCache()
         self.selects = selects
         self.sequence = sequence
         self.seeds = RequestSeeds(info.seed)
@@ -114,6 +123,7 @@ class OpenAttempts:
         self._selects = selector(select)
         self._policies = dict(policies or {})
         self._keep = keep
+        self._prompts = PromptCache()
         self._open: dict[str, OpenAttempt] = {}
         self._loaded: OrderedDict[str, OpenAttempt] = OrderedDict()
         self._loading: dict[str, asyncio.Task[OpenAttempt]] = {}
@@ -127,7 +137,7 @@ class OpenAttempts:
             raise ValueError(f"attempt {info.attempt_id} is open already; close_attempt() ends it")
         selects = self._selects if info.select is None else selector(info.select)
         info = info if info.policies else msgspec.structs.replace(info, policies=self._policies)
-        self._open[info.attempt_id] = OpenAttempt(info, selects)
+        self._open[info.attempt_id] = OpenAttempt(info, selects, prompts=self._prompts)
         return self._keys.mint(info.rollout_id, info.attempt_id, run_id=info.run_id, fence=info.fence)
 
     async def get(self, claims: Claims) -> OpenAttempt:
@@ -209,7 +219,8 @@ class OpenAttempts:
             policies=_string_map(rollout.metadata.get("policies")) or self._policies,
             tags=_string_map(rollout.metadata.get("tags")),
         )
-        found = OpenAttempt(info, self._selects, 1 + max((c.sequence for c in calls), default=-1))
+        sequence = 1 + max((c.sequence for c in calls), default=-1)
+        found = OpenAttempt(info, self._selects, sequence, self._prompts)
         for call in calls:
             if "api" in call.edited and call.response:
                 found.remember_arguments(

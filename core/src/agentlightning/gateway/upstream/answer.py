@@ -6,7 +6,8 @@ ids as vLLM's ``return_token_ids`` gives them (``prompt_token_ids``: chat on top
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Callable
+from typing import Annotated, Any, Protocol, TypeVar
 
 import msgspec
 
@@ -90,16 +91,23 @@ class AnswerChunk(EngineAnswer):
     error: Any = None
 
 
+AnswerT = TypeVar("AnswerT", bound=EngineAnswer)
 _answers = msgspec.json.Decoder(EngineAnswer)
 _chunks = msgspec.json.Decoder(AnswerChunk)
 
 
-def parse_answer(raw: bytes, api: str) -> EngineAnswer:
+class Decode(Protocol):
+    """Decodes an answer, or a chunk of one, with the decoder it is given."""
+
+    def __call__(self, raw: bytes, decode: Callable[[bytes], AnswerT], /) -> AnswerT: ...
+
+
+def parse_answer(raw: bytes, api: str, decode: Decode | None = None) -> EngineAnswer:
     """The answer in ``raw``; :class:`BadAnswer` says what is wrong with it, :class:`EngineUnreachable` that
     the engine gave it up half-way.
     """
     try:
-        answer = _answers.decode(raw)
+        answer = decode(raw, _answers.decode) if decode else _answers.decode(raw)
     except DECODE_ERRORS as error:
         raise BadAnswer(f"the engine's answer is not a completion ({len(raw)} bytes): {error}") from None
     if not answer.choices:
@@ -143,10 +151,10 @@ def raise_if_aborted(answer: EngineAnswer) -> None:
         raise EngineUnreachable(503, "engine-aborted", message, tokens=tokens)
 
 
-def parse_chunk(raw: bytes) -> AnswerChunk:
+def parse_chunk(raw: bytes, decode: Decode | None = None) -> AnswerChunk:
     """One event of a stream, or :class:`BadAnswer`."""
     try:
-        return _chunks.decode(raw)
+        return decode(raw, _chunks.decode) if decode else _chunks.decode(raw)
     except DECODE_ERRORS as error:
         raise BadAnswer(f"an event of the engine's stream is not a completion chunk: {error}") from None
 

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from agentlightning.gateway.errors import RequestRefused
 from agentlightning.gateway.upstream.endpoints import Endpoints
+from agentlightning.types.tokens import as_ids
 
 SECRET_LENGTH = 12
 """Characters of a key from which it counts as a secret; shorter ones are placeholders such as ``EMPTY``."""
@@ -118,7 +119,7 @@ class Upstream:
 
     def in_vocabulary(self, ids: Sequence[int] | None) -> bool:
         """Whether all ids are in the policy's vocabulary."""
-        return not ids or self.vocabulary is None or max(ids) < self.vocabulary
+        return not ids or self.vocabulary is None or as_ids(ids).largest() < self.vocabulary
 
     def redact(self, raw: bytes) -> bytes:
         """``raw`` without the route's key, should the engine quote it; ``raw`` itself where it does not."""
