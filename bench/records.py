@@ -100,7 +100,8 @@ class Engine(asyncio.Protocol):
         part = json.dumps(choice, separators=(",", ":"))[:-1]
         out = f'{raw},"prompt_token_ids":[{prompt}],"choices":[{part},"token_ids":[{response}]}}]}}'.encode()
         self.transport.write(
-            b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(out) + out
+            b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(out)
+            + out
         )
 
 
@@ -222,12 +223,24 @@ async def credit(folder: str) -> None:
     assert len(batch.rows) == len(rollouts), f"{len(batch.rows)} rows of {len(rollouts)} rollouts"
     await store.close()
     used = {"peak_mb": round(peak_mb(), 1), "before_mb": round(before, 1)}
-    say({"rows": len(batch.rows), "tokens": tokens, "seconds": round(seconds, 3), "read": round(read, 3), **used})
+    say(
+        {
+            "rows": len(batch.rows),
+            "tokens": tokens,
+            "seconds": round(seconds, 3),
+            "read": round(read, 3),
+            **used,
+        }
+    )
 
 
 def peak_mb() -> float:
     """Peak resident memory of this process."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024 * (1 if sys.platform != "darwin" else 2**-10)
+    return (
+        resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        / 1024
+        * (1 if sys.platform != "darwin" else 2**-10)
+    )
 
 
 # --------------------------------------------------------------------------------------------------- agents

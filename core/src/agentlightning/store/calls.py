@@ -29,7 +29,7 @@ from agentlightning.store import codec
 from agentlightning.store.base import StoreError
 from agentlightning.store.codec import CallBody
 from agentlightning.types import Call
-from agentlightning.types.tokens import WIDTH, PrefixDigests, TokenIds, pack
+from agentlightning.types.tokens import WIDTH, PrefixDigests, TokenIds, shared_buffer
 
 _TAIL = 32
 """Bytes at the end of a known prefix that must match before anything is hashed."""
@@ -64,10 +64,11 @@ class _Prefixes:
         self._lengths: list[int] = []
         self._known: dict[tuple[int, bytes], tuple[bytes, _Prefix]] = {}
 
-    def digests(self, data: bytes) -> PrefixDigests:
-        """Digests of ``data``, from where it goes beyond what was added last."""
-        self.recent = self.recent.continued(data) or PrefixDigests(data)
-        return self.recent
+    def expect(self, data: PrefixDigests) -> None:
+        """Bytes to look for and to add: hash only what goes beyond the last ones."""
+        if data is not self.recent:
+            data.hash_from(self.recent)
+            self.recent = data
 
     def longest(self, data: PrefixDigests, length: int) -> _Prefix | None:
         """The longest known prefix that the first ``length`` bytes of ``data`` begin with."""
@@ -123,9 +124,9 @@ class CallIndex:
         return body
 
     def _add_ids(self, call: Call, prompt: TokenIds, body: CallBody) -> None:
-        own = len(prompt) * WIDTH
-        data = self._ids.digests(prompt.packed() + pack(call.response_ids or ()))
-        whole, shared = len(data.data), 0
+        data, own, whole = shared_buffer(prompt, call.response_ids or ())
+        self._ids.expect(data)
+        shared = 0
         if found := self._ids.longest(data, own):
             body.ids_parent, body.ids_shared = found
             shared = found.shared * WIDTH
@@ -140,9 +141,10 @@ class CallIndex:
         known = self._chats if name == "messages" else self._texts
         try:
             own = _bytes(asked)
-            data = known.digests(own + _bytes(answer))
+            data = PrefixDigests(own + _bytes(answer))
         except _NOT_PACKABLE:
             return
+        known.expect(data)
         if found := known.longest(data, len(own)):
             body.messages_parent, body.messages_shared = found
             request[name] = asked[found.shared :]
@@ -272,7 +274,7 @@ def _whole_ids(parent: _Ids | None, body: CallBody) -> _Ids:
     new, answer = body.prompt_ids or b"", body.response_ids or b""
     shared = body.ids_shared * WIDTH
     if parent is not None and not new and shared <= parent.own:  # the parent's prompt, or part of it
-        return _Ids(parent.data, shared, PrefixDigests(answer), 0, len(answer))
+        return _Ids(parent.data, shared, PrefixDigests(bytearray(answer)), 0, len(answer))
     data = PrefixDigests() if parent is None else parent.prefix(shared)
     data.data += new
     own = len(data.data)

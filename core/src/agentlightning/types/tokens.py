@@ -29,8 +29,8 @@ class PrefixDigests:
 
     __slots__ = ("_largest", "_lengths", "_states", "data")
 
-    def __init__(self, data: bytes | bytearray = b"") -> None:
-        self.data = bytearray(data)
+    def __init__(self, data: bytes | bytearray | None = None) -> None:
+        self.data = bytearray() if data is None else data
         self._largest = (0, -1)
         """The largest of the token ids in so many bytes from the start."""
         self._lengths = [0]
@@ -66,17 +66,19 @@ class PrefixDigests:
             found: bytes = state.digest()
             yield found
 
-    def continued(self, data: bytes) -> PrefixDigests | None:
-        """Digests of ``data`` that take over the hash of the longest prefix both begin with, of those hashed
-        here last; ``None``: of none of them. Comparing bytes is some ten times as fast as hashing them.
+    def hash_from(self, other: PrefixDigests) -> None:
+        """Take over the hash of the longest prefix that was hashed in ``other`` and is here too, if it is one
+        of the last two there. To compare bytes is some ten times as fast as to hash them.
         """
-        for length in self._lengths[:-3:-1]:
-            if length and data.startswith(memoryview(self.data)[:length]):
-                other = PrefixDigests(data)
-                other._lengths.append(length)
-                other._states[length] = self._states[length]
-                return other
-        return None
+        for length in other._lengths[:-3:-1]:
+            if (
+                length
+                and length not in self._states
+                and self.data.startswith(memoryview(other.data)[:length])
+            ):
+                self._lengths.insert(bisect_right(self._lengths, length), length)
+                self._states[length] = other._states[length]
+                return
 
     def tail(self, length: int, width: int) -> bytes:
         """The last ``width`` of the first ``length`` bytes."""
@@ -95,7 +97,7 @@ class TokenIds(Sequence[int]):
 
     def __init__(self, ids: Iterable[int] = ()) -> None:
         """``ValueError`` for an id that is no int32: a record with such ids is broken."""
-        data = pack(ids)
+        data = bytearray(pack(ids))
         self._buffer, self._start, self._stop = PrefixDigests(data), 0, len(data) // WIDTH
 
     @classmethod
@@ -110,7 +112,7 @@ class TokenIds(Sequence[int]):
         """The inverse of :func:`pack`. ``ValueError`` where the bytes end within an id."""
         if len(data) % WIDTH:
             raise ValueError(f"{len(data)} bytes are no token ids: each takes {WIDTH}")
-        return cls.of(PrefixDigests(data), 0, len(data) // WIDTH)
+        return cls.of(PrefixDigests(bytearray(data)), 0, len(data) // WIDTH)
 
     def packed(self) -> bytes:
         """As :func:`pack` gives them."""
@@ -191,7 +193,7 @@ def shared_buffer(prompt: TokenIds, response: Sequence[int]) -> tuple[PrefixDige
     follows = isinstance(response, TokenIds) and response._buffer is prompt._buffer
     if follows and not start and response._start == prompt._stop:  # type: ignore[attr-defined]
         return prompt._buffer, own, response._stop * WIDTH  # type: ignore[attr-defined]
-    data = prompt.packed() + pack(response)
+    data = bytearray().join((prompt.packed(), pack(response)))
     return PrefixDigests(data), own, len(data)
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import cast
 
 import msgspec
 
@@ -72,7 +73,7 @@ class PromptCache:
         if holder is None:
             return answer
         data = _appended(known.buffer(length), pack(holder.prompt_token_ids or ()))
-        holder.prompt_token_ids = TokenIds.of(data, 0, len(data.data) // WIDTH)
+        holder.prompt_token_ids = _ids(data, 0)
         self._keep(key, raw[start:end], data, answer)
         return answer
 
@@ -82,7 +83,7 @@ class PromptCache:
         if len(answer.choices) == 1 and (response := answer.choices[0].token_ids):
             text += b"," + msgspec.json.encode(response)[1:-1]
             data = _appended(data, pack(response))
-            answer.choices[0].token_ids = TokenIds.of(data, own // WIDTH, len(data.data) // WIDTH)
+            answer.choices[0].token_ids = _ids(data, own)
         if (old := self._known.pop(key, None)) is not None:
             self._bytes -= old.size
         size = len(text) + len(data.data)
@@ -101,9 +102,15 @@ def _appended(data: PrefixDigests, more: bytes) -> PrefixDigests:
     return data
 
 
+def _ids(data: PrefixDigests, start: int) -> list[int]:
+    """The ids from byte ``start`` on, as what an answer has in their place."""
+    return cast("list[int]", TokenIds.of(data, start // WIDTH, len(data.data) // WIDTH))
+
+
 def _holder(answer: EngineAnswer) -> EngineAnswer | EngineChoice | None:
     """What bears the only list of prompt ids."""
-    for one in (answer, *answer.choices):
+    holders: list[EngineAnswer | EngineChoice] = [answer, *answer.choices]
+    for one in holders:
         if one.prompt_token_ids is not None:
             return one
     return None
