@@ -19,7 +19,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
 import random
 import resource
 import subprocess
@@ -118,7 +117,7 @@ async def serve_engine() -> None:
 
 # -------------------------------------------------------------------------------------------------- gateway
 async def serve_gateway(engine: str, folder: str) -> None:
-    """Leases attempts, serves them, ends them; each line on stdin is a command, answered with what was used."""
+    """Lease attempts, serve them, end them; each line on stdin is a command, answered with what was used."""
     from agentlightning import semconv
     from agentlightning.gateway import AttemptInfo, Gateway, SamplingPolicy, Upstream
     from agentlightning.keys import Keys
@@ -205,7 +204,7 @@ def say(value: dict[str, Any]) -> None:
     print(json.dumps(value), flush=True)
 
 
-# ----------------------------------------------------------------------------------------- from records to rows
+# -------------------------------------------------------------------------------------- from records to rows
 async def credit(folder: str) -> None:
     """Read the records of all rollouts and turn them into rows, as a training step does."""
     from agentlightning.credit import assign
