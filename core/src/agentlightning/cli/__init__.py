@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import signal
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import typer
@@ -47,11 +48,16 @@ def app() -> typer.Typer:
 
 
 def main() -> None:
-    """Entry point. Errors a person can mend are printed as one message, without a traceback."""
+    """Entry point."""
+    run_command(lambda: app()())
+
+
+def run_command(command: Callable[[], object]) -> None:
+    """Run a command. Errors that a person can fix are printed as one message, without a traceback."""
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     with sigterm_like_ctrl_c() as terminated:
         try:
-            app()()
+            command()
         except UsageError as error:
             print(f"agl: {error}", file=sys.stderr)
             raise SystemExit(error.status) from None

@@ -5,23 +5,24 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+from collections.abc import Callable
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from agentlightning.cli.interrupts import set_exit_status
+from agentlightning.cli.interrupts import exit_despite_threads, set_exit_status
 from agentlightning.types import Model, UsageError
 
 if TYPE_CHECKING:
     from agentlightning.runner import Runner
+    from agentlightning.runner.processes.service import RunnerState
     from agentlightning.store import Store
 
 
 class Options(Model):
-    """What a worker is told. ``report``: a file descriptor to write its state to, and ``parent`` whose child
-    it is, if it has a supervisor.
-    """
+    """The options of the command, as its worker processes get them."""
 
     store: str | None
     agent: str | None
@@ -33,27 +34,6 @@ class Options(Model):
     drain: float
     patience: float
     timeout: float | None
-    report: int | None = None
-    parent: int | None = None
-
-    def arguments(self, report: int) -> list[str]:
-        """The command line of a worker of ours that reports to ``report``."""
-        found = ["-c", "from _agl_main import main; main()", "runner", "--report", str(report)]
-        found += ["--parent", str(os.getpid())]
-        for name in (
-            "store",
-            "agent",
-            "config",
-            "concurrency",
-            "isolation",
-            "run",
-            "drain",
-            "patience",
-            "timeout",
-        ):
-            if (value := getattr(self, name)) is not None:
-                found += [f"--{name}", str(value)]
-        return found + [word for name in self.adapters for word in ("--adapter", name)]
 
 
 def register(app: typer.Typer) -> None:
@@ -84,11 +64,9 @@ def register(app: typer.Typer) -> None:
         timeout: Annotated[
             float | None, typer.Option(help="Seconds of an attempt, where its rollout names none.")
         ] = None,
-        report: Annotated[int | None, typer.Option(hidden=True)] = None,
-        parent: Annotated[int | None, typer.Option(hidden=True)] = None,
     ) -> None:
-        """Run an agent on rollouts until SIGTERM (exit status 0) or Ctrl-C (130). AGL_SECRET: the run's
-        secret, where its gateway is of ours.
+        """Run an agent on rollouts until SIGTERM (exit status 0) or Ctrl-C (130). AGL_SECRET: the secret of
+        the run, if its gateway is ours.
         """
         options = Options(
             store=store,
@@ -101,8 +79,6 @@ def register(app: typer.Typer) -> None:
             drain=drain,
             patience=patience,
             timeout=timeout,
-            report=report,
-            parent=parent,
         )
         code = asyncio.run(_run_worker(options) if workers == 1 else _supervise(options, workers))
         set_exit_status(code)
@@ -117,41 +93,51 @@ async def _supervise(options: Options, workers: int) -> int:
     _require_server(options, workers)
     with StatusLine(_store_name(options), workers) as line:
         supervisor = Supervisor(
-            options.arguments, workers, lambda: line.show(supervisor.state, supervisor.restarts)
+            _supervised, options, workers, lambda: line.show(supervisor.state, supervisor.restarts)
         )
         return await supervisor.run()
 
 
+def _supervised(connection: Connection, supervisor: int, options: Options) -> None:
+    """A worker process of a supervisor: this command without its status line."""
+    from agentlightning.cli import run_command
+    from agentlightning.runner.processes.spawn import enter
+    from agentlightning.runner.processes.supervisor import Reporter
+
+    enter(connection, supervisor)
+
+    def work() -> None:
+        code = asyncio.run(_serve(options, Reporter(connection)))
+        set_exit_status(code)
+        raise SystemExit(code)
+
+    try:
+        run_command(work)
+    finally:
+        exit_despite_threads()
+
+
 async def _run_worker(options: Options) -> int:
-    """One worker, to its end."""
+    """The one worker of this command, to its end."""
+    from agentlightning.runner.processes.status_line import StatusLine
+
+    with StatusLine(_store_name(options), 1) as line:
+        return await _serve(options, line.show)
+
+
+async def _serve(options: Options, report: Callable[[RunnerState], None]) -> int:
     from agentlightning.capture.instrument.sessions import capturing
     from agentlightning.plugins.manager import load
     from agentlightning.runner.adapters import instrumentors
-    from agentlightning.runner.processes.process_tree import die_with_parent
     from agentlightning.runner.processes.service import serve
-    from agentlightning.runner.processes.status_line import StatusLine
 
-    if options.parent is not None:
-        die_with_parent(options.parent)
     plugins = load()
     store, runner = _open(options, plugins)
     try:
         with capturing([] if options.isolation == "process" else instrumentors(plugins, options.adapters)):
-            if options.report is not None:
-                os.set_blocking(options.report, False)  # a supervisor that was stopped reads nothing
-                with os.fdopen(options.report, "wb", buffering=0) as report:
-                    return await serve(runner, lambda state: _report_state(report, state))
-            with StatusLine(_store_name(options), 1) as line:
-                return await serve(runner, lambda state: line.show(state))
+            return await serve(runner, report)
     finally:
         await store.close()
-
-
-def _report_state(report: Any, state: Any) -> None:
-    """Say how this worker fares; nothing, where the pipe is full: the next line says it too."""
-    import msgspec
-
-    report.write(msgspec.json.encode(state) + b"\n")
 
 
 def _open(options: Options, plugins: Any) -> tuple[Store, Runner]:

@@ -7,20 +7,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
+import select
 import signal
-import subprocess
-import sys
 import time
-from asyncio.subprocess import Process
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
+from typing import Any
 
 import msgspec
+import psutil
 
+from agentlightning.runner.event_loops.threads import in_thread
 from agentlightning.runner.processes.process_tree import describe_exit
 from agentlightning.runner.processes.service import RunnerState, StopSignals
+from agentlightning.runner.processes.spawn import spawn
 
 log = logging.getLogger(__name__)
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
@@ -35,22 +38,24 @@ after.
 """
 KILL_SECONDS = 5.0
 """Seconds a worker has after the second signal."""
-WorkerCommand = Callable[[int], Sequence[str]]
+Work = Callable[[Connection, int, Any], None]
+"""What a worker process does, with its connection, its supervisor's id, and the options."""
 
 
 class Supervisor:
-    """Runs ``workers`` processes of ``command(report)``, which write their :class:`RunnerState` as JSON lines
-    to the file descriptor ``report``. ``changed`` is called after each.
+    """Runs ``workers`` processes of ``work``, which send a :class:`RunnerState` now and then. ``changed`` is
+    called after each. ``work`` and ``options`` can be pickled.
     """
 
-    def __init__(self, command: WorkerCommand, workers: int, changed: Callable[[], None]) -> None:
-        self._command = command
+    def __init__(self, work: Work, options: Any, workers: int, changed: Callable[[], None]) -> None:
+        self._work = work
+        self._options = options
         self._workers = workers
         self._changed = changed
         self._ended_counts: Counter[str] = Counter()
         """Counts of processes that have ended."""
         self._states: dict[int, RunnerState] = {}
-        self._processes: dict[int, Process] = {}
+        self._processes: dict[int, psutil.Process] = {}
         self._signals = StopSignals()
         self._failed = 0
         self.restarts = 0
@@ -87,7 +92,7 @@ class Supervisor:
 
     def _signal(self, number: signal.Signals) -> None:
         for process in self._processes.values():
-            with suppress(ProcessLookupError):  # it has ended meanwhile
+            with suppress(psutil.Error):  # it has ended meanwhile
                 process.send_signal(number)
 
     async def _keep_alive(self, slot: int) -> None:
@@ -113,37 +118,39 @@ class Supervisor:
                 continue
 
     async def _run_once(self, slot: int) -> int:
-        """Run one process to its end."""
-        loop = asyncio.get_running_loop()
-        readable, writable = os.pipe()
-        try:
-            process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                *self._command(writable),
-                stdin=subprocess.DEVNULL,
-                pass_fds=[writable],
-                start_new_session=True,
-            )
-        finally:
-            os.close(writable)
-        self._processes[slot] = process
+        """Run one process to its end; its exit status."""
+        process, connection = spawn(self._work, self._options, name=f"agl-runner-{slot}")
+        self._processes[slot] = psutil.Process(process.pid)
         if self._signals.stop.is_set():
-            process.send_signal(signal.SIGTERM)
-        reader = asyncio.StreamReader()
-        transport, _ = await loop.connect_read_pipe(
-            lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(readable, "rb")
-        )
-        reading = asyncio.create_task(self._read(slot, reader))
+            self._processes[slot].send_signal(signal.SIGTERM)
         try:
-            return await process.wait()
+            return await in_thread(self._read_to_end, slot, process, connection, asyncio.get_running_loop())
         finally:
-            await asyncio.wait({reading}, timeout=1.0)
-            reading.cancel()
-            transport.close()
             del self._processes[slot]
             self._ended_counts.update(self._states.pop(slot, RunnerState()).counts)
 
-    async def _read(self, slot: int, reader: asyncio.StreamReader) -> None:
-        while line := await reader.readline():
-            self._states[slot] = msgspec.json.decode(line, type=RunnerState)
-            self._changed()
+    def _read_to_end(
+        self, slot: int, process: SpawnProcess, connection: Connection, loop: asyncio.AbstractEventLoop
+    ) -> int:
+        with connection, suppress(EOFError, OSError):
+            while True:
+                state = msgspec.json.decode(connection.recv_bytes(), type=RunnerState)
+                loop.call_soon_threadsafe(self._set_state, slot, state)
+        process.join()
+        return process.exitcode or 0
+
+    def _set_state(self, slot: int, state: RunnerState) -> None:
+        self._states[slot] = state
+        self._changed()
+
+
+class Reporter:
+    """Sends a runner's state to its supervisor; nothing while that does not read: the next state says more.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def __call__(self, state: RunnerState) -> None:
+        if select.select([], [self._connection], [], 0)[1]:
+            self._connection.send_bytes(msgspec.json.encode(state))

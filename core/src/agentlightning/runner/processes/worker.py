@@ -37,7 +37,8 @@ from agentlightning.runner.processes.messages import (
     pack,
     unpack,
 )
-from agentlightning.runner.processes.process_tree import adopt_orphans, die_with_parent
+from agentlightning.runner.processes.process_tree import adopt_orphans
+from agentlightning.runner.processes.spawn import enter
 from agentlightning.types import Span
 
 SECRETS = ("AGL_SECRET", "AGL_TOKEN", "AGL_SEAL_KEY")
@@ -46,9 +47,7 @@ SECRETS = ("AGL_SECRET", "AGL_TOKEN", "AGL_SEAL_KEY")
 
 def main(connection: Connection, runner: int) -> None:
     """Serve process ``runner``, which holds the other end of the connection."""
-    os.setsid()  # away from the terminal's Ctrl-C, and a group of its own that can be killed
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    die_with_parent(runner)
+    enter(connection, runner)
     adopt_orphans()
     for name in SECRETS:
         os.environ.pop(name, None)
@@ -71,8 +70,6 @@ class Channel:
     """The worker's end of the connection. Any thread may send; a process that the agent forks has none."""
 
     def __init__(self, connection: Connection) -> None:
-        os.set_inheritable(connection.fileno(), False)
-        os.register_at_fork(after_in_child=connection.close)
         self._connection = connection
         self._lock = threading.Lock()
         self._pid = os.getpid()

@@ -10,14 +10,10 @@ import asyncio
 import atexit
 import contextlib
 import logging
-import multiprocessing
-import os
-import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from multiprocessing import resource_tracker
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from typing import Any
@@ -41,10 +37,10 @@ from agentlightning.runner.processes.messages import (
     unpack,
 )
 from agentlightning.runner.processes.process_tree import describe_exit, kill_group, kill_tree
+from agentlightning.runner.processes.spawn import spawn
 from agentlightning.types import Span
 
 log = logging.getLogger(__name__)
-SPAWN = multiprocessing.get_context("spawn")
 LOAD_SECONDS = 120.0
 """Seconds a worker has to import the agent."""
 POLL_SECONDS = 0.5
@@ -71,7 +67,11 @@ class WorkerHandle:
     @classmethod
     async def start(cls, agent: LoadAgent) -> WorkerHandle:
         """Start a process and wait until it has imported the agent; :class:`CannotRun` says why not."""
-        handle = cls(*_spawn())
+        try:
+            process, connection = spawn(worker.main, name="agl-worker")
+        except (OSError, RuntimeError) as error:
+            raise CannotRun(f"no worker process could be started: {error}") from error
+        handle = cls(process, connection)
         try:
             loaded = await asyncio.wait_for(handle._ask(agent), LOAD_SECONDS)
         except BaseException as error:
@@ -184,32 +184,6 @@ class WorkerHandle:
     def _set_died(self, how: str) -> None:
         if not self.died.done():
             self.died.set_result(how)
-
-
-def _spawn() -> tuple[SpawnProcess, Connection]:
-    """A new worker process and our end of its connection."""
-    ours, theirs = SPAWN.Pipe()
-    process = SPAWN.Process(target=worker.main, args=(theirs, os.getpid()), name="agl-worker")
-    try:
-        with _ctrl_c_blocked():
-            process.start()
-    except (OSError, RuntimeError) as error:  # RuntimeError: a worker is importing the main script
-        ours.close()
-        raise CannotRun(f"no worker process could be started: {error}") from error
-    finally:
-        theirs.close()
-    return process, ours
-
-
-@contextlib.contextmanager
-def _ctrl_c_blocked() -> Iterator[None]:
-    """A process started inside does not see Ctrl-C until it has left the terminal's process group."""
-    resource_tracker.ensure_running()  # starting it with the first process would unblock the signal
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _hint() -> str:
