@@ -24,8 +24,10 @@ from pathlib import Path
 from typing import Any
 
 from agentlightning import LLM
-from agentlightning.cli.config_options import read, trainer_from
-from agentlightning.train.run_config import resolve
+from agentlightning.cli.config_options import read
+from agentlightning.train.configured import configure
+from agentlightning.train.fields import from_fields
+from agentlightning.train.targets import import_target
 
 ROOT = Path(__file__).resolve().parents[1]
 CAP = 2.0
@@ -46,9 +48,9 @@ def train(
     if ahead:
         sets += [f"training.recipe.max_staleness={ahead}", f"training.recipe.importance_cap={CAP}"]
     given = read(config, sets, training__seed=seed, training__steps=steps)
-    given.agent.concurrency *= places
-    solve = resolve(given.agent.target, "agent.target")
-    trainer, agent, train_tasks, val_tasks = trainer_from(given)
+    given = from_fields({"concurrency": given.agent.concurrency * places}, given)
+    solve = import_target(given.agent.target, "agent.target")
+    trainer, agent, train_tasks, val_tasks = configure(given)
 
     async def slow(task: Any, llm: LLM) -> float:
         await asyncio.sleep(wait)

@@ -33,12 +33,13 @@ from torch.nn.functional import rms_norm
 import agentlightning as agl
 from agentlightning.algorithms.rollouts.batching import group_rollouts
 from agentlightning.algorithms.rollouts.enqueue import enqueue
-from agentlightning.cli.config_options import read, trainer_from
+from agentlightning.cli.config_options import read
 from agentlightning.credit.assign import assign
 from agentlightning.gateway import Upstream
 from agentlightning.recipes import GRPO
 from agentlightning.testing.replies import tool_call
 from agentlightning.testing.scripted import ScriptedModelServer
+from agentlightning.train.configured import configure
 from agentlightning.types import LLM, Batch, Call, Record, RolloutStatus, Row
 from agl_local.config import ModelConfig
 from agl_local.model import RMSNorm
@@ -87,7 +88,7 @@ async def record(agent: Any, script: Any, tasks: Sequence[Any], samples: int) ->
     with tempfile.TemporaryDirectory() as folder:
         sets = ["training.steps=0", f"output={folder}", "trackers=[]", "backend.options.engine=thread"]
         sets += ["agent.timeout_seconds=null", "agent.unresponsive_seconds=null"]
-        trainer, _, _, _ = trainer_from(read(CONFIG, [*sets, "environment.val=null", "agent.select=null"]))
+        trainer, _, _, _ = configure(read(CONFIG, [*sets, "environment.val=null", "agent.select=null"]))
         async with (
             ScriptedModelServer(script, ids="always") as server,
             trainer.session(agent, tasks, ()) as context,

@@ -28,10 +28,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples"))
 
 from agentlightning.algorithms.context import Context
 from agentlightning.algorithms.rl import RL
-from agentlightning.cli.config_options import trainer_from
 from agentlightning.hookspecs import hookimpl
 from agentlightning.store.pages import pages
-from agentlightning.train.run_config import load_config
+from agentlightning.train.configured import configure
+from agentlightning.train.run_file import load_config
 from agentlightning.types import StepReport
 from werewolf.tasks import EVALUATION, games
 
@@ -113,12 +113,11 @@ async def train(
             "training.seed": given.seed,
             "environment.train.args": {"n": 4000, "sides": self_play, "rewards": RULES[rule]},
             "environment.val": None,
-            "backend.policy": None,
-            "backend.policies": {"wolves": {"path": start}, "town": {"path": start}},
+            "backend.policy": {"wolves": {"path": start}, "town": {"path": start}},
             "output": folder,
         },
     )
-    trainer, agent, tasks, _ = trainer_from(config)
+    trainer, agent, tasks, _ = configure(config)
     curve = Curve()
     trainer.plugins = trainer.plugins.with_listeners([curve])
     rl = RL(trainer.recipe, steps=steps, batch_size=trainer.batch_size)

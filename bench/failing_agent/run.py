@@ -32,11 +32,11 @@ from record import machine
 
 from agentlightning.algorithms.context import Context
 from agentlightning.algorithms.rl import RL
-from agentlightning.cli.config_options import trainer_from
 from agentlightning.gateway import Upstream
 from agentlightning.hookspecs import hookimpl
 from agentlightning.store.base import Conflict
-from agentlightning.train.run_config import load_config
+from agentlightning.train.configured import configure
+from agentlightning.train.run_file import load_config
 from agentlightning.types import Attempt, AttemptStatus, Batch, Evaluation, Rollout, RolloutStatus
 
 BENCH = Path(__file__).resolve().parents[1]
@@ -103,7 +103,7 @@ async def train(
     if driver == "verl":
         overrides["backend.options.python"] = environment("verl")
     config = load_config(CONFIGS[driver], overrides)
-    trainer, agent, tasks, held_out = trainer_from(config)
+    trainer, agent, tasks, held_out = configure(config)
     account = Account()
     trainer.plugins = trainer.plugins.with_listeners([account])
     rl = RL(

@@ -32,10 +32,10 @@ from record import machine
 
 from agentlightning import semconv
 from agentlightning.algorithms.rl import RL
-from agentlightning.cli.config_options import trainer_from
 from agentlightning.hookspecs import hookimpl
 from agentlightning.store.base import Store
-from agentlightning.train.run_config import load_config
+from agentlightning.train.configured import configure
+from agentlightning.train.run_file import load_config
 from agentlightning.types import Batch, Evaluation, RolloutStatus
 from agentlightning.types.failure import failure_kind
 
@@ -79,7 +79,7 @@ async def train(given: argparse.Namespace, output: Path, **agent: Any) -> dict[s
         "output": str(output),
     }
     config = load_config(CONFIG, overrides)
-    trainer, what, tasks, held_out = trainer_from(config)
+    trainer, what, tasks, held_out = configure(config)
     account = Account()
     trainer.plugins = trainer.plugins.with_listeners([account])
     rl = RL(

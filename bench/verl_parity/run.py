@@ -34,10 +34,10 @@ import torch
 from safetensors.torch import load_file
 
 from agentlightning import GRPO, PPO, RLOO
-from agentlightning.cli.config_options import trainer_from
 from agentlightning.credit.assign import assign
 from agentlightning.specs import Job
-from agentlightning.train.run_config import load_config
+from agentlightning.train.configured import configure
+from agentlightning.train.run_file import load_config
 from agentlightning.types import Batch, Evaluation, Recipe, Record, StepReport
 from agl_local.driver import LocalDriver
 from agl_local.policy import load_policy
@@ -120,7 +120,7 @@ async def rollouts(folder: Path) -> list[Record]:
     config = load_config(
         CONFIG, {"output": str(folder), "environment.headroom": {}, "environment.val.limit": 8}
     )
-    trainer, agent, train, val = trainer_from(config)
+    trainer, agent, train, val = configure(config)
     try:
         await trainer.afit(agent, train, val)
     except Collected:

@@ -36,8 +36,8 @@ async def run(folder: str) -> tuple[Evaluation, Evaluation, list[Ledger]]:
         options={"engine_threads": 1, "max_len": 1024},
         headroom={"oracle": oracle},
         adapters=["autogen"],
-        n_runners=32,
-        folder=folder,
+        concurrency=32,
+        output=folder,
         name="calc_x-real",
         trackers=["console"],
     )

@@ -24,8 +24,9 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
 from agentlightning import GRPO, Evaluation, Ledger, Trainer  # noqa: E402
-from agentlightning.cli.config_options import read, trainer_from  # noqa: E402
+from agentlightning.cli.config_options import read  # noqa: E402
 from agentlightning.credit import assign  # noqa: E402
+from agentlightning.train.configured import configure  # noqa: E402
 from spider.agent import brief  # noqa: E402
 from spider.datasets import load  # noqa: E402
 from spider.headroom import oracle  # noqa: E402
@@ -40,9 +41,9 @@ async def real(policy: str, folder: str, limit: int | None) -> tuple[list[Evalua
         options={"engine_threads": 2, "max_len": 2048, "slots": 32},
         headroom={"oracle": oracle},
         adapters=["langgraph"],
-        n_runners=32,
-        timeout=300.0,
-        folder=folder,
+        concurrency=32,
+        timeout_seconds=300.0,
+        output=folder,
         name="spider-real",
         trackers=["console"],
         note="The real development questions, by the scripted oracle and by the policy.",
@@ -76,7 +77,7 @@ def main() -> int:
     parser.add_argument("--set", action="append", metavar="KEY=VALUE", help="as of `agl train`")
     given = parser.parse_args()
     config = read(HERE / "cpu.yaml", given.set, training__seed=given.seed, training__steps=given.steps)
-    trainer, agent, train, val = trainer_from(config)
+    trainer, agent, train, val = configure(config)
     summary: dict[str, Any] = trainer.fit(agent, train, val)
     with tempfile.TemporaryDirectory() as folder:
         evaluations, ledgers = asyncio.run(real(summary["policy"], folder, given.real))

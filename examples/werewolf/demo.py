@@ -14,7 +14,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from agentlightning.cli.config_options import read, trainer_from
+from agentlightning.cli.config_options import read
+from agentlightning.train.configured import configure
 from agentlightning.types import Evaluation
 from werewolf.engine import Side
 from werewolf.tournament import pairing
@@ -31,7 +32,7 @@ def headroom(games: int) -> dict[str, float]:
 
 async def evaluate(sets: list[str], policy: str | None, name: str) -> Evaluation:
     """The held-out games with a policy that samples."""
-    trainer, agent, _, tasks = trainer_from(read(CONFIG, sets, training__steps=0, backend__policy=policy))
+    trainer, agent, _, tasks = configure(read(CONFIG, sets, training__steps=0, backend__policy=policy))
     async with trainer.session(agent, (), tasks) as context:
         return await context.evaluate(tasks, name=name, greedy=False)
 
@@ -47,7 +48,7 @@ def main() -> None:
         "Wolves against the scripted town: " + ", ".join(f"{k} {v:.3f}" for k, v in room.items()),
         file=sys.stderr,
     )
-    trainer, agent, train, _ = trainer_from(read(CONFIG, sets))
+    trainer, agent, train, _ = configure(read(CONFIG, sets))
     summary = trainer.fit(agent, train, ())
     after = asyncio.run(evaluate(sets, summary["policy"], "after"))
     print(json.dumps(result(before, after, room, summary)), flush=True)

@@ -83,7 +83,7 @@ async def test_the_printed_agent_runs(block: str, tmp_path: Path) -> None:
         "grpo",
         policy=ROOT / "examples" / "calc_x" / "policy",
         options={"engine": "thread", "threads": 1, "max_len": 512},
-        folder=tmp_path,
+        output=tmp_path,
         adapters=made.adapters,
         trackers=[],
         plugins=build([agl_local.plugin, agl_autogen.plugin], discover=False),

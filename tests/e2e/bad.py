@@ -109,11 +109,11 @@ class Line:
             "driver": "scripted",
             "steps": 1,
             "batch_size": 1,
-            "n_runners": 64,
-            "folder": folder,
+            "concurrency": 64,
+            "output": folder,
             "run": "r",
             "trackers": ["files"],
-            "timeout": 10.0,
+            "timeout_seconds": 10.0,
             **options,
         }
         self.trainer = Trainer(plugins=build([Plugin(), *listeners], discover=False), **given)

@@ -246,7 +246,7 @@ async def test_what_a_killed_run_left_in_the_queue_runs_once_when_it_goes_on(tmp
         before = {r.rollout_id: r.attempts for r in left}
         (tmp_path / "r" / "finished.json").write_text("[1, {}]")
         # an evaluation comes first, behind what is in the queue
-        again = line(server, tmp_path, 1, steps=2, resume=True, evaluate_every=1, n_runners=1)
+        again = line(server, tmp_path, 1, steps=2, resume=True, evaluate_every=1, concurrency=1)
         await again.fit(Play(again), TASKS, [100])
     after = {r.rollout.rollout_id: r.rollout.attempts for r in again.records if step_of(r.rollout) == 1}
     assert len(after) == SIZE and after == {i: n + 1 for i, n in before.items()}

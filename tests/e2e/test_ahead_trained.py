@@ -76,7 +76,7 @@ async def test_stale_tokens_are_anchored_at_the_weights_before_the_update(
         steps=STEPS,
         batch_size=2,
         async_steps=1,
-        folder=tmp_path,
+        output=tmp_path,
         run="r",
         trackers=["files"],
         plugins=build([agl_local.plugin, watch], discover=False),

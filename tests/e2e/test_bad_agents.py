@@ -92,7 +92,7 @@ async def test_an_agent_that_never_calls_the_model_or_always_fails_ends_the_run(
 def test_who_hangs_is_left_behind_when_its_time_is_up(tmp_path: Path) -> None:
     """Nor does the end of the loop wait for it, be it a task or a thread of ``asyncio.to_thread``."""
     hanging = ["sleeps", "ignores being cancelled", "sleeps in a thread"]
-    line, result = asyncio.run(run(tmp_path, hanging, timeout=1.0))
+    line, result = asyncio.run(run(tmp_path, hanging, timeout_seconds=1.0))
     assert not bad_agents.RELEASE.is_set() and not bad_agents.GONE_ON
     bad_agents.RELEASE.set()
     gc.collect()  # the task that was left behind, here and not in another test
@@ -109,7 +109,7 @@ async def test_worker_processes_bear_what_a_process_can_do(tmp_path: Path) -> No
         "changes folder and environment", "leaves a process behind", "an honest one",
     ]  # fmt: skip
     tasks = [*killed, *raised, "exits hard", *borne]
-    line, result = await run(tmp_path, tasks, isolation="process", n_runners=3, timeout=4.0)
+    line, result = await run(tmp_path, tasks, isolation="process", concurrency=3, timeout_seconds=4.0)
     reasons = line.reasons()
     assert {reasons[name] for name in killed} == {"timeout: the attempt took longer than 4 s"}
     for name, why in raised.items():
@@ -164,7 +164,7 @@ async def test_folder_and_environment_of_the_process_may_change(
 
 
 async def test_attacks_on_the_gateway_are_refused_and_counted(tmp_path: Path) -> None:
-    line, result = await run(tmp_path, ["attacks", "calls in parallel"], timeout=20.0)
+    line, result = await run(tmp_path, ["attacks", "calls in parallel"], timeout_seconds=20.0)
     [reward] = line.by_task()["calls in parallel"].rewards
     assert reward.value == 1.0 and len(line.by_task()["calls in parallel"].calls) == 501
     assert result["accounts"] == {

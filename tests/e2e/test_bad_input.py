@@ -131,7 +131,7 @@ CONFIGURATIONS: dict[str, list[tuple[dict[str, Any], tuple[str, ...]]]] = {
         ({"agent.target": f"{MODULE}:NeedsArguments"}, ("agent.target: ", "give an object of it")),
         ({"agent.name": "../x"}, ("agent.name '../x'", "use letters, digits")),
         ({"agent.name": ""}, ("agent.name ''", "use letters, digits")),
-        ({"agent.type": "autogne"}, ("no adapter is called 'autogne'", "Did you mean 'autogen'?")),
+        ({"agent.adapters": "autogne"}, ("no adapter is called 'autogne'", "Did you mean 'autogen'?")),
         ({"training.algorithm": "grop"}, ("no recipe is called 'grop'", "Did you mean 'grpo'?")),
         ({"backend.driver": "locla"}, ("no driver is called 'locla'", "Did you mean 'local'?")),
         ({"trackers": ["fils"]}, ("no tracker is called 'fils'", "Did you mean 'files'?")),

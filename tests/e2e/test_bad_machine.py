@@ -119,7 +119,15 @@ async def test_a_store_server_that_dies_and_comes_back(tmp_path: Path) -> None:
     async def life(server: ScriptedModelServer, agent: Any, patience: float, **options: Any) -> Line:
         try:
             store.patience = patience
-            line = Line(server, tmp_path, store=store, steps=4, timeout=60.0, unresponsive=60.0, **options)
+            line = Line(
+                server,
+                tmp_path,
+                store=store,
+                steps=4,
+                timeout_seconds=60.0,
+                unresponsive_seconds=60.0,
+                **options,
+            )
             lives.append(line)
             await soon(line.fit(agent, [1]))
             return line

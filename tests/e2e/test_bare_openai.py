@@ -86,7 +86,7 @@ async def test_another_attempts_key_is_refused_and_counted(tmp_path: Path) -> No
             await client.chat.completions.create(model=llm.model, **ASK)
         return 1.0
 
-    async with session(borrowing, tmp_path, n_runners=1) as context:
+    async with session(borrowing, tmp_path, concurrency=1) as context:
         evaluation = await context.evaluate([0, 1, 2], name="x")
         refused = (await context.store.counts())["refused"]
     assert evaluation.failed == 2  # the first used its own key
@@ -100,7 +100,7 @@ def session(agent: Callable[..., Any], folder: Path, **options: Any) -> Any:
         agl.RLOO(),
         policy=POLICY,
         options={"engine": "thread", "threads": 1, "max_len": 256},
-        folder=folder,
+        output=folder,
         trackers=[],
         plugins=build([agl_local.plugin], discover=False),
         **options,

@@ -44,7 +44,7 @@ def trainer(folder: Path, watch: Watch, **options: Any) -> Trainer:
         options={**OPTIONS, "save_every": save_every},
         steps=2,
         batch_size=1,
-        folder=folder,
+        output=folder,
         run="r",
         trackers=["files"],
         plugins=build([agl_local.plugin, watch], discover=False),
@@ -110,7 +110,7 @@ async def test_the_timing_of_parallel_calls_and_attempts_cut_short_change_nothin
     found, attempts = [], 0
     for n_runners in (1, 16):
         watch, store = Watch(), SQLiteStore(tmp_path / f"{n_runners}.sqlite")
-        made = trainer(tmp_path / str(n_runners), watch, n_runners=n_runners, batch_size=2, store=store)
+        made = trainer(tmp_path / str(n_runners), watch, concurrency=n_runners, batch_size=2, store=store)
         await made.afit(parallel(store), [3, 5, 8])
         found.append(digests(watch))
         assert all(r.metrics["optimizer_steps"] and r.metrics["rollouts"] == 8 for r in watch.reports)
@@ -237,7 +237,7 @@ async def test_a_run_broken_off_anywhere_becomes_the_run_it_was_to_be(
         breaking(owner, name, when, nth, patch)
         with pytest.raises(Crash):
             await life(tmp_path)
-    await life(tmp_path, resume=True, n_runners=1)
+    await life(tmp_path, resume=True, concurrency=1)
     assert await whole(tmp_path) == undisturbed
 
 
@@ -252,6 +252,6 @@ async def test_a_damaged_checkpoint_is_refused_and_the_one_before_gone_on_from(
         await life(tmp_path, resume=True)
     shutil.move(tmp_path / "r", tmp_path / "elsewhere" / "r")  # a run goes on wherever its folder lies
     shutil.rmtree(tmp_path / "elsewhere" / "r" / "checkpoints" / "step-000003")
-    watch, _ = await life(tmp_path / "elsewhere", resume=True, save_every=1, n_runners=3)
+    watch, _ = await life(tmp_path / "elsewhere", resume=True, save_every=1, concurrency=3)
     assert [report.step for report in watch.reports] == [2]
     assert await whole(tmp_path / "elsewhere") == undisturbed

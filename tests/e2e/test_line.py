@@ -65,7 +65,7 @@ def trainer(folder: Path, watch: Watch, **options: Any) -> Trainer:
         options={"threads": 1, "engine_threads": 1, "max_len": 512},
         steps=2,
         batch_size=3,
-        folder=folder,
+        output=folder,
         adapters=["autogen"],
         trackers=["files"],
         plugins=build([agl_local.plugin, agl_autogen.plugin, watch], discover=False),

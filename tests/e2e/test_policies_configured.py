@@ -23,8 +23,10 @@ from agentlightning.cli.inspect.runs import table
 from agentlightning.doctor import Check, ConfiguredRun, ProbeSize, examine
 from agentlightning.testing import ScriptedModelServer
 from agentlightning.trackers.console import ConsoleTracker
-from agentlightning.train.run_config import ConfigError, load_config, policy_sources
-from agentlightning.train.serving import PolicyFolder, read_policies
+from agentlightning.train.configured import policy_sources
+from agentlightning.train.fields import ConfigError
+from agentlightning.train.policies import PolicyFolder, read_policies
+from agentlightning.train.run_file import load_config
 from agentlightning.types import StepReport
 
 MAP = {"wolf": "wolves", "seer": "town", "referee": "judge"}
@@ -39,7 +41,7 @@ def configuration(folder: Path, endpoint: str, **more: Any) -> Path:
         "training": {"steps": 2, "batch_size": 1, "recipe": {"group_size": 3, "credit": "per_agent"}},
         "environment": {"train": {"file": "tasks.jsonl"}, "val": {"file": "tasks.jsonl", "limit": 2}},
         "backend": {
-            "policies": {
+            "policy": {
                 "wolves": {"path": "wolves"},
                 "town": {"path": "town", "options": {"lr": 0.002}},
                 "judge": {"endpoint": endpoint, "model": "referee-1", "api_key_env": "JUDGE_KEY"},
@@ -63,10 +65,10 @@ def make_folders(folder: Path) -> None:
 # --------------------------------------------------------------------------------------------- read
 def test_what_the_file_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = load_config(configuration(tmp_path, "http://127.0.0.1:9/v1"))  # a runner has no key, no folders
-    with pytest.raises(ConfigError, match=r"backend.policies.wolves.path: wolves: there is no such folder"):
+    with pytest.raises(ConfigError, match=r"backend.policy.wolves.path: wolves: there is no such folder"):
         policy_sources(config)
     make_folders(tmp_path)
-    with pytest.raises(ConfigError, match=r"backend.policies.judge.api_key_env: .* JUDGE_KEY is not set"):
+    with pytest.raises(ConfigError, match=r"backend.policy.judge.api_key_env: .* JUDGE_KEY is not set"):
         policy_sources(config)
     monkeypatch.setenv("JUDGE_KEY", KEY)
     found = policy_sources(config)
@@ -80,7 +82,7 @@ def test_what_the_file_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_several_addresses_of_one_endpoint(tmp_path: Path) -> None:
     judge = {"endpoints": ["http://a/v1", "http://b/v1"], "model": "referee-1"}
     make_folders(tmp_path)
-    config = load_config(configuration(tmp_path, "http://unused/v1"), {"backend.policies.judge": judge})
+    config = load_config(configuration(tmp_path, "http://unused/v1"), {"backend.policy.judge": judge})
     found = policy_sources(config)
     assert isinstance(found, dict)
     assert found["judge"] == LLM(endpoint="http://a/v1", replicas=["http://b/v1"], model="referee-1")
@@ -94,25 +96,24 @@ def test_several_addresses_of_one_endpoint(tmp_path: Path) -> None:
     [
         ("agent.policies", {"wolf": "wolvs"}, r"agent\.policies: 'wolf' has the unknown policy 'wolvs'"),
         ("agent.policies", {"re:(": "wolves"}, r"agent\.policies: '\(' is not a regular expression"),
-        ("backend.policy", "wolves", r"yaml: backend: .*either policy \(a folder\), or policies by"),
-        ("backend.policies", {}, r"either policy \(a folder\), or policies by name"),
-        ("backend.policies.wolves.pth", "x", r"backend\.policies\.wolves\.pth: .*Did you mean 'path'"),
-        ("backend.policies.judge.api_key", KEY, r"judge\.api_key: .*Did you mean 'api_key_env'"),
-        ("backend.policies.judge.path", "x", r"backend\.policies\.judge: .*either path \(a folder\)"),
-        ("backend.policies.judge.train", False, r"an endpoint is never trained: train and options belong"),
-        ("backend.policies.judge.model", None, r"give the model that the endpoint is to be asked for"),
-        ("backend.policies.wolves.model", "m", r"model and api_key_env belong to an endpoint"),
-        ("backend.policies.judge.endpoint", "nowhere", r"backend\.policies: 'judge': .*url is 'nowhere'"),
-        ("backend.policies.judge.endpoints", ["http://h/v1"], r"either endpoint \(one address\), or "),
-        ("backend.policies.wolves.endpoints", ["http://h/v1"], r"wolves: .*either path \(a folder\)"),
-        ("backend.policies.wolves.endpoints", [], r"wolves\.endpoints: .*at least 1"),
-        ("backend.policies.new", {"endpoints": ["http://h/v1"]}, r"new: .*give the model that the endpoint"),
+        ("backend.policy", {}, r"yaml: backend\.policy: .*at least 1 item"),
+        ("backend.policy.wolves.pth", "x", r"backend\.policy\.wolves\.pth: .*Did you mean 'path'"),
+        ("backend.policy.judge.api_key", KEY, r"judge\.api_key: .*Did you mean 'api_key_env'"),
+        ("backend.policy.judge.path", "x", r"backend\.policy\.judge: .*either path \(a folder\)"),
+        ("backend.policy.judge.train", False, r"an endpoint is never trained: train and options belong"),
+        ("backend.policy.judge.model", None, r"give the model that the endpoint is to be asked for"),
+        ("backend.policy.wolves.model", "m", r"model and api_key_env belong to an endpoint"),
+        ("backend.policy.judge.endpoint", "nowhere", r"backend\.policy: 'judge': .*url is 'nowhere'"),
+        ("backend.policy.judge.endpoints", ["http://h/v1"], r"either endpoint \(one address\), or "),
+        ("backend.policy.wolves.endpoints", ["http://h/v1"], r"wolves: .*either path \(a folder\)"),
+        ("backend.policy.wolves.endpoints", [], r"wolves\.endpoints: .*at least 1"),
+        ("backend.policy.new", {"endpoints": ["http://h/v1"]}, r"new: .*give the model that the endpoint"),
         (
-            "backend.policies.new",
+            "backend.policy.new",
             {"endpoints": ["http://h/v1", "http://h/v1/"], "model": "m"},
-            r"backend\.policies: 'new': .*an address is given twice",
+            r"backend\.policy: 'new': .*an address is given twice",
         ),
-        ("backend.policies.by-agent", {"path": "x"}, r"backend\.policies: 'by-agent': that name is taken"),
+        ("backend.policy.by-agent", {"path": "x"}, r"backend\.policy: 'by-agent': that name is taken"),
     ],
 )  # fmt: skip
 def test_errors_name_file_and_key(tmp_path: Path, key: str, value: Any, match: str) -> None:

@@ -60,7 +60,7 @@ def llm_at(server: ScriptedModelServer) -> agl.LLM:
 
 def trainer(folder: Path, algorithm: Any = "grpo", **options: Any) -> agl.Trainer:
     plugins = build([], discover=False)
-    return agl.Trainer(algorithm, folder=folder, trackers=[], plugins=plugins, **options)
+    return agl.Trainer(algorithm, output=folder, trackers=[], plugins=plugins, **options)
 
 
 async def run_one(store: Any, agent: Any, server: ScriptedModelServer, task: Any = "task") -> agl.Rollout:
@@ -544,6 +544,7 @@ def resources(server: ScriptedModelServer) -> dict[str, Any]:
     return {"llm": llm_at(server), "prompt_template": agl.PromptTemplate(template="{task}?")}
 
 
+@pytest.mark.filterwarnings("ignore:.*n_runners. is now called:FutureWarning")
 def test_an_algorithm_is_a_function_that_names_what_it_wants(
     tmp_path: Path, server: ScriptedModelServer
 ) -> None:
@@ -617,7 +618,7 @@ def test_dev_is_a_quick_run(strategy: Any, tmp_path: Path, server: ScriptedModel
     "strategy", ["cs", {"type": "cs", "n_runners": 1}, agl.ClientServerExecutionStrategy(n_runners=1)]
 )
 def test_client_server_runs_agents_in_processes(strategy: Any, tmp_path: Path) -> None:
-    found = trainer(tmp_path, strategy=strategy, n_runners=1).dev(elsewhere, [os.getpid()])["baseline"]
+    found = trainer(tmp_path, strategy=strategy, concurrency=1).dev(elsewhere, [os.getpid()])["baseline"]
     assert found["train"]["rewards"] == [1.0]
 
 

@@ -29,7 +29,7 @@ def trainer(folder: Path, **options: Any) -> agl.Trainer:
         options={"engine": "thread", "threads": 1, "max_len": 256},
         steps=1,
         batch_size=1,
-        folder=folder,
+        output=folder,
         trackers=["files"],
         plugins=build([agl_local.plugin], discover=False),
     )

@@ -34,7 +34,7 @@ def trainer(folder: Path, **options: Any) -> agl.Trainer:
         options={"engine": "thread", "threads": 1, "max_len": 256},
         steps=4,
         batch_size=1,
-        folder=folder,
+        output=folder,
         trackers=["files"],
         plugins=build([agl_local.plugin, agl_autogen.plugin], discover=False),
     )
@@ -155,7 +155,7 @@ async def test_a_run_that_fails_does_not_wait_for_hung_agents(
         return 0.0
 
     async def run() -> None:
-        async with trainer(tmp_path, timeout=None).session(hung) as context:
+        async with trainer(tmp_path, timeout_seconds=None).session(hung) as context:
             await context.store.enqueue_rollout(TASKS[0], run_id=context.run_id)
             await started.wait()
             if ends == "error":

@@ -134,7 +134,7 @@ async def test_timing_changes_nothing_and_a_snapshot_stays_as_it_is(tmp_path: Pa
     async with judge() as referee:
         for n_runners in (1, 16):
             watch = Watch()
-            made = trainer(tmp_path / f"{n_runners}", watch, referee, old=True, n_runners=n_runners)
+            made = trainer(tmp_path / f"{n_runners}", watch, referee, old=True, concurrency=n_runners)
             await made.afit(game, TASKS)
             found.append(digests(watch))
             ghosts = [c for c in await calls_of(tmp_path / f"{n_runners}" / "r") if c.policy == "old"]
@@ -209,7 +209,7 @@ async def test_a_run_broken_off_between_its_policies_becomes_the_run_it_was_to_b
             breaking(owner, name, when, nth, patch)
             with pytest.raises(Crash):
                 await life(tmp_path / "runs", referee)
-        await life(tmp_path / "runs", referee, resume=True, n_runners=1)
+        await life(tmp_path / "runs", referee, resume=True, concurrency=1)
     assert await whole(tmp_path / "runs") == undisturbed
 
 

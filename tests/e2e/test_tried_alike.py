@@ -43,12 +43,12 @@ async def test_every_way_of_queueing_follows_the_trainer(tmp_path: Path) -> None
     TRIES.clear()
     trainer = agl.Trainer(
         by_hand,
-        folder=tmp_path,
+        output=tmp_path,
         trackers=[],
         plugins=build([], discover=False),
         failure={"agent-raised": "retry"},
         max_attempts=4,
-        timeout=30.0,
+        timeout_seconds=30.0,
         emitted_overrides_returned=True,
     )
     summary = await trainer.afit(clumsy, ["a task"])

@@ -68,7 +68,7 @@ def trainer(folder: Path, watch: Watch, referee: LLM, *, old: bool = False, **op
         options={**OPTIONS, "save_every": save_every},
         steps=3,
         batch_size=2,
-        folder=folder,
+        output=folder,
         run="r",
         trackers=["files"],
         plugins=build([agl_local.plugin, watch], discover=False),

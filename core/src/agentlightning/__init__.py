@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from agentlightning.recipes import GRPO as GRPO, PPO as PPO, RLOO as RLOO
     from agentlightning.runner.hooks import Hook as Hook
     from agentlightning.store import StoreClient, open_store as open_store
-    from agentlightning.train.serving import PolicyFolder as PolicyFolder
+    from agentlightning.train.policies import PolicyFolder as PolicyFolder
     from agentlightning.train.trainer import Trainer as Trainer
     from agentlightning.types import (
         LLM as LLM,
@@ -123,7 +123,7 @@ _PUBLIC = {
     "runner.hooks": "Hook",
     "compat.v0.lit_agent_runner": "LitAgentRunner",
     "compat.v0.strategy": "ClientServerExecutionStrategy SharedMemoryExecutionStrategy",
-    "train.serving": "PolicyFolder",
+    "train.policies": "PolicyFolder",
     "store": "LightningStoreClient=StoreClient open_store",
     "compat.v0.lightning_store": "LightningStore",
     "compat.v0.tracer.tracers": "AgentOpsTracer DummyTracer OtelTracer",

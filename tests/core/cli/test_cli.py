@@ -299,9 +299,9 @@ def test_a_run_that_learned_nothing_has_a_status_of_its_own(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    from agentlightning.cli import config_options
+    from agentlightning.train import configured
 
-    monkeypatch.setattr(config_options, "trainer_from", lambda *_, **__: (_Trained(end), None, (), ()))
+    monkeypatch.setattr(configured, "configure", lambda *_, **__: (_Trained(end), None, (), ()))
     monkeypatch.setattr(sys, "argv", ["agl", "train", "-c", str(CONFIG)])
     with pytest.raises(SystemExit) as ended:
         cli.main()

@@ -46,7 +46,7 @@ def trainer(folder: Path, **options: Any) -> Trainer:
         options=THREAD,
         steps=2,
         batch_size=3,
-        folder=folder / "runs",
+        output=folder / "runs",
         plugins=build([agl_local.plugin, Small()], discover=False),
     )
     return Trainer(**{**defaults, **options})
@@ -207,7 +207,7 @@ async def test_an_agent_that_hangs_ends_at_its_limit(tmp_path: Path, monkeypatch
         await asyncio.Event().wait()
         return 1.0
 
-    found = await examined(tmp_path, monkeypatch, hangs, timeout=0.2)
+    found = await examined(tmp_path, monkeypatch, hangs, timeout_seconds=0.2)
     assert "4 × timeout: the attempt took longer than 0.2 s" in said(found["capture"])
 
 
@@ -225,7 +225,7 @@ async def test_an_agent_without_a_limit_is_not_waited_for(
 
     monkeypatch.setattr(probe, "DEFAULT_SECONDS", 0.3)
     monkeypatch.setattr(strategy, "PATIENCE", 0.3)
-    found = await examined(tmp_path, monkeypatch, hangs, timeout=None)
+    found = await examined(tmp_path, monkeypatch, hangs, timeout_seconds=None)
     assert "4 of 4 rollouts still ran after 0.3 s" in said(found["capture"])
 
 

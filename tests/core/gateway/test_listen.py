@@ -96,7 +96,7 @@ async def test_a_run_on_every_interface_tells_the_advertised_address(
             policies={"re:.*": "other"},
             listen="0.0.0.0",
             advertise="http://localhost",
-            folder=tmp_path,
+            output=tmp_path,
             trackers=[],
         )
         async with trainer.session(agent, (), ["a"]) as context:

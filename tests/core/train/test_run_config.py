@@ -6,14 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from agentlightning.train.run_config import (
-    ConfigError,
-    DataSection,
-    import_target,
-    load_config,
-    load_data,
-    read_yaml,
-)
+from agentlightning.train.fields import ConfigError
+from agentlightning.train.run_config import DataSection
+from agentlightning.train.run_file import load_config, read_yaml
+from agentlightning.train.targets import import_target, load_data
 from agentlightning.types import UsageError
 
 GOOD = """
@@ -81,14 +77,14 @@ def test_words_and_other_numbers_stay_what_they_are(text: str) -> None:
         ("agent: {target: a, select: []}\nbackend: {policy: p}", r"run\.yaml: agent\.select: .*empty list"),
         *(
             (
-                f"agent: {{target: a}}\nbackend: {{policies: {{{name}: {{pth: p}}}}}}",
-                rf"run\.yaml: backend\.policies\.{name}\.pth: .*Did you mean 'path'\?",
+                f"agent: {{target: a}}\nbackend: {{policy: {{{name}: {{pth: p}}}}}}",
+                rf"run\.yaml: backend\.policy\.{name}\.pth: .*Did you mean 'path'\?",
             )
             for name in ("wolves", "options", "model", "policies")
         ),
         (
-            "agent: {target: a}\nbackend: {policies: {w: {path: ''}}}",
-            r"run\.yaml: backend\.policies\.w\.path: .*at least 1 character",
+            "agent: {target: a}\nbackend: {policy: {w: {path: ''}}}",
+            r"run\.yaml: backend\.policy\.w\.path: .*at least 1 character",
         ),
         ("agent: {target: a, concurrency: -1}\nbackend: {policy: p}", r"agent\.concurrency: .*or equal to 0"),
     ],

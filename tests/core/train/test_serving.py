@@ -16,16 +16,10 @@ from agentlightning.keys import Keys
 from agentlightning.plugins.manager import build
 from agentlightning.specs import DriverSpec
 from agentlightning.store import open_store
-from agentlightning.train.serving import (
-    BY_AGENT,
-    CATCH_ALL,
-    Policies,
-    PolicyError,
-    driver_spec,
-    read_policies,
-    serve,
-    serve_scripted,
-)
+from agentlightning.train.algorithm import algorithm_of
+from agentlightning.train.fields import ConfigError, from_fields
+from agentlightning.train.policies import BY_AGENT, CATCH_ALL, Policies, PolicyError, read_policies
+from agentlightning.train.serving import driver_spec, serve, serve_scripted
 from agentlightning.types import UsageError
 from agentlightning.types.select import BadSelect
 
@@ -89,7 +83,7 @@ def test_all_others_talk_to_the_only_policy_that_is_trained() -> None:
     ],
 )
 def test_what_cannot_be_is_refused_by_name(policy: Any, agents: dict[str, str], match: str) -> None:
-    with pytest.raises(PolicyError, match=match):
+    with pytest.raises(ConfigError, match=match):
         Trainer(policy=policy, policies=agents, plugins=build([], discover=False))
 
 
@@ -119,18 +113,19 @@ def spec(log: list[str], **fields: Any) -> DriverSpec:
     def make(*, policy: Path, name: str, options: dict[str, Any], **_: Any) -> Any:
         return Fake(log, name, options)
 
-    known: dict[str, Any] = {"several": True, "serve": make, **fields}
+    known: dict[str, Any] = {"multi_policy": True, "serve": make, **fields}
     return DriverSpec("fake", make, **known)
 
 
 async def test_what_is_served_and_closed() -> None:
     log: list[str] = []
-    policies = read_policies({**THREE, "town": PolicyFolder("t", options={"lr": 2}),
-                              "old": PolicyFolder("o", train=False)})  # fmt: skip
+    given = {**THREE, "town": PolicyFolder("t", options={"lr": 2}), "old": PolicyFolder("o", train=False)}
+    config = from_fields({"policy": given, "options": {"lr": 1}, "driver": "fake", "reserve": 7})
+    plugins = build([], discover=False)
+    plugins.drivers["fake"] = spec(log)
     gateway = Gateway(open_store(":memory:"), Keys())
     async with AsyncExitStack() as stack:
-        given: dict[str, Any] = {"recipe": GRPO(), "seed": 1, "options": {"lr": 1}}
-        together = await serve(policies, gateway, stack, spec=spec(log), routes={"reserve": 7}, **given)
+        together = await serve(config, GRPO(), plugins, gateway, stack)
         assert isinstance(together, MultiPolicyDriver) and together.versions == {"wolves": 3, "town": 3}
         assert together.version == 6
         routes = {route.policy: route for route in gateway._routes}
@@ -143,18 +138,20 @@ async def test_what_is_served_and_closed() -> None:
         assert routes["judge"].api_key == "sk-secret" and "sk-secret" not in repr(routes)
         assert set(gateway._pipeline.planner.sampling) == {"wolves", "town"}
         with pytest.raises(PolicyError, match="headroom: 'old' is the name of a policy"):
-            await serve_scripted({"old": list}, [1], gateway, stack, policies.names)
+            await serve_scripted({"old": list}, [1], gateway, stack, config.served.names)
     assert log[:3] == ["start wolves {'lr': 1}", "start town {'lr': 2}", "start old {'lr': 1}"]
     assert log[3:] == ["close old", "close town", "close wolves"]
 
 
 async def test_options_that_must_be_the_same() -> None:
-    policies = read_policies({"a": "a", "b": PolicyFolder("b", options={"save_every": 3})})
+    policy = {"a": "a", "b": PolicyFolder("b", options={"save_every": 3})}
+    config = from_fields({"policy": policy, "options": {"save_every": 2}, "driver": "fake"})
+    plugins = build([], discover=False)
+    plugins.drivers["fake"] = spec([])
     with pytest.raises(PolicyError, match=r"options.save_every: .*\(a: 2, b: 3\)"):
         async with AsyncExitStack() as stack:
             gateway = Gateway(open_store(":memory:"), Keys())
-            given: dict[str, Any] = {"recipe": GRPO(), "seed": 1, "options": {"save_every": 2}, "routes": {}}
-            await serve(policies, gateway, stack, spec=spec([]), **given)
+            await serve(config, GRPO(), plugins, gateway, stack)
 
 
 def test_drivers_that_cannot_are_refused() -> None:
@@ -170,4 +167,4 @@ def test_drivers_that_cannot_are_refused() -> None:
     with pytest.raises(PolicyError, match="policy 'old': driver 'fake' serves no policy that it does not"):
         driver_spec(plugins, "fake", frozen)
     with pytest.raises(UsageError, match="nothing is trained: judge are frozen"):
-        Trainer(policy={"judge": JUDGE}, plugins=plugins)._algorithm()
+        algorithm_of(from_fields({"policy": {"judge": JUDGE}}), plugins, None)

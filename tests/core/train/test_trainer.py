@@ -14,7 +14,7 @@ from agentlightning.types import UsageError
 
 def trainer(folder: Path, algorithm: Any = "grpo", **options: Any) -> agl.Trainer:
     plugins = build([], discover=False)
-    return agl.Trainer(algorithm, folder=folder, plugins=plugins, **{"trackers": [], **options})
+    return agl.Trainer(algorithm, output=folder, plugins=plugins, **{"trackers": [], **options})
 
 
 def solve(task: Any) -> float:
@@ -23,7 +23,7 @@ def solve(task: Any) -> float:
 
 def test_a_single_name_may_be_given_bare(tmp_path: Path) -> None:
     made = trainer(tmp_path, adapters="langgraph", trackers="files")
-    assert made.adapters == ("langgraph",) and made.trackers == ("files",)
+    assert made.adapters == ["langgraph"] and made.trackers == ["files"]
     with pytest.raises(PluginError, match=r"the adapter 'langgraph' is not installed.*adapters/langgraph"):
         trainer(tmp_path, agl.algo(lambda store: None), adapters="langgraph").fit(solve, [1])
 

@@ -10,8 +10,9 @@ pytest.importorskip("langgraph", reason="the agent is a LangGraph graph")
 pytest.importorskip("langchain_openai")
 
 from agentlightning.algorithms.recipe_checks import check_credit_fields, check_supported_fields
-from agentlightning.cli.config_options import read, trainer_from
+from agentlightning.cli.config_options import read
 from agentlightning.plugins.manager import load as load_plugins
+from agentlightning.train.configured import configure
 from spider.agent import agent, brief
 from spider.budget import Budget
 from spider.evaluate import POLICY
@@ -20,7 +21,7 @@ EXAMPLE = POLICY.parent
 
 
 def test_the_cpu_profile() -> None:
-    trainer, chosen, train, val = trainer_from(read(EXAMPLE / "cpu.yaml", []))
+    trainer, chosen, train, val = configure(read(EXAMPLE / "cpu.yaml", []))
     assert trainer.select == ["write", "rewrite"]
     assert chosen.function.__self__ is brief  # type: ignore[attr-defined]
     assert trainer.policy == POLICY
@@ -36,7 +37,7 @@ def test_the_gpu_profile_has_the_public_settings_and_verl_carries_them_out(tmp_p
     named = Path(read(EXAMPLE / "gpu.yaml", []).backend.policy or "")
     (tmp_path / named.name).mkdir()  # a folder of that name stands for the download
     config = read(EXAMPLE / "gpu.yaml", [f"backend.policy={tmp_path / named.name}"])
-    trainer, chosen, train, val = trainer_from(config)
+    trainer, chosen, train, val = configure(config)
     recipe = trainer.recipe
     assert (trainer.batch_size, recipe.group_size, recipe.clip_low, recipe.clip_high) == (32, 4, 0.2, 0.3)
     assert (recipe.kl, recipe.entropy, recipe.temperature) == (0.0, 0.0, 1.0)
@@ -45,8 +46,8 @@ def test_the_gpu_profile_has_the_public_settings_and_verl_carries_them_out(tmp_p
     check_credit_fields(recipe, load_plugins())
     found = options.read_options(trainer.options)
     assert (found.lr, found.max_len, found.device) == (1e-6, 4_096 + 2_048, "cuda")
-    assert trainer.gateway["max_len"] - trainer.gateway["reserve"] == 4_096
-    assert trainer.gateway["over_length"] == "drop"
+    assert trainer.gateway.max_len - trainer.gateway.reserve == 4_096
+    assert trainer.gateway.over_length == "drop"
     lines = options.overrides("model", recipe, 1, found, "scratch")
     assert "actor_rollout_ref.actor.optim.lr=1e-06" in lines
     assert agent.budget == Budget() and agent.budget.answer_tokens == 2_048 and agent.budget.turns == 3

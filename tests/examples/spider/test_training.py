@@ -15,7 +15,8 @@ pytest.importorskip("langchain_openai")
 pytest.importorskip("torch")
 
 from agentlightning.audit.run import open_run
-from agentlightning.cli.config_options import read, trainer_from
+from agentlightning.cli.config_options import read
+from agentlightning.train.configured import configure
 from agentlightning.types import UsageError
 from spider import journey
 from spider.demo import real, sound
@@ -37,7 +38,7 @@ pytestmark = pytest.mark.plugins
 
 async def train(folder: Path, *sets: str) -> dict[str, Any]:
     config = read(HERE / "cpu.yaml", [*SMALL, f"output={folder}", *sets])
-    trainer, agent, tasks, val = trainer_from(config)
+    trainer, agent, tasks, val = configure(config)
     summary: dict[str, Any] = await trainer.afit(agent, tasks, val)
     return summary
 

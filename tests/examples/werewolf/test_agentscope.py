@@ -138,12 +138,13 @@ def test_a_decision_is_read_or_refused_with_the_reason(driven: Any) -> None:
 def trainer_of(tmp_path: Path) -> Any:
     pytest.importorskip("torch")
     import werewolf
-    from agentlightning.cli.config_options import read as read_config, trainer_from
+    from agentlightning.cli.config_options import read as read_config
+    from agentlightning.train.configured import configure
 
     def make(**overrides: Any) -> Any:
         config = Path(werewolf.__file__).parent / "cpu.yaml"
         overrides = {"output": str(tmp_path), "trackers": [], "backend.options.engine": "thread", **overrides}
-        return trainer_from(
+        return configure(
             read_config(config, [f"{key}={json.dumps(value)}" for key, value in overrides.items()])
         )
 
@@ -268,8 +269,8 @@ async def test_supplied_triplets_make_the_same_rows_as_emitted_rewards(
             **tasks_of(sides=sides, rewards=rewards),
             **{
                 "agent.target": f"werewolf.agent:{name}",
-                "backend.policy": None,  # by name, so that calls that are not selected have seeds too
-                "backend.policies": absolute({"both": {}}),
+                # by name, so that calls that are not selected have seeds too
+                "backend.policy": absolute({"both": {}}),
                 "backend.options.deterministic": True,
                 "output": str(tmp_path / name),
             },
@@ -294,7 +295,7 @@ async def test_a_frozen_snapshot_plays_the_other_side(trainer_of: Any) -> None:
     summary, records, reports = await trained(
         trainer_of,
         **tasks_of(sides={"wolves": "policy", "town": "policy:old"}),
-        **{"agent.select": None, "backend.policy": None, "backend.policies": absolute(SNAPSHOT)},
+        **{"agent.select": None, "backend.policy": absolute(SNAPSHOT)},
     )
     assert summary["totals"]["rollouts_failed"] == 0
     for record in records:
@@ -311,7 +312,7 @@ async def test_an_endpoint_plays_the_other_side_with_free_speech(trainer_of: Any
         summary, records, reports = await trained(
             trainer_of,
             **tasks_of(sides={"wolves": "policy", "town": "llm:talker"}),
-            **{"agent.select": None, "backend.policy": None, "backend.policies": beside(talker=server)},
+            **{"agent.select": None, "backend.policy": beside(talker=server)},
         )
         asked = len(server.log)
     assert summary["totals"]["rollouts_failed"] == 0 and reports.out == {"frozen-policy": asked}
@@ -334,8 +335,7 @@ async def test_a_judge_scores_the_speeches_of_models_and_is_never_trained(traine
             ),
             **{
                 "agent.select": None,
-                "backend.policy": None,
-                "backend.policies": beside(talker=talker, critic=critic),
+                "backend.policy": beside(talker=talker, critic=critic),
             },
         )
         answered = [x.status for x in critic.log]

@@ -145,7 +145,8 @@ def test_evaluated_deals_are_not_trained_on() -> None:
 @pytest.mark.parametrize("name", ["cpu.yaml", "gpu.yaml"])
 def test_the_configurations_are_sound(name: str) -> None:
     from agentlightning.recipes import get
-    from agentlightning.train.run_config import load_config, load_data
+    from agentlightning.train.run_file import load_config
+    from agentlightning.train.targets import load_data
 
     config = load_config(ROOT / name)
     for section in (config.environment.train, config.environment.val):
@@ -166,11 +167,12 @@ def test_the_free_speech_profile_is_one_that_verl_carries_out(tmp_path: Path) ->
     supported = pytest.importorskip("agl_verl.supported_fields")
     options = pytest.importorskip("agl_verl.options")
     from agentlightning.algorithms.recipe_checks import check_credit_fields, check_supported_fields
-    from agentlightning.cli.config_options import read, trainer_from
+    from agentlightning.cli.config_options import read
     from agentlightning.plugins.manager import load
+    from agentlightning.train.configured import configure
     from werewolf.agent import play_game
 
-    trainer, agent, train, val = trainer_from(read(ROOT / "gpu.yaml", [f"backend.policy={tmp_path}"]))
+    trainer, agent, train, val = configure(read(ROOT / "gpu.yaml", [f"backend.policy={tmp_path}"]))
     assert agent.function is play_game and len(train) == 2_000 and len(val) == 100
     recipe = trainer.recipe
     supported.refuse(recipe)
@@ -178,7 +180,7 @@ def test_the_free_speech_profile_is_one_that_verl_carries_out(tmp_path: Path) ->
     check_credit_fields(recipe, load())
     found = options.read_options(trainer.options)
     assert (found.ranks, found.device, found.max_len) == (8, "cuda", 16_384)
-    assert trainer.gateway["reserve"] < found.max_len <= found.micro_tokens
+    assert trainer.gateway.reserve < found.max_len <= found.micro_tokens
     lines = options.overrides("model", recipe, 1, found, "scratch")
     assert "actor_rollout_ref.actor.optim.lr=1e-06" in lines
     assert "actor_rollout_ref.actor.clip_ratio_high=0.3" in lines

@@ -44,7 +44,7 @@ def register(app: typer.Typer) -> None:
 
         console = Console(stderr=as_json)
         console.width = min(console.width, WIDTH)
-        load = None if config is None else lambda: _case(config, sets)
+        load = None if config is None else lambda: _configured(config, sets)
         report = _examined(load, ProbeSize(tasks, samples, quick), console)
         _conclude(report, console)
         if as_json:
@@ -55,12 +55,11 @@ def register(app: typer.Typer) -> None:
             raise typer.Exit(1)
 
 
-def _case(config: Path, sets: list[str] | None) -> ConfiguredRun:
-    from agentlightning.cli.config_options import read, trainer_from
-    from agentlightning.doctor import ConfiguredRun
+def _configured(config: Path, sets: list[str] | None) -> ConfiguredRun:
+    from agentlightning.cli.config_options import read
+    from agentlightning.train.configured import configure
 
-    trainer, agent, train, val = trainer_from(read(config, sets))
-    return ConfiguredRun(trainer, agent, train, val)
+    return configure(read(config, sets))
 
 
 def _examined(load: Any, size: Any, console: Console) -> Report:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,7 +21,7 @@ def register(app: typer.Typer) -> None:
             list[str] | None,
             typer.Option(
                 help="Folder of the policy, instead of backend.policy; NAME=FOLDER for one of "
-                "backend.policies, again for others."
+                "them, again for others."
             ),
         ] = None,
         limit: Annotated[int | None, typer.Option(help="At most so many tasks.")] = None,
@@ -31,14 +32,13 @@ def register(app: typer.Typer) -> None:
         """Mean reward on the held-out tasks with its 95 % interval. The last line of stdout is one JSON
         object.
         """
-        from agentlightning.cli.config_options import last_line, read, trainer_from
+        from agentlightning.cli.config_options import last_line, read
+        from agentlightning.train.configured import configure
 
         folders = {name: _folder(folder) for name, folder in map(_named, policy or ())}
         only = folders.pop("", None)
         loaded = read(config, sets, backend__policy=only, training__seed=seed, training__steps=0)
-        for name, folder in folders.items():
-            _point(loaded, name, folder)
-        trainer, agent, _, tasks = trainer_from(loaded)
+        trainer, agent, _, tasks = configure(_point(loaded, folders))
         last_line(asyncio.run(_evaluate(trainer, agent, tasks[:limit] if limit else tasks, not sampled)))
 
 
@@ -50,7 +50,7 @@ def _named(given: str) -> tuple[str, str]:
 
 def _folder(given: str) -> str:
     """A policy's folder, which is relative to where the command was typed."""
-    from agentlightning.train.run_config import ConfigError
+    from agentlightning.train.fields import ConfigError
     from agentlightning.types.policy import missing_policy_message
 
     if not Path(given).is_dir():
@@ -58,18 +58,20 @@ def _folder(given: str) -> str:
     return str(Path(given).resolve())
 
 
-def _point(config: RunConfig, name: str, folder: str) -> None:
-    """Let a policy of the configuration be another folder."""
-    from agentlightning.train.run_config import ConfigError
+def _point(config: RunConfig, folders: dict[str, str]) -> RunConfig:
+    """The configuration with other folders for some of its policies."""
+    from agentlightning.train.fields import ConfigError, from_fields
 
-    known = config.backend.policies
-    if name not in known or known[name].path is None:
-        folders = ", ".join(n for n, one in known.items() if one.path is not None) or "none by name"
-        raise ConfigError(f"--policy {name}={folder}: the configuration has the folders {folders}")
-    known[name].path = folder
+    policy = config.backend.policy if isinstance(config.backend.policy, dict) else {}
+    known = {name: given.path for name, given in policy.items() if getattr(given, "path", given)}
+    for name, folder in folders.items():
+        if name not in known:
+            listed = ", ".join(known) or "none by name"
+            raise ConfigError(f"--policy {name}={folder}: the configuration has the folders {listed}")
+    return from_fields({"policy": {**policy, **folders}}, config) if folders else config
 
 
-async def _evaluate(trainer: Any, agent: Any, tasks: list[Any], greedy: bool) -> dict[str, Any]:
+async def _evaluate(trainer: Any, agent: Any, tasks: Sequence[Any], greedy: bool) -> dict[str, Any]:
     async with trainer.session(agent, (), tasks) as context:
         evaluation = await context.evaluate(tasks, name="eval", greedy=greedy)
         context.plugins.notify("agl_run_finished", summary={"evaluation": evaluation.model_dump()})

@@ -144,7 +144,8 @@ def _open(options: Options, plugins: Any) -> tuple[Store, Runner]:
     """Store and runner as the options and the configuration say; the options win."""
     from agentlightning.runner import Runner, attempt_keys_from_env
     from agentlightning.store import StoreClient, open_store
-    from agentlightning.train.run_config import import_target, load_config
+    from agentlightning.train.run_file import load_config
+    from agentlightning.train.targets import import_target
 
     place, target, timeout = options.store, options.agent, options.timeout
     concurrency, adapters = options.concurrency, options.adapters
@@ -154,7 +155,7 @@ def _open(options: Options, plugins: Any) -> tuple[Store, Runner]:
         target = target or config.agent.target
         timeout = timeout or config.agent.timeout_seconds
         concurrency = concurrency or config.agent.concurrency
-        adapters = adapters or ([config.agent.type] if config.agent.type else [])
+        adapters = adapters or config.agent.adapters
     elif "" not in sys.path and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     if target is None:
@@ -182,7 +183,7 @@ def _open(options: Options, plugins: Any) -> tuple[Store, Runner]:
 
 def _require_server(options: Options, workers: int) -> None:
     from agentlightning.store.sqlite.store import store_file
-    from agentlightning.train.run_config import load_config
+    from agentlightning.train.run_file import load_config
 
     place = options.store
     if place is None and options.config is not None:

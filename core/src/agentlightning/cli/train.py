@@ -35,17 +35,18 @@ def register(app: typer.Typer) -> None:
         """Evaluate, train, evaluate. The last line of stdout is one JSON object; files lie in the run's
         folder. Exit status 3: nothing was learned.
         """
-        from agentlightning.cli.config_options import last_line, read, trainer_from
+        from agentlightning.cli.config_options import last_line, read
+        from agentlightning.train.configured import configure
 
         direct = {
             "training__seed": seed,
             "training__steps": steps,
             "gateway__listen": listen,
             "gateway__advertise": advertise,
+            "run": run,
+            "resume": resume or None,
         }
-        trainer, agent, train_tasks, val_tasks = trainer_from(
-            read(config, sets, **direct), run=run, resume=resume
-        )
+        trainer, agent, train_tasks, val_tasks = configure(read(config, sets, **direct))
         summary = trainer.fit(agent, train_tasks, val_tasks)
         keys = (
             "reward_before",

@@ -14,13 +14,14 @@ from agentlightning.doctor.report import Check, Report
 
 if TYPE_CHECKING:
     from agentlightning.doctor.examination import examine
-    from agentlightning.doctor.findings import ConfiguredRun, Findings, ProbeSize
+    from agentlightning.doctor.findings import Findings, ProbeSize
+    from agentlightning.train.configured import ConfiguredRun
 
 _HOMES = {
-    "examine": "examination",
-    "ConfiguredRun": "findings",
-    "Findings": "findings",
-    "ProbeSize": "findings",
+    "examine": "doctor.examination",
+    "ConfiguredRun": "train.configured",
+    "Findings": "doctor.findings",
+    "ProbeSize": "doctor.findings",
 }
 __all__ = ["ConfiguredRun", "Check", "Findings", "Report", "ProbeSize", "examine"]
 
@@ -28,4 +29,4 @@ __all__ = ["ConfiguredRun", "Check", "Findings", "Report", "ProbeSize", "examine
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return getattr(import_module(f"agentlightning.{_HOMES[name]}"), name)

@@ -19,8 +19,9 @@ from agentlightning.doctor.checks.prefix import check_prefix
 from agentlightning.doctor.checks.rehearsal import check_forecast
 from agentlightning.doctor.checks.reward import check_reward
 from agentlightning.doctor.checks.store import check_store
-from agentlightning.doctor.findings import ConfiguredRun, Findings, ProbeSize
+from agentlightning.doctor.findings import Findings, ProbeSize
 from agentlightning.doctor.report import Check, Report, failure
+from agentlightning.train.configured import ConfiguredRun
 
 log = logging.getLogger(__name__)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any
 from agentlightning.algorithms.context import Context
 from agentlightning.doctor.memory import MemoryUsage
 from agentlightning.plugins.manager import Plugins
-from agentlightning.train.trainer import Trainer
+from agentlightning.train.configured import ConfiguredRun
 from agentlightning.types import Batch, Record
 
 
@@ -25,16 +25,6 @@ class ProbeSize:
     """Rollouts of each; ``None``: the recipe's group size."""
     quick: bool = False
     """Estimate the update instead of making one."""
-
-
-@dataclass(frozen=True, slots=True)
-class ConfiguredRun:
-    """A run as it is configured."""
-
-    trainer: Trainer
-    agent: Any
-    train: Sequence[Any] = ()
-    val: Sequence[Any] = ()
 
 
 @dataclass(slots=True)

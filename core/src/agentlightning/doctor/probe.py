@@ -15,9 +15,11 @@ import msgspec
 
 from agentlightning.algorithms.context import Context
 from agentlightning.algorithms.rollouts.batching import group_rollouts, task_batches
-from agentlightning.doctor.findings import ConfiguredRun, Findings
+from agentlightning.doctor.findings import Findings
 from agentlightning.doctor.formatting import format_seconds, plural
 from agentlightning.gateway import AttemptInfo
+from agentlightning.train.configured import ConfiguredRun
+from agentlightning.train.fields import from_fields
 from agentlightning.train.trainer import Trainer
 from agentlightning.types import AttemptedRollout, AttemptStatus, Call, Record, RolloutStatus, UsageError
 
@@ -38,9 +40,17 @@ class RolloutsTimedOut(UsageError):
 def probe_trainer(trainer: Trainer, scratch: Path) -> Trainer:
     """A copy of the trainer that writes to ``scratch`` only, and tells nobody."""
     probe = copy.copy(trainer)
-    probe.folder, probe.store, probe.trackers = scratch, None, ()
-    probe.run, probe.resume = None, False
-    probe.n_runners = trainer.n_runners or CONCURRENCY
+    probe.config = from_fields(
+        {
+            "output": scratch,
+            "store": None,
+            "trackers": [],
+            "run": None,
+            "resume": False,
+            "concurrency": trainer.config.agent.concurrency or CONCURRENCY,
+        },
+        trainer.config,
+    )
     return probe
 
 
@@ -87,7 +97,7 @@ async def run_rollouts(
 
 def concurrency(findings: Findings) -> int:
     """Rollouts that run side by side in the probe."""
-    return findings.require_configured().trainer.n_runners or CONCURRENCY
+    return findings.require_configured().trainer.config.agent.concurrency or CONCURRENCY
 
 
 def time_limit(timeout: float | None, rollouts: int, workers: int) -> float:

@@ -1,98 +1,157 @@
-"""The YAML file of a run, typed. An error names the file, the key and what is allowed.
+"""The description of a run, typed and checked once.
 
-Paths are relative to the file. ``target`` values are ``module:object``; ``pythonpath`` folders are put in
-front of ``sys.path``, so that an example runs from a checkout.
+A YAML file, ``--set`` and ``Trainer(**fields)`` all build a :class:`RunConfig`, and whatever opens a run
+reads it and nothing else. Invariant: a field has one name. Its key in the file, its keyword of ``Trainer``
+and the keyword of the part that uses it are the same word, and no word stands in two sections.
+
+A field that names something (a folder, ``module:object``, a recipe) also takes the thing itself, from Python.
 """
 
 from __future__ import annotations
 
-import difflib
-import importlib
-import inspect
-import os
-import re
-import sys
-import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeAlias
 
-import yaml
 from pydantic import (
+    AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
+    Discriminator,
     Field,
     PrivateAttr,
-    ValidationError,
-    field_validator,
+    Tag,
+    ValidationInfo,
+    WithJsonSchema,
     model_validator,
 )
+from pydantic.json_schema import SkipJsonSchema
 
-from agentlightning.algorithms.rollouts.batching import DatasetError, check_tasks
-from agentlightning.algorithms.rollouts.datasets import tasks_of
-from agentlightning.train.serving import PolicyFolder, PolicySource, read_policies
-from agentlightning.types import LLM, UsageError
-from agentlightning.types.failure import MAX_ATTEMPTS
-from agentlightning.types.policy import missing_policy_message
+from agentlightning.algorithms.recipe_checks import check_deterministic
+from agentlightning.algorithms.rollouts.quorum import Quorum, read_quorum
+from agentlightning.train.policies import Policies, PolicyFolder, read_policies
+from agentlightning.types import LLM
+from agentlightning.types.failure import FAILURE_KINDS, MAX_ATTEMPTS, FailureAction, read_failure_table
 from agentlightning.types.select import selector
 from agentlightning.types.work import UNRESPONSIVE_SECONDS
 
-
-class ConfigError(UsageError, ValueError):
-    """A configuration that cannot be used, with file and key."""
-
-
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+FILE = "file"
+"""Validation context of a YAML file, in which a field holds names and no objects."""
 
 
-class AgentSection(_Section):
+def _text(value: Any, info: ValidationInfo) -> Any:
+    if info.context == FILE and not isinstance(value, str | None):
+        raise ValueError(f"give a text, not {value!r}")
+    return value
+
+
+def _select(value: Any) -> Any:
+    selector(value)
+    return value
+
+
+def _names(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+def _failure(value: Any) -> Any:
+    return read_failure_table(value) if isinstance(value, Mapping | None) else value
+
+
+def _quorum(value: Any) -> Any:
+    return read_quorum(value) if isinstance(value, Mapping | None) else value
+
+
+_TEXT = {"type": "string"}
+_NAMES = {"anyOf": [_TEXT, {"type": "array", "items": _TEXT}, {"type": "null"}]}
+_SECONDS = {"type": "number", "exclusiveMinimum": 0}
+Text: TypeAlias = Annotated[Any, AfterValidator(_text), WithJsonSchema(_TEXT)]
+"""A name, or the object itself."""
+Names: TypeAlias = Annotated[list[str], BeforeValidator(_names), WithJsonSchema(_NAMES)]
+"""Names; a single one may be given bare."""
+SelectField: TypeAlias = Annotated[Any, AfterValidator(_select), WithJsonSchema(_NAMES)]
+FailureField: TypeAlias = Annotated[
+    dict[str, FailureAction],
+    BeforeValidator(_failure),
+    WithJsonSchema({
+        "type": "object",
+        "additionalProperties": False,
+        "properties": {
+            kind: {"description": about, "type": ["number", "string", "null", "object"]}
+            for kind, about in FAILURE_KINDS.items()
+        },
+    }),
+]  # fmt: skip
+QuorumField: TypeAlias = Annotated[
+    Quorum | None,
+    BeforeValidator(_quorum),
+    WithJsonSchema({
+        "type": ["object", "null"],
+        "additionalProperties": False,
+        "properties": {
+            "k": {"type": "integer", "minimum": 1},
+            "deadline": _SECONDS,
+            "hedge": {"type": "integer", "minimum": 0},
+        },
+    }),
+]  # fmt: skip
+
+
+class Section(BaseModel):
+    """A part of the description. Unknown keys are errors; values do not change."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, arbitrary_types_allowed=True, use_attribute_docstrings=True
+    )
+
+
+class AgentSection(Section):
     """Which agent, and how it is run."""
 
-    target: str
-    """``module:object``: a function, a class or an object (see ``as_agent``)."""
+    target: str | None = None
+    """``module:object``: a function, a class or an object."""
     name: str = "agent"
-    type: str | None = None
-    """Framework adapter to activate by name; adapters of imported frameworks are active anyway."""
+    """The agent's name; a run's id holds it."""
+    adapters: Names = []
+    """Framework adapters to activate by name; adapters of imported frameworks are active anyway."""
     concurrency: int = Field(default=16, ge=0)
     """Rollouts at a time; 0: none here, runners of their own (`agl runner`) lease them."""
     isolation: Literal["inline", "process"] = "inline"
     """Where the agent runs: in this process, or each attempt in a process that can be killed."""
     timeout_seconds: float | None = Field(default=60.0, gt=0)
-    """Wall time of one attempt."""
+    """Wall time of one attempt; null: no limit."""
     unresponsive_seconds: float | None = Field(default=UNRESPONSIVE_SECONDS, gt=0)
-    """Silence of its runner after which an attempt is given to another."""
+    """Silence of its runner after which an attempt is given to another; null: never."""
     max_attempts: int = Field(default=MAX_ATTEMPTS, ge=1)
-    """Attempts of a rollout whose failures are all of kinds that `training.failure` tries again."""
+    """Attempts of a rollout whose failures are all of kinds that `failure` tries again."""
     emitted_overrides_returned: bool = False
     """Whether a reward that the agent emits while it runs counts although it returns another one."""
-    select: str | list[str] | None = None
+    select: SelectField = None
     """Agents whose calls are trained: a name, names, or ``re:pattern``; none: all."""
     policies: dict[str, str] = {}
-    """Who talks to which of `backend.policies`: agent, role, node or ``re:…`` → name; the first counts."""
-
-    @field_validator("select")
-    @classmethod
-    def _compiles(cls, select: str | list[str] | None) -> str | list[str] | None:
-        selector(select)
-        return select
+    """Which agent talks to which policy: agent, role, node or ``re:…`` → name; the first that matches counts,
+    all others talk to the only policy that is trained."""
 
 
-class TrainingSection(_Section):
+class TrainingSection(Section):
     """What is learned and how."""
 
-    algorithm: str = "grpo"
+    algorithm: Text = "grpo"
     """A recipe (``grpo``, ``rloo``, …) or an algorithm."""
     steps: int = Field(default=40, ge=0)
+    """Updates of the policy."""
     batch_size: int = Field(default=8, ge=1)
     """Tasks per step; each is rolled out ``group_size`` times."""
     seed: int = Field(default=1, ge=0, lt=2**63)
+    """Decides the order of the tasks and every sampled token."""
     recipe: dict[str, Any] = {}
     """Overrides of the recipe's fields."""
     evaluate_every: int = Field(default=0, ge=0)
-    failure: dict[str, Any] = {}
+    """Steps between two evaluations; 0: only before and after."""
+    failure: FailureField = Field(default_factory=lambda: read_failure_table(None))
     """The failure table, e.g. ``{timeout: 0.0, agent-raised: retry}`` (``docs/failures.md``)."""
-    quorum: dict[str, Any] | None = None
+    quorum: QuorumField = None
     """When a step goes on without its slowest rollouts: ``{k: 6, deadline: 30, hedge: 0}``; none: never."""
     async_steps: int = Field(default=0, ge=0)
     """How many later steps' rollouts are under way while a step is trained (``docs/async.md``)."""
@@ -100,38 +159,50 @@ class TrainingSection(_Section):
     """Further batches that a step may roll out until ``batch_size`` groups have a spread."""
 
 
-class DataSection(_Section):
+class DataSection(Section):
     """A dataset: ``file`` (.jsonl, .json, .csv, .parquet) or ``target`` with ``args``."""
 
     file: str | None = None
+    """Path of a file with a task a line or row."""
     target: str | None = None
+    """``module:function`` that returns the tasks."""
     args: dict[str, Any] = {}
+    """Keyword arguments of ``target``."""
     limit: int | None = Field(default=None, ge=1)
+    """Only the first tasks."""
 
 
-class EnvironmentSection(_Section):
+class EnvironmentSection(Section):
     """Where tasks come from."""
 
     train: DataSection | None = None
+    """Tasks to train on."""
     val: DataSection | None = None
-    headroom: dict[str, str] = {}
-    """Scripted policies, e.g. ``oracle: calc_x.oracle:reply``."""
+    """Held-out tasks, for evaluations."""
+    headroom: dict[str, Text] = {}
+    """Scripted policies that bound what can be learned, e.g. ``oracle: calc_x.oracle:reply``: each maps tasks
+    to the script of a ScriptedModelServer."""
     headroom_tasks: int = Field(default=100, ge=1)
+    """Held-out tasks that scripted policies answer."""
 
 
-class PolicySection(_Section):
+class PolicySection(Section):
     """A policy by name: a folder (``path``), or an ``endpoint`` that is asked and never trained (several that
     serve the same model: ``endpoints``).
     """
 
     path: str | None = Field(default=None, min_length=1)
+    """Folder in Hugging Face layout."""
     train: bool = True
     """Whether a folder is trained, or served as it is."""
     options: dict[str, Any] = {}
     """The driver's settings for it, over those of the run."""
     endpoint: str | None = None
+    """Base URL of an OpenAI-compatible API."""
     endpoints: list[str] | None = Field(default=None, min_length=1)
+    """Base URLs of several servers of the same model."""
     model: str | None = None
+    """Name under which the endpoint knows the model."""
     api_key_env: str | None = None
     """Environment variable that holds the endpoint's key."""
 
@@ -151,22 +222,59 @@ class PolicySection(_Section):
 
     @property
     def addresses(self) -> list[str]:
-        """Where an endpoint is; empty for a folder."""
+        """Base URLs of an endpoint; empty for a folder."""
         return self.endpoints or ([] if self.endpoint is None else [self.endpoint])
 
+    def source(self) -> PolicyFolder | LLM:
+        """As ``Trainer(policy=…)`` takes it: the folder as written, the endpoint without its key."""
+        if not self.addresses:
+            return PolicyFolder(self.path or "", self.train, self.options)
+        first, *others = self.addresses
+        return LLM(endpoint=first, replicas=others, model=self.model or "")
 
-class BackendSection(_Section):
+
+_Object = SkipJsonSchema[Annotated[Any, Tag("<object>")]]
+Source: TypeAlias = Annotated[
+    Annotated[str, Tag("<folder>")] | Annotated[PolicySection, Tag("<section>")] | _Object,
+    Discriminator(lambda value: _kind(value, "<section>")),
+]
+PolicyField: TypeAlias = Annotated[
+    Annotated[str, Tag("<folder>")]
+    | Annotated[dict[str, Source], Tag("<named>"), Field(min_length=1)]
+    | _Object,
+    Discriminator(lambda value: _kind(value, "<named>")),
+]
+"""Parts of an error's place in angle brackets are no keys."""
+
+
+def _kind(value: Any, mapping: str) -> str:
+    if isinstance(value, Mapping | PolicySection):
+        return mapping
+    return "<folder>" if isinstance(value, str) else "<object>"
+
+
+class BackendSection(Section):
     """Who runs the recipe, on which policy."""
 
     driver: str = "local"
-    policy: str | None = None
-    """Folder of the policy to start from, in Hugging Face layout; the only one there is."""
-    policies: dict[str, PolicySection] = {}
-    """Instead of `policy`: several, by name."""
+    """Name of the driver."""
+    policy: PolicyField = None
+    """Folder of the policy to start from, in Hugging Face layout; or several policies by name."""
     options: dict[str, Any] = {}
     """The driver's own settings (learning rate, threads, device, …)."""
+
+
+class GatewaySection(Section):
+    """Where the gateway listens (:mod:`agentlightning.gateway.listen`), and what it does to calls of the
+    policy (``docs/gateway.md``).
+    """
+
+    listen: str | None = None
+    """``host``, ``host:port`` or ``[host]:port``; none: a free port of 127.0.0.1."""
+    advertise: str | None = None
+    """URL that agents are told instead, e.g. ``http://10.0.0.5``; without a port, the one that was bound."""
     over_length: Literal["error", "drop", "truncate"] = "error"
-    """Prompts that the policy cannot take (`docs/gateway.md`)."""
+    """What becomes of prompts that the policy cannot take."""
     reserve: int = Field(default=0, ge=0)
     """Tokens of the context that are kept free for the answer."""
     max_len: int | None = Field(default=None, ge=1)
@@ -174,238 +282,58 @@ class BackendSection(_Section):
     reasoning: Literal["keep", "split", "split-opened"] = "keep"
     """Whether agents see ``<think>…</think>`` in the text, or apart from it."""
 
-    @model_validator(mode="after")
-    def _one_way(self) -> BackendSection:
-        if (self.policy is None) == (not self.policies):
-            raise ValueError("give either policy (a folder), or policies by name")
-        return self
+    @property
+    def route(self) -> dict[str, Any]:
+        """Settings of the route to a policy's folder."""
+        return self.model_dump(include={"over_length", "reserve", "max_len", "reasoning"})
 
 
-class GatewaySection(_Section):
-    """Where the gateway listens; see :mod:`agentlightning.gateway.listen`."""
-
-    listen: str | None = None
-    """``host``, ``host:port`` or ``[host]:port``; none: a free port of 127.0.0.1."""
-    advertise: str | None = None
-    """URL that agents are told instead, e.g. ``http://10.0.0.5``; without a port, the one that was bound."""
-
-
-class RunConfig(_Section):
+class RunConfig(Section):
     """A whole run."""
 
-    agent: AgentSection
-    training: TrainingSection = TrainingSection()
+    agent: AgentSection = AgentSection()
+    training: TrainingSection = Field(default_factory=TrainingSection)
     environment: EnvironmentSection = EnvironmentSection()
-    backend: BackendSection
+    backend: BackendSection = BackendSection()
     gateway: GatewaySection = GatewaySection()
-    output: str = "runs"
-    store: str | None = None
+    output: str | Path = "runs"
+    """Folder of the runs: ``<output>/<run id>`` has a run's store, metrics, checkpoints and summary."""
+    run: str | None = None
+    """Id of the run; none: after time, name and seed."""
+    resume: bool = False
+    """Whether to go on with ``run``, or with the latest run of this name and seed."""
+    store: Text = None
     """File, folder or URL of the store; none: a SQLite file in the run's folder."""
     pythonpath: list[str] = []
-    trackers: list[str] | None = None
+    """Folders put in front of ``sys.path``."""
+    trackers: Annotated[list[str] | None, BeforeValidator(_names), WithJsonSchema(_NAMES)] = None
+    """Where the run reports to; none: files, the terminal and a plot."""
     note: str | None = None
     """A sentence for the person who runs it, printed at the start: what the policy is, what the data are."""
     _folder: Path = PrivateAttr(default=Path("."))
     """Where the file lies: paths are relative to it."""
 
-    def path(self, value: str) -> Path:
+    @model_validator(mode="after")
+    def _fields_agree(self) -> RunConfig:
+        folders = self.served.trained.values()
+        options = [self.backend.options, *(folder.options for folder in folders)]
+        check_deterministic(self.training.quorum, self.training.async_steps, options)
+        return self
+
+    @property
+    def served(self) -> Policies:
+        """The policies that the run serves, and who talks to whom."""
+        policy: Any = self.backend.policy
+        if isinstance(policy, Mapping):
+            policy = {name: p.source() if isinstance(p, PolicySection) else p for name, p in policy.items()}
+        return read_policies(policy, self.agent.policies)
+
+    def path(self, value: str | Path) -> Path:
         """``value`` relative to the file's folder."""
         return (self._folder / Path(value).expanduser()).resolve()
 
-    def store_location(self) -> str | None:
+    def store_location(self) -> Any:
         """What ``open_store`` is given: a path made absolute, a URL and ``:memory:`` as they are."""
-        if self.store is None or "://" in self.store or self.store == ":memory:":
+        if not isinstance(self.store, str) or "://" in self.store or self.store == ":memory:":
             return self.store
         return str(self.path(self.store))
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML with the numbers of JSON: ``1e-4`` is one, which YAML 1.1 reads as a text for want of a point."""
-
-
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"[-+]?(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9][0-9_]*)[eE][-+]?[0-9]+$"),
-    list("-+.0123456789"),
-)
-
-
-def read_yaml(text: str) -> Any:
-    """What a YAML text says. Raises ``yaml.YAMLError``."""
-    return yaml.load(text, Loader=_Loader)  # a SafeLoader
-
-
-def load_config(file: str | Path, overrides: dict[str, Any] | None = None) -> RunConfig:
-    """Read ``file``. ``overrides`` maps dotted keys (``training.seed``) to values and wins."""
-    path = Path(file)
-    try:
-        data = read_yaml(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ConfigError(f"{path}: there is no such file") from None
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: not valid YAML: {error}") from None
-    if not isinstance(data, dict):
-        raise ConfigError(
-            f"{path}: the file must hold sections (agent, training, environment, backend), "
-            f"not {type(data).__name__}"
-        )
-    for key, value in (overrides or {}).items():
-        _assign(data, key, value, path)
-    try:
-        config = RunConfig.model_validate(data)
-    except ValidationError as error:
-        lines = [
-            f"{path}: {'.'.join(map(str, e['loc']))}: {e['msg']}{_suggestion(e)}" for e in error.errors()
-        ]
-        raise ConfigError("\n".join(lines)) from None
-    config._folder = path.resolve().parent
-    try:
-        read_policies(policy_sources(config, keys=False), config.agent.policies)
-    except UsageError as error:  # of either section: a name that cannot be, or that the other does not know
-        message = str(error)
-        message = (
-            f"agent.{message}"
-            if message.startswith("policies")
-            else message.replace("policy ", "backend.policies: ", 1)
-        )
-        raise ConfigError(f"{path}: {message}") from None
-    for entry in reversed(config.pythonpath):
-        folder = str(config.path(entry))
-        if folder not in sys.path:
-            sys.path.insert(0, folder)
-    return config
-
-
-def _suggestion(error: Mapping[str, Any]) -> str:
-    """For a key that is not known: the one of its section that looks most like it."""
-    if error["type"] != "extra_forbidden":
-        return ""
-    section: Any = RunConfig
-    named = False
-    for part in error["loc"][:-1]:
-        if named:  # the name of a policy, which may be that of a field, too
-            named = False
-            continue
-        kind = section.model_fields[part].annotation
-        section = next(k for k in (kind, *get_args(kind)) if isinstance(k, type) and issubclass(k, _Section))
-        named = get_origin(kind) is dict
-    known = [name for name in section.model_fields if name != "folder"]  # that is ours to set
-    near = difflib.get_close_matches(str(error["loc"][-1]), known, n=1)
-    return f". Did you mean {near[0]!r}?" if near else f"; known here: {', '.join(known)}"
-
-
-def policy_sources(config: RunConfig, *, keys: bool = True) -> PolicySource | dict[str, PolicySource]:
-    """What the configuration gives the trainer as ``policy``. ``keys``: with what is outside the file, the
-    folders and the keys of endpoints from the environment; :class:`ConfigError` if one is not there.
-    """
-    backend = config.backend
-    if backend.policy is not None:
-        return _folder(config, backend.policy, "backend.policy", keys)
-    return {name: _policy_source(config, name, one, keys) for name, one in backend.policies.items()}
-
-
-def _policy_source(config: RunConfig, name: str, one: PolicySection, keys: bool) -> PolicySource:
-    if not one.addresses:
-        folder = _folder(config, one.path or "", f"backend.policies.{name}.path", keys)
-        return PolicyFolder(folder, one.train, one.options)
-    key = os.environ.get(one.api_key_env) if one.api_key_env else None
-    if keys and one.api_key_env and not key:
-        raise ConfigError(
-            f"backend.policies.{name}.api_key_env: the environment variable {one.api_key_env} is not set"
-        )
-    first, *others = one.addresses
-    return LLM(endpoint=first, replicas=others, model=one.model or "", api_key=key)
-
-
-def _folder(config: RunConfig, given: str, key: str, there: bool) -> Path:
-    folder = config.path(given)
-    if there and not folder.is_dir():
-        where = "" if str(folder) == given else f" (looked for at {folder})"
-        raise ConfigError(f"{key}: {missing_policy_message(given)}{where}")
-    return folder
-
-
-def _assign(data: dict[str, Any], dotted: str, value: Any, path: Path) -> None:
-    *parents, last = dotted.split(".")
-    for part in parents:
-        inner = data.setdefault(part, {})
-        if not isinstance(inner, dict):
-            raise ConfigError(f"{path}: {dotted}: {part!r} is a value, not a section")
-        data = inner
-    data[last] = value
-
-
-def import_target(target: str, key: str) -> Any:
-    """The object that ``module:object`` names; ``key`` is the configuration key, for the error."""
-    module, _, name = target.partition(":")
-    if not name:
-        raise ConfigError(f"{key}: {target!r} must be written module:object")
-    try:
-        found: Any = importlib.import_module(module)
-    except ImportError as error:
-        raise ConfigError(
-            f"{key}: cannot import {module!r}: {error}; add its folder to pythonpath, or install it"
-        ) from error
-    except Exception as error:
-        raise ConfigError(f"{key}: importing {module!r} raised {_describe_error(error)}") from error
-    for part in name.split("."):
-        try:
-            found = getattr(found, part)
-        except AttributeError:
-            raise ConfigError(f"{key}: module {module!r} has no {name!r}") from None
-    return found
-
-
-def load_data(section: DataSection | None, config: RunConfig, key: str) -> list[Any]:
-    """The tasks of a data section, each plain JSON; an empty list for none."""
-    if section is None:
-        return []
-    if (section.file is None) == (section.target is None):
-        raise ConfigError(f"{key}: give either file or target")
-    try:
-        if section.target is None:
-            tasks = tasks_of(config.path(section.file or ""), f"{key}.file")
-        else:
-            made = _call(import_target(section.target, f"{key}.target"), section.target, section.args, key)
-            tasks = tasks_of(made, key)
-    except DatasetError as error:
-        raise ConfigError(str(error)) from None
-    if not tasks:
-        raise ConfigError(f"{key}: the dataset is empty")
-    tasks = tasks[: section.limit] if section.limit else tasks
-    check_tasks(tasks, key)
-    return tasks
-
-
-def _call(loader: Any, target: str, args: dict[str, Any], key: str) -> Any:
-    """The dataset that ``loader(**args)`` returns; its own errors are told with the target that raised
-    them.
-    """
-    if not callable(loader):
-        kind = type(loader).__name__
-        raise ConfigError(f"{key}.target: {target} is a {kind}, not a function that returns tasks")
-    try:
-        signature = inspect.signature(loader)
-        signature.bind(**args)
-    except TypeError as error:
-        raise ConfigError(f"{key}.args: {error}; {target} takes {signature}") from None
-    except ValueError:  # written in C, without a signature to look at
-        pass
-    try:
-        found = loader(**args)
-        found = list(found) if isinstance(found, Iterator) else found  # a generator raises only now
-    except Exception as error:
-        raise ConfigError(f"{key}.target: {target} raised {_describe_error(error)}") from error
-    if found is None or isinstance(found, str | bytes | dict):
-        raise ConfigError(f"{key}.target: {target} returned a {type(found).__name__}, not a list of tasks")
-    return found
-
-
-def _describe_error(error: Exception) -> str:
-    """An error of the user's code in one line: kind, message, and the place it came from."""
-    frames = traceback.extract_tb(error.__traceback__)
-    ours = [f for f in frames if f.filename != __file__ and not f.filename.startswith("<frozen ")]
-    where = f" ({ours[-1].filename}:{ours[-1].lineno})" if ours else ""
-    return f"{type(error).__name__}: {error}{where}"

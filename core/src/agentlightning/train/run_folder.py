@@ -1,52 +1,26 @@
-"""Run folders: where a run's files lie, who trains it, and what must be the same when it goes on.
+"""Run folders: where a run's files lie, and which process trains it.
 
 ``<output>/<run id>/`` holds the run's store, metrics, checkpoints and summary. Invariants: one process trains
-a run at a time; a folder is never trained into by another run; a run goes on only with the tasks, recipe and
-seed it began with, and what else has changed is said; a start that is refused leaves no folder.
+a run at a time; a folder is never trained into by another run; a start that is refused leaves no folder.
 """
 
 from __future__ import annotations
 
 import difflib
-import hashlib
 import re
 import shutil
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
-from agentlightning.algorithms.context import Context
-from agentlightning.algorithms.rollouts.enqueue import cancel_leftovers
-from agentlightning.store.base import Store
 from agentlightning.store.sqlite.file.lock import FileLock, Locked
-from agentlightning.types import Evaluation, Recipe, StepReport, UsageError
-from agentlightning.types.aliases import RECIPE, TRAINING, renamed
+from agentlightning.types import UsageError
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-FIXED = ("recipe", "failure", "seed", "batch_size", "driver", "data", "trained", "agents")
-"""What a run began with and cannot change when it goes on: rows and order of its steps depend on it."""
-
-
-REPORTED = (
-    "options",
-    "policy",
-    "policies",
-    "select",
-    "gateway",
-    "quorum",
-    "async_steps",
-    "dynamic_sampling",
-    "tries",
-    "versions",
-)
-"""What may change when a run goes on, and is said then."""
 
 
 class RunError(UsageError):
@@ -172,58 +146,6 @@ def _cannot_make(folder: Path, error: OSError) -> RunError:
     return RunError(f"cannot make the run's folder {folder}: {error}; choose another `output`")
 
 
-def data_digest(tasks: Sequence[Any]) -> str:
-    """32 hex digits over the tasks in their order."""
-    state = hashlib.blake2b(digest_size=16)
-    for task in tasks:
-        state.update(msgspec.json.encode(task, order="sorted") + b"\n")
-    return state.hexdigest()
-
-
-def check_unchanged(then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """:class:`RunError` if a run would go on with something else than it began with."""
-    then = _present_names(then)
-    found = differences({key: then.get(key) for key in FIXED}, {key: now.get(key) for key in FIXED})
-    if found:
-        listed = "; ".join(
-            f"{key} was {before!r} when it began and is {after!r}" for key, before, after in found
-        )
-        raise RunError(
-            f"run {then.get('run_id')} cannot go on: {listed}; use what it began with, or begin another run"
-        )
-
-
-def changed_settings(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
-    """Settings that a run goes on with otherwise than its last life had them: key, then, now. What an older
-    version did not put on record is not compared.
-    """
-    then = _present_names(then)
-    known = [key for key in REPORTED if key in then]
-    return differences({key: then[key] for key in known}, {key: now.get(key) for key in known})
-
-
-def _present_names(record: Mapping[str, Any]) -> dict[str, Any]:
-    """A run's record, perhaps of an earlier version, under the names that settings have now."""
-    found = renamed(record, TRAINING, "record", quiet=True)
-    if isinstance(recipe := found.get("recipe"), Mapping):
-        fields = renamed(recipe, RECIPE, "record", quiet=True)
-        found["recipe"] = {name: fields[name] for name in fields if name in Recipe.__struct_fields__}
-    return found
-
-
-def differences(then: Any, now: Any, key: str = "") -> list[tuple[str, Any, Any]]:
-    """Dotted key, value then and value now of all that differs; ``None`` for what is only in one."""
-    then, now = msgspec.to_builtins(then), msgspec.to_builtins(now)
-    if isinstance(then, dict) and isinstance(now, dict):
-        inner = [*then, *(name for name in now if name not in then)]
-        return [
-            found
-            for name in inner
-            for found in differences(then.get(name), now.get(name), f"{key}.{name}" if key else str(name))
-        ]
-    return [] if then == now else [(key, then, now)]
-
-
 def say(line: str) -> None:
     """A line for the person at the terminal."""
     print(line, file=sys.stderr)
@@ -238,73 +160,3 @@ def report_unfinished(folder: Path) -> Callable[..., None]:
             say(f"To go on with it: --run {folder.name} --resume")
 
     return leaving
-
-
-def versions(names: Sequence[str]) -> dict[str, str]:
-    """Installed versions of the distributions among ``names`` that are there."""
-    found = {}
-    for name in names:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
-
-
-async def record_run(context: Context, info: dict[str, Any], *, resumed: bool) -> None:
-    """Put a run on record, or take up the one on record; then publish where agents find the policy."""
-    known = await stored_run(context.store, context.run_id) if resumed else None
-    if known is None:
-        check_store_knows(context.folder)
-        await context.publish()
-        info["resources"] = context.resources
-        await context.store.add_run(context.run_id, info, context.config)
-        await context.journal.begin(info)
-        context.plugins.notify("agl_run_started", run=info)
-        return
-    check_unchanged(known, info)
-    changed = changed_settings(known, info)
-    await cancel_leftovers(context.store, context.run_id)
-    reports, evaluations = await restore_progress(context, known)
-    await context.publish()
-    for key, before, after in changed:
-        context.say(f"{key} was {before!r} and is {after!r} from step {context.first_step} on")
-    life = {"time": time.time(), "first_step": context.first_step}
-    lives = [*known.get("resumed", []), {**life, **({"changed": changed} if changed else {})}]
-    again = {**info, "resources": context.resources, "resumed": lives, "summary": None}
-    await context.store.update_run(context.run_id, again, context.config)
-    await context.journal.resume(again, context.first_step, list(context.known))
-    context.plugins.notify("agl_run_resumed", run=info, reports=reports, evaluations=evaluations)
-
-
-async def stored_run(store: Store, run_id: str) -> dict[str, Any] | None:
-    """What the store knows of a run."""
-    return next((run for run in await store.query_runs(limit=100_000) if run["run_id"] == run_id), None)
-
-
-def check_store_knows(folder: Path) -> None:
-    """:class:`RunError` for a folder with checkpoints of which the store knows nothing."""
-    if any(folder.glob("checkpoints/*")) or any(folder.glob("policies/*/checkpoints/*")):
-        raise RunError(
-            f"{folder} holds checkpoints, but its store knows no run {folder.name}: name the store it was "
-            "trained with (`store` in the configuration), or begin another run"
-        )
-
-
-async def restore_progress(
-    context: Context, known: Mapping[str, Any]
-) -> tuple[list[StepReport], list[Evaluation]]:
-    """Bring ``context`` to where the run's last checkpoint was taken; the reports and evaluations that stand.
-
-    Without a checkpoint the run begins again at step 0, under its old name. What was reported or evaluated
-    after the checkpoint does not stand: those steps are trained anew.
-    """
-    if context.driver is not None:
-        context.first_step, context.progress = await context.driver.resume(context.folder)
-    served = context.driver.version if context.driver else 0
-    context.resources = dict(known.get("resources", {}))
-    context.known = {
-        batch: entry for batch, entry in known.get("evaluations", {}).items() if entry["version"] <= served
-    }
-    reports = [r for r in await context.store.query_steps(context.run_id) if r.step < context.first_step]
-    return reports, [msgspec.convert(entry["evaluation"], Evaluation) for entry in context.known.values()]

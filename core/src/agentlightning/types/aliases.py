@@ -29,6 +29,24 @@ RECIPE: Names = {
 """Fields of a recipe."""
 TRAINING: Names = {"ahead": "async_steps", "refill": "dynamic_sampling"}
 """Keys of the section ``training``, which the trainer and the algorithm ``rl`` take as keywords."""
+TRAINER: Names = {
+    "n_runners": "concurrency",
+    "timeout": "timeout_seconds",
+    "unresponsive": "unresponsive_seconds",
+    "folder": "output",
+    **TRAINING,
+}
+"""Keywords of ``Trainer``."""
+RUN_FILE: Names = {
+    "agent.type": "agent.adapters",
+    "backend.policies": "backend.policy",
+    "backend.over_length": "gateway.over_length",
+    "backend.reserve": "gateway.reserve",
+    "backend.max_len": "gateway.max_len",
+    "backend.reasoning": "gateway.reasoning",
+    **{f"training.{former}": f"training.{present}" for former, present in TRAINING.items()},
+}
+"""Keys of a run's YAML file."""
 TYPES: Names = {"Link": "AuditLink", "Normalise": "LossAggregation", "Seal": "RolloutFingerprint"}
 """Types of this package."""
 DRIVER_SPEC: Names = {

@@ -119,6 +119,6 @@ def test_an_algorithm_of_ones_own_does_not_ignore_them(given: dict[str, Any], tm
     async def mine(*, store: Any) -> None: ...
 
     (name,) = given
-    trainer = Trainer(mine, folder=tmp_path, trackers=[], **given)
+    trainer = Trainer(mine, output=tmp_path, trackers=[], **given)
     with pytest.raises(UsageError, match=rf"training\.{name}: only training with a recipe knows it"):
         trainer.fit(lambda task: 1.0, train_dataset=[1])

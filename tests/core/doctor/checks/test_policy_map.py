@@ -6,7 +6,7 @@ from core.credit.builders import make_call, make_record
 
 from agentlightning.doctor.checks.policy_map import judge_mapping
 from agentlightning.doctor.report import Notes
-from agentlightning.train.serving import read_policies
+from agentlightning.train.policies import read_policies
 from agentlightning.types import Record
 
 

@@ -15,7 +15,7 @@ from agentlightning.doctor.formatting import format_counts, plural
 from agentlightning.doctor.memory import measure
 from agentlightning.doctor.probe import probe_tasks, run_rollouts
 from agentlightning.doctor.report import Check, Notes
-from agentlightning.train.serving import Policies
+from agentlightning.train.policies import Policies
 from agentlightning.types import Record, RolloutStatus
 from agentlightning.types.select import NAME_TAGS, UNKNOWN, Select, caller_name
 

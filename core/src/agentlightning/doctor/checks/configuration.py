@@ -16,10 +16,11 @@ from agentlightning.credit.advantage.baselines import BASELINES
 from agentlightning.credit.assign import check_recipe
 from agentlightning.credit.scoring.rules import RULES
 from agentlightning.doctor.checks.environment import nearest_existing
-from agentlightning.doctor.findings import ConfiguredRun, Findings
+from agentlightning.doctor.findings import Findings
 from agentlightning.doctor.formatting import format_bytes, plural
 from agentlightning.doctor.report import Check, Notes, failure
 from agentlightning.plugins.manager import pick
+from agentlightning.train.configured import ConfiguredRun
 from agentlightning.train.serving import driver_spec
 from agentlightning.types import LLM, UsageError
 
@@ -155,7 +156,7 @@ def _content(task: Any) -> str:
 def _places(configured: ConfiguredRun) -> list[Path]:
     """Folders that the run will write to."""
     store = configured.trainer.store
-    places = [Path(configured.trainer.folder)]
+    places = [Path(configured.trainer.config.output)]
     if isinstance(store, str | Path) and "://" not in str(store) and str(store) != ":memory:":
         places.append(Path(store).expanduser())
     return places

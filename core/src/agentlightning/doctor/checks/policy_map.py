@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from agentlightning.doctor.formatting import format_counts, plural
 from agentlightning.doctor.report import Notes
-from agentlightning.train.serving import CATCH_ALL, Policies
+from agentlightning.train.policies import CATCH_ALL, Policies
 from agentlightning.types import Record
 from agentlightning.types.select import caller_name, policy_for
 

@@ -49,7 +49,7 @@ async def check_forecast(findings: Findings) -> Check:
         forecast,
         steps=trainer.steps,
         usage=findings.usage,
-        free_disk=shutil.disk_usage(nearest_existing(Path(trainer.folder).absolute())).free,
+        free_disk=shutil.disk_usage(nearest_existing(Path(trainer.config.output).absolute())).free,
         free_memory=available_memory(),
         gap=job.gap if job.reports else None,
     )

@@ -31,7 +31,7 @@ async def check_store(findings: Findings) -> Check:
     notes = Notes()
     if isinstance(trainer.store, str) and "://" in trainer.store and not trainer.store.startswith("sqlite:"):
         await _remote(notes, trainer.store, findings)
-    where = nearest_existing(Path(trainer.folder).absolute())
+    where = nearest_existing(Path(trainer.config.output).absolute())
     with tempfile.TemporaryDirectory(prefix=".agl-doctor-", dir=where, ignore_cleanup_errors=True) as folder:
         survived, seconds = await measure_commits(Path(folder))
     if not survived:

@@ -1,4 +1,4 @@
-"""What a run's folder says before the store is asked."""
+"""What must be the same when a run goes on."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from agentlightning.train.run_folder import (
-    RunError,
+from agentlightning.train.run_folder import RunError
+from agentlightning.train.run_record import (
     changed_settings,
     check_store_knows,
     check_unchanged,

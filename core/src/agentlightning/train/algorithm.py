@@ -1,0 +1,77 @@
+"""The algorithm of a run: an object that was given, one by name, or RL with a recipe."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from agentlightning.algorithms.context import TrainingLoop
+from agentlightning.algorithms.custom import as_algorithm, refuse_rl_settings
+from agentlightning.algorithms.recipe_checks import (
+    check_async_fields,
+    check_credit_fields,
+    check_supported_fields,
+)
+from agentlightning.plugins.manager import Plugins, pick
+from agentlightning.train.fields import ConfigError
+from agentlightning.train.run_config import RunConfig
+from agentlightning.train.serving import driver_spec
+from agentlightning.types import Recipe, UsageError
+
+
+def recipe_of(config: RunConfig, plugins: Plugins) -> Recipe:
+    """The recipe that is trained with (the default one for algorithms that bring their own loop)."""
+    given = config.training.algorithm
+    if isinstance(given, Recipe):
+        return given
+    name = given if isinstance(given, str) and given not in plugins.algorithms else "grpo"
+    try:
+        return pick(plugins.recipes, "recipe", name).factory(**config.training.recipe)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"training.recipe: {error}") from None
+
+
+def check_recipe_fits(config: RunConfig, recipe: Recipe) -> None:
+    """:class:`ConfigError` for a recipe that the schedule of the run would turn into nothing."""
+    try:
+        check_async_fields(
+            recipe, async_steps=config.training.async_steps, dynamic_sampling=config.training.dynamic_sampling
+        )
+    except ValueError as error:
+        raise ConfigError(f"training.{error}") from None
+
+
+def algorithm_of(config: RunConfig, plugins: Plugins, trainer: Any) -> TrainingLoop:
+    """The object whose ``run(context)`` is the run. The user's own algorithm may ask for ``trainer``."""
+    training, algorithm = config.training, config.training.algorithm
+    named = isinstance(algorithm, str) and algorithm in {*plugins.recipes, "rl"}
+    if named or isinstance(algorithm, Recipe):
+        return _rl(config, plugins)
+    refuse_rl_settings(
+        quorum=training.quorum, async_steps=training.async_steps, dynamic_sampling=training.dynamic_sampling
+    )
+    if isinstance(algorithm, str):
+        known: dict[str, Any] = {**plugins.recipes, **plugins.algorithms}
+        algorithm = pick(known, "recipe or algorithm", algorithm).factory()
+    made: TrainingLoop = as_algorithm(algorithm, trainer)
+    return made
+
+
+def _rl(config: RunConfig, plugins: Plugins) -> TrainingLoop:
+    training, recipe, policies = config.training, recipe_of(config, plugins), config.served
+    if policies.named and not policies.trained:
+        raise UsageError(f"policy: nothing is trained: {', '.join(policies.names)} are frozen")
+    spec = driver_spec(plugins, config.backend.driver, policies)
+    check_supported_fields(recipe, spec.name, spec.supported_fields, spec.unsupported_fields)
+    check_credit_fields(recipe, plugins)
+    made: TrainingLoop = plugins.algorithms["rl"].factory(
+        recipe=recipe,
+        steps=training.steps,
+        batch_size=training.batch_size,
+        evaluate_every=training.evaluate_every,
+        headroom_tasks=config.environment.headroom_tasks,
+        failure=training.failure,
+        quorum=training.quorum,
+        async_steps=training.async_steps,
+        dynamic_sampling=training.dynamic_sampling,
+    )
+    return made

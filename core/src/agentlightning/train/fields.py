@@ -1,0 +1,207 @@
+"""Fields of a run by name: what ``Trainer`` takes, names of older versions, and what an error says.
+
+Invariant: every way to a :class:`RunConfig` goes through :func:`build`, so that a bad value is refused with
+its place, what is wrong with it and what is allowed.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, TypedDict, get_args
+
+from pydantic import ValidationError
+from pydantic.fields import FieldInfo
+
+from agentlightning.train.policies import PolicySource
+from agentlightning.train.run_config import FILE, DataSection, PolicySection, RunConfig, Section
+from agentlightning.types import UsageError
+from agentlightning.types.aliases import RUN_FILE, TRAINER, announce
+
+
+class ConfigError(UsageError, ValueError):
+    """A configuration that cannot be used, with file and key."""
+
+
+class RunFields(TypedDict, total=False):
+    """Keywords of ``Trainer``, for type checkers; a test keeps them those of :class:`RunConfig`."""
+
+    name: str
+    adapters: str | Sequence[str]
+    concurrency: int
+    isolation: Literal["inline", "process"]
+    timeout_seconds: float | None
+    unresponsive_seconds: float | None
+    max_attempts: int
+    emitted_overrides_returned: bool
+    select: Any
+    policies: Mapping[str, str] | None
+    steps: int
+    batch_size: int
+    seed: int
+    recipe: Mapping[str, Any]
+    evaluate_every: int
+    failure: Mapping[str, Any] | None
+    quorum: Any
+    async_steps: int
+    dynamic_sampling: int
+    headroom: Mapping[str, Callable[..., Any]] | None
+    headroom_tasks: int
+    driver: str
+    policy: PolicySource | Mapping[str, PolicySource] | None
+    options: Mapping[str, Any] | None
+    listen: str | None
+    advertise: str | None
+    over_length: Literal["error", "drop", "truncate"]
+    reserve: int
+    max_len: int | None
+    reasoning: Literal["keep", "split", "split-opened"]
+    output: str | Path
+    run: str | None
+    resume: bool
+    store: Any
+    trackers: str | Sequence[str] | None
+    note: str | None
+
+
+FILE_ONLY = ("target", "train", "val", "pythonpath")
+"""Fields that ``Trainer`` is given otherwise: the agent and the tasks are arguments of ``fit``."""
+
+
+SECTIONS: dict[str, type[Section]] = {
+    name: field.annotation
+    for name, field in RunConfig.model_fields.items()
+    if isinstance(field.annotation, type) and issubclass(field.annotation, Section)
+}
+SECTION_OF: dict[str, str | None] = {
+    **{name: None for name in RunConfig.model_fields if name not in SECTIONS},
+    **{field: name for name, section in SECTIONS.items() for field in section.model_fields},
+}
+"""Field → its section; ``None``: it is in none."""
+
+
+def build(data: Mapping[str, Any], place: str, *, context: str | None = None) -> RunConfig:
+    """The description that ``data`` (sections of fields) says. :class:`ConfigError` begins with ``place``."""
+    try:
+        return RunConfig.model_validate(data, context=context)
+    except ValidationError as error:
+        short = context != FILE
+        raise ConfigError("\n".join(f"{place}: {_line(e, short)}" for e in error.errors())) from None
+
+
+def from_fields(given: Mapping[str, Any], base: RunConfig | None = None) -> RunConfig:
+    """``base`` (default: the defaults) with these fields; a whole section may be given as a mapping.
+
+    ``None`` for a field that cannot be none means its default. ``TypeError`` for an unknown name.
+    """
+    data: dict[str, Any] = {} if base is None else dict(base)
+    for keyword, value in given.items():
+        name = TRAINER.get(keyword, keyword)
+        if name != keyword:
+            announce("Trainer", keyword, name)
+        if name in SECTIONS:
+            data[name] = {**dict(data.get(name, {})), **_given(SECTIONS[name], value or {})}
+        elif name not in SECTION_OF:
+            raise TypeError(f"Trainer has no field {name!r}{_near(name, [*SECTION_OF, *SECTIONS])}")
+        elif (section := SECTION_OF[name]) is None:
+            data |= _given(RunConfig, {name: value})
+        else:
+            data[section] = {**dict(data.get(section, {})), **_given(SECTIONS[section], {name: value})}
+    made = build(data, "Trainer")
+    made._folder = base._folder if base else made._folder
+    return made
+
+
+def is_field(name: str) -> bool:
+    """Whether ``name`` is a field, also one of an older version."""
+    return name in SECTION_OF or name in TRAINER
+
+
+def field_of(config: RunConfig, name: str) -> Any:
+    """The value of a field, or a section; ``AttributeError`` for an unknown name."""
+    name = TRAINER.get(name, name)
+    if name in SECTIONS:
+        return getattr(config, name)
+    if name not in SECTION_OF:
+        raise AttributeError(f"a run has no field {name!r}{_near(name, list(SECTION_OF))}")
+    section = SECTION_OF[name]
+    return getattr(getattr(config, section) if section else config, name)
+
+
+def fields_of(config: RunConfig) -> dict[str, Any]:
+    """Field → value, of all fields that ``Trainer`` takes."""
+    return {name: field_of(config, name) for name in SECTION_OF if name not in FILE_ONLY}
+
+
+def rename_keys(data: dict[str, Any], place: str) -> None:
+    """Move values under old keys to their new ones."""
+    for old, new in RUN_FILE.items():
+        section, _, key = old.partition(".")
+        inner = data.get(section)
+        if not isinstance(inner, dict) or key not in inner:
+            continue
+        into, _, now = new.partition(".")
+        target = data.setdefault(into, {})
+        if isinstance(target, dict) and now in target:
+            raise ConfigError(f"{place}: {old} is the former name of {new}; give one of the two")
+        if isinstance(target, dict):
+            target[now] = inner.pop(key)
+            announce(place, old, new)
+
+
+def new_key(dotted: str, place: str) -> str:
+    """``dotted`` under its present name."""
+    for old, new in RUN_FILE.items():
+        if dotted == old or dotted.startswith(old + "."):
+            announce(place, old, new)
+            return new + dotted[len(old) :]
+    return dotted
+
+
+def _given(section: type[Section], values: Mapping[str, Any]) -> dict[str, Any]:
+    """``values`` without ``None`` for fields that cannot be none: they keep their defaults."""
+    return {k: v for k, v in values.items() if v is not None or _nullable(section.model_fields.get(k))}
+
+
+def _nullable(field: FieldInfo | None) -> bool:
+    return field is None or field.annotation is Any or type(None) in get_args(field.annotation)
+
+
+def _line(error: Mapping[str, Any], short: bool) -> str:
+    """An error in words: the key, what is wrong, what was meant."""
+    keys = [str(part) for part in error["loc"] if not str(part).startswith("<")]
+    cause = error.get("ctx", {}).get("error")
+    text = str(cause) if isinstance(cause, Exception) else error["msg"]
+    if not keys:  # of two fields together
+        return text if short else _placed(text)
+    shown = keys[1:] if short and len(keys) > 1 and keys[0] in SECTIONS else keys
+    place = ".".join(shown)
+    if text.startswith((f"{keys[-1]}.", f"{keys[-1]}:", f"{keys[-1]}[")):  # it names its key
+        return ".".join([*shown[:-1], text])
+    return f"{place}: {text}{_meant(error, keys)}"
+
+
+def _placed(text: str) -> str:
+    """What is wrong with the policies together, with the key of the file."""
+    if text.startswith("policies"):
+        return f"agent.{text}"
+    return text.replace("policy ", "backend.policy: ", 1)
+
+
+def _meant(error: Mapping[str, Any], keys: Sequence[str]) -> str:
+    """For a key that is not known: the one of its section that looks most like it."""
+    if error["type"] != "extra_forbidden":
+        return ""
+    loc = error["loc"]
+    section: type[Section] = SECTIONS.get(loc[0], RunConfig) if len(loc) > 1 else RunConfig
+    if "<section>" in loc:
+        section = PolicySection
+    elif len(loc) > 2:
+        section = DataSection
+    return _near(keys[-1], list(section.model_fields))
+
+
+def _near(name: str, known: Sequence[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=1)
+    return f". Did you mean {near[0]!r}?" if near else f"; known here: {', '.join(known)}"

@@ -1,0 +1,181 @@
+"""The policies of a run: which are trained, which are only asked, and which agent talks to which.
+
+Invariants: only a folder is ever trained; the key of an endpoint goes to the gateway's route and nowhere
+else.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from agentlightning.gateway import Upstream
+from agentlightning.types import LLM, UsageError
+from agentlightning.types.select import selector
+
+POLICY = "policy"
+"""Name of the only policy: what agents ask the gateway for."""
+BY_AGENT = "by-agent"
+"""What agents ask for in a run with named policies: the one that is theirs."""
+CATCH_ALL = "re:.*"
+"""Everybody that the map of agents does not name."""
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+
+
+class PolicyError(UsageError, ValueError):
+    """Policies, or a map of agents to them, that cannot be used; the message names the entry."""
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyFolder:
+    """A policy in Hugging Face layout. ``train=False``: served as it is, never trained. ``options``: its
+    driver's, over those of the run.
+    """
+
+    path: str | Path
+    train: bool = True
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+PolicySource = str | Path | PolicyFolder | LLM
+
+
+@dataclass(frozen=True, slots=True)
+class Policies:
+    """What a run serves, and who talks to whom."""
+
+    trained: dict[str, PolicyFolder] = field(default_factory=dict)
+    frozen: dict[str, PolicyFolder | LLM] = field(default_factory=dict)
+    agents: dict[str, str] = field(default_factory=dict)
+    """Name of an agent, role or node, or ``"re:…"`` → policy."""
+    named: bool = False
+    """Whether they were given by name."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All of them."""
+        return (*self.trained, *self.frozen)
+
+    @property
+    def model_name(self) -> str:
+        """The model name that agents are given."""
+        return BY_AGENT if self.named else POLICY
+
+    @property
+    def routing(self) -> dict[str, str]:
+        """``agents``, and for all others the only policy that is trained, if it is the only one."""
+        only = self.named and len(self.trained) == 1 and CATCH_ALL not in self.agents
+        return {**self.agents, CATCH_ALL: next(iter(self.trained))} if only else dict(self.agents)
+
+    def record(self) -> dict[str, Any]:
+        """For the run's record: no keys."""
+        if not self.named:
+            return {"policy": self.summary()}
+        given = {name: _policy_record(one) for name, one in {**self.trained, **self.frozen}.items()}
+        return {"policy": None, "policies": given, "trained": sorted(self.trained), "agents": self.routing}
+
+    def summary(self) -> str:
+        """In one line, for people."""
+        if not self.named:
+            return str(self.trained[POLICY].path) if self.trained else "None"
+        return ", ".join(
+            [f"{name} (trained) {folder.path}" for name, folder in self.trained.items()]
+            + [f"{name} (frozen) {_location(given)}" for name, given in self.frozen.items()]
+        )
+
+
+def read_policies(
+    policy: PolicySource | Mapping[str, PolicySource] | None, agents: Mapping[str, str] | None = None
+) -> Policies:
+    """What ``Trainer(policy=…, policies=…)`` was given, checked. :class:`PolicyError` names what is wrong."""
+    if policy is None:
+        found = Policies()
+    elif isinstance(policy, Mapping):
+        folders = {name: _folder(name, given) for name, given in policy.items()}
+        _check_same_but_case(list(folders))
+        trained = {n: f for n, f in folders.items() if isinstance(f, PolicyFolder) and f.train}
+        frozen = {n: f for n, f in folders.items() if n not in trained}
+        found = Policies(trained, frozen, named=True)
+    else:
+        only = _folder(POLICY, policy)
+        if isinstance(only, LLM) or not only.train:
+            raise PolicyError("policy: the only policy is the one that is trained: give its folder")
+        found = Policies({POLICY: only})
+    _check_agents(agents or {}, found)
+    return Policies(found.trained, found.frozen, dict(agents or {}), found.named)
+
+
+def _folder(name: str, given: PolicySource) -> PolicyFolder | LLM:
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise PolicyError(f"policy {name!r}: a name has letters, digits, '-' and '_', at most 64")
+    if name in (BY_AGENT, "llm"):
+        raise PolicyError(f"policy {name!r}: that name is taken; choose another")
+    if isinstance(given, str | Path):
+        return PolicyFolder(given)
+    if isinstance(given, LLM):
+        if given.sampling_parameters:
+            raise PolicyError(
+                f"policy {name!r}: an endpoint is asked as the agent asks; leave sampling_parameters out"
+            )
+        try:
+            frozen_route(name, given, {})
+        except ValueError as error:
+            raise PolicyError(f"policy {name!r}: {error}") from None
+    elif not isinstance(given, PolicyFolder):
+        raise PolicyError(
+            f"policy {name!r} is a {type(given).__name__}: give a folder, agl.PolicyFolder(…), or "
+            "agl.LLM(endpoint=…, model=…)"
+        )
+    return given
+
+
+def _check_same_but_case(names: Sequence[str]) -> None:
+    """Policies have folders of their names, and not all file systems tell ``A`` from ``a``."""
+    known: dict[str, str] = {}
+    for name in names:
+        if (other := known.setdefault(name.lower(), name)) != name:
+            raise PolicyError(
+                f"policy {name!r}: differs from {other!r} by its case only; choose another name"
+            )
+
+
+def _check_agents(agents: Mapping[str, str], found: Policies) -> None:
+    for who, policy in agents.items():
+        selector(who, "policies")
+        if policy not in found.names:
+            near = difflib.get_close_matches(str(policy), found.names, n=1)
+            hint = f"Did you mean {near[0]!r}? " if near else ""
+            known = ", ".join(found.names) or "none"
+            raise PolicyError(f"policies: {who!r} has the unknown policy {policy!r}. {hint}Known: {known}")
+
+
+def frozen_route(name: str, llm: LLM, own: Mapping[str, Any]) -> Upstream:
+    """The route to an endpoint that is never trained, with the settings ``own``."""
+    return Upstream(
+        policy=name,
+        url=llm.endpoint,
+        replicas=llm.replicas,
+        model=llm.model,
+        api_key=llm.api_key,
+        trainable=False,
+        vocabulary=llm.vocabulary,
+        context=llm.context,
+        **own,
+    )
+
+
+def _policy_record(given: PolicyFolder | LLM) -> dict[str, Any]:
+    if isinstance(given, LLM):
+        more = {"replicas": list(given.replicas)} if given.replicas else {}
+        return {"trained": False, "endpoint": given.endpoint, "model": given.model, **more}
+    return {"trained": given.train, "path": str(given.path), "options": dict(given.options)}
+
+
+def _location(given: PolicyFolder | LLM) -> str:
+    if isinstance(given, LLM):
+        return f"{given.model} at {', '.join([given.endpoint, *given.replicas])}"
+    return str(given.path)

@@ -1,0 +1,102 @@
+"""The YAML file of a run. An error names the file, the key and what is allowed.
+
+Paths are relative to the file. ``target`` values are ``module:object``; ``pythonpath`` folders are put in
+front of ``sys.path``, so that an example runs from a checkout.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from agentlightning.train.fields import ConfigError, build, new_key, rename_keys
+from agentlightning.train.run_config import FILE, RunConfig
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML with the numbers of JSON: ``1e-4`` is one, which YAML 1.1 reads as a text for want of a point."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"[-+]?(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9][0-9_]*)[eE][-+]?[0-9]+$"),
+    list("-+.0123456789"),
+)
+
+
+def read_yaml(text: str) -> Any:
+    """What a YAML text says. Raises ``yaml.YAMLError``."""
+    return yaml.load(text, Loader=_Loader)  # a SafeLoader
+
+
+def load_config(file: str | Path, overrides: Mapping[str, Any] | None = None) -> RunConfig:
+    """Read ``file``. ``overrides`` maps dotted keys (``training.seed``) to values and wins."""
+    path = Path(file)
+    data = _read(path)
+    rename_keys(data, str(path))
+    for key, value in (overrides or {}).items():
+        _assign(data, new_key(key, str(path)), value, path)
+    rename_keys(data, str(path))
+    config = build(data, str(path), context=FILE)
+    _check_required(config, data, path)
+    config._folder = path.resolve().parent
+    for entry in reversed(config.pythonpath):
+        folder = str(config.path(entry))
+        if folder not in sys.path:
+            sys.path.insert(0, folder)
+    return config
+
+
+def _check_required(config: RunConfig, data: Mapping[str, Any], path: Path) -> None:
+    """A file names its agent and its policy."""
+    needed = {"agent": data.get("agent"), "agent.target": config.agent.target, "backend": data.get("backend"),
+              "backend.policy": config.backend.policy}  # fmt: skip
+    for key, value in needed.items():
+        if value is None:
+            raise ConfigError(f"{path}: {key}: Field required")
+
+
+def read_overrides(sets: Sequence[str] | None) -> dict[str, Any]:
+    """``key=value`` of the command line as dotted keys and YAML values."""
+    overrides: dict[str, Any] = {}
+    for item in sets or []:
+        key, sep, value = item.partition("=")
+        if not sep:
+            raise ConfigError(f"--set {item!r}: write key=value, e.g. --set training.steps=10")
+        try:
+            overrides[key] = read_yaml(value)
+        except yaml.YAMLError as error:
+            raise ConfigError(f"--set {item!r}: the value is not valid YAML: {error}") from None
+    return overrides
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        data = read_yaml(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: there is no such file") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not valid YAML: {error}") from None
+    if not isinstance(data, dict):
+        raise ConfigError(
+            f"{path}: the file must hold sections (agent, training, environment, backend), "
+            f"not {type(data).__name__}"
+        )
+    return data
+
+
+def _assign(data: dict[str, Any], dotted: str, value: Any, path: Path) -> None:
+    *parents, last = dotted.split(".")
+    for part in parents:
+        inner = data.setdefault(part, {})
+        if not isinstance(inner, dict):
+            raise ConfigError(f"{path}: {dotted}: {part!r} is a value, not a section")
+        data = inner
+    data[last] = value

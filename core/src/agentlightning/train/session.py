@@ -1,0 +1,198 @@
+"""Opens what a run needs, as its description says, and closes it in reverse, whatever happens.
+
+One process holds store, gateway and runner on one event loop and the agents on another; the driver's engine
+is a process of its own. The order of :meth:`Session.open` is the flow: store → gateway → driver's engine →
+runner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from agentlightning.algorithms.context import Context
+from agentlightning.algorithms.rollouts.datasets import read_dataset
+from agentlightning.capture.instrument.sessions import capturing_for
+from agentlightning.compat.v0.converters.selection import selection
+from agentlightning.compat.v0.strategy import background
+from agentlightning.gateway import Gateway
+from agentlightning.gateway.listen import parse_listen
+from agentlightning.keys import Keys
+from agentlightning.plugins.manager import Plugins, pick
+from agentlightning.runner import Runner
+from agentlightning.runner.adapters import instrumentors
+from agentlightning.runner.hooks import with_hooks
+from agentlightning.store import Store, open_store
+from agentlightning.trackers import TrackerHooks
+from agentlightning.train.algorithm import recipe_of
+from agentlightning.train.run_config import RunConfig
+from agentlightning.train.run_folder import open_run_folder, report_unfinished, say
+from agentlightning.train.run_record import record_run, run_info
+from agentlightning.train.serving import serve, serve_scripted
+from agentlightning.types import Call, Recipe, Resource, RolloutConfig, UsageError
+from agentlightning.types.failure import rollout_config
+
+Data = Any
+"""A dataset: what :func:`read_dataset` reads."""
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """The parts of one run."""
+
+    config: RunConfig
+    plugins: Plugins
+    tracer: Any = None
+    adapter: Any = None
+    initial_resources: Mapping[str, Resource | str | dict[str, Any]] = field(default_factory=dict)
+    hooks: Sequence[Any] = ()
+
+    @asynccontextmanager
+    async def open(
+        self, agent: Any, train: Data = (), val: Data = (), *, serve_policy: bool = True
+    ) -> AsyncIterator[Context]:
+        """All of them, open. ``serve_policy=False``: an algorithm of the user's own that trains no policy."""
+        config, policies = self.config, self.config.served
+        train, val = read_dataset(train, "training tasks"), read_dataset(val, "held-out tasks")
+        async with AsyncExitStack() as stack:
+            run = open_run_folder(
+                Path(config.output),
+                config.agent.name,
+                config.training.seed,
+                run=config.run,
+                resume=config.resume,
+            )
+            stack.callback(run.close)
+            plugins = self._plugins_with_trackers(run.folder, stack)
+            store = self._store(run.folder, stack)
+            gateway = await self._gateway(store, plugins, stack)
+            active = instrumentors(self.plugins, config.agent.adapters)
+            stack.enter_context(capturing_for(self.tracer, active))
+            driver = await self._driver(gateway, stack) if serve_policy else None
+            await serve_scripted(config.environment.headroom, val, gateway, stack, policies.names)
+            context = Context(
+                run_id=run.run_id,
+                folder=run.folder,
+                store=store,
+                gateway=gateway,
+                plugins=plugins,
+                seed=config.training.seed,
+                train=train,
+                val=val,
+                policy=policies.model_name,
+                named=policies.names if policies.named and serve_policy else (),
+                driver=driver,
+                headroom=config.environment.headroom,
+                config=rollouts_config(config),
+                say=say,
+                initial=dict(self.initial_resources),
+                endpoint=serve_policy,
+            )
+            await record_run(context, run_info(config, self.recipe, context, agent), resumed=run.resumed)
+            run.started = True
+            if self.trackers:  # a probe that leaves nothing behind has no place to tell of
+                stack.push(report_unfinished(run.folder))
+            self._start_runner(context, agent, stack)
+            yield context
+
+    @property
+    def recipe(self) -> Recipe:
+        """The recipe that is trained with."""
+        return recipe_of(self.config, self.plugins)
+
+    @property
+    def trackers(self) -> list[str]:
+        """Names of the trackers."""
+        if self.config.trackers is not None:
+            return self.config.trackers
+        return [name for name, spec in self.plugins.trackers.items() if spec.default]
+
+    def _plugins_with_trackers(self, folder: Path, stack: AsyncExitStack) -> Plugins:
+        """The plugins with this run's trackers among them; a tracker may listen to hooks of its own too."""
+        trackers = [pick(self.plugins.trackers, "tracker", name).factory(folder) for name in self.trackers]
+        tracker_hooks = TrackerHooks(trackers)
+        stack.callback(tracker_hooks.close)
+        return self.plugins.with_listeners([tracker_hooks, *trackers])
+
+    def _store(self, folder: Path, stack: AsyncExitStack) -> Store:
+        """The store that was given, opened if it is a place, else a file in the run's folder."""
+        given = self.config.store
+        if given is not None and not isinstance(given, str | Path):
+            store: Store = given
+            return store
+        store = open_store(folder / "store.sqlite" if given is None else given, plugins=self.plugins)
+        stack.push_async_callback(store.close)
+        return store
+
+    async def _gateway(self, store: Store, plugins: Plugins, stack: AsyncExitStack) -> Gateway:
+        config = self.config
+        select = config.agent.select
+        if self.adapter is not None and isinstance(config.training.algorithm, str | Recipe):
+            select = selection(self.adapter, select)
+        gateway = Gateway(
+            store,
+            Keys.from_env(),
+            select=select,
+            policies=config.served.routing,
+            on_call=_call_recorded(plugins),
+        )
+        stack.push_async_callback(gateway.stop)
+        at = parse_listen(config.gateway.listen, config.gateway.advertise)
+        await gateway.start(at.host, at.port, allow_remote=at.remote, advertise=at.advertise)
+        return gateway
+
+    async def _driver(self, gateway: Gateway, stack: AsyncExitStack) -> Any:
+        policies = self.config.served
+        if policies.named and (clash := sorted({*self.initial_resources} & {*policies.names})):
+            raise UsageError(f"initial_resources: {clash[0]!r} is the name of a policy; choose another")
+        if not policies.names:
+            raise UsageError(
+                "no policy: give the folder of a model in Hugging Face layout, e.g. "
+                "policy='examples/calc_x/policy'"
+            )
+        return await serve(self.config, self.recipe, self.plugins, gateway, stack)
+
+    def _start_runner(self, context: Context, agent: Any, stack: AsyncExitStack) -> None:
+        """Run the agent here, unless runners of their own do (``concurrency=0``)."""
+        settings = self.config.agent
+        if not settings.concurrency:
+            return
+        hooked = with_hooks(agent, self.hooks, self.tracer)
+        runner = Runner(
+            hooked,
+            context.store,
+            attempt_keys=context.gateway,
+            plugins=context.plugins,
+            run_id=context.run_id,
+            policies=self.config.served.routing,
+            concurrency=settings.concurrency,
+            timeout=settings.timeout_seconds,
+            isolation=settings.isolation,
+            adapters=settings.adapters,
+        )
+        if self.hooks:
+            hooked.runner = runner
+        context.ended = runner.counts
+        context.runner = background(runner, stack)
+
+
+def rollouts_config(config: RunConfig) -> RolloutConfig:
+    """How the rollouts of the run are tried."""
+    agent = config.agent
+    return rollout_config(
+        config.training.failure,
+        timeout=agent.timeout_seconds,
+        unresponsive=agent.unresponsive_seconds,
+        attempts=agent.max_attempts,
+        emitted_overrides_returned=agent.emitted_overrides_returned,
+    )
+
+
+def _call_recorded(plugins: Plugins) -> Callable[[Call], None] | None:
+    """The hook of a recorded call, if any plugin has it: else the gateway's hot path builds no argument."""
+    if not plugins.has_listeners("agl_call_recorded"):
+        return None
+    return lambda call: plugins.notify("agl_call_recorded", call=call)

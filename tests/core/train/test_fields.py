@@ -1,0 +1,152 @@
+"""Fields of a run: one name each, keywords of ``Trainer``, names of older versions."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from pathlib import Path
+from typing import Any, Unpack, get_type_hints
+
+import pytest
+
+import agentlightning as agl
+from agentlightning.train import fields
+from agentlightning.train.fields import (
+    FILE_ONLY,
+    SECTION_OF,
+    SECTIONS,
+    ConfigError,
+    RunFields,
+    fields_of,
+    from_fields,
+)
+from agentlightning.train.run_config import RunConfig
+from agentlightning.train.run_file import load_config
+from agentlightning.types import aliases
+from agentlightning.types.aliases import RUN_FILE, TRAINER
+
+MINIMAL = "agent: {target: a}\nbackend: {policy: p}\n"
+
+
+@pytest.fixture(autouse=True)
+def said_nothing_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aliases, "_announced", set())
+
+
+def test_no_name_stands_twice() -> None:
+    names = [*SECTIONS, *(name for section in SECTIONS.values() for name in section.model_fields)]
+    names += [name for name in RunConfig.model_fields if name not in SECTIONS]
+    assert [name for name, n in Counter(names).items() if n > 1] == []
+    assert not {*TRAINER} & {*SECTION_OF, *SECTIONS}
+
+
+def test_the_trainer_takes_every_field_by_its_name() -> None:
+    assert {*RunFields.__annotations__} == {*SECTION_OF} - {*FILE_ONLY, "algorithm"}
+    assert get_type_hints(agl.Trainer.__init__)["fields"] == Unpack[RunFields]
+
+
+def test_fields_come_back_as_they_were_given() -> None:
+    given: dict[str, Any] = {"steps": 3, "concurrency": 2, "reserve": 7, "output": "there", "policy": "p"}
+    given |= {"failure": {"timeout": -1.0}, "quorum": {"k": 2}, "select": ["a"], "trackers": "files"}
+    config = from_fields(given)
+    assert (config.training.steps, config.agent.concurrency, config.gateway.reserve) == (3, 2, 7)
+    assert config.training.failure["timeout"].reward == -1.0 and config.trackers == ["files"]
+    assert from_fields(fields_of(config)) == config
+    changed = from_fields({"steps": 4}, config)
+    assert (changed.training.steps, changed.gateway.reserve, config.training.steps) == (4, 7, 3)
+
+
+def test_a_section_may_be_given_whole() -> None:
+    assert from_fields({"gateway": {"reserve": 3}, "max_len": 9}).gateway.route == {
+        "over_length": "error", "reserve": 3, "max_len": 9, "reasoning": "keep",
+    }  # fmt: skip
+
+
+def test_none_means_the_default_where_it_is_no_value() -> None:
+    config = from_fields({"policies": None, "options": None, "failure": None, "timeout_seconds": None})
+    assert config.agent.policies == {} and config.backend.options == {}
+    assert config.training.failure == RunConfig().training.failure and config.agent.timeout_seconds is None
+
+
+def test_a_trainer_reads_and_sets_fields(tmp_path: Path) -> None:
+    trainer = agl.Trainer(steps=3, output=tmp_path)
+    trainer.run = "r"
+    trainer.steps = 4
+    assert (trainer.steps, trainer.config.training.steps, trainer.config.run) == (4, 4, "r")
+    assert trainer.n_runners == trainer.concurrency == 16 and trainer.gateway.reserve == 0
+    with pytest.raises(AttributeError, match=r"a run has no field 'stepz'\. Did you mean 'steps'"):
+        _ = trainer.stepz
+    with pytest.raises(ConfigError, match="Trainer: steps: Input should be greater than or equal to 0"):
+        trainer.steps = -1
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "match"),
+    [
+        ({"stepz": 1}, TypeError, r"Trainer has no field 'stepz'. Did you mean 'steps'\?"),
+        ({"steps": -1}, ConfigError, "Trainer: steps: Input should be greater than or equal to 0"),
+        ({"isolation": "thread"}, ConfigError, "Trainer: isolation: Input should be 'inline' or 'process'"),
+        ({"quorum": {"k": 0}}, ConfigError, r"Trainer: quorum\.k = 0: at least 1"),
+        ({"quorum": 3}, ConfigError, "Trainer: quorum: "),
+        ({"failure": {"boom": 1}}, ConfigError, "Trainer: failure: unknown kind 'boom'; use one of"),
+        ({"select": "re:("}, ConfigError, r"Trainer: select: '\(' is not a regular expression"),
+        ({"policies": {"a": "b"}}, ConfigError, "Trainer: policies: 'a' has the unknown policy 'b'"),
+        ({"gateway": {"reserv": 1}}, ConfigError, "Trainer: reserv: .*Did you mean 'reserve'"),
+        ({"listen": "0.0.0.0"}, agl.UsageError, "AGL_SECRET"),
+    ],
+)
+def test_bad_values_name_the_field(given: dict[str, Any], error: type[Exception], match: str) -> None:
+    with pytest.raises(error, match=match):
+        agl.Trainer(**given)
+
+
+@pytest.mark.parametrize(("old", "new"), TRAINER.items())
+def test_an_old_keyword_works_and_names_its_successor_once(old: str, new: str) -> None:
+    value = "there" if old == "folder" else 3
+    with pytest.warns(FutureWarning, match=f"Trainer: {old!r} is now called {new!r}"):
+        made = agl.Trainer(**{old: value})
+    assert getattr(made, new) == value
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        agl.Trainer(**{old: value})
+
+
+@pytest.mark.parametrize(("old", "new"), RUN_FILE.items())
+@pytest.mark.parametrize("overridden", [False, True])
+def test_an_old_key_loads_and_names_its_successor(
+    old: str, new: str, overridden: bool, tmp_path: Path
+) -> None:
+    values = {
+        "type": "autogen",
+        "policies": {"w": {"path": "p"}},
+        "over_length": "drop",
+        "reasoning": "split",
+    }
+    section, key = old.split(".")
+    value: Any = values.get(key, 3)
+    data: dict[str, dict[str, Any]] = {"agent": {"target": "a"}, "training": {}, "backend": {"policy": "p"}}
+    if key == "policies":
+        del data["backend"]["policy"]
+    if not overridden:
+        data[section][key] = value
+    file = tmp_path / "run.yaml"
+    file.write_text(str(data))
+    with pytest.warns(FutureWarning, match=f"{old!r} is now called {new!r}"):
+        config = load_config(file, {old: value} if overridden else None)
+    into, now = new.split(".")
+    found = getattr(getattr(config, into), now)
+    assert found == (["autogen"] if key == "type" else found if key == "policies" else value)
+    assert key != "policies" or config.served.names == ("w",)
+
+
+def test_old_and_new_name_together_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text("agent: {target: a, type: x, adapters: [y]}\nbackend: {policy: p}")
+    with pytest.raises(ConfigError, match=r"agent\.type is the former name of agent\.adapters; give one"):
+        load_config(tmp_path / "run.yaml")
+
+
+def test_a_file_holds_names_and_no_objects(tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text(MINIMAL + "training: {algorithm: 3}\nstore: [1]")
+    with pytest.raises(ConfigError, match=r"(?s)training\.algorithm: give a text, not 3.*store: give a text"):
+        load_config(tmp_path / "run.yaml")
+    assert fields.SECTIONS["agent"] is RunConfig.model_fields["agent"].annotation
