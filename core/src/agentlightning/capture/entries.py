@@ -18,7 +18,7 @@ def undecorated(function: Entry) -> Entry:
     """What is under the wrapper of ``@agl.agent``, if ``function`` is one; wrappers of others copy the
     attribute and stay.
     """
-    wrapper, method = getattr(function, "__agl_unmarked__", (None, function))
+    wrapper, method = getattr(function, "__agl_undecorated__", (None, function))
     return method if wrapper is function else function
 
 

@@ -11,10 +11,11 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, overload
 
+from agentlightning.capture.call_hooks import hooked
+from agentlightning.capture.entries import undecorated, wrap_entry
 from agentlightning.decorator.entry_call import AGENT_SPECS, AgentSpec, EntryCall, agent_spec
 from agentlightning.decorator.errors import AgentError
 from agentlightning.decorator.reward_function import RewardFunction
-from agentlightning.decorator.wrapping import undecorated, wrap_method
 from agentlightning.types.select import Select, selector
 
 DEFAULT_ENTRY = ("run", "arun", "invoke", "ainvoke", "__call__")
@@ -119,14 +120,25 @@ def _wrap_entry(cls: type, entry: str, spec: AgentSpec) -> Any:
         )
 
     if isinstance(found, staticmethod):  # it is given no object, so the spec is the mark's own
-        return staticmethod(
-            wrap_method(undecorated(found.__func__), lambda args: EntryCall(cls, spec, entry))
-        )
+        return staticmethod(_wrap(undecorated(found.__func__), lambda args: EntryCall(cls, spec, entry)))
     if isinstance(found, classmethod):
-        return classmethod(wrap_method(found.__func__, begin_call))
+        return classmethod(_wrap(found.__func__, begin_call))
     if not callable(found):
         raise AgentError(f"{cls.__name__}.{entry} is of type {type(found).__name__}, not a method")
-    return wrap_method(found, begin_call, None if entry in vars(cls) else _call_inherited(cls, entry, found))
+    return _wrap(found, begin_call, None if entry in vars(cls) else _call_inherited(cls, entry, found))
+
+
+def _wrap(
+    method: Callable[..., Any],
+    begin_call: Callable[[tuple[Any, ...]], EntryCall],
+    inner: Callable[..., Any] | None = None,
+) -> Callable[..., Any]:
+    """``method`` with the agent's scope around its code. ``inner``: what it calls in place of ``method``."""
+    wrapper: Any = hooked(method, lambda args, kwargs: begin_call(args), inner)
+    wrapper.__agl_undecorated__ = (wrapper, method)
+    made: Any = wrap_entry(wrapper)
+    made.__agl_undecorated__ = (made, method)
+    return made  # type: ignore[no-any-return]
 
 
 def _call_inherited(cls: type, entry: str, found: Callable[..., Any]) -> Callable[..., Any]:

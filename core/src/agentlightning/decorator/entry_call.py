@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentlightning import semconv
+from agentlightning.capture.call_hooks import CallHooks
 from agentlightning.capture.context import AgentScope, current_attempt
 from agentlightning.capture.emit.emitters import emit_reward
 from agentlightning.capture.scope import inside_scope, open_scope
@@ -55,7 +56,7 @@ def agent_spec(owner: Any, entry: str) -> AgentSpec | None:
     )
 
 
-class EntryCall:
+class EntryCall(CallHooks):
     """``entry`` of ``owner`` at work."""
 
     def __init__(self, owner: Any, spec: AgentSpec, entry: str) -> None:
@@ -63,7 +64,7 @@ class EntryCall:
         self._mark: AgentScope | None = None
 
     @contextmanager
-    def active(self) -> Iterator[None]:
+    def activate(self) -> Iterator[None]:
         """Code within the block is the method's own."""
         if self._mark is None:
             self._mark = open_scope(self.spec.name, self.owner, self.spec.selects)
@@ -74,8 +75,8 @@ class EntryCall:
         finally:
             self._mark.suspended = True
 
-    def reward_returned(self, result: Any) -> None:
-        """A plain method returned ``result``."""
+    def on_return(self, result: Any) -> None:
+        """Reward what a plain method returned."""
         if (reward := self._reward_function()) is None:
             return
         if inspect.isawaitable(result) or hasattr(result, "__anext__") or hasattr(result, "__aiter__"):
@@ -86,8 +87,8 @@ class EntryCall:
         value = reward.call(result, self.owner, self._cannot_await())
         self._emit(value if value is None or isinstance(value, float) else asyncio.run(value))
 
-    async def reward_awaited(self, result: Any) -> None:
-        """What was awaited or read came to ``result``."""
+    async def on_async_return(self, result: Any) -> None:
+        """Reward what was awaited, or read last."""
         if (reward := self._reward_function()) is not None:
             self._emit(await reward.call_async(result, self.owner))
 

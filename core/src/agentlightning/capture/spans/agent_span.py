@@ -20,8 +20,8 @@ from typing import Any, Self
 from opentelemetry import trace
 
 from agentlightning import semconv
+from agentlightning.capture.call_hooks import CallHooks, hooked_async_generator, hooked_generator
 from agentlightning.capture.context import attached, capture_tags, current_attempt
-from agentlightning.capture.generators import GeneratorHooks, hooked_async_generator, hooked_generator
 from agentlightning.capture.identity import caller_context, current_span, framework_tags, inherited_tags
 from agentlightning.types import Tags
 
@@ -150,7 +150,7 @@ class AgentSpan:
             self.span.end()
 
 
-class _SpanHooks(GeneratorHooks):
+class _SpanHooks(CallHooks):
     """A generator whose code runs within ``span``."""
 
     def __init__(self, span: AgentSpan, begin: bool, on_item: Callable[[Any], None] | None) -> None:

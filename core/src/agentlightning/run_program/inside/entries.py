@@ -12,20 +12,14 @@ import inspect
 import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from functools import update_wrapper
 from numbers import Real
 from typing import Any
 
+from agentlightning.capture.call_hooks import CallHooks, hooked
 from agentlightning.capture.context import ATTEMPT, AttemptContext, attempt_context
 from agentlightning.capture.counts import COUNTS
 from agentlightning.capture.delivery import end_attempt
 from agentlightning.capture.entries import ENTRY_WRAPPERS, undecorated
-from agentlightning.capture.generators import (
-    GeneratorHooks,
-    HooksOf,
-    hooked_async_generator,
-    hooked_generator,
-)
 from agentlightning.capture.spans.convert import error_text, jsonable
 from agentlightning.run_program.inside.exporter import SpanExporter
 from agentlightning.run_program.inside.import_hook import warn
@@ -50,21 +44,9 @@ class EntryWrapper:
 
     def wrap(self, entry: Callable[..., Any]) -> Callable[..., Any]:
         """``entry`` with an attempt around its outermost calls, of the same kind."""
-        made: Callable[..., Any]
-        if inspect.isasyncgenfunction(entry):
-            made = hooked_async_generator(entry, self._hooks_of(entry))
-        elif inspect.isgeneratorfunction(entry):
-            made = hooked_generator(entry, self._hooks_of(entry))
-        elif inspect.iscoroutinefunction(entry):
-            made = _wrap_coroutine(self, entry)
-        else:
-            made = _wrap_function(self, entry)
-        return update_wrapper(made, entry)
+        return hooked(entry, lambda args, kwargs: self._rollout(entry, args, kwargs) or CallHooks())
 
-    def _hooks_of(self, entry: Callable[..., Any]) -> HooksOf:
-        return lambda args, kwargs: self.rollout(entry, args, kwargs) or GeneratorHooks()
-
-    def rollout(
+    def _rollout(
         self, entry: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> EntryRollout | None:
         """An attempt for this call; ``None`` inside another entry, or where none can be had."""
@@ -97,7 +79,7 @@ class EntryWrapper:
         )
 
 
-class EntryRollout(GeneratorHooks):
+class EntryRollout(CallHooks):
     """One call of an entry, which has an attempt to itself."""
 
     def __init__(self, exporter: SpanExporter, key: str, context: AttemptContext) -> None:
@@ -120,11 +102,7 @@ class EntryRollout(GeneratorHooks):
         if isinstance(error, GeneratorExit):
             self.end(self._last)
         else:
-            self.fail(error)
-
-    def fail(self, error: BaseException) -> None:
-        """The entry raised."""
-        self.end(error=_error_text(error))
+            self.end(error=_error_text(error))
 
     def end(self, result: Any = None, *, error: str | None = None) -> None:
         """The entry has returned, or raised: put its attempt on record. A number is its reward."""
@@ -159,48 +137,6 @@ def _reward_number(result: Any) -> float | None:
 def _error_text(error: BaseException) -> str:
     """An error as text that can be sent."""
     return f"{type(error).__name__}: {error_text(error)}"[:2000]
-
-
-def _wrap_coroutine(wrapper: EntryWrapper, entry: Callable[..., Any]) -> Callable[..., Any]:
-    async def coroutine(*args: Any, **kwargs: Any) -> Any:
-        rollout = wrapper.rollout(entry, args, kwargs)
-        if rollout is None:
-            return await entry(*args, **kwargs)
-        return await _await_inside(rollout, entry(*args, **kwargs))
-
-    return coroutine
-
-
-def _wrap_function(wrapper: EntryWrapper, entry: Callable[..., Any]) -> Callable[..., Any]:
-    """A plain function; what it leaves to be awaited belongs to the call."""
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        rollout = wrapper.rollout(entry, args, kwargs)
-        if rollout is None:
-            return entry(*args, **kwargs)
-        try:
-            with rollout.activate():
-                result = entry(*args, **kwargs)
-        except BaseException as error:
-            rollout.fail(error)
-            raise
-        if inspect.iscoroutine(result):
-            return _await_inside(rollout, result)
-        rollout.end(result)
-        return result
-
-    return call
-
-
-async def _await_inside(rollout: EntryRollout, work: Any) -> Any:
-    try:
-        with rollout.activate():
-            result = await work
-    except BaseException as error:
-        rollout.on_error(error)
-        raise
-    rollout.end(result)
-    return result
 
 
 def _call_arguments(entry: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -1,35 +1,39 @@
-"""Generators whose own code runs within something: a span, the scope of a decorated agent, an attempt.
+"""Functions whose own code runs within something: a span, the scope of a decorated agent, an attempt.
 
-Invariant: what :meth:`GeneratorHooks.activate` sets holds while the generator's own code runs, in whatever
-task reads it, and never for the reader between two items. What the reader sends and throws reaches the
-generator.
+Invariant: a function keeps its kind. What :meth:`CallHooks.activate` sets holds while a generator's own code
+runs, in whatever task reads it, and never for the reader between two items. What the reader sends and throws
+reaches the generator.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
+from functools import partial, update_wrapper
 from typing import Any
 
 
-class GeneratorHooks:
-    """What happens around the code of one generator. Override what is needed."""
+class CallHooks:
+    """What happens around the code of one call. Override what is needed."""
 
     def activate(self) -> AbstractContextManager[Any]:
-        """Entered around each stretch of the generator's code."""
+        """Entered around the function's code; of a generator, around each stretch of it."""
         return nullcontext()
 
     def begin(self) -> None:
-        """The reader asks for the first item."""
+        """The function is called; the reader asks for the generator's first item."""
 
     def on_item(self, item: Any) -> None:
         """The generator has made an item."""
 
-    def on_return(self, value: Any) -> Awaitable[None] | None:
-        """The generator was read to its end. ``value``: what it returned, else its last item. Of an async
-        generator the result is awaited."""
-        return None
+    def on_return(self, value: Any) -> None:
+        """The function returned ``value``. A generator was read to its end: what it returned, else its last
+        item."""
+
+    async def on_async_return(self, value: Any) -> None:
+        """The same of a coroutine and of an async generator."""
+        self.on_return(value)
 
     def on_error(self, error: BaseException) -> None:
         """It raised, or was given up (``GeneratorExit``)."""
@@ -38,8 +42,63 @@ class GeneratorHooks:
         """It is closed, whatever end it came to."""
 
 
-HooksOf = Callable[[tuple[Any, ...], dict[str, Any]], GeneratorHooks]
-"""The hooks of one call, from its arguments; called when the first item is asked for."""
+HooksOf = Callable[[tuple[Any, ...], dict[str, Any]], CallHooks]
+"""The hooks of one call, from its arguments; of a generator, when the first item is asked for."""
+
+
+def hooked(
+    function: Callable[..., Any], hooks_of: HooksOf, run: Callable[..., Any] | None = None
+) -> Callable[..., Any]:
+    """A function of the same kind (plain, coroutine, generator) with hooks around its code. ``run``: what it
+    calls in place of ``function``. A coroutine that a plain function returns belongs to the call.
+    """
+    run = run or function
+    made: Callable[..., Any]
+    if inspect.isasyncgenfunction(function):
+        made = hooked_async_generator(run, hooks_of)
+    elif inspect.isgeneratorfunction(function):
+        made = hooked_generator(run, hooks_of)
+    elif inspect.iscoroutinefunction(function):
+
+        async def coroutine(*args: Any, **kwargs: Any) -> Any:
+            hooks = hooks_of(args, kwargs)
+            hooks.begin()
+            return await _awaited(hooks, run(*args, **kwargs))
+
+        made = coroutine
+    else:
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            hooks = hooks_of(args, kwargs)
+            hooks.begin()
+            try:
+                with hooks.activate():
+                    value = run(*args, **kwargs)
+                if inspect.iscoroutine(value):
+                    return _awaited(hooks, value)
+                hooks.on_return(value)
+            except BaseException as error:
+                hooks.on_error(error)
+                hooks.finish()
+                raise
+            hooks.finish()
+            return value
+
+        made = call
+    return update_wrapper(made, function)
+
+
+async def _awaited(hooks: CallHooks, work: Awaitable[Any]) -> Any:
+    try:
+        with hooks.activate():
+            value = await work
+        await hooks.on_async_return(value)
+    except BaseException as error:
+        hooks.on_error(error)
+        raise
+    finally:
+        hooks.finish()
+    return value
 
 
 def hooked_async_generator(
@@ -67,8 +126,7 @@ def hooked_async_generator(
                     advance = source.athrow(error)
                 else:
                     advance = anext(source) if sent is None else source.asend(sent)
-            if (done := hooks.on_return(last)) is not None:
-                await done
+            await hooks.on_async_return(last)
         except BaseException as error:
             hooks.on_error(error)
             raise
