@@ -28,7 +28,7 @@ import msgspec
 from agentlightning.store import codec
 from agentlightning.store.base import StoreError
 from agentlightning.store.codec import CallBody
-from agentlightning.types import Call
+from agentlightning.types import Call, Record
 from agentlightning.types.tokens import WIDTH, PrefixDigests, TokenIds, shared_buffer
 
 _TAIL = 32
@@ -251,6 +251,18 @@ def whole_calls(stored: Iterable[StoredCall]) -> list[Call]:
         if call.request is not None and body.same_values.get("prompt") == _OWN_IDS:
             call.request["prompt"] = call.prompt_ids.tolist()
     return [call for call, _ in calls.values()]
+
+
+class StoredRecord(msgspec.Struct):
+    """A record whose calls are as the store keeps them: how records travel."""
+
+    record: Record
+    calls: list[StoredCall]
+
+    def whole(self) -> Record:
+        """The record with its calls, by request and choice."""
+        calls = sorted(whole_calls(self.calls), key=lambda call: (call.sequence, call.choice))
+        return msgspec.structs.replace(self.record, calls=calls)
 
 
 def parents(body: CallBody) -> set[str]:

@@ -6,7 +6,7 @@ repetition nor a gap in what was there.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal, TypeVar
 
@@ -31,6 +31,16 @@ CURSORS: Mapping[str, Callable[[Any], str]] = MappingProxyType(
     }
 )
 """Query → the cursor of one of its items."""
+
+
+RECORD_PAGE = 16
+"""Records that are read at once: a few hundred bytes to some megabytes each."""
+
+
+def record_pages(rollout_ids: Sequence[str]) -> Iterator[list[str]]:
+    """The ids of records to read, page by page."""
+    for start in range(0, len(rollout_ids), RECORD_PAGE):
+        yield list(rollout_ids[start : start + RECORD_PAGE])
 
 
 async def pages(

@@ -80,6 +80,9 @@ ROUTES: Final[tuple[tuple[str, str, str], ...]] = (
 )
 """(HTTP method, path, store method)."""
 
+STORED_RECORDS: Final = f"{PREFIX}/records/stored"
+"""Records as they are stored, for our client: a call holds only what is new in it."""
+
 READS_WITH_BODY: Final = frozenset({"query_rollouts", "wait_for_rollouts", "records"})
 """Methods with a body that change nothing."""
 

@@ -31,6 +31,7 @@ from agentlightning.store.routes import (
     PACKED,
     PREFIX,
     REQUEST_ID,
+    STORED_RECORDS,
     TABLE,
     BatchItem,
     BatchOutcome,
@@ -68,6 +69,7 @@ def create_app(store: SQLiteStore, token: str | None = None) -> web.Application:
     app = web.Application(middlewares=middlewares)
     for route in TABLE:
         app.router.add_route(route.verb, route.path, _authenticated(_handler(store, route), token))
+    app.router.add_post(STORED_RECORDS, _authenticated(_stored_records(store), token))
     app.router.add_post(f"{PREFIX}/batch", _authenticated(_batch_handler(store), token))
     app.router.add_get(f"{PREFIX}/health", _health)
     traces.add_route(app, store, token, Keys.from_env() if "AGL_SECRET" in os.environ else None)
@@ -181,6 +183,14 @@ def _cap_waits(parameters: dict[str, Any]) -> dict[str, Any]:
         timeout = parameters["timeout"]
         parameters["timeout"] = LONGEST_WAIT if timeout is None else min(timeout, LONGEST_WAIT)
     return parameters
+
+
+def _stored_records(store: SQLiteStore) -> Handler:
+    async def handle(request: web.Request) -> web.Response:
+        rollout_ids = await _decoded(await read(request, BODY_LIMIT), request.content_type, list[str])
+        return _answer(request, await store.stored_records(rollout_ids))
+
+    return handle
 
 
 def _batch_handler(store: SQLiteStore) -> Handler:

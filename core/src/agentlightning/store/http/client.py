@@ -1,7 +1,7 @@
 """The store of another process: the same interface over HTTP, generated from the table of routes.
 
-Written by hand is only what one request cannot do: to wait for longer than a server holds a request, and to
-convert spans.
+Written by hand is only what one request cannot do: to wait for longer than a server holds a request, to read
+records page by page, and to convert spans.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Any
 from agentlightning.store.base import Store
 from agentlightning.store.bounds import check_seconds
 from agentlightning.store.call_spans import as_call_span
+from agentlightning.store.calls import StoredRecord
 from agentlightning.store.http.transport import Transport, new_request_id
 from agentlightning.store.otel_spans import span_from_otel
-from agentlightning.store.routes import LONGEST_WAIT, TABLE, Route
-from agentlightning.types import AttemptedRollout, Rollout, Span
+from agentlightning.store.pages import record_pages
+from agentlightning.store.routes import LONGEST_WAIT, STORED_RECORDS, TABLE, Route
+from agentlightning.types import AttemptedRollout, Record, Rollout, Span
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
@@ -42,7 +44,6 @@ class StoreClient(Transport):
         query_rollouts = Store.query_rollouts
         query_attempts = Store.query_attempts
         get_latest_attempt = Store.get_latest_attempt
-        records = Store.records
         add_span = Store.add_span
         add_many_spans = Store.add_many_spans
         get_next_span_sequence_id = Store.get_next_span_sequence_id
@@ -119,6 +120,13 @@ class StoreClient(Transport):
             found: list[Rollout] = await self._call("wait_for_rollouts", rollout_ids=ids, timeout=part)
             if len({r.rollout_id for r in found}) == wanted or (deadline is not None and clock() >= deadline):
                 return found
+
+    async def records(self, rollout_ids: Sequence[str]) -> list[Record]:
+        found: list[Record] = []
+        for page in record_pages(rollout_ids):
+            stored: list[StoredRecord] = await self._send("POST", STORED_RECORDS, page, list[StoredRecord])
+            found += [one.whole() for one in stored]
+        return found
 
     async def add_otel_span(
         self,

@@ -32,9 +32,11 @@ _INSERT = insert_sql(schema.calls)
 _NUMBERS = ("prompt_tokens", "completion_tokens", "seconds", "size")
 
 
-def stored_calls(rows: Iterable[Row], find: Callable[[Sequence[str]], Iterable[Row]]) -> list[StoredCall]:
+def stored_calls(
+    rows: Iterable[Row], find: Callable[[Sequence[str]], Iterable[Row]] = lambda ids: ()
+) -> list[StoredCall]:
     """The calls of rows of ``CALL_COLUMNS`` and those they build on, in order of arrival. ``find``: the rows
-    of call ids; it is asked for the calls that the rows build on and do not hold.
+    of call ids; it is asked for the calls that the rows build on and do not hold. Whole attempts need none.
     """
     found: dict[str, tuple[int, StoredCall]] = {}
     missing = list(rows)

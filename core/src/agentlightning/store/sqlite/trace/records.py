@@ -5,6 +5,7 @@ Invariant: calls, rewards and spans are in the order in which the store numbered
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
@@ -13,13 +14,15 @@ from sqlalchemy import Select, and_, func, or_, select
 
 from agentlightning import semconv
 from agentlightning.store.base import NotFound
+from agentlightning.store.calls import StoredCall, StoredRecord
+from agentlightning.store.pages import record_pages
 from agentlightning.store.sqlite.file import schema
 from agentlightning.store.sqlite.file.statements import chunks, compile_sql
 from agentlightning.store.sqlite.queue.attempts import ATTEMPT_COLUMNS, attempt_from_row
 from agentlightning.store.sqlite.queue.rollouts import ROLLOUT_COLUMNS, rollout_from_row
-from agentlightning.store.sqlite.trace.calls import CALL_COLUMNS
+from agentlightning.store.sqlite.trace.calls import CALL_COLUMNS, stored_calls
 from agentlightning.store.sqlite.trace.writing import SPAN_COLUMNS, TraceStore, span_from_row
-from agentlightning.types import Attempt, AttemptStatus, Call, EarlierAttempt, Record, Reward, Rollout, Span
+from agentlightning.types import Attempt, AttemptStatus, EarlierAttempt, Record, Reward, Rollout, Span
 from agentlightning.types.rewards import reward_of
 
 _r, _a, _s, _c = schema.rollouts, schema.attempts, schema.spans, schema.calls
@@ -40,13 +43,21 @@ class RecordReader(TraceStore):
 
     async def records(self, rollout_ids: Sequence[str]) -> list[Record]:
         """Calls, rewards and wire spans of each rollout's latest attempt, and how the attempts before went;
-        in the order asked for.
+        in the order asked for. Read in pages: others are served between two of them.
         """
+        found: list[Record] = []
+        for page in record_pages(rollout_ids):
+            found += [stored.whole() for stored in await self.stored_records(page)]
+            await asyncio.sleep(0)
+        return found
+
+    async def stored_records(self, rollout_ids: Sequence[str]) -> list[StoredRecord]:
+        """The same, with calls as they are stored."""
         return await self.writer.read(
-            lambda: [r for part in chunks(rollout_ids) for r in self._records(part)]
+            lambda: [r for part in chunks(rollout_ids) for r in self._stored_records(part)]
         )
 
-    def _records(self, ids: Sequence[str]) -> list[Record]:
+    def _stored_records(self, ids: Sequence[str]) -> list[StoredRecord]:
         rollouts: dict[str, Rollout] = {}
         for row in self.db.all(compile_sql(select(*ROLLOUT_COLUMNS).where(_r.c.rollout_id.in_(ids)))):
             rollouts[row[0]] = rollout_from_row(row)
@@ -56,9 +67,9 @@ class RecordReader(TraceStore):
         attempts: dict[str, Attempt] = {}
         for row in self.db.all(self._select_of_latest(ids, ATTEMPT_COLUMNS, None)):
             attempts[row[1]] = attempt_from_row(row)
-        calls: defaultdict[str, list[Call]] = defaultdict(list)
-        for call in self._calls(self.db.all(self._select_of_latest(ids, CALL_COLUMNS, _c))):
-            calls[call.rollout_id].append(call)
+        calls: defaultdict[str, list[StoredCall]] = defaultdict(list)
+        for call in stored_calls(self.db.all(self._select_of_latest(ids, CALL_COLUMNS, _c))):
+            calls[call.columns["rollout_id"]].append(call)
         rewards: defaultdict[str, list[Reward]] = defaultdict(list)
         wire: defaultdict[str, list[Span]] = defaultdict(list)
         for row in self.db.all(self._select_of_latest(ids, SPAN_COLUMNS, _s)):
@@ -69,13 +80,15 @@ class RecordReader(TraceStore):
                 wire[span.rollout_id].append(span)
         earlier = self._earlier([i for i in ids if rollouts[i].attempts > 1])
         return [
-            Record(
-                rollout=rollouts[i],
-                attempt=attempts.get(i),
-                calls=sorted(calls[i], key=lambda c: (c.sequence, c.choice)),
-                rewards=rewards[i],
-                wire=wire[i],
-                earlier=earlier[i],
+            StoredRecord(
+                Record(
+                    rollout=rollouts[i],
+                    attempt=attempts.get(i),
+                    rewards=rewards[i],
+                    wire=wire[i],
+                    earlier=earlier[i],
+                ),
+                calls[i],
             )
             for i in ids
         ]
