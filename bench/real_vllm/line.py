@@ -78,7 +78,7 @@ class Line:
         if not await self.gateway.drain(PATIENCE):
             raise RuntimeError(f"calls were at vLLM for {PATIENCE:.0f} s after the gate was closed")
         seconds = await self.engine.reload(weights)
-        await self.until("holding", holding)
+        await self.until("waiting", holding)
         self.version += 1
         await self.gateway.resume()
         return {"under_way": under_way, "held": holding, "reload_seconds": round(seconds, 3)}

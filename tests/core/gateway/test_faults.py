@@ -265,7 +265,7 @@ async def test_a_held_call_follows_an_engine_that_has_moved(world):
     await world.gateway.pause()
     world.gateway.add_route(Upstream(url="http://127.0.0.1:1/v1", model="gone"))
     held = [asyncio.create_task(world.post({"stream": s})) for s in (False, True)]
-    while (await world.metrics())["holding"] < 2:
+    while (await world.metrics())["waiting"] < 2:
         pass
     world.gateway.add_route(Upstream(url=world.engine.url, model="new", version=lambda: 7))
     await world.gateway.resume()
@@ -277,7 +277,7 @@ async def test_a_held_call_follows_an_engine_that_has_moved(world):
 async def test_a_route_removed_while_a_call_was_held_is_still_asked(world):
     await world.gateway.pause()
     held = asyncio.create_task(world.post())
-    while (await world.metrics())["holding"] < 1:
+    while (await world.metrics())["waiting"] < 1:
         pass
     world.gateway.remove_route("default")
     await world.gateway.resume()
@@ -287,7 +287,7 @@ async def test_a_route_removed_while_a_call_was_held_is_still_asked(world):
 async def test_stopping_with_the_gate_closed_does_not_hang(world):
     await world.gateway.pause()
     held = [asyncio.create_task(world.post({"stream": s})) for s in (False, True)]
-    while (await world.metrics())["holding"] < 2:
+    while (await world.metrics())["waiting"] < 2:
         pass
     await asyncio.wait_for(world.gateway.stop(), 10)
     await asyncio.gather(*held, return_exceptions=True)

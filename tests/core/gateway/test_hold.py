@@ -93,8 +93,8 @@ async def test_a_call_that_was_given_up_is_asked_again_and_nobody_knows(world, h
     first, again = (b for b in world.engine.bodies if not b.get("stream"))
     assert first == again, "the same question with the same seed"
     metrics = await world.metrics()
-    assert metrics["given_up"] == {"calls": 2, "tokens": {"abort": 2}.get(how, 0)}
-    assert (metrics["in_flight"], metrics["holding"], metrics["policies_held"]) == (0, 0, [])
+    assert metrics["aborted"] == {"calls": 2, "tokens": {"abort": 2}.get(how, 0)}
+    assert (metrics["in_flight"], metrics["waiting"], metrics["policies_held"]) == (0, 0, [])
 
 
 async def reading(world, body, until, path="/chat/completions"):
@@ -129,7 +129,7 @@ async def test_a_replayed_stream_is_kept_alive_and_asked_again(world, path, body
     assert b"there" in told and b"half" not in told and b"error" not in told.replace(b'"error":null', b"")
     (record,) = world.store.calls
     assert (record.status, record.policy_version) == ("ok", 1)
-    assert (await world.metrics())["given_up"] == {"calls": 1, "tokens": 2}
+    assert (await world.metrics())["aborted"] == {"calls": 1, "tokens": 2}
 
 
 async def test_a_stream_whose_head_has_left_is_not_measured_again(world, monkeypatch):
@@ -168,7 +168,7 @@ async def test_a_stream_of_which_a_part_has_left_ends_with_the_reason(world):
     (record,) = world.store.calls
     assert record.status == "error" and record.error.startswith(ABORTED_BY_ENGINE)
     assert record.response["content"] == "hello there"
-    assert (await world.metrics())["given_up"] == {"streams": 1, "tokens": 2}
+    assert (await world.metrics())["aborted"] == {"streams": 1, "tokens": 2}
 
 
 async def test_an_error_without_a_hold_is_an_error(world):
@@ -179,7 +179,7 @@ async def test_an_error_without_a_hold_is_an_error(world):
     weights.stop.set()
     answer = await call
     assert answer.status == 503 and world.store.calls[0].status == "error"
-    assert (await world.metrics())["given_up"] == {}
+    assert (await world.metrics())["aborted"] == {}
 
 
 async def test_an_engine_that_stays_broken_is_asked_once_more_and_no_oftener(world):
@@ -225,12 +225,12 @@ async def test_only_the_policys_own_calls_are_held(world):
     await world.gateway.hold("default")
     await world.gateway.hold("default")  # said twice is said once
     held = asyncio.create_task(world.post({"model": "default"}))
-    while (await world.metrics())["holding"] < 1:
+    while (await world.metrics())["waiting"] < 1:
         pass
     assert (await world.post({"model": "other"})).status == 200
     await world.gateway.pause()
     await world.gateway.release("default")
-    assert (await world.metrics())["holding"] == 1, "the gate is closed for all"
+    assert (await world.metrics())["waiting"] == 1, "the gate is closed for all"
     await world.gateway.resume()
     assert (await held).status == 200
     assert [b["model"] for b in world.engine.bodies] == ["other", "tiny"]
@@ -242,7 +242,7 @@ async def test_a_call_whose_attempt_is_closed_while_it_waits_to_be_asked_again(w
     (call,) = await under_way(world, weights, {"stream": stream})
     await world.gateway.hold("default")
     weights.stop.set()
-    while (await world.metrics())["holding"] < 1:
+    while (await world.metrics())["waiting"] < 1:
         pass
     await world.gateway.close_attempt("at-1")
     if stream:  # its head has left

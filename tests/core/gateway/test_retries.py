@@ -53,7 +53,7 @@ def ledger(world):
     batch = assign([record], GRPO(filter_zero_std_groups=False))
     (account,) = batch.ledgers
     assert account.sums and account.made == len(world.store.calls)
-    return account.out, [s.call_id for row in batch.rows for s in row.segments if s.trained]
+    return account.left_out, [s.call_id for row in batch.rows for s in row.segments if s.trained]
 
 
 def impatient(client, until):

@@ -1,4 +1,4 @@
-"""The gateway between agents and engines: who asks, where it goes, how it is sampled, what is recorded."""
+"""The gateway between agents and engines: it admits, routes, samples and records every model call."""
 
 from __future__ import annotations
 

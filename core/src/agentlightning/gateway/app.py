@@ -1,7 +1,7 @@
 """The gateway: an OpenAI-compatible server between agents and engines that records every call.
 
 Each route of a model call is served by :class:`~agentlightning.gateway.pipeline.Pipeline`. Invariants: an
-answer is sent after its record is durable; what is recorded is what the engine said.
+answer is sent after its record is durable; the record is the engine's own answer.
 """
 
 from __future__ import annotations
@@ -262,8 +262,8 @@ class Gateway:
             "attempts": len(self._attempts),
             "paused": gate.paused,
             "in_flight": gate.in_flight,
-            "holding": gate.waiting,
-            "held": gate.waited_total,
+            "waiting": gate.waiting,
+            "waited": gate.waited_total,
             "engines": {r.policy: [e.state() for e in r.endpoints] for r in self._routes},
             "policies_held": gate.policies,
             "replayed_kinds": {

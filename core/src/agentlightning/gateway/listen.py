@@ -43,7 +43,7 @@ class ListenAddress:
 
 def parse_listen(listen: str | None = None, advertise: str | None = None) -> ListenAddress:
     """``listen``: ``host``, ``host:port`` or ``[host]:port``; ``advertise``: ``http(s)://host[:port]``.
-    :class:`UsageError` says what is wrong, before anything is bound.
+    :class:`UsageError` names the error, before anything is bound.
     """
     host, port = _place(listen or "127.0.0.1")
     if advertise is not None:

@@ -23,44 +23,39 @@ OVER_LENGTH = "over-length"
 OVER_LENGTH_FIELD = "over_length"
 """Key of ``Call.edited``: which policy was applied to it."""
 LABELLED: Final = {
-    "calls": ("calls", "calls", "status", "Records stored."),
-    "masked": ("masked", "masked_calls", "reason", "Records stored that must not be trained."),
-    "refused": ("refused", "refused_requests", "reason", "Requests refused."),
-    "streams": ("streams", "streams", "served", "Streamed answers, passed through or replayed."),
-    "over_length": (
-        "over_length",
-        "over_length",
-        "action",
-        "Prompts that were too long; messages cut.",
-    ),
-    "failovers": ("moved", "failovers", "policy", "Requests sent again to another endpoint."),
-    "aborted": ("given_up", "aborted", "what", "Calls and streams given up during a hold; tokens lost."),
-    "api_formats": ("dialects", "translated_calls", "api", "Records of calls by a translated API."),
-    "unrouted": ("unrouted", "unrouted_requests", "caller", "Requests of callers that have no policy."),
+    "calls": ("status", "Records stored."),
+    "masked": ("reason", "Records stored that must not be trained."),
+    "refused": ("reason", "Requests refused."),
+    "streams": ("served", "Streamed answers, passed through or replayed."),
+    "over_length": ("action", "Prompts that were too long; messages cut."),
+    "failovers": ("policy", "Requests sent again to another endpoint."),
+    "aborted": ("what", "Calls and streams given up during a hold; tokens lost."),
+    "translated": ("api", "Records of calls by a translated API."),
+    "unrouted": ("caller", "Requests of callers that have no policy."),
 }
-"""Counters with a label: attribute → name in JSON; name, label and help for Prometheus."""
+"""Counters with a label: name in :class:`Metrics` and in JSON → label and help for Prometheus."""
 PLAIN: Final = {
-    "split": ("split_calls", "Records whose reasoning was split off."),
-    "unnamed": ("unnamed_calls", "Records of calls without agent, role and node."),
-    "lost_records": ("lost_records", "Records that the store did not take; their answers were withheld."),
-    "hook_errors": ("hook_errors", "Failures of the on_call hook."),
-    "uncounted": ("uncounted_refusals", "Refusals that the store did not count."),
+    "split": "Records whose reasoning was split off.",
+    "unnamed": "Records of calls without agent, role and node.",
+    "lost_records": "Records that the store did not take; their answers were withheld.",
+    "hook_errors": "Failures of the on_call hook.",
+    "uncounted": "Refusals that the store did not count.",
 }
-"""Counters without a label: attribute, and name in JSON → name and help for Prometheus."""
+"""Counters without a label: name → help."""
 GATE: Final = {
-    "attempts": (GaugeMetricFamily, "open_attempts", "Attempts that may call."),
-    "paused": (GaugeMetricFamily, "paused", "1 while all calls wait."),
-    "in_flight": (GaugeMetricFamily, "calls_in_flight", "Calls at an engine."),
-    "holding": (GaugeMetricFamily, "calls_waiting", "Calls that wait at the pause gate."),
-    "held": (CounterMetricFamily, "waited_calls", "Calls that had to wait at the pause gate."),
+    "attempts": (GaugeMetricFamily, "Attempts that may call."),
+    "paused": (GaugeMetricFamily, "1 while all calls wait."),
+    "in_flight": (GaugeMetricFamily, "Calls at an engine."),
+    "waiting": (GaugeMetricFamily, "Calls that wait at the pause gate."),
+    "waited": (CounterMetricFamily, "Calls that had to wait at the pause gate."),
 }
-"""Name in JSON → kind, name and help of the state around the counters."""
+"""The state around the counters: name in JSON → kind and help."""
 ENGINE: Final = {
     "up": (GaugeMetricFamily, "1 unless the endpoint is ejected."),
     "in_flight": (GaugeMetricFamily, "Requests at the endpoint."),
     "answered": (CounterMetricFamily, "Requests that the endpoint answered."),
     "lost": (CounterMetricFamily, "Requests that got no answer."),
-    "moved": (CounterMetricFamily, "Lost requests that were sent again to another endpoint."),
+    "failovers": (CounterMetricFamily, "Lost requests that were sent again to another endpoint."),
 }
 """Name in an endpoint's state → kind and help."""
 PREFIX: Final = "agl_gateway_"
@@ -84,7 +79,7 @@ class Metrics:
         self.aborted: Counter[str] = Counter()
         """Calls that an engine gave up while their policy was held: ``calls`` that were retried, ``streams``
         that ended as errors because a part had left, ``tokens`` that both had cost."""
-        self.api_formats: Counter[str] = Counter()
+        self.translated: Counter[str] = Counter()
         self.unrouted: Counter[str] = Counter()
         self.split = 0
         self.unnamed = 0
@@ -101,7 +96,7 @@ class Metrics:
             if call.tags.get("role") == UNKNOWN:
                 self._count_unnamed()
             if "api" in call.edited:
-                self.api_formats[call.edited["api"]] += 1
+                self.translated[call.edited["api"]] += 1
             if "reasoning" in call.edited:
                 self.split += 1
             if call.masked == OVER_LENGTH:
@@ -129,9 +124,8 @@ class Metrics:
         self.unnamed += 1
 
     def as_dict(self) -> dict[str, object]:
-        """The counters by their names in JSON."""
-        labelled = {name: dict(getattr(self, key)) for key, (name, *_) in LABELLED.items()}
-        return {**labelled, **{key: getattr(self, key) for key in PLAIN}}
+        """The counters, for JSON."""
+        return {**{n: dict(getattr(self, n)) for n in LABELLED}, **{n: getattr(self, n) for n in PLAIN}}
 
 
 class StateCollector(Collector):
@@ -143,26 +137,26 @@ class StateCollector(Collector):
     def collect(self) -> Iterable[Metric]:
         """One metric for each entry of the state."""
         state = self._state
-        for key, name, label, text in LABELLED.values():
+        for name, (label, text) in LABELLED.items():
             counter = CounterMetricFamily(PREFIX + name, text, labels=[label])
-            for value, n in state[key].items():
+            for value, n in state[name].items():
                 counter.add_metric([value], n)
             yield counter
-        for key, (name, text) in PLAIN.items():
-            yield CounterMetricFamily(PREFIX + name, text, value=state[key])
-        for key, (kind, name, text) in GATE.items():
-            yield kind(PREFIX + name, text, value=float(state[key]))
+        for name, text in PLAIN.items():
+            yield CounterMetricFamily(PREFIX + name, text, value=state[name])
+        for name, (kind, text) in GATE.items():
+            yield kind(PREFIX + name, text, value=float(state[name]))
         held = GaugeMetricFamily(
             f"{PREFIX}policy_held", "1 while the policy's calls wait.", labels=["policy"]
         )
         for policy in state["engines"]:
             held.add_metric([policy], float(policy in state["policies_held"]))
         yield held
-        for key, (kind, text) in ENGINE.items():
-            metric = kind(f"{PREFIX}engine_{key}", text, labels=["policy", "url"])
+        for name, (kind, text) in ENGINE.items():
+            metric = kind(f"{PREFIX}engine_{name}", text, labels=["policy", "url"])
             for policy, engines in state["engines"].items():
                 for engine in engines:
-                    metric.add_metric([policy, engine["url"]], float(engine[key]))
+                    metric.add_metric([policy, engine["url"]], float(engine[name]))
             yield metric
 
 

@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 
 
 class Answered(msgspec.Struct, frozen=True):
-    """A complete answer: its records, and what is left to send to the agent."""
+    """A complete answer: its records, and the rest to send to the agent."""
 
     calls: list[Call]
     body: bytes
@@ -217,7 +217,7 @@ class Pipeline:
     async def _stopped(
         self, admitted: Admitted, reply: AgentReply, recorder: CallRecorder, stop: BaseException
     ) -> web.StreamResponse:
-        """The agent hung up, or its attempt was closed: record what there is."""
+        """The agent hung up, or its attempt was closed: record the part that has arrived."""
         attempt, claims = admitted.attempt, admitted.caller.claims
         answers = attempt.closing and not reply.head_sent
         try:

@@ -163,7 +163,7 @@ class CallRecorder:
             await self.commit(calls or [self.request.call(status="cancelled", error=reason)])
 
     def _partial(self, status: Literal["error", "cancelled"], error: str) -> list[Call]:
-        """The calls of a stream that ended early, with what had arrived; none if nothing had."""
+        """The calls of a stream that ended early, with the part that arrived; none if nothing did."""
         if self.assembler is None or self.assembler.empty:
             return []
         return answer_calls(self.request, self._assembled(), status=status, error=error)

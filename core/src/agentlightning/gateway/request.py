@@ -1,4 +1,4 @@
-"""One model call as the pipeline passes it on: who makes it, what was asked, what the engine gets.
+"""One model call as the pipeline hands it on: its caller, the agent's body, and the engine's.
 
 Invariant: a :class:`ModelRequest` is never changed; a stage that decides more makes a new one.
 """
@@ -42,7 +42,7 @@ class ModelRequest(msgspec.Struct, kw_only=True, frozen=True):
     agent_body: dict[str, Any]
     """The body as the agent sent it."""
     body: dict[str, Any]
-    """The same in the API that engines are asked in: what is recorded."""
+    """The same in the engine's API; it is recorded."""
     engine_body: dict[str, Any]
     """The body that the engine gets."""
     tags: Tags

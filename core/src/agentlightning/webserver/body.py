@@ -62,8 +62,8 @@ async def read(request: web.Request, limit: int) -> bytes:
                 raise too_large(limit)
             pieces.append(piece)
     except _BROKEN as error:
-        said = str(error).partition("\n")[0][:200]
-        raise BodyRefused(400, "broken-body", f"the body is not as its headers say: {said}") from None
+        reason = str(error).partition("\n")[0][:200]
+        raise BodyRefused(400, "broken-body", f"the body contradicts its headers: {reason}") from None
     raw = pieces[0] if len(pieces) == 1 else b"".join(pieces)
     if encoding in _PLAIN:
         return raw
@@ -98,13 +98,13 @@ def decompress(raw: bytes, encoding: str, limit: int) -> bytes:
             out.append(piece)
             if not inflate.eof:
                 if at == len(raw):
-                    raise _wrong("it breaks off")
+                    raise _wrong("it is truncated")
                 continue
             at -= len(inflate.unused_data)
             if at == len(raw):
                 return b"".join(out)
             if members == MAX_MEMBERS or encoding == "deflate":
-                raise _wrong("there is more behind its end")
+                raise _wrong("data follows its end")
             members += 1
             inflate = zlib.decompressobj(wbits=ENCODINGS[encoding])
     except zlib.error as error:

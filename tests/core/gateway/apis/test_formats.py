@@ -1,4 +1,4 @@
-"""The dialects through the gateway: the same records, keys, refusals and streams as any other call."""
+"""Translated APIs through the gateway: the same records, keys, refusals and streams as any other call."""
 
 import asyncio
 import json
@@ -50,7 +50,7 @@ async def test_a_call_is_recorded_as_its_translation(world, path, asked):
     assert call.response_ids == tokens_of(WORDS)[0] and call.policy == "default"
     (sent,) = world.engine.bodies
     assert sent["return_token_ids"] is True and not sent.get("stream")
-    assert (await world.metrics())["dialects"] == {path[1:]: 1}
+    assert (await world.metrics())["translated"] == {path[1:]: 1}
 
 
 @BOTH
@@ -344,7 +344,7 @@ async def test_frozen_policies_answer_too(world):
     assert "return_token_ids" not in world.engine.bodies[0]
 
 
-async def test_a_policy_map_chooses_for_dialects_as_well(world):
+async def test_a_policy_map_chooses_for_translated_apis_as_well(world):
     world.gateway.add_route(Upstream(policy="wolves", url=world.engine.url, model="wolf"))
     info = AttemptInfo(
         rollout_id="ro-3", attempt_id="at-3", policies={"wolf": "wolves"}, tags={"agent": "wolf"}

@@ -136,8 +136,8 @@ async def test_failover_under_load(world, fleet):
     }
     told = await fleet.states()
     dead = told.pop(gone.url)
-    assert not dead["up"] and dead["moved"] == dead["lost"] >= 1
-    assert (await world.metrics())["moved"] == {"default": dead["moved"]}
+    assert not dead["up"] and dead["failovers"] == dead["lost"] >= 1
+    assert (await world.metrics())["failovers"] == {"default": dead["failovers"]}
     assert all(one["up"] and not one["lost"] and not one["in_flight"] for one in told.values())
     assert dead["answered"] + sum(one["answered"] for one in told.values()) == 240
     lanes = {f"{n}.5": n for n in range(40)}  # after the move, too, each attempt has one engine
@@ -173,7 +173,7 @@ async def test_a_dead_address_is_tried_again_after_a_while(world, fleet):
     assert (await world.post()).status == 200 and len(home.bodies) == 1
     assert (await world.post()).status == 200 and len(home.bodies) == 2
     assert (await fleet.states())[home.url] | {"url": ""} == {
-        "url": "", "up": True, "in_flight": 0, "answered": 2, "lost": 1, "moved": 1,
+        "url": "", "up": True, "in_flight": 0, "answered": 2, "lost": 1, "failovers": 1,
     }  # fmt: skip
     await home.runner.cleanup()
 
@@ -200,8 +200,8 @@ async def test_a_call_that_is_cut_off_is_asked_again_once(world, fleet):
     assert (await world.post()).status == 502 and not third.bodies
     assert [c.status for c in world.store.calls] == ["ok", "error"]
     told = await fleet.states()
-    assert (told[home.url]["lost"], told[home.url]["moved"]) == (2, 2)
-    assert (told[second.url]["lost"], told[second.url]["moved"]) == (1, 0)
+    assert (told[home.url]["lost"], told[home.url]["failovers"]) == (2, 2)
+    assert (told[second.url]["lost"], told[second.url]["failovers"]) == (1, 0)
     assert told[home.url]["up"]  # it took the connection
 
 
@@ -254,7 +254,7 @@ async def test_every_api_moves_on(world, fleet, path, stream):
         assert events(got.raw)[-1] == "[DONE]"
     (call,) = world.store.calls
     assert call.status == "ok" and call.response_ids == tokens_of("hello there world")[0]
-    assert len(second.bodies) == 1 and (await fleet.states())[home.url]["moved"] == 1
+    assert len(second.bodies) == 1 and (await fleet.states())[home.url]["failovers"] == 1
 
 
 async def test_gauge_and_gate(world, fleet):

@@ -1,1 +1,1 @@
-"""Who may call: the attempt behind a key, the caller's identity and the size of its request."""
+"""Admission of a request: the key's attempt, the caller's identity, the body, and seeds."""

@@ -1,4 +1,4 @@
-"""The attempts that may call now, and what the gateway keeps of each while it runs.
+"""The attempts that may call now, and the state of each while it runs.
 
 Invariant: a closed attempt's key opens nothing, none of its calls is under way, and nothing of it is kept.
 """

@@ -1,9 +1,11 @@
-"""Reasoning split: ``<think>…</think>`` leaves the text of an answer for ``reasoning_content`` (vLLM's name).
+"""Reasoning split: ``<think>…</think>`` moves from an answer's content to ``reasoning_content`` (vLLM's
+name).
 
-One machine serves whole answers and streams, so that both say the same, wherever chunks cut a tag. Tags do
-not nest: the first ``</think>`` closes a block. Several blocks are joined by a blank line. A block that is
-never closed is reasoning to its end. White space around a block goes. With ``split-opened`` the chat template
-has written the first ``<think>`` into the prompt, and the answer begins inside.
+One splitter serves whole answers and streams, so that both give the same result, wherever a chunk ends within
+a tag. Tags do not nest: the first ``</think>`` closes a block. Several blocks are joined by a blank line. A
+block that is never closed is reasoning to its end. White space around a block is removed. With
+``split-opened`` the chat template has written the first ``<think>`` into the prompt, and the answer begins
+inside.
 
 Invariant: a text without a tag passes unchanged; no character is in both parts.
 """
@@ -16,8 +18,8 @@ import msgspec
 
 OPEN, CLOSE = "<think>", "</think>"
 FIELD = "reasoning_content"
-_GIVEN = ("reasoning_content", "reasoning")
-"""Where an engine that splits by itself puts it."""
+_SPLIT_FIELDS = ("reasoning_content", "reasoning")
+"""Fields with the reasoning of an engine that splits it itself."""
 
 
 class ReasoningSplitter:
@@ -27,36 +29,36 @@ class ReasoningSplitter:
         self._rest = ""
         self._inside = opened
         self._may_repeat = opened
-        """The answer may begin with the tag that the template has written already."""
+        """The answer may repeat the tag that the template has written."""
         self._held = ""
-        """White space that counts only if more follows in the same part."""
+        """White space that is kept only if text follows in the same part."""
         self._fresh = True
-        """Nothing but white space in this part so far."""
-        self._spoke = False
-        """Some reasoning has been given out."""
+        """This part has only white space so far."""
+        self._reasoned = False
+        """Some reasoning has been returned."""
         self.blocks = int(opened)
 
     def feed(self, text: str) -> tuple[str, str]:
-        """What ``text`` makes certain."""
+        """The parts of which the next piece, ``text``, makes certain."""
         self._rest += text
         out: tuple[list[str], list[str]] = ([], [])
         if self._may_repeat and not self._opening():
             return "", ""
         while (at := self._rest.find(tag := CLOSE if self._inside else OPEN)) >= 0:
-            self._give(out, self._rest[:at])
+            self._emit(out, self._rest[:at])
             self._rest = self._rest[at + len(tag) :]
-            self._turn()
+            self._switch()
         keep = next((n for n in range(len(tag) - 1, 0, -1) if self._rest.endswith(tag[:n])), 0)
         cut = len(self._rest) - keep
-        self._give(out, self._rest[:cut])
+        self._emit(out, self._rest[:cut])
         self._rest = self._rest[cut:]
         return "".join(out[0]), "".join(out[1])
 
     def end(self) -> tuple[str, str]:
-        """What was held back in case a tag came."""
+        """The rest, which might have been the beginning of a tag."""
         out: tuple[list[str], list[str]] = ([], [])
         self._may_repeat = False
-        self._give(out, self._rest)
+        self._emit(out, self._rest)
         self._rest = ""
         if not self.blocks:  # a text of white space, and nothing was split
             out[0].append(self._held)
@@ -72,13 +74,13 @@ class ReasoningSplitter:
         self._may_repeat = False
         return True
 
-    def _turn(self) -> None:
+    def _switch(self) -> None:
         if not self._inside:
             self.blocks += 1
         self._inside = not self._inside
         self._held, self._fresh = "", True
 
-    def _give(self, out: tuple[list[str], list[str]], text: str) -> None:
+    def _emit(self, out: tuple[list[str], list[str]], text: str) -> None:
         if self._inside or self._fresh:
             text = self._held + text
             solid = text.strip()
@@ -89,17 +91,17 @@ class ReasoningSplitter:
             starts = self._fresh and (self._inside or self.blocks)
             body = text[: len(text) - len(tail)]
             self._held, text = tail, body.lstrip() if starts else body
-            if self._inside and self._fresh and self._spoke:
+            if self._inside and self._fresh and self._reasoned:
                 text = "\n\n" + text
             self._fresh = False
-            self._spoke = self._spoke or self._inside
+            self._reasoned = self._reasoned or self._inside
         out[1 if self._inside else 0].append(text)
 
 
 def split_message(message: dict[str, Any], opened: bool) -> bool:
     """Split an assistant message in place; False where there is nothing to split."""
     text = message.get("content")
-    if not isinstance(text, str) or any(message.get(name) for name in _GIVEN):
+    if not isinstance(text, str) or any(message.get(name) for name in _SPLIT_FIELDS):
         return False
     splitter = ReasoningSplitter(opened)
     first, last = splitter.feed(text), splitter.end()

@@ -31,7 +31,7 @@ class EventSplitter:
         self._rest = b""
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The events that ``data`` completes, each with its closing blank line."""
+        """The events that ``data`` completes, each with its blank line."""
         data = self._rest + data if self._rest else data
         out: list[bytes] = []
         start = 0
@@ -49,7 +49,7 @@ class EventSplitter:
         return out
 
     def end(self) -> list[bytes]:
-        """What is left when the stream ends, closed as an event."""
+        """The unfinished event at the end of the stream, closed."""
         rest, self._rest = self._rest, b""
         return [rest + b"\n\n"] if rest.strip() else []
 

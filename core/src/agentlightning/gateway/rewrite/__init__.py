@@ -1,1 +1,1 @@
-"""What the gateway changes in a request or an answer: sampling, context window, reasoning, guided choice."""
+"""Changes to a request before it is forwarded: sampling, guided choice, the context window."""

@@ -5,7 +5,7 @@
 (``POST /tokenize``, as vLLM and agl-local have it), and only where the size in bytes cannot prove that the
 prompt fits.
 
-Invariant: what is sent after a cut was counted by the engine that answers it.
+Invariant: a shortened prompt was counted by the engine that answers it.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from agentlightning.gateway.upstream.route import Upstream
 
 log = logging.getLogger(__name__)
 SLACK = 4
-"""A fresh cut leaves a quarter of the context free, so that the next turns need none."""
+"""A new cut leaves 1/4 of the context free, so that the next turns need no other."""
 _RENDERED = ("tools", "chat_template", "chat_template_kwargs", "documents")
-"""Fields beside the messages that reach a chat template."""
+"""Fields besides the messages that a chat template reads."""
 
 
 class TokenCount(msgspec.Struct):
-    """What ``/tokenize`` answers."""
+    """The answer of ``/tokenize``."""
 
     count: int
     max_model_len: int | None = None
@@ -96,14 +96,14 @@ class ContextFitter:
         """
         messages = body.get("messages")
         if not isinstance(messages, list) or not all(isinstance(m, Mapping) for m in messages):
-            return None  # no chat: the engine says what is wrong with it
+            return None  # no chat: the engine refuses it with a reason
         view = Window(messages)
         n = min(dropped_blocks.get(view.origin, 0), len(view))
         tokens = await self._without(route, body, view, n) if n else count
         if tokens is None or tokens > budget:
             least = await self._without(route, body, view, len(view)) if len(view) else count
             if least is None:
-                return None  # the template refuses what would be left: let the engine say that it is too long
+                return None  # the template refuses the rest: the engine says that it is too long
             if least > budget:
                 raise _too_long(route, least, route.window or 0, pinned=True)
             target = max(least, budget - (route.window or 0) // SLACK)
@@ -123,7 +123,7 @@ class ContextFitter:
     ) -> tuple[int, int]:
         """The fewest blocks to drop, and the tokens then, between ``low`` (too many tokens) and ``high``.
 
-        Guessed by where the bytes say it should lie: a handful of counts, whatever the length.
+        Interpolation search by bytes: a handful of counts, whatever the length.
         """
         while high[0] - low[0] > 1:
             guess = _between(view.bytes, low, high, target)
@@ -169,7 +169,7 @@ class ContextFitter:
 
 
 def _prompts(route: Upstream, body: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The bodies that ask for the counts of a request; ``tokens`` where its prompt is ids already."""
+    """One ``/tokenize`` body for each prompt of a request; ``tokens`` where the prompt is ids already."""
     head = {"model": route.model}
     if "prompt" not in body:
         more = {name: body[name] for name in _RENDERED if body.get(name) is not None}
@@ -180,7 +180,7 @@ def _prompts(route: Upstream, body: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _room(route: Upstream, body: Mapping[str, Any], window: int) -> int:
-    """Tokens to keep for the answer. A cut makes room for what the agent asks, up to half of the context."""
+    """Tokens to keep for the answer. A cut makes room for the agent's limit, up to half of the context."""
     if route.over_length != "truncate":
         return max(route.reserve, 1)
     asked = body.get("max_completion_tokens") or body.get("max_tokens")
@@ -189,7 +189,7 @@ def _room(route: Upstream, body: Mapping[str, Any], window: int) -> int:
 
 
 def _between(saved: Sequence[int], low: tuple[int, int], high: tuple[int, int], target: int) -> int:
-    """Where the count should pass ``target``, strictly between two known (blocks, tokens)."""
+    """The blocks at which the count should reach ``target``, strictly between two known (blocks, tokens)."""
     (a, tokens), (b, fewer) = low, high
     share = (tokens - target) / max(1, tokens - fewer)
     bytes_ = saved[a] + share * (saved[b] - saved[a])

@@ -84,8 +84,8 @@ class Window:
 
     def without(self, n: int) -> list[Message]:
         """The messages without the ``n`` oldest blocks of chatter."""
-        gone = {i for b in self._chatter[:n] for i in range(*b)}
-        return [m for i, m in enumerate(self.messages) if i not in gone]
+        dropped = {i for b in self._chatter[:n] for i in range(*b)}
+        return [m for i, m in enumerate(self.messages) if i not in dropped]
 
     def dropped(self, n: int) -> list[list[int]]:
         """Ranges ``[start, end)`` of the messages dropped then, joined where they touch."""

@@ -1,1 +1,1 @@
-"""The engines behind the policies: routes, endpoints, pauses, retries and the answers they give."""
+"""The engines behind the policies: routes, endpoints, the client, and their answers."""

@@ -1,4 +1,4 @@
-"""The engine's answer as typed structs: only what the record needs, checked while it is parsed.
+"""The engine's answer as typed structs: the parts that the record needs, checked while they are parsed.
 
 One shape covers chat and completions, whole answers and stream chunks. Source: OpenAI API reference; token
 ids as vLLM's ``return_token_ids`` gives them (``prompt_token_ids``: chat on top, completions per choice).
@@ -15,14 +15,14 @@ from agentlightning.gateway.errors import TOO_LONG, BadAnswer, CallFailure, Engi
 from agentlightning.webserver.body import check_plain
 
 DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What decoding raises for bytes that are no JSON, not of the shape, or nested without end."""
+"""Raised by decoding bytes that are no JSON, of another shape, or nested endlessly."""
 ABORTED = "abort"
-"""Finish reason, in vLLM and SGLang, of an answer that the engine gave up to make way for other weights."""
+"""Finish reason, in vLLM and SGLang, of an answer that the engine gave up to make way for new weights."""
 TokenId = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
-"""What is counted: tokens, choices, versions. No column of the store holds more than 63 bits."""
+"""Counts of tokens, choices, versions. No column of the store holds more than 63 bits."""
 MAX_INTEGER = 2**63
-"""Integers from here on are no part of an answer, wherever they stand in it."""
+"""Integers from here on are refused anywhere in an answer."""
 
 
 class TokenLogprob(msgspec.Struct, gc=False):
@@ -38,7 +38,7 @@ class Logprobs(msgspec.Struct):
     token_logprobs: list[float | None] | None = None
 
     def values(self) -> list[float] | None:
-        """One number a token; ``None`` where the engine left one out."""
+        """One number per token; ``None`` if the engine left one out."""
         if self.content is not None:
             return [entry.logprob for entry in self.content]
         if self.token_logprobs is None:
@@ -48,7 +48,7 @@ class Logprobs(msgspec.Struct):
 
 
 class EngineChoice(msgspec.Struct):
-    """One choice: a whole one has ``message`` or ``text``, one of a chunk ``delta`` or ``text``."""
+    """One choice: of a whole answer with ``message`` or ``text``, of a chunk with ``delta`` or ``text``."""
 
     index: Count = 0
     message: dict[str, Any] | None = None
@@ -77,15 +77,15 @@ class EngineAnswer(msgspec.Struct):
     usage: EngineUsage | None = None
     prompt_token_ids: list[TokenId] | None = None
     policy_version: Count | None = None
-    """Engines of ours say which version of the policy they sampled from."""
+    """Version of the policy that was sampled from; only our engines report it."""
     sampling: dict[str, Any] | None = None
-    """Engines of ours may say which sampling values they used."""
+    """The sampling values that the engine used; only our engines report them."""
     guided_choice_ids: list[list[TokenId]] | None = None
     """Guided choice: the allowed answers as token ids; the logprobs are of the distribution over them."""
 
 
 class AnswerChunk(EngineAnswer):
-    """A piece of a streamed answer; ``error`` when the engine gave up half-way."""
+    """A chunk of a streamed answer; ``error`` if the engine gave up half-way."""
 
     choices: list[EngineChoice] = []
     error: Any = None
@@ -103,8 +103,8 @@ class Decode(Protocol):
 
 
 def parse_answer(raw: bytes, api: str, decode: Decode | None = None) -> EngineAnswer:
-    """The answer in ``raw``; :class:`BadAnswer` says what is wrong with it, :class:`EngineUnreachable` that
-    the engine gave it up half-way.
+    """The answer in ``raw``. :class:`BadAnswer` names its error; :class:`EngineUnreachable`: the engine gave
+    it up half-way.
     """
     try:
         answer = decode(raw, _answers.decode) if decode else _answers.decode(raw)
@@ -124,11 +124,11 @@ def parse_answer(raw: bytes, api: str, decode: Decode | None = None) -> EngineAn
     return answer
 
 
-def check_choices(answer: EngineAnswer, asked: int) -> None:
-    """:class:`BadAnswer` for more choices than were asked for, and for parts that no reader could read."""
+def check_choices(answer: EngineAnswer, expected: int) -> None:
+    """:class:`BadAnswer` for more choices than were asked for, and for values that cannot be stored."""
     for choice in answer.choices:
-        if choice.index >= asked:
-            raise BadAnswer(f"the engine's answer has a choice {choice.index}, and {asked} were asked for")
+        if choice.index >= expected:
+            raise BadAnswer(f"the engine's answer has a choice {choice.index}, and {expected} were asked for")
         for part in (choice.message, choice.delta):
             if part is not None:
                 _check_part(part)
@@ -144,7 +144,7 @@ def _check_part(part: dict[str, Any]) -> None:
 
 
 def raise_if_aborted(answer: EngineAnswer) -> None:
-    """An answer that the engine gave up is not what the model said: the agent may ask again."""
+    """Raise :class:`EngineUnreachable` for an answer that the engine gave up: the agent may ask again."""
     if any(choice.finish_reason == ABORTED for choice in answer.choices):
         message = f"the engine gave this answer up half-way (finish_reason {ABORTED!r})"
         tokens = sum(len(choice.token_ids or ()) for choice in answer.choices)
@@ -152,7 +152,7 @@ def raise_if_aborted(answer: EngineAnswer) -> None:
 
 
 def parse_chunk(raw: bytes, decode: Decode | None = None) -> AnswerChunk:
-    """One event of a stream, or :class:`BadAnswer`."""
+    """One chunk of a stream, or :class:`BadAnswer`."""
     try:
         return decode(raw, _chunks.decode) if decode else _chunks.decode(raw)
     except DECODE_ERRORS as error:
@@ -160,7 +160,7 @@ def parse_chunk(raw: bytes, decode: Decode | None = None) -> AnswerChunk:
 
 
 class ErrorInfo(msgspec.Struct):
-    """What an engine's error answer says."""
+    """Message and code of an engine's error answer."""
 
     message: str
     code: str
@@ -173,7 +173,7 @@ class ErrorInfo(msgspec.Struct):
 
 
 def parse_error(status: int, raw: bytes) -> ErrorInfo:
-    """Message and code of an error answer, whatever its shape."""
+    """Read an error answer of whatever shape."""
     try:
         body: Any = msgspec.json.decode(raw)
     except DECODE_ERRORS:

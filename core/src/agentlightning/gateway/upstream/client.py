@@ -106,7 +106,7 @@ class EngineClient:
         self, route: Upstream, api: str, body: bytes, headers: dict[str, str], key: str | None
     ) -> tuple[Endpoint, aiohttp.ClientResponse]:
         """Try the endpoints in their order. A request whose connection was lost is sent to one other endpoint
-        only: should it be what ends engines, it ends no third.
+        only, in case it is the request that crashes engines.
         """
         if self._session is None:
             raise RuntimeError("the gateway is not started: await start()")

@@ -60,7 +60,7 @@ class Endpoint:
             "in_flight": self.in_flight,
             "answered": self.answered,
             "lost": self.lost,
-            "moved": self.failovers,
+            "failovers": self.failovers,
         }
 
 
