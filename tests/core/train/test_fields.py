@@ -30,7 +30,7 @@ MINIMAL = "agent: {target: a}\nbackend: {policy: p}\n"
 
 @pytest.fixture(autouse=True)
 def said_nothing_yet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(aliases, "_announced", set())
+    monkeypatch.setattr(aliases, "_SAID", set())
 
 
 def test_no_name_stands_twice() -> None:

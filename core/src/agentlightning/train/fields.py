@@ -17,7 +17,7 @@ from pydantic.fields import FieldInfo
 from agentlightning.train.policies import PolicySource
 from agentlightning.train.run_config import FILE, DataSection, PolicySection, RunConfig, Section
 from agentlightning.types import UsageError
-from agentlightning.types.aliases import RUN_FILE, TRAINER, announce
+from agentlightning.types.aliases import RUN_FILE, TRAINER, successor
 
 
 class ConfigError(UsageError, ValueError):
@@ -97,9 +97,7 @@ def from_fields(given: Mapping[str, Any], base: RunConfig | None = None) -> RunC
     """
     data: dict[str, Any] = {} if base is None else dict(base)
     for keyword, value in given.items():
-        name = TRAINER.get(keyword, keyword)
-        if name != keyword:
-            announce("Trainer", keyword, name)
+        name = successor(keyword, TRAINER[keyword], "Trainer") if keyword in TRAINER else keyword
         if name in SECTIONS:
             data[name] = {**dict(data.get(name, {})), **_given(SECTIONS[name], value or {})}
         elif name not in SECTION_OF:
@@ -147,15 +145,14 @@ def rename_keys(data: dict[str, Any], place: str) -> None:
             raise ConfigError(f"{place}: {old} is the former name of {new}; give one of the two")
         if isinstance(target, dict):
             target[now] = inner.pop(key)
-            announce(place, old, new)
+            successor(old, new, place)
 
 
 def new_key(dotted: str, place: str) -> str:
     """``dotted`` under its present name."""
     for old, new in RUN_FILE.items():
         if dotted == old or dotted.startswith(old + "."):
-            announce(place, old, new)
-            return new + dotted[len(old) :]
+            return successor(old, new, place) + dotted[len(old) :]
     return dotted
 
 
