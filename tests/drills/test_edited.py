@@ -68,11 +68,11 @@ def test_most_edits_find_something_in_the_small_run(run: Path) -> None:
 
 def test_a_difference_about_something_else_is_not_what_was_expected() -> None:
     expected = Expected(("reward",), rollout="ro-1", text="was 1.0")
-    right = make_difference(0, "ro-1", "reward", 1.0, 0.0, "reward was 1.0")
+    right = make_difference("reward", "reward was 1.0", step=0, rollout="ro-1", then=1.0, now=0.0)
     assert says(right, expected)
     for other in (
-        make_difference(0, "ro-2", "reward", 1.0, 0.0, "reward was 1.0"),
-        make_difference(0, "ro-1", "call", 1.0, 0.0, "reward was 1.0"),
-        make_difference(0, "ro-1", "reward", 1.0, 0.0, "reward was 0.5"),
+        make_difference("reward", "reward was 1.0", step=0, rollout="ro-2", then=1.0, now=0.0),
+        make_difference("call", "reward was 1.0", step=0, rollout="ro-1", then=1.0, now=0.0),
+        make_difference("reward", "reward was 0.5", step=0, rollout="ro-1", then=1.0, now=0.0),
     ):
         assert not says(other, expected)

@@ -158,4 +158,4 @@ def _name(link: AuditLink) -> str:
 
 
 def _chain_difference(what: str, kind: str = "chain") -> Difference:
-    return make_difference(None, None, kind, None, None, what, of="the chain")
+    return make_difference(kind, what, of="the chain")

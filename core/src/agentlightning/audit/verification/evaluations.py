@@ -11,7 +11,7 @@ from agentlightning.algorithms.evaluate import summarise
 from agentlightning.audit.run import OpenRun
 from agentlightning.audit.verification.chain import Chain
 from agentlightning.audit.verification.compare import Difference, input_differences, make_difference
-from agentlightning.audit.verification.steps import read_records
+from agentlightning.audit.verification.reading import read_records
 from agentlightning.audit.verification.values import close, differences, shorten
 from agentlightning.credit.fingerprints.chain import plain
 from agentlightning.credit.fingerprints.fingerprint import fingerprint_record
@@ -40,7 +40,7 @@ async def compare_evaluations(run: OpenRun, chain: Chain) -> tuple[dict[str, Eva
         of = f"evaluation {batch}"
         if chain.links and chain.first_step == 0:
             what = "it is in the run's record, and the chain has no link of it (added after training)"
-            found.append(make_difference(None, None, "evaluation", None, noted[batch], what, of=of))
+            found.append(make_difference("evaluation", what, of=of, now=noted[batch]))
         else:
             made[batch], different = await _recompute(
                 run, noted[batch], await _without_fingerprints(run, batch), of
@@ -56,11 +56,11 @@ def _compare_with_record(
     if entry is None:
         if run.info.get("summary") or link is not chain.links[-1]:  # else the run ended between the two
             what = "it is missing from the run's record (removed after training)"
-            yield make_difference(None, None, "evaluation", None, None, what, of=of)
+            yield make_difference("evaluation", what, of=of)
         return
     for path, was, now in differences(link.body, plain(entry)):
         what = f"{path} was {shorten(was)} when it was logged, the run's record says {shorten(now)} (edited)"
-        yield make_difference(None, None, "evaluation", was, now, what, of=of)
+        yield make_difference("evaluation", what, of=of, then=was, now=now)
 
 
 async def _recompute(
@@ -86,7 +86,9 @@ async def _recompute(
             where = _task(path, [s.rollout_id for s in seals])
             what = f"{path} was logged as {shorten(was)}, its rollouts in the store give {shorten(is_)}"
             found.append(
-                make_difference(None, where, "evaluation", was, is_, f"{what} (edited after training)", of=of)
+                make_difference(
+                    "evaluation", f"{what} (edited after training)", of=of, rollout=where, then=was, now=is_
+                )
             )
     return logged, found
 

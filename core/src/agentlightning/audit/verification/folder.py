@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from agentlightning.algorithms.journal import checkpoints_in, file_digests
-from agentlightning.audit.run import OpenRun
+from agentlightning.audit.run import CannotRecompute, OpenRun
 from agentlightning.audit.verification.chain import Chain
 from agentlightning.audit.verification.compare import Difference, make_difference
+from agentlightning.types import StepReport
 
 
 def compare_checkpoints(run: OpenRun, chain: Chain) -> tuple[int, list[Difference]]:
@@ -27,7 +28,7 @@ def compare_checkpoints(run: OpenRun, chain: Chain) -> tuple[int, list[Differenc
             found += _files(link.body["files"], there[name], "checkpoint", name)
         elif name in newest.values() and run.info.get("summary"):
             what = "it is missing (deleted after training)"
-            found.append(make_difference(None, None, "checkpoint", None, None, what, of=f"checkpoint {name}"))
+            found.append(make_difference("checkpoint", what, of=f"checkpoint {name}"))
     for name in there if chain.links and run.info.get("summary") else ():
         if (
             name not in chain.checkpoints
@@ -35,7 +36,7 @@ def compare_checkpoints(run: OpenRun, chain: Chain) -> tuple[int, list[Differenc
             and chain.first_step == 0
         ):
             what = "the chain has no link of it (added or copied after training)"
-            found.append(make_difference(None, None, "checkpoint", None, None, what, of=f"checkpoint {name}"))
+            found.append(make_difference("checkpoint", what, of=f"checkpoint {name}"))
     return done, found
 
 
@@ -46,7 +47,7 @@ def compare_policy(run: OpenRun, chain: Chain) -> list[Difference]:
         return []
     if not (run.folder / "policy").is_dir():
         what = "the exported policy is missing (deleted after training)"
-        return [make_difference(None, None, "policy", None, None, what, of="policy")]
+        return [make_difference("policy", what, of="policy")]
     return list(_files(files, run.folder / "policy", "policy", "policy"))
 
 
@@ -60,4 +61,42 @@ def _files(then: Mapping[str, str], folder: Path, kind: str, name: str) -> Itera
         how = (
             "is missing (deleted" if is_ is None else "was added (" if was is None else "was changed (edited"
         )
-        yield make_difference(None, None, kind, was, is_, f"{path} {how} after training)", of=of)
+        yield make_difference(kind, f"{path} {how} after training)", of=of, then=was, now=is_)
+
+
+def compare_parameters(run: OpenRun, reports: Sequence[StepReport]) -> tuple[str, list[Difference]]:
+    """The newest folder of each policy against the digest that its step logged: in words, and differences."""
+    said: list[str] = []
+    found: list[Difference] = []
+    names: list[str | None] = [*run.trained] or [None]
+    for name in names:
+        mine = [report for report in reports if name is None or report.policy == name]
+        text, differences = _parameters_of(run, mine, name)
+        said += [text] if text not in said else []
+        found += differences
+    return "; ".join(said), found
+
+
+def _parameters_of(
+    run: OpenRun, reports: Sequence[StepReport], name: str | None
+) -> tuple[str, list[Difference]]:
+    logged = {report.step: report.params_digest for report in reports if report.params_digest}
+    if not logged:
+        return "parameters not compared: no step logged their digest (driver option deterministic)", []
+    last = max((report.step for report in reports), default=-1)
+    for folder, done in run.policies(name):
+        step = last if done is None else done - 1
+        if step not in logged:
+            continue
+        try:
+            now = run.inspector(folder).digest()
+        except CannotRecompute as error:
+            return f"parameters not compared: {error}", []
+        where = folder.relative_to(run.folder) if run.folder else folder
+        if now == logged[step]:
+            return f"the parameters in {where} are those after step {step}", []
+        what = (
+            f"the parameters in {where} are not those that the step left (edited or replaced after training)"
+        )
+        return f"{where} differs", [make_difference("params", what, step=step, then=logged[step], now=now)]
+    return "parameters not compared: the run's folder holds no policy of a step with a digest", []

@@ -37,7 +37,7 @@ def compare_record(run: OpenRun, chain: Chain) -> Iterator[Difference]:
         yield from _compare_values(then, known, "run", "the run's record")
     file = _read(run, "run.json")
     if isinstance(file, str):
-        yield make_difference(None, None, "run", None, None, file, of="run.json")
+        yield make_difference("run", file, of="run.json")
     elif file is not None:
         said = {k: v for k, v in plain(file).items() if k not in GROWING_ENTRIES | LEFT_OUT}
         truth = {k: v for k, v in then.items() if k not in LEFT_OUT}
@@ -52,24 +52,24 @@ def compare_summary(run: OpenRun, chain: Chain) -> Iterator[Difference]:
         truth = {**end.body["summary"], "chain": chain.summary_entry()}
         if noted is None:
             what = "it is missing from the run's record (removed after training)"
-            yield make_difference(None, None, "summary", None, None, what, of="summary")
+            yield make_difference("summary", what, of="summary")
         else:
             yield from _compare_values(truth, plain(noted), "summary", "summary in the run's record")
     elif noted is not None and not chain.links and noted.get("chain"):
         what = (
             f"the run's summary speaks of {noted['chain'].get('links')} links, the store holds none: deleted"
         )
-        yield make_difference(None, None, "chain", noted["chain"], None, what, of="the chain")
+        yield make_difference("chain", what, of="the chain", then=noted["chain"])
     elif noted is not None and chain.links and ("end", run.run_id) not in chain.tampered:
         what = (
             "the run's record has a summary, and the chain does not end with one: its last links were removed"
         )
-        yield make_difference(None, None, "chain", None, None, what, of="the chain")
+        yield make_difference("chain", what, of="the chain")
     truth = {**end.body["summary"], "chain": chain.summary_entry()} if end else plain(noted)
     if truth is None:
         return
     if isinstance(file, str):
-        yield make_difference(None, None, "summary", None, None, file, of="summary.json")
+        yield make_difference("summary", file, of="summary.json")
     elif file is not None:
         yield from _compare_values(truth, plain(file), "summary", "summary.json")
 
@@ -98,9 +98,7 @@ def compare_headline(
         if close(was, now):
             continue
         what = f"{path} is {shorten(was)}, the run's steps and evaluations give {shorten(now)}"
-        yield make_difference(
-            None, None, "summary", was, now, f"{what} (edited after training)", of="summary"
-        )
+        yield make_difference("summary", f"{what} (edited after training)", of="summary", then=was, now=now)
 
 
 def compare_lines(
@@ -114,7 +112,7 @@ def compare_lines(
     for name, kind, known in files:
         file = _read(run, name) if known else None
         if isinstance(file, str):
-            yield make_difference(None, None, name.removesuffix(".jsonl"), None, None, file, of=name)
+            yield make_difference(name.removesuffix(".jsonl"), file, of=name)
         elif file is not None:
             yield from _compare_file_lines(name, known, _as_lines(file, kind), bool(run.info.get("summary")))
 
@@ -141,25 +139,23 @@ def _compare_file_lines(
         of, then = f"{name}, line {number}", truth.get(line.name)
         if then is None or line.name in seen:
             what = "is there twice (copied" if then else "is no record of the run (added"
-            yield make_difference(
-                None, None, kind, None, line.value, f"{line.name} {what} after training)", of=of
-            )
+            yield make_difference(kind, f"{line.name} {what} after training)", of=of, now=line.value)
             continue
         seen.add(line.name)
         if then.rank < last:
             what = f"{line.name} is out of its place (moved after training)"
-            yield make_difference(then.step, None, kind, None, line.value, what, of=of)
+            yield make_difference(kind, what, of=of, step=then.step, now=line.value)
         last = max(last, then.rank)
         for path, was, now in differences(then.value, line.value):
             change = f"{path} was {shorten(was)}, the file says {shorten(now)}"
             what = f"{line.name}: {change} (edited after training)"
-            yield make_difference(then.step, None, kind, was, now, what, of=of)
+            yield make_difference(kind, what, of=of, step=then.step, then=was, now=now)
     missing = [line for line in known if line.name not in seen]
     if not finished and missing == [known[-1]]:
         return  # a run that broke off, or is under way, between its store and its file
     for line in missing:
         what = f"the line of {line.name} is missing (removed after training)"
-        yield make_difference(line.step, None, kind, None, None, what, of=name)
+        yield make_difference(kind, what, of=name, step=line.step)
 
 
 def _as_lines(values: Sequence[Any], kind: type[StepReport] | type[Evaluation]) -> list[_FileLine]:
@@ -192,7 +188,7 @@ def _compare_values(
 ) -> Iterator[Difference]:
     for path, was, is_ in differences(then, now):
         what = f"{path} was {shorten(was)}, it says {shorten(is_)} (edited after training)"
-        yield make_difference(None, None, kind, was, is_, what, of=of)
+        yield make_difference(kind, what, of=of, then=was, now=is_)
 
 
 def _read(run: OpenRun, name: str) -> Any:
