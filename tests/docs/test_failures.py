@@ -21,7 +21,7 @@ BLOCKS = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", PA
 
 def said(action: FailureAction) -> str:
     """A default, as the page puts it."""
-    return "tried again, then left out" if action.retry else "left out"
+    return "retried, then left out" if action.retry else "left out"
 
 
 def test_the_table_is_the_code() -> None:

@@ -135,7 +135,7 @@ def _will_retry(lease: AttemptedRollout) -> bool:
 
 
 def _stopped_for_another(line: SourceLine) -> Outcome:
-    reason = f"cancelled: another rollout blocked their event loop at {line}; to mend it, {REMEDY}"
+    reason = f"cancelled: another rollout blocked their event loop at {line}; to fix it, {REMEDY}"
     return Outcome(AttemptStatus.FAILED, reason)
 
 

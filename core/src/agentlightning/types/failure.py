@@ -29,17 +29,17 @@ FAILURE_KINDS: Mapping[str, str] = MappingProxyType(
         "agent-raised": "the agent's code raised an exception",
         "no-call": "the agent returned without one answer of the model: nothing to train",
         "no-reward": "it succeeded, but no finite reward of any kind was emitted",
-        "bad-reward": "the agent returned or emitted NaN, infinity, a number beyond ±2**53, or something "
-        "that is no reward",
+        "bad-reward": "the agent returned or emitted NaN, infinity, a number beyond ±2**53, or no number "
+        "at all",
         "timeout": "the attempt took longer than allowed",
-        "unresponsive": "the worker fell silent",
-        "cancelled": "somebody cancelled it",
-        "straggler": "its group had enough others",
+        "unresponsive": "the worker sent no heartbeat",
+        "cancelled": "it was cancelled",
+        "straggler": "its group had enough other rollouts",
         "model-4xx": "the engine refused a call",
         "model-5xx": "the engine failed, or could not be reached",
         "over-length": "a prompt was longer than the policy takes",
         "bad-record": "what the attempt handed in could not be stored",
-        "failed": "it failed for any other reason",
+        "failed": "any other reason",
     }
 )
 """Kinds of failure. A ``reason`` that starts with ``<kind>`` or ``<kind>:`` names its kind."""

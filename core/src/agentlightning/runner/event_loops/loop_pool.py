@@ -127,7 +127,7 @@ class LoopPool:
             agent_task.counts["loop-blocked"] += 1
         log.warning(
             "an agent blocks its event loop for over %g s, and the other rollouts on that loop wait: %s. To "
-            "mend it, %s.",
+            "fix it, %s.",
             WARN_AFTER,
             line,
             REMEDY,
