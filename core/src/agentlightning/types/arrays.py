@@ -102,7 +102,8 @@ def pack_float32(values: Iterable[float]) -> bytes:
 
 def unpack_float32(data: bytes) -> Floats:
     """The inverse of :func:`pack_float32`."""
-    return Floats(little_endian(array("f", data)))
+    found: Floats = Floats(little_endian(array("f", data)))
+    return found
 
 
 def to_list(value: Any) -> Any:
