@@ -3,9 +3,9 @@
 ``asyncio`` tasks inherit their context; plain threads and thread pools do not, and agents' tools often run in
 them. Invariant: a pool's worker keeps nothing between two jobs.
 
-``opentelemetry-instrumentation-threading`` does not do here: it knows nothing of callers that
-:data:`~agentlightning.capture.identity.CALLER_SOURCES` find, and leaves a pool's worker in the context of the
-attempt that started it.
+``opentelemetry-instrumentation-threading`` cannot carry this: tried with 0.66b1, the worker of a pool stays
+in the context of the attempt that started it and keeps that attempt alive, and callers that
+:data:`~agentlightning.capture.identity.CALLER_SOURCES` find do not reach the thread.
 """
 
 from __future__ import annotations
