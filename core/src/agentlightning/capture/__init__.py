@@ -1,8 +1,9 @@
 """Capture: turns what an agent does into spans of its attempt, and knows no store.
 
-``install()`` and ``uninstall()`` switch it on and off for the process; ``context`` says which attempt runs
-here; ``wire`` records model calls with their token ids; ``emitters`` record rewards and the like. Names load
-lazily.
+``install()`` and ``uninstall()`` switch it on and off for the process. ``context`` and ``identity`` know
+which attempt, and which agent, the running code works for; ``sdk`` records model calls with their token ids;
+``emit`` records rewards and the like; ``spans`` those of agents and tools; ``instrument`` has what adapters
+are made of. Names load lazily.
 """
 
 from __future__ import annotations

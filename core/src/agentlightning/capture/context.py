@@ -88,7 +88,7 @@ class AttemptContext:
     root_agent: Any = None
     """The object of a decorated class that the runner runs: what it returns is the rollout's reward."""
     entry_reward: list[float | None] | None = None
-    """Where the attempt is one call of an entry: holds what its class's reward function gave."""
+    """The attempt is one call of an entry (``agl run --per-entry``): holds what its reward function gave."""
     errors: list[Exception] = field(default_factory=list)
     """Errors in what our decorators were given. They fail the attempt, whatever the agent makes of them."""
 

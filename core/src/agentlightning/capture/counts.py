@@ -1,6 +1,6 @@
-"""What capture could not keep, by reason.
+"""Counters of what capture could not record, by reason.
 
-Invariant: whatever capture leaves out is counted here, so that a ledger can say why a record is missing.
+Invariant: whatever capture leaves out is counted here, so that a ledger can explain a missing record.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Counts:
         after_fork_in_child(self._renew)
         self._counts: Counter[str] = Counter()
         self.listener: Callable[[str, int], None] | None = None
-        """Is told each count as it is made: where another process keeps the ledger (``agl run``)."""
+        """Called with each count as it is made, where another process keeps the ledger (``agl run``)."""
 
     def _renew(self) -> None:
         self._lock = RLock()  # a destructor may count while its thread counts
@@ -38,7 +38,7 @@ class Counts:
             return dict(self._counts)
 
     def clear(self) -> None:
-        """Begin again from nothing (a new run, a test)."""
+        """Set all counters to zero (a new run, a test)."""
         with self._lock:
             self._counts.clear()
 

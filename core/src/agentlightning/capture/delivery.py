@@ -1,7 +1,7 @@
-"""The last step of capture: a finished span goes to the sink of its attempt, once, or is counted.
+"""The last step of capture: a finished span goes to the sink of its attempt once, or is counted.
 
-Invariant: nothing reaches an attempt after :func:`end_attempt`; what comes later is counted as ``late-span``.
-Delivery never raises into the code that is being observed.
+Invariant: nothing reaches an attempt after :func:`end_attempt`; later spans are counted as ``late-span``.
+Delivery never raises into the agent's code.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def deliver(context: AttemptContext, span: Span) -> bool:
 
 
 def end_attempt(attempt_id: str) -> None:
-    """Take nothing more for this attempt: called by whoever opened its context, once it has ended."""
+    """Take no more spans for this attempt. Called by the code that entered it, when it has ended."""
     with _lock:
         _ended[attempt_id] = None
         while len(_ended) > _REMEMBERED:
@@ -61,7 +61,7 @@ def attempt_ended(attempt_id: str) -> bool:
 
 
 def remember_response(attempt_id: str, response_id: str, span_id: str) -> None:
-    """Note which call span a response came from, so that a reward can name the response."""
+    """Remember the call span of a response, so that a reward can name the response."""
     with _lock:
         _responses[attempt_id, response_id] = span_id
         while len(_responses) > _REMEMBERED:
@@ -69,10 +69,10 @@ def remember_response(attempt_id: str, response_id: str, span_id: str) -> None:
 
 
 def span_of_response(attempt_id: str, response_id: str) -> str | None:
-    """The call span that produced the response, if the wire layer of this process saw it."""
+    """The call span of a response, if this process recorded the call."""
     return _responses.get((attempt_id, response_id))
 
 
 def attempt_trace_id(attempt_id: str) -> str:
-    """Trace id (32 hex digits) of spans that have no parent: the same for all of one attempt."""
+    """Trace id (32 hex digits) of an attempt's spans that have no parent."""
     return hashlib.blake2b(attempt_id.encode(), digest_size=16).hexdigest()

@@ -36,18 +36,19 @@ class RemoteParentSpan(trace.NonRecordingSpan):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Caller:
-    """What a framework's adapter says of the running code."""
+    """Who calls, by a framework's adapter."""
 
     tags: Tags
     otel_span: int
-    """Id of OpenTelemetry's current span when it was said. A span that became current later is nearer."""
+    """Id of OpenTelemetry's current span when this caller was named. A span that became current later is
+    nearer."""
     parent: trace.Span | None = None
     """The span the code works in, where the framework's spans are never OpenTelemetry's current one."""
     outer: Caller | None = None
     """The caller in OpenTelemetry's context around it."""
 
     def is_within(self, other: Caller | None) -> bool:
-        """Whether it was said inside ``other``, so that it is nearer to the code."""
+        """Whether it was named inside ``other``, so that it is nearer to the code."""
         caller: Caller | None = self
         while caller is not None and caller is not other:
             caller = caller.outer
@@ -95,7 +96,7 @@ def current_span(context: otel.Context | None = None) -> trace.Span:
 
 
 def parent_ids(attempt_id: str) -> tuple[str, str | None]:
-    """Trace id and parent id, in hex, of a span that is made here for this attempt."""
+    """Trace id and parent id, in hex, of a span made here for this attempt."""
     parent = current_span().get_span_context()
     if not parent.is_valid:
         return attempt_trace_id(attempt_id), None
@@ -103,7 +104,7 @@ def parent_ids(attempt_id: str) -> tuple[str, str | None]:
 
 
 def framework_tags(context: otel.Context | None = None) -> Tags:
-    """Tags of the caller in the words of the agent's framework alone."""
+    """Tags of the caller as frameworks name it, without ``@agl.agent`` and ``tagged``."""
     return tags_of(current_caller(context), trace.get_current_span(context))
 
 
@@ -157,14 +158,14 @@ def thread_context() -> otel.Context:
 
 
 def own_names(owner: Any) -> frozenset[str]:
-    """What an object is called by its own framework: agents keep it as ``name``, CrewAI's as ``role``; where
-    one has no name, an adapter says its class's.
+    """The names that an object's framework may call it by: its ``name``, ``role`` (CrewAI's) or ``id``; the
+    name of its class, which adapters report for agents without one.
     """
     found = {type(owner).__name__}
     for attribute in ("name", "role", "id"):
         try:
             value = getattr(owner, attribute, None)
-        except Exception:  # a property that fails: nothing was ever named after it
+        except Exception:  # a property that fails
             continue
         if isinstance(value, str):
             found.add(value.strip())
@@ -172,8 +173,9 @@ def own_names(owner: Any) -> frozenset[str]:
 
 
 def apply_scope(scope: AgentScope, tags: Tags) -> Tags:
-    """A framework's ``tags``, with the scope's name in the place of the object's own name, of an agent that
-    was named farther away, and of none. Another agent, named from within, is nearer and keeps its name.
+    """A framework's ``tags`` with the decorated agent's name in place of the object's own name, of the name
+    of an agent farther away, and of none. Another agent, named inside the scope, is nearer and keeps its
+    name.
     """
     agent = tags.get("agent")
     if agent is None or agent in own_names(scope.owner):
@@ -184,7 +186,7 @@ def apply_scope(scope: AgentScope, tags: Tags) -> Tags:
 
 
 def caller_tags() -> Tags:
-    """Tags of the caller. ``role`` is the agent's name unless somebody said otherwise."""
+    """Tags of the caller. ``role`` defaults to the agent's name."""
     tags, scope = framework_tags(), SCOPE.get()
     tags = merge_tags(apply_scope(scope, tags) if scope is not None else tags, baggage_tags())
     if "agent" in tags:

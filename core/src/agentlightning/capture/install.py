@@ -1,7 +1,7 @@
-"""The switch: :func:`install` and :func:`uninstall`, importable at no cost.
+"""Switch capture on and off: :func:`install` and :func:`uninstall`, importable at no cost.
 
-The package imports these functions when it is itself imported, so that ``capture.install`` is always the
-function and never this module. What they do is in ``installation``, which loads OpenTelemetry when needed.
+The package imports these functions first, so that ``capture.install`` is always the function and never this
+module. The work is done in ``instrument.installation``, which loads OpenTelemetry when it is needed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def install(provider: TracerProvider | None = None) -> None:
-    """Begin to capture in this process. ``provider``: listen to this one as well as to the process's own."""
+    """Begin to capture in this process. ``provider``: a tracer provider to record besides the process's."""
     from agentlightning.capture.instrument import installation
 
     installation.install(provider)

@@ -19,7 +19,9 @@ from agentlightning.types.select import BadSelect, Predicate, with_role
 
 
 def open_scope(agent: str, owner: Any, selects: Predicate | None = None) -> AgentScope:
-    """A scope that opens here. An object inside itself is one agent: it keeps one list of calls."""
+    """A new scope inside the present one. Entry methods of one object inside each other are one agent, with
+    one list of calls.
+    """
     scope = AgentScope(agent, owner, selects, outer=SCOPE.get())
     if current_attempt() is not None:
         scope.caller_agent = framework_tags().get("agent")

@@ -1,9 +1,9 @@
-"""What an agent says about its own work: rewards, messages, objects, exceptions, annotations, operations.
+"""What an agent records about its own work: rewards, messages, objects, exceptions, annotations.
 
 Each emitter makes one span of the current attempt, in any thread or task, and returns it; it hangs below the
-OpenTelemetry span that is current. Invariant: a reward is a finite number. *Missing* is said by emitting
-none, never by NaN. Outside an attempt emitting is an error, unless ``AGL_EMIT_OUTSIDE=ignore`` says that it
-may be idle.
+OpenTelemetry span that is current. Invariant: a reward is a finite number. A *missing*
+reward is one that was not emitted, never NaN. Emitting outside an attempt is an error, or does nothing where
+``AGL_EMIT_OUTSIDE=ignore`` is set.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from agentlightning.capture.spans.operation import operation as operation
 from agentlightning.types import Span
 
 BODY = "agl.body"
-"""What a message, object or annotation span carries."""
+"""Attribute with the content of a message or object span."""
 
 
 def emit_reward(
@@ -62,8 +62,8 @@ def emit_reward(
 
 
 def returned_reward_span(value: float) -> Span:
-    """The span of the reward that the agent returned. It is for the runner, who hands it to the store in its
-    own name: it goes to nobody here.
+    """The span of the reward that the agent returned. The runner writes it to the store itself: nothing is
+    delivered here.
     """
     return _span(semconv.REWARD_SPAN, _reward_attributes(value, "reward", None, final=True))
 
@@ -107,7 +107,7 @@ def emit_object(value: Any, *, attributes: Mapping[str, Any] | None = None) -> S
 
 
 def emit_annotation(annotation: Mapping[str, Any], *, attributes: Mapping[str, Any] | None = None) -> Span:
-    """Record facts about the present moment, each as an attribute of its own."""
+    """Record facts, each as an attribute of its own."""
     carried = {**checked_mapping(annotation, "annotation"), **checked_mapping(attributes, "attributes")}
     return _emit(semconv.ANNOTATION_SPAN, carried)
 
@@ -141,7 +141,7 @@ def _emit(kind: str, attributes: Mapping[str, Any], *, call: Any = None, error: 
 
 
 def _span(kind: str, attributes: Mapping[str, Any], error: str | None = None) -> Span:
-    """A span of the current attempt, below the OpenTelemetry span that is current."""
+    """A span of the current attempt, below the current span."""
     context = current_attempt()
     now, attempt_id = time.time(), context.attempt_id if context else ""
     trace_id, parent_id = parent_ids(attempt_id)
@@ -168,7 +168,9 @@ def _span(kind: str, attributes: Mapping[str, Any], error: str | None = None) ->
 
 
 def _call_link(context: AttemptContext | None, call: Any) -> dict[str, str]:
-    """How a reward names its call: by response id and the call span this process saw, else by call id."""
+    """The attributes by which a reward names its call: response id and call span, if this process recorded
+    the call, else the call id.
+    """
     if call is None:
         return {}
     try:

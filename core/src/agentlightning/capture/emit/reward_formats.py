@@ -1,14 +1,14 @@
-"""Rewards in other formats, read as ours: those of Agent Lightning 0.2 and 0.3, and of AgentOps' operations.
+"""Rewards in other formats, translated to ours: Agent Lightning 0.2 and 0.3, and AgentOps' operations.
 
 They arrive as OpenTelemetry spans and are translated where spans come in (:mod:`.validation`), once,
-so that whoever reads rewards knows one format.
+so that readers of rewards know one format.
 
 - 0.3: attributes ``agentlightning.reward.<n>.name`` and ``.value`` of an annotation or of an operation; the
   first is the one that is trained on. ``agentlightning.link.<n>.…`` names the response it belongs to.
 - 0.2: a span ``agentlightning.reward`` with the attribute ``reward``.
 - AgentOps: an operation's output, ``{"type": "reward", "value": …}`` as JSON, which 0.1 and 0.2 wrote.
 
-Invariant: a span that carries none is left as it is.
+Invariant: a span without such a reward stays as it is.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from agentlightning.capture.delivery import span_of_response
 from agentlightning.types import Span
 
 DIMENSIONS: Final = "agl.reward.dimensions"
-"""All numbers of a reward that has several."""
+"""All numbers of a reward with several dimensions."""
 READ_FROM: Final = "agl.reward.read_from"
-"""What the span was called."""
+"""The span's name before."""
 _ANNOTATIONS: Final = (semconv.ANNOTATION_SPAN, semconv.OPERATION_SPAN)
 _PART: Final = re.compile(r"agentlightning\.reward\.(\d{1,4})\.(name|value)")
 _LINK: Final = re.compile(r"agentlightning\.link\.(\d{1,4})\.(key_match|value_match)")

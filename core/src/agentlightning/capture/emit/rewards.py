@@ -1,6 +1,6 @@
 """Reading rewards back from spans.
 
-Invariant: a span without a finite number is no reward; nothing here makes a 0.0 of it.
+Invariant: a span without a finite number is no reward, and never 0.0.
 """
 
 from __future__ import annotations

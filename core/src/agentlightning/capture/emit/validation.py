@@ -1,11 +1,10 @@
-"""The door: what an agent hands over is checked here once, before it is anybody's record.
+"""The one validation of records that come from agents.
 
-Emitters, the runner (for spans that reached an attempt by whatever way), the store (for OTLP) and returned
-lists all ask the same questions. Whoever reads spans later may rely on the answers: in a span that passed,
-the attributes that are read have the type and range they are read with.
+Emitters, the runner (for every span of an attempt), the store (for OTLP) and returned lists use it. Readers
+of a validated span may rely on the type and range of the attributes they read.
 
-Invariant: what does not pass is kept as a span named ``agentlightning.bad_record`` with the reason, or
-refused with the reason; it is counted, and nothing that stands beside it is lost.
+Invariant: an invalid record is kept as a span named ``agentlightning.bad_record`` with the reason, or refused
+with the reason; it is counted, and the records beside it are not lost.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ Kind = Literal["bad-record", "bad-reward"]
 
 
 class BadRecord(ValueError):
-    """What the agent handed in cannot be a record. ``kind``: of the failure table."""
+    """An agent's value that cannot be a record. ``kind``: the row of the failure table."""
 
     def __init__(self, message: str, kind: Kind = "bad-record") -> None:
         super().__init__(message)
@@ -45,17 +44,17 @@ class BadRecord(ValueError):
 
     @property
     def reason(self) -> str:
-        """The attempt's reason, its kind first."""
+        """The attempt's failure reason: kind, then message."""
         return f"{self.kind}: {self}"
 
 
 def is_instance(value: Any, *kinds: type) -> bool:
-    """``isinstance``, by the type alone: objects of agents may raise where their ``__class__`` is asked."""
+    """``isinstance`` by the type alone: the ``__class__`` of an agent's object may raise."""
     return issubclass(type(value), kinds)
 
 
 def short_repr(value: Any) -> str:
-    """A short ``repr`` for a message; objects of agents may fail at giving even that."""
+    """A short ``repr`` for a message. The ``__repr__`` of an agent's object may raise."""
     try:
         text = repr(value)
     except Exception as error:
@@ -65,7 +64,7 @@ def short_repr(value: Any) -> str:
 
 def reward_number(value: Any, where: str) -> float:
     """``value`` as a reward: a finite float, from numpy's and torch's scalars too. :class:`BadRecord` says
-    what is wrong with it.
+    why it is none.
     """
     try:
         if not is_instance(value, int, float):
@@ -91,7 +90,7 @@ def reward_number(value: Any, where: str) -> float:
 
 
 def checked_text(value: Any, where: str, longest: int = LONGEST_NAME) -> str:
-    """``value``, which must be a text that is neither empty nor too long."""
+    """``value``, which must be a ``str`` of 1 to ``longest`` characters with a UTF-8 form."""
     if not is_instance(value, str):
         raise BadRecord(f"{where} is {short_repr(value)}, a {type(value).__name__}: give a text")
     if not 0 < len(value) <= longest:
@@ -102,7 +101,7 @@ def checked_text(value: Any, where: str, longest: int = LONGEST_NAME) -> str:
 
 
 def checked_mapping(given: Any, where: str) -> dict[str, Any]:
-    """``given``, which must be a mapping from text to anything; ``None`` is an empty one."""
+    """``given`` as a dict, which must be a mapping with ``str`` keys; ``None`` is an empty one."""
     if given is None:
         return {}
     if not is_instance(given, Mapping):
@@ -114,7 +113,7 @@ def checked_mapping(given: Any, where: str) -> dict[str, Any]:
 
 
 def validated(span: Span) -> Span:
-    """``span``, which passes, with a reward of another format read as ours; else :class:`BadRecord`."""
+    """``span``, with a reward of another format translated to ours. :class:`BadRecord` if it is invalid."""
     if is_instance(span.attributes, dict):
         span = as_reward_span(span)
     check_span(span)
@@ -122,7 +121,7 @@ def validated(span: Span) -> Span:
 
 
 def check_span(span: Span) -> None:
-    """:class:`BadRecord` for a span that readers could not rely on; the message names the field."""
+    """:class:`BadRecord` for an invalid span; the message names the field."""
     checked_text(span.name, "the span's name")
     for name in ("rollout_id", "attempt_id", "trace_id", "span_id", "parent_id"):
         value = getattr(span, name)
@@ -146,9 +145,7 @@ def check_span(span: Span) -> None:
 
 
 def admit(span: Any, rollout_id: str, attempt_id: str) -> Span:
-    """``span`` if it passes, else what is kept of it. For spans that reached an attempt; a faulty one is
-    counted and logged.
-    """
+    """``span`` if it is valid, else the span that is kept in its place, counted and logged."""
     try:
         if not is_instance(span, Span):
             raise BadRecord(f"a {type(span).__name__} was handed over as a span")
@@ -160,7 +157,7 @@ def admit(span: Any, rollout_id: str, attempt_id: str) -> Span:
 
 
 def quarantine(span: Any, bad: Exception, rollout_id: str, attempt_id: str) -> Span:
-    """What is kept of something that cannot be a record: a span that nobody reads, with the reason."""
+    """A span with the reason, kept in place of what cannot be a record."""
     COUNTS.add("bad-record")
     name = span.name if is_instance(span, Span) else None
     log.warning("attempt %s handed over a bad record (%s): %s", attempt_id, short_repr(name), bad)
@@ -248,7 +245,7 @@ _CHECKS: Mapping[str, Callable[[Any, str], object]] = {
     semconv.REWARD_FINAL: _boolean,
     semconv.SELECTED: _boolean,
 }
-"""Attributes that somebody reads → how they are checked."""
+"""Attributes that readers rely on → their checks."""
 
 
 def admit_all(spans: Iterable[Any], rollout_id: str, attempt_id: str) -> list[Span]:

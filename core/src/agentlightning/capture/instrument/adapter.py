@@ -1,4 +1,4 @@
-"""What every framework adapter's instrumentor does, so that an adapter says only what is its own.
+"""The base of every framework adapter's instrumentor.
 
 An OpenTelemetry ``BaseInstrumentor``: ``instrument()`` switches capture on where that is not done yet, then
 calls :meth:`AdapterInstrumentor.begin`. Invariant: each step is undone in reverse order, by
@@ -33,19 +33,18 @@ class AdapterInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         cls._instance = None  # one object a class: without this, a subclass would get its parent's
 
     def begin(self) -> None:
-        """Open the framework's doors, each by one of the methods below. The framework is imported here, and
-        nowhere earlier."""
+        """Patch the framework, by the methods below. Import the framework here, and nowhere earlier."""
         raise NotImplementedError(
-            f"{type(self).__name__} does not say what it instruments: implement begin()"
+            f"{type(self).__name__} has no begin(): implement it to patch the framework"
         )
 
     def patch(self, owner: Any, name: str, wrapper: Wrapper) -> None:
-        """Wrap ``owner.name``; the error for an attribute that is not there names it."""
+        """Wrap ``owner.name``. ``AttributeError`` names an attribute that does not exist."""
         self.undo(Patch(owner, name, wrapper).undo)
 
     def patch_private(self, owner: Any, name: str, wrapper: Wrapper, missing: str) -> None:
-        """As :meth:`patch` for what a later version of the framework may lack: counted as ``missing`` then,
-        and the rest goes on."""
+        """As :meth:`patch` for an attribute that a later version of the framework may lack: its absence is
+        counted as ``missing``, and the rest goes on."""
         if hasattr(owner, name):
             self.patch(owner, name, wrapper)
         else:
@@ -57,7 +56,7 @@ class AdapterInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         self.undo(registry.remove, item)
 
     def undo(self, callback: Callable[..., Any], *args: Any) -> None:
-        """Call ``callback(*args)`` when the adapter is switched off: for whatever else you did."""
+        """Call ``callback(*args)`` when the adapter is switched off."""
         self._steps.callback(callback, *args)
 
     def instrumentation_dependencies(self) -> Collection[str]:

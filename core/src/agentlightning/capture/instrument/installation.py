@@ -1,7 +1,7 @@
 """Switching capture on and off for this process.
 
 :func:`install` instruments the openai SDK and adds our processors to the tracer provider of the process: the
-user's if there is one, also one set later, else our own. :func:`uninstall` takes out what can be taken out
+user's, also one that is set later, else our own. :func:`uninstall` takes out what can be taken out
 and makes the rest inert. Both may be called any number of times.
 """
 
@@ -33,13 +33,13 @@ _LOG = logging.getLogger(__name__)
 
 
 class DefaultTracerProvider(TracerProvider):
-    """The provider of a process that has none. Quiet scopes get a tracer that makes no spans at all."""
+    """The provider of a process that has none. Ignored scopes get a tracer that makes no spans at all."""
 
     def __init__(self) -> None:
         super().__init__(sampler=ALWAYS_ON, resource=Resource.get_empty(), shutdown_on_exit=False)
 
     def get_tracer(self, instrumenting_module_name: str, *args: Any, **kwargs: Any) -> trace.Tracer:
-        """A tracer, or none worth the name for a framework's plumbing."""
+        """A tracer; for an ignored scope one that makes no spans."""
         if instrumenting_module_name in IGNORED_SCOPES:
             return trace.NoOpTracer()
         return super().get_tracer(instrumenting_module_name, *args, **kwargs)
@@ -55,7 +55,7 @@ class _Installation:
         self.patches: tuple[Patch, ...] = ()
 
     def listen_to(self, provider: Any) -> None:
-        """Add our processors to ``provider`` once; wake them up if they sleep there."""
+        """Add our processors to ``provider`` once; switch them on again if they are there already."""
         if not callable(getattr(provider, "add_span_processor", None)):
             return  # a provider without processors (a no-op, a vendor's) cannot be listened to
         for known, processors in self.providers:
@@ -69,7 +69,9 @@ class _Installation:
         self.providers.append((provider, added))
 
     def install_own_provider(self) -> TracerProvider | None:
-        """Make our own provider the process's, without using up the one time a user may set his."""
+        """Make our own provider the process's, so that the user can still set one: OpenTelemetry allows it
+        once.
+        """
         if os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
             _LOG.warning(
                 "OTEL_SDK_DISABLED=true switches off the spans that name agents and tools; model calls are "
@@ -88,7 +90,7 @@ _installed = _Installation()
 
 
 def install(provider: TracerProvider | None = None) -> None:
-    """Begin to capture. ``provider``: listen to this one as well as to the process's."""
+    """Begin to capture. ``provider``: a tracer provider to record besides the process's."""
     with _installed.lock:
         wire = OpenAIInstrumentor()
         if find_spec("openai") is None:
@@ -132,7 +134,7 @@ def installed() -> bool:
 def _on_set_tracer_provider(
     wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """The user sets a provider after us: his is the process's now, and we listen to it."""
+    """The user sets a provider after us: it replaces ours, and we record it."""
     with _installed.lock:
         if getattr(trace, "_TRACER_PROVIDER", None) is _installed.own:
             trace._TRACER_PROVIDER = None

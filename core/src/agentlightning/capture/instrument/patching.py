@@ -1,7 +1,7 @@
 """A method patch that can be undone completely.
 
-Invariant: after :meth:`Patch.undo` our wrapper is out of the chain, or (under a foreign wrapper that we
-cannot look into) it passes every call straight through. Foreign wrappers above ours stay where they are.
+Invariant: after :meth:`Patch.undo` our wrapper is out of the chain, or (under another's wrapper that we
+cannot look into) it passes every call straight through. Wrappers that others put above ours stay in place.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Capture for as long as somebody needs it: sessions of one process share what is switched on.
+"""Capture for the length of a session; sessions of one process share what is switched on.
 
-The first session that needs an instrumentor switches it on, the last one switches it off; what was on before
-any session (the user's own ``instrument()``) stays on.
+The first session that needs an instrumentor switches it on, the last one switches it off; whatever was on
+before any session (the user's own ``instrument()``) stays on.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def capturing(instrumentors: Sequence[Any]) -> Iterator[None]:
 
 
 def capturing_for(tracer: Any, instrumentors: Sequence[Any]) -> AbstractContextManager[None]:
-    """As :func:`capturing`, unless ``tracer`` says that it does not capture."""
+    """As :func:`capturing`, unless ``tracer.captures`` is false."""
     return capturing(instrumentors) if getattr(tracer, "captures", True) else nullcontext()
 
 

@@ -1,4 +1,4 @@
-"""The anthropic SDK's calls, seen as those of the openai SDK: one generator made both.
+"""The anthropic SDK's calls, recorded as those of the openai SDK: one code generator made both SDKs.
 
 Without this adapter calls of the Messages API are recorded at the gateway only, under the client's own key.
 With it they carry the attempt's key, the caller's tags and span, and are verified.
@@ -20,6 +20,6 @@ class AnthropicInstrumentor(AdapterInstrumentor):
     instruments = INSTRUMENTS
 
     def begin(self) -> None:
-        """Wrap what carries its calls."""
+        """Patch the methods that carry its calls."""
         for patch in patch_sdk("anthropic", *INSTRUMENTS):
             self.undo(patch.undo)

@@ -1,6 +1,6 @@
-"""One model call seen from the agent's process: who makes it, where to, and the span it leaves.
+"""One model call in the agent's process: its caller, its endpoint, and its spans.
 
-Invariant: a call ends once and leaves one span for each choice; choice 0 has the span id that ``traceparent``
+Invariant: a call ends once and makes one span for each choice; choice 0 has the span id that ``traceparent``
 carried to the gateway. Ids travel in the span only where no gateway records them: their digest is enough
 there.
 """
@@ -37,7 +37,7 @@ _OPERATIONS = {
     "openai": {"/chat/completions": "chat", "/completions": "text_completion", "/responses": "chat"},
     "anthropic": {"/messages": "chat"},
 }
-"""SDK → ends of the paths that are model calls, and what they do."""
+"""SDK → suffixes of the paths of model calls → operation names."""
 _SETTINGS = (
     "temperature",
     "top_p",
@@ -54,7 +54,7 @@ _LOOPBACK = {"localhost": "127.0.0.1", "::1": "127.0.0.1"}
 RETRIES = "agl.retries"
 """How often the SDK sent the request again before this answer."""
 LOGPROB_COUNT = "agl.logprob_count"
-"""How many logprobs came; exact where it equals ``agl.response_tokens``."""
+"""Number of logprobs received; a call is exact where it equals ``agl.response_tokens``."""
 PARTIAL = "agl.partial"
 """The stream broke off or was given up before its end: the ids are those of the chunks that were read."""
 
@@ -63,7 +63,7 @@ CURRENT_CALL: Final = ContextEntry["SDKCall"]("agl-sdk-call")
 
 
 class SDKCall:
-    """A model call under way. ``retries`` is kept up to date by the wire layer."""
+    """A model call in progress. ``retries`` is updated while the SDK sends it."""
 
     def __init__(
         self, context: AttemptContext, sdk: str, body: Mapping[str, Any], operation: str, gateway: bool
@@ -83,7 +83,7 @@ class SDKCall:
         self.ended = False
 
     def add_chunk(self, chunk: Any) -> None:
-        """Add a chunk of the answer. What cannot be read is counted, and never breaks the user's stream."""
+        """Add a chunk of the answer. An unreadable one is counted, and never breaks the user's stream."""
         try:
             self.response.add(chunk)
         except Exception:
@@ -91,13 +91,13 @@ class SDKCall:
             _LOG.warning("a chunk of a model's answer could not be read", exc_info=True)
 
     def add_whole(self, answer: Any) -> None:
-        """Take the answer as a whole; a second time (after the SDK's parser saw it) changes nothing."""
+        """Add the whole answer; adding it again (after the SDK's parser) changes nothing."""
         if self.whole is None:
             self.whole = answer
             self.add_chunk(answer)
 
     def end_unread(self) -> None:
-        """The user reads the body himself: the call is made, its ids are not known here."""
+        """End a call whose body the user reads directly: its ids are not known here."""
         if not self.ended:
             COUNTS.add("wire-not-read")
             self.end(None)
@@ -139,7 +139,7 @@ class SDKCall:
         )
 
     def _finished(self) -> bool:
-        """Not a stream that stopped before its choices gave a reason to."""
+        """Whether the answer is whole: each choice of a stream had its finish reason."""
         return self.whole is not None or all(
             choice.finish_reason for choice in self.response.choices.values()
         )
@@ -239,7 +239,7 @@ def open_call(sdk: str, client: Any, options: Any) -> tuple[SDKCall, Any] | None
 
 
 def is_gateway(endpoint: str, gateway: str | None) -> bool:
-    """``endpoint`` is the gateway, or lies below it: the same scheme, host, port and path."""
+    """Whether ``endpoint`` is the gateway or below it: same scheme, host, port and path."""
     if gateway is None:
         return False
     there, here = _origin(endpoint), _origin(gateway)
@@ -264,7 +264,7 @@ def _mapping(value: Any) -> dict[str, Any]:
 
 
 def _with_identity(call: SDKCall, client: Any, headers: dict[str, Any]) -> dict[str, Any]:
-    """The user's headers, and ours: who calls, for which attempt, under which span."""
+    """The user's headers with ours: caller, attempt and span."""
     context = call.context
     headers[semconv.HEADER_ATTEMPT] = context.attempt_id
     headers["traceparent"] = headers[semconv.HEADER_TRACE] = f"00-{call.trace_id}-{call.span_id}-01"
@@ -281,16 +281,16 @@ def _with_identity(call: SDKCall, client: Any, headers: dict[str, Any]) -> dict[
 
 
 def _has_other_attempts_key(key: str, client: Any, headers: Mapping[str, Any]) -> bool:
-    """The request carries the key of another attempt: leave it, so that the gateway can refuse the
-    contradiction."""
+    """Whether the request has the key of another attempt. It is kept, and the gateway refuses the request."""
     given = next((str(v) for name, v in headers.items() if name.lower() == "authorization"), "")
     presented = given.removeprefix("Bearer ").strip() or str(getattr(client, "api_key", None) or "")
     return presented.startswith(PREFIX) and presented not in (key, CONTEXT_KEY)
 
 
 def _wants_ids(context: AttemptContext, endpoint: str) -> bool:
-    """The attempt was given this endpoint with ``sampling_parameters={"return_token_ids": True}``: ask it for
-    ids."""
+    """Whether the attempt's resources have this endpoint with ``return_token_ids`` among its sampling
+    parameters.
+    """
     return any(
         isinstance(r, LLM)
         and r.sampling_parameters.get("return_token_ids")

@@ -32,7 +32,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class OpenAIInstrumentor(BaseInstrumentor):  # type: ignore[misc]
-    """Instruments the openai SDK. ``available`` says whether the SDK still has what it needs."""
+    """Instruments the openai SDK. ``available``: the installed version could be patched."""
 
     available = False
     _patches: tuple[Patch, ...] = ()
@@ -53,7 +53,7 @@ class OpenAIInstrumentor(BaseInstrumentor):  # type: ignore[misc]
 
 
 def patch_sdk(sdk: str, tested: str) -> tuple[Patch, ...]:
-    """Wrap what carries an SDK's calls; nothing, with a warning, where the SDK has it no longer."""
+    """Patch the methods that carry an SDK's calls. An SDK without them is left alone, with a warning."""
     try:
         base = import_module(f"{sdk}._base_client")
         clients = (base.SyncAPIClient, _sync), (base.AsyncAPIClient, _async)
@@ -110,7 +110,7 @@ def _count_retries(
 def _open(
     sdk: str, client: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[SDKCall | None, tuple[Any, ...], dict[str, Any]]:
-    """The call to record (``None``: not ours to record), and the arguments to go on with."""
+    """The call to record, or ``None``, and the arguments to pass on."""
     try:
         named = "options" in kwargs
         opened = open_call(sdk, client, kwargs["options"] if named else args[1])
@@ -120,7 +120,7 @@ def _open(
         if named:
             return call, args, {**kwargs, "options": options}
         return call, (args[0], options, *args[2:]), kwargs
-    except BadSelect:  # a mark's choice of what is trained: to go on without it would be another choice
+    except BadSelect:  # a select that fails: to train the call without it would be a decision
         raise
     except Exception:
         COUNTS.add("wire-error")
@@ -129,7 +129,7 @@ def _open(
 
 
 def _observe(call: SDKCall, result: Any) -> Any:
-    """Read ``result`` without changing it; a stream is read while the user reads it."""
+    """Record ``result`` without changing it; a stream while the user reads it."""
     try:
         kind = type(result).__name__
         if kind in ("APIResponse", "AsyncAPIResponse"):
@@ -147,7 +147,7 @@ def _observe(call: SDKCall, result: Any) -> Any:
 
 
 def _observe_parsing(call: SDKCall, raw: Any) -> None:
-    """A raw answer whose body the user reads, or has parsed, when he likes: what he parses is read then."""
+    """A raw response: record it when the user parses the body; if that never happens, count it as unread."""
     kind, itself = type(raw), weakref.ref(raw)
     given_up = weakref.finalize(raw, call.end_unread)
 

@@ -1,4 +1,4 @@
-"""Reads what an SDK returns: ids, logprobs and settings, from whole answers and from streams.
+"""Ids, logprobs and settings, read from an SDK's whole answers and streams.
 
 SDKs keep fields they do not know (``prompt_token_ids``, ``token_ids``), so the engine's own tokens are read
 from the very objects the user gets: in chat and completions by choice, in Responses and Messages, which have
@@ -15,12 +15,12 @@ from typing import Any
 from agentlightning.capture.sdk.response_items import add_event, add_single, has_one_choice, response_in
 
 OnEnd = Callable[[BaseException | None, bool], None]
-"""Called once when a stream is over: the error or ``None``, and whether it was read to its end."""
+"""Called once when a stream ends: with the error or ``None``, and whether it was read to its end."""
 
 
 @dataclass(slots=True)
 class ResponseChoice:
-    """One choice of an answer. ``None`` means that the engine did not say."""
+    """One choice of an answer. ``None``: the engine did not send it."""
 
     prompt_ids: list[int] | None = None
     ids: list[int] | None = None
@@ -61,7 +61,7 @@ class ResponseChoice:
 
 @dataclass(slots=True)
 class ResponseReader:
-    """One answer, read whole or folded from its chunks."""
+    """One answer, read whole or added up from chunks."""
 
     response_id: str | None = None
     model: str | None = None
@@ -108,12 +108,26 @@ def logprobs_of(choice: Any) -> list[float] | None:
     return None if tokens is None else list(tokens)
 
 
-class StreamTee(Iterator[Any]):
-    """A stream's iterator that also feeds ``take``; ends once: at the end, on an error, or when given up."""
+class _Tee:
+    """What both tees share: ``on_end`` is called once, at the end, on an error, or when the stream is given
+    up.
+    """
 
-    def __init__(self, inner: Iterator[Any], take: Callable[[Any], None], on_end: OnEnd) -> None:
+    def __init__(self, inner: Any, take: Callable[[Any], None], on_end: OnEnd) -> None:
         self._inner, self._take, self._on_end = inner, take, on_end
         self._ended = False
+
+    def _end(self, error: BaseException | None, complete: bool) -> None:
+        if not self._ended:
+            self._ended = True
+            self._on_end(error, complete)
+
+    def __del__(self) -> None:
+        self._end(None, False)
+
+
+class StreamTee(_Tee, Iterator[Any]):
+    """A stream's iterator that also passes each item to ``take``."""
 
     def __next__(self) -> Any:
         try:
@@ -127,25 +141,13 @@ class StreamTee(Iterator[Any]):
         self._take(item)
         return item
 
-    def _end(self, error: BaseException | None, complete: bool) -> None:
-        if not self._ended:
-            self._ended = True
-            self._on_end(error, complete)
 
-    def __del__(self) -> None:
-        self._end(None, False)
-
-
-class AsyncStreamTee(AsyncIterator[Any]):
+class AsyncStreamTee(_Tee, AsyncIterator[Any]):
     """:class:`StreamTee` for an asynchronous stream."""
-
-    def __init__(self, inner: AsyncIterator[Any], take: Callable[[Any], None], on_end: OnEnd) -> None:
-        self._inner, self._take, self._on_end = inner, take, on_end
-        self._ended = False
 
     async def __anext__(self) -> Any:
         try:
-            item = await self._inner.__anext__()
+            item = await anext(self._inner)
         except StopAsyncIteration:
             self._end(None, True)
             raise
@@ -154,11 +156,3 @@ class AsyncStreamTee(AsyncIterator[Any]):
             raise
         self._take(item)
         return item
-
-    def _end(self, error: BaseException | None, complete: bool) -> None:
-        if not self._ended:
-            self._ended = True
-            self._on_end(error, complete)
-
-    def __del__(self) -> None:
-        self._end(None, False)

@@ -1,7 +1,7 @@
-"""Reads answers of the Responses and Messages APIs: one choice, made of items or blocks.
+"""Answers of the Responses and Messages APIs: one choice, made of items or blocks.
 
-What was sampled stands on top of the answer (``token_ids``, ``token_logprobs``), as the gateway puts it.
-Invariant: events of a stream add up to what the whole answer would have said.
+The sampled tokens are fields of the answer itself (``token_ids``, ``token_logprobs``), as the gateway sends
+them. Invariant: events of a stream add up to what the whole answer would have said.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 
 def response_in(event: Any) -> Any:
-    """The answer that an event of a stream holds; the event itself where it holds none."""
+    """The answer inside a stream's event; the event itself if there is none."""
     return getattr(event, "response", None) or getattr(event, "message", None) or event
 
 
 def has_one_choice(answer: Any) -> bool:
-    """A ``response`` or a ``message``: an answer that is its own only choice."""
+    """Whether it is a ``response`` or a ``message``, which have no list of choices."""
     return getattr(answer, "object", None) == "response" or getattr(answer, "type", None) == "message"
 
 

@@ -1,7 +1,7 @@
-"""From OpenTelemetry's finished span to ours: hex ids, seconds, and attributes that survive JSON.
+"""OpenTelemetry's finished spans as ours: hex ids, seconds, and attributes that survive JSON.
 
-Invariant: a value that has no JSON form becomes text and is counted; no attribute is left out, and what is
-too large or has no end is cut, marked and counted.
+Invariant: a value without a JSON form becomes text and is counted; no attribute is left out, and a value
+that is too large or endless is cut, marked and counted.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ _STATUS: dict[StatusCode, Any] = {StatusCode.UNSET: "unset", StatusCode.OK: "ok"
 
 
 LONGEST_TEXT = 16 << 20
-"""Characters of one text; what is longer is cut, marked so, and counted."""
+"""Characters of one text; a longer one is cut, marked and counted."""
 MOST_VALUES = 200_000
-"""Values of one conversion, nested ones included; the rest is left out, marked so, and counted."""
+"""Values of one conversion, nested ones included; the rest is replaced by a mark and counted."""
 DEEPEST = 64
-"""Levels of nesting; what lies deeper becomes a mark, and is counted."""
+"""Levels of nesting; a deeper value is replaced by a mark and counted."""
 
 
 def jsonable(value: Any) -> Any:
-    """``value`` with tuples as lists, keys as text, and whatever JSON cannot say as text (counted).
+    """``value`` with tuples as lists, keys as text, and values without a JSON form as text (counted).
 
     Subclasses of text and numbers (enums, numpy's float64) become plain ones, scalars of array libraries the
     number they hold. Keys are masked: an ``api_key`` field, and an attempt's key anywhere in a text.
 
-    It ends and never raises, whatever objects agents hand over: circles, nesting without end, sequences
-    without end, and methods that raise become marks in the text.
+    It ends and never raises, whatever objects agents hand over: cycles, endless nesting, endless sequences
+    and methods that raise are replaced by marks in the text.
     """
     return _Conversion().convert(value, 0)
 
@@ -52,7 +52,7 @@ def utf8_text(value: str) -> str:
 
 
 def error_text(error: BaseException, longest: int = 2000) -> str:
-    """An error's message as text that can be stored; errors of agents may fail at saying even that."""
+    """An error's message as text that can be stored. The ``__str__`` of an agent's error may raise."""
     try:
         message = str(error)[:longest].strip()
     except Exception as another:
@@ -61,12 +61,12 @@ def error_text(error: BaseException, longest: int = 2000) -> str:
 
 
 class _Conversion:
-    """One conversion, which takes a bounded number of values."""
+    """One conversion of a bounded number of values."""
 
     def __init__(self) -> None:
         self._left = MOST_VALUES
         self._above: set[int] = set()
-        """Ids of the containers that the present value lies in."""
+        """Ids of the containers around the present value."""
 
     def convert(self, value: Any, depth: int) -> Any:
         """The JSON form of one value."""
@@ -88,7 +88,7 @@ class _Conversion:
         if self._left < 0:
             return _placeholder("too many values")
         if depth >= DEEPEST or id(value) in self._above:
-            return _placeholder("a circle" if id(value) in self._above else "nested too deeply")
+            return _placeholder("a cycle" if id(value) in self._above else "nested too deeply")
         self._above.add(id(value))
         try:
             return self._object(value, depth + 1)
@@ -96,7 +96,7 @@ class _Conversion:
             self._above.discard(id(value))
 
     def _object(self, value: Any, depth: int) -> Any:
-        """Of a container, or of an object with a form of its own."""
+        """The JSON form of a container, of an array's scalar or of a pydantic model."""
         if isinstance(value, Mapping):
             return self._mapping(value, depth)
         if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
@@ -141,7 +141,7 @@ def _as_text(value: Any) -> str:
 
 
 def _placeholder(why: str) -> str:
-    """What stands for a value that is left out."""
+    """The mark in place of a value that is left out."""
     COUNTS.add("convert-cut")
     return f"({why})"
 

@@ -1,5 +1,5 @@
-"""Spans of frameworks that tell when something begins and ends, but never make it OpenTelemetry's current
-span.
+"""Spans of frameworks that send an event when something begins and ends, but never make it OpenTelemetry's
+current span.
 
 Their events come in other tasks and threads than the work itself, so nothing is attached to a context: a span
 knows its parent, and :data:`~agentlightning.capture.identity.CALLER_SOURCES` finds it from the work.
@@ -25,21 +25,22 @@ from agentlightning.types import Span, Tags
 
 @dataclass(slots=True, eq=False, kw_only=True, weakref_slot=True)
 class EventSpan:
-    """Something under way. It begins, as it is made, inside ``parent`` or OpenTelemetry's current span,
-    whichever is nearer, with the tags of what it is in."""
+    """A span that begins when it is made, inside ``parent`` or OpenTelemetry's current span, whichever is
+    nearer, with the tags of the caller there.
+    """
 
     context: AttemptContext
     parent: Self | None = None
     title: str | None = None
-    """The name of the span it leaves; ``None``: it leaves none, and what is inside hangs above it."""
+    """The span's name; ``None``: it is not recorded, and its children get its parent."""
     attributes: dict[str, Any] = field(default_factory=dict)
     tags: Tags = field(default_factory=dict)
     trace_id: str = field(init=False)
     parent_id: str | None = field(init=False, default=None)
     otel_parent: int = field(init=False, default=0)
-    """OpenTelemetry's current span when it began; another one later is nearer."""
+    """Id of OpenTelemetry's current span when it began; one that became current later is nearer."""
     outer: Caller | None = field(init=False, default_factory=CALLER.get)
-    """The caller in OpenTelemetry's context when it began; another one later is nearer."""
+    """The caller in OpenTelemetry's context when it began; one that was named later is nearer."""
     span_id: str = field(init=False, default_factory=lambda: secrets.token_hex(8))
     start: float = field(init=False, default_factory=time.time)
 
@@ -61,7 +62,7 @@ class EventSpan:
 
     @property
     def child_parent_id(self) -> str | None:
-        """The id of the span below which hangs what happens inside."""
+        """The parent id of spans inside."""
         return self.span_id if self.title else self.parent_id
 
     def sees_no_nearer_span(self, span: trace.Span) -> bool:
@@ -75,7 +76,7 @@ class EventSpan:
         return self is other or (self.parent is not None and self.parent.is_within(other))
 
     def caller(self) -> Caller:
-        """As the caller of what happens inside; where OpenTelemetry's current span is nearer, that span is
+        """The caller of the code inside. Where OpenTelemetry's current span is nearer, that span is
         the parent, and names the agent if it can.
         """
         live = trace.get_current_span()
@@ -88,7 +89,7 @@ class EventSpan:
         return Caller(self.tags, span_number(live), parent, self.outer)
 
     def end(self, error: BaseException | None = None, *, failed: str | None = None) -> None:
-        """Deliver the span, if it has a title. ``failed``: what went wrong where nothing was raised."""
+        """Deliver the span if it has a title. ``failed``: the message of a failure that raised nothing."""
         if self.title is None:
             return
         if error is not None:

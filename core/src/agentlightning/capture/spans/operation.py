@@ -1,4 +1,4 @@
-"""``operation``: a named stretch of an agent's work as a span, as a block or as a decorator.
+"""``operation``: a named part of an agent's work as a span, by a block or a decorator.
 
 Inside it, the operation is the current OpenTelemetry span, so that calls and tools made there hang below it.
 Invariant: an operation changes neither what its code returns nor what it raises.
@@ -35,7 +35,7 @@ class operation:
     """``with operation("search", query=q) as op: …; op.output = hits``, or ``@operation("search")``.
 
     As a decorator it records arguments and result, of functions and coroutine functions. Outside an attempt
-    the code runs as if nothing were there (counted).
+    the code runs without a span (counted).
     """
 
     def __init__(self, name: str, **inputs: Any) -> None:

@@ -1,7 +1,7 @@
-"""Span processors: every span of an attempt is stamped with it, names its agent, and reaches its sink.
+"""Span processors: every span of an attempt gets its ids and its agent's name, and reaches its sink.
 
 They are added beside the user's own processors and touch nothing but attributes. Spans of the scopes in
-:data:`IGNORED_SCOPES` are a framework's plumbing and are left alone. Invariant: a span belongs to the attempt
+:data:`IGNORED_SCOPES` are internal to a framework and are ignored. Invariant: a span belongs to the attempt
 it *began* in, whichever thread ends it; one that began in none is counted and dropped.
 """
 
@@ -20,7 +20,7 @@ from agentlightning.capture.spans.convert import convert
 from agentlightning.capture.spans.tool_call import hold_span
 
 IGNORED_SCOPES: set[str] = set()
-"""Instrumentation scopes whose spans nobody wants; adapters add theirs and take them out again."""
+"""Instrumentation scopes whose spans are not recorded; adapters add and remove theirs."""
 
 _attempt_by_span: dict[int, AttemptContext] = {}
 """Span id → the attempt it began in, for spans under way. One entry a live span, removed at its end."""
@@ -39,7 +39,7 @@ def _ignored(span: ReadableSpan) -> bool:
 
 
 class SwitchableProcessor(SpanProcessor):
-    """A processor that can go inert, because OpenTelemetry cannot take one out again."""
+    """A processor that can be switched off, because OpenTelemetry cannot remove one."""
 
     active = True
 
@@ -52,11 +52,10 @@ class SwitchableProcessor(SpanProcessor):
 
 
 class StampProcessor(SwitchableProcessor):
-    """Rollout and attempt ids on every span, and the agent's name from the parent where the span names
-    none."""
+    """Adds rollout and attempt ids to every span, and the caller's agent to a span that names none."""
 
     def on_start(self, span: LiveSpan, parent_context: Context | None = None) -> None:
-        """The parent is read live: some frameworks name it after it began."""
+        """The caller is read now: some frameworks name an agent only after its span began."""
         if not self.active or _ignored(span) or (owner := _attempt_of(parent_context)) is None:
             return
         span.set_attribute(semconv.ROLLOUT_ID, owner.rollout_id)

@@ -1,8 +1,8 @@
 """Tool calls with their arguments and results, for frameworks whose own spans leave these out.
 
 Such a framework's ``execute_tool`` span has the tool's name and the call's id, and ends before the result is
-known. While a :func:`tool_call` is under way, that span waits here and is delivered completed; a call that
-reaches no tool (malformed arguments, an unknown name) has no span of the framework's and gets one here.
+known. Inside :func:`tool_call` that span is held back, completed, and delivered at the end of the block; a
+call that reaches no tool (malformed arguments, an unknown name) gets a span here.
 Invariant: a call leaves one span, and none outside an attempt.
 """
 
@@ -24,14 +24,14 @@ from agentlightning.types import Span
 
 @dataclass(slots=True)
 class PendingToolCall:
-    """A tool call under way. Set ``result`` and ``failed`` once they are known."""
+    """A tool call in progress. Set ``result`` and ``failed`` once they are known."""
 
     name: str
     call_id: str
     arguments: str
     """As the model wrote them."""
     result: str | None = None
-    """What the agent was given; ``None``: nothing came back."""
+    """The text that the agent was given; ``None``: the call returned nothing."""
     failed: bool = False
     start: float = field(default_factory=time.time)
     span: Span | None = None
@@ -42,7 +42,7 @@ PENDING: Final = ContextEntry[PendingToolCall]("agl-tool-call")
 
 
 def hold_span(span: Span) -> bool:
-    """Keep the framework's span of the tool call under way; ``False`` for any other span."""
+    """Hold back the framework's span of the pending tool call; ``False`` for any other span."""
     call = PENDING.get()
     if call is None or span.attributes.get(semconv.TOOL_CALL_ID) != call.call_id:
         return False
