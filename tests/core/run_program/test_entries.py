@@ -221,7 +221,7 @@ assert long(ring) == 1.0
         "large": ([], "failed"),
         "scalar": ([0.5], "succeeded"),
         "mute": ([], "failed"),
-        "['(a circle)']": ([1.0], "succeeded"),
+        "['(a cycle)']": ([1.0], "succeeded"),
     }
     reasons = [attempt.reason or "" for attempt in outcome.attempts[1:]]
     assert [reason.partition(":")[0] for reason in reasons if reason] == ["bad-reward"] * 2 + ["agent-raised"]

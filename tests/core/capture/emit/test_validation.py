@@ -129,7 +129,7 @@ def test_what_is_cut_is_marked_and_counted() -> None:
     for _ in range(DEEPEST):
         [nested] = nested
     assert nested == "(nested too deeply)"
-    assert jsonable(circle()) == ["(a cycle)", "(a circle)", {"again": "(a circle)"}]
+    assert jsonable(circle()) == ["(a cycle)", "(a cycle)", {"again": "(a cycle)"}]
     assert jsonable({"x": Endless()})["x"][-1] == "(too many values)"
     assert jsonable("x" * (LONGEST + 1)).endswith(f"… (cut: {LONGEST + 1} characters)")
     assert COUNTS.snapshot() == {"convert-cut": 6}
