@@ -216,7 +216,7 @@ async def test_an_agent_without_a_limit_is_not_waited_for(
 ) -> None:
     import asyncio
 
-    from agentlightning.compat.v0 import strategy
+    from agentlightning.runner import background
     from agentlightning.doctor import probe
 
     async def hangs(task: Mapping[str, Any], llm: LLM) -> float:
@@ -224,7 +224,7 @@ async def test_an_agent_without_a_limit_is_not_waited_for(
         return 1.0
 
     monkeypatch.setattr(probe, "DEFAULT_SECONDS", 0.3)
-    monkeypatch.setattr(strategy, "PATIENCE", 0.3)
+    monkeypatch.setattr(background, "FINISH_SECONDS", 0.3)
     found = await examined(tmp_path, monkeypatch, hangs, timeout_seconds=None)
     assert "4 of 4 rollouts still ran after 0.3 s" in said(found["capture"])
 

@@ -17,13 +17,13 @@ from agentlightning.algorithms.context import Context
 from agentlightning.algorithms.rollouts.datasets import read_dataset
 from agentlightning.capture.instrument.sessions import capturing_for
 from agentlightning.compat.v0.converters.selection import selection
-from agentlightning.compat.v0.strategy import background
 from agentlightning.gateway import Gateway
 from agentlightning.gateway.listen import parse_listen
 from agentlightning.keys import Keys
 from agentlightning.plugins.manager import Plugins, pick
 from agentlightning.runner import Runner
 from agentlightning.runner.adapters import instrumentors
+from agentlightning.runner.background import serve_in_background
 from agentlightning.runner.hooks import with_hooks
 from agentlightning.store import Store, open_store
 from agentlightning.trackers import TrackerHooks
@@ -176,7 +176,7 @@ class Session:
         if self.hooks:
             hooked.runner = runner
         context.ended = runner.counts
-        context.runner = background(runner, stack)
+        context.runner = serve_in_background(runner, stack)
 
 
 def rollouts_config(config: RunConfig) -> RolloutConfig:

@@ -7,16 +7,12 @@ Runners on other machines need no strategy: ``n_runners=0`` here, and ``agl runn
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
-from contextlib import AsyncExitStack
 from typing import Any, Literal
 
-from agentlightning.runner.runner import Isolation, Runner
+from agentlightning.runner.runner import Isolation
 from agentlightning.types import Model, UsageError
 
-PATIENCE = 30.0
-"""Seconds that running rollouts have to finish at the end of a run without an error."""
 _ISOLATION: dict[str, Isolation] = {"shm": "inline", "cs": "process"}
 
 
@@ -40,24 +36,6 @@ def SharedMemoryExecutionStrategy(*, n_runners: int | None = None) -> Strategy:
 def ClientServerExecutionStrategy(*, n_runners: int | None = None) -> Strategy:
     """Agents in worker processes."""
     return Strategy(type="cs", n_runners=n_runners)
-
-
-def background(runner: Runner, stack: AsyncExitStack) -> asyncio.Task[None]:
-    """Serve the queue in the background until the stack closes. Running rollouts may finish; after an error
-    they have 2 s.
-    """
-    stop = asyncio.Event()
-    task = asyncio.create_task(runner.serve(stop))
-
-    async def finish(kind: type[BaseException] | None, error: BaseException | None, _: Any) -> None:
-        runner.drain = PATIENCE if kind is None else 2.0
-        stop.set()
-        results = await asyncio.gather(task, return_exceptions=True)
-        if kind is None and isinstance(results[0], Exception):
-            raise results[0]
-
-    stack.push_async_exit(finish)
-    return task
 
 
 def check_tracer(tracer: Any, isolation: str) -> None:

@@ -145,7 +145,7 @@ class Supervisor:
 
 
 class Reporter:
-    """Sends a runner's state to its supervisor; nothing while that does not read: the next state says more."""
+    """Sends a runner's state to its supervisor; skips it while the supervisor does not read."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
