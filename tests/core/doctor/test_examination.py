@@ -216,8 +216,8 @@ async def test_an_agent_without_a_limit_is_not_waited_for(
 ) -> None:
     import asyncio
 
-    from agentlightning.runner import background
     from agentlightning.doctor import probe
+    from agentlightning.runner import background
 
     async def hangs(task: Mapping[str, Any], llm: LLM) -> float:
         await asyncio.Event().wait()
