@@ -1,7 +1,7 @@
 """Microsoft Agent Framework adapter: every model call is recorded with the agent and node that made it.
 
-Native doors: the framework's own OpenTelemetry spans (``invoke_agent``, ``execute_tool``, workflows) name
-agents and tools, its streams take context managers; core's wire layer has the token ids. Invariant:
+It hooks into the framework's own OpenTelemetry spans (``invoke_agent``, ``execute_tool``, workflows) name
+agents and tools, its streams take context managers; core's wire layer records the token ids. Invariant:
 ``uninstrument`` leaves Agent Framework as it was.
 """
 
@@ -21,7 +21,7 @@ class AgentFrameworkInstrumentor(AdapterInstrumentor):
     instruments = INSTRUMENTS
 
     def begin(self) -> None:
-        """Say who runs where the framework's spans do not, and complete those of tools."""
+        """Tag agents and nodes where the framework's spans do not name them, and complete its tool spans."""
         import agent_framework
         from agent_framework import AgentMiddlewareLayer, Executor, RawAgent
 

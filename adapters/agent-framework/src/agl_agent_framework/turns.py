@@ -1,9 +1,9 @@
 """The tags of who works: agents, nodes of a workflow, and the manager of a group chat.
 
-Agent Framework's ``invoke_agent`` spans name every agent, and core reads them. What they do not say: which
-node of a workflow runs, that a group chat's orchestrator picks the next speaker, and who works when the user
-has switched the framework's spans off. Invariant: tags hold while the agent's own code runs, also in a stream
-that is read elsewhere, and never across what the reader does between two updates.
+Agent Framework's ``invoke_agent`` spans name every agent, and core reads them. They do not name the
+running node of a workflow, a group chat's orchestrator that picks the next speaker, or any agent when the
+user has switched the framework's spans off. Invariant: tags hold while the agent's own code runs, also in a
+stream that is read elsewhere, and never across what the reader does between two updates.
 """
 
 from __future__ import annotations

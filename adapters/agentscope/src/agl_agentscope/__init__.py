@@ -1,8 +1,8 @@
 """AgentScope adapter, for 1.0 and 2: every model call is recorded with the agent that made it.
 
-Native doors: 1.0's agent call and toolkit, and the points of 2's agent that its middleware wraps, as
-OpenTelemetry spans; core's wire layer has the token ids. Invariant: ``uninstrument`` leaves AgentScope as it
-was.
+It hooks into 1.0's agent call and toolkit, and the points of 2's agent that its middleware wraps, as
+OpenTelemetry spans; core's wire layer records the token ids. Invariant: ``uninstrument`` leaves AgentScope as
+it was.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""AgentScope 1.0: every agent is called, and every tool call passes its toolkit.
+"""AgentScope 1.0: the call of an agent, and the toolkit that every tool call passes.
 
 AgentScope's class hooks cannot carry this: of several tool calls at once only the first runs them, and none
 is told of a step that failed.
@@ -20,11 +20,11 @@ _FAILURES = (
     "FunctionNotFoundError",
     "FunctionInactiveError",
 )
-"""How a toolkit's answer begins when the call failed; it bears no other mark."""
+"""The beginnings of a toolkit's answer that mean failure; nothing else marks it."""
 
 
 def patch_all(adapter: AdapterInstrumentor) -> None:
-    """Wrap them."""
+    """Patch agents and tools."""
     from agentscope.agent import AgentBase
     from agentscope.tool import Toolkit
 

@@ -1,7 +1,7 @@
-"""AgentScope 2: around the three points of an agent that its middleware wraps too.
+"""AgentScope 2: the three methods of an agent that its middleware wraps, too.
 
-So agents made before instrumentation are covered, and none keeps anything of ours. And the clock: AgentScope
-writes the time into prompts, so that the members of a group would not answer the same prompt.
+So agents made before instrumentation are covered, and no agent holds an object of ours. The clock, too:
+AgentScope writes the time into prompts, so that the samples of one task would answer different prompts.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from agentlightning.capture.spans.agent_span import AgentSpan
 
 _LOG = logging.getLogger(__name__)
 NO_TIME = "withheld"
-"""What stands in a rollout's prompts where AgentScope writes the time."""
+"""Stands in a rollout's prompts in place of the time."""
 
 
 def patch_all(adapter: AdapterInstrumentor) -> None:
-    """Wrap them."""
+    """Patch agents, tools and the clock."""
     from agentscope.agent import Agent
 
     adapter.patch(Agent, "_reply", _reply)
@@ -48,7 +48,7 @@ def _execute_tool_call(
     span, text = AgentSpan.for_tool(str(call.name), str(call.id), str(call.input)), list[str]()
 
     def read(event: Any) -> None:
-        """A call that waits for a person's consent has not started, and leaves no span yet."""
+        """A call that waits for a person's consent has not started: it has no span yet."""
         kind = str(getattr(event.type, "value", event.type))
         if kind == "TOOL_RESULT_START":
             span.start()
@@ -63,7 +63,7 @@ def _execute_tool_call(
 async def _inject_runtime_state(
     wrapped: Callable[..., Any], agent: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> AsyncGenerator[Any, None]:
-    """The clock is off within a rollout: the reminder has a word in the place of the time, once."""
+    """Within a rollout the reminder has :data:`NO_TIME` in place of the time, and comes once."""
     config = agent.injection_config
     stopped = current_attempt() is not None and config.inject_runtime_state
     if stopped:

@@ -1,7 +1,8 @@
 """AutoGen adapter: every model call of an ``autogen-agentchat`` app is recorded with the agent that made it.
 
-Native doors: AutoGen's own OpenTelemetry spans (``create_agent``, ``invoke_agent``, ``execute_tool``) name
-agents and tools; core's wire layer has the token ids. Invariant: ``uninstrument`` leaves AutoGen as it was.
+It hooks into AutoGen's own OpenTelemetry spans (``create_agent``, ``invoke_agent``, ``execute_tool``) name
+agents and tools; core's wire layer records the token ids. Invariant: ``uninstrument`` leaves AutoGen as it
+was.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from agl_autogen.tools import execute
 __all__ = ["AutoGenInstrumentor", "entry_methods"]
 
 PLUMBING = ("autogen SingleThreadedAgentRuntime", "autogen Worker Runtime")
-"""Scopes of the message runtimes: hundreds of spans a run that say nothing of agents, models or tools."""
+"""Scopes of the message runtimes: hundreds of spans a run, none of an agent, a model or a tool."""
 
 
 class AutoGenInstrumentor(AdapterInstrumentor):
@@ -56,7 +57,7 @@ class AutoGenInstrumentor(AdapterInstrumentor):
 def _trace_block(
     wrapped: Callable[..., Any], helper: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """Skips the runtime's spans where only we would see them; a user's own provider gets them as ever."""
+    """Skip the runtime's spans where only we would record them; a user's own provider gets them as before."""
     ours = isinstance(trace.get_tracer_provider(), DefaultTracerProvider)
     if ours and isinstance(helper.tracer_provider, DefaultTracerProvider | trace.ProxyTracerProvider):
         return nullcontext(trace.INVALID_SPAN)

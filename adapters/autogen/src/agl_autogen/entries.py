@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 
 def entry_methods(cls: type) -> Sequence[str]:
-    """What runs AutoGen's agents: every team and ``run_stream`` pass through ``on_messages_stream``; ``run``
-    and ``on_messages`` leave that stream at its answer, so their end is another method's.
+    """``on_messages_stream``, which every team and ``run_stream`` call, and ``on_messages``, which ``run``
+    calls: it leaves the stream at its answer, before the stream's end.
     """
     if "autogen_agentchat" not in sys.modules:
         return ()

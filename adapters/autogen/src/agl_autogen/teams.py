@@ -1,7 +1,7 @@
-"""The tags of who works in a team: its participants, and the manager of a group chat.
+"""Tags of a team's members: its participants, and the manager of a group chat.
 
-AutoGen's ``invoke_agent`` spans name every agent, and core reads them. Two things they do not say: which team
-the agent works in, and that a group chat's manager picks the next speaker with a model call of its own.
+AutoGen's ``invoke_agent`` spans name every agent, and core reads them. They name neither the
+agent's team nor a group chat's manager, which picks the next speaker with a model call of its own.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ TEAMS: WeakValueDictionary[str, Any] = WeakValueDictionary()
 """Team id → team, for teams made while the adapter is active."""
 
 _MANAGERS = ("GroupChatManager", "GraphManager", "MagenticOneOrchestrator")
-"""How AutoGen's own managers are called; the name decides only for teams that are not in :data:`TEAMS`."""
+"""Names of AutoGen's own managers, by which they are known in teams that are not in :data:`TEAMS`."""
 _MEMBER = re.compile(r"(.+)_([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})")
 """The type of a team's handlers: name and team id."""
 

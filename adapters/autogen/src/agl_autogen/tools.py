@@ -1,4 +1,4 @@
-"""Tool calls: AutoGen's own ``execute_tool`` span, completed with what it does not know when it ends."""
+"""Tool calls: AutoGen's own ``execute_tool`` span, completed with arguments and result."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """CrewAI adapter: every model call of a ``crewai`` app is recorded with the agent that made it.
 
-Native doors: the methods that run an ``Agent``, in whose own thread or task its span lies; and the event bus,
-where it emits. Core's wire layer has the token ids. Invariant: ``uninstrument`` leaves CrewAI as it was.
+It hooks into the methods that run an ``Agent``, in whose own thread or task its span lies; and the event bus,
+where it emits. Core's wire layer records the token ids. Invariant: ``uninstrument`` leaves CrewAI as it was.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What this adapter instruments, and with which versions it is tested."""
+"""The distributions that this adapter instruments, and the versions it is tested with."""
 
 from __future__ import annotations
 

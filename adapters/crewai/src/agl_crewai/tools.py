@@ -24,10 +24,10 @@ from agentlightning.capture.spans.agent_span import AgentSpan
 _LOG = logging.getLogger(__name__)
 
 UNPAIRED = "crewai-tool-event-unpaired"
-"""Counted: the end of a tool call of which no beginning was seen here."""
+"""Counted: the end of a tool call whose beginning was not seen."""
 
 Tools = dict[str, tuple[AgentSpan, Token[otel.Context]]]
-"""Tool calls under way, by the id of their first event: the span, and what undoes its being current."""
+"""Tool calls in progress, by the id of their first event: the span, and the token that detaches it."""
 TOOLS: Final = ContextEntry[Tools]("agl-crewai-tools")
 """Those of the agent's execution."""
 _OUTSIDE: Final[Tools] = {}
@@ -59,7 +59,7 @@ def emit(wrapped: Callable[..., Any], bus: Any, args: tuple[Any, ...], kwargs: d
 
 
 def abandon(tools: Tools) -> None:
-    """End what is still open: whatever stopped the agent stopped its tools too."""
+    """End the tool calls that are still open: the end of the agent's execution ended them too."""
     for tool, _ in tools.values():
         if tool.span is not None:
             tool.span.set_status(Status(StatusCode.ERROR, "the tool call was broken off"))
@@ -109,7 +109,7 @@ def _end(event: Any, result: Any, error: str | None) -> None:
 
 
 def _unreached(event: Any) -> None:
-    """Arguments that are no JSON: the model is told, no tool is run, and no other event says so."""
+    """Arguments that are no JSON: no tool runs, and this is the only event of the call."""
     _finish(_span(event), event.failure.message, event.failure.message)
 
 

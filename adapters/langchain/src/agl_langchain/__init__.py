@@ -1,7 +1,7 @@
 """LangChain adapter: every model call of a LangChain app is recorded with the agent that made it.
 
-Native doors: LangChain's callbacks see agents and tools, its run configuration says which of them is calling;
-core's wire layer has the token ids. Nothing of LangChain is patched. Invariant: ``uninstrument`` leaves
+LangChain's callbacks see agents and tools, its run configuration carries which of them is calling;
+core's wire layer records the token ids. Nothing of LangChain is patched. Invariant: ``uninstrument`` leaves
 LangChain as it was.
 """
 
@@ -20,7 +20,7 @@ class LangChainInstrumentor(AdapterInstrumentor):
     instruments = INSTRUMENTS
 
     def begin(self) -> None:
-        """Listen to LangChain's callbacks."""
+        """Register the callback handler."""
         from agl_langchain.handler import register, unregister
 
         register()

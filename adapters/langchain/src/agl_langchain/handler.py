@@ -1,4 +1,4 @@
-"""LangChain's own door: one callback handler that every callback manager of the process is given.
+"""One callback handler, which every callback manager of the process is given.
 
 It is registered as a configure hook whose context variable has the handler as its *default*, so that it is
 there in every task and thread without ``callbacks=`` in user code. Invariant: it attaches nothing to a
@@ -24,7 +24,7 @@ from agl_langchain.runs import Run
 
 
 def _counted(callback: Callable[..., None]) -> Callable[..., None]:
-    """Errors are counted; LangChain logs them and goes on."""
+    """``callback`` with its errors counted; LangChain logs them and goes on."""
 
     @functools.wraps(callback)
     def counted(handler: Handler, *args: Any, **kwargs: Any) -> None:
@@ -42,12 +42,12 @@ class Handler(BaseCallbackHandler):  # type: ignore[misc]
     """Keeps the table of runs, and delivers the spans of agents and tools."""
 
     run_inline = True
-    """In the caller's context, and in order."""
+    """LangChain calls it in the caller's context, and in order."""
     ignore_retry = ignore_custom_event = True
     active = False
 
     def __reduce__(self) -> str:
-        """There is one a process: a copied or pickled configuration names that one."""
+        """A process has one handler: copied and pickled configurations refer to it."""
         return "HANDLER"
 
     @_counted
@@ -86,7 +86,7 @@ class Handler(BaseCallbackHandler):  # type: ignore[misc]
 
     @_counted
     def on_llm_start(self, serialized: Any, asked: Any, **event: Any) -> None:
-        """A model is asked; the call itself is the wire layer's."""
+        """A model run begins; the wire layer records the call itself."""
         if run := runs.record(event, event.get("name") or ""):
             run.title = None  # the call has a span of its own
             runs.MODELS[event["run_id"]] = run
@@ -100,7 +100,7 @@ class Handler(BaseCallbackHandler):  # type: ignore[misc]
 
     @_counted
     def on_llm_error(self, error: Any, *, run_id: UUID, **event: Any) -> None:
-        """It failed, if this is an error."""
+        """It failed, or answered if this is no error."""
         if run := runs.MODELS.pop(run_id, None):
             run.live = False
             for take in tuple(runs.ANSWER_LISTENERS) if hasattr(error, "generations") else ():
@@ -113,7 +113,9 @@ _users = 0
 
 
 def register() -> None:
-    """Listen to LangChain. Adapters that build on this one open it too; it closes with the last."""
+    """Register the handler. Adapters that build on this one register it too; the last one to leave removes
+    it.
+    """
     global _users
     _users += 1
     if _users == 1:
@@ -124,7 +126,9 @@ def register() -> None:
 
 
 def unregister() -> None:
-    """Listen no more. LangChain cannot unregister a hook: ours is taken out of its list, else it is inert."""
+    """Remove the handler. LangChain cannot unregister a hook: ours is taken out of its list, else it is
+    inert.
+    """
     global _users
     _users -= 1
     if _users == 0:

@@ -1,7 +1,7 @@
-"""Agents by name, in LangChain's own terms: what a run's metadata say.
+"""Agents and tags in the metadata of LangChain's runs.
 
 ``create_agent(name=…)`` writes the name into the metadata of all its runs (``lc_agent_name``). Any chain or
-model can say as much with ``with_config(metadata={"agl.agent": "judge", "agl.phase": "final"})``: each
+model can set the same with ``with_config(metadata={"agl.agent": "judge", "agl.phase": "final"})``: each
 ``agl.`` key is a tag. Where two say different things, LangChain's own rule for metadata decides.
 """
 
@@ -14,7 +14,7 @@ METADATA = "agl."
 
 
 def read_agent(run: Run) -> None:
-    """Tags from metadata. A new agent begins a turn: its span, and its own role."""
+    """Read a run's tags from its metadata. A new agent begins a turn, with a span and a role of its own."""
     tags = {
         key.removeprefix(METADATA): str(value)
         for key in run.metadata

@@ -1,7 +1,7 @@
-"""What LangChain is running: a record of each live run, found again from wherever a model is called.
+"""LangChain's live runs: one record each, found again wherever a model is called.
 
 LangChain gives every chain and tool a run id and hands its callback manager down in a context variable, so
-the manager's ``parent_run_id`` says in which run the code works, in every task and thread of LangChain's.
+the manager's ``parent_run_id`` names the run of the code, in every task and thread of LangChain's.
 Invariant: a run belongs to the attempt it began in; runs outside an attempt leave no record.
 """
 
@@ -20,11 +20,11 @@ from agentlightning.capture.identity import Caller
 from agentlightning.capture.spans.event_span import EventSpan
 
 INTERRUPTED = "agl.interrupted"
-"""The run was left for a human's answer or another graph, and did not fail."""
+"""The run paused for a human's answer or left for another graph; it did not fail."""
 
 
 class CutShort(Exception):
-    """A run was live when the one around it ended."""
+    """A run was still live when the one around it ended."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -42,7 +42,7 @@ class Run(EventSpan):
     """Live runs inside it."""
 
     def fresh(self, key: str) -> Any:
-        """This metadata if it was set on the run itself; ``None`` where it came down from above."""
+        """This metadata if it was set on the run itself; ``None`` if it was inherited."""
         value = self.metadata.get(key)
         return None if self.parent is not None and self.parent.metadata.get(key) == value else value
 
@@ -66,7 +66,7 @@ CURRENT_MODEL_RUN: ContextVar[Run | None] = ContextVar("agl_langchain_asking", d
 
 
 def record(event: Mapping[str, Any], name: str) -> Run | None:
-    """A run that begins here, of what its callback says; ``None`` outside an attempt."""
+    """The record of a run that begins, from its callback's arguments; ``None`` outside an attempt."""
     context, parent = current_attempt(), RUNS.get(event.get("parent_run_id"))  # type: ignore[arg-type]
     if context is None:
         return None
@@ -81,7 +81,7 @@ def record(event: Mapping[str, Any], name: str) -> Run | None:
 
 
 def begin(event: Mapping[str, Any], name: str) -> Run | None:
-    """Keep the record of a chain's, node's or tool's run."""
+    """Record the run of a chain, node or tool."""
     if run := record(event, name):
         RUNS[event["run_id"]] = run
         if run.parent is not None:
@@ -90,7 +90,7 @@ def begin(event: Mapping[str, Any], name: str) -> Run | None:
 
 
 def end(run_id: UUID, end_span: Callable[[Run, Any], None], result: Any) -> None:
-    """The run is over, and with it what is live inside: LangChain ends no tool that is cancelled."""
+    """End the run and the runs that are live inside it: LangChain does not end a cancelled tool."""
     if (run := RUNS.pop(run_id, None)) is None:
         return
     for part in tuple(run.parts):
@@ -101,14 +101,14 @@ def end(run_id: UUID, end_span: Callable[[Run, Any], None], result: Any) -> None
 
 
 def finish(run: Run, error: BaseException | None) -> None:
-    """Deliver the run's span. To be interrupted is no failure."""
+    """Deliver the run's span. An interruption is no failure."""
     if any(kind.__name__ == "GraphBubbleUp" for kind in type(error).__mro__):
         run.attributes[INTERRUPTED], error = True, None
     run.end(error)
 
 
 def current_run() -> Run | None:
-    """The run the code works in: a model's, else that of the chain, node or tool around the code."""
+    """The run of the code: a model's, else that of the chain, node or tool around it."""
     from langchain_core.runnables.config import var_child_runnable_config
 
     manager = (var_child_runnable_config.get() or {}).get("callbacks")
@@ -119,6 +119,6 @@ def current_run() -> Run | None:
 
 
 def current_caller() -> Caller | None:
-    """The run, as the caller of the code."""
+    """The run of the code, as its caller."""
     run = current_run()
     return None if run is None else run.caller()

@@ -1,6 +1,6 @@
 """Tool calls: arguments, results, handoffs.
 
-Invariant: arguments are what the tool was given, after LangChain parsed them.
+Invariant: arguments are recorded as LangChain passed them to the tool, parsed.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def ended(run: Run, output: Any) -> None:
 
 
 def raised(run: Run, error: BaseException) -> None:
-    """The tool raised; what its agent is told of it is the framework's business."""
+    """The tool raised; the framework decides what its agent is told."""
     run.attributes[semconv.TOOL_CALL_RESULT] = f"{type(error).__name__}: {error}"
     finish(run, error)
 

@@ -22,7 +22,7 @@ class LangGraphInstrumentor(AdapterInstrumentor):
     instruments = INSTRUMENTS
 
     def begin(self) -> None:
-        """Listen to LangChain's callbacks, and read what they say of graphs."""
+        """Register LangChain's handler, and read graphs from its callbacks."""
         from agl_langchain.handler import register, unregister
 
         register()

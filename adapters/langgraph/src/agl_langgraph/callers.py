@@ -1,7 +1,7 @@
-"""Whose tool calls the nodes of a graph execute.
+"""The agents whose tool calls the nodes of a graph execute.
 
-Tools run in a node of their own; the agent that asked is the one whose model answer carried the call's id.
-Invariant: the table is bounded; a call that is forgotten counts as its node's.
+Tools run in a node of their own; their caller is the agent whose model answer had the call's id.
+Invariant: the table is bounded; a forgotten call belongs to its node.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ CALLERS: OrderedDict[tuple[str, str], str] = OrderedDict()
 
 
 def remember_callers(run: Run, response: Any) -> None:
-    """Note who asked for the tool calls of a model's answer."""
+    """Remember the agent of the tool calls in a model's answer."""
     if (agent := run.tags.get("agent")) is None:
         return
     for generation in (one for many in response.generations for one in many):

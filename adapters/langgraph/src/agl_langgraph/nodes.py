@@ -1,4 +1,4 @@
-"""The tags of a node: its name, where its graph stands, and which of its branches it is.
+"""The tags of a node: its name, its graph, and its branch.
 
 The metadata of a node's runs name it. Tags: ``node``; ``graph``, the nodes a sub-graph hangs below
 (``research`` or ``research/search``); ``branch``, the number of a node's copy that ``Send`` started;
@@ -13,11 +13,13 @@ from agl_langgraph.callers import caller
 PREBUILT = frozenset({"agent", "model", "tools"})
 """Nodes of the graphs that agent factories build; they name no agent."""
 UNNAMED = "LangGraph"
-"""What a graph is called when nobody named it."""
+"""LangGraph's name of a graph without a name."""
 
 
 def read_node(run: Run) -> None:
-    """Tags and a span for the run of a node; its inner runs inherit the tags. A tool is its caller's."""
+    """Tag the run of a node and give it a span; its inner runs inherit the tags. A tool has its caller's
+    agent.
+    """
     where, node = run.fresh("langgraph_checkpoint_ns"), str(run.metadata.get("langgraph_node", ""))
     if where and node:
         run.tags |= {"node": node, "step": str(run.metadata.get("langgraph_step", ""))}

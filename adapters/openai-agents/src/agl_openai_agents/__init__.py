@@ -1,8 +1,8 @@
 """OpenAI Agents SDK adapter: every model call of an ``openai-agents`` app is recorded with its agent.
 
-Native door: a ``TracingProcessor`` added beside the user's own; with tracing disabled, the no-op spans that
-the SDK makes in the same places. Core's wire layer has the token ids. Invariant: ``uninstrument`` leaves the
-SDK as it was.
+It hooks into a ``TracingProcessor`` added beside the user's own; with tracing disabled, into the no-op spans
+that the SDK makes in the same places. Core's wire layer records the token ids. Invariant: ``uninstrument``
+leaves the SDK as it was.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class OpenAIAgentsInstrumentor(AdapterInstrumentor):
     instruments = INSTRUMENTS
 
     def begin(self) -> None:
-        """Add our processor to the SDK's tracing, and listen to what it does not trace."""
+        """Add our processor to the SDK's tracing, and patch the spans that it does not trace."""
         from agents import add_trace_processor
 
         from agl_openai_agents.bridge import BRIDGE

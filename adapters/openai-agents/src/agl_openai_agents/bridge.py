@@ -1,7 +1,7 @@
 """The SDK's spans as OpenTelemetry spans: agents, tools, handoffs and guardrails.
 
 The SDK begins and ends a span in the context of the code it describes, so its span is made the current
-OpenTelemetry span for the same stretch, and model calls, rewards and nested agents hang below it. Invariant:
+OpenTelemetry span for the same time, the parent of model calls, rewards and nested agents. Invariant:
 whatever became current here is no longer current when the SDK's span has ended, unless that ended in another
 task (an abandoned stream), whose context is not ours to change.
 """
@@ -35,7 +35,7 @@ _OPERATIONS = {
 
 @dataclass(slots=True, eq=False)
 class Frame:
-    """One of the SDK's spans under way: our span, and what undoes its being current."""
+    """One of the SDK's spans in progress: our span, and the token that detaches it."""
 
     span: trace.Span
     token: Token[otel.Context]
@@ -43,7 +43,7 @@ class Frame:
 
 
 class Bridge(TracingProcessor):  # type: ignore[misc]
-    """A processor beside the user's own. ``active``: it may stay registered, and does nothing then."""
+    """A processor beside the user's own. While ``active`` is false it does nothing."""
 
     def __init__(self) -> None:
         self.active = False
@@ -73,7 +73,7 @@ class Bridge(TracingProcessor):  # type: ignore[misc]
         self._frames[span] = Frame(started, otel.attach(caller_context(tags, started)))
 
     def on_span_end(self, span: Any) -> None:
-        """End it, with what is known by now."""
+        """End it, with the arguments, result and error known by now."""
         frame = self._frames.pop(span, None)
         if frame is None:
             return
@@ -82,7 +82,7 @@ class Bridge(TracingProcessor):  # type: ignore[misc]
         detach(frame.token)  # not where it ended in another task, as abandoned streams do
 
     def frame(self, span: Any) -> Frame | None:
-        """What is kept for one of the SDK's spans while it is under way."""
+        """The frame of one of the SDK's spans in progress."""
         return self._frames.get(span) if span is not None else None
 
     def shutdown(self) -> None:

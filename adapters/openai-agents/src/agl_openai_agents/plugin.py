@@ -1,4 +1,4 @@
-"""The adapter behind the suite's only door."""
+"""The plugin that registers the adapter."""
 
 from __future__ import annotations
 

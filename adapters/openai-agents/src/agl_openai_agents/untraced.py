@@ -1,4 +1,4 @@
-"""What the SDK's own tracing does not show us.
+"""Agents and tools that the SDK's own tracing does not show.
 
 With tracing disabled the SDK makes no-op spans, in the same places and under the same names: the bridge
 listens to them directly, and the SDK goes on exporting nothing. Attempt keys are kept from the exporter,
@@ -31,7 +31,7 @@ EXPORT = "_export_with_deadline" if "_export_with_deadline" in vars(BackendSpanE
 
 
 def patch_all(adapter: AdapterInstrumentor) -> None:
-    """Wrap what the SDK does where it does not trace."""
+    """Patch the SDK's no-op spans, its exporter and its tool contexts."""
     adapter.patch(NoOpSpan, "start", _start)
     adapter.patch(NoOpSpan, "finish", _finish)
     adapter.patch(NoOpSpan, "set_error", _set_error)
@@ -65,7 +65,7 @@ def _set_error(wrapped: Wrapped, span: Any, args: tuple[Any, ...], kwargs: dict[
 
 
 def _keep_bridge(wrapped: Wrapped, provider: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """The user replaces all processors; ours is not among those he meant."""
+    """The user replaces all processors: ours is added again."""
     wrapped(*args, **kwargs)
     provider.register_processor(BRIDGE)
 
@@ -79,7 +79,7 @@ def _skip_export(wrapped: Wrapped, exporter: Any, args: tuple[Any, ...], kwargs:
 
 
 def _tool_call_id(wrapped: Wrapped, cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The one thing the SDK's tool span leaves out; a tool's context is made within that span."""
+    """Add the call's id, which the SDK's tool span leaves out; a tool's context is made within that span."""
     made = wrapped(*args, **kwargs)
     frame = BRIDGE.frame(span := get_current_span())
     if frame is not None and span is not None and span.span_data.type == "function":

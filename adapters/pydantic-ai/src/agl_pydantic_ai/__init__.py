@@ -1,7 +1,7 @@
 """Pydantic AI adapter: every model call of a ``pydantic_ai`` app is recorded with the agent that made it.
 
-Native doors: ``Agent.iter``, which every run passes, and the framework's hooks around what a run does. Core's
-wire layer has the token ids. Invariant: ``uninstrument`` leaves Pydantic AI as it was.
+It hooks into ``Agent.iter``, which every run passes, and the framework's hooks around what a run does. Core's
+wire layer records the token ids. Invariant: ``uninstrument`` leaves Pydantic AI as it was.
 """
 
 from __future__ import annotations

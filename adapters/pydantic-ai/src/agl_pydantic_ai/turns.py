@@ -1,4 +1,4 @@
-"""Agents' turns and their tool calls, as scenes: spans that name who works while it works.
+"""Agents' turns and their tool calls as spans, current while their code runs.
 
 A run's steps are driven from the block of ``async with agent.iter()``, which is the user's: nothing is made
 current in it. The framework's own hooks wrap the work instead: one :class:`Turn` is among the run's
@@ -39,7 +39,7 @@ class Turn(AbstractCapability[Any]):  # type: ignore[misc] # untyped where it is
         self.span = span
 
     async def wrap_model_request(self, ctx: Any, *, request_context: Any, handler: Handler) -> Any:
-        """The request is sent in here, streams too: theirs are read while ``handler`` waits."""
+        """The request is sent inside ``handler``, which also reads a stream to its end."""
         with self.span.activate():
             return await handler(request_context)
 
@@ -59,8 +59,8 @@ class Turn(AbstractCapability[Any]):  # type: ignore[misc] # untyped where it is
     async def wrap_tool_execute(
         self, ctx: Any, *, call: Any, tool_def: Any, args: Any, handler: Handler
     ) -> Any:
-        """A failed call's result is what the model is told of it. A deferred call has none yet, and a call
-        that a hook answers in the tool's place has the hook's: they did not fail.
+        """The result of a failed call is the text that the model gets. A deferred call has no result yet, and
+        a call that a hook answers has the hook's: neither failed.
         """
         with self.span.activate(), tool_span(call).run() as span:
             try:
@@ -79,7 +79,7 @@ class Turn(AbstractCapability[Any]):  # type: ignore[misc] # untyped where it is
 
 
 def iterate(wrapped: Wrapped, agent: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Wraps ``Agent.iter``, which every way of running passes, once an agent's name was looked for."""
+    """Wraps ``Agent.iter``, which every way of running calls, after the agent's name was inferred."""
     if current_attempt() is None:
         return wrapped(*args, **kwargs)
     span = AgentSpan.for_agent(agent.name or type(agent).__name__)
@@ -121,7 +121,7 @@ def result_text(call: Any, result: Any) -> str:
 
 
 def error_for_model(error: Exception) -> str:
-    """What the model will read of a call that failed; else the error's own message."""
+    """The text of a failed call that the model will read; else the error's own message."""
     part = getattr(error, "tool_retry", None) or getattr(error, "tool_failed", None)
     if part is None:
         return str(error)

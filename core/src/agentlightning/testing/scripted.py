@@ -2,9 +2,9 @@
 
 Prompt ids come from a chat template over the messages *and tools* as they were received, so anything a
 framework drops or re-serialises changes them. The server keeps its own log, which a test compares with what
-was captured. It speaks chat completions and completions as an engine does, and the translated APIs of the gateway
-(Responses, Messages) by their translation. It runs in the current loop (``async with``) or in a thread of its
-own (``with``), on loopback.
+was captured. It speaks chat completions and completions as an engine does, and the translated APIs of the
+gateway (Responses, Messages) by their translation. It runs in the current loop (``async with``) or in a
+thread of its own (``with``), on loopback.
 """
 
 from __future__ import annotations

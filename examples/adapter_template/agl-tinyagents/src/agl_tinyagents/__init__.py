@@ -1,7 +1,7 @@
 """TinyAgents adapter: every model call of a ``tinyagents`` app is recorded with the agent that made it.
 
-Native doors: the methods that run an ``Agent`` and its tools. Core's wire layer has the token ids. Invariant:
-``uninstrument`` leaves TinyAgents as it was.
+It hooks into the methods that run an ``Agent`` and its tools. Core's wire layer records the token ids.
+Invariant: ``uninstrument`` leaves TinyAgents as it was.
 """
 
 from __future__ import annotations
