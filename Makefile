@@ -60,6 +60,9 @@ fix: .venv/lint ## what ruff can mend by itself
 lines: .venv/lint ## lines of code, files and classes by room, before the rebuild and now; the last line is JSON
 	@$(PY) scripts/lines.py
 
+schema: .venv/test ## docs/run_config.schema.json, which editors check a run's YAML file by
+	@$(PY) -m agentlightning.train.schema > docs/run_config.schema.json
+
 install-lines: ## every install command of README and docs in an empty environment; the last line is JSON
 	@$(PYTHON) scripts/install_lines.py
 
