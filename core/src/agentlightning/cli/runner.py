@@ -48,7 +48,7 @@ def register(app: typer.Typer) -> None:
         workers: Annotated[int, typer.Option(min=1, help="Processes; each is kept alive.")] = 1,
         concurrency: Annotated[
             int | None,
-            typer.Option(min=1, help="Rollouts at a time, in each; default: agent.concurrency, 16."),
+            typer.Option(min=1, help="Rollouts at a time in each process; default: agent.concurrency, 16."),
         ] = None,
         isolation: Annotated[
             str, typer.Option(help="inline, or process: an attempt can be killed when its time is up.")
@@ -62,7 +62,7 @@ def register(app: typer.Typer) -> None:
             float, typer.Option(min=0, help="Seconds to wait for a store that does not answer.")
         ] = 600.0,
         timeout: Annotated[
-            float | None, typer.Option(help="Seconds of an attempt, where its rollout names none.")
+            float | None, typer.Option(help="Seconds of an attempt whose rollout has no limit.")
         ] = None,
     ) -> None:
         """Run an agent on rollouts until SIGTERM (exit status 0) or Ctrl-C (130). AGL_SECRET: the secret of

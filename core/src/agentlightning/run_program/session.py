@@ -129,7 +129,7 @@ class Session:
         self.scheduled.by_rollout[queued.rollout_id] = work
         try:
             lease = await self.store.start_attempt(queued.rollout_id, worker_id=self.runner.worker_id)
-            return await self.runner.perform(lease)
+            return await self.runner.run_lease(lease)
         finally:
             del self.scheduled.by_rollout[queued.rollout_id]
 

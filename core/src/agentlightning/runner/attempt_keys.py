@@ -4,7 +4,7 @@ In the trainer's process the gateway mints them. A runner elsewhere holds the ru
 and mints keys that the gateway recognises. It finds the gateway in the rollout's resources: an :class:`LLM`
 whose ``api_key`` is the placeholder ``keys.CONTEXT_KEY`` is given the attempt's key.
 
-Invariant: a key goes to one gateway, and never to an endpoint of somebody else's.
+Invariant: a key goes to one gateway, and never to another server.
 """
 
 from __future__ import annotations
@@ -67,7 +67,8 @@ def with_attempt_key(
 ) -> tuple[dict[str, Resource], str | None, str | None]:
     """The resources with the attempt's key in them, the key, and the gateway's URL.
 
-    :class:`CannotRun`: endpoints need a key that nobody here can mint, or they are of several gateways.
+    :class:`CannotRun`: endpoints need a key and ``attempt_keys`` is ``None``, or they are of several
+    gateways.
     """
     ours = {
         name: r

@@ -38,8 +38,8 @@ from agentlightning.webserver import log_limit
 
 log = logging.getLogger(__name__)
 POLL = 0.25
-"""Seconds a request for work waits. Work that arrives is handed over at once; the bound is for stopping,
-because a request is never abandoned: what it leased would be lost.
+"""Seconds that a request for rollouts waits. The store answers as soon as there is one; the limit lets a stop
+be noticed, since a request is never abandoned: rollouts that it leased would be lost.
 """
 Isolation = Literal["inline", "process"]
 
@@ -53,12 +53,12 @@ class StopEvent(Protocol):
 class Runner:
     """Runs ``agent`` on rollouts of ``store``.
 
-    ``attempt_keys``: the gateway, or a :class:`RemoteAttemptKeys` to one elsewhere; without one the agent
-    calls its endpoints directly and only the wire layer records. ``timeout``: seconds for rollouts whose own
-    configuration names none. ``heartbeat``: seconds between heartbeats, at most. ``drain``: seconds that
-    running attempts have to end once serving stops (``None``: as long as they take); then they are stopped.
-    ``adapters``: those that worker processes activate by name. ``own_loop``: agents run on an event loop of
-    their own; false only for code of ours that shares objects with this one.
+    ``attempt_keys``: the gateway, or :class:`RemoteAttemptKeys` for one in another process; without it the
+    agent calls its endpoints directly and only the wire layer records. ``timeout``: seconds for rollouts
+    whose own configuration has no limit. ``heartbeat``: seconds between heartbeats, at most. ``drain``:
+    seconds that running attempts have to end once serving stops (``None``: as long as they take); then they
+    are stopped. ``adapters``: those that worker processes activate by name. ``own_loop``: agents run on an
+    event loop of their own; false only for code of ours that shares objects with this one.
     """
 
     def __init__(
@@ -113,19 +113,22 @@ class Runner:
         self._running: dict[str, asyncio.Task[None]] = {}
         self._slot_freed = asyncio.Event()
         self._fatal: BaseException | None = None
-        """Why no attempt can be run or its end written (the store is gone, say): serving ends with it."""
+        """The error that ends serving: no attempt can be run, or no end be written (a store that is away,
+        say).
+        """
 
     @property
     def running(self) -> int:
-        """Attempts under way."""
+        """Number of attempts that run."""
         return len(self._running)
 
     # ------------------------------------------------------------------------------------------ serving
     async def serve(self, stop: StopEvent | None = None, *, limit: int | None = None) -> None:
-        """Run rollouts until ``stop`` is set, ``limit`` of them were begun, or the task is cancelled; what
-        runs then has ``drain`` seconds.
+        """Run rollouts until ``stop`` is set, ``limit`` of them were begun, or the task is cancelled.
+        Attempts that run then have ``drain`` seconds.
 
-        Raises what keeps ends of attempts from being written: a runner that cannot write must not look alive.
+        Raises the error that keeps ends of attempts from being written: a runner that cannot write must not
+        look alive.
         """
         self._attempts.stopping, self._slot_freed = False, asyncio.Event()
         exit_forks_of_loop()
@@ -158,17 +161,17 @@ class Runner:
             await self._pool.close()
 
     def stop_all(self) -> None:
-        """Stop what runs, at once; each attempt ends as cancelled."""
+        """Stop all attempts at once; they end as cancelled."""
         self._attempts.stop_all()
 
     async def _free_slot(self) -> None:
-        """Wait until an attempt has ended, but not so long that a stop would go unnoticed."""
+        """Wait until an attempt has ended, or until it is time to look for a stop."""
         self._slot_freed.clear()
         with suppress(TimeoutError):
             await asyncio.wait_for(self._slot_freed.wait(), POLL)
 
     async def _lease(self, limit: int) -> int:
-        """Ask for work and begin it; also when cancelled meanwhile, so that nothing leased is lost."""
+        """Lease rollouts and begin them; also when cancelled meanwhile, so that no lease is lost."""
         request = asyncio.create_task(
             self.store.dequeue_many_rollouts(self.worker_id, limit, run_id=self.run_id, wait=POLL)
         )
@@ -183,7 +186,7 @@ class Runner:
         return len(leases)
 
     def _begin(self, lease: AttemptedRollout) -> None:
-        """Run a lease in the background; its place is free again when it has ended."""
+        """Run a lease in the background, and free its slot when it has ended."""
         attempt_id = lease.attempt.attempt_id
         task = asyncio.create_task(self._attempts.run(lease))
         self._running[attempt_id] = task
@@ -213,9 +216,9 @@ class Runner:
         """
         once = RolloutConfig(max_attempts=1)
         given = {"resources_id": resources_id, "worker_id": self.worker_id, "config": once, **fields}
-        return await self.perform(await self.store.start_rollout(task, **given))
+        return await self.run_lease(await self.store.start_rollout(task, **given))
 
-    async def perform(self, lease: AttemptedRollout) -> Rollout:
+    async def run_lease(self, lease: AttemptedRollout) -> Rollout:
         """Run a lease of this worker's to its end; the rollout as it then stands."""
         beat = asyncio.create_task(self._attempts.heartbeat.run())
         try:

@@ -1,7 +1,7 @@
 """An event loop for agents, in a daemon thread of its own.
 
-Invariants: the loop runs until it is stopped, whatever a task raises; a thread that hangs in an agent's code
-keeps no process from ending.
+Invariants: the loop runs until it is stopped, even if a task raises SystemExit; a thread that hangs in an
+agent's code keeps no process from ending.
 """
 
 from __future__ import annotations

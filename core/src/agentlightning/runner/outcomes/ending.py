@@ -48,10 +48,14 @@ class EndWriter:
             handed[:] = admit_all(handed, *ids)
         try:
             outcome, metadata = await self._outcome(lease, result, spans)
-            told: dict[str, Any] = {"reason": outcome.reason, "metadata": metadata}
             try:
                 attempt = await self._store.update_attempt(
-                    *ids, outcome.status, spans=spans, returned=result.returned, **told
+                    *ids,
+                    outcome.status,
+                    reason=outcome.reason,
+                    spans=spans,
+                    returned=result.returned,
+                    metadata=metadata,
                 )
             except UNSTORABLE as error:
                 attempt = await self._write_storable(*ids, spans, error)

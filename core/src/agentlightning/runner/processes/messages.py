@@ -1,5 +1,6 @@
-"""Messages between a runner and its worker process, packed as the store packs its records: whatever a store
-can hold can be sent, and reading a message runs no code of the agent's.
+"""Messages between a runner and its worker process, packed as the store packs its records.
+
+So every value that a store can hold can be sent, and reading a message runs no code of the agent's.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ class WorkerPool:
     def give_back(self, worker: WorkerHandle) -> None:
         """Keep a worker that was taken for the next attempt."""
         self._busy.discard(worker)
-        if not worker.closed:  # one that died after its work is closed by who takes it
+        if not worker.closed:  # one that died after its work is closed by take()
             self._idle.append(worker)
         self._slots.release()
 

@@ -1,7 +1,7 @@
-"""Processes that end when they should: with their parent, and with everything they started.
+"""Ends processes with their parent, and with all their descendants.
 
-On Linux the kernel kills a process when its parent dies, and hands a worker the orphans of its children;
-elsewhere what left the worker's process group is out of reach.
+On Linux the kernel kills a process when its parent dies, and makes a worker the parent of its descendants'
+orphans. On other systems a process that has left the worker's process group is not found.
 """
 
 from __future__ import annotations

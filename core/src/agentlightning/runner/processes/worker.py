@@ -83,7 +83,7 @@ class Channel:
             self._connection.send_bytes(data)
 
     def receive(self) -> LoadAgent | AttemptJob | None:
-        """The next message; ``None``: the runner is gone."""
+        """The next message; ``None``: the runner has ended."""
         try:
             data = self._connection.recv_bytes()
         except (EOFError, OSError):
@@ -107,14 +107,14 @@ class WorkerProcess:
         """What capture had counted when the last attempt ended."""
 
     async def serve(self) -> None:
-        """Run jobs until the runner is gone."""
+        """Run jobs until the runner ends."""
         loop = asyncio.get_running_loop()
         jobs: asyncio.Queue[AttemptJob] = asyncio.Queue()
 
         def listen() -> None:
             while isinstance(job := self._channel.receive(), AttemptJob):
                 loop.call_soon_threadsafe(jobs.put_nowait, job)
-            os.killpg(0, signal.SIGKILL)  # the runner is gone: end with all that was started here
+            os.killpg(0, signal.SIGKILL)  # the runner has ended: so do all processes started here
 
         threading.Thread(target=listen, name="agl-listen", daemon=True).start()
         while True:
@@ -129,7 +129,7 @@ class WorkerProcess:
         counts: Counter[str] = Counter()
         try:
             result = await execute(self._agent, job.rollout, job.context(sink), counts)
-        except BaseException as error:  # whatever it is, it ends this attempt and not the worker
+        except BaseException as error:  # it ends this attempt and not the worker
             result = AttemptResult(outcome_of_error(error))
         if not self._channel.is_open_here:
             os._exit(0)  # the agent forked, and this is the copy

@@ -1,7 +1,7 @@
 """A worker process, as its runner sees it: spawned by :mod:`multiprocessing`, reached over a connection.
 
 A thread for each worker reads what it sends, so a worker that stalls holds up no event loop. Invariant: when
-``died`` is settled, every message that the worker sent has been handled, and its process group is killed.
+``died`` is resolved, every message that the worker sent has been handled, and its process group is killed.
 """
 
 from __future__ import annotations
