@@ -45,6 +45,10 @@ class ModelRequest(msgspec.Struct, kw_only=True, frozen=True):
     """The same in the engine's API; it is recorded."""
     engine_body: dict[str, Any]
     """The body that the engine gets."""
+    streams: bool
+    """The agent asked for a stream."""
+    choices: int
+    """How many choices the answer should have."""
     tags: Tags
     route: Upstream
     selected: bool
@@ -58,11 +62,6 @@ class ModelRequest(msgspec.Struct, kw_only=True, frozen=True):
     Should weights change under way, the older number is the safe one for staleness."""
     holds: int = 0
     """How often the policy had been held when the call was forwarded."""
-
-    @property
-    def streams(self) -> bool:
-        """The agent asked for a stream."""
-        return self.body.get("stream") is True
 
     @property
     def wants_usage(self) -> bool:
@@ -80,17 +79,12 @@ class ModelRequest(msgspec.Struct, kw_only=True, frozen=True):
         return self.streams and not self.api.translated and self.route.passes_through(self.tools)
 
     @property
-    def choices(self) -> int:
-        """How many choices the answer should have."""
-        return choice_count(self.body)
-
-    @property
     def answer_id(self) -> str:
         """Id of an answer to which the engine gave none."""
         return f"{self.attempt.info.attempt_id}-{self.sequence}"
 
     def decode(self, raw: bytes, decode: Callable[[bytes], AnswerT]) -> AnswerT:
-        """Decode an answer, or a chunk of one; prompts are parsed from where they go beyond the last one."""
+        """Decode an answer, or a chunk of one; of its prompt ids, only those after the known beginning."""
         return self.attempt.prompts.decode((self.attempt.info.attempt_id, branch_of(self.tags)), raw, decode)
 
     def payload(self) -> bytes:
@@ -171,6 +165,8 @@ class Planner:
             agent_body=admitted.body,
             body=body,
             engine_body=engine_body,
+            streams=body.get("stream") is True,
+            choices=choice_count(body),
             tags=tags,
             route=route,
             selected=selected,

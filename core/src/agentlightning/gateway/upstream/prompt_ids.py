@@ -2,9 +2,9 @@
 
 An engine answers with the ids of the whole prompt, and a prompt begins with the prompt and response of the
 call before it: parsing them again is most of a long call's CPU (65,000 ids: 4 ms). So the JSON text of the
-last ids is kept, and an answer whose ids begin with that text is parsed from there on.
+last ids is kept, and if an answer's ids begin with that text, only the rest is parsed.
 
-Invariant: the ids are the engine's own. What is not parsed was compared byte by byte.
+Invariant: the ids are the engine's own. The part that is not parsed was compared byte by byte.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from agentlightning.types.tokens import WIDTH, PrefixDigests, TokenIds, pack
 
 _KEY = b'"prompt_token_ids":['
 _SHORT = 4096
-"""Bytes of JSON text below which parsing again costs nothing."""
+"""Bytes of JSON text below which parsing again is cheap."""
 _MAX_BYTES = 128 << 20
-"""Bytes of all that is kept; beyond it, the least recently used prompts are dropped."""
+"""Bytes kept in total; beyond it, the least recently used prompts are dropped."""
 
 
 @dataclass(slots=True)
 class _Known:
-    """Ids as the engine wrote them: of a prompt, and of the response behind it."""
+    """Ids as the engine wrote them: of a prompt, and of the response after it."""
 
     text: bytes
     prompt: int
@@ -40,7 +40,7 @@ class _Known:
     """Bytes of both, when it was kept."""
 
     def match(self, raw: bytes, start: int) -> tuple[int, int]:
-        """Bytes of text and of ids that the list of ids at ``start`` begins with."""
+        """The longest known beginning of the ids at ``start``: its bytes of text, and of ids."""
         for text, ids in ((len(self.text), len(self.ids.data)), (self.prompt, self.prompt_ids)):
             end = start + text
             if raw[end : end + 1] in (b",", b"]") and raw.startswith(memoryview(self.text)[:text], start):
@@ -48,7 +48,7 @@ class _Known:
         return 0, 0
 
     def buffer(self, length: int) -> PrefixDigests:
-        """A buffer with just the first ``length`` bytes of the ids: this one, if it has no more."""
+        """A buffer with the first ``length`` bytes of the ids: this one, if it has no more."""
         return self.ids if len(self.ids.data) == length else PrefixDigests(self.ids.data[:length])
 
 
@@ -78,7 +78,7 @@ class PromptCache:
         return answer
 
     def _keep(self, key: tuple[str, str], text: bytes, data: PrefixDigests, answer: EngineAnswer) -> None:
-        """Keep what a later prompt may begin with: a prompt, and the response if there is one alone."""
+        """Keep the beginning of later prompts: the prompt, and the response if it is the only one."""
         prompt, own = len(text), len(data.data)
         if len(answer.choices) == 1 and (response := answer.choices[0].token_ids):
             text += b"," + msgspec.json.encode(response)[1:-1]
@@ -94,7 +94,7 @@ class PromptCache:
 
 
 def _appended(data: PrefixDigests, more: bytes) -> PrefixDigests:
-    """The buffer with ``more`` at its end; a copy, while somebody looks at its memory."""
+    """The buffer with ``more`` at its end; a copy, if its memory is in use."""
     try:
         data.data += more
     except BufferError:
@@ -103,12 +103,12 @@ def _appended(data: PrefixDigests, more: bytes) -> PrefixDigests:
 
 
 def _ids(data: PrefixDigests, start: int) -> list[int]:
-    """The ids from byte ``start`` on, as what an answer has in their place."""
+    """The ids from byte ``start`` on, in the place of an answer's list."""
     return cast("list[int]", TokenIds.of(data, start // WIDTH, len(data.data) // WIDTH))
 
 
 def _holder(answer: EngineAnswer) -> EngineAnswer | EngineChoice | None:
-    """What bears the only list of prompt ids."""
+    """The part of an answer that has the list of prompt ids."""
     holders: list[EngineAnswer | EngineChoice] = [answer, *answer.choices]
     for one in holders:
         if one.prompt_token_ids is not None:

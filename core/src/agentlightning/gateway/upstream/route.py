@@ -133,7 +133,7 @@ class Upstream:
 
     def redacted(self, headers: dict[str, str]) -> dict[str, str]:
         """Headers of the engine's answer without the route's key."""
-        return {name: self.redact_text(value) for name, value in headers.items()}
+        return {n: self.redact_text(v) for n, v in headers.items()} if self.api_key else headers
 
     def redact_text(self, text: str) -> str:
         """A text from the engine without the route's key."""
