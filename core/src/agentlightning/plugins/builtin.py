@@ -1,11 +1,12 @@
-"""Our own features, registered through the same hooks as anybody's.
+"""The built-in plugin: our own features, registered through the same hooks as anybody's.
 
-Every factory imports lazily: loading this module costs nothing.
+Factories are named by module and imported when they are called: loading this module imports no feature.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from agentlightning.hookspecs import hookimpl
@@ -17,11 +18,9 @@ from agentlightning.specs import (
     CreditRuleSpec,
     RecipeSpec,
     StoreSpec,
-    Tracker,
     TrackerSpec,
     lazily,
 )
-from agentlightning.types import Recipe
 
 
 @hookimpl
@@ -32,33 +31,15 @@ def agl_adapters() -> list[AdapterSpec]:
 
 @hookimpl
 def agl_recipes() -> list[RecipeSpec]:
-    def recipe(name: str) -> Any:
-        def factory(**overrides: Any) -> Recipe:
-            from agentlightning import recipes
-
-            return recipes.get(name, **overrides)
-
-        return factory
-
-    return [
-        RecipeSpec("grpo", recipe("grpo"), "arXiv 2402.03300"),
-        RecipeSpec("ppo", recipe("ppo"), "arXiv 1707.06347"),
-        RecipeSpec("rloo", recipe("rloo"), "arXiv 2402.14740"),
-    ]
+    papers = {"grpo": "arXiv 2402.03300", "ppo": "arXiv 1707.06347", "rloo": "arXiv 2402.14740"}
+    get = lazily("agentlightning.recipes:get")
+    return [RecipeSpec(name, partial(get, name), paper) for name, paper in papers.items()]
 
 
 @hookimpl
 def agl_algorithms() -> list[AlgorithmSpec]:
-    def rl(**options: Any) -> Any:
-        from agentlightning.algorithms.rl import RL
-
-        return RL(**options)
-
-    def baseline(**options: Any) -> Any:
-        from agentlightning.algorithms.baseline import Baseline
-
-        return Baseline(**options)
-
+    rl = lazily("agentlightning.algorithms.rl:RL")
+    baseline = lazily("agentlightning.algorithms.baseline:Baseline")
     return [
         AlgorithmSpec("rl", rl, "policy-gradient RL: a recipe run by a driver"),
         AlgorithmSpec("baseline", baseline, "the agent as it is, run once on each task"),
@@ -67,10 +48,7 @@ def agl_algorithms() -> list[AlgorithmSpec]:
 
 @hookimpl
 def agl_stores() -> list[StoreSpec]:
-    def embedded(url: str) -> Any:
-        from agentlightning.store.sqlite.store import SQLiteStore
-
-        return SQLiteStore(url)
+    embedded = lazily("agentlightning.store.sqlite.store:SQLiteStore")
 
     def remote(url: str) -> Any:
         from agentlightning.store.http.client import StoreClient
@@ -98,43 +76,19 @@ def agl_baselines() -> list[BaselineSpec]:
 
 @hookimpl
 def agl_trackers() -> list[TrackerSpec]:
-    def files(folder: Path) -> Tracker:
-        from agentlightning.trackers.files import FilesTracker
-
-        return FilesTracker(folder)
-
-    def console(folder: Path) -> Tracker:
-        from agentlightning.trackers.console import ConsoleTracker
-
-        return ConsoleTracker(folder)
-
-    def plot(folder: Path) -> Tracker:
-        from agentlightning.trackers.plot import PlotTracker
-
-        return PlotTracker(folder)
-
-    def events(folder: Path) -> Tracker:
-        from agentlightning.trackers.events import EventsTracker
-
-        return EventsTracker(folder)
-
+    trackers = "agentlightning.trackers"
     return [
-        TrackerSpec("events", events),
-        TrackerSpec("files", files, default=True),
-        TrackerSpec("console", console, default=True),
-        TrackerSpec("plot", plot, default=True),
+        TrackerSpec("events", lazily(f"{trackers}.events:EventsTracker")),
+        TrackerSpec("files", lazily(f"{trackers}.files:FilesTracker"), default=True),
+        TrackerSpec("console", lazily(f"{trackers}.console:ConsoleTracker"), default=True),
+        TrackerSpec("plot", lazily(f"{trackers}.plot:PlotTracker"), default=True),
     ]
 
 
 @hookimpl
 def agl_commands() -> list[CommandSpec]:
-    def command(module: str) -> Any:
-        def register(app: Any) -> None:
-            from importlib import import_module
-
-            import_module(f"agentlightning.cli.{module}").register(app)
-
-        return register
+    def command(module: str) -> Callable[[Any], None]:
+        return lazily(f"agentlightning.cli.{module}:register")
 
     return [
         CommandSpec("train", command("train"), "train an agent"),

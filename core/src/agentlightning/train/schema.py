@@ -1,6 +1,6 @@
 """The JSON Schema of a run's YAML file, for editors: ``python -m agentlightning.train.schema``.
 
-A file names it in its first line: ``# yaml-language-server: $schema=<path or URL of run_config.schema.json>``.
+A file names it in its first line: ``# yaml-language-server: $schema=…/run_config.schema.json``.
 """
 
 from __future__ import annotations
