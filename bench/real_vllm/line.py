@@ -46,7 +46,12 @@ class Line:
         """Run one task by the runner; its record. RuntimeError with the reason if the attempt failed."""
         rollout = await self.store.enqueue_rollout(task, mode, self.resources_id, seed=seed)
         runner = Runner(
-            agent, self.store, attempt_keys=self.gateway, plugins=self.plugins, concurrency=1, timeout=240.0
+            agent,
+            self.store,
+            attempt_keys=self.gateway,
+            plugins=self.plugins,
+            concurrency=1,
+            timeout_seconds=240.0,
         )
         await runner.serve(limit=1)
         (record,) = await self.store.records([rollout.rollout_id])

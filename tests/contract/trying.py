@@ -53,7 +53,9 @@ class TryingContract:
         assert (await store.get_rollout_by_id(ids[0])).attempts == 1
 
     async def test_rollouts_of_a_run_are_tried_as_the_run_says(self, store: Store) -> None:
-        tried = rollout_config(read_failure_table({"agent-raised": "retry"}), timeout=60.0, attempts=5)
+        tried = rollout_config(
+            read_failure_table({"agent-raised": "retry"}), timeout_seconds=60.0, max_attempts=5
+        )
         await store.add_run("r", {}, tried)
         await store.add_run("r", {}, tried)
         own = RolloutConfig(max_attempts=1)

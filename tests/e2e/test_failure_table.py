@@ -80,7 +80,7 @@ class World:
 
     async def run(self, tasks: list[dict[str, Any]], table: dict[str, Any], mode: Any = "train") -> list[str]:
         """Roll the tasks out as one group, until all have ended."""
-        config = rollout_config(read_failure_table(table), timeout=None, attempts=ATTEMPTS)
+        config = rollout_config(read_failure_table(table), timeout_seconds=None, max_attempts=ATTEMPTS)
         rollouts = [
             Rollout(
                 rollout_id=f"r{n}",

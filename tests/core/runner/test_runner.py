@@ -241,7 +241,7 @@ async def test_hung_sync_agents_take_no_place_from_the_next(store: Store) -> Non
             forever.wait(20)
         return 1.0
 
-    async with serving(agent, store, concurrency=2, timeout=0.1):
+    async with serving(agent, store, concurrency=2, timeout_seconds=0.1):
         done = await finish(store, [0, 1, 2, 3])
         forever.set()
     assert [r.status for r in sorted(done, key=lambda r: r.input)] == [
@@ -297,7 +297,7 @@ async def test_the_limit_holds_for_an_agent_that_swallows_cancellation(
                 continue
         return 1.0
 
-    async with serving(agent, store, timeout=0.05) as runner:
+    async with serving(agent, store, timeout_seconds=0.05) as runner:
         [rollout] = await finish(store, [1])
         release.set()
     assert await reason(store, rollout) == "timeout: the attempt took longer than 0.05 s"
@@ -311,7 +311,7 @@ async def test_the_agents_own_timeout_is_its_own(store: Store) -> None:
         await asyncio.wait_for(asyncio.Event().wait(), 0.01)
         return 1.0
 
-    async with serving(agent, store, timeout=30):
+    async with serving(agent, store, timeout_seconds=30):
         [rollout] = await finish(store, [1])
     assert (await reason(store, rollout)).startswith("agent-raised: TimeoutError")
 

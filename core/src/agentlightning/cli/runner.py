@@ -173,7 +173,7 @@ def _open(options: Options, plugins: Any) -> tuple[Store, Runner]:
         plugins=plugins,
         run_id=options.run,
         concurrency=concurrency or 16,
-        timeout=timeout,
+        timeout_seconds=timeout,
         drain=options.drain,
         isolation=isolation,
         adapters=adapters,

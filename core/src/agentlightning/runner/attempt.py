@@ -43,14 +43,14 @@ class AttemptRunner:
         attempt_keys: AttemptKeys | None,
         plugins: Plugins | None,
         policies: Mapping[str, str],
-        timeout: float | None,
+        timeout_seconds: float | None,
     ) -> None:
         self._store = store
         self._execution = execution
         self._attempt_keys = attempt_keys
         self._plugins = plugins
         self._policies = dict(policies)
-        self._timeout = timeout
+        self._timeout_seconds = timeout_seconds
         self._ends = EndWriter(store, self._policies, counts, calls_recorded=attempt_keys is not None)
         self._agents: dict[str, asyncio.Task[AttemptResult]] = {}
         """Agents at work, by attempt. They can be stopped; the rest of an attempt cannot."""
@@ -111,7 +111,7 @@ class AttemptRunner:
             raise
         except Exception as error:
             return AttemptResult(outcome_of_error(error))
-        timeout = lease.rollout.config.timeout_seconds or self._timeout
+        timeout = lease.rollout.config.timeout_seconds or self._timeout_seconds
         return await self._execution.run(lease, job, timeout, spans)
 
     async def _job(self, lease: AttemptedRollout) -> AttemptJob:

@@ -54,7 +54,7 @@ class Runner:
     """Runs ``agent`` on rollouts of ``store``.
 
     ``attempt_keys``: the gateway, or :class:`RemoteAttemptKeys` for one in another process; without it the
-    agent calls its endpoints directly and only the wire layer records. ``timeout``: seconds for rollouts
+    agent calls its endpoints directly and only the wire layer records. ``timeout_seconds``: for rollouts
     whose own configuration has no limit. ``heartbeat``: seconds between heartbeats, at most. ``drain``:
     seconds that running attempts have to end once serving stops (``None``: as long as they take); then they
     are stopped. ``adapters``: those that worker processes activate by name. ``own_loop``: agents run on an
@@ -71,7 +71,7 @@ class Runner:
         worker_id: str | None = None,
         run_id: str | None = None,
         concurrency: int = 16,
-        timeout: float | None = None,
+        timeout_seconds: float | None = None,
         policies: dict[str, str] | None = None,
         heartbeat: float = 5.0,
         drain: float | None = None,
@@ -108,7 +108,7 @@ class Runner:
             attempt_keys=attempt_keys,
             plugins=plugins,
             policies=policies or {},
-            timeout=timeout,
+            timeout_seconds=timeout_seconds,
         )
         self._running: dict[str, asyncio.Task[None]] = {}
         self._slot_freed = asyncio.Event()

@@ -169,7 +169,7 @@ class Session:
             run_id=context.run_id,
             policies=self.config.served.routing,
             concurrency=settings.concurrency,
-            timeout=settings.timeout_seconds,
+            timeout_seconds=settings.timeout_seconds,
             isolation=settings.isolation,
             adapters=settings.adapters,
         )
@@ -184,9 +184,9 @@ def rollouts_config(config: RunConfig) -> RolloutConfig:
     agent = config.agent
     return rollout_config(
         config.training.failure,
-        timeout=agent.timeout_seconds,
-        unresponsive=agent.unresponsive_seconds,
-        attempts=agent.max_attempts,
+        timeout_seconds=agent.timeout_seconds,
+        unresponsive_seconds=agent.unresponsive_seconds,
+        max_attempts=agent.max_attempts,
         emitted_overrides_returned=agent.emitted_overrides_returned,
     )
 

@@ -128,20 +128,20 @@ def _action(kind: str, value: Any) -> FailureAction:
 def rollout_config(
     table: FailureTable,
     *,
-    timeout: float | None = None,
-    unresponsive: float | None = UNRESPONSIVE_SECONDS,
-    attempts: int = MAX_ATTEMPTS,
+    timeout_seconds: float | None = None,
+    unresponsive_seconds: float | None = UNRESPONSIVE_SECONDS,
+    max_attempts: int = MAX_ATTEMPTS,
     emitted_overrides_returned: bool = False,
 ) -> RolloutConfig:
-    """How rollouts are tried under ``table``. ``timeout``: seconds of an attempt; ``unresponsive``: seconds
-    of silence after which a worker is taken for dead; ``attempts``: at most, the first included;
+    """How rollouts are tried under ``table``. ``timeout_seconds``: of an attempt; ``unresponsive_seconds``:
+    silence after which a worker is taken for dead; ``max_attempts``: the first included;
     ``emitted_overrides_returned``: whether a reward that an agent emits counts more than the one it returns.
     """
     kinds = sorted(kind for kind, action in table.items() if action.retry)
     return RolloutConfig(
-        timeout_seconds=timeout,
-        unresponsive_seconds=unresponsive,
-        max_attempts=attempts if kinds else 1,
+        timeout_seconds=timeout_seconds,
+        unresponsive_seconds=unresponsive_seconds,
+        max_attempts=max_attempts if kinds else 1,
         retry_on=kinds,
         emitted_overrides_returned=emitted_overrides_returned,
     )

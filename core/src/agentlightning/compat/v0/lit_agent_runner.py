@@ -47,7 +47,7 @@ class LitAgentRunner(Generic[T]):
         self._options: dict[str, Any] = {
             "concurrency": concurrency,
             "isolation": isolation,
-            "timeout": timeout,
+            "timeout_seconds": timeout,
         }
         self._adapters = listed(adapters)
         self._runner: Runner | None = None
