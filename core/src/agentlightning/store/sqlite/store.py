@@ -17,9 +17,9 @@ from agentlightning.store.sqlite.file.writer import Writer
 from agentlightning.store.sqlite.queue.heartbeats import HeartbeatStore
 from agentlightning.store.sqlite.queue.requeue import RequeueStore
 from agentlightning.store.sqlite.queue.waiting import EndWaitStore
-from agentlightning.store.sqlite.run_data.accounts import RunStore
 from agentlightning.store.sqlite.run_data.resources import ResourceStore
 from agentlightning.store.sqlite.run_data.retention import RetentionStore
+from agentlightning.store.sqlite.run_data.runs import RunStore
 from agentlightning.store.sqlite.run_data.statistics import StatisticsReader
 from agentlightning.store.sqlite.run_data.steps import StepStore
 from agentlightning.store.sqlite.timer import ExpiryTimer

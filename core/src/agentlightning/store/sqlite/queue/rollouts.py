@@ -137,7 +137,7 @@ class RolloutStore(RolloutDefaults):
         """Put one task into the queue. The same ``rollout_id`` with the same content is done once.
 
         Without ``resources_id`` it is given the latest resources there are now. Without ``config`` it is
-        tried as its run says (:meth:`agentlightning.store.sqlite.run_data.accounts.RunStore.add_run`), else
+        tried as its run says (:meth:`agentlightning.store.sqlite.run_data.runs.RunStore.add_run`), else
         as ``RolloutConfig()`` does.
         """
         rollout = Rollout(
