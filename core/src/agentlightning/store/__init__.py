@@ -1,6 +1,6 @@
 """The store: work, spans, calls, rewards and resources, durable before they are acknowledged.
 
-``open_store`` makes one from a place; the interface is :class:`~agentlightning.store.base.Store`.
+``open_store`` opens the store at a place; its interface is :class:`~agentlightning.store.base.Store`.
 """
 
 from __future__ import annotations

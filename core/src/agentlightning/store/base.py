@@ -1,10 +1,11 @@
 """The store's interface: work, spans, calls, rewards and resources, durable before they are acknowledged.
 
-Method names are those of the seed project; the calls, records and steps are ours. The SQLite store, its HTTP
-client and any plugin's store pass one contract suite.
+Method names are those of Agent Lightning 0.3, with calls, records and steps added. The SQLite store, its HTTP
+client and every plugin's store pass one contract suite.
 
-Invariants: *acknowledged ⇒ survives kill -9*; a write with the same ``request_id`` is done once and answered
-the same; a write for an attempt that has ended or was fenced raises :class:`AttemptEnded` and is counted.
+Invariants: *acknowledged ⇒ survives kill -9*; a write that is sent twice under one ``request_id`` is done
+once and answered the same; a write for an attempt that has ended or was fenced raises :class:`AttemptEnded`
+and is counted.
 """
 
 from __future__ import annotations
@@ -41,27 +42,23 @@ class StoreError(UsageError):
 
 
 class TooLarge(StoreError, ValueError):
-    """What was given does not fit one request: no other try can succeed."""
+    """The request is larger than the store takes: to send it again cannot succeed."""
 
 
 class NotFound(StoreError):
-    """No such rollout, attempt, resources or worker."""
+    """There is no such rollout, attempt, run, resources or worker."""
 
 
 class Conflict(StoreError):
-    """The id exists with other content, or the move between states is not allowed."""
+    """The id exists with other content, or the change of status is not allowed."""
 
 
 class AttemptEnded(Conflict):
-    """A late write: the attempt has ended or its lease went to another. Refused and counted, never
-    applied.
-    """
+    """A late write, refused and counted: the attempt has ended, or a later attempt has its lease."""
 
 
 class Store(Protocol):
-    """What a store does. All methods are coroutines; implementations are safe for concurrent tasks of one
-    loop.
-    """
+    """The methods of a store. All are coroutines, and safe for concurrent tasks of one event loop."""
 
     # -- work
     async def enqueue_rollout(

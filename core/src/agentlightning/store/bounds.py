@@ -1,7 +1,7 @@
-"""Numbers that others give: what a timer can wait for, what a list can be long, what a column can hold.
+"""Bounds of numbers from outside: seconds that a timer can wait, integers that a column can hold.
 
-Invariant: no number reaches a timer or SQLite that was not checked here. NaN compares with nothing: one in
-the heap of an event loop stops every other timer.
+Invariant: every number from outside is checked here before it reaches a timer or SQLite. NaN compares with
+nothing: one in the heap of an event loop stops every other timer.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ LARGEST = (1 << 63) - 1
 
 
 def check_seconds(name: str, value: float | None, *, positive: bool = False) -> None:
-    """``value`` is a time that a timer can keep, or ``None``; ``ValueError`` names it."""
+    """``ValueError`` unless ``value`` is seconds that a timer can wait, or ``None``."""
     if value is None:
         return
     number = isinstance(value, int | float) and not isinstance(value, bool)
@@ -22,7 +22,7 @@ def check_seconds(name: str, value: float | None, *, positive: bool = False) -> 
 
 
 def check_count(name: str, value: int | None, least: int = 0) -> None:
-    """``value`` is a whole number from ``least`` on that a column can hold, or ``None``."""
+    """``ValueError`` unless ``value`` is an integer from ``least`` that a column can hold, or ``None``."""
     if value is None:
         return
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= LARGEST:

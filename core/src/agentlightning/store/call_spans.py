@@ -1,9 +1,8 @@
-"""Model calls shown as spans named ``openai.chat.completion``, merged with what the wire layer saw of them.
+"""Model calls as spans named ``openai.chat.completion``, merged with the spans of the wire layer.
 
-A call and the wire span of the same ``span_id`` become one span, in the call's place; a choice beyond the
-first, or an attempt of the SDK that a later retry superseded, gets a separate span. Attributes follow the
-OpenTelemetry GenAI conventions, with the legacy ``gen_ai.prompt.N.*`` and ``gen_ai.completion.N.*`` beside
-them.
+A call and the wire span of the same ``span_id`` become one span, in the call's place. A choice beyond the
+first, or a request that the SDK sent again, gets a span of its own. Attributes follow OpenTelemetry's GenAI
+conventions, with the legacy ``gen_ai.prompt.N.*`` and ``gen_ai.completion.N.*`` beside them.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _PACKED = (semconv.PROMPT_IDS, semconv.RESPONSE_IDS, semconv.LOGPROBS)
 
 
 class CallSpan(Span):
-    """A span of a model call. Its packed arrays print as their length."""
+    """A span of a model call. Its packed arrays are printed as their lengths."""
 
     def __repr__(self) -> str:
         shown = {k: f"<{_length(v)} values>" if k in _PACKED else v for k, v in self.attributes.items()}
@@ -48,14 +47,14 @@ def _length(packed: str) -> int:
 
 
 def as_call_span(span: Span) -> Span:
-    """A call span that came over HTTP, as the store itself returns it; other spans as they are."""
+    """Make a call span that came over HTTP a :class:`CallSpan`; leave other spans as they are."""
     if not any(name in span.attributes for name in _PACKED):
         return span
     return CallSpan(**{name: getattr(span, name) for name in span.__struct_fields__})
 
 
 def merge_calls(spans: Sequence[Span], calls: Iterable[tuple[Call, int]]) -> list[Span]:
-    """Spans and calls (each with its place of arrival) of a rollout, in order of arrival."""
+    """Merge the spans and calls of a rollout in order of arrival; each call comes with its sequence id."""
     wire = {
         (s.attempt_id, s.span_id): s for s in spans if s.span_id and s.attributes.get(semconv.LAYER) == "wire"
     }
@@ -87,7 +86,7 @@ def merge_calls(spans: Sequence[Span], calls: Iterable[tuple[Call, int]]) -> lis
 
 
 def call_span(call: Call, arrival: int, wire: Span | None, is_primary: bool) -> Span:
-    """One call as a span; ``is_primary``: it is the one that the wire span (if any) stands for."""
+    """One call as a span. ``is_primary``: the wire span of the same id is this call's, and merged into it."""
     merged = wire if is_primary and wire is not None else None
     return CallSpan(
         rollout_id=call.rollout_id,
@@ -112,7 +111,7 @@ def call_span(call: Call, arrival: int, wire: Span | None, is_primary: bool) -> 
 
 
 def attributes(call: Call) -> dict[str, Any]:
-    """The attributes of a call span. What is unknown is left out."""
+    """The attributes of a call span, without those of unknown value."""
     response = call.response or {}
     out: dict[str, Any] = {
         semconv.OPERATION_NAME: "chat" if call.api == "chat" else "text_completion",

@@ -1,4 +1,4 @@
-"""OpenTelemetry's finished spans as spans of an attempt."""
+"""Finished spans of OpenTelemetry as spans of an attempt."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 def span_from_otel(
     rollout_id: str, attempt_id: str, readable_span: ReadableSpan, sequence_id: int | None = None
 ) -> Span:
-    """``readable_span`` as capture itself would hand it in (:mod:`agentlightning.capture.spans.convert`)."""
+    """Convert a span as capture does (:mod:`agentlightning.capture.spans.convert`)."""
     from agentlightning.capture.context import AttemptContext
     from agentlightning.capture.spans.convert import convert
 

@@ -1,7 +1,7 @@
-"""Long lists page by page: every query takes ``limit`` and ``after``, the cursor of the last item one holds.
+"""Long lists page by page: every query takes ``limit`` and ``after``, the cursor of the last item.
 
-Invariant: a cursor names an item by ids that never change, so what arrives while one pages is neither a
-repetition nor a gap in what was there.
+Invariant: a cursor names an item by ids that never change, so rows that arrive between two pages neither
+repeat nor hide an item.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def record_pages(rollout_ids: Sequence[str]) -> Iterator[list[str]]:
 async def pages(
     method: Callable[..., Awaitable[list[T]]], *args: Any, size: int = 500, **filters: Any
 ) -> AsyncIterator[list[T]]:
-    """The pages of a query of any store, ``size`` items each but the last; none where there is nothing.
+    """Yield the pages of a query of any store, ``size`` items each but the last; none for an empty list.
 
     ``async for page in pages(store.query_rollouts, run_id="r"): …``
     """
@@ -66,11 +66,11 @@ async def pages(
 
 
 def check_limit(limit: int | None, name: str = "limit") -> None:
-    """A limit that allows nothing is a mistake, and a negative one would mean "all" to SQLite."""
+    """``ValueError`` for a limit below 1: to SQLite a negative one means "all"."""
     check_count(name, limit, 1)
 
 
 def check_order(sort_order: str) -> None:
-    """``asc`` or ``desc``."""
+    """``ValueError`` for an order other than ``asc`` and ``desc``."""
     if sort_order not in ("asc", "desc"):
         raise ValueError(f"sort_order must be asc or desc, not {sort_order!r}")

@@ -1,8 +1,8 @@
-"""The store's interface over HTTP: one table of routes, read by server and client alike.
+"""The store's interface over HTTP: one table of routes, from which server and client are made.
 
-Parameters and answers are typed from the signatures of :class:`~agentlightning.store.base.Store`. Bodies are
-JSON or MessagePack (``Content-Type``, ``Accept``); our client speaks MessagePack, which is lossless for NaN
-and bytes.
+Types of parameters and results come from the signatures of :class:`~agentlightning.store.base.Store`. Bodies
+are JSON or MessagePack (``Content-Type``, ``Accept``); our client sends MessagePack, which is lossless for
+NaN and bytes.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from agentlightning.types.arrays import from_either, to_bytes, to_list
 
 PREFIX: Final = "/v1/agl"
 LONGEST_WAIT: Final = 30.0
-"""Seconds the server holds a waiting request; the client asks again."""
+"""Seconds that the server holds a waiting request; then the client asks again."""
 REMEMBERED: Final = 900.0
-"""Seconds for which the store knows a request that is sent again, at least."""
+"""Seconds for which the store remembers a request id, at least."""
 NULL: Final = "null"
-"""``None`` in a query string."""
+"""``None``, in a query string."""
 JSON: Final = "application/json"
 PACKED: Final = "application/msgpack"
 REQUEST_ID: Final = "Idempotency-Key"
-"""The header with the request id of a batch."""
+"""The header that holds the request id of a batch."""
 
 ROUTES: Final[tuple[tuple[str, str, str], ...]] = (
     ("POST", "/rollouts", "enqueue_rollout"),
@@ -84,14 +84,14 @@ STORED_RECORDS: Final = f"{PREFIX}/records/stored"
 """Records as they are stored, for our client: a call holds only what is new in it."""
 
 READS_WITH_BODY: Final = frozenset({"query_rollouts", "wait_for_rollouts", "records"})
-"""Methods with a body that change nothing."""
+"""Methods that have a body and change nothing."""
 
 _UNDECODED: Final = {"resources": dict[str, Any]}
-"""Parameters that the store itself decodes (a resource is given as an object, a string or a dict)."""
+"""Parameters that the store decodes itself: a resource is an object, a string or a dict."""
 
 
 class Route(NamedTuple):
-    """One method over HTTP."""
+    """One method of the store over HTTP."""
 
     verb: str
     path: str
@@ -110,14 +110,14 @@ class BatchItem(msgspec.Struct):
 
 
 class ErrorBody(msgspec.Struct):
-    """What an error looks like: ``error`` is the name of its type."""
+    """The body of an error; ``error`` is the name of its type."""
 
     error: str
     message: str
 
 
 class BatchOutcome(msgspec.Struct, omit_defaults=True):
-    """One answer of a batch: a result, or an error."""
+    """The outcome of one call of a batch: a result, or an error."""
 
     result: Any = None
     error: ErrorBody | None = None
@@ -140,7 +140,7 @@ def _route(verb: str, path: str, name: str) -> Route:
 
 
 def _decodable(kind: Any) -> Any:
-    """``Sequence[X]`` as ``list[X]``, also within a union: what a decoder can make."""
+    """``list[X]`` for ``Sequence[X]``, also within a union: a decoder makes lists."""
     if typing.get_origin(kind) is Sequence or getattr(typing.get_origin(kind), "__name__", "") == "Sequence":
         return list[typing.get_args(kind)[0]]  # type: ignore[misc]
     arguments = typing.get_args(kind)
@@ -154,7 +154,9 @@ BY_NAME: Final = {route.name: route for route in TABLE}
 
 
 def encode(value: Any, packed: bool) -> tuple[bytes, str]:
-    """Body and content type. What MessagePack cannot hold (big integers, lone surrogates) goes as JSON."""
+    """Encode a body; the body and its content type. JSON where MessagePack cannot hold a value (big integers,
+    lone surrogates).
+    """
     if packed:
         try:
             return _pack(value), PACKED
@@ -171,7 +173,7 @@ _json = msgspec.json.Encoder(enc_hook=to_list).encode
 
 
 def decode(body: bytes, content_type: str, kind: Any) -> Any:
-    """The inverse; ``msgspec.ValidationError`` names the field that is wrong."""
+    """Decode a body; ``msgspec.ValidationError`` names the field that is wrong."""
     if content_type == PACKED:
         return _unpacker(kind)(body)
     try:
@@ -210,11 +212,11 @@ ERRORS: Final[tuple[tuple[type[Exception], int], ...]] = (
     (OverflowError, 400),
     (RecursionError, 400),
 )
-"""Error types and their HTTP status, the narrower first."""
+"""Error type → HTTP status, subclasses first."""
 
 
 def error_body(error: Exception) -> tuple[ErrorBody, int]:
-    """An error as body and status. What is not listed is a bug of ours: 500, without its text."""
+    """Body and status of an error. One that is not in ``ERRORS`` is a bug: 500, without its text."""
     for kind, status in ERRORS:
         if isinstance(error, kind):
             return ErrorBody(kind.__name__, str(error)), status
@@ -222,7 +224,7 @@ def error_body(error: Exception) -> tuple[ErrorBody, int]:
 
 
 def error_from_body(found: ErrorBody) -> Exception:
-    """The error of a body, as the type it was."""
+    """The exception of an error's body, by the name of its type."""
     for kind, _ in ERRORS:
         if kind.__name__ == found.error:
             if issubclass(kind, (msgspec.ValidationError, msgspec.DecodeError)):
@@ -232,7 +234,7 @@ def error_from_body(found: ErrorBody) -> Exception:
 
 
 def to_outcome(found: Any) -> BatchOutcome:
-    """A result or an error, as it is sent and remembered."""
+    """The outcome of a call, as it is sent and remembered."""
     return (
         BatchOutcome(error=error_body(found)[0])
         if isinstance(found, Exception)
@@ -241,7 +243,7 @@ def to_outcome(found: Any) -> BatchOutcome:
 
 
 def from_outcome(method: str, found: BatchOutcome) -> Any:
-    """The inverse of :func:`to_outcome`: the error is returned, not raised."""
+    """The result or the exception of an outcome; the exception is returned, not raised."""
     if found.error is not None:
         return error_from_body(found.error)
     return msgspec.convert(found.result, BY_NAME[method].result_type, dec_hook=from_either)

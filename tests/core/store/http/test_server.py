@@ -298,7 +298,7 @@ async def test_another_server_is_recognised() -> None:
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
     client = StoreClient(f"http://127.0.0.1:{runner.addresses[0][1]}")
-    with pytest.raises(StoreError, match="no store of ours answers there: HTTP 404"):
+    with pytest.raises(StoreError, match="the server is no store of Agent Lightning: HTTP 404"):
         await client.statistics()
     await client.close()
     await runner.cleanup()

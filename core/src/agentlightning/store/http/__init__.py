@@ -1,1 +1,1 @@
-"""The store over HTTP: routes, application, client and OTLP."""
+"""The store over HTTP: server, client, and spans over OTLP."""

@@ -1,9 +1,9 @@
-"""The store as a web application: ``/v1/agl/…`` (see :mod:`agentlightning.store.routes`) and ``/v1/traces``
-(see :mod:`.traces`).
+"""The store as a web application: ``/v1/agl/…`` (:mod:`agentlightning.store.routes`) and ``/v1/traces``
+(:mod:`.traces`).
 
-An answer is sent after its write is on file. Errors are ``{"error", "message"}``. ``POST /v1/agl/batch``
-takes a list of calls and does them in order, as one write under the request id of its header
-``Idempotency-Key``; each has its own result.
+A response is sent after its write is on file. Errors are ``{"error", "message"}``. ``POST /v1/agl/batch``
+takes a list of calls and does them in order, as one write under the request id of the header
+``Idempotency-Key``; each call has a result of its own.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def create_app(store: SQLiteStore, token: str | None = None) -> web.Application:
-    """The application over a store; with a ``token`` every request but ``/health`` must bear it. Without one,
-    requests that a web page may have sent are refused (:mod:`agentlightning.webserver.guard`).
+    """Make the application of a store. With a ``token`` every request but ``/health`` must bear it. Without
+    one, requests that a web page may have sent are refused (:mod:`agentlightning.webserver.guard`).
 
-    Spans may also be sent with an attempt's own key, where ``AGL_SECRET`` lets this process check it.
+    An attempt's key also lets spans in, where ``AGL_SECRET`` is set to check it.
     """
     middlewares = [] if token is not None else [_refuse_foreign(store)]
     app = web.Application(middlewares=middlewares)
@@ -77,13 +77,13 @@ def create_app(store: SQLiteStore, token: str | None = None) -> web.Application:
 
 
 def runner(app: web.Application) -> web.AppRunner:
-    """What serves the application."""
+    """The aiohttp runner of the application."""
     return app_runner(app, shutdown_timeout=5.0)
 
 
 def _refuse_foreign(store: SQLiteStore) -> Any:
     async def refuse(request: web.Request, why: CrossOriginRefusal) -> web.Response:
-        with suppress(StoreError):  # a store that cannot write refuses all the same
+        with suppress(StoreError):  # the request is refused even if that cannot be counted
             await store.count("refused", why.reason)
         if request.path == traces.PATH:
             return traces.refusal_response(request, traces.ExportRefused(why.status, why.message))
@@ -114,7 +114,7 @@ def _authenticated(handler: Handler, token: str | None) -> Handler:
             return _answer(request, ErrorBody("StoreError", str(refused)), refused.status)
         except Exception as error:
             body, status = error_body(error)
-            if status >= 500:  # this server's own fault (a full disk, say), which its operator must see too
+            if status >= 500:  # the server's own failure (a full disk, say): its operator must see it too
                 _log.exception("error in %s %s", request.method, request.path)
             return _answer(request, body, status)
 
@@ -146,7 +146,7 @@ def _handler(store: Store, route: Route) -> Handler:
 
 
 async def _decoded(body: bytes, content_type: str, kind: Any) -> Any:
-    """A body as ``kind``: a large one in a thread, for others are waiting."""
+    """Decode a body as ``kind``; a large one in a thread, so that other requests go on."""
 
     def work() -> Any:
         if content_type != PACKED:
@@ -164,7 +164,7 @@ def _arguments(parameters: Any) -> dict[str, Any]:
 
 
 def _body_parameters(route: Route) -> type[msgspec.Struct]:
-    """The parameters that come in the body: all but those in the path."""
+    """The type of the body: the parameters that are not in the path."""
     fields: list[Any] = []
     for field in msgspec.structs.fields(route.parameters):
         if field.name not in route.path_parameters:
@@ -174,9 +174,9 @@ def _body_parameters(route: Route) -> type[msgspec.Struct]:
 
 
 def _cap_waits(parameters: dict[str, Any]) -> dict[str, Any]:
-    """No request is held for longer than ``LONGEST_WAIT``."""
+    """Limit waits to ``LONGEST_WAIT``."""
     for name in ("wait", "timeout"):
-        check_seconds(name, parameters.get(name))  # the least of NaN and another number is NaN
+        check_seconds(name, parameters.get(name))  # min(NaN, x) is NaN
     if "wait" in parameters:
         parameters["wait"] = min(parameters["wait"], LONGEST_WAIT)
     if "timeout" in parameters:
@@ -195,7 +195,7 @@ def _stored_records(store: SQLiteStore) -> Handler:
 
 def _batch_handler(store: SQLiteStore) -> Handler:
     def call(item: BatchItem) -> tuple[str, dict[str, Any]] | Exception:
-        """What is asked for, or what is wrong with it."""
+        """Method and parameters of a call, or the error in them."""
         route = BY_NAME.get(item.method)
         if route is None:
             return item.method, {}

@@ -1,7 +1,7 @@
 """The store of another process: the same interface over HTTP, generated from the table of routes.
 
-Written by hand is only what one request cannot do: to wait for longer than a server holds a request, to read
-records page by page, and to convert spans.
+Methods are written by hand where one request is not enough: to wait for longer than a server holds a request,
+to read records page by page, or to convert a span first.
 """
 
 from __future__ import annotations

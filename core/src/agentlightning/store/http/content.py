@@ -1,8 +1,7 @@
-"""What a request may bring into the store: values that every reader can read again.
+"""Values in a request: only those that every reader of the store can read.
 
-Types are checked while a body is decoded. Where a type says ``Any`` (a task, attributes, a message), this
-checks the decoded value: JSON types only, nested at most
-:data:`~agentlightning.webserver.body.MAX_DEPTH` levels deep.
+Decoding checks types. Where a type is ``Any`` (a task, attributes, a message), this checks the decoded value:
+JSON types only, nested at most :data:`~agentlightning.webserver.body.MAX_DEPTH` levels deep.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from agentlightning.webserver.body import NotPlain, TooDeep, check_plain
 
 
 def check_json(value: Any, where: str = "$") -> None:
-    """Refuse what no reader could read; ``ValueError`` says where it is."""
+    """``ValueError`` names the place of a value that is not JSON, or nested too deep."""
     if isinstance(value, msgspec.Struct):
         for name in _untyped_fields(type(value)):
             check_json(getattr(value, name), f"{where}.{name}")
@@ -36,7 +35,7 @@ def _check_plain(value: Any, where: str) -> None:
 
 
 def _as_builtins(value: Any) -> Any:
-    """Structs of ours that stand in a mapping (resources) as what they hold."""
+    """Structs in a mapping (resources) as plain dicts."""
     if isinstance(value, dict) and any(isinstance(one, msgspec.Struct) for one in value.values()):
         return {key: msgspec.to_builtins(one) for key, one in value.items()}
     return value
@@ -44,7 +43,7 @@ def _as_builtins(value: Any) -> Any:
 
 @cache
 def _untyped_fields(kind: type[msgspec.Struct]) -> tuple[str, ...]:
-    """Fields that may hold anything, or structs that have such fields."""
+    """Fields of type ``Any``, and those whose structs have such fields."""
     return tuple(name for name, hint in typing.get_type_hints(kind).items() if _is_untyped(hint))
 
 

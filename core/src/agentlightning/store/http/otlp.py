@@ -1,7 +1,7 @@
-"""OTLP, the wire format of OpenTelemetry's exporters: an export request as spans of ours, and its answer.
+"""OTLP, the wire format of OpenTelemetry's exporters: requests decoded to spans, and responses.
 
 Source: opentelemetry-proto 1.x (``ExportTraceServiceRequest``) and the OTLP/HTTP specification. JSON
-bodies are the protobuf JSON mapping, but for trace and span ids, which are hex.
+bodies are the protobuf JSON mapping, except that trace and span ids are hex.
 
 Invariant: a span is converted here as by :mod:`agentlightning.capture.spans.convert` in the agent's
 process: hex ids, seconds, attributes that survive JSON. Bytes, which JSON lacks, are base64.
@@ -40,12 +40,12 @@ _IDS: Final = ("traceId", "spanId", "parentSpanId")
 
 
 class Undecodable(ValueError):
-    """A body that is no export request."""
+    """The body is no export request."""
 
 
 def decode(body: bytes, content_type: str) -> tuple[Any, int]:
-    """The ``ExportTraceServiceRequest`` in a body, and how many damaged spans were left out of it.
-    :class:`Undecodable` where nothing sound is left.
+    """Decode an ``ExportTraceServiceRequest``; the request without its damaged spans, and their number.
+    :class:`Undecodable` where no sound span is left.
     """
     kind, read = ("protobuf", _protobuf) if content_type == PROTOBUF else ("JSON", _json)
     try:
@@ -71,7 +71,7 @@ def _json(body: bytes) -> tuple[Any, int]:
 
 
 def _require_spans(salvaged: tuple[Any, int], error: Exception) -> tuple[Any, int]:
-    """What was salvaged, if it holds a span; else the error of the request as a whole."""
+    """The salvaged request if it holds a span; else raise ``error``."""
     request, damaged = salvaged
     if any(scope.spans for resource in request.resource_spans for scope in resource.scope_spans):
         return request, damaged
@@ -79,8 +79,8 @@ def _require_spans(salvaged: tuple[Any, int], error: Exception) -> tuple[Any, in
 
 
 def _with_ids(found: Any) -> Any:
-    """Hex ids as the base64 that the JSON mapping of protobuf has for bytes. What is no hex becomes a value
-    that does not decode, so that only its own span is refused.
+    """Replace hex ids by base64, which protobuf's JSON mapping has for bytes. An id that is not hex becomes a
+    value that does not decode, so that only its own span is refused.
     """
     for span in _json_spans(found):
         for item in (span, *(span.get("links") or ())) if isinstance(span, dict) else ():
@@ -104,12 +104,12 @@ def _json_spans(found: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def count(request: Any) -> int:
-    """How many spans a request has."""
+    """The number of spans in a request."""
     return sum(len(scope.spans) for resource in request.resource_spans for scope in resource.scope_spans)
 
 
 def spans(request: Any) -> Iterator[Span]:
-    """The spans of a request; whose they are is for the caller to say."""
+    """The spans of a request, without their rollout and attempt."""
     for resource in request.resource_spans:
         about = attributes(resource.resource.attributes)
         for scope in resource.scope_spans:
@@ -165,7 +165,7 @@ def _value(value: Any) -> Any:
 
 
 def answer(content_type: str, rejected: int = 0, reason: str = "") -> bytes:
-    """The ``ExportTraceServiceResponse``: all stored, or how many spans were refused and why."""
+    """An ``ExportTraceServiceResponse`` with the number of refused spans and why."""
     response = service.ExportTraceServiceResponse()
     if rejected:
         response.partial_success.rejected_spans = rejected
@@ -180,7 +180,7 @@ def _encoded(response: Any, content_type: str) -> bytes:
 
 
 def status(content_type: str, code: int, message: str) -> bytes:
-    """A ``google.rpc.Status``, the body of a request that failed."""
+    """A ``google.rpc.Status``: the body of a failed request's response."""
     if content_type == JSON:
         return json.dumps({"code": code, "message": message}).encode()
     text = message.encode()

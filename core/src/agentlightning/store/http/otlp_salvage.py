@@ -1,7 +1,7 @@
 """The sound spans of an OTLP export request that does not decode as a whole.
 
-An exporter sends spans in batches and drops a batch that is refused, so one damaged span would lose all of
-its neighbours. Here each span is decoded by itself. Source: ``ExportTraceServiceRequest`` of
+An exporter drops a batch that is refused, so one damaged span would lose its whole batch. Here each span is
+decoded by itself. Source: ``ExportTraceServiceRequest`` of
 opentelemetry-proto 1.x and the protobuf wire format.
 
 Invariant: sound spans + damaged spans = spans that were sent.
@@ -26,8 +26,8 @@ _SPANS: Final = 2
 
 
 def from_protobuf(body: bytes) -> tuple[Any, int]:
-    """The request without its damaged spans, and how many those are. ``ValueError``: the frame around the
-    spans is damaged too.
+    """Decode a request without its damaged spans; the request, and how many are damaged. ``ValueError``: the
+    messages around the spans are damaged too.
     """
     request, damaged = service.ExportTraceServiceRequest(), 0
     for number, resource_spans in _fields(body):
@@ -51,7 +51,7 @@ def from_protobuf(body: bytes) -> tuple[Any, int]:
 
 
 def from_json(found: Any) -> tuple[Any, int]:
-    """As :func:`from_protobuf`, of a body in JSON whose ids are base64 already."""
+    """As :func:`from_protobuf`, for a body in JSON whose ids are base64 already."""
     request, damaged = service.ExportTraceServiceRequest(), 0
     for resource_spans in _listed(found, "resourceSpans"):
         resource = request.resource_spans.add()
@@ -78,7 +78,7 @@ _DAMAGED = (
 
 
 def _listed(found: Any, name: str) -> list[Any]:
-    """The list under ``name``; ``ValueError``: there is something else."""
+    """The list under ``name``; ``ValueError`` for another type."""
     value = (found.get(name) or []) if isinstance(found, dict) else None
     if not isinstance(value, list):
         raise ValueError(f"{name} is no list of objects")
@@ -90,7 +90,7 @@ def _without(found: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def _fields(body: bytes) -> Iterator[tuple[int, bytes]]:
-    """Number and content of the length-delimited fields of a message; others are passed over."""
+    """Number and content of each length-delimited field of a message; other fields are skipped."""
     at = 0
     while at < len(body):
         tag, at = _varint(body, at)
@@ -110,7 +110,7 @@ def _fields(body: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _varint(body: bytes, at: int) -> tuple[int, int]:
-    """A number, and where the next one begins."""
+    """The number at ``at``, and the position after it."""
     value = 0
     for shift in range(0, 70, 7):
         if at >= len(body):
@@ -124,7 +124,7 @@ def _varint(body: bytes, at: int) -> tuple[int, int]:
 
 
 def _message(number: int, content: bytes) -> bytes:
-    """A message with this one field."""
+    """A message of one field."""
     out, length = bytearray([number << 3 | _BYTES]), len(content)
     while length > 0x7F:
         out.append(length & 0x7F | 0x80)

@@ -1,4 +1,4 @@
-"""The store over HTTP, for processes and machines that do not own the file: start and stop of :mod:`.app`."""
+"""Starts and stops the store's HTTP server, for processes and machines that do not write the file."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from agentlightning.webserver.loopback import ExposedServer, check_interface, ch
 
 
 class ServedStore(typing.NamedTuple):
-    """A store being served."""
+    """A store and its running server."""
 
     store: SQLiteStore
     url: str
     runner: web.AppRunner
 
     async def close(self) -> None:
-        """Answer what is under way, then close the store."""
+        """Finish the requests under way, then close the store."""
         self.store.waiters.wake_all()
         await self.runner.cleanup()
         await self.store.close()
@@ -70,9 +70,8 @@ async def serve(
     token: str | None = None,
     ready: Callable[[str], None] | None = None,
 ) -> None:
-    """Serve until SIGTERM, SIGINT or cancellation, then close in good order.
-
-    ``ready`` is given the URL once the server listens.
+    """Serve until SIGTERM, SIGINT or cancellation, then close. ``ready`` gets the URL once the server
+    listens.
     """
     import signal
 
@@ -85,7 +84,7 @@ async def serve(
             break
     served = await start(path, host, port, token)
     gc.collect()
-    gc.freeze()  # what is loaded by now stays; with rarer collections, a sixth less CPU per request
+    gc.freeze()  # loaded modules stay; with rarer collections a request takes a sixth less CPU
     gc_tuning.enlarge_young_generation()
     try:
         if ready is not None:

@@ -1,11 +1,11 @@
 """``POST /v1/traces``: spans of any OpenTelemetry exporter over OTLP/HTTP, stored for the attempt they name.
 
-A span names its attempt by the attributes ``agl.rollout_id`` and ``agl.attempt_id``, else its resource does
-(``OTEL_RESOURCE_ATTRIBUTES``), else the attempt's key does that the request bears. A key speaks for its own
-attempt only.
+A span names its attempt by the attributes ``agl.rollout_id`` and ``agl.attempt_id``, or its resource does
+(``OTEL_RESOURCE_ATTRIBUTES``), or the attempt's key that the request bears. A key writes to its own attempt
+only.
 
-Invariants: each span is stored or refused for itself, refused spans are told to the exporter
-(``partial_success``) and counted, and a span that an exporter sends again is stored once.
+Invariants: each span is stored or refused for itself; refused spans are reported to the exporter
+(``partial_success``) and counted; a span that an exporter sends again is stored once.
 """
 
 from __future__ import annotations
@@ -32,13 +32,14 @@ PATH: Final = "/v1/traces"
 BODY_LIMIT: Final = 64 << 20
 """Bytes of one request, after decompression."""
 KEY_BODY_LIMIT: Final = 16 << 20
-"""The same, where an attempt's key sends it: it speaks for an agent, not for a runner."""
+"""The same for a request with an attempt's key: it comes from an agent, not from a runner."""
 MAX_SPANS: Final = 100_000
-"""Spans of one request: an empty one is two bytes, and a thousand in memory."""
+"""Spans of one request. An empty span takes two bytes in the body and a thousand in memory."""
 _SMALL_BODY: Final = 64 << 10
-"""Bytes of a body that is decoded on the spot; a larger one is in a thread, for others are waiting."""
+"""Bytes of a body that is decoded at once; a larger one is decoded in a thread, so that other requests go on.
+"""
 _SPANS_PER_COMMIT: Final = 128
-"""Spans of one commit; between two, others have their turn."""
+"""Spans of one commit; other requests go on between two."""
 _TYPES: Final = ("application/x-protobuf", JSON)
 _CODES: Final = {400: 3, 401: 16, 403: 7, 409: 9, 413: 8, 415: 3, 503: 14}
 """HTTP status → code of ``google.rpc.Status``."""
@@ -54,8 +55,8 @@ class ExportRefused(Exception):
 
 
 def add_route(app: web.Application, store: Store, token: str | None, keys: Keys | None) -> None:
-    """Add the route. ``keys``: what checks the keys of attempts; ``None``: they are refused."""
-    # A thread of its own: those of the default pool may all be waiting for this very route.
+    """Add the route. ``keys`` checks the keys of attempts; ``None``: they are refused."""
+    # A thread of its own: all threads of the default pool may be waiting for this route.
     pool = ThreadPoolExecutor(1, "agl-otlp")
 
     async def handle(request: web.Request) -> web.Response:
@@ -83,7 +84,7 @@ def refusal_response(request: web.Request, refused: ExportRefused) -> web.Respon
 
 
 def _authenticate(authorization: str, token: str | None, keys: Keys | None) -> Claims | None:
-    """Whom the request speaks for: one attempt by its key, or any (``None``)."""
+    """The claims of the attempt's key that the request bears; ``None``: it may write to any attempt."""
     given = authorization.removeprefix("Bearer ")
     if token is not None and hmac.compare_digest(given.encode(errors="replace"), token.encode()):
         return None
@@ -102,7 +103,7 @@ def _authenticate(authorization: str, token: str | None, keys: Keys | None) -> C
 
 
 async def _ingest(request: web.Request, store: Store, claims: Claims | None, pool: Executor) -> web.Response:
-    from agentlightning.store.http import otlp  # protobuf is loaded by those who use it
+    from agentlightning.store.http import otlp  # protobuf is imported on first use
 
     content_type = request.content_type
     if content_type not in _TYPES:
@@ -122,7 +123,7 @@ async def _ingest(request: web.Request, store: Store, claims: Claims | None, poo
 
 
 def _decoded(body: bytes, content_type: str) -> tuple[list[Span], int]:
-    """The sound spans of a body, and how many damaged ones were left out."""
+    """The sound spans of a body, and the number of damaged ones."""
     from agentlightning.store.http import otlp
 
     if content_type == JSON:
@@ -134,13 +135,13 @@ def _decoded(body: bytes, content_type: str) -> tuple[list[Span], int]:
 
 
 RefusalCounts = Counter[tuple[str, str]]
-"""Spans refused by (reason to count them under, ``""`` if the store has counted; text for a person)."""
+"""(Reason to count under, ``""`` if the store has counted; text for a person) → number of refused spans."""
 
 
 async def store_spans(
     store: Store, found: Sequence[Span], claims: Claims | None, damaged: int = 0
 ) -> RefusalCounts:
-    """Store each span for the attempt it names, else that of ``claims``; what is refused is counted.
+    """Store each span for the attempt it names, else that of ``claims``; count those that are refused.
     :class:`ExportRefused` with status 503 where the store cannot write.
     """
     good, refused = _split_by_attempt(found, claims)
@@ -153,7 +154,7 @@ async def store_spans(
 
 
 def _split_by_attempt(found: Sequence[Span], claims: Claims | None) -> tuple[list[Span], RefusalCounts]:
-    """Those that name an attempt they may write to, and why the others do not."""
+    """The spans that name an attempt they may write to, and why the others are refused."""
     good, refused = [], RefusalCounts()
     for span in found:
         own = {**span.resource, **span.attributes}
@@ -178,7 +179,7 @@ def _split_by_attempt(found: Sequence[Span], claims: Claims | None) -> tuple[lis
 
 
 async def _store(store: Store, spans: Sequence[Span]) -> RefusalCounts:
-    """Store spans, each under a request id of its own; why some could not be stored."""
+    """Store spans, each under a request id of its own; why some were refused."""
     calls = [("add_span", {"span": s, "request_id": _request_id(s)}) for s in spans]
     refused = RefusalCounts()
     for start in range(0, len(calls), _SPANS_PER_COMMIT):
@@ -225,6 +226,6 @@ async def _count(store: Store, refused: RefusalCounts) -> None:
 
 
 def reasons_text(refused: RefusalCounts) -> str:
-    """At most three reasons, the most frequent first."""
+    """The three most frequent reasons, in words."""
     told = [f"{n}: {say}" for (_, say), n in refused.most_common(3)]
     return "; ".join(told + ([f"{len(refused) - 3} more reasons"] if len(refused) > 3 else []))

@@ -1,8 +1,8 @@
-"""Requests to a store server: sent again with the same request id until they are answered.
+"""Requests to a store server: sent again under the same request id until they are answered.
 
-Every change bears a request id, so a change whose answer was lost is not done twice. A client may come before
-its server, or outlive one that is started again: it waits, says so once, and gives up after ``patience``
-seconds.
+Every change bears a request id, so a change whose response was lost is not done twice. A client may start
+before its server, and outlive one that is started again: it waits, warns once, and gives up after
+``patience`` seconds.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from agentlightning.store.routes import (
 
 _log = logging.getLogger(__name__)
 _EXTRA_SECONDS = 30.0
-"""Seconds beyond its own wait that a request may take."""
+"""Seconds that a request may take, beyond the time it asks the server to wait."""
 _FIRST_PAUSE, _MAX_PAUSE = 0.05, 2.0
 _CONNECTION_ERRORS = (
     aiohttp.ClientConnectionError,
@@ -47,21 +47,21 @@ _CONNECTION_ERRORS = (
     ConnectionError,
 )
 _PROXY_ERRORS = (502, 503, 504)
-"""What a proxy answers while the store behind it is down; an answer of the store itself is never one of these
-without our error in it.
-"""
+"""Statuses of a proxy whose store is down. The store itself sends them only with an error of ours as body."""
 _RESEND_SECONDS = REMEMBERED - 60.0
-"""Seconds after which a change that may have been done is not sent again: the store may have forgotten it."""
+"""Seconds after which a change that may have been done is not sent again: the store may have forgotten its
+id.
+"""
 PATIENCE = 60.0
-"""Seconds; ``AGL_STORE_PATIENCE`` changes it."""
+"""Seconds; ``AGL_STORE_PATIENCE`` overrides it."""
 BODY_LIMIT = 256 << 20
 """Bytes of one request."""
 _LARGE = 1 << 20
-"""Bytes of a body that is sent piece by piece, so that others have their turn."""
+"""Bytes of a body that is sent piece by piece, so that other tasks go on."""
 
 
 def request_id() -> str:
-    """A fresh id. Ids grow with time, so that the server's index of them grows at one end."""
+    """A fresh id. Ids grow with time, so the server's index of them grows at one end."""
     return f"{time.time_ns():016x}{secrets.token_hex(8)}"
 
 
@@ -73,7 +73,7 @@ class BatchCall(NamedTuple):
 
 
 class Request(NamedTuple):
-    """One request, as it is sent until it is answered."""
+    """One request, sent until it is answered."""
 
     verb: str
     path: str
@@ -165,8 +165,9 @@ class Transport:
                     sent = began
                 if request.verb != "GET" and sent is not None and now - sent > _RESEND_SECONDS:
                     raise StoreError(
-                        f"the answer of {self.url} to {request.verb} {request.path} was lost, and for "
-                        f"{now - sent:.0f} s it could not be asked again: whether it was done is not known"
+                        f"the response of {self.url} to {request.verb} {request.path} was lost, and for "
+                        f"{now - sent:.0f} s the server could not be asked again: the change may or may not "
+                        "be done"
                     ) from error
                 await self._on_connection_error(error, now - since)
             else:
@@ -189,17 +190,17 @@ class Transport:
             return _result(response.status, content, response.content_type, r.answer)
 
     async def _on_connection_error(self, error: Exception, seconds: float) -> None:
-        """A try failed, ``seconds`` after the first: warn once, give up when patience has run out."""
-        said = f"{type(error).__name__}: {error}"
+        """A try failed, ``seconds`` after the first one: warn once, give up after ``patience``."""
+        reason = f"{type(error).__name__}: {error}"
         if seconds > self.patience:
             raise StoreError(
-                f"no store answers at {self.url} ({said}); gave up after {seconds:.0f} s. Start one with "
+                f"no store answers at {self.url} ({reason}); gave up after {seconds:.0f} s. Start one with "
                 "`agl store`"
             ) from error
         if not self._warned:
             self._warned = True
             _log.warning(
-                "no store answers at %s yet (%s); trying again for %.0f s", self.url, said, self.patience
+                "no store answers at %s yet (%s); trying again for %.0f s", self.url, reason, self.patience
             )
 
     def _on_answer(self) -> None:
@@ -210,10 +211,10 @@ class Transport:
     async def batch(
         self, calls: Sequence[BatchCall | tuple[str, dict[str, Any]]], *, request_id: str | None = None
     ) -> list[Any]:
-        """Several calls in one request and one commit, done in order.
+        """Do several calls in order, in one request and one commit.
 
-        A result each; an error is returned in its place, not raised, for the others stand. Nothing waits:
-        ``wait`` and ``timeout`` are to be left out or 0.
+        Returns a result each, or the exception in its place, for the other calls stand. Nothing waits: leave
+        ``wait`` and ``timeout`` out, or give 0.
         """
         items: list[dict[str, Any]] = []
         for method, params in calls:
@@ -235,12 +236,12 @@ def _result(status: int, content: bytes, content_type: str, answer: Any) -> Any:
             raise ConnectionError(f"HTTP {status}, {content_type}: a proxy without its store") from None
         start = content[:200].decode(errors="replace")
         raise StoreError(
-            f"no store of ours answers there: HTTP {status}, {content_type}: {start!r}"
+            f"the server is no store of Agent Lightning: HTTP {status}, {content_type}: {start!r}"
         ) from None
 
 
 new_request_id = request_id
-"""The same, where a parameter has its name."""
+"""The same function, where a parameter is named ``request_id``."""
 
 
 def _patience() -> float:

@@ -1,7 +1,7 @@
-"""Batches: several store methods done in order as one write, under one request id.
+"""Batches: several methods of the store done in order as one write, under one request id.
 
-Invariants: all of a batch is on file or nothing; each call has its own result, and one that fails changes
-nothing; sent again under the same request id, the batch is answered the same and not done again.
+Invariants: a batch is on file as a whole or not at all; each call has a result of its own, and a call that
+fails changes nothing; a batch sent again under its request id is answered the same and not done again.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from agentlightning.store.sqlite.file.writer import PartialWrite
 
 
 class BatchWriter(StoreCore):
-    """Many calls for the price of one commit."""
+    """Several calls in one commit."""
 
     async def batch(
         self, calls: Sequence[tuple[str, dict[str, Any]]], *, request_id: str | None = None
     ) -> list[Any]:
-        """Do ``(method, parameters)`` in order; a result each, or the error in its place.
+        """Do each ``(method, parameters)`` in order. Returns a result each, or the exception in its place.
 
-        Nothing waits: ``wait`` and ``timeout`` are to be left out or 0.
+        Nothing waits: leave ``wait`` and ``timeout`` out, or give 0.
         """
         coroutines = [partial(self._run_call, method, given) for method, given in calls]
         names = [method for method, _ in calls]

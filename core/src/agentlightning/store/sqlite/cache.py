@@ -1,8 +1,7 @@
-"""What the owner of the file keeps in mind, so that a write of a live attempt needs no query.
+"""Cached state of live attempts, so that a write needs no query.
 
-Invariant: memory never knows more than the tables. What changes an attempt otherwise forgets it, and when
-anything is undone (a failed write or commit) all is forgotten: :meth:`StoreCache.clear` costs only the next
-queries.
+Invariant: the cache never knows more than the tables. Every other change of an attempt drops its entry, and a
+rollback drops all of them: :meth:`StoreCache.clear` costs only the next queries.
 """
 
 from __future__ import annotations
@@ -13,11 +12,11 @@ from dataclasses import dataclass
 from agentlightning.store.calls import CallIndex
 
 _MAX_ATTEMPTS = 10_000
-"""CachedAttempt attempts in mind."""
+"""Cached attempts."""
 _MAX_INDEX_BYTES = 128 << 20
-"""Bytes of the call indexes of all attempts. One that is dropped is made again from the table."""
+"""Bytes of the call indexes of all attempts. An index that was dropped is made again from the table."""
 _TRIM_EVERY = 64
-"""Writes of calls between two looks at that limit."""
+"""Writes of calls between two checks of that limit."""
 
 
 @dataclass(slots=True)
@@ -28,13 +27,13 @@ class CachedAttempt:
     sequence_id: int
     fence: int
     arrivals: int
-    """Spans and calls so far."""
+    """Number of its spans and calls."""
     running: bool
-    """It has given a sign of life: attempt and rollout run."""
+    """Whether attempt and rollout have the status ``running``."""
 
 
 class StoreCache:
-    """CachedAttempt attempts by rollout id, and when the next of all attempts may be overdue."""
+    """Live attempts by rollout id, their call indexes, and when the next attempt may be overdue."""
 
     def __init__(self) -> None:
         self.attempts: dict[str, CachedAttempt] = {}
@@ -42,10 +41,10 @@ class StoreCache:
         """By attempt id, the least recently used first."""
         self._writes = 0
         self.next_due: float | None = None
-        """No attempt is overdue before; ``inf``: none ever will be; ``None``: not known."""
+        """No attempt is overdue before this time; ``inf``: none ever will be; ``None``: unknown."""
 
     def put(self, rollout_id: str, live: CachedAttempt) -> CachedAttempt:
-        """Keep an attempt in mind."""
+        """Cache an attempt."""
         if len(self.attempts) >= _MAX_ATTEMPTS:
             self.attempts.clear()
         self.attempts[rollout_id] = live
@@ -64,7 +63,7 @@ class StoreCache:
         return index
 
     def trim_indexes(self) -> None:
-        """Drop the least recently used indexes beyond the limit; looked at once in a while."""
+        """Drop the least recently used indexes beyond the limit; checked once in a while."""
         self._writes += 1
         if self._writes % _TRIM_EVERY == 0:
             size = sum(index.size for index in self.call_indexes.values())
@@ -73,12 +72,12 @@ class StoreCache:
                 size -= dropped.size
 
     def lower_next_due(self, when: float) -> None:
-        """An attempt may be overdue at ``when``."""
+        """Note that an attempt may be overdue at ``when``."""
         if self.next_due is not None:
             self.next_due = min(self.next_due, when)
 
     def clear(self) -> None:
-        """Know nothing; ask the tables."""
+        """Drop everything."""
         self.attempts.clear()
         self.call_indexes.clear()
         self.next_due = None

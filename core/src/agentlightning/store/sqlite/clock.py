@@ -1,7 +1,7 @@
 """The store's clock: seconds since the epoch that never jump while the store is open.
 
-Leases and timeouts are differences of times. The wall clock may be set, so it is read once, when the store is
-opened, and the monotonic clock counts from there.
+Leases and timeouts are differences of times, and a person may set the wall clock. So it is read once, when
+the store is opened, and the monotonic clock counts from there.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ Clock = Callable[[], float]
 
 
 class MonotonicWallClock:
-    """Wall time at the start plus the time that has passed since; never goes back, never jumps."""
+    """The wall time at the start, plus the monotonic time that has passed since."""
 
     __slots__ = ("_monotonic", "_offset")
 

@@ -1,4 +1,4 @@
-"""What the parts of the SQLite store share: the file, the writer, the clock, idempotent writes, refusals."""
+"""The base of the SQLite store's parts: file, writer, clock, idempotent writes, counted refusals."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _COUNT = compile_sql(
 
 
 class StoreRefusal(AttemptEnded):
-    """An :class:`AttemptEnded` that knows how it is to be counted."""
+    """An :class:`AttemptEnded` with the reason to count it under."""
 
     def __init__(self, message: str, reason: str, rollout_id: str, attempt_id: str, n: int) -> None:
         super().__init__(message)
@@ -58,7 +58,7 @@ class StoreCore:
     timer: ExpiryTimer
     _remembered_count: int = 0
     _age_marks: deque[tuple[float, int]]
-    """(time, newest request then): what an age is measured by, whatever clock wrote the file before."""
+    """(Time, newest request at that time): the age of requests, whatever clock wrote the file before."""
 
     async def _write(
         self,
@@ -99,7 +99,7 @@ class StoreCore:
             raise AttemptEnded(str(r)) from None
 
     def _find_answer(self, method: str, request_id: str | None) -> bytes | None:
-        """The answer that was given to a request; ``None``: none yet."""
+        """The remembered answer of a request; ``None``: there is none."""
         found = None if request_id is None else self.db.one(_FIND, request_id=request_id)
         if found is not None and found[0] != method:
             raise Conflict(f"request id {request_id} was already used for {found[0]}, not for {method}")
@@ -110,7 +110,7 @@ class StoreCore:
         if self._remembered_count % _PRUNE_EVERY == 0:
             self._prune_answers(now)
         self._remembered_count += 1
-        blob = codec.pack(answer, small=4096)  # short-lived: seldom worth compressing
+        blob = codec.pack(answer, small=4096)  # short-lived: compressing seldom pays
         self.db.execute(_REMEMBER, request_id=request_id, method=method, time=now, answer=blob)
 
     def _prune_answers(self, now: float) -> None:
@@ -118,17 +118,17 @@ class StoreCore:
         old = None
         while self._age_marks and self._age_marks[0][0] <= now - REQUEST_SECONDS:
             _, old = self._age_marks.popleft()
-        if old is not None:  # not that one itself: numbers of rows must not start again
+        if old is not None:  # the newest stays: row numbers must not start again
             self.db.execute(_PRUNE, before=old)
         if newest is not None and newest[0] is not None:
             self._age_marks.append((now, newest[0]))
 
     def _forget_answer(self, request_id: str) -> None:
-        """An answer that was undone: the request, sent again, is a new one."""
+        """Forget an answer that was undone: the request, sent again, is a new one."""
         self.db.execute(_FORGET, request_id=request_id)
 
     def _count_refusal(self, r: StoreRefusal, request_id: str | None) -> None:
-        """Once, however often the refused request is sent again."""
+        """Count a refusal once, however often the refused request is sent again."""
         if request_id is not None:
             key = f"{request_id}:refused"
             if self.db.one(_FIND, request_id=key) is not None:

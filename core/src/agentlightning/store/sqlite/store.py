@@ -1,4 +1,4 @@
-"""The store in one SQLite file: the embedded, durable default."""
+"""The store in one SQLite file: embedded, durable, the default."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from agentlightning.store.sqlite.waiters import Waiters
 
 
 def store_file(place: str | Path | None = None) -> Path | Literal[":memory:"]:
-    """The file that a place names; ``None``: ``AGL_STORAGE``, else ``~/.agent-lightning``."""
+    """The file at a place; ``None``: ``AGL_STORAGE``, else ``~/.agent-lightning``."""
     place = place if place is not None else os.environ.get("AGL_STORAGE") or Path.home() / ".agent-lightning"
     text = str(place)
     if text in (":memory:", "sqlite://", "sqlite:///:memory:"):
@@ -95,7 +95,7 @@ class SQLiteStore(
         return f"SQLiteStore({str(self.db.path or ':memory:')!r})"
 
     async def close(self) -> None:
-        """Commit, close the file, let the next process write it. Twice does no harm."""
+        """Commit, close the file and release its lock. A second call does nothing."""
         if not self.writer.closed:
             await self.writer.on_writer_loop(self._shut)
 

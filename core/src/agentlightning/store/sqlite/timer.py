@@ -1,6 +1,6 @@
 """One timer for the attempt that becomes overdue first.
 
-No polling: the timer is set when an attempt with limits is leased, and again for the next one when it fires.
+Nothing polls: the timer is set when an attempt with limits is leased, and for the next attempt when it fires.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 _MIN_DELAY = 0.05
-"""Seconds between two looks, however many attempts are due."""
+"""Seconds between two runs, however many attempts are due."""
 
 
 class ExpiryTimer:
-    """Runs ``expire`` when it is due. ``expire`` returns the seconds until it is due again, or ``None``."""
+    """Runs ``expire`` in time. It returns the seconds until it is to run again, or ``None``."""
 
     def __init__(self, expire: Callable[[], Coroutine[Any, Any, float | None]]) -> None:
         self._expire = expire
@@ -28,7 +28,7 @@ class ExpiryTimer:
         return self._handle is not None and self._loop is asyncio.get_running_loop()
 
     def arm(self, delay: float) -> None:
-        """Fire in ``delay`` seconds, or earlier where it is set already."""
+        """Fire in ``delay`` seconds, unless it is set to fire before."""
         loop = asyncio.get_running_loop()
         when = loop.time() + max(delay, _MIN_DELAY)
         if self._handle is not None:
@@ -47,7 +47,7 @@ class ExpiryTimer:
             self.arm(delay)
 
     def stop(self) -> None:
-        """Fire no more."""
+        """Cancel the timer and what it runs."""
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None

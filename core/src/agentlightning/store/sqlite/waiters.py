@@ -1,8 +1,8 @@
-"""Waiting without polling: who waits for work, who waits for rollouts to end.
+"""Waiting without polling, for work or for rollouts to end.
 
-A signal means "look again", nothing more: the state is in the tables. Spurious signals are harmless, so
-writers signal at once and need not know whether their transaction commits. Waiters register *before* they
-look, so that no signal falls between looking and waiting.
+A signal means "look again", nothing more: the state is in the tables. Spurious signals are harmless, so a
+write signals at once, before its transaction commits. Waiters register *before* they look, so that no signal
+is lost between looking and waiting.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 
 class WorkWaiter:
-    """One waiter for work of a run (``None``: of any)."""
+    """Waits for work of a run (``None``: of any)."""
 
     __slots__ = ("future", "run_id", "woken")
 
@@ -29,7 +29,7 @@ class WorkWaiter:
 
 
 class EndWaiter:
-    """Waits until all of some rollouts have ended."""
+    """Waits until all of its rollouts have ended."""
 
     __slots__ = ("future", "pending")
 
@@ -38,7 +38,7 @@ class EndWaiter:
         self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def discard(self, rollout_id: str) -> None:
-        """This one has ended."""
+        """Note that a rollout has ended."""
         self.pending.discard(rollout_id)
         if not self.pending and not self.future.done():
             self.future.set_result(None)
@@ -49,16 +49,16 @@ class EndWaiter:
 
 
 class Waiters:
-    """The waiters of one store, all on its loop."""
+    """The waiters of a store, all on its event loop."""
 
     def __init__(self) -> None:
         self._workers: dict[WorkWaiter, None] = {}  # in order of arrival
         self._end_waiters: defaultdict[str, set[EndWaiter]] = defaultdict(set)
         self.closing = False
-        """The store is about to close: nobody waits any longer."""
+        """The store is closing: no wait is long any more."""
 
     def wake_all(self) -> None:
-        """Let everybody who waits return with what there is."""
+        """Wake all waiters; the store is closing."""
         self.closing = True
         for worker in self._workers:
             worker.future.set_result(None)
@@ -68,7 +68,7 @@ class Waiters:
                 waiter.future.set_result(None)
 
     def notify_queued(self, run_id: str | None, n: int = 1) -> None:
-        """``n`` rollouts of a run wait for a worker: wake as many listeners, first come first."""
+        """``n`` rollouts of a run were queued: wake as many workers, the longest waiting first."""
         if not self._workers:
             return
         for worker in [x for x in self._workers if x.run_id is None or x.run_id == run_id][:n]:
@@ -76,32 +76,32 @@ class Waiters:
             worker.future.set_result(None)
 
     def add_worker(self, run_id: str | None) -> WorkWaiter:
-        """Register for work; to be followed by :meth:`remove_worker`."""
+        """Register for work, until :meth:`remove_worker`."""
         worker = WorkWaiter(run_id)
         self._workers[worker] = None
         return worker
 
     def remove_worker(self, worker: WorkWaiter) -> None:
-        """Stop listening. A signal that woke nobody goes to the next in line."""
+        """Unregister. A signal that woke nobody goes to the next worker."""
         if worker in self._workers:
             del self._workers[worker]
         elif not worker.woken:
             self.notify_queued(worker.run_id)
 
     def notify_ended(self, rollout_id: str) -> None:
-        """A rollout has ended."""
+        """Wake those who wait for a rollout's end."""
         for waiter in self._end_waiters.pop(rollout_id, ()):
             waiter.discard(rollout_id)
 
     def add_end_waiter(self, rollout_ids: Iterable[str]) -> EndWaiter:
-        """Register for the end of rollouts; to be followed by :meth:`remove_end_waiter`."""
+        """Register for the end of rollouts, until :meth:`remove_end_waiter`."""
         waiter = EndWaiter(rollout_ids)
         for rollout_id in waiter.pending:
             self._end_waiters[rollout_id].add(waiter)
         return waiter
 
     def remove_end_waiter(self, waiter: EndWaiter) -> None:
-        """Stop waiting."""
+        """Unregister."""
         for rollout_id in waiter.pending:
             waiters = self._end_waiters.get(rollout_id)
             if waiters is not None:

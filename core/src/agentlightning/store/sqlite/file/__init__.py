@@ -1,1 +1,1 @@
-"""The SQLite file: its lock, schema, migrations, statements, and the one connection that writes it."""
+"""The SQLite file: its lock, schema, migrations, statements, and and its one connection."""

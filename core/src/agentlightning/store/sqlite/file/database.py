@@ -1,4 +1,4 @@
-"""The one connection to a SQLite file: opened to write or to read, brought to our schema."""
+"""The one connection to a SQLite file, opened to write or to read, at the current schema version."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _CACHE = 16 << 20
 
 
 class Database:
-    """The one connection to the file: it reads and writes, or with ``read_only`` reads beside the writer."""
+    """The connection to a file: it writes, or with ``read_only`` reads while another process writes."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Database:
             raise
 
     def _file_id(self) -> tuple[int, int] | None:
-        """Which file lies at the path; ``None``: none, or the store is in memory."""
+        """Device and inode of the file at the path; ``None``: there is none, or the store is in memory."""
         if self.path is None:
             return None
         try:
@@ -66,8 +66,8 @@ class Database:
         return found.st_dev, found.st_ino
 
     def check_file(self) -> None:
-        """:class:`StoreError` if the file was deleted or replaced since it was opened: SQLite would go on
-        writing to a file that nobody can open again.
+        """:class:`StoreError` if the file was deleted or replaced since it was opened. SQLite would go on
+        writing to a file that no process can open again.
         """
         if self._file_id() != self._opened_file:
             raise StoreError(
@@ -122,7 +122,7 @@ class Database:
             )
 
     def execute(self, statement: Statement, **values: Any) -> int:
-        """Run a write; the number of rows it touched."""
+        """Run a write; the number of changed rows."""
         return self.connection.execute(statement.text, statement.bind_values(values)).rowcount
 
     def many(self, statement: Statement, rows: Iterable[dict[str, Any]]) -> None:
@@ -146,14 +146,14 @@ class Database:
         return self._pragma("page_count") * self._pragma("page_size")
 
     def free_bytes(self) -> int:
-        """How much of it holds nothing and is used before the file grows."""
+        """Bytes of free pages, which are used before the file grows."""
         return self._pragma("freelist_count") * self._pragma("page_size")
 
     def _pragma(self, name: str) -> int:
         return int(self.connection.execute(f"PRAGMA {name}").fetchone()[0])
 
     def close(self) -> None:
-        """Close the file and let go of the lock. The last close folds the write-ahead log into the file."""
+        """Close the file and release its lock. The last close copies the write-ahead log into the file."""
         self.connection.close()
         self._unlock()
 

@@ -17,7 +17,7 @@ import msgspec
 from agentlightning.store.base import StoreError
 
 _TRIES, _PAUSE = 5, 0.01
-"""A look by :func:`holder_of` takes a shared lock for a moment, which a writer waits out."""
+"""A writer tries again, because :func:`holder_of` takes a shared lock for a moment."""
 
 _held: dict[Path, FileLock] = {}
 """A POSIX lock does not exclude its own process, and ends when that process opens and closes the file."""

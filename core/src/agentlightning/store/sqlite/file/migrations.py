@@ -1,7 +1,7 @@
-"""How an older file becomes a newer one: one function a version, in SQL of its own day.
+"""Migrations: one function for each version, in the SQL of its time.
 
 Invariant: a migration names tables and columns by text and never by today's :mod:`.schema`, so that it does
-the same for ever; it runs inside one transaction, whole or not at all.
+the same for ever. It runs inside one transaction, whole or not at all.
 """
 
 from __future__ import annotations

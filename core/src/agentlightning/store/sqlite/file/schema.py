@@ -1,7 +1,7 @@
-"""The tables, in SQLAlchemy Core; how an older file becomes a newer one is in :mod:`.migrations`.
+"""The tables, in SQLAlchemy Core; :mod:`.migrations` bring an older file to this version.
 
-Columns hold what is searched, joined or counted; everything else of a record is one packed blob (see
-:mod:`agentlightning.store.codec`). Text ids are the public ones; ``seq`` is the order of arrival.
+A column is searched, joined or counted; the rest of a record is one packed blob
+(:mod:`agentlightning.store.codec`). Text ids are the public ones; ``seq`` is the order of arrival.
 
 Invariant: a file whose version is newer than this code is refused, never guessed at.
 """
@@ -33,9 +33,9 @@ from agentlightning.store.sqlite.file.migrations import MIGRATIONS, Migration
 SCHEMA_VERSION = len(MIGRATIONS) + 1
 
 QUEUED = "status IN ('queuing', 'requeuing')"
-"""The queue. Written the same way in the partial index and in its queries, so that SQLite uses the index."""
+"""The queue. Index and queries spell the condition the same way, so that SQLite uses the index."""
 OPEN_ATTEMPT = "status IN ('preparing', 'running', 'unresponsive')"
-"""Attempts that a sign of life may reach; same remark. Their index stays small, however many have ended."""
+"""Attempts that may still give a sign of life; spelled once, as above. Their index stays small."""
 
 metadata = MetaData()
 
@@ -59,7 +59,7 @@ runs = Table(
     Column("create_time", Float, nullable=False),
     Column("update_time", Float, nullable=False),
     Column("info", LargeBinary, nullable=False),
-    Column("config", LargeBinary),  # how its rollouts are tried that say nothing of it themselves
+    Column("config", LargeBinary),  # of its rollouts that name none themselves
 )
 
 steps = Table(
@@ -128,7 +128,7 @@ rollouts = Table(
     Column("input", LargeBinary, nullable=False),
     Column("config", LargeBinary),
     Column("metadata", LargeBinary),
-    # attempts up to this number count no longer against max_attempts, and may no longer write
+    # attempts up to this number may not write and do not count against max_attempts
     Column("forgiven", Integer, nullable=False, server_default="0"),
     Column("resources_version", Integer),
     Index("rollouts_id", "rollout_id", unique=True),
@@ -152,9 +152,7 @@ attempts = Table(
     Column("last_heartbeat_time", Float),
     Column("reason", Text),
     Column("metadata", LargeBinary),
-    Column(
-        "arrivals", Integer, nullable=False
-    ),  # spans and calls so far: the next sequence number is one more
+    Column("arrivals", Integer, nullable=False),  # number of its spans and calls
     Column("resources_id", Text),
     Column("resources_version", Integer),
     PrimaryKeyConstraint("rollout_id", "sequence_id"),
@@ -172,7 +170,7 @@ spans = Table(
     Column("name", Text, nullable=False),
     Column("wire", Integer, nullable=False),  # 1: made by the wire layer
     Column("data", LargeBinary, nullable=False),
-    # 1: the runner wrote it, of what the agent returned; no agent can write such a span
+    # 1: a reward that the agent returned; only the runner writes such spans
     Column("returned", Integer, nullable=False, server_default="0"),
     Index("spans_attempt", "rollout_id", "attempt_id", "sequence"),
     Index("spans_returned", "rollout_id", "attempt_id", **_where("returned = 1")),
@@ -187,17 +185,17 @@ calls = Table(
     Column("attempt_id", Text, nullable=False),
     Column("sequence", Integer, nullable=False),
     Column("choice", Integer, nullable=False),
-    Column("arrival", Integer, nullable=False),  # place among the attempt's spans
+    Column("arrival", Integer, nullable=False),  # sequence number among the attempt's spans
     Column("policy", Text, nullable=False),
     Column("policy_version", Integer),
     Column("status", Text, nullable=False),
     Column("data", LargeBinary, nullable=False),
-    Column("prompt_tokens", Integer),  # of the request: on its first choice
+    Column("prompt_tokens", Integer),  # of the request, on its first choice
     Column("completion_tokens", Integer),
     Column("seconds", Float),
     Column("size", Integer),  # bytes of data
     Index("calls_id", "call_id", unique=True),
-    # statistics read this index alone
+    # statistics read only this index
     Index(
         "calls_attempt",
         *("rollout_id", "attempt_id", "sequence"),
@@ -219,7 +217,7 @@ workers = Table(
 counts = Table(
     "counts",
     metadata,
-    Column("rollout_id", Text, nullable=False),  # '' where it concerns no rollout
+    Column("rollout_id", Text, nullable=False),  # '' for counts of no rollout
     Column("attempt_id", Text, nullable=False),
     Column("kind", Text, nullable=False),
     Column("reason", Text, nullable=False),

@@ -1,7 +1,7 @@
 """Statements of SQLAlchemy Core, compiled once, when their module is imported.
 
 They run on the driver's own cursor, so Core costs nothing per row. Invariant: every statement compiles for
-SQLite and for PostgreSQL; what the two spell differently is here and nowhere else.
+SQLite and for PostgreSQL; SQL that the two spell differently is in this module only.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ CHUNK = 500
 
 
 class Upsert(NamedTuple):
-    """An insert that changes the row of the same key, if there is one."""
+    """An insert, or an update of the row with the same key."""
 
     table: Table
     key: Sequence[str]
     changes: Callable[[Any], dict[str, Any]]
-    """Column → its new value, from the columns of the row that was to be inserted."""
+    """Columns of the new row → the columns to update, and their values."""
 
 
 class Statement(NamedTuple):
-    """A compiled statement: text with ``:name`` places, and the values written in it."""
+    """A compiled statement: text with ``:name`` parameters, and the values of those that are constant."""
 
     text: str
     values: dict[str, Any]
@@ -40,17 +40,17 @@ class Statement(NamedTuple):
     columns: Sequence[str]
 
     def bind_values(self, values: dict[str, Any]) -> dict[str, Any]:
-        """All values of one run."""
+        """The values of all parameters."""
         return {**self.values, **values} if self.values else values
 
     def indexed_by(self, table: str, index: str) -> Statement:
-        """The same in SQLite, by a certain index; an error if SQLite cannot use it."""
+        """The statement with an index that SQLite must use."""
         assert f"FROM {table}" in self.text
         return self._replace(text=self.text.replace(f"FROM {table}", f"FROM {table} INDEXED BY {index}"))
 
 
 def compile_sql(source: Executable | Upsert, *columns: str) -> Statement:
-    """Compile a statement for SQLite; ``columns``: those that an insert or update binds by name."""
+    """Compile a statement for SQLite. ``columns``: those that an insert or update binds by name."""
     compiled = compile_for(_SQLITE, source, columns)
     bound_later = {name for name, bind in compiled.binds.items() if bind.required}
     values = {name: value for name, value in compiled.params.items() if name not in bound_later}
@@ -76,13 +76,13 @@ def insert_sql(table: Table) -> Statement:
 
 
 def chunks(ids: Sequence[str]) -> Iterator[Sequence[str]]:
-    """``ids`` in pieces that fit one statement."""
+    """Split ``ids`` into pieces that fit one statement."""
     for start in range(0, len(ids), CHUNK):
         yield ids[start : start + CHUNK]
 
 
 class InJson(ColumnElement[bool]):
-    """``column`` is one of ``ids``, or else of the texts in a JSON list that is bound as ``:ids``."""
+    """Whether ``column`` is one of ``ids``, or else of the JSON list that is bound as ``:ids``."""
 
     inherit_cache = False
 

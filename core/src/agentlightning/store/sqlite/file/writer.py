@@ -4,12 +4,12 @@ The first write of a turn opens the transaction and schedules its commit with ``
 timer. A caller is answered after the commit: acknowledged ⇒ on file. If the commit fails, or SQLite drops the
 transaction (disk full), every caller of the turn gets a :class:`StoreError`.
 
-An error undoes its own write alone. Most errors are found before anything is changed, so a write costs no
-savepoint: where one fails half way, the turn is rolled back and its other writes are run again. Work must
-therefore be a function of the tables, safe to run twice.
+An error undoes only its own write. Most errors occur before anything is changed, so a write has no savepoint:
+if one fails after a change, the turn is rolled back and its other writes run again. A write must therefore be
+a function of the tables, safe to run twice.
 
 The connection belongs to one event loop, the first that uses it. Calls from other loops and threads are
-handed to it; when the owner has stopped, the next caller becomes the owner.
+handed to that loop; once it has stopped, the connection belongs to the loop of the next caller.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from agentlightning.store.base import StoreError
 
 T = TypeVar("T")
 _POLL_SECONDS = 1.0
-"""Seconds between two looks whether the loop that is to answer still runs."""
+"""Seconds between two checks that the other loop still runs."""
 
 
 class _PendingWrite:
-    """One read or write of this turn. Each has its own future, so a cancelled caller disturbs no other."""
+    """One read or write of this turn, with its own future: to cancel one caller leaves the others alone."""
 
     __slots__ = ("future", "result", "work")
 
@@ -38,18 +38,18 @@ class _PendingWrite:
 
 
 class PartialWrite(Exception):
-    """A part of :meth:`Writer.write_batch` failed after it had changed something."""
+    """A call of a batch failed after it had changed something."""
 
 
 class Writer:
-    """Runs work against the connection, on the loop that owns it.
+    """Runs reads and writes on the loop that owns the connection.
 
     ``on_rollback`` is called whenever work is rolled back; ``check`` before each commit, which it stops by
     raising a :class:`StoreError`. ``snapshots``: each read is a transaction, where another process writes.
     """
 
     _batch_mode: Literal["plain", "savepoints"] | None = None
-    """Set within :meth:`write_batch`: how its parts are written."""
+    """Set within :meth:`write_batch`."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class Writer:
         self.commits = 0
 
     async def write(self, work: Callable[[], T]) -> T:
-        """Run ``work`` in this turn's transaction; return its result once that is on file."""
+        """Run ``work`` in this turn's transaction; return its result after the commit."""
         if self._batch_mode is not None:
             return self._write_in_batch(work)
         if self._other_loop_owns():
@@ -93,7 +93,7 @@ class Writer:
         return await self._wait_for_commit(work, result)
 
     async def read(self, work: Callable[[], T]) -> T:
-        """Run a query. What it saw of an open transaction is on file before it is returned."""
+        """Run a query; return its result after the commit of the transaction that it saw."""
         if self._batch_mode is None and self._other_loop_owns():
             return await self.on_writer_loop(lambda: self.read(work))
         try:
@@ -105,7 +105,7 @@ class Writer:
         return await self._wait_for_commit(work, result)
 
     def _in_snapshot(self, work: Callable[[], T]) -> T:
-        """Run queries that all see the file at one moment, while another process writes it."""
+        """Run queries in one transaction, so that all see the same state of the file."""
         self._execute("BEGIN")
         try:
             return work()
@@ -115,9 +115,9 @@ class Writer:
     def write_batch(
         self, coroutines: Sequence[Callable[[], Coroutine[Any, Any, Any]]], savepoints: bool
     ) -> list[Any]:
-        """Within one write: run coroutines in order; a result or an error each, all in the one commit.
+        """Within one write, run coroutines in order; a result or an exception each.
 
-        None of them may wait. If one fails after changing something, :class:`PartialWrite` rolls all of them
+        No coroutine may wait. If one fails after changing something, :class:`PartialWrite` rolls all of them
         back, to be run again with ``savepoints``: one each, which costs too much for the usual case.
         """
         self._batch_mode = "savepoints" if savepoints else "plain"
@@ -140,7 +140,7 @@ class Writer:
         raise RuntimeError("a part of a batch waited")
 
     def _write_in_batch(self, work: Callable[[], T]) -> T:
-        """A write of a part: at once, to be committed with the whole."""
+        """Run the write of one call of a batch."""
         savepoints = self._batch_mode == "savepoints"
         if savepoints:
             self._execute("SAVEPOINT part")
@@ -165,7 +165,8 @@ class Writer:
     async def on_writer_loop(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Await a coroutine on the loop that owns the connection.
 
-        Should that loop end before it began, this one takes over; if it ends later, the caller is told.
+        If that loop ends before the coroutine has begun, this loop takes over; if it ends later, this raises
+        :class:`StoreError`.
         """
         while self._other_loop_owns():
             assert self._loop is not None
@@ -185,7 +186,7 @@ class Writer:
         return await make()
 
     def _other_loop_owns(self) -> bool:
-        """Whether another, living loop owns the connection. Takes over from one that has stopped."""
+        """Whether another, running loop owns the connection. Takes it over from a loop that has stopped."""
         running = asyncio.get_running_loop()
         if running is self._loop and not self.closed and os.getpid() == self._pid:
             return False
@@ -209,7 +210,7 @@ class Writer:
             self._execute("ROLLBACK")
         self._on_rollback()
         turn, self._turn, old, self._loop = self._turn, [], self._loop, loop
-        if old is not None and not old.is_closed():  # it may run again, and somebody waits there
+        if old is not None and not old.is_closed():  # it may run again, and callers wait on it
             self._fail_writes(turn, "its event loop stopped before the commit")
 
     def _begin(self) -> None:
@@ -221,7 +222,7 @@ class Writer:
         self._commit_handle = self._loop.call_soon(self._commit)
 
     def _replay_turn(self) -> None:
-        """A write failed half way: take the turn back and run the others again, each in a savepoint."""
+        """Roll the turn back and run its writes again, each in a savepoint: one failed after a change."""
         turn, self._turn = self._turn, []
         try:
             self._execute("ROLLBACK")
@@ -258,7 +259,7 @@ class Writer:
                 entry.future.set_result(None)
 
     def _fail(self, error: BaseException) -> None:
-        """Nothing of this turn is on file: tell every caller."""
+        """Roll the turn back and raise ``error`` in every caller."""
         if self._commit_handle is not None:
             self._commit_handle.cancel()
             self._commit_handle = None
@@ -276,7 +277,7 @@ class Writer:
                 entry.future.set_exception(StoreError(message))
 
     async def _wait_for_commit(self, work: Callable[[], T], result: T) -> T:
-        """Wait for this turn's commit; the result, or that of the run that counted."""
+        """Wait for this turn's commit; the result of the run that was committed."""
         assert self._loop is not None
         entry = _PendingWrite(work, result, self._loop.create_future())
         self._turn.append(entry)
@@ -297,11 +298,11 @@ class Writer:
 
 
 async def _wait_for_answer(asked: asyncio.Future[Any], owner: asyncio.AbstractEventLoop) -> bool:
-    """Wait for the answer of another loop; False where that loop ended without one."""
+    """Wait for the other loop's result; False if that loop ended without one."""
     try:
         while not asked.done() and owner.is_running():
             await asyncio.wait({asked}, timeout=_POLL_SECONDS)
     finally:
         answered = asked.done() and not asked.cancelled()
-        asked.cancel()  # where it is not done: nobody waits any longer
+        asked.cancel()  # if it is not done, no caller waits for it any more
     return answered

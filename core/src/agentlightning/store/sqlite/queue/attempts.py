@@ -1,10 +1,10 @@
-"""Attempts: who may write, signs of life, how they end and what becomes of their rollout.
+"""Attempts: which may write, their signs of life, their end and the next status of their rollout.
 
-A rollout goes queuing → preparing → running → final; an attempt that failed, timed out or fell silent sends
-it to requeuing when its configuration allows, else to failed.
+A rollout goes queuing → preparing → running → final. An attempt that failed, timed out or fell silent sends
+its rollout to requeuing if the configuration allows, else to failed.
 
 Invariants: only the latest attempt of a rollout can write, and only until it has ended; every late write is
-refused and counted. An unresponsive attempt whose rollout nobody has taken yet comes back to life by writing.
+refused and counted. An unresponsive attempt whose rollout is not leased again yet is revived by a write.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from agentlightning.types import Attempt, AttemptStatus, Rollout, RolloutConfig,
 from agentlightning.types.failure import failure_kind
 
 WORKER_LEFT = "unresponsive: the worker left before it had the lease"
-"""Reason of an attempt that nobody has tried: it does not count against ``max_attempts``."""
+"""Reason of an attempt that no worker began: it does not count against ``max_attempts``."""
 FINAL_STATUSES = (
     AttemptStatus.SUCCEEDED,
     AttemptStatus.FAILED,
@@ -104,8 +104,8 @@ def attempt_from_row(row: Sequence[Any]) -> Attempt:
 
 
 def reason_of(status: AttemptStatus, reason: str | None) -> str:
-    """Why a rollout failed, by the kind of its failure: silence and timeouts are kinds of their own, and a
-    failure that names none is ``failed``.
+    """The reason of a failed rollout, which begins with the kind of failure: a timeout and silence are kinds,
+    and a failure without a reason is ``failed``.
     """
     if status is not AttemptStatus.FAILED:
         return (
@@ -119,7 +119,7 @@ def reason_of(status: AttemptStatus, reason: str | None) -> str:
 
 
 class AttemptState(NamedTuple):
-    """An attempt, with what decides whether it may write and what becomes of its rollout."""
+    """An attempt with its rollout's state, which decides whether it may write and what follows its end."""
 
     attempt: Attempt
     arrivals: int
@@ -128,10 +128,10 @@ class AttemptState(NamedTuple):
     run_id: str | None
     config: RolloutConfig
     attempts_reset_at: int
-    """Attempts up to this number count no longer and may no longer write."""
+    """Attempts up to this number may not write and do not count against ``max_attempts``."""
 
     def should_retry(self, status: AttemptStatus, reason: str) -> bool:
-        """Whether an attempt that ends so is to be followed by another, while ``max_attempts`` allows."""
+        """Whether another attempt follows this end, if ``max_attempts`` allows."""
         kind = failure_kind(reason) or AttemptStatus.FAILED
         return status in self.config.retry_condition or kind in self.config.retry_on
 
@@ -155,7 +155,7 @@ class AttemptStore(RolloutStore, WorkerStore):
         metadata: dict[str, Any] | None = None,
         request_id: str | None = None,
     ) -> Rollout:
-        """Set status or configuration, merge metadata. To end or requeue a rollout ends its attempt."""
+        """Set status or configuration, merge metadata. To end or requeue a rollout ends its attempt too."""
 
         def work() -> Rollout:
             rollout = self._rollout(rollout_id)
@@ -170,7 +170,7 @@ class AttemptStore(RolloutStore, WorkerStore):
         return await self._write("update_rollout", work, request_id, Rollout)
 
     def _set_status(self, rollout: Rollout, status: RolloutStatus, reason: str | None) -> None:
-        """Move a rollout on request from outside."""
+        """Set the status that a caller asked for."""
         now = self.clock()
         running = status is RolloutStatus.RUNNING and rollout.status is RolloutStatus.PREPARING
         requeue = status in (RolloutStatus.QUEUING, RolloutStatus.REQUEUING)
@@ -203,25 +203,25 @@ class AttemptStore(RolloutStore, WorkerStore):
     def _require_writable(
         self, rollout_id: str, attempt_id: str, what: str, n: int = 1, fence: int | None = None
     ) -> AttemptState:
-        """The attempt, if it may write; else the refusal, to be counted under ``refused``."""
-        held = self._state(rollout_id, attempt_id)
-        if held is None:
+        """The attempt; :class:`StoreRefusal`, counted under ``refused``, if it may not write."""
+        state = self._state(rollout_id, attempt_id)
+        if state is None:
             raise NotFound(f"rollout {rollout_id} has no attempt {attempt_id}")
-        a = held.attempt
-        requeued = a.sequence_id <= held.attempts_reset_at
-        fenced = requeued or a.sequence_id != held.latest or (fence is not None and fence != a.fence)
-        revivable = a.status is AttemptStatus.UNRESPONSIVE and held.rollout_status == "requeuing"
-        if requeued and a.sequence_id == held.latest:
+        a = state.attempt
+        requeued = a.sequence_id <= state.attempts_reset_at
+        fenced = requeued or a.sequence_id != state.latest or (fence is not None and fence != a.fence)
+        revivable = a.status is AttemptStatus.UNRESPONSIVE and state.rollout_status == "requeuing"
+        if requeued and a.sequence_id == state.latest:
             why, say = "fenced", "its rollout was put back into the queue"
         elif fenced:
-            why, say = "fenced", f"its lease went to a later attempt (fence {held.latest})"
+            why, say = "fenced", f"its lease went to a later attempt (fence {state.latest})"
         elif a.status in FINAL_STATUSES and not revivable:
             why, say = (
                 f"after-{a.status}",
                 f"it has ended: {a.status}" + (f" ({a.reason})" if a.reason else ""),
             )
         else:
-            return held
+            return state
         raise StoreRefusal(
             f"attempt {attempt_id} of {rollout_id}: {what} refused, {say}",
             f"{what}-{why}",
@@ -233,31 +233,31 @@ class AttemptStore(RolloutStore, WorkerStore):
     def _writable_attempt(
         self, rollout_id: str, attempt_id: str, what: str, n: int = 1, fence: int | None = None
     ) -> CachedAttempt:
-        """As :meth:`_require_writable`, without a query where the attempt is in mind."""
-        live = self.cache.attempts.get(rollout_id)
-        if live is not None and live.attempt_id == attempt_id and fence in (None, live.fence):
-            return live
-        held = self._require_writable(rollout_id, attempt_id, what, n, fence)
-        a = held.attempt
+        """As :meth:`_require_writable`, without a query for a cached attempt."""
+        cached = self.cache.attempts.get(rollout_id)
+        if cached is not None and cached.attempt_id == attempt_id and fence in (None, cached.fence):
+            return cached
+        state = self._require_writable(rollout_id, attempt_id, what, n, fence)
+        a = state.attempt
         if a.status is AttemptStatus.UNRESPONSIVE:
-            self._revive(held)
+            self._revive(state)
             self._save(a)
-        running = a.status is AttemptStatus.RUNNING and held.rollout_status == "running"
-        live = CachedAttempt(attempt_id, a.sequence_id, a.fence, held.arrivals, running)
-        return self.cache.put(rollout_id, live)
+        running = a.status is AttemptStatus.RUNNING and state.rollout_status == "running"
+        cached = CachedAttempt(attempt_id, a.sequence_id, a.fence, state.arrivals, running)
+        return self.cache.put(rollout_id, cached)
 
-    def _revive(self, held: AttemptState) -> None:
-        """Back to life, to be saved."""
-        a = held.attempt
+    def _revive(self, state: AttemptState) -> None:
+        """Revive an unresponsive attempt, which the caller saves."""
+        a = state.attempt
         a.status, a.end_time, a.reason = AttemptStatus.RUNNING, None, None
-        self._watch_limits(held.config, self.clock())
+        self._watch_limits(state.config, self.clock())
 
-    def _touch(self, rollout_id: str, live: CachedAttempt, now: float, arrivals: int = 0) -> None:
-        """A sign of life: the attempt runs, and so does its rollout."""
-        self.db.execute(_TOUCH, rollout=rollout_id, number=live.sequence_id, n=arrivals, now=now)
-        if not live.running:
+    def _touch(self, rollout_id: str, cached: CachedAttempt, now: float, arrivals: int = 0) -> None:
+        """Note a sign of life: attempt and rollout are running."""
+        self.db.execute(_TOUCH, rollout=rollout_id, number=cached.sequence_id, n=arrivals, now=now)
+        if not cached.running:
             self._set_running(rollout_id)
-        live.arrivals, live.running = live.arrivals + arrivals, True
+        cached.arrivals, cached.running = cached.arrivals + arrivals, True
 
     def _set_running(self, rollout_id: str) -> None:
         self.db.execute(_SET_RUNNING, rollout=rollout_id)
@@ -287,22 +287,22 @@ class AttemptStore(RolloutStore, WorkerStore):
         )
 
     def _end_and_move_on(
-        self, held: AttemptState, status: AttemptStatus, now: float, reason: str | None, arrivals: int = 0
+        self, state: AttemptState, status: AttemptStatus, now: float, reason: str | None, arrivals: int = 0
     ) -> None:
-        """End an attempt and decide what becomes of its rollout."""
-        self._end_attempt(held.attempt, status, now, reason, arrivals)
-        rollout_id, why = held.attempt.rollout_id, reason_of(status, reason)
+        """End an attempt, and set the next status of its rollout."""
+        self._end_attempt(state.attempt, status, now, reason, arrivals)
+        rollout_id, why = state.attempt.rollout_id, reason_of(status, reason)
         if status is AttemptStatus.SUCCEEDED:
-            self._set_rollout_status(rollout_id, held.run_id, RolloutStatus.SUCCEEDED, now)
-        elif held.should_retry(status, why) and self._attempts_left(rollout_id, held):
-            self._set_rollout_status(rollout_id, held.run_id, RolloutStatus.REQUEUING, now)
+            self._set_rollout_status(rollout_id, state.run_id, RolloutStatus.SUCCEEDED, now)
+        elif state.should_retry(status, why) and self._attempts_left(rollout_id, state):
+            self._set_rollout_status(rollout_id, state.run_id, RolloutStatus.REQUEUING, now)
         else:
-            self._set_rollout_status(rollout_id, held.run_id, RolloutStatus.FAILED, now, why)
+            self._set_rollout_status(rollout_id, state.run_id, RolloutStatus.FAILED, now, why)
 
-    def _attempts_left(self, rollout_id: str, held: AttemptState) -> bool:
-        made, most = held.latest - held.attempts_reset_at, held.config.max_attempts
+    def _attempts_left(self, rollout_id: str, state: AttemptState) -> bool:
+        made, most = state.latest - state.attempts_reset_at, state.config.max_attempts
         if made >= most:
-            untried = self.db.one(_COUNT_LEFT, rollout_id=rollout_id, reset_at=held.attempts_reset_at)
+            untried = self.db.one(_COUNT_LEFT, rollout_id=rollout_id, reset_at=state.attempts_reset_at)
             made -= 0 if untried is None else untried[0]
         return made < most
 

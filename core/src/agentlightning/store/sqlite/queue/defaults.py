@@ -1,6 +1,6 @@
-"""What a rollout is made with where it does not say: the latest resources, and how its run tries rollouts.
+"""Defaults of a new rollout: the latest resources, and the configuration of its run.
 
-Both are settled in the transaction that makes the rollout, and recorded with it.
+Both are read in the transaction that makes the rollout, and recorded with it.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _NAMED = compile_sql(
 )
 _RUN_CONFIG = compile_sql(select(schema.runs.c.config).where(schema.runs.c.run_id == bindparam("run_id")))
 Pin = tuple[str | None, int | None]
-"""Resources and their version."""
+"""Id and version of resources."""
 
 
 def check_config(config: RolloutConfig | None) -> None:
-    """Limits that a timer can keep."""
+    """``ValueError`` for limits that a timer cannot keep."""
     if config is None:
         return
     check_count("config.max_attempts", config.max_attempts, 1)
@@ -46,8 +46,8 @@ class RolloutDefaults(StoreCore):
     """Resources and configuration of new rollouts."""
 
     def _pin(self, resources_id: str | None, version: int | None = None) -> Pin:
-        """The resources that are named, in the version that is named, else the latest; ``NotFound``: there
-        are none of that name.
+        """The named resources in the named version, else the latest. ``NotFound``: there are none of that
+        name.
         """
         if resources_id is None:
             latest = self.db.one(_LATEST)
@@ -59,7 +59,7 @@ class RolloutDefaults(StoreCore):
         return named[0], named[1]
 
     def _run_config(self, run_id: str) -> RolloutConfig:
-        """How rollouts of a run are tried that say nothing of it themselves."""
+        """The configuration of a run, for its rollouts that have none of their own."""
         row = self.db.one(_RUN_CONFIG, run_id=run_id)
         known = None if row is None else row[0]
         return RolloutConfig() if known is None else cast(RolloutConfig, codec.unpack(known, RolloutConfig))

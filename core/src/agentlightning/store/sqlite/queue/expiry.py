@@ -1,4 +1,4 @@
-"""Expiry: attempts that exceed their limits are ended in time.
+"""Expiry: ends attempts that exceed their limits.
 
 Limits count from the later of the last sign of life and the opening of the file.
 """
@@ -28,8 +28,8 @@ _now: Any = bindparam("now")
 
 
 def _since(time: Any) -> Any:
-    """A time of this opening of the file, as it is; any other (the clock may have been set meanwhile) counts
-    as the moment of opening, so that whoever lives on has time to say so.
+    """``time`` if it lies between the opening of the file and now, else the opening: the clock may have been
+    set, and a worker that is alive needs time to say so.
     """
     return case((time.between(_opened, _now), time), else_=_opened)
 
@@ -62,16 +62,16 @@ _CLAMP_FUTURE = compile_sql(
 
 
 class ExpiryStore(AttemptStore):
-    """Limits of attempts."""
+    """Attempts under limits."""
 
     opened: float
-    """When this process opened the file, by ``clock``. Nobody is overdue before his own limit has passed from
-    here: a worker may well have lived while the store was down.
+    """When this process opened the file, by ``clock``. Limits count from here at the earliest: a worker may
+    have been alive while the store was down.
     """
 
     def _clamp_future_times(self) -> None:
-        """The file is open. Times of live attempts that lie ahead of now are now: the clock was set back
-        meanwhile, and they would lengthen limits once it has reached them again.
+        """Set times of live attempts that lie in the future to now. The clock was set back, and they would
+        lengthen limits once it has reached them again.
         """
         self.db.execute(_CLAMP_FUTURE, opened=self.opened)
 
@@ -80,35 +80,35 @@ class ExpiryStore(AttemptStore):
             return 0
         overdue = self.db.all(_OVERDUE, now=now, opened=self.opened)
         for rollout_id, attempt_id, silent in overdue:
-            held = self._state(rollout_id, attempt_id)
-            assert held is not None
+            state = self._state(rollout_id, attempt_id)
+            assert state is not None
             if silent:
-                limit = held.config.unresponsive_seconds
+                limit = state.config.unresponsive_seconds
                 why = f"unresponsive: no sign of life within unresponsive_seconds ({limit:g} s)"
-                self._end_and_move_on(held, AttemptStatus.UNRESPONSIVE, now, why)
+                self._end_and_move_on(state, AttemptStatus.UNRESPONSIVE, now, why)
             else:
-                why = f"timeout: longer than timeout_seconds ({held.config.timeout_seconds:g} s)"
-                self._end_and_move_on(held, AttemptStatus.TIMEOUT, now, why)
+                why = f"timeout: longer than timeout_seconds ({state.config.timeout_seconds:g} s)"
+                self._end_and_move_on(state, AttemptStatus.TIMEOUT, now, why)
         self.cache.next_due = self._find_next_due()
         return len(overdue)
 
     def _next_due(self) -> float | None:
-        """When to look again for attempts that are overdue; ``None``: never."""
+        """When the next attempt may be overdue; ``None``: never."""
         if self.cache.next_due is None:
             self.cache.next_due = self._find_next_due()
         return None if math.isinf(self.cache.next_due) else self.cache.next_due
 
     def _find_next_due(self) -> float:
-        """When the next live attempt will be overdue, if it gives no sign of life."""
+        """When the next live attempt will be overdue without a sign of life; ``inf``: never."""
         row = self.db.one(_NEXT_DUE, now=self.clock(), opened=self.opened)
         return math.inf if row is None or row[0] is None or row[0] >= _NEVER else float(row[0])
 
     async def expire(self, now: float | None = None) -> int:
-        """End attempts that are overdue at ``now``; how many. The store itself calls it in time."""
+        """End attempts that are overdue at ``now``; how many. The store's timer does the same."""
         return await self._write("expire", lambda: self._end_overdue(self.clock() if now is None else now))
 
     async def _expire_due(self) -> float | None:
-        """Called by the timer: end overdue attempts; the seconds until the next will be."""
+        """End overdue attempts, for the timer; the seconds until the next is overdue."""
 
         def work() -> float | None:
             self._end_overdue(self.clock())
@@ -122,6 +122,6 @@ class ExpiryStore(AttemptStore):
         return None if due is None else due - self.clock()
 
     def _ensure_timer(self) -> None:
-        """Somebody waits for attempts to end: make sure that overdue ones do."""
+        """Set the timer, for a caller that waits for attempts to end."""
         if not self.timer.armed and (due := self._next_due()) is not None:
             self.timer.arm(due - self.clock())

@@ -1,4 +1,4 @@
-"""Heartbeats: a worker's signs of life, for itself and for the attempts it runs."""
+"""Heartbeats: signs of life of a worker and of the attempts it runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ROLLOUT = compile_sql(
 
 
 class HeartbeatStore(AttemptStore):
-    """Signs of life."""
+    """Workers that are alive."""
 
     async def heartbeat(
         self,
@@ -29,9 +29,9 @@ class HeartbeatStore(AttemptStore):
         *,
         request_id: str | None = None,
     ) -> list[str]:
-        """A sign of life of a worker and the attempts it runs.
+        """Note a sign of life of a worker and of the attempts it runs.
 
-        Returns the attempts it has lost (ended, fenced, unknown): it should stop them, their writes are
+        Returns the attempts it has lost (ended, fenced, unknown). It should stop them: their writes are
         refused.
         """
 
@@ -48,6 +48,6 @@ class HeartbeatStore(AttemptStore):
             return False
         try:
             self._touch(row[0], self._writable_attempt(row[0], attempt_id, "heartbeat"), now)
-        except StoreRefusal:  # the answer tells the worker; nothing was lost, so nothing is counted
+        except StoreRefusal:  # the result names it; nothing was lost, so nothing is counted
             return False
         return True

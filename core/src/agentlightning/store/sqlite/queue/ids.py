@@ -1,4 +1,4 @@
-"""Ids that grow with time, so that an index of them grows at one end.
+"""Ids that grow with time, so that their index grows at one end.
 
 Random ids make every new row touch another page of each index, and a commit writes whole pages.
 """
@@ -10,5 +10,5 @@ import time
 
 
 def time_ordered_id(prefix: str) -> str:
-    """A fresh identifier, e.g. ``ro-019…``: 44 bits of milliseconds since the epoch, 48 random bits."""
+    """A fresh id, e.g. ``ro-019…``: 44 bits of milliseconds since the epoch, 48 random bits."""
     return f"{prefix}-{time.time_ns() // 1_000_000:011x}{secrets.token_hex(6)}"

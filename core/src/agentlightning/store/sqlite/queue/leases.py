@@ -1,7 +1,7 @@
-"""Leases: a worker takes rollouts from the queue, or takes one past it.
+"""Leases: a worker takes rollouts from the queue, or a named one past it.
 
-A lease makes an attempt with the rollout's next fence. Invariant: a waiting rollout is leased to exactly one
-worker, oldest first.
+A lease makes an attempt with the rollout's next fence. Invariant: a queued rollout is leased to exactly one
+worker, the oldest first.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class LeaseStore(ExpiryStore):
         rollout.attempts += 1
         rollout.status = RolloutStatus.PREPARING
         rollout.end_time = None
-        if rollout.resources_id is None:  # there were none when it was made
+        if rollout.resources_id is None:  # there were no resources when it was made
             rollout.resources_id, rollout.resources_version = self._pin(None)
         resources_id, version = rollout.resources_id, rollout.resources_version
         pin: dict[str, Any] = {"resources_id": resources_id, "resources_version": version}
@@ -110,7 +110,9 @@ class LeaseStore(ExpiryStore):
         return AttemptedRollout(rollout=rollout, attempt=attempt)
 
     def _count_failed(self, rollout_id: str) -> int:
-        """How many of the attempts that count failed by their own doing."""
+        """The number of attempts that failed themselves, not by an outage; those before a requeue do not
+        count.
+        """
         ends = self.db.all(_FAILED, rollout_id=rollout_id)
         return sum(failure_kind_of_end(status, reason) not in OUTAGE_KINDS for status, reason in ends)
 
@@ -134,7 +136,7 @@ class LeaseStore(ExpiryStore):
         wait: float = 0.0,
         request_id: str | None = None,
     ) -> AttemptedRollout | None:
-        """Lease the oldest waiting rollout; wait up to ``wait`` seconds for one."""
+        """Lease the oldest queued rollout; wait up to ``wait`` seconds for one."""
         found = await self.dequeue_many_rollouts(
             worker_id, 1, run_id=run_id, wait=wait, request_id=request_id
         )
@@ -149,7 +151,7 @@ class LeaseStore(ExpiryStore):
         wait: float = 0.0,
         request_id: str | None = None,
     ) -> list[AttemptedRollout]:
-        """Lease up to ``limit`` waiting rollouts; wait up to ``wait`` seconds for the first."""
+        """Lease up to ``limit`` queued rollouts; wait up to ``wait`` seconds for the first."""
         check_count("limit", limit, 1)
         check_seconds("wait", wait)
         if wait <= 0:
@@ -189,7 +191,7 @@ class LeaseStore(ExpiryStore):
                 "dequeue", work, request_id, list[AttemptedRollout], should_remember=bool
             )
         except asyncio.CancelledError:
-            if leases:  # the one who asked is gone and knows nothing of this lease: hand it on
+            if leases:  # the caller was cancelled and does not know of this lease: requeue it
                 await self.writer.write(lambda: self._return_leases(leases, request_id))
             raise
 
@@ -197,10 +199,10 @@ class LeaseStore(ExpiryStore):
         if request_id is not None:
             self._forget_answer(request_id)
         for lease in leases:
-            held = self._state(lease.rollout.rollout_id, lease.attempt.attempt_id)
-            if held is not None and held.attempt.status is AttemptStatus.PREPARING:
+            state = self._state(lease.rollout.rollout_id, lease.attempt.attempt_id)
+            if state is not None and state.attempt.status is AttemptStatus.PREPARING:
                 now = self.clock()
-                self._end_attempt(held.attempt, AttemptStatus.UNRESPONSIVE, now, WORKER_LEFT)
+                self._end_attempt(state.attempt, AttemptStatus.UNRESPONSIVE, now, WORKER_LEFT)
                 self._set_rollout_status(
                     lease.rollout.rollout_id, lease.rollout.run_id, RolloutStatus.REQUEUING, now
                 )
@@ -239,7 +241,7 @@ class LeaseStore(ExpiryStore):
     async def start_attempt(
         self, rollout_id: str, *, worker_id: str | None = None, request_id: str | None = None
     ) -> AttemptedRollout:
-        """Lease this rollout, past the queue. An attempt that still runs is fenced off."""
+        """Lease this rollout, past the queue. An attempt that still runs is fenced."""
 
         def work() -> AttemptedRollout:
             rollout, now = self._rollout(rollout_id), self.clock()

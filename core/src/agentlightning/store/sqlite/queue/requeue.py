@@ -1,7 +1,7 @@
-"""Rollouts put back into the queue, whatever became of them: how a run goes on after a crash.
+"""Requeues rollouts of any status, so that a run goes on after a crash.
 
-Invariant: what was requeued starts afresh: its attempts so far stay on record, may no longer write, and no
-longer count against ``max_attempts`` (column ``forgiven`` of the rollout: the number of the last of them).
+Invariant: a requeued rollout starts afresh. Its attempts so far stay on record, but may not write and do not
+count against ``max_attempts`` (column ``forgiven`` of the rollout: the number of the last of them).
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ _RESET = compile_sql(
 
 
 class RequeueStore(AttemptStore):
-    """Work done again from the start."""
+    """Rollouts that start afresh."""
 
     async def requeue_rollouts(
         self, rollout_ids: Sequence[str], *, reason: str, request_id: str | None = None
     ) -> list[Rollout]:
         """Put rollouts back into the queue, also those that have ended; in the order asked for.
 
-        A live attempt is fenced and closed as unresponsive with the reason; one that has ended stays on
-        record as it is. Neither counts against ``max_attempts`` any longer. Rollouts that nobody has tried
-        yet and that wait already are left alone.
+        A live attempt is fenced and ended as unresponsive with the reason; an ended one stays as it is.
+        Neither counts against ``max_attempts`` any more. A queued rollout that has had no attempt stays as it
+        is.
         """
         ids = list(dict.fromkeys(rollout_ids))
 

@@ -1,7 +1,7 @@
-"""Rollouts: made, queried, moved and awaited. Their execution under leases is in :mod:`.leases`.
+"""Rollouts: made, queried, and their status. Leases are in :mod:`.leases`.
 
-Invariants: a final rollout never moves again, unless somebody requeues it (:mod:`.requeue`); a rollout id
-names one content; a rollout keeps the version of the resources that was the newest when it was made.
+Invariants: a final status never changes, except by a requeue (:mod:`.requeue`); a rollout id names one
+content; a rollout keeps the version of the resources that was the newest when it was made.
 """
 
 from __future__ import annotations
@@ -96,11 +96,11 @@ def rollout_row(rollout: Rollout) -> dict[str, Any]:
 
 
 RESERVED_IDS = (".", "..", "null")
-"""Ids that HTTP or our queries would take for something else."""
+"""Ids that have another meaning in a URL or a query."""
 
 
 def check_rollout(rollout: Rollout) -> None:
-    """Bad values are named here, not found by a worker later."""
+    """``ValueError`` names a bad value before a worker meets it."""
     for name in ("rollout_id", "run_id", "group_id"):
         if getattr(rollout, name) in RESERVED_IDS:
             raise ValueError(
@@ -136,9 +136,8 @@ class RolloutStore(RolloutDefaults):
     ) -> Rollout:
         """Put one task into the queue. The same ``rollout_id`` with the same content is done once.
 
-        Without ``resources_id`` it is given the latest resources there are now. Without ``config`` it is
-        tried as its run says (:meth:`agentlightning.store.sqlite.run_data.runs.RunStore.add_run`), else
-        as ``RolloutConfig()`` does.
+        Default of ``resources_id``: the latest resources. Default of ``config``: that of its run
+        (:meth:`agentlightning.store.sqlite.run_data.runs.RunStore.add_run`), else ``RolloutConfig()``.
         """
         rollout = Rollout(
             rollout_id=rollout_id or "",
@@ -159,9 +158,9 @@ class RolloutStore(RolloutDefaults):
     async def enqueue_many_rollouts(
         self, rollouts: Sequence[Rollout], *, request_id: str | None = None
     ) -> list[Rollout]:
-        """Put many into the queue in one transaction; an empty ``rollout_id`` is given a fresh one.
+        """Put many into the queue in one transaction; an empty ``rollout_id`` becomes a fresh one.
 
-        A ``config`` equal to ``RolloutConfig()`` says nothing: then the run's holds.
+        A ``config`` equal to ``RolloutConfig()`` means that of the run.
         """
         for rollout in rollouts:
             check_rollout(rollout)
@@ -227,7 +226,7 @@ class RolloutStore(RolloutDefaults):
         now: float,
         reason: str | None = None,
     ) -> None:
-        """Set a status that is allowed, and signal it. Without a reason the old one stays."""
+        """Set an allowed status, and signal it. Without a reason the old one stays."""
         self.db.execute(
             _MOVE, rollout=rollout_id, to=status.value, at=now if status.final else None, why=reason
         )
@@ -309,7 +308,7 @@ def _require_same(given: Rollout, known: Rollout) -> Rollout:
         "group_id",
         "sample",
         "seed",
-    ):  # what never changes
+    ):  # fields that never change
         if getattr(given, name) != getattr(known, name):
             raise Conflict(f"rollout {given.rollout_id} exists with another {name}")
     pinned = {"resources_id": known.resources_id, "resources_version": known.resources_version}

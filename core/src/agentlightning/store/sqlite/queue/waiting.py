@@ -1,4 +1,4 @@
-"""Waiting for rollouts to end, without polling where this process writes the file."""
+"""Waiting for rollouts to end; it polls only where another process writes the file."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from agentlightning.types import Rollout
 
 _r = schema.rollouts
 _LOOK_SECONDS = 0.2
-"""Between two looks at a file that another process writes, for rollouts to end."""
+"""Seconds between two reads of a file that another process writes."""
 _UNFINISHED = ("queuing", "preparing", "running", "requeuing")
 
 
 class EndWaitStore(ExpiryStore):
-    """Those who wait."""
+    """Callers that wait for an end."""
 
     async def wait_for_rollouts(
         self, rollout_ids: Sequence[str], timeout: float | None = None
@@ -43,7 +43,7 @@ class EndWaitStore(ExpiryStore):
                     return [await self.get_rollout_by_id(i) for i in ids if i in done]
                 for rollout_id in done:
                     waiter.discard(rollout_id)
-                if self.db.read_only:  # the process that writes the file wakes nobody here
+                if self.db.read_only:  # no signal comes from the process that writes the file
                     left = _LOOK_SECONDS if left is None else min(left, _LOOK_SECONDS)
                 else:
                     self._ensure_timer()

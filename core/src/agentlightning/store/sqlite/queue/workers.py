@@ -1,4 +1,4 @@
-"""Workers: the processes that run rollouts, and what each is doing."""
+"""Workers: the processes that run rollouts, their status and their current attempt."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class WorkerStore(StoreCore):
     async def query_workers(
         self, *, status: str | None = None, limit: int | None = None, after: str | None = None
     ) -> list[Worker]:
-        """Workers that ever showed up, by id. ``after``: the last id of the page before."""
+        """All workers that ever registered, by id. ``after``: the last id of the page before."""
         check_limit(limit)
         _check_status(status)
         query = _QUERY if status is None else _QUERY.where(_w.c.status == status)

@@ -51,7 +51,7 @@ _CURSOR = compile_sql(select(func.min(_t.c.seq)).where(_id == bindparam("resourc
 
 
 def to_resource(name: str, value: Resource | str | dict[str, Any]) -> Resource:
-    """What was given: an object, a string (prompt template) or a dict (by ``resource_type``, else JSON)."""
+    """The resource of an object, a string (prompt template) or a dict (by ``resource_type``, else JSON)."""
     if isinstance(value, (LLM, PromptTemplate, JsonResource)):
         return value
     if isinstance(value, str):
@@ -67,12 +67,12 @@ def to_resource(name: str, value: Resource | str | dict[str, Any]) -> Resource:
 
 
 class ResourceStore(StoreCore):
-    """What agents are given."""
+    """Bundles for agents."""
 
     async def add_resources(
         self, resources: dict[str, Resource | str | dict[str, Any]], *, request_id: str | None = None
     ) -> Resources:
-        """A new bundle, version 1. It becomes the latest."""
+        """Add a bundle, version 1. It becomes the latest."""
         made = {name: to_resource(name, value) for name, value in resources.items()}
         return await self._write(
             "add_resources", lambda: self._add(new_id("rs"), 1, made), request_id, Resources
@@ -85,7 +85,7 @@ class ResourceStore(StoreCore):
         *,
         request_id: str | None = None,
     ) -> Resources:
-        """The next version of a bundle. It replaces all of the content and becomes the latest."""
+        """Add the next version of a bundle. It replaces all of the content and becomes the latest."""
         made = {name: to_resource(name, value) for name, value in resources.items()}
 
         def work() -> Resources:
@@ -110,12 +110,12 @@ class ResourceStore(StoreCore):
         return bundle
 
     async def get_latest_resources(self) -> Resources | None:
-        """The bundle added or updated last."""
+        """The bundle that was added or updated last."""
         row = await self.writer.read(lambda: self.db.one(_LATEST))
         return None if row is None else _resources_of(row)
 
     async def get_resources_by_id(self, resources_id: str, version: int | None = None) -> Resources:
-        """A bundle, in this version or the newest."""
+        """A bundle in this version, or the newest."""
         check_count("version", version, 1)
 
         def work() -> tuple[Any, ...] | None:
@@ -130,8 +130,8 @@ class ResourceStore(StoreCore):
         return _resources_of(row)
 
     async def query_resources(self, limit: int = 100, *, after: str | None = None) -> list[Resources]:
-        """The newest version of each bundle; the bundle added last comes first. ``after``: the last id of the
-        page before.
+        """The newest version of each bundle, the bundle added last first. ``after``: the last id of the page
+        before.
         """
         check_limit(limit)
 

@@ -1,8 +1,8 @@
-"""Retention: what finished runs left behind is deleted, run by run, a few rollouts a transaction.
+"""Retention: deletes finished runs, run by run, a few rollouts a transaction.
 
-Others are served between two transactions. The space of what is deleted is used again before the file grows;
-the file itself does not shrink. Invariants: a run with a live attempt is not touched; a deletion that is
-interrupted goes on where it stopped when it is asked for again, because the run itself goes last.
+Other requests go on between two transactions. Freed pages are used before the file grows; the file does not
+shrink. Invariants: a run with a live attempt is not touched; an interrupted deletion goes on where it stopped
+when it is asked for again, because the run's own row is deleted last.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from agentlightning.store.sqlite.file.statements import InJson, Statement, compi
 
 _log = logging.getLogger(__name__)
 _ROLLOUTS_PER_TRANSACTION = 25
-"""Rollouts deleted in one transaction, with all that hangs on them."""
+"""Rollouts deleted in one transaction, with their attempts, spans, calls, counts and seals."""
 _r, _a, _m, _n = schema.rollouts, schema.attempts, schema.meta, schema.runs
 _OF = _r.c.run_id == bindparam("run_id")
 _QUEUED, _HELD = text("rollouts." + schema.QUEUED), text("attempts." + schema.OPEN_ATTEMPT)
@@ -95,13 +95,13 @@ _STEPS = compile_sql(
 
 
 class RetentionStore(StoreCore):
-    """Deletion of what nobody needs any longer."""
+    """Deletion of finished runs."""
 
     async def delete_run(self, run_id: str, *, request_id: str | None = None) -> dict[str, int]:
-        """Delete a run with all that it made: what was deleted, by table.
+        """Delete a run with everything it made. Returns the number of deleted rows by table.
 
-        Its waiting rollouts go first. ``Conflict`` where an attempt of it is live. Resources that
-        other rollouts use, and the latest ones, stay.
+        Its queued rollouts are deleted first. ``Conflict`` if it has a live attempt. Resources that other
+        rollouts use, and the latest resources, stay.
         """
         known = await self.writer.read(lambda: self._find_answer("delete_run", request_id))
         if known is not None:
@@ -125,11 +125,11 @@ class RetentionStore(StoreCore):
         run_id: str | None = None,
         request_id: str | None = None,
     ) -> dict[str, int]:
-        """Delete finished runs: this one, or all that are ``older_than`` seconds and not among the newest
-        ``keep_runs``. What was deleted, by table; ``kept``: runs that are due, but have work
-        waiting or under way.
+        """Delete finished runs: this one, or all older than ``older_than`` seconds and not among the newest
+        ``keep_runs``. Returns the number of deleted rows by table; ``kept``: runs that are due, but have work
+        queued or under way.
 
-        With ``older_than``, rollouts of no run that ended before go too.
+        ``older_than`` also deletes rollouts of no run that ended before.
         """
         if run_id is not None:
             if older_than is not None or keep_runs is not None:
@@ -143,56 +143,56 @@ class RetentionStore(StoreCore):
         known = await self.writer.read(lambda: self._find_answer("prune", request_id))
         if known is not None:
             return dict(codec.unpack(known, dict[str, int]))
-        chosen, busy = await self.writer.read(lambda: self._choose(older_than, keep_runs))
+        chosen, kept = await self.writer.read(lambda: self._choose(older_than, keep_runs))
         for chosen_id in chosen:
             try:
                 deleted.update(await self.delete_run(chosen_id))
-            except (Conflict, NotFound):  # it came to life, or went, while others were deleted
-                busy += 1
+            except (Conflict, NotFound):  # it got a live attempt, or was deleted, meanwhile
+                kept += 1
         if older_than is not None:
             deleted.update(await self._prune_without_run(self.clock() - older_than))
-        return await self._write("prune", lambda: {**deleted, "kept": busy}, request_id, dict[str, int])
+        return await self._write("prune", lambda: {**deleted, "kept": kept}, request_id, dict[str, int])
 
     def _choose(self, older_than: float | None, keep_runs: int | None) -> tuple[list[str], int]:
-        """The runs to delete, oldest first, and how many stay because they are not finished."""
-        made, seen, unfinished = self._ages()
-        chosen = sorted(made, key=lambda i: (made[i], i))
+        """The runs to delete, oldest first, and the number of due runs that are not finished."""
+        created, last_active, unfinished = self._ages()
+        chosen = sorted(created, key=lambda i: (created[i], i))
         if keep_runs is not None:
             chosen = chosen[: max(0, len(chosen) - keep_runs)]
         if older_than is not None:
             limit = self.clock() - older_than
-            chosen = [i for i in chosen if seen[i] <= limit]
+            chosen = [i for i in chosen if last_active[i] <= limit]
         finished = [i for i in chosen if i not in unfinished]
         return finished, len(chosen) - len(finished)
 
     def _ages(self) -> tuple[dict[str, float], dict[str, float], set[str]]:
-        """Run → when it was made; → when it last did anything; the runs with work waiting or under way."""
-        made: dict[str, float] = {}
-        seen: dict[str, float] = {}
+        """Run → when it was made; run → its last activity; the runs with work queued or under way."""
+        created: dict[str, float] = {}
+        last_active: dict[str, float] = {}
         unfinished: set[str] = set()
         for run_id, first, last, waiting in self.db.all(_ROLLOUTS):
-            made[run_id], seen[run_id] = first, last
+            created[run_id], last_active[run_id] = first, last
             if waiting:
                 unfinished.add(run_id)
-        for run_id, created, updated in self.db.all(_RUNS):
-            made[run_id] = created
-            seen[run_id] = max(updated, seen.get(run_id, updated))
+        for run_id, added, updated in self.db.all(_RUNS):
+            created[run_id] = added
+            last_active[run_id] = max(updated, last_active.get(run_id, updated))
         for run_id, last in self.db.all(_STEPS):
-            if run_id in seen:
-                seen[run_id] = max(last, seen[run_id])
-        return made, seen, unfinished
+            if run_id in last_active:
+                last_active[run_id] = max(last, last_active[run_id])
+        return created, last_active, unfinished
 
     def _begin_deletion(self, run_id: str) -> dict[str, int]:
-        """Remember which resources the run used, and delete its waiting rollouts, all at once: nobody may
-        take up what is about to go.
+        """Note which resources the run used, and delete its queued rollouts, in one transaction: no worker
+        may lease a rollout that is about to be deleted.
         """
         if not (self.db.one(_KNOWN, run_id=run_id) or self.db.one(_NEXT, run_id=run_id)):
             raise NotFound(f"no run {run_id}")
         self._refuse_live(run_id)
         used = {row[0] for row in self.db.all(_USED, run_id=run_id)}
-        kept = self.db.one(_NOTED, name=_deletion_key(run_id))
-        if kept is not None:
-            used |= set(json.loads(kept[0]))
+        noted = self.db.one(_NOTED, name=_deletion_key(run_id))
+        if noted is not None:
+            used |= set(json.loads(noted[0]))
             self.db.execute(_DROP_NOTE, name=_deletion_key(run_id))
         self.db.execute(_NOTE, key=_deletion_key(run_id), value=json.dumps(sorted(used)))
         return self._delete([row[0] for row in self.db.all(_WAITING, run_id=run_id)])
@@ -220,8 +220,8 @@ class RetentionStore(StoreCore):
 
     def _delete_run_rows(self, run_id: str) -> dict[str, int]:
         deleted = {name: self.db.execute(statement, run_id=run_id) for name, statement in _OF_RUN.items()}
-        kept = self.db.one(_NOTED, name=_deletion_key(run_id))
-        deleted["resources"] = self.db.execute(_UNUSED, ids="[]" if kept is None else kept[0])
+        noted = self.db.one(_NOTED, name=_deletion_key(run_id))
+        deleted["resources"] = self.db.execute(_UNUSED, ids="[]" if noted is None else noted[0])
         self.db.execute(_DROP_NOTE, name=_deletion_key(run_id))
         return deleted
 
@@ -261,5 +261,5 @@ async def keep_pruned(
 
 
 def _deletion_key(run_id: str) -> str:
-    """Key of the note about a run that is being deleted: the resources it used."""
+    """Key of the note with the resources that a run under deletion used."""
     return f"deleting:{run_id}"

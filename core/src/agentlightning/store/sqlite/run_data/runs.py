@@ -1,4 +1,4 @@
-"""Accounts: runs, and counts of what went wrong.
+"""Runs, and counts of events such as refused writes.
 
 Invariant: a count only grows.
 """
@@ -34,7 +34,7 @@ _COUNTS_OF = compile_sql(_SUMS.where(_n.c.rollout_id == bindparam("rollout_id"))
 
 
 class RunStore(StoreCore):
-    """Runs, counts."""
+    """Runs and counts."""
 
     async def add_run(
         self,
@@ -44,8 +44,8 @@ class RunStore(StoreCore):
         *,
         request_id: str | None = None,
     ) -> None:
-        """Register a run. The same id with the same info is done already. ``config``: how rollouts of the run
-        are tried that are put into the queue without a configuration of their own.
+        """Register a run; once, for the same id and info. ``config``: for rollouts of the run that have no
+        configuration of their own.
         """
         check_config(config)
 
@@ -69,7 +69,7 @@ class RunStore(StoreCore):
         *,
         request_id: str | None = None,
     ) -> None:
-        """Merge ``info`` into a run's. ``config``: instead of the one it had; ``None``: that stays."""
+        """Merge ``info`` into a run's. ``config`` replaces the run's; ``None``: it stays."""
         check_config(config)
 
         def work() -> None:

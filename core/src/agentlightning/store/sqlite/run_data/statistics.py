@@ -1,6 +1,6 @@
-"""Numbers of everything, or of one run: how much there is, how it ended, how long it took.
+"""Statistics of the store, or of one run: numbers of records, their status, durations.
 
-They are sums over columns and indices; no record is read for them.
+They are sums over columns and indices; no record is read.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from agentlightning.store.sqlite.file.statements import Statement, compile_sql, 
 
 _r, _a, _c, _s = schema.rollouts, schema.attempts, schema.calls, schema.spans
 QUANTILES = {"p50": 50, "p90": 90, "p99": 99, "max": 100}
-"""Name → per cent of the values that are no greater."""
+"""Name → percentile."""
 
 
 def _both(query: Select[Any], table: Table) -> tuple[Statement, Statement]:
-    """A query over everything, and the same over one run."""
+    """A query over all runs, and the same over one run."""
     of_run = query if table is _r else query.join(_r, _r.c.rollout_id == table.c.rollout_id)
     return compile_sql(query), compile_sql(of_run.where(_r.c.run_id == bindparam("run_id")))
 
 
 def _seconds(value: ColumnElement[Any], table: Table) -> Statement:
-    """Rank, value, count and mean of the quantiles of a duration, in one run."""
+    """Rank, count, mean and value at the quantiles of a duration, in one run."""
     ranked = (
         select(
             func.row_number().over(order_by=value).label("rank"),
@@ -44,7 +44,7 @@ def _seconds(value: ColumnElement[Any], table: Table) -> Statement:
 
 
 def _rank(n: Any, share: int) -> Any:
-    """The smallest rank with at least ``share`` per cent of ``n`` values at or below it."""
+    """The smallest rank that has at least ``share`` per cent of ``n`` values at or below it."""
     return (n * share + 99) // 100
 
 
@@ -82,15 +82,14 @@ _TOTALS = {
 
 
 class StatisticsReader(StoreCore):
-    """Sums."""
+    """Sums over the tables."""
 
     async def statistics(self, run_id: str | None = None) -> dict[str, Any]:
-        """Rollouts and attempts by status, calls, spans, tokens, and what each worker did.
+        """Rollouts and attempts by status, calls, spans, tokens, and the work of each worker.
 
-        Of one run also the quantiles of call and attempt seconds, and ``call_bytes``; of everything also
-        workers by status, resources, runs, and the size of the file (``free_bytes`` of it wait to be used
-        again). ``work``: worker → its ``attempts`` by status, its ``busy_seconds``. A run that is
-        not known has zeros.
+        For one run also quantiles of call and attempt seconds, and ``call_bytes``; for the whole store also
+        workers by status, resources, runs, and the size of the file (``free_bytes``: free pages in it).
+        ``work``: worker → its ``attempts`` by status and its ``busy_seconds``. An unknown run has zeros.
         """
         return await self.writer.read(lambda: self._statistics(run_id))
 

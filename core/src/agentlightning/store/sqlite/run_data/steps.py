@@ -1,7 +1,7 @@
-"""Steps: the report of each, seals of what it trained, and the run's chain.
+"""Steps: their reports, the seals of the rollouts they trained, and the run's chain of links.
 
-Invariants: a step run again (after a crash) replaces its earlier report and all its earlier seals, in one
-transaction; links are only ever added, each under the next number.
+Invariants: a step that is run again (after a crash) replaces its report and all its seals, in one
+transaction; links are only added, each under the next number.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class StepStore(StoreCore):
         link: AuditLink | None = None,
         request_id: str | None = None,
     ) -> None:
-        """Store the report of a step with the seals of what it trained, and its link in the run's chain."""
+        """Store a step's report, the seals of the rollouts it trained, and its link in the run's chain."""
         if link is not None and link.run_id != report.run_id:
             raise ValueError(f"the link is of run {link.run_id}, the step of run {report.run_id}")
         check_count("step", report.step)
@@ -72,7 +72,7 @@ class StepStore(StoreCore):
         await self._write("add_step", work, request_id)
 
     async def add_link(self, link: AuditLink, *, request_id: str | None = None) -> None:
-        """Add a link to the end of a run's chain. ``Conflict`` for a number that is not the next."""
+        """Add a link to the end of a run's chain; ``Conflict`` if its number is not the next."""
         await self._write("add_link", lambda: self._append_link(link), request_id)
 
     def _append_link(self, link: AuditLink) -> None:

@@ -1,1 +1,1 @@
-"""Spans and model calls of attempts: written, numbered and read."""
+"""Spans and model calls of attempts: writing, numbering, reading."""

@@ -68,10 +68,10 @@ class CallStore(LeaseStore):
             new = [call for call in calls if not self._is_stored(call)]
             for attempt, group in groupby(new, lambda call: (call.rollout_id, call.attempt_id)):
                 part = list(group)
-                live = self._writable_attempt(*attempt, "calls", len(part), fence)
-                self._insert_calls(part, live.arrivals)
+                cached = self._writable_attempt(*attempt, "calls", len(part), fence)
+                self._insert_calls(part, cached.arrivals)
                 self.cache.trim_indexes()
-                self._touch(attempt[0], live, now, len(part))
+                self._touch(attempt[0], cached, now, len(part))
 
         await self._write("add_calls", work, request_id)
 

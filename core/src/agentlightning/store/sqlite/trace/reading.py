@@ -1,6 +1,4 @@
-"""What attempts did, read: their model calls, and their spans with the calls among them
-(:mod:`agentlightning.store.call_spans`).
-"""
+"""Reading of model calls, and of spans with the calls among them (:mod:`agentlightning.store.call_spans`)."""
 
 from __future__ import annotations
 
@@ -35,7 +33,7 @@ _NUMBERS = compile_sql(
 
 
 class TraceReader(TraceStore):
-    """Spans and calls, read."""
+    """Queries of spans and calls."""
 
     async def query_calls(
         self,
@@ -130,7 +128,7 @@ class TraceReader(TraceStore):
         return merge_calls([span_from_row(row) for row in rows], calls)
 
     def _attempt_id(self, rollout_id: str, attempt_id: str | None) -> str | None:
-        """``latest`` resolved; ``""`` where there is no attempt yet."""
+        """The attempt id of ``latest``; ``""`` if there is no attempt yet."""
         if attempt_id != "latest":
             if attempt_id is None:
                 self._rollout(rollout_id)
@@ -151,8 +149,8 @@ def _check_sort(sort_by: str, sort_order: str) -> None:
 
 
 def _span_at_cursor(spans: list[Span], after: str, numbers: dict[str, int]) -> Span:
-    """The span of a cursor. One that has since become part of its call's span still has its place in order of
-    arrival.
+    """The span of a cursor. A span that has since become part of its call's span keeps its place in the
+    order of arrival.
     """
     attempt_id, _, number = after.rpartition("/")
     if attempt_id not in numbers or not number.isdigit():

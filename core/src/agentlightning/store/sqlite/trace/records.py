@@ -1,4 +1,4 @@
-"""The record of a rollout: what credit needs to know, read for many rollouts in four queries.
+"""Records: the calls, rewards and attempts of rollouts that credit needs, read in a few queries.
 
 Invariant: calls, rewards and spans are in the order in which the store numbered them.
 """
@@ -39,11 +39,11 @@ _WANTED = or_(_s.c.name == semconv.REWARD_SPAN, _s.c.wire == 1)
 
 
 class RecordReader(TraceStore):
-    """Finished rollouts, as credit reads them."""
+    """Records for credit."""
 
     async def records(self, rollout_ids: Sequence[str]) -> list[Record]:
-        """Calls, rewards and wire spans of each rollout's latest attempt, and how the attempts before went;
-        in the order asked for. Read in pages: others are served between two of them.
+        """Calls, rewards and wire spans of each rollout's latest attempt, and a summary of each earlier
+        attempt, in the order asked for. They are read in pages: other requests go on between two.
         """
         found: list[Record] = []
         for page in record_pages(rollout_ids):
@@ -52,7 +52,7 @@ class RecordReader(TraceStore):
         return found
 
     async def stored_records(self, rollout_ids: Sequence[str]) -> list[StoredRecord]:
-        """The same, with calls as they are stored."""
+        """As :meth:`records`, with calls as they are stored."""
         return await self.writer.read(
             lambda: [r for part in chunks(rollout_ids) for r in self._stored_records(part)]
         )

@@ -1,6 +1,7 @@
-"""Numbers of spans given out ahead, and OpenTelemetry's own spans, for tracers that number what they see.
+"""Sequence numbers in advance, and spans of OpenTelemetry, for tracers that number spans themselves.
 
-Invariant: within an attempt a number is given once, to a span, to a call, or to whoever asked for one.
+Invariant: within an attempt each number is given once: to a span, to a call, or to a caller that asked for
+one.
 """
 
 from __future__ import annotations
@@ -22,22 +23,22 @@ class SpanNumbers(TraceStore):
     async def get_next_span_sequence_id(
         self, rollout_id: str, attempt_id: str, *, request_id: str | None = None
     ) -> int:
-        """The next number of an attempt, kept for the caller: no other span or call will bear it."""
+        """Reserve the next sequence number of an attempt: no other span or call gets it."""
         pairs = [(rollout_id, attempt_id)]
         return (await self.get_many_span_sequence_ids(pairs, request_id=request_id))[0]
 
     async def get_many_span_sequence_ids(
         self, attempts: Sequence[tuple[str, str]], *, request_id: str | None = None
     ) -> list[int]:
-        """The next number of each ``(rollout_id, attempt_id)``; an attempt may be asked for several times."""
+        """Reserve a sequence number for each ``(rollout_id, attempt_id)``, which may repeat."""
 
         def work() -> list[int]:
             now = self.clock()
             found: list[int] = []
             for rollout_id, attempt_id in attempts:
-                live = self._writable_attempt(rollout_id, attempt_id, "numbers")
-                self._touch(rollout_id, live, now, 1)
-                found.append(live.arrivals)
+                cached = self._writable_attempt(rollout_id, attempt_id, "numbers")
+                self._touch(rollout_id, cached, now, 1)
+                found.append(cached.arrivals)
             return found
 
         return await self._write("get_many_span_sequence_ids", work, request_id, list[int])
@@ -51,7 +52,7 @@ class SpanNumbers(TraceStore):
         *,
         request_id: str | None = None,
     ) -> Span:
-        """Store a finished OpenTelemetry span; ``sequence_id``: a number that was given out for it."""
+        """Store a finished span of OpenTelemetry. ``sequence_id``: a number that was reserved for it."""
         span = span_from_otel(rollout_id, attempt_id, readable_span, sequence_id)
         numbered = sequence_id is not None
         return (await self.add_many_spans([span], numbered=numbered, request_id=request_id))[0]

@@ -1,10 +1,9 @@
-"""What attempts did: spans and model calls, stored in order of arrival, the rewards that a runner writes, and
-the end of an attempt.
+"""Writing of spans in order of arrival, of the rewards that a runner reports, and of an attempt's end.
 
 Invariant: a span or call is stored only while its attempt may write (see
 :mod:`agentlightning.store.sqlite.queue.attempts`); the spans and the status of one ``update_attempt`` are
-stored together or not at all. That a span is what the agent *returned*, only ``update_attempt`` can say,
-which no key of an attempt opens; after it no emitted reward is taken.
+stored together or not at all. Only ``update_attempt``, which no attempt's key opens, marks a reward as
+*returned*; after it no emitted reward is taken.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ _EMITTED = compile_sql(
     select(*SPAN_COLUMNS).where(*_IN_ATTEMPT, _s.c.name == semconv.REWARD_SPAN, text("returned = 0"))
 )
 OVERRIDDEN = "reward-beside-the-returned"
-"""Why a reward that an agent emitted does not count: it returned one of the same."""
+"""Reason that an emitted reward does not count: the agent returned one of the same name and target."""
 _NUMBER_TAKEN = compile_sql(
     select(_s.c.seq)
     .where(
@@ -69,10 +68,10 @@ class TraceStore(CallStore):
     async def add_many_spans(
         self, spans: Sequence[Span], *, numbered: bool = False, request_id: str | None = None
     ) -> list[Span]:
-        """Store spans, of one or several attempts, all or none; the spans with their ``sequence_id``. Rewards
-        among them are *emitted* ones: they are refused once what the agent returned is on record.
+        """Store spans of one or several attempts, all or none. Returns them with their ``sequence_id``.
+        Rewards among them are *emitted* ones: they are refused once returned rewards are on record.
 
-        ``numbered``: they bear numbers that ``get_next_span_sequence_id`` gave out, and keep them.
+        ``numbered``: they keep their numbers, which ``get_next_span_sequence_id`` reserved.
         """
         packed = [codec.pack_span(s) for s in spans]
 
@@ -80,14 +79,14 @@ class TraceStore(CallStore):
             now, start = self.clock(), 0
             for owner, group in groupby(spans, _attempt_key):
                 part = list(group)
-                live = self._writable_attempt(*owner, "spans", len(part))
+                cached = self._writable_attempt(*owner, "spans", len(part))
                 self._refuse_late_rewards(part)
                 if numbered:
-                    self._check_numbers(part, live.arrivals)
+                    self._check_numbers(part, cached.arrivals)
                 else:
-                    _assign_numbers(part, range(live.arrivals + 1, live.arrivals + 1 + len(part)))
+                    _assign_numbers(part, range(cached.arrivals + 1, cached.arrivals + 1 + len(part)))
                 self._insert_spans(part, packed[start : start + len(part)])
-                self._touch(owner[0], live, now, 0 if numbered else len(part))
+                self._touch(owner[0], cached, now, 0 if numbered else len(part))
                 start += len(part)
             return list(spans)
 
@@ -162,8 +161,8 @@ class TraceStore(CallStore):
     ) -> Attempt:
         """Store the attempt's spans and its new status in one transaction. Metadata is merged.
 
-        ``returned``: rewards that the agent returned, in the words of its runner. They have the last word
-        over emitted ones, unless the rollout's configuration has ``emitted_overrides_returned``.
+        ``returned``: rewards that the agent returned, as its runner reports them. They count before emitted
+        ones, unless the rollout's configuration has ``emitted_overrides_returned``.
         """
         _require_same_attempt([*spans, *returned], rollout_id, attempt_id)
         packed, of_runner = [codec.pack_span(s) for s in spans], [codec.pack_span(s) for s in returned]
@@ -171,42 +170,42 @@ class TraceStore(CallStore):
 
         def work() -> Attempt:
             now = self.clock()
-            held = self._require_writable(rollout_id, attempt_id, "update")
-            attempt = held.attempt
+            state = self._require_writable(rollout_id, attempt_id, "update")
+            attempt = state.attempt
             if target is AttemptStatus.PREPARING and attempt.status is not target:
                 raise Conflict(f"attempt {attempt_id} cannot go from {attempt.status} back to preparing")
             given = [*spans, *returned]
-            _assign_numbers(given, range(held.arrivals + 1, held.arrivals + 1 + len(given)))
+            _assign_numbers(given, range(state.arrivals + 1, state.arrivals + 1 + len(given)))
             if spans:
                 self._refuse_late_rewards(spans)
                 self._insert_spans(spans, packed)
             if returned:
                 self._insert_spans(returned, of_runner, returned=True)
-                self._count_overridden(held, returned)
+                self._count_overridden(state, returned)
             alive = bool(given) or target in (None, AttemptStatus.RUNNING)
             if alive and attempt.status is AttemptStatus.UNRESPONSIVE:
-                self._revive(held)
+                self._revive(state)
             elif alive:
                 attempt.status = AttemptStatus.RUNNING
             attempt.worker_id = worker_id or attempt.worker_id
             attempt.metadata = {**attempt.metadata, **(metadata or {})}
             attempt.last_heartbeat_time = now
             if target in FINAL_STATUSES:
-                self._end_and_move_on(held, target, now, reason, len(given))
+                self._end_and_move_on(state, target, now, reason, len(given))
             else:
                 attempt.reason = reason or attempt.reason
                 self._save(attempt, len(given))
-                if alive and held.rollout_status != "running":
+                if alive and state.rollout_status != "running":
                     self._set_running(rollout_id)
             return attempt
 
         return await self._write("update_attempt", work, request_id, Attempt)
 
-    def _count_overridden(self, held: AttemptState, returned: Sequence[Span]) -> None:
-        """Emitted rewards that do not count, for the agent returned one for the same."""
-        if held.config.emitted_overrides_returned:
+    def _count_overridden(self, state: AttemptState, returned: Sequence[Span]) -> None:
+        """Count emitted rewards that have a returned one of the same name and target beside them."""
+        if state.config.emitted_overrides_returned:
             return
-        ids = (held.attempt.rollout_id, held.attempt.attempt_id)
+        ids = (state.attempt.rollout_id, state.attempt.attempt_id)
         rows = self.db.all(_EMITTED, rollout_id=ids[0], attempt_id=ids[1])
         had = {reward_target(span) for span in returned}
         n = sum(reward_target(span_from_row(row)) in had for row in rows)
