@@ -140,15 +140,15 @@ class CallIndex:
             return
         known = self._chats if name == "messages" else self._texts
         try:
-            own = _bytes(asked)
-            data = PrefixDigests(own + _bytes(answer))
+            parts, more = _bytes(asked), _bytes(answer)
         except _NOT_PACKABLE:
             return
+        own, data = sum(map(len, parts)), PrefixDigests(b"".join(parts + more))
         known.expect(data)
-        if found := known.longest(data, len(own)):
+        if found := known.longest(data, own):
             body.messages_parent, body.messages_shared = found
             request[name] = asked[found.shared :]
-        known.add(data, len(own), _Prefix(call.call_id, len(asked)))
+        known.add(data, own, _Prefix(call.call_id, len(asked)))
         known.add(data, len(data.data), _Prefix(call.call_id, len(asked) + len(answer)))
 
     def _add_values(self, call: Call, body: CallBody, request: dict[str, Any]) -> None:
@@ -180,9 +180,9 @@ def _conversation(request: dict[str, Any], response: dict[str, Any] | None) -> t
     return "", None, None
 
 
-def _bytes(part: list[Any] | str) -> bytes:
-    """Messages in MessagePack, concatenated (each marks its own end), or text in UTF-8."""
-    return part.encode() if isinstance(part, str) else b"".join(map(_encode, part))
+def _bytes(part: list[Any] | str) -> list[bytes]:
+    """Messages in MessagePack (each marks its own end), or text in UTF-8."""
+    return [part.encode()] if isinstance(part, str) else list(map(_encode, part))
 
 
 def _packed(value: Any) -> bytes | None:

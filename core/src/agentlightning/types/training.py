@@ -124,6 +124,8 @@ class RolloutFingerprint(Model):
     """The final reward it emitted; a failure that the table gives a reward was credited with that."""
     failure: str | None = None
     """Its kind of failure; empty: none; ``None``: not logged."""
+    layout: int = 1
+    """How calls are hashed (:mod:`agentlightning.credit.fingerprints.call_digests`)."""
     calls: int = 0
     calls_digest: str = ""
     """Of every recorded call: ids, logprobs, version, tags, masks, fate."""

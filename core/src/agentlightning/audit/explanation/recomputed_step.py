@@ -71,7 +71,13 @@ def _same(run: OpenRun, found: RecomputedStep, then: RolloutFingerprint) -> bool
     assert found.batch is not None
     mine = policy_batch(found.batch, then.policy) if run.trained else found.batch
     remade = fingerprint_rollouts(
-        mine, found.records, run_id=run.run_id, step=then.step, policy=then.policy, version=then.version
+        mine,
+        found.records,
+        run_id=run.run_id,
+        step=then.step,
+        policy=then.policy,
+        version=then.version,
+        layout=then.layout,
     )
     now = next(s for s in remade if s.rollout_id == then.rollout_id)
     return not changed_outputs(then, now) and not any(input_differences(then, now))

@@ -75,7 +75,12 @@ async def _recompute(
         then = next(s for s in seals if s.rollout_id == record.rollout.rollout_id)
         if then.status:
             now = fingerprint_record(
-                record, run_id=then.run_id, step=then.step, policy=then.policy, version=then.version
+                record,
+                run_id=then.run_id,
+                step=then.step,
+                policy=then.policy,
+                version=then.version,
+                layout=then.layout,
             )
             found += input_differences(then, now, of)
     if found:

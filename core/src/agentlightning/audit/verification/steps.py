@@ -23,6 +23,7 @@ from agentlightning.audit.verification.compare import (
 )
 from agentlightning.audit.verification.reading import read_records
 from agentlightning.audit.verification.values import close, differences, same, shorten
+from agentlightning.credit.fingerprints.call_digests import LAYOUT
 from agentlightning.credit.fingerprints.chain import digest, plain
 from agentlightning.credit.fingerprints.digest import canonical_order, rows_digest
 from agentlightning.credit.fingerprints.fingerprint import fingerprint_rollouts, terms_digest
@@ -103,7 +104,9 @@ class StepCheck:
 
     def _fingerprints(self, batch: Batch, records: Sequence[Record]) -> Fingerprints:
         of = {"run_id": self.report.run_id, "step": self.report.step, "policy": self.report.policy}
-        made = fingerprint_rollouts(batch, records, **of, version=self.version)
+        then = next(iter((self.logged or self.stored).values()), None)
+        layout = LAYOUT if then is None else then.layout
+        made = fingerprint_rollouts(batch, records, **of, version=self.version, layout=layout)
         return {one.rollout_id: one for one in made}
 
     def _pairs(self, remade: Fingerprints) -> list[tuple[RolloutFingerprint, RolloutFingerprint]]:

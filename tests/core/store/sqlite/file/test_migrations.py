@@ -123,8 +123,8 @@ async def test_calls_of_version_4_are_read_sealed_and_built_on(tmp_path: Path) -
     assert [[call.model_dump() for call in record.calls] for record in records] == THEN["calls"]
     batch = assign(records, GRPO(group_size=2), version=3)
     assert rows_digest(canonical_order(batch.rows)) == THEN["rows_digest"]
-    seals = fingerprint_rollouts(batch, records, run_id="run", step=0, policy="default", version=3)
-    assert [one.model_dump() for one in seals] == THEN["seals"]
+    seals = fingerprint_rollouts(batch, records, run_id="run", step=0, policy="default", version=3, layout=1)
+    assert [one.model_dump() for one in seals] == [{**one, "layout": 1} for one in THEN["seals"]]
     await store.requeue_rollouts(["ro-0"], reason="again")
     lease = await store.dequeue_rollout("w")
     assert lease is not None
