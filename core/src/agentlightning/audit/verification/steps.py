@@ -103,10 +103,18 @@ class StepCheck:
         return self.run.credit(records, self.version)
 
     def _fingerprints(self, batch: Batch, records: Sequence[Record]) -> Fingerprints:
-        of = {"run_id": self.report.run_id, "step": self.report.step, "policy": self.report.policy}
+        report = self.report
         then = next(iter((self.logged or self.stored).values()), None)
         layout = LAYOUT if then is None else then.layout
-        made = fingerprint_rollouts(batch, records, **of, version=self.version, layout=layout)
+        made = fingerprint_rollouts(
+            batch,
+            records,
+            run_id=report.run_id,
+            step=report.step,
+            policy=report.policy,
+            version=self.version,
+            layout=layout,
+        )
         return {one.rollout_id: one for one in made}
 
     def _pairs(self, remade: Fingerprints) -> list[tuple[RolloutFingerprint, RolloutFingerprint]]:
