@@ -23,6 +23,7 @@ from agentlightning.hookspecs import hookimpl
 from agentlightning.plugins.manager import build
 from agentlightning.specs import DriverSpec, Job
 from agentlightning.testing import ScriptedModelServer
+from agentlightning.train.algorithm import algorithm_of
 from agentlightning.types import Batch, Recipe, Record, StepReport
 
 LIMIT = 25.0
@@ -120,7 +121,7 @@ class Line:
 
     async def fit(self, agent: Any, tasks: list[Any], val: Sequence[Any] = ()) -> dict[str, Any]:
         """Train; what the store has of the run is in :attr:`records` afterwards, however it ended."""
-        algorithm = self.trainer._algorithm()
+        algorithm = algorithm_of(self.trainer.config, self.trainer.plugins, self.trainer)
         async with self.trainer.session(agent, tasks, val) as context:
             self.context = context
             try:

@@ -41,7 +41,7 @@ async def test_calls_given_up_for_new_weights_are_asked_again(how: Reply, tmp_pa
         await jobs[0].hold()
         give_up.set()
         assert await made.context.gateway.drain(20)
-        assert made.context.gateway.metrics.given_up["calls"] == SIZE
+        assert made.context.gateway.metrics.aborted["calls"] == SIZE
         await jobs[0].release()
 
     async with ScriptedModelServer(reply) as server:
