@@ -1,4 +1,4 @@
-"""What this suite's own adapters keep: the public contract, on the local engine too, and the excuses."""
+"""The contract of this suite's own adapters: the public one, also on the local engine, with excuses."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import pytest
 from contract.excuses import excuse_of
 from contract.on_local_engine import LocalEngineContract
 
-from agentlightning.testing.contract.adapter import AdapterContract as PublicContract
+from agentlightning.testing.contract import AdapterContract as PublicContract
 
 
 class AdapterContract(PublicContract, LocalEngineContract):
     """The whole contract."""
 
     def excuse(self, test: pytest.Item) -> str | None:
-        """What the list says."""
+        """From the list of excuses."""
         found = excuse_of(test)
         return None if found is None else found.reason

@@ -2,11 +2,11 @@
 
 - :class:`~agentlightning.testing.scripted.ScriptedModelServer`: an OpenAI-compatible server that answers by
   script, gives token ids and logprobs, fails on demand, and keeps its own log of every exchange.
-- :class:`~agentlightning.testing.replies.Reply`: what a script may answer beyond a message: delays, faults.
+- :class:`~agentlightning.testing.replies.Reply`: an answer with a status, headers, a delay or a fault.
 - :mod:`agentlightning.testing.template`: the chat template and byte tokenizer behind its ids.
-- :mod:`agentlightning.testing.contract`: what every framework adapter keeps, as tests to inherit (pytest).
+- :mod:`agentlightning.testing.contract`: the contract of framework adapters, as tests to inherit (pytest).
 
-These names are stable; whatever begins with an underscore is not.
+These names are stable; names that begin with an underscore are not.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a script answers, and its exact form on the wire: whole or as a stream, with ids and logprobs.
+"""A script's answers and their exact form on the wire: whole or streamed, with ids and logprobs.
 
 Logprobs are a function of position and token, and exactly representable in float32, so that a test can ask
 for equality. Invariant: the ids of a streamed answer, put together, are those of the whole answer.
@@ -19,7 +19,7 @@ Fault = Literal["half-json", "wrong-lengths", "no-ids", "duplicate-id", "disconn
 
 
 class Reply(msgspec.Struct, kw_only=True):
-    """An answer with circumstances. ``message``: a text, or an assistant message with ``tool_calls``."""
+    """An answer. ``message``: a text, or an assistant message with ``tool_calls``."""
 
     message: str | Mapping[str, Any] = ""
     finish_reason: str | None = None
@@ -32,7 +32,7 @@ class Reply(msgspec.Struct, kw_only=True):
     fault: Fault | None = None
     """``half-json``: the body ends half-way. ``wrong-lengths``: one logprob is missing. ``no-ids``: ids are
     left out although they were asked for. ``duplicate-id``: the response id of the answer before.
-    ``disconnect``: none at all."""
+    ``disconnect``: no answer."""
 
 
 def tool_call(

@@ -38,7 +38,7 @@ SendIds = Literal["asked", "always", "never"]
 
 
 class Exchange(msgspec.Struct, kw_only=True):
-    """One request as the server saw it, and what it answered."""
+    """One request as the server received it, and its answer."""
 
     path: str
     headers: dict[str, str]
@@ -162,7 +162,7 @@ class ScriptedModelServer:
         return failed or await self._send(request, exchange)
 
     async def _serve_translated(self, api: TranslatedApi, request: web.Request) -> web.StreamResponse:
-        """A request of the Responses or the Messages API: a whole chat answer, told in it."""
+        """A request of the Responses or the Messages API: a whole chat answer, translated."""
         asked = await request.json()
         try:
             chat = api.chat_body(asked, {})
@@ -184,7 +184,7 @@ class ScriptedModelServer:
         return response
 
     async def _answer(self, request: web.Request, body: Body) -> tuple[Exchange, web.Response | None]:
-        """The exchange of a request, logged, and what is answered where that is no answer."""
+        """The logged exchange of a request, and the response if it is an error."""
         headers = {name.lower(): value for name, value in request.headers.items()}
         exchange = Exchange(
             path=request.path.removeprefix("/v1"), headers=headers, body=body, time=time.time()

@@ -106,6 +106,17 @@ def unpack_float32(data: bytes) -> Floats:
     return found
 
 
+def unwrap_scalar(value: Any, *, one_element: bool = False) -> Any:
+    """The Python number in a scalar of numpy, torch and the like (an array without dimensions); other values
+    as they are. ``one_element``: in an array with one element, too. Objects of agents may raise here.
+    """
+    if callable(item := getattr(value, "item", None)) and (
+        one_element or getattr(value, "shape", None) == ()
+    ):
+        return item()
+    return value
+
+
 def to_list(value: Any) -> Any:
     """``enc_hook`` of msgspec for JSON and built-in types: arrays as lists."""
     if isinstance(value, ARRAYS):

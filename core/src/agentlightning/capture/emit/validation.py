@@ -21,7 +21,7 @@ from agentlightning.capture.counts import COUNTS
 from agentlightning.capture.emit.reward_formats import as_reward_span
 from agentlightning.capture.spans.convert import LONGEST_TEXT, error_text, jsonable, utf8_text
 from agentlightning.types import Span
-from agentlightning.types.scalars import unwrap_scalar
+from agentlightning.types.arrays import unwrap_scalar
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from agentlightning.capture.context import AttemptContext
 from agentlightning.capture.counts import COUNTS
 from agentlightning.keys import PREFIX
 from agentlightning.types import Span
-from agentlightning.types.scalars import unwrap_scalar
+from agentlightning.types.arrays import unwrap_scalar
 
 _SECRET = frozenset({"api_key", "authorization", "Authorization"})
 _ATTEMPT_KEY = re.compile(re.escape(PREFIX) + r"[A-Za-z0-9_-]{40,}")

@@ -26,7 +26,7 @@ from agentlightning.run_program.inside.import_hook import warn
 from agentlightning.run_program.inside.messages import BeginEntry, EndEntry, EntryBegun
 from agentlightning.run_program.inside.settings import ChildSettings
 from agentlightning.types import LLM
-from agentlightning.types.scalars import unwrap_scalar
+from agentlightning.types.arrays import unwrap_scalar
 
 ENTRY_DENIED = "entry-denied"
 """Counted: an entry that ran in the process's own attempt, because no other could be had."""

@@ -20,7 +20,7 @@ from agentlightning.gateway.upstream.answer import ErrorInfo
 from agentlightning.runner.outcomes.tracebacks import format_traceback
 from agentlightning.store.base import Store
 from agentlightning.types import AttemptedRollout, AttemptStatus, Call, Span
-from agentlightning.types.scalars import unwrap_scalar
+from agentlightning.types.arrays import unwrap_scalar
 
 RAISED = "agent-raised"
 NO_CALL = "no-call"

@@ -1,9 +1,10 @@
-"""The contract that every framework adapter keeps, for adapters of this suite and of anybody else.
+"""The contract of framework adapters, for those of this suite and all others.
 
-Inherit :class:`AdapterContract` in a test module, say how the framework's agents are built, and pytest runs
-them against the scripted model server and compares every call with the server's log. Needs
-``pip install "./core[testing]"`` in a checkout and pytest's setting ``asyncio_mode = "auto"``; pytest is
-imported here and nowhere else in the package.
+Inherit :class:`AdapterContract` in a test module and implement the hooks of :class:`AdapterHooks`, which
+build the framework's agents. pytest runs them against the scripted model server, whose prompt ids come from a
+chat template over what it received, and compares every call with the server's log; then through a gateway.
+Needs ``pip install "./core[testing]"`` in a checkout and pytest's setting ``asyncio_mode = "auto"``; pytest
+is imported here and nowhere else in the package.
 """
 
 from __future__ import annotations
@@ -13,9 +14,13 @@ import pytest
 for _module in ("calls", "crowds", "faults", "leaving", "recording", "records"):
     pytest.register_assert_rewrite(f"{__name__}.{_module}")  # a failing contract says what it compared
 
-from agentlightning.testing.contract.adapter import AdapterContract  # noqa: E402
+from agentlightning.testing.contract.calls import CallsContract  # noqa: E402
+from agentlightning.testing.contract.crowds import CrowdsContract  # noqa: E402
+from agentlightning.testing.contract.faults import FaultsContract  # noqa: E402
 from agentlightning.testing.contract.hooks import AdapterHooks  # noqa: E402
+from agentlightning.testing.contract.leaving import LeavingContract  # noqa: E402
 from agentlightning.testing.contract.recording import Recording, assert_exact  # noqa: E402
+from agentlightning.testing.contract.records import RecordsContract  # noqa: E402
 from agentlightning.testing.contract.script import ARGUMENTS, SOLVER, TEAM, TOOL  # noqa: E402
 
 __all__ = [
@@ -28,3 +33,7 @@ __all__ = [
     "Recording",
     "assert_exact",
 ]
+
+
+class AdapterContract(CallsContract, RecordsContract, FaultsContract, CrowdsContract, LeavingContract):
+    """The whole contract."""

@@ -53,7 +53,7 @@ def assert_apart(recordings: Sequence[Recording], server: ScriptedModelServer) -
 
 
 class CrowdsContract(AdapterHooks):
-    """Sixteen agents, however they are spread."""
+    """Sixteen agents at once."""
 
     @STREAM
     @feature("concurrency")

@@ -1,4 +1,4 @@
-"""Contract: retries, failures, broken tools and cancelled calls are seen for what they are."""
+"""Contract: retries, failures, broken tools and cancelled calls are recorded as such."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from agentlightning.testing.contract.tally import TALLY
 
 
 class FaultsContract(AdapterHooks):
-    """What goes wrong at the model, in a tool, or because nobody waits any longer."""
+    """Failures of the model and of tools, and cancelled calls."""
 
     @STREAM
     @pytest.mark.parametrize("status", [429, 500])
@@ -70,7 +70,7 @@ class FaultsContract(AdapterHooks):
     async def test_a_prompt_that_is_too_long_raises(
         self, server: ScriptedModelServer, shared: Any, stream: bool
     ) -> None:
-        """A framework that goes on with another prompt instead must be caught at it by a test of its own."""
+        """A framework that goes on with another prompt instead needs a test of its own for that."""
         server.max_model_len = 5
         recording = Recording("long", server.url)
         with recording.active(), pytest.raises(Exception, match="maximum context length"):

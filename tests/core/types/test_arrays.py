@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from agentlightning.types.scalars import unwrap_scalar
+from agentlightning.types.arrays import unwrap_scalar
 
 
 class Scalar:
