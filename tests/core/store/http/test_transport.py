@@ -7,6 +7,7 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -180,3 +181,16 @@ def test_patience_may_be_set_for_the_process(monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.setenv("AGL_STORE_PATIENCE", wrong)
         with pytest.raises(StoreError, match=f"AGL_STORE_PATIENCE is '{wrong}'"):
             StoreClient("http://localhost:1")
+
+
+async def test_wrong_arguments_are_refused_before_anything_is_sent() -> None:
+    client: Any = StoreClient("http://127.0.0.1:9")
+    for call, message in (
+        (lambda: client.enqueue_rollout(), "missing a required argument: 'input'"),
+        (lambda: client.enqueue_rollout(1, input=2), "multiple values for argument 'input'"),
+        (lambda: client.get_latest_resources(1), "too many positional arguments"),
+        (lambda: client.statistics(of="r"), "unexpected keyword argument 'of'"),
+    ):
+        with pytest.raises(TypeError, match=message):
+            await call()
+    await client.close()

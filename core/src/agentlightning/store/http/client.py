@@ -144,12 +144,16 @@ class StoreClient(Transport):
 
 def _method(route: Route) -> Callable[..., Awaitable[Any]]:
     signature = inspect.signature(getattr(Store, route.name))
+    parameters = list(signature.parameters.values())[1:]
+    names = {p.name for p in parameters}
+    positional = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+    defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
 
     async def call(self: StoreClient, *args: Any, **given: Any) -> Any:
-        bound = signature.bind(self, *args, **given)
-        bound.apply_defaults()
-        del bound.arguments["self"]
-        result = await self._call(route.name, **bound.arguments)
+        arguments = {**defaults, **dict(zip(positional, args, strict=False)), **given}
+        if len(args) > len(positional) or arguments.keys() != names or given.keys() & positional[: len(args)]:
+            signature.bind(self, *args, **given)  # says what is wrong
+        result = await self._call(route.name, **arguments)
         return [as_call_span(span) for span in result] if route.name == "query_spans" else result
 
     call.__name__, call.__qualname__ = route.name, f"StoreClient.{route.name}"
