@@ -36,7 +36,7 @@ LINES = 10
 def hooks() -> str:
     """The page of hooks: signature, contract, and which built-in uses each."""
     loaded = manager.build(discover=False)
-    registration, moments = [], []
+    registration, notifications = [], []
     for name, function in vars(hookspecs).items():
         if not name.startswith("agl_"):
             continue
@@ -46,7 +46,7 @@ def hooks() -> str:
         users = ", ".join(i.plugin_name for i in getattr(loaded.manager.hook, name).get_hookimpls())
         row = f"| `{name}({arguments})` | {text} |"
         if signature.return_annotation in (None, "None"):
-            moments.append(row)
+            notifications.append(row)
         else:
             registration.append(f"{row[:-2]} | `{signature.return_annotation}` | {users or 'plugins'} |")
     return "\n".join(
@@ -58,7 +58,7 @@ def hooks() -> str:
             "A plugin is a module or object whose functions carry `@agentlightning.hookimpl`; an",
             "installed package names it in the entry-point group `agentlightning`. An implementation may",
             "take any subset of the named arguments. `AGL_PLUGINS=a,b` chooses entry points,",
-            "`AGL_TRACE_HOOKS=1` prints each moment, and `agl plugins` lists what is loaded.",
+            "`AGL_TRACE_HOOKS=1` prints each notification, and `agl plugins` lists what is loaded.",
             "",
             "## Registration: run once, when plugins are loaded",
             "",
@@ -66,13 +66,13 @@ def hooks() -> str:
             "|---|---|---|---|",
             *registration,
             "",
-            "## Moments: after the fact, off the hot path; an error is counted and logged, never fatal",
+            "## Notifications: after the event, off the hot path; errors are counted and logged, never fatal",
             "",
-            "The trackers listen to them: terminal, files, plot, and `events`, which writes each moment.",
+            "The trackers listen to them: terminal, files, plot, and `events`, which writes a line for each.",
             "",
             "| hook | contract |",
             "|---|---|",
-            *moments,
+            *notifications,
             "",
         ]
     )

@@ -1,8 +1,8 @@
-"""The only door: every hook a plugin can implement, each an empty function whose docstring is its contract.
+"""Every hook that a plugin can implement: an empty function whose docstring is its contract.
 
 Registration hooks return lists of specs and run once, when plugins are loaded. Notification hooks are called
-after the fact and off the hot path; an error in one is counted and logged, never fatal. Plugins are found
-through the entry-point group ``agentlightning``; our own features come in through these hooks too.
+after the event and off the hot path; an error in one is counted and logged, never fatal. Plugins are found
+through the entry-point group ``agentlightning``; our own features register through the same hooks.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ def agl_recipes() -> list[specs.RecipeSpec]:  # type: ignore[empty-body]
 
 @hookspec
 def agl_algorithms() -> list[specs.AlgorithmSpec]:  # type: ignore[empty-body]
-    """What owns a loop: RL, evaluation only, prompt tuning, …"""
+    """Training loops: RL, evaluation only, prompt tuning, …"""
 
 
 @hookspec
 def agl_drivers() -> list[specs.DriverSpec]:  # type: ignore[empty-body]
-    """What runs a recipe: ``local``, ``verl``, …"""
+    """Drivers, which run recipes: ``local``, ``verl``, …"""
 
 
 @hookspec
@@ -59,7 +59,7 @@ def agl_baselines() -> list[specs.BaselineSpec]:  # type: ignore[empty-body]
 
 @hookspec
 def agl_trackers() -> list[specs.TrackerSpec]:  # type: ignore[empty-body]
-    """Where metrics go: terminal, files, services."""
+    """Receivers of metrics: terminal, files, services."""
 
 
 @hookspec
@@ -67,7 +67,7 @@ def agl_commands() -> list[specs.CommandSpec]:  # type: ignore[empty-body]
     """Subcommands of ``agl``."""
 
 
-# --------------------------------------------------------------------------------------------- moments
+# --------------------------------------------------------------------------------------------- notifications
 @hookspec
 def agl_run_started(run: dict[str, Any]) -> None:
     """A run begins. ``run``: its id, configuration and versions."""
@@ -75,8 +75,8 @@ def agl_run_started(run: dict[str, Any]) -> None:
 
 @hookspec
 def agl_run_resumed(run: dict[str, Any], reports: list[StepReport], evaluations: list[Evaluation]) -> None:
-    """A run goes on. ``reports`` and ``evaluations``: what stands of its earlier life; what comes after
-    replaces the rest.
+    """A run resumes. ``reports`` and ``evaluations``: those up to its checkpoint; what follows replaces the
+    rest.
     """
 
 
@@ -87,17 +87,17 @@ def agl_rollout_started(rollout: Rollout, attempt: Attempt) -> None:
 
 @hookspec
 def agl_call_recorded(call: Call) -> None:
-    """The gateway has committed a model call, before it answers the agent's next one."""
+    """The gateway has committed a model call."""
 
 
 @hookspec
 def agl_reward_emitted(rollout_id: str, attempt_id: str, reward: Reward) -> None:
-    """An agent emitted a reward, or returned one."""
+    """An agent emitted or returned a reward."""
 
 
 @hookspec
 def agl_rollout_finished(rollout: Rollout, attempt: Attempt) -> None:
-    """An attempt has ended, in whatever state."""
+    """An attempt has ended, successful or not."""
 
 
 @hookspec
@@ -107,7 +107,7 @@ def agl_rows_built(step: int, batch: Batch) -> None:
 
 @hookspec
 def agl_policy_updated(report: StepReport) -> None:
-    """A step is done and the engine serves the new version."""
+    """A step is finished and the engine serves the new version."""
 
 
 @hookspec
@@ -117,9 +117,9 @@ def agl_evaluated(evaluation: Evaluation) -> None:
 
 @hookspec
 def agl_checkpoint_saved(folder: Path, step: int) -> None:
-    """A checkpoint lies complete in ``folder``."""
+    """``folder`` holds a complete checkpoint."""
 
 
 @hookspec
 def agl_run_finished(summary: dict[str, Any]) -> None:
-    """A run has ended. ``summary``: what ``summary.json`` holds."""
+    """A run has ended. ``summary``: the content of ``summary.json``."""

@@ -1,6 +1,6 @@
-"""What plugins hand in: one small dataclass a kind, with the protocols their factories must satisfy.
+"""What plugins register: one small dataclass for each kind, and the protocols of what their factories return.
 
-Specs hold names, a sentence and a factory that imports lazily: listing plugins must cost nothing.
+A spec holds a name, a sentence and a factory that imports lazily, so that listing plugins costs nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ CreditRule = Callable[[Record, Recipe], dict[str, float | None]]
 
 
 def lazily(place: str) -> Callable[..., Any]:
-    """The function or class at ``"package.module:name"``, imported when it is called and not before."""
+    """The function or class at ``"package.module:name"``, imported when it is first called."""
     module, _, name = place.partition(":")
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -27,7 +27,7 @@ def lazily(place: str) -> Callable[..., Any]:
 
 
 class Job(Protocol):
-    """What an RL algorithm gives a driver: the recipe and doors back into the flow."""
+    """What an RL algorithm gives a driver: the recipe, and callbacks into the run."""
 
     run_id: str
     recipe: Recipe
@@ -38,29 +38,29 @@ class Job(Protocol):
     folder: Path
 
     async def collect(self, step: int) -> Batch:
-        """The step's rows, credited: its tasks are rolled out with the present policy, or were by one before
-        it, as far as the recipe's ``max_staleness`` goes. Steps are asked for in their order, each once.
+        """The step's credited rows. Its tasks are rolled out with the present policy, or, within the recipe's
+        ``max_staleness``, with an earlier one. Call it once for each step, in order.
         """
 
     async def report(self, report: StepReport) -> None:
-        """Tell trackers, hooks and the store what the step did."""
+        """Report the step to trackers, hooks and the store."""
 
     async def evaluate(self, step: int) -> Evaluation | None:
-        """Evaluate the present policy if the schedule asks for it after this step."""
+        """Evaluate the present policy if an evaluation is due after this step."""
 
     def state(self) -> dict[str, Any]:
-        """What the algorithm wants kept in a checkpoint, as JSON."""
+        """The algorithm's state for a checkpoint, as JSON."""
 
     async def saved(self, folder: Path, step: int) -> None:
-        """Tell hooks that a checkpoint of ``step`` finished steps lies complete in ``folder``."""
+        """Tell hooks that ``folder`` holds a complete checkpoint of ``step`` finished steps."""
 
     async def hold(self) -> None:
-        """Let no new call of the policy reach its engine. Calls that the engine gives up from here on are
-        asked again, whole, after :meth:`release`.
+        """Stop new calls of the policy before its engine. Calls that the engine aborts meanwhile are sent
+        again, whole, after :meth:`release`.
         """
 
     async def release(self) -> None:
-        """Let calls pass; the engine serves :attr:`Driver.version`."""
+        """Let calls pass again: the engine serves :attr:`Driver.version`."""
 
 
 class Driver(Protocol):
@@ -70,25 +70,25 @@ class Driver(Protocol):
         """Serve the policy; the returned endpoint is the engine the gateway calls."""
 
     async def resume(self, folder: Path) -> tuple[int, dict[str, Any]]:
-        """After ``start``: go on from the last complete checkpoint in the run's ``folder``.
+        """After ``start``: load the last complete checkpoint in the run's ``folder``.
 
-        The number of steps it has finished, and the job's ``state`` then; ``(0, {})`` if there is none.
+        Returns its number of finished steps and the job's ``state``; ``(0, {})`` without a checkpoint.
         """
 
     @property
     def version(self) -> int:
-        """Version of the policy that the engine serves now."""
+        """Version of the policy that the engine serves."""
 
     async def run(self, job: Job) -> None:
-        """Own the loop: ``collect``, update, publish version n+1, ``report``, until ``job.steps``. Calls of
-        later steps may come all the while: the engine serves on, or stands still and answers them later.
+        """Run the loop: ``collect``, update, publish version n+1, ``report``, until ``job.steps``. Calls of
+        later steps may arrive at any time; the engine serves them, or pauses and answers them later.
         """
 
     async def export(self, folder: Path) -> Path:
         """Write the present policy in Hugging Face layout."""
 
     async def close(self) -> None:
-        """Stop the engine and free what is held."""
+        """Stop the engine and free its resources."""
 
 
 class PeerDriver(Driver, Protocol):
@@ -96,15 +96,15 @@ class PeerDriver(Driver, Protocol):
     (``DriverSpec.multi_policy``).
 
     Each calls its job once for each step, at the same steps: ``collect``, ``report``, ``saved`` where it
-    saves, ``evaluate``. What ``saved`` makes superfluous is removed after that, not before.
+    saves, ``evaluate``. Older checkpoints are removed after ``saved`` returned, not before.
     """
 
     async def checkpoints(self, folder: Path) -> list[int]:
-        """Numbers of finished steps for which a complete checkpoint lies in the run's ``folder``."""
+        """Numbers of finished steps that have a complete checkpoint in the run's ``folder``."""
 
     async def resume(self, folder: Path, step: int | None = None) -> tuple[int, dict[str, Any]]:
-        """As :meth:`Driver.resume`; with ``step``, from the checkpoint of that many finished steps (0: from
-        none), and later ones, which do not stand any more, are removed.
+        """As :meth:`Driver.resume`. ``step``: load the checkpoint of that many finished steps (0: none) and
+        remove later ones.
         """
 
 
@@ -121,8 +121,8 @@ class Server(Protocol):
 class Tracker(Protocol):
     """Receives what a run reports. Errors are counted, never fatal.
 
-    When a run goes on, a tracker with a method ``resumed(run, reports, evaluations)`` is told what stands of
-    its earlier life; others are told ``start`` again.
+    When a run resumes, a tracker with a method ``resumed(run, reports, evaluations)`` gets the reports and
+    evaluations up to the checkpoint; others get ``start`` again.
     """
 
     def start(self, run: Mapping[str, Any]) -> None: ...
@@ -132,10 +132,10 @@ class Tracker(Protocol):
 
 
 class Inspector(Protocol):
-    """A policy folder at rest, as ``agl explain`` and ``agl verify`` ask it."""
+    """Opens a policy folder for ``agl explain`` and ``agl verify``."""
 
     def decode(self, ids: Sequence[int]) -> list[str]:
-        """The text of each token by itself; a part of a character has the replacement character."""
+        """The text of each single token; part of a character becomes the replacement character."""
 
     def logprobs(self, row: Row) -> list[float]:
         """The logprob of every token of the row under the folder's weights, at the row's temperature and
@@ -173,7 +173,7 @@ class RecipeSpec:
 
 @dataclass(frozen=True, slots=True)
 class AlgorithmSpec:
-    """What owns a loop: ``factory(**options)`` returns an algorithm."""
+    """A training loop by name: ``factory(**options)`` returns an algorithm."""
 
     name: str
     factory: Callable[..., Any]
@@ -193,13 +193,13 @@ class DriverSpec:
     inspect: Callable[[Path], Inspector] | None = None
     """Opens a policy folder that this driver wrote, for ``agl explain`` and ``agl verify``."""
     environment_info: Callable[[Mapping[str, Any]], dict[str, str]] | None = None
-    """With these options, what it would compute with on this machine (device, threads, versions), for
-    ``agl doctor``; UsageError for what is not there.
+    """Device, threads and versions that it would use on this machine with these options, for ``agl doctor``;
+    UsageError for a missing one.
     """
     multi_policy: bool = False
-    """Whether its drivers are :class:`PeerDriver`: several train in one run."""
+    """Whether its drivers are :class:`PeerDriver`, several of which train in one run."""
     unsupported_fields: Mapping[str, str] = field(default_factory=dict)
-    """Recipe fields that it does not implement → why, as far as there is more to say."""
+    """Recipe fields that it does not implement → the reason, where there is one to tell."""
     serve: Callable[..., Server] | None = None
     """``serve(policy=path, name=…, options=…)`` serves a policy that is not trained."""
 
@@ -237,7 +237,7 @@ class BaselineSpec:
 
 @dataclass(frozen=True, slots=True)
 class TrackerSpec:
-    """A tracker by name: ``factory(folder) -> Tracker``. ``default``: on without being asked for."""
+    """A tracker by name: ``factory(folder) -> Tracker``. ``default``: on unless the run names trackers."""
 
     name: str
     factory: Callable[[Path], Tracker]

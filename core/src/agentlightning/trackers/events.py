@@ -1,4 +1,4 @@
-"""``events.jsonl``: a line per moment of a run, to look at the flow or feed another tool. Off by default."""
+"""``events.jsonl``: a line for each notification, to follow a run or feed another tool. Off by default."""
 
 from __future__ import annotations
 
