@@ -1,7 +1,8 @@
-"""Credit: what each token of a step is worth. Pure functions from records to rows, the same for every driver.
+"""Credit assignment: pure functions from records to rows, the same for every driver.
 
-:func:`assign` is the one entry and reads top to bottom; the modules beside it hold one noun each. Imports
-nothing but ``types`` and the names of ``semconv``.
+:func:`assign` is the entry and reads top to bottom. ``eligibility`` decides which calls may be trained,
+``scoring`` gives each call a number, ``advantage`` subtracts baselines, ``merging`` joins calls into rows,
+and ``fingerprints`` hashes what was trained. Imports nothing but ``types`` and ``semconv``.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Records in, rows out: credit assignment from top to bottom.
+"""Credit assignment from records to rows, top to bottom.
 
 ``records → ledgers → rewards → rule → baseline → forest → rows → weights → metrics``
 
-Pure and deterministic: the same records in any order give the same batch. Nothing is dropped without a reason
-in a ledger, and nothing missing becomes a number: a rollout that failed or has no reward takes part in no
-baseline.
+Pure and deterministic: the same records in any order give the same batch. Every call that is left out has a
+reason in a ledger, and a missing reward never becomes a number: a rollout that failed or has no reward is
+part of no baseline.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from agentlightning.types.failure import FailureTable
 
 @dataclass(slots=True)
 class _RolloutCredit:
-    """One rollout on its way through credit."""
+    """One rollout during credit assignment."""
 
     record: Record
     ledger: Ledger
     failure: str | None
     has_reward: bool = True
-    """Its reward is one of the step's: it succeeded, or the table gives its failure a reward."""
+    """It has a reward: it succeeded, or the table gives its failure one."""
     out: dict[str, str] = field(default_factory=dict)
     """Call id → why it is not trained."""
     credited: list[CreditedCall] = field(default_factory=list)
@@ -59,12 +59,12 @@ def assign(
 ) -> Batch:
     """The batch of one step.
 
-    ``version``: the policy version about to be trained, against which staleness is judged; of a run with
-    named policies, the version of each that is trained, by name. ``rules`` and
-    ``baselines``: what plugins add to (or put over) the built-ins. ``failure``: the failure table (see
-    :mod:`agentlightning.types.failure`); what it gives no reward is left out. ``out``: filled with call id →
-    why the call is not trained, for ``explain``. ``ValueError`` for a recipe this cannot honour and records
-    that occur twice.
+    ``version``: the policy version about to be trained, against which staleness is judged; for a run with
+    named policies, name → version of each trained policy. ``rules`` and ``baselines``: those of plugins,
+    which add to the built-ins or replace them. ``failure``: the failure table (see
+    :mod:`agentlightning.types.failure`); failures without a reward are left out. ``out``: filled with call id
+    → why the call is not trained, for ``explain``. ``ValueError`` for a recipe that credit cannot carry out,
+    and for records that occur twice.
     """
     check_recipe(recipe, rules, baselines)
     all_rules, all_baselines = {**RULES, **(rules or {})}, {**BASELINES, **(baselines or {})}
@@ -99,7 +99,7 @@ def _policies(
     recipe: Recipe,
     names: Iterable[str],
 ) -> dict[str, dict[str, float]]:
-    """What is each policy's own of the step."""
+    """Metrics of each policy."""
     calls = [(call, a.out.get(call.call_id)) for a in accounts for call in a.record.calls]
     credited = [c for account in accounts for c in account.credited]
     return {name: policy_metrics(name, calls, credited, groups, rows, recipe) for name in names}
@@ -159,8 +159,8 @@ def _order(record: Record) -> tuple[str, int, str]:
 
 
 def _start(record: Record, recipe: Recipe, version: Versions, failure: FailureTable) -> _RolloutCredit:
-    """Open the ledger; take out what cannot be trained whatever the reward. A failed rollout is out as a
-    whole."""
+    """Open the ledger and leave out calls that cannot be trained whatever their reward; of a failed
+    rollout, all."""
     judged = verdicts(record)
     kind = failure_of(record)
     account = _RolloutCredit(record, open_ledger(record, judged), kind)
@@ -179,8 +179,8 @@ def _start(record: Record, recipe: Recipe, version: Versions, failure: FailureTa
 
 
 def _apply_rule(account: _RolloutCredit, recipe: Recipe, rule: CreditRule) -> None:
-    """Ask the rule; a call without a number is out: ``no-reward``, ``not-<rule>`` if the rule passed it over,
-    or ``credit-error`` if it had no usable answer for the rollout.
+    """Apply the rule. A call without a number is left out: ``no-reward``, ``not-<rule>`` if the rule
+    skipped it, or ``credit-error`` if the rule gave no usable answer for the rollout.
     """
     if len(account.out) == len(account.record.calls):
         return
@@ -201,7 +201,7 @@ def _apply_rule(account: _RolloutCredit, recipe: Recipe, rule: CreditRule) -> No
 
 
 def _rows(account: _RolloutCredit, groups: Advantages, recipe: Recipe, version: Versions) -> list[Row]:
-    """Grow the forest over what is left, build its rows and close the ledger."""
+    """Build the forest over the remaining calls, make its rows and close the ledger."""
     trained: list[Call] = []
     for call in (one.call for one in account.credited):
         zero_reason = groups.calls[call.call_id].zero_reason
@@ -216,8 +216,8 @@ def _rows(account: _RolloutCredit, groups: Advantages, recipe: Recipe, version: 
 
 
 def _numbered(rows: list[Row]) -> list[Row]:
-    """The rows of one rollout, numbered by what they hold: neither an attempt's name nor the order in which
-    parallel calls arrived is part of a row's identity.
+    """The rows of one rollout, numbered by content: neither the attempt's id nor the arrival order of
+    parallel calls is part of a row's identity.
     """
     rows.sort(key=lambda row: (row.policy, row.token_ids, row.logprobs))
     for number, row in enumerate(rows):

@@ -1,4 +1,4 @@
-"""Explain what credit did: one token from the reward to its share of the loss, and why calls merged or not.
+"""Explain credit: one token from its reward to its share of the loss, and why calls merged or not.
 
 Everything here reads a finished batch and the records it came from; nothing decides.
 """
@@ -62,13 +62,13 @@ MERGE_FAILURES: Mapping[str, str] = MappingProxyType(
 
 
 class MergeLink(NamedTuple):
-    """How a trained call stands to the earlier ones of its rollout."""
+    """How a trained call relates to earlier calls of its rollout."""
 
     kind: str
-    """``extends`` (same row), ``branch`` (its own row, from a shared beginning), ``break`` (its messages go
-    on from an earlier call, its ids do not), ``start``."""
+    """``extends`` (same row), ``branch`` (its own row, from a shared beginning), ``break`` (its messages
+    continue an earlier call, its ids do not), ``start``."""
     earlier: str | None
-    """The call it extends, branches from, or was parted from."""
+    """The call that it extends, branches from, or failed to merge with."""
     reason: str
     """Of a branch or break, a key of ``MERGE_FAILURES``."""
 
@@ -123,7 +123,7 @@ def _ancestors(call_id: str, above: Mapping[str, str]) -> set[str]:
 
 
 def group_values(rows: Sequence[Row], group: Sequence[str]) -> dict[str, float]:
-    """Rollout id → the value by which it stands in ``group``: the mean credit of its calls there."""
+    """Rollout id → its value in ``group``: the mean credit of its calls there."""
     credits: dict[str, list[float]] = {}
     for row in rows:
         for account in row.metadata.get("calls", {}).values():
@@ -133,14 +133,14 @@ def group_values(rows: Sequence[Row], group: Sequence[str]) -> dict[str, float]:
 
 
 class WeightShare(NamedTuple):
-    """Where the weight of a token comes from."""
+    """How the weight of a token is computed."""
 
     formula: str
     """With the numbers in it, e.g. ``1 / (64 rollouts × 13 tokens of its rollout)``."""
     rollouts: int
     calls: int
     tokens: int
-    """Trained, of the step and the policy."""
+    """Trained tokens of the step and the policy."""
     own: int
     """Trained tokens of its rollout."""
     call: int
@@ -174,9 +174,10 @@ def find_segment(rows: Sequence[Row], call_id: str) -> tuple[Row, Segment] | Non
 
 
 def trace_token(batch: Batch | Sequence[Row], call_id: str, index: int) -> dict[str, Any]:
-    """Where the ``index``-th response token of a call went, and what it is worth there.
+    """The row and position of the ``index``-th response token of a call, with its advantage and weight.
 
-    ``credit - baseline``, over ``scale``, is ``advantage`` (0 if ``flat`` says why); ``weight * advantage``
+    ``credit - baseline``, over ``scale``, is ``advantage`` (0 with a ``zero_reason``); ``weight *
+    advantage``
     is the factor of the token's log-probability gradient at ratio 1. ``KeyError`` if no row trains the call
     (its ledger says why), ``IndexError`` if it has no such token.
     """

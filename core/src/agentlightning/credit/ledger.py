@@ -1,7 +1,7 @@
-"""The ledger: what became of every call of one rollout.
+"""The ledger: account for every call of one rollout.
 
-Invariant: ``made == trained + sum(left_out.values())``. A call that is not trained stands under exactly one
-reason.
+Invariant: ``made == trained + sum(left_out.values())``. A call that is not trained is counted under exactly
+one reason.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from agentlightning.types import Ledger, Record
 
 
 def open_ledger(record: Record, verdicts: Mapping[str, Verdict]) -> Ledger:
-    """Count what was made and recorded, before anything is decided.
+    """Count the calls that were made and recorded.
 
-    A wire span without a record is a call that was made past the gateway: out, ``not-recorded``. Calls of
-    attempts that were given up for another are out, ``other-attempt``.
+    A wire span without a record is a call that bypassed the gateway: left out as ``not-recorded``. Calls of
+    earlier attempts are left out as ``other-attempt``.
     """
     lost = len(unrecorded(record))
     earlier = sum(attempt.calls for attempt in record.earlier)
@@ -34,7 +34,7 @@ def open_ledger(record: Record, verdicts: Mapping[str, Verdict]) -> Ledger:
 
 
 def close_ledger(ledger: Ledger, out: Mapping[str, str], forest: Forest) -> Ledger:
-    """Enter what was trained and why the rest was not (``out``: call id → reason).
+    """Enter the trained calls and the reasons of the others (``out``: call id → reason).
 
     ``AssertionError`` if a call is neither: that is a fault of this package, never of its input.
     """

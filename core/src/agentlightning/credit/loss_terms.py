@@ -1,9 +1,9 @@
-"""What pulls at one trained token: every term of the loss that has a gradient there.
+"""List the terms of the loss that have a gradient at one trained token.
 
 The loss of a token is ``weight · (c · surrogate(ratio · advantage) + kl · k3 − entropy · H)``. Rows hold
 weight, advantage and the logprob of sampling. Three things exist only while the driver updates: the ratio
 after the first optimizer step (or of a stale token), the entropy ``H`` at its place, and the reference's
-logprob. Invariant: what only the driver knew is called unknown, never 0.
+logprob. Invariant: a value that only the driver had is reported as unknown, never as 0.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ LIMITS = ("clip", "importance cap")
 
 
 class TrainedToken(NamedTuple):
-    """What is on record of a trained token."""
+    """The recorded values of a trained token."""
 
     advantage: float
     weight: float
     logprob: float | None
-    """When it was sampled."""
+    """Its logprob when it was sampled."""
     version: int
     """That sampled it; negative if it is not known."""
     trained: int | None
@@ -37,7 +37,7 @@ class TrainedToken(NamedTuple):
 
     @property
     def fresh(self) -> bool:
-        """Whether it is known to be sampled by the weights that the update began with."""
+        """Whether the weights that the update began with are known to have sampled it."""
         return self.version >= 0 and self.version == self.trained
 
 
@@ -53,7 +53,7 @@ class LossTerm(NamedTuple):
 
 
 def loss_terms(recipe: Recipe, token: TrainedToken) -> list[LossTerm]:
-    """All terms that pull at a token, with what limits them."""
+    """All loss terms at a token, with their limits."""
     found = [_gradient(recipe, token)]
     if recipe.critic or token.advantage:
         found += _limits(recipe, token)
@@ -65,7 +65,7 @@ def loss_terms(recipe: Recipe, token: TrainedToken) -> list[LossTerm]:
 
 
 def net_effect(found: Sequence[LossTerm]) -> str:
-    """What the terms come to, in words."""
+    """The net effect of the terms, in words."""
     gradient, others = found[0], found[1:]
     unknown = [pull.term for pull in others if pull.size is None]
     free = [term for term in unknown if term not in LIMITS]
@@ -104,7 +104,7 @@ def _gradient(recipe: Recipe, token: TrainedToken) -> LossTerm:
 
 
 def _limits(recipe: Recipe, token: TrainedToken) -> list[LossTerm]:
-    """Clipping and the importance cap: they change the policy gradient, where they act."""
+    """Clipping and the importance cap, which change the policy gradient."""
     found = []
     corrected = recipe.importance_cap is not None and not token.fresh
     if recipe.loss == "clip":
@@ -148,9 +148,7 @@ def _clip(recipe: Recipe, token: TrainedToken, corrected: bool) -> LossTerm:
 
 
 def _clip_at_ratio_one(recipe: Recipe, token: TrainedToken, sides: str) -> LossTerm:
-    """The clip where weights have not moved since the ratio's anchor: it could act only by a gap between
-    engine and trainer.
-    """
+    """The clip before the weights have moved: it acts only if engine and trainer differ."""
     why = "one optimizer step, from the weights its ratio is taken against"
     down = -math.log1p(-recipe.clip_low) if recipe.clip_low < 1 else math.inf
     if token.gap is not None and token.gap >= min(math.log1p(recipe.clip_high), down):
@@ -165,7 +163,7 @@ def _clip_at_ratio_one(recipe: Recipe, token: TrainedToken, sides: str) -> LossT
 
 
 def _clip_bounds(recipe: Recipe, token: TrainedToken) -> str:
-    """Where the gradient is zeroed, for the sign of the advantage."""
+    """The ratios at which the clip zeroes the gradient, by the sign of the advantage."""
     over = f"above {1 + recipe.clip_high:g}"
     under = f"below {1 - recipe.clip_low:g}"
     if recipe.critic:
@@ -178,7 +176,7 @@ def _clip_bounds(recipe: Recipe, token: TrainedToken) -> str:
 
 
 def _ratio_now(recipe: Recipe, token: TrainedToken) -> str:
-    """What the clip would do under the policy that is shown."""
+    """The effect of the clip under the policy that is shown."""
     if token.now is None or token.logprob is None or recipe.ratio_level == "sequence" or recipe.critic:
         return ""
     ratio = math.exp(max(-20.0, min(20.0, token.now - token.logprob)))

@@ -1,4 +1,4 @@
-"""The figures of a batch. A figure that has nothing to be measured on is absent, not 0."""
+"""Metrics of a batch. A metric without anything to measure is absent, not 0."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def batch_metrics(
 
 
 def _failure_kind(attempt: EarlierAttempt) -> str:
-    """The kind of an attempt's failure. One that had succeeded was rolled out again by a run that went on."""
+    """The kind of an attempt's failure; ``succeeded`` if a resumed run rolled it out again."""
     succeeded = attempt.status == AttemptStatus.SUCCEEDED
     return str(attempt.status) if succeeded else failure_kind_of_end(attempt.status, attempt.reason)
 
@@ -80,7 +80,7 @@ def _calls(ledgers: Sequence[Ledger]) -> dict[str, float]:
 
 
 def row_metrics(rows: Sequence[Row], recipe: Recipe) -> dict[str, float]:
-    """How many rows and tokens, how old, and how large the advantages are.
+    """Counts of rows and tokens, age of tokens, size of advantages.
 
     Tokens of a row without an advantage are not trained unless another term of the loss reaches them.
     """
@@ -109,7 +109,7 @@ def _has_gradient(row: Row, recipe: Recipe) -> bool:
 
 
 def _ages(row: Row) -> Counter[int]:
-    """How many versions before the one that is trained its trained tokens were sampled, where it is known."""
+    """Age in versions → trained tokens of that age, for tokens with a known version."""
     if "staleness" not in row.metadata:
         return Counter()
     versions = Counter(version for version in row.versions if version >= 0)

@@ -1,4 +1,4 @@
-"""One step, several policies: which rows and which figures are a policy's own.
+"""Split a step of several policies: rows and metrics of each.
 
 The rollouts of a step, their rewards and their ledgers belong to all policies alike; calls, groups, rows and
 tokens belong to the policy that made them. Invariant: each row of a batch is in exactly one part.
@@ -19,7 +19,7 @@ POLICY_METRICS = (
     "calls", "calls_trained", "calls_unpaired", "merged", "groups", "groups_zero_std", "groups_of_one",
     "left_out/",
 )  # fmt: skip
-"""Metrics of a batch, beside those of its rows, that are a policy's own; ``/``: with all below."""
+"""Metrics that each policy has its own of, beside those of its rows; a name ending in ``/`` is a prefix."""
 
 
 def policy_metrics(
@@ -30,10 +30,10 @@ def policy_metrics(
     rows: Sequence[Row],
     recipe: Recipe,
 ) -> dict[str, float]:
-    """What is a policy's own of a step. ``calls``: each recorded call, and why it is not trained.
+    """A policy's own metrics of a step. ``calls``: each recorded call, and why it is not trained.
 
-    ``credit_mean`` is the mean over rollouts of the mean credit of the policy's calls in each, what its
-    baseline compares; it is absent if none was credited. ``credit_count``: how many rollouts that are.
+    ``credit_mean``: mean over rollouts of the mean credit of the policy's calls, which its baseline
+    compares; absent if no call was credited. ``credit_count``: how many rollouts.
     """
     out = Counter(reason for call, reason in calls if call.policy == policy and reason)
     mine = [row for row in rows if row.policy == policy]
@@ -62,7 +62,7 @@ def policy_metrics(
 
 
 def policy_batch(batch: Batch, policy: str) -> Batch:
-    """What the driver of ``policy`` gets of a step: its rows, its own figures, and what is common."""
+    """The batch for the driver of ``policy``: its rows, its own metrics, and the shared ones."""
     rows = [row for row in batch.rows if row.policy == policy]
     own = dict.fromkeys(
         (*row_metrics(batch.rows, Recipe(name="any")), *POLICY_METRICS), 0.0

@@ -7,13 +7,14 @@ a group. Then ``advantage(call) = credit(call) - baseline``, divided by ``s + 1e
 rollout that is the sample standard deviation (n - 1). The GRPO paper (arXiv 2402.03300) writes std without
 saying which; verl and TRL take ``torch.std``, the sample one.
 
-``turn`` divides a group only as far as credits differ within its rollouts. Where every rollout has one value,
-as with one reward at the end, the group is one location; where every agent of a rollout has one, each agent
-is a location; else each turn is.
+``turn`` divides a group only if credits differ within its rollouts. If every rollout has one value, as with
+one reward at the end, the group is one location; if every agent of a rollout has one, each agent is a
+location; else each turn is.
 
-Invariants. With a baseline, a group of one rollout and a group whose rollouts did the same at every turn give
-advantage 0, and are counted; so is a call at a turn that no other rollout of its group has: there is nothing
-to compare. No other group is 0 everywhere. ``none`` compares nothing and zeroes nothing, unless it is scaled.
+Invariants. With a baseline, advantages are 0 and counted in a group of one rollout, in a group whose
+rollouts earned the same at every turn, and for a call at a turn that no other rollout of its group has:
+there is nothing to compare. No other group is 0 everywhere. ``none`` compares nothing and gives no zeros,
+unless it is scaled.
 Scaled, no advantage over ``group``, ``rloo`` or ``batch`` exceeds ``sqrt(rollouts of the group · calls of a
 rollout)``.
 """
@@ -58,17 +59,17 @@ class Advantage(NamedTuple):
     baseline: float
     scale: float
     group: GroupKey
-    """Its location: the group, or a turn of it."""
+    """Its location: the group, or one turn of it."""
     zero_reason: str
     """Why it is 0 by definition: ``group-of-one``, ``zero-spread``, or empty."""
     pool: GroupKey
-    """Its group, whose spread it may be divided by."""
+    """Its group, by whose spread it may be divided."""
     spread: float
 
 
 @dataclass(frozen=True, slots=True)
 class Advantages:
-    """The advantages of a batch, by call id, and what the groups looked like."""
+    """The advantages of a batch by call id, and counts of its groups."""
 
     calls: dict[str, Advantage] = field(default_factory=dict)
     groups: int = 0
@@ -112,9 +113,9 @@ BASELINES: Mapping[str, Baseline] = {"group": group, "rloo": rloo, "batch": grou
 def advantages(
     credited: Sequence[CreditedCall], recipe: Recipe, baselines: Mapping[str, Baseline] = BASELINES
 ) -> Advantages:
-    """Advantage of every credited call. ``ValueError`` if the baseline forgets a value it was shown.
+    """Advantage of every credited call. ``ValueError`` if the baseline leaves out a value.
 
-    Where the calls are of several policies, each policy is compared with itself, whatever ``group_by`` says.
+    With calls of several policies, each policy is compared with itself, whatever ``group_by`` says.
     """
     group_by = _group_by(credited, recipe)
     pools = group_keys(credited, group_by)
@@ -144,7 +145,7 @@ def _group_by(credited: Sequence[CreditedCall], recipe: Recipe) -> list[str]:
 
 
 def _locations(members: Mapping[GroupKey, Sequence[CreditedCall]], by_turn: bool) -> dict[str, GroupKey]:
-    """Call id → where it is compared: in its group, or at its turn there if turns tell anything."""
+    """Call id → its location: its group, or its turn in the group if turns differ."""
     out: dict[str, GroupKey] = {}
     for key, of in members.items():
         suffix = _location_suffix(of) if by_turn else lambda one: ()
@@ -153,7 +154,7 @@ def _locations(members: Mapping[GroupKey, Sequence[CreditedCall]], by_turn: bool
 
 
 def _location_suffix(of: Sequence[CreditedCall]) -> Callable[[CreditedCall], GroupKey]:
-    """What ``turn`` adds to the key of a group's calls: nothing, their agent, or their turn."""
+    """The suffix that ``turn`` adds to the key of a group's calls: nothing, their agent, or their turn."""
     candidates: tuple[Callable[[CreditedCall], GroupKey], ...] = (
         lambda one: (),
         lambda one: (agent_key(one),),
@@ -176,7 +177,7 @@ class _GroupSpread(NamedTuple):
 
 
 def _spread(of: Sequence[CreditedCall], at: Mapping[str, GroupKey], values: Groups) -> _GroupSpread:
-    """The spread of a group, and why it has none to learn from."""
+    """The spread of a group, and why it gives nothing to learn."""
     centres = {key: mean(list(values[key].values())) for key in {at[one.call.call_id] for one in of}}
     residuals: dict[str, list[Residual]] = {}
     for one in of:
@@ -190,8 +191,8 @@ def _spread(of: Sequence[CreditedCall], at: Mapping[str, GroupKey], values: Grou
 
 
 def _rollouts_agree(of: Sequence[CreditedCall], at: Mapping[str, GroupKey], values: Groups) -> bool:
-    """Whether the rollouts of a group did the same: equal credits wherever they are compared, or call for
-    call the same turns with equal credits.
+    """Whether the rollouts of a group earned the same: equal credits at every location, or the same turns
+    with equal credits call for call.
     """
     compared = {key: own for key, own in grouped(of, at).items() if len(values[key]) > 1}
     if all(nearly_equal([one.credit for one in own]) for own in compared.values()):

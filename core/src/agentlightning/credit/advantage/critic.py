@@ -1,16 +1,16 @@
-"""What credit means where a critic makes the advantages.
+"""Credit for recipes whose advantages come from a critic.
 
-Generalised advantage estimation (GAE, arXiv 1506.02438) reads rewards in time, a row at a time; credit says
-one number per call. Here the number is the call's *return*: what its rule says the call led to. Nothing is
-subtracted from it and nothing divides it; a row's rewards are the differences,
+Generalised advantage estimation (GAE, arXiv 1506.02438) reads rewards along each row; credit gives one
+number per call. Here the number is the call's *return*, as its rule computes it. No baseline is subtracted
+and nothing is scaled; a row's rewards are the differences,
 
     reward at the last token of call i  =  return(i) − return(next call of the row)
     reward at the last token of the row =  return(its last call)
 
 Invariant: from any trained token on, the rewards of its row sum to the return of the token's call, in
-whatever rows the forest put the rollout's calls. With the rule ``discounted`` these are the rewards the
-calls themselves emitted, at their ends, the rollout's at the end of its last call; and where a row ends
-before the rollout does, all that came after it.
+whichever rows the forest put the rollout's calls. With the rule ``discounted`` these are the rewards that
+the calls emitted, at their ends, and the rollout's reward at the end of its last call; a row that ends
+before the rollout also gets all later rewards at its end.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CRITIC_IGNORES: Mapping[str, str] = MappingProxyType(
         "ratio_level": "each token has an advantage of its own, a sequence has none",
     }
 )
-"""Recipe fields that mean nothing with a critic, or something else → why."""
+"""Recipe fields that have no meaning, or another one, with a critic → why."""
 CRITIC_REQUIRES: Mapping[str, Any] = MappingProxyType(
     {
         "baseline": "none",
@@ -48,7 +48,7 @@ CRITIC_REQUIRES: Mapping[str, Any] = MappingProxyType(
 
 
 def check_critic(recipe: Recipe) -> None:
-    """``ValueError`` that names the field, for a critic's recipe that would be ignored in part."""
+    """``ValueError`` that names the field, for a recipe with a critic that would be ignored in part."""
     if not 0.0 <= recipe.lam <= 1.0:
         raise ValueError(f"recipe.lam = {recipe.lam}: must lie in [0, 1]")
     if not recipe.critic:
@@ -64,7 +64,7 @@ def check_critic(recipe: Recipe) -> None:
 
 
 def recipe_for_rule(recipe: Recipe) -> Recipe:
-    """``recipe`` as credit rules see it. Time is discounted once: with a critic by GAE, token by token."""
+    """``recipe`` for credit rules. Only GAE discounts, token by token, if there is a critic."""
     return msgspec.structs.replace(recipe, gamma=1.0) if recipe.critic else recipe
 
 

@@ -1,8 +1,8 @@
-"""Which calls are compared with which: the keys that ``group_by`` names, and turns.
+"""Group the calls that are compared: by the keys of ``group_by``, and by turns.
 
 A *turn* is the n-th call of an agent within its rollout. Calls that an agent makes at the same turn of
-different rollouts stand in much the same place, so their credits say what was done better there, where a
-mean over whole rollouts would also compare early calls with late ones. The *group* of a call is what
+different rollouts stand in much the same place, so their credits show which action was better there; a mean
+over whole rollouts would also compare early calls with late ones. The *group* of a call is what
 ``group_by`` says without ``turn``: turns are locations within it, and share its spread.
 """
 
@@ -15,11 +15,11 @@ from agentlightning.types import Call, Rollout
 
 GroupKey = tuple[str, ...]
 TURN = "turn"
-"""The word of ``group_by`` for the n-th call of an agent within its rollout."""
+"""The key of ``group_by`` for the n-th call of an agent within its rollout."""
 
 
 class CreditedCall(NamedTuple):
-    """A call that will be trained, with the number its rule gave."""
+    """A call that will be trained, with its credit."""
 
     rollout: Rollout
     call: Call
@@ -29,8 +29,8 @@ class CreditedCall(NamedTuple):
 
 
 def turns(calls: Iterable[Call]) -> dict[str, int]:
-    """Call id → which request of its agent (tag ``agent``) it is in its rollout, counted from 1. The choices
-    of one request share their turn.
+    """Call id → the number of the request among those of its agent (tag ``agent``) in the rollout, from 1.
+    The choices of one request share their turn.
     """
     seen: dict[str, list[int]] = {}
     out: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""Mean, standard deviation, and the spread of a group whose rollouts hold several values each.
+"""Mean, standard deviation, and the spread of a group whose rollouts have several values each.
 
 The spread of a group is pooled over its residuals ``r_it``, the credit of rollout i's call t minus the
 location it is compared with:
@@ -28,7 +28,7 @@ class Residual(NamedTuple):
 
     value: float
     compared: int
-    """How many rollouts that mean is of."""
+    """Number of rollouts in that mean."""
 
 
 def mean(values: Sequence[float]) -> float:
@@ -50,8 +50,8 @@ def std(values: Sequence[float]) -> float:
 
 
 def pooled_std(residuals: Mapping[str, Sequence[Residual]]) -> float:
-    """The spread of a group: rollout → its residuals that were compared with another rollout's. 0 for fewer
-    than two rollouts.
+    """The spread of a group. ``residuals``: rollout → its residuals that have a rollout to compare with. 0
+    for fewer than two rollouts.
     """
     n = len(residuals)
     if n < 2:

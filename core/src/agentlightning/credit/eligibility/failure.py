@@ -1,8 +1,8 @@
-"""What a failed rollout means for training, by the failure table (:mod:`agentlightning.types.failure`).
+"""Decide by the failure table (:mod:`agentlightning.types.failure`) how a failed rollout is trained.
 
-By default every kind is *left out*: no row, no part in any baseline, counted. Where the table gives a kind a
-reward, the rollout is credited as if it had ended with that final reward, and nothing else it emitted counts.
-Trying again is the store's part and has happened before credit sees a record.
+By default every kind is *left out*: no row, no part in any baseline, counted. If the table gives a kind a
+reward, the rollout is credited as if it had ended with that final reward; nothing else it emitted counts.
+The store has made all retries before credit sees a record.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from agentlightning.types.failure import SET_ASIDE_REASON, failure_kind_of_end
 def failure_of(record: Record) -> str | None:
     """The kind of failure of a record; ``None`` if it succeeded with a reward to learn from.
 
-    Under the over-length policy ``drop``, one prompt that was too long fails its rollout, whatever the agent
-    made of it. An agent that returned without one answer of the model is ``no-call``, whatever its reward:
-    the policy had no part in it. A call past the gateway that was answered is an answer.
+    Under the over-length policy ``drop``, one prompt that was too long fails its rollout. An agent that
+    returned without a single answer from the model is ``no-call``, whatever its reward: the policy had no
+    part in it. An answered call that bypassed the gateway counts as an answer.
     """
     rollout, attempt = record.rollout, record.attempt
     if rollout.status != RolloutStatus.SUCCEEDED:
@@ -45,7 +45,7 @@ def with_reward(record: Record, value: float) -> Record:
 
 
 def _answered(record: Record) -> bool:
-    """Whether the agent got an answer of the model."""
+    """Whether the agent got an answer from the model."""
     superseded = superseded_calls(record)
     live = (c for c in record.calls if c.status not in NOT_LIVE and c.call_id not in superseded)
     return any(True for _ in live) or any(span.status != "error" for span in unrecorded(record))

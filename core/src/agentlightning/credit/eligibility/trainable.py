@@ -17,24 +17,24 @@ from agentlightning.credit.eligibility.verdicts import Verdict
 from agentlightning.types import Call, Record
 
 Versions = int | Mapping[str, int | None] | None
-"""Policy version about to be trained: of the one policy there is, or of each by name; ``None``: not known."""
+"""Policy version about to be trained: one number, or one for each named policy; ``None``: unknown."""
 
 OVER_LENGTH = "over-length"
 NOT_LIVE = frozenset({"other-attempt", "superseded", "error", "cancelled", OVER_LENGTH, "replaced-by-agent"})
-"""Reasons after which a call was never part of what the agent did."""
+"""Reasons of calls whose answer the agent never used."""
 ROUNDING = 1e-4
-"""Above 0, where no logprob can be, as far as an engine's arithmetic may put one."""
+"""How far above 0 rounding in an engine may put a logprob."""
 
 
 def untrainable_reasons(
     record: Record, verdicts: Mapping[str, Verdict], *, max_staleness: int, version: Versions
 ) -> dict[str, str]:
-    """Call id → why it cannot be trained. Calls that can be are absent.
+    """Call id → why it cannot be trained; trainable calls are absent.
 
     ``version``: the policy version about to be trained; a call more than ``max_staleness`` versions older is
-    ``stale``, and one that claims a later version is ``version-ahead``. With ``None``, and for calls that do
-    not know their version, age is not judged. Where versions are given by name, each call is judged by its
-    own policy's, and one of another policy is ``frozen-policy``: the run does not train it.
+    ``stale``, and one that claims a later version is ``version-ahead``. With ``None``, and for calls
+    without a version, age is not checked. If versions are given by name, each call is checked against its
+    own policy's; a call of another policy is ``frozen-policy``: the run does not train it.
     """
     superseded = superseded_calls(record)
     reasons: dict[str, str] = {}
@@ -56,7 +56,7 @@ def version_of(version: Versions, policy: str) -> int | None:
 
 
 def superseded_calls(record: Record) -> set[str]:
-    """Calls that the SDK tried again: the same caller span, and a higher retry count exists."""
+    """Calls that the SDK retried: another call has the same caller span and a higher retry count."""
     newest: dict[tuple[str, str | None], int] = {}
     for call in record.calls:
         if call.span_id:
@@ -66,7 +66,7 @@ def superseded_calls(record: Record) -> set[str]:
 
 
 def live_record(record: Record, reasons: Mapping[str, str]) -> Record:
-    """What a credit rule sees: the live calls in order, each untrainable one with its reason in
+    """The record for a credit rule: live calls in order, each untrainable one with its reason in
     ``masked``."""
     live = sorted((c for c in record.calls if reasons.get(c.call_id) not in NOT_LIVE), key=call_order)
     calls = [
@@ -113,9 +113,7 @@ def _reason(call: Call, record: Record, verdict: Verdict, superseded: set[str], 
 
 
 def _has_distribution(call: Call) -> bool:
-    """Whether it was sampled at a temperature above 0: others have no distribution whose gradient could be
-    taken.
-    """
+    """Whether its temperature is above 0: at 0 there is no distribution to take a gradient of."""
     temperature = call.sampling.get("temperature")
     if temperature is None:
         return True

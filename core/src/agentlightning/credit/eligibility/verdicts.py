@@ -1,9 +1,9 @@
-"""Fidelity: does what is trained equal what was sampled? One verdict per call, with its reason.
+"""Fidelity: check for each call that the recorded tokens are the sampled ones.
 
-*Exact* is more than two parses of one body. The engine's own counts (``usage``) equal the number of ids and
-of logprobs, and the wire layer, which read the answer in the agent's process, has the same digest and tags as
-the gateway. Without a wire span a call is *gateway-only*: still trained, not confirmed. Whatever contradicts
-itself is a *mismatch* and never trained.
+A call is *exact* if the engine's counts (``usage``) equal the numbers of ids and logprobs, and the wire
+layer, which read the answer in the agent's process, has the same digest and tags as the gateway. Without a
+wire span it is *gateway-only*: trained, but unconfirmed. A call whose evidence disagrees is a *mismatch*
+and never trained.
 """
 
 from __future__ import annotations
@@ -72,13 +72,13 @@ def verdicts(record: Record) -> dict[str, Verdict]:
 
 
 def unrecorded(record: Record) -> list[Span]:
-    """Wire spans that no recorded call explains: calls that were made past the gateway, or that it lost."""
+    """Wire spans without a recorded call: the call bypassed the gateway, or the gateway lost it."""
     known = {key for call in record.calls for key in _join_keys(call.response_id, call.span_id)}
     return [span for span in record.wire if known.isdisjoint(_join_keys(_response_id(span), span.span_id))]
 
 
 def matches_call(span: Span, call: Call) -> bool:
-    """The wire span saw this call: the same response id, else the same caller span; and the same choice."""
+    """Whether the span is of this call: same choice, and same response id or else same caller span."""
     if span.attributes.get(semconv.CHOICE, 0) != call.choice:
         return False
     response_id = _response_id(span)
@@ -114,7 +114,7 @@ def _check_counts(call: Call, choices: Sequence[Call]) -> tuple[str, str]:
 
 
 def _differing_tags(call: Call, spans: Iterable[Span]) -> list[str]:
-    """Tags the wire layer states and the gateway does not have so. The gateway may know more."""
+    """Tags on which the wire layer and the gateway disagree; the gateway may have more."""
     differing: set[str] = set()
     for span in spans:
         for name, value in span.attributes.items():
@@ -132,11 +132,11 @@ def _response_id(span: Span) -> str | None:
 
 
 def _join_keys(response_id: str | None, span_id: str | None) -> list[tuple[str, str]]:
-    """Keys on which a span and a call can meet (``answers`` decides)."""
+    """Keys that join spans to calls (:func:`matches_call` decides)."""
     keys = [("response", response_id)] if response_id else []
     return [*keys, ("span", span_id)] if span_id else keys
 
 
 def _request(call: Call) -> tuple[Any, ...]:
-    """What the choices of one request share."""
+    """A key that the choices of one request share."""
     return call.attempt_id, call.sequence, call.response_id, call.retry

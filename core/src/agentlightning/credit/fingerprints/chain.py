@@ -1,8 +1,8 @@
-"""The chain of a run: every record of it as a link that is bound to all links before it.
+"""The chain of a run: each record is a link, bound by its hash to all links before it.
 
-``head = sha256(run, number, kind, name, body, seals, head of the link before)``. Whoever changes, removes,
-adds or exchanges a link must make every later head anew, and with a key (``AGL_SEAL_KEY``) cannot. What
-cannot be told without a key: a chain that was rebuilt whole, unless its head was kept elsewhere.
+``head = sha256(run, number, kind, name, body, seals, head of the link before)``. To change, remove, add or
+exchange a link, one must recompute every later head; with a key (``AGL_SEAL_KEY``) only its holder can.
+Without a key, a chain that was rebuilt whole goes unnoticed unless its head was kept elsewhere.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def next_link(
 
 
 def compute_head(link: AuditLink) -> str:
-    """What the head of a link must be: sha256 over all that it holds."""
+    """The head of a link: sha256 over its content."""
     held = [link.run_id, link.number, link.kind, link.name, link.body, link.seals, link.previous]
     return hashlib.sha256(canonical(held)).hexdigest()
 
@@ -61,7 +61,7 @@ def sign(head: str, key: str) -> str:
 
 
 def signed_by(link: AuditLink, key: str) -> bool:
-    """Whether the link bears the signature of ``key``."""
+    """Whether the link is signed with ``key``."""
     return link.mac is not None and hmac.compare_digest(link.mac, sign(link.head, key))
 
 
@@ -71,13 +71,13 @@ def digest(value: Any) -> str:
 
 
 def canonical(value: Any) -> bytes:
-    """One text for equal values, whatever store or file they have passed through."""
+    """The same bytes for equal values, whichever store or file they passed through."""
     return json.dumps(plain(value), sort_keys=True, separators=(",", ":")).encode()
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON has it: records without the fields that have their defaults (so that a later version's
-    new field changes no digest), whole floats as integers, what JSON has no word for as text.
+    """A value as JSON: records without fields at their defaults (so that a new field of a later version
+    changes no digest), whole floats as integers, other types as text.
     """
     if isinstance(value, msgspec.Struct):
         return {

@@ -1,4 +1,4 @@
-"""One digest for the rows of a step: equal digests mean equal training input, bit for bit.
+"""One digest for the rows of a step: equal digests mean the same training input, bit for bit.
 
 The encoding is canonical: fields in a fixed order, every list and text preceded by its length, integers as
 little-endian int64, reals as little-endian float64. What only names an attempt (call ids) or explains

@@ -1,18 +1,18 @@
-"""Why a call that continues an earlier one, by its messages, does not continue it by its token ids.
+"""Find out why a call whose messages continue an earlier call does not continue its token ids.
 
-Each such call is re-trained context at full price, so the reason is worth a name:
+Such a call repeats its context at full cost, so the reason has a name:
 
 ==================  ================================================================================
 ``think-stripped``  the earlier answer's reasoning is gone from the later prompt
-``template``        what stands before the answer is rendered otherwise (date, tools, …)
-``retokenised``     same message, other ids: text tokenised anew, or a tool call re-rendered
+``template``        the text before the answer is rendered differently (date, tools, …)
+``retokenised``     same message, different ids: text tokenised again, or a tool call re-rendered
 ``edited``          the agent changed the answer before sending it back
 ``truncated``       earlier messages were dropped (memory window, over-length policy)
 ``temperature``     the ids do continue it, but the calls have different temperatures
 ==================  ================================================================================
 
-(``branch`` is found by the forest itself.) The classification is from messages and ids alone, without a
-tokenizer: the likeliest reason, not a proof.
+(``branch`` is found by the forest itself.) The classification uses messages and ids only, no tokenizer: it
+is the likeliest reason, not a proof.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ class Continuations:
             self._by_reply[chat.without_reasoning(answer)] = (call, sent)
 
     def find(self, call: Call) -> tuple[Call, bool] | None:
-        """(The earlier call, whether messages were dropped since), ``None`` if the call continues nothing."""
+        """The earlier call and whether messages were dropped since; ``None`` if the call continues nothing.
+        """
         sent = chat.messages(call)
         heads = _prefix_hashes(sent)
         for n in range(len(sent) - 1, 0, -1):
@@ -61,7 +62,7 @@ class Continuations:
         return self._truncated(call, sent)
 
     def _truncated(self, call: Call, sent: list[Message]) -> tuple[Call, bool] | None:
-        """The call whose answer is the last one quoted here, if what stands before it was thinned out."""
+        """The call whose answer is quoted last here, if earlier messages were dropped."""
         at = next((i for i in range(len(sent) - 1, -1, -1) if sent[i].role == "assistant"), None)
         if at is None:
             return None
@@ -96,7 +97,7 @@ def classify(earlier: Call, later: Call, dropped: bool) -> str:
 def merge_failures(calls: Sequence[Call], extends: Callable[[Call, Call], bool]) -> dict[str, str]:
     """Call id → reason, for each of ``calls`` (in order) that continues one it does not extend.
 
-    ``extends(later, earlier)``: the forest's word on whether ``earlier`` is an ancestor of ``later``.
+    ``extends(later, earlier)``: whether ``earlier`` is an ancestor of ``later`` in the forest.
     """
     found: dict[str, str] = {}
     seen = Continuations()
@@ -123,7 +124,7 @@ def _is_earlier(earlier: Call, later: Call) -> bool:
 
 
 def _similarity(call: Call, quoted: Message) -> tuple[int, int]:
-    """How well a call's answer matches the message that is quoted; later calls win ties."""
+    """How well a call's answer matches the quoted message; later calls win ties."""
     answer = chat.reply(call)
     if answer is None:
         return 0, call.sequence

@@ -1,8 +1,8 @@
-"""Chat messages, compared: which earlier call does a request look like a continuation of?
+"""Compare chat messages, to find the earlier call that a request continues.
 
-Token ids decide what merges; messages only say what *should* have merged, so that a break can be named. Two
-messages are equal if role, text and tool calls are; framework decorations (names, ids, refusals) do not
-count.
+Token ids decide which calls merge. Messages show which calls *should* have merged, so that a failure can be
+named. Two messages are equal if role, text and tool calls are equal; names, ids and refusals that
+frameworks add do not count.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ THINK_END = "</think>"
 
 
 class Message(NamedTuple):
-    """What counts of a chat message."""
+    """The compared parts of a chat message."""
 
     role: str
     text: str

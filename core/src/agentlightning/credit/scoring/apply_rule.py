@@ -1,7 +1,7 @@
-"""Asking a credit rule about one rollout.
+"""Apply a credit rule to one rollout.
 
-Invariant: whatever a rule does with one record costs that rollout and no other. What it raises, and an answer
-that is no credit, is logged, and the rollout's calls are left out as ``credit-error``.
+Invariant: a rule that fails on one record affects that rollout alone. If it raises, or returns something
+that is no credit, the error is logged and the rollout's calls are left out as ``credit-error``.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ log = logging.getLogger(__name__)
 
 CREDIT_ERROR: Final = "credit-error"
 LARGEST_CREDIT: Final = 1e100
-"""Sums and squares of credits up to it, over any batch, are finite."""
+"""Credits up to it have finite sums and squares over any batch."""
 
 
 def apply_rule(rule: CreditRule, record: Record, recipe: Recipe) -> Credits | None:
-    """Call id → credit, as ``rule`` sees ``record``; ``None`` where it has no usable answer."""
+    """Call id → credit; ``None`` if the rule gives no usable answer."""
     try:
         credits = rule(record, recipe)
         if fault := _problem(credits, record):
@@ -42,7 +42,7 @@ def apply_rule(rule: CreditRule, record: Record, recipe: Recipe) -> Credits | No
 
 
 def _problem(credits: object, record: Record) -> str:
-    """What is wrong with an answer; empty if it is one."""
+    """The problem with an answer; empty if there is none."""
     if not isinstance(credits, Mapping):
         return f"it gave a {type(credits).__name__}, not a mapping from call ids to numbers"
     if unknown := set(credits) - {call.call_id for call in record.calls}:

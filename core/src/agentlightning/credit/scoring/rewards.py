@@ -28,7 +28,7 @@ from agentlightning.types.rewards import (
 
 @dataclass(frozen=True, slots=True)
 class Rewards:
-    """Resolved rewards. A value of ``None`` under a key: one was emitted, and it was no finite number."""
+    """Resolved rewards. ``None`` as a value: a reward was emitted that is no finite number."""
 
     final: float | None
     """The reward of the rollout."""
@@ -51,8 +51,8 @@ class Rewards:
 
     @property
     def outcome(self) -> float | None:
-        """How the rollout did, as one number for people: its final reward; of one that emitted none, the mean
-        of its calls' and agents' rewards. No rule trains on it.
+        """One number for people: the final reward, or without one the mean of the calls' and agents'
+        rewards. No rule trains on it.
         """
         if self.final is None and self.reason == "none" and self.targeted:
             return mean(self.targeted)
@@ -60,7 +60,7 @@ class Rewards:
 
 
 def resolve(record: Record) -> Rewards:
-    """Sort the rewards of a record by what they are attached to, and choose one for each.
+    """Group the rewards of a record by target and choose one for each target.
 
     Rewards are taken in the order of the list, which is the store's; ``time`` is the sender's clock and
     decides nothing. A reward with a span id belongs to every recorded call of that span (the choices of one
@@ -80,7 +80,7 @@ def resolve(record: Record) -> Rewards:
 
 @dataclass(frozen=True, slots=True)
 class AttachedRewards:
-    """Rewards by what they are attached to, in each list the one whose word counts last."""
+    """Rewards by target, in each list the one with the highest precedence last."""
 
     rollout: list[Reward] = field(default_factory=list)
     calls: dict[str, list[Reward]] = field(default_factory=dict)
@@ -89,13 +89,13 @@ class AttachedRewards:
 
     @property
     def effective(self) -> list[Reward]:
-        """Those that count: one for each target."""
+        """The rewards that count: one for each target."""
         targets = [self.rollout, *self.calls.values(), *self.agents.values()]
         return [effective_reward(emitted) for emitted in targets if emitted]
 
 
 def attach_rewards(record: Record) -> AttachedRewards:
-    """What each reward of a record is attached to."""
+    """Group the rewards of a record by their targets."""
     out = AttachedRewards()
     spans = _calls_of_spans(record.calls)
     known = {call.call_id for call in record.calls}
@@ -129,7 +129,7 @@ def defect(value: object) -> str:
 
 
 def final_rewards(record: Record) -> list[Reward]:
-    """The rewards of the whole rollout, the one whose word counts last."""
+    """The rewards of the whole rollout, the one with the highest precedence last."""
     return [reward for reward in _in_precedence_order(record) if is_rollout_reward(reward)]
 
 
@@ -138,7 +138,7 @@ def _in_precedence_order(record: Record) -> Sequence[Reward]:
 
 
 def _choose(emitted: list[Reward]) -> tuple[float | None, str]:
-    """The reward that counts, or ``None`` and why. The last word counts even if it is NaN."""
+    """The reward that counts, or ``None`` and why. It counts even if it is NaN."""
     if not emitted:
         return None, "none"
     value = effective_reward(emitted).value
