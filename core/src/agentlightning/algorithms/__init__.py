@@ -1,1 +1,1 @@
-"""What owns a loop: RL through a driver, evaluation, and whatever a plugin adds."""
+"""Training loops: RL through a driver, evaluation, and algorithms of users and plugins."""

@@ -1,4 +1,4 @@
-"""Baseline: the agent as it is, run once on each task. What it gets is what there is to beat."""
+"""Baseline: run the agent as it is, once on each task, for the score to beat."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an algorithm works with: the open store, the gateway, the plugins and the data of one run."""
+"""The open run that an algorithm works with: store, gateway, plugins and data."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Dataset = Sequence[Task]
 
 
 class TrainingLoop(Protocol):
-    """Owns a loop over tasks; what it returns goes into the run's summary."""
+    """A loop over tasks; its result goes into the run's summary."""
 
     async def run(self, context: Context) -> dict[str, Any]: ...
 
@@ -47,46 +47,46 @@ class Context:
     train: Dataset = ()
     val: Dataset = ()
     policy: str = "policy"
-    """Name under which agents ask for the policy that is theirs."""
+    """Model name under which agents ask for their policy."""
     named: tuple[str, ...] = ()
-    """Policies that agents may also ask for by name: those of a run with named policies."""
+    """Further policies that agents may ask for by name, in a run with named policies."""
     driver: Driver | MultiPolicyDriver | None = None
     headroom: dict[str, Callable[..., Any]] = field(default_factory=dict)
-    """Scripted policies (``oracle``, ``random``) that bound what there is to learn."""
+    """Scripted policies (``oracle``, ``random``) that bound the headroom."""
     config: RolloutConfig = field(default_factory=RolloutConfig)
-    """How rollouts are tried."""
+    """Attempts, timeouts and retries of rollouts."""
     first_step: int = 0
-    """Steps that an earlier life of the run has finished."""
+    """Steps that the run had finished when it was resumed."""
     progress: dict[str, Any] = field(default_factory=dict)
-    """What the algorithm had kept in the checkpoint of ``first_step``."""
+    """The algorithm's state in the checkpoint of ``first_step``."""
     known: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Batch → an evaluation that was made, and the version it was made of."""
+    """Batch → a finished evaluation and the policy version that it is of."""
     journal: Journal = field(init=False)
-    """What goes into the run's chain."""
+    """Writes the run's chain."""
     runner: asyncio.Task[None] | None = None
-    """The runner in the background; if it dies, the run must not wait for its rollouts."""
+    """The background runner; if it dies, the run must not wait for its rollouts."""
     ended: Counter[str] = field(default_factory=Counter)
-    """How the runner's attempts ended."""
+    """Ends of the runner's attempts, counted."""
     counted: dict[str, int] = field(default_factory=COUNTS.snapshot)
-    """What capture had counted in this process before the run."""
+    """Capture's counts in this process before the run."""
     say: Callable[[str], None] = print
-    """Where a line for the person at the terminal goes."""
+    """Prints a line at the terminal."""
     evaluated: Counter[str] = field(default_factory=Counter)
-    """Evaluation name → how often it was made: each one rolls out anew."""
+    """Evaluation name → how often it was made; each one has new rollouts."""
     resources: dict[str, str] = field(default_factory=dict)
     """Policy name → id of the resources that point agents at it."""
 
     initial: dict[str, Resource | str | dict[str, Any]] = field(default_factory=dict)
-    """What agents are given beside the policy."""
+    """Resources that agents get besides the policy."""
     endpoint: bool = True
-    """Whether agents are given the policy as ``llm``; not where the user's own algorithm trains none."""
+    """Whether agents get the policy as ``llm``; not if a user's algorithm trains none."""
 
     def __post_init__(self) -> None:
         self.journal = Journal(self.store, self.run_id, self.folder)
 
     @property
     def versions(self) -> Versions:
-        """The version that is about to be trained; of named policies, that of each."""
+        """The version about to be trained; of named policies, that of each."""
         if isinstance(self.driver, MultiPolicyDriver):
             return self.driver.versions
         return self.driver.version if self.driver else None
@@ -97,9 +97,7 @@ class Context:
         return tuple(self.driver.drivers) if isinstance(self.driver, MultiPolicyDriver) else (self.policy,)
 
     async def publish(self) -> None:
-        """Store the endpoints agents are given: the policy, and the scripted policies of the headroom
-        check.
-        """
+        """Store the endpoints for agents: the policy, and the scripted policies of the headroom check."""
         for name in (self.policy, *self.headroom):
             bundle = dict(self.initial)
             if self.endpoint or name != self.policy:
@@ -128,8 +126,8 @@ class Context:
         greedy: bool = True,
         mode: Mode = "val",
     ) -> Evaluation:
-        """Run every task once with ``policy`` (default: the trained one) and tell the trackers. One that an
-        earlier life of the run has made of the same version is not made again.
+        """Run every task once with ``policy`` (default: the trained one) and tell the trackers. An
+        evaluation of the same version that the run made before it was resumed is not repeated.
         """
         self.evaluated[name] += 1
         batch = f"eval/{name}/{self.evaluated[name]}"
@@ -158,7 +156,7 @@ class Context:
         return evaluation
 
     async def accounts(self) -> dict[str, dict[str, int]]:
-        """What was refused, left out, abandoned or failed beside the rollouts, by who counted it."""
+        """Counts of refusals, losses and failures besides those of rollouts, by component."""
         gateway = self.gateway.metrics
         found = {
             "refused": (await self.store.counts()).get("refused", {}),
@@ -179,9 +177,9 @@ class Context:
         return {who: kept for who, n in found.items() if (kept := {k: v for k, v in n.items() if v})}
 
     async def guard(self, work: Coroutine[Any, Any, T]) -> T:
-        """Await ``work``; if the runner dies meanwhile, stop it and raise the runner's error instead of
-        waiting for ever. Work that is stopped has ended on return, so that what it settles on its way out
-        goes to a store that is open.
+        """Await ``work``; if the runner dies meanwhile, cancel the work and raise the runner's error
+        instead of waiting forever. Cancelled work has ended on return, so that its clean-up reaches an open
+        store.
         """
         main = asyncio.ensure_future(work)
         if self.runner is None:
@@ -198,5 +196,5 @@ class Context:
 
 
 def _still_valid(known: dict[str, Any], name: str, policy: str | None, version: int) -> bool:
-    """Whether an evaluation of an earlier life still speaks of what is asked for."""
+    """Whether an evaluation made before the resume is still the one that is asked for."""
     return known["version"] == version or policy is not None or name.startswith("before")

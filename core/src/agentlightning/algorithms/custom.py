@@ -1,7 +1,7 @@
-"""Algorithms of the user's own: a function or a class, given what it asks for, on the store of the run.
+"""Users' own algorithms: a function or a class on the store of the run.
 
-``@agl.algo async def search(*, store, train_dataset): …`` gets by name what its signature names. Invariant:
-rollouts that it enqueues belong to the run, and are tried as the trainer was told, unless it says otherwise.
+``@agl.algo async def search(*, store, train_dataset): …`` gets its arguments by name. Invariant: rollouts
+that it enqueues belong to the run and use the trainer's settings for attempts, unless it gives its own.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from agentlightning.types import Resources, Rollout, UsageError
 
 
 class AlgorithmStore:
-    """The run's store as its algorithm sees it: what is enqueued belongs to the run, and is tried as the run
-    says where it does not say otherwise (:meth:`.Store.add_run`).
+    """The store that an algorithm gets: rollouts it enqueues belong to the run and use the run's settings
+    for attempts unless they have their own (:meth:`.Store.add_run`).
     """
 
     def __init__(self, context: Context) -> None:
@@ -48,7 +48,7 @@ class AlgorithmStore:
 
 @dataclass(frozen=True)
 class AlgorithmInputs:
-    """What an algorithm may ask for."""
+    """The arguments that an algorithm may name."""
 
     context: Context
     trainer: Any = None
@@ -57,7 +57,7 @@ class AlgorithmInputs:
     initial_resources: Resources | None = None
 
     def by_name(self) -> dict[str, Any]:
-        """Name → value, of all there is."""
+        """Name → value of each."""
         c = self.context
         return {
             "store": AlgorithmStore(c),
@@ -74,9 +74,10 @@ class AlgorithmInputs:
 
 
 class Algorithm:
-    """An algorithm as a class: override :meth:`run`, plain or as a coroutine; the rest is there to ask.
+    """An algorithm as a class: override :meth:`run`, plain or as a coroutine; the getters give access to
+    the run.
 
-    A plain ``run`` has a thread of its own. What it returns goes into the run's summary.
+    A plain ``run`` runs in its own thread. Its result goes into the run's summary.
     """
 
     _given: dict[str, Any] | None = None
@@ -118,7 +119,7 @@ class Algorithm:
         return found
 
     async def start(self, given: AlgorithmInputs) -> dict[str, Any]:
-        """Run on what is given; for the trainer."""
+        """Called by the trainer with the arguments."""
         self._given = given.by_name()
         try:
             return as_summary(await _call(self.run, **_arguments_of(self.run, self._given)))
@@ -154,7 +155,7 @@ _NAMES = dict.fromkeys(("store", "train_dataset", "val_dataset", "llm_proxy", "g
 
 
 class BoundAlgorithm:
-    """An algorithm of the face as the trainer runs it: ``run(context)``."""
+    """Adapts a public algorithm to the trainer's ``run(context)``."""
 
     def __init__(self, algorithm: Algorithm, trainer: Any) -> None:
         self._algorithm, self._trainer = algorithm, trainer
@@ -186,7 +187,7 @@ def as_algorithm(given: Any, trainer: Any) -> Any:
 
 
 def _arguments_of(function: Callable[..., Any], known: dict[str, Any]) -> dict[str, Any]:
-    """The arguments that ``function`` names."""
+    """The arguments for the parameters of ``function``."""
     given: dict[str, Any] = {}
     for name, parameter in inspect.signature(function).parameters.items():
         if parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
@@ -200,7 +201,7 @@ def _arguments_of(function: Callable[..., Any], known: dict[str, Any]) -> dict[s
 
 
 async def _call(function: Callable[..., Any], **given: Any) -> Any:
-    """What it returns: a coroutine function's on this loop, a plain one's in a thread."""
+    """Await a coroutine function on this loop, run a plain one in a thread; its result."""
     if inspect.iscoroutinefunction(function):
         return await function(**given)
     result = await in_thread(functools.partial(function, **given))
@@ -208,7 +209,7 @@ async def _call(function: Callable[..., Any], **given: Any) -> Any:
 
 
 def as_summary(result: Any) -> dict[str, Any]:
-    """What was returned, for the run's summary: a dict as it is, anything else as ``result``."""
+    """The result for the run's summary: a dict as it is, anything else as ``result``."""
     if result is None:
         return {}
     found: dict[str, Any] = jsonable(result if isinstance(result, dict) else {"result": result})
@@ -216,7 +217,7 @@ def as_summary(result: Any) -> dict[str, Any]:
 
 
 def refuse_rl_settings(**given: Any) -> None:
-    """Raise for what only the algorithm with recipes reads: another would ignore it in silence."""
+    """Raise for settings that only training with a recipe reads."""
     if named := [name for name, value in given.items() if value]:
         raise UsageError(
             f"training.{named[0]}: only training with a recipe knows it; an algorithm of your own queues its "

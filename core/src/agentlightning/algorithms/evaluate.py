@@ -1,4 +1,4 @@
-"""Evaluation: the mean reward of an agent on tasks, with a 95 % interval, and what became of its calls."""
+"""Evaluation: the mean reward of an agent on tasks, with a 95 % interval and counts of its calls."""
 
 from __future__ import annotations
 
@@ -24,9 +24,7 @@ Z95 = 1.959963984540054
 
 
 class NothingRewarded(UsageError):
-    """Not one rollout was rewarded: the agent or its environment is broken, and going on would teach
-    nothing.
-    """
+    """No rollout was rewarded: the agent or its environment is broken, and training would learn nothing."""
 
     status = LEARNED_NOTHING
 
@@ -34,7 +32,7 @@ class NothingRewarded(UsageError):
 def interval(rewards: Sequence[float]) -> tuple[float, float] | None:
     """95 % interval of the mean: Wilson's score interval for 0/1 rewards, else the normal one.
 
-    ``None`` where nothing can be estimated: no reward, or a single graded one.
+    ``None`` without a reward, or with a single graded one.
     """
     n = len(rewards)
     if n == 0:
@@ -65,12 +63,12 @@ async def evaluate(
     config: RolloutConfig | None = None,
     mode: Mode = "val",
 ) -> tuple[Evaluation, list[Record]]:
-    """Run every task once and average the rewards: the evaluation, and the records it was made of. ``batch``
-    names the rollouts; once in a run. ``config``: how each is tried.
+    """Run every task once and average the rewards; returns the evaluation and its records. ``batch``: names
+    the rollouts, unique in the run. ``config``: their attempts and timeouts.
 
-    A rollout that failed or emitted no reward counts as 0 *here*, because an agent that breaks has solved
-    nothing; how many did is in ``failed``. (In training such a rollout is left out instead.) One whose calls
-    or agents alone are rewarded counts as the mean of their rewards.
+    A rollout that failed or emitted no reward counts as 0 *here*, because a broken agent has solved
+    nothing; ``failed`` counts them. (Training leaves such rollouts out.) A rollout with rewards of calls or
+    agents only counts as their mean.
     """
     if not tasks:
         raise UsageError(f"evaluation {name!r}: there are no tasks")
@@ -99,7 +97,7 @@ async def evaluate(
 
 
 def failure_reasons(records: Sequence[Record]) -> str:
-    """Why rollouts have no reward, the commonest first: for an error message."""
+    """Why rollouts have no reward, the commonest reason first, for an error message."""
     found: Counter[str] = Counter()
     for record in records:
         if record.rollout.status != RolloutStatus.SUCCEEDED:
@@ -115,7 +113,7 @@ def failure_reasons(records: Sequence[Record]) -> str:
 
 
 def first_traceback(records: Sequence[Record]) -> str:
-    """The traceback of the first rollout whose agent raised, as lines to be added to a message."""
+    """The traceback of the first rollout whose agent raised, to append to a message."""
     for record in records:
         traceback = record.attempt.metadata.get(TRACEBACK) if record.attempt else None
         if traceback:
@@ -124,7 +122,7 @@ def first_traceback(records: Sequence[Record]) -> str:
 
 
 def unread_rewards(records: Sequence[Record], rule: str) -> str:
-    """What to say where a credit rule reads other rewards than the agent emits; empty if that is not so, or
+    """A message if the credit rule does not read the rewards that the agent emits; empty if it does, or if
     the rule is a plugin's.
     """
     unread: Counter[str] = Counter()
@@ -143,7 +141,7 @@ def unread_rewards(records: Sequence[Record], rule: str) -> str:
 
 
 def _rewarded_targets(record: Record) -> set[str]:
-    """Whose finite rewards a successful rollout has: the ``rollout``'s, of its ``calls``, of ``agents``."""
+    """The targets of a successful rollout's finite rewards: ``rollout``, ``calls``, ``agents``."""
     if record.rollout.status != RolloutStatus.SUCCEEDED:
         return set()
     rewards = resolve(record)
@@ -156,7 +154,7 @@ def _rewarded_targets(record: Record) -> set[str]:
 
 
 def summarise(name: str, records: Sequence[Record], seconds: float) -> Evaluation:
-    """The evaluation that these records amount to."""
+    """The evaluation of these records."""
     found = [resolve(r).outcome if r.rollout.status == RolloutStatus.SUCCEEDED else None for r in records]
     rewards = [0.0 if value is None else value for value in found]
     return Evaluation(

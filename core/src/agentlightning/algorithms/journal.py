@@ -1,7 +1,7 @@
-"""The journal: writes a run's chain as the run goes (:mod:`agentlightning.credit.fingerprints.chain`).
+"""The journal writes a run's chain during the run (:mod:`agentlightning.credit.fingerprints.chain`).
 
-Invariants: a step and its link are in the store together or not at all; links are only added. A run that is
-gone on with says so by a link of its own, and what it makes again has later links.
+Invariants: a step and its link are stored together or not at all; links are only added. A resume adds a
+link, and whatever the run makes again gets later links.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ from agentlightning.store.pages import pages
 from agentlightning.types import AuditLink, Record, RolloutFingerprint, StepReport
 
 HASHERS = 8
-"""Files that are hashed at a time."""
+"""Files hashed at a time."""
 GROWING_ENTRIES = frozenset({"summary", "evaluations", "resumed", "create_time", "update_time"})
-"""Entries of a run's record that grow as it goes: these have links of their own."""
+"""Entries of a run's record that grow during the run: they have their own links."""
 
 
 class Journal:
-    """Of the run ``run_id``, whose files lie in ``folder``. ``key``: what signs it; ``AGL_SEAL_KEY``."""
+    """Writes the chain of run ``run_id``, whose files lie in ``folder``. ``key``: signs it; default
+    ``AGL_SEAL_KEY``."""
 
     def __init__(self, store: Store, run_id: str, folder: Path, key: str | None = None) -> None:
         self.store = store
@@ -38,16 +39,16 @@ class Journal:
         self.key = key or os.environ.get(KEY_VARIABLE) or None
         self.last: AuditLink | None = None
         self._checkpoints: set[str] = set()
-        """Those that have a link."""
+        """Checkpoints that have a link."""
         self._lock = asyncio.Lock()
 
     async def begin(self, info: Mapping[str, Any]) -> None:
-        """The first link: what the run was begun with."""
+        """The first link: settings and data of the run."""
         await self._add("begin", self.run_id, {"info": _fixed_entries(info)})
 
     async def resume(self, info: Mapping[str, Any], first_step: int, evaluations: Sequence[str]) -> None:
-        """Go on behind the last link: with what, from which step, and which evaluations stand. Checkpoints
-        without a link (the run ended before it was written) get theirs.
+        """Continue after the last link: settings, first step, and the evaluations that stay valid.
+        Checkpoints without a link (the run ended before it was written) get one.
         """
         async for page in pages(self.store.query_links, self.run_id):
             self._checkpoints |= {one.name for one in page if one.kind == "checkpoint"}
@@ -59,7 +60,7 @@ class Journal:
                 await self.checkpoint(folder)
 
     async def step(self, report: StepReport, seals: Sequence[RolloutFingerprint]) -> None:
-        """Put a step on record: its report, its seals and its link."""
+        """Store a step: its report, fingerprints and link."""
         body = {
             "report": plain(report),
             "seals": [[seal.rollout_id, digest(seal)] for seal in seals],
@@ -70,7 +71,7 @@ class Journal:
             self.last = made
 
     async def evaluation(self, batch: str, entry: Mapping[str, Any], records: Sequence[Record]) -> None:
-        """An evaluation as it goes on record, with the seals of its rollouts."""
+        """The link of an evaluation, with fingerprints of its rollouts."""
         version = entry.get("version")
         seals = [
             fingerprint_record(record, run_id=self.run_id, step=-1, policy=batch, version=version)
@@ -79,14 +80,14 @@ class Journal:
         await self._add("evaluation", batch, plain(entry), seals)
 
     async def checkpoint(self, folder: Path) -> None:
-        """A checkpoint that lies complete in ``folder``: the digest of each of its files."""
+        """The link of a complete checkpoint: the digest of each file in ``folder``."""
         name = self._name(folder)
         files = await asyncio.to_thread(file_digests, folder)
         await self._add("checkpoint", name, {"files": files})
         self._checkpoints.add(name)
 
     async def end(self, summary: Mapping[str, Any], policy: Path | None) -> dict[str, Any]:
-        """The last link: the summary and the exported policy. What the summary then says of the chain."""
+        """The last link: the summary and the exported policy. Returns the summary's entry about the chain."""
         files = await asyncio.to_thread(file_digests, policy) if policy is not None else None
         await self._add("end", self.run_id, {"summary": plain(summary), "policy": files})
         assert self.last is not None
@@ -110,7 +111,7 @@ class Journal:
         return next_link(self.run_id, kind, name, body, after=self.last, seals=seals, key=self.key)
 
     def _name(self, folder: Path) -> str:
-        """A folder as the chain calls it: the run's folder may be moved."""
+        """A folder's name in the chain: relative, since the run's folder may be moved."""
         folder, home = folder.resolve(), self.folder.resolve()
         return folder.relative_to(home).as_posix() if folder.is_relative_to(home) else str(folder)
 

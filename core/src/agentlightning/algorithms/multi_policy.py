@@ -1,10 +1,10 @@
-"""Several policies in one run: their drivers as one, on steps that all of them share.
+"""Train several policies in one run: one driver each, on steps that all share.
 
-Each policy has a driver of its own; all of them call one job, which is why they meet: a step is collected
-once, when all have arrived; its rows are split by policy; the drivers update one after another (they share a
-machine, and torch's random state), and the gateway lets no call pass before the last of them serves its new
-version. Invariants: no call ever sees one policy before an update and another after it; no policy is more
-than one checkpoint ahead of another.
+Each policy has its own driver, and all call one shared job. A step is collected once all have arrived; its
+rows are split by policy; the drivers update one after another (they share a machine and torch's random
+state); the gateway lets no call pass until the last driver serves its new version. Invariants: no rollout
+sees one policy before an update and another after it; no policy is more than one checkpoint ahead of
+another.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from agentlightning.types import Batch, Evaluation, StepReport, UsageError
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 PATIENCE = 60.0
-"""Seconds for calls that are still at an engine when a step has been collected."""
+"""Seconds to wait for calls at the engines after a step was collected."""
 
 
 class CheckpointMismatch(UsageError):
-    """Checkpoints of one policy without those of another; the message says which and what to do."""
+    """One policy has checkpoints that another lacks; the message says which and what to do."""
 
 
 class PauseControl(Protocol):
-    """What is asked of the gateway."""
+    """The part of the gateway that is used here."""
 
     async def pause(self) -> None: ...
     async def drain(self, timeout: float | None = None) -> bool: ...
@@ -40,7 +40,7 @@ class PauseControl(Protocol):
 
 
 def policy_home(folder: Path, policy: str) -> Path:
-    """Where the driver of one policy of several keeps what it keeps, in the run's folder."""
+    """The folder of one of several policies, in the run's folder."""
     return folder / "policies" / policy
 
 
@@ -53,17 +53,17 @@ class MultiPolicyDriver:
 
     @property
     def versions(self) -> dict[str, int | None]:
-        """Version of each policy that is served now."""
+        """Served version of each policy."""
         return {name: driver.version for name, driver in self.drivers.items()}
 
     @property
     def version(self) -> int:
-        """Grows with every version of any of them: their sum."""
+        """The sum of their versions: grows with each update."""
         return sum(driver.version for driver in self.drivers.values())
 
     async def resume(self, folder: Path) -> tuple[int, dict[str, Any]]:
-        """Go on from the last step of which every policy has a complete checkpoint; what some have beyond it
-        is removed. ``(0, {})`` if there is none. :class:`CheckpointMismatch` if a policy lacks more than one.
+        """Resume from the last step of which every policy has a complete checkpoint; later checkpoints are
+        removed. ``(0, {})`` if there is none. :class:`CheckpointMismatch` if a policy lacks more than one.
         """
         places = {name: policy_home(folder, name) for name in self.drivers}
         steps = {name: await driver.checkpoints(places[name]) for name, driver in self.drivers.items()}
@@ -74,7 +74,7 @@ class MultiPolicyDriver:
         return common, states[0][1]
 
     async def run(self, job: Job) -> None:
-        """All drivers side by side on ``job``. The first error ends them all."""
+        """Run all drivers on ``job``. The first error ends all."""
         shared = SharedJob(job, list(self.drivers), self.pause_control)
         tasks = [
             asyncio.create_task(shared.run_driver(name, driver), name=f"driver {name}")
@@ -100,20 +100,20 @@ class MultiPolicyDriver:
 
 
 class Barrier:
-    """A point that all reach: the last to arrive does what is to be done there, once, for all."""
+    """A barrier: the last driver to arrive does the work of that point, once, for all."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names = frozenset(names)
         self._waiting: dict[str, str] = {}
-        """Who waits, and at which point."""
+        """Waiting drivers and their points."""
         self._left: set[str] = set()
         self.working = False
-        """All are here, and the last to arrive does what is to be done."""
+        """All have arrived and the last does the work."""
         self._done: asyncio.Future[Any] | None = None
 
     async def __call__(self, name: str, point: str, work: Callable[[], Awaitable[T]]) -> T:
-        """Wait for the others; the result of ``work``, or its error, is everybody's. ``RuntimeError`` for a
-        driver that is somewhere else than the others.
+        """Wait for the others; all get the result of ``work``, or its error. ``RuntimeError`` if a driver
+        waits at another point.
         """
         self._waiting[name] = point
         if self._left or len(set(self._waiting.values())) > 1:
@@ -140,7 +140,7 @@ class Barrier:
         return result
 
     def leave(self, name: str) -> None:
-        """``name`` comes no more: nobody waits for it in vain."""
+        """``name`` has ended: nobody waits for it any more."""
         self._left.add(name)
         if self._done is not None and not self._done.done():
             self._done.set_exception(self._out_of_step())
@@ -163,10 +163,10 @@ class SharedJob:
         self.reports: dict[str, StepReport] = {}
         self.saved: dict[str, Path] = {}
         self.turns: dict[str, asyncio.Event] = {}
-        """Set when the policies before this one have been updated."""
+        """Set once the policies before this one are updated."""
 
     async def run_driver(self, name: str, driver: PeerDriver) -> None:
-        """One driver, from its first step to its last."""
+        """Run one driver from first to last step."""
         try:
             await driver.run(PolicyJob(self, name))
         except asyncio.CancelledError:
@@ -180,7 +180,7 @@ class SharedJob:
             turn.set()
 
     async def collect(self, step: int) -> dict[str, Batch]:
-        """The step of all, split. From here on no call passes until all serve their new versions."""
+        """Collect the step and split it. No call passes from here until all serve their new versions."""
         batch = await self.job.collect(step)
         if self.pause_control is not None:
             await self.pause_control.pause()
@@ -191,12 +191,13 @@ class SharedJob:
         return {name: policy_batch(batch, name) for name in self.names}
 
     def next(self, name: str) -> None:
-        """Let the policy after ``name`` be updated."""
+        """Let the policy after ``name`` update."""
         for after in self.names[self.names.index(name) + 1 :][:1]:
             self.turns[after].set()
 
     async def report(self) -> None:
-        """All have been updated. The rollouts' seconds stand in the first report: they are the step's."""
+        """Report all policies after their updates. The first report holds the seconds of the rollouts,
+        which all share."""
         if self.pause_control is not None:
             await self.pause_control.resume()
         for name in self.names:
@@ -206,13 +207,13 @@ class SharedJob:
             await self.job.report(report)
 
     async def announce_saved(self, step: int) -> None:
-        """All have saved."""
+        """Announce the checkpoints of all policies."""
         for name in self.names:
             await self.job.saved(self.saved.pop(name), step)
 
 
 class PolicyJob:
-    """The job as the driver of one policy sees it (:class:`agentlightning.specs.Job`)."""
+    """The job for the driver of one policy (:class:`agentlightning.specs.Job`)."""
 
     def __init__(self, shared: SharedJob, policy: str) -> None:
         job = shared.job
@@ -226,13 +227,13 @@ class PolicyJob:
         self.folder = policy_home(job.folder, policy)
 
     async def collect(self, step: int) -> Batch:
-        """The policy's part of the step, when it is this policy's turn."""
+        """The policy's batch of the step, when its turn comes."""
         parts = await self.shared.barrier(self.policy, f"collect {step}", lambda: self.shared.collect(step))
         await self.shared.turns[self.policy].wait()
         return parts[self.policy]
 
     async def report(self, report: StepReport) -> None:
-        """Hand over to the next policy; all are reported when all have been updated."""
+        """Let the next policy update; all are reported once all are updated."""
         self.shared.reports[self.policy] = report
         self.shared.next(self.policy)
         await self.shared.barrier(self.policy, f"report {report.step}", self.shared.report)
@@ -244,21 +245,21 @@ class PolicyJob:
         )
 
     def state(self) -> dict[str, Any]:
-        """The job's, in every policy's checkpoint."""
+        """The job's state, in every policy's checkpoint."""
         return self.shared.job.state()
 
     async def saved(self, folder: Path, step: int) -> None:
-        """Return when every policy has its checkpoint of this step."""
+        """Return once every policy has its checkpoint of this step."""
         self.shared.saved[self.policy] = folder
         await self.shared.barrier(self.policy, f"saved {step}", lambda: self.shared.announce_saved(step))
 
     async def hold(self) -> None:
-        """Calls of the policy wait before its engine; those of the others pass."""
+        """Hold calls of this policy before its engine; others pass."""
         if self.shared.pause_control is not None:
             await self.shared.pause_control.hold(self.policy)
 
     async def release(self) -> None:
-        """They pass again."""
+        """Let them pass again."""
         if self.shared.pause_control is not None:
             await self.shared.pause_control.release(self.policy)
 

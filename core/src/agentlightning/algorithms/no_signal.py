@@ -1,6 +1,6 @@
 """End a run, with the reason, when step after step gives nothing to learn from.
 
-A dead engine, a broken agent or a wrong ``select`` would otherwise be found out when all steps are over.
+Without it, a dead engine, a broken agent or a wrong ``select`` would show only after all steps.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NO_SIGNAL_STEPS = 3
 
 
 NO_VARIANCE_REASONS = frozenset({"zero-spread", "group-of-one"})
-"""Reasons for leaving calls out that say nothing against the run: there was just nothing to prefer."""
+"""Reasons for leaving calls out that are no fault of the run: there was nothing to prefer."""
 
 
 HOW_TO_GET_VARIANCE = (
@@ -40,9 +40,9 @@ class NothingTrained(UsageError):
 
 
 class NoSignalGuard:
-    """Counts the steps in a row from which nothing could be learned, of the run and of each policy.
+    """Counts consecutive steps without a learning signal, of the run and of each policy.
 
-    ``say``: where a line for the person at the terminal goes. ``rule``: the recipe's credit rule.
+    ``say``: prints a line at the terminal. ``rule``: the recipe's credit rule.
     """
 
     def __init__(self, say: Callable[[str], None], rule: str = "") -> None:
@@ -69,7 +69,7 @@ class NoSignalGuard:
         self.idle_policies.update(state.get("silent", {}))
 
     def step(self, step: int, batch: Batch, records: Sequence[Record]) -> None:
-        """Take note of a step; say what is wrong at the first one of which nothing was rewarded. Raises
+        """Count a step; at the first one without a reward, print the reasons. Raises
         :class:`.NothingRewarded` or :class:`NothingTrained` at the third.
         """
         learnable = batch.metrics.get("calls_trained") or _only_zero_variance(batch)
@@ -94,7 +94,7 @@ class NoSignalGuard:
                 self._say(f"{NO_SIGNAL_STEPS} steps in a row trained nothing of policy {name!r}: {why}")
 
     def _note_zero_variance(self, step: int, batch: Batch) -> None:
-        """Say once that steps teach nothing because all rollouts of a group get the same reward."""
+        """Print once that steps teach nothing because all rollouts of each group get the same reward."""
         flat = batch.metrics.get("reward_count") and not batch.metrics.get("tokens_trained")
         self.zero_variance_steps = (
             self.zero_variance_steps + 1 if flat and (_only_zero_variance(batch) or batch.rows) else 0
@@ -121,13 +121,13 @@ def _ending_error(step: int, batch: Batch, records: Sequence[Record], rule: str)
 
 
 def _only_zero_variance(batch: Batch) -> bool:
-    """Whether all calls were left out because their groups were flat."""
+    """Whether all calls were left out for want of variance in their groups."""
     out = {reason for ledger in batch.ledgers for reason in ledger.left_out} - {"frozen-policy"}
     return bool(out) and out <= NO_VARIANCE_REASONS
 
 
 def _why_untrained(records: Sequence[Record], batch: Batch, rule: str) -> str:
-    """Why no call was trained, and whom the calls came from."""
+    """Why no call was trained, and which agents made the calls."""
     reasons_out: Counter[str] = Counter()
     for ledger in batch.ledgers:
         reasons_out.update(ledger.left_out)

@@ -1,8 +1,8 @@
 """Policy-gradient RL: evaluate, let a driver run the recipe, evaluate again.
 
-The algorithm owns what every driver shares: which tasks a step rolls out, how their records become credited
-rows, and when the policy is evaluated. The driver owns the loop and the gradient. Reading
-:meth:`RLJob.collect` top to bottom is the path from a task to the rows of a step.
+The algorithm does what all drivers share: it chooses the tasks of a step, credits their records, and
+schedules evaluations. The driver runs the loop and computes the gradient. :meth:`RLJob.collect`, read top
+to bottom, is the path from a task to the rows of a step.
 """
 
 from __future__ import annotations
@@ -34,9 +34,8 @@ from agentlightning.types.failure import read_failure_table
 class RL:
     """Trains with ``recipe``: ``steps`` steps of ``batch_size`` tasks.
 
-    ``async_steps``: how many later steps' rollouts are under way while a step is trained.
-    ``dynamic_sampling``: up to so many further batches are rolled out in a step, until ``batch_size`` groups
-    have a spread (``docs/async.md``).
+    ``async_steps``: number of later steps whose rollouts run while a step is trained. ``dynamic_sampling``:
+    at most so many extra batches in a step, until ``batch_size`` groups have a spread (``docs/async.md``).
     """
 
     def __init__(
@@ -116,7 +115,7 @@ def _scores(when: str, evaluation: Evaluation | None) -> dict[str, Any]:
 
 
 class RLJob:
-    """One training run as the driver sees it (:class:`agentlightning.specs.Job`)."""
+    """A training run, as the driver gets it (:class:`agentlightning.specs.Job`)."""
 
     def __init__(self, context: Context, rl: RL) -> None:
         self.context = context
@@ -132,9 +131,9 @@ class RLJob:
         self.totals = Totals()
         self._no_signal = NoSignalGuard(context.say, rl.recipe.credit)
         self._fingerprints: dict[str, list[RolloutFingerprint]] = {}
-        """Of the step under way, by policy."""
+        """Fingerprints of the present step, by policy."""
         self._versions: Versions = None
-        """What its rows were built for."""
+        """Policy version that its rows are built for."""
         self._batches = task_batches(context.train, rl.batch_size, context.seed) if rl.steps else None
         self._prefetcher = Prefetcher(
             context.store, self._groups_of_step, steps=rl.steps, async_steps=rl.async_steps
@@ -143,13 +142,13 @@ class RLJob:
 
     # ----------------------------------------------------------------------------- what a checkpoint keeps
     def state(self) -> dict[str, Any]:
-        """What goes into a checkpoint beside the driver's own: JSON. The order of the data is a function of
-        seed and step; built-in rules and baselines keep nothing from step to step.
+        """The job's part of a checkpoint, as JSON. The order of the data is a function of seed and step;
+        built-in rules and baselines have no state.
         """
         return {**self.totals.state(), **self._no_signal.state()}
 
     def _restore(self, state: dict[str, Any]) -> None:
-        """The inverse of :meth:`state`; the data go on behind the batches of the finished steps."""
+        """The inverse of :meth:`state`; skips the batches of finished steps."""
         self.totals.restore(state)
         self._no_signal.restore(state)
         if self._batches is not None:
@@ -161,8 +160,8 @@ class RLJob:
         """Roll out this step's tasks and credit them.
 
         Tasks become groups of rollouts in the store; runners lease them; the gateway records their calls;
-        when all are finished, credit turns calls and rewards into rows. With ``async_steps``, those of the
-        steps after it run on meanwhile and afterwards.
+        when all are finished, credit turns calls and rewards into rows. With ``async_steps``, rollouts of
+        later steps run meanwhile and afterwards.
         """
         found = await self._prefetcher.progress(step)
         groups = await self._prefetcher.take(step)
@@ -190,13 +189,13 @@ class RLJob:
         return batch
 
     async def _wait_for(self, groups: TaskGroups) -> tuple[QuorumResult, list[Record]]:
-        """The records of groups that are queued, when they have ended."""
+        """The records of queued groups, once they have ended."""
         gathered = await wait_for_groups(self.context.store, groups, self.rl.quorum, failure=self.rl.failure)
         ids = [rollout.rollout_id for group in groups for rollout in group]
         return gathered, await self.context.store.records(ids)
 
     def _credit(self, records: list[Record]) -> Batch:
-        """The rows of a step's records, for the versions that are served now."""
+        """The rows of a step's records, for the versions served now."""
         self._versions = self.context.versions
         return assign(
             records,
@@ -219,7 +218,7 @@ class RLJob:
         }
 
     async def _record_step(self, step: int, batch: Batch, records: list[Record]) -> None:
-        """Take note of a step that was collected, and tell hooks."""
+        """Count a collected step, fingerprint it, and notify hooks."""
         self.totals.collected(batch.metrics)
         for name, version, mine in self._by_policy(batch):  # in a thread: it hashes every token of the step
             self._fingerprints[name] = await asyncio.to_thread(
@@ -236,12 +235,12 @@ class RLJob:
         self._no_signal.step(step, batch, records)
 
     def _groups_of_step(self, step: int) -> TaskGroups:
-        """The rollouts of a step: those of the next batch of tasks."""
+        """The groups of a step: those of the next batch of tasks."""
         assert self._batches is not None
         return self._groups(f"train/{step}", next(self._batches))
 
     def _groups(self, name: str, tasks: list[Any]) -> TaskGroups:
-        """A group of rollouts for each task. ``name``: of the batch, on which ids and seeds depend."""
+        """A group of rollouts for each task. ``name``: the batch's, on which ids and seeds depend."""
         size = self.recipe.group_size + (self.rl.quorum.hedge if self.rl.quorum else 0)
         rollouts = group_rollouts(
             tasks,
@@ -256,19 +255,19 @@ class RLJob:
         return [rollouts[i : i + size] for i in range(0, len(rollouts), size)]
 
     def _by_policy(self, batch: Batch) -> list[tuple[str, int | None, Batch]]:
-        """Each policy, its version, and its part of a step."""
+        """Each policy, its version, and its batch of the step."""
         if not isinstance(self._versions, Mapping):
             return [(self.policy, self._versions, batch)]
         return [(name, version, policy_batch(batch, name)) for name, version in self._versions.items()]
 
     async def end(self) -> None:
-        """End what is under way and will not be trained: nothing of a run that has done all of its steps."""
+        """Cancel rollouts that will not be trained: none in a run that has finished its steps."""
         if ended := await self._prefetcher.end():
             self.context.say(f"{ended} rollouts were under way and are cancelled: they would not be trained")
 
     async def report(self, report: StepReport) -> None:
-        """Make the step known: store (with the seals of what it trained), totals, notification hook (trackers
-        listen there). Once for each policy.
+        """Store the step with its fingerprints, add it to the totals, and notify hooks and trackers; once
+        for each policy.
         """
         report.version = version_of(self._versions, report.policy)
         if isinstance(self._versions, Mapping):
@@ -281,11 +280,11 @@ class RLJob:
 
     @property
     def learned(self) -> bool | None:
-        """Whether a single token was trained; ``None`` of a run without steps."""
+        """Whether any token was trained; ``None`` for a run without steps."""
         return bool(self.totals.values["tokens_trained"]) if self.steps else None
 
     def say_if_nothing_learned(self) -> None:
-        """Say at the end that the policy is the one that the run began with."""
+        """Print at the end that the run left the policy as it was."""
         if self.learned is False:
             idle = self.totals.values["tokens_zero_advantage"]
             self.context.say(
@@ -295,13 +294,13 @@ class RLJob:
             )
 
     async def saved(self, folder: Path, step: int) -> None:
-        """Put a checkpoint into the run's chain, and tell hooks of it."""
+        """Add a checkpoint to the run's chain and notify hooks."""
         await self.context.journal.checkpoint(folder)
         self.context.plugins.notify("agl_checkpoint_saved", folder=folder, step=step)
 
     # -------------------------------------------------------------------------------------- evaluation
     async def evaluate(self, step: int) -> Evaluation | None:
-        """The evaluation that the schedule asks for after ``step``, if any."""
+        """The evaluation that is due after ``step``, if any."""
         every = self.rl.evaluate_every
         if not every or (step + 1) % every or step + 1 >= self.steps:
             return None
@@ -315,7 +314,8 @@ class RLJob:
         return await self.context.evaluate(tasks, name=name, policy=policy, greedy=greedy) if tasks else None
 
     async def show_headroom(self, before: Evaluation | None) -> None:
-        """Say what there is to learn: present policy, scripted oracle, random. Under 15 points: little."""
+        """Print the headroom: rewards of the present policy, a scripted oracle, and random. Under 15 points
+        is little."""
         if before is None or not self.context.headroom:
             return
         self.headroom["policy"] = before.reward
@@ -331,9 +331,9 @@ class RLJob:
 
     # ---------------------------------------------------------------------- an engine that gives up its calls
     async def hold(self) -> None:
-        """No new call of the policy reaches its engine; those that it gives up are asked again."""
+        """Stop new calls of the policy before its engine; aborted ones are sent again."""
         await self.context.gateway.hold(self.policy)
 
     async def release(self) -> None:
-        """Calls of the policy pass again."""
+        """Let calls of the policy pass again."""
         await self.context.gateway.release(self.policy)

@@ -1,4 +1,4 @@
-"""Totals: what the steps of a run come to, for its summary; kept in every checkpoint."""
+"""Totals over the steps of a run, for its summary; kept in every checkpoint."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ class Totals:
         self.policies = state.get("policies", {})
 
     def collected(self, metrics: dict[str, float]) -> None:
-        """A step was collected; ``metrics`` are those of all its policies together."""
+        """Note a collected step; ``metrics``: of all its policies together."""
         self._step = metrics
 
     def count(self, report: StepReport, *, multi_policy: bool) -> None:
-        """Enter a report. ``multi_policy``: of one of several policies; what they share is entered once."""
+        """Add a report. ``multi_policy``: it is one of several policies'; shared metrics are added once."""
         metrics, gap = StepMetrics(report.metrics), report.metrics.get("logprob_gap_max")
         if multi_policy:
             metrics, self._step = StepMetrics(self._step), {}

@@ -1,8 +1,8 @@
-"""``Trainer(algorithm=VERL(config))``: verl's configuration, read as a recipe on the driver ``verl``.
+"""``Trainer(algorithm=VERL(config))``: read verl's configuration as a recipe for the driver ``verl``.
 
-What verl's tree says of the algorithm is the recipe's here, what it says of the machine an option of the
-driver; the rest is handed to verl as it is. Invariant: each entry has one place, and what has none is refused
-by its name, before anything starts.
+Entries about the algorithm become recipe fields, entries about the machine become driver options; the rest
+goes to verl unchanged. Invariant: each entry has one place; an entry without one is refused by name before
+anything starts.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from agentlightning.recipes import RECIPES, get
 from agentlightning.types import Recipe, UsageError
 
 OURS = "agentlightning"
-"""Section of the configuration for what verl has no word for."""
+"""Section of the configuration for settings that verl does not have."""
 SECTION = ("recipe", "options")
-"""What it may hold."""
+"""Its keys."""
 
 ESTIMATORS: dict[str, dict[str, Any]] = {
     "grpo": {},
@@ -27,7 +27,7 @@ ESTIMATORS: dict[str, dict[str, Any]] = {
     "reinforce_plus_plus": {"baseline": "batch", "group_by": ["batch"], "scale": "std"},
     "gae": {"critic": True},
 }
-"""verl's advantage estimators → what credit calls them."""
+"""verl's advantage estimators → recipe fields."""
 
 RECIPE = {
     "actor_rollout_ref.rollout.n": "group_size",
@@ -78,14 +78,14 @@ REFUSED = {
     "trainer.resume_mode": "Trainer(run=…, resume=True)",
     "critic": "advantages come from credit, and nothing asks a critic (but with adv_estimator=gae)",
 }
-"""Entries, or sections, whose place is another."""
+"""Entries or sections that belong elsewhere → where."""
 
 
 K3 = ("k3", "low_var_kl")
 
 
 class BadConfiguration(UsageError, ValueError):
-    """An entry of the configuration that has no place; the message names it."""
+    """An unusable entry of the configuration; the message names it."""
 
 
 class VERL:
@@ -127,14 +127,12 @@ class VERL:
 
 
 def hydra_value(value: Any) -> str:
-    """``value`` in Hydra's form, in which ``None`` would be a text."""
+    """``value`` as Hydra writes it; ``None`` is ``null``."""
     return "null" if value is None else str(value)
 
 
 def drop_refused(tree: dict[str, Any]) -> list[str]:
-    """What is wrong with entries whose place is another; they are removed, also those that ask for
-    nothing.
-    """
+    """Remove entries that belong elsewhere; returns an error for each that asks for something."""
     reasons = {**REFUSED}
     if tree.get("algorithm.adv_estimator") == "gae":
         del reasons["critic"]
@@ -147,8 +145,8 @@ def drop_refused(tree: dict[str, Any]) -> list[str]:
 
 
 def combined_fields(tree: dict[str, Any], wrong: list[str]) -> dict[str, Any]:
-    """Fields of the recipe that several entries make together; they are removed from ``tree``. What cannot
-    be used is added to ``wrong``.
+    """Recipe fields that are made of several entries, which are removed from ``tree``. Errors are added to
+    ``wrong``.
     """
     actor, fields = "actor_rollout_ref.actor", {}
     if (estimator := tree.pop("algorithm.adv_estimator", None)) is not None:
@@ -167,7 +165,7 @@ def combined_fields(tree: dict[str, Any], wrong: list[str]) -> dict[str, Any]:
 
 
 def resource_options(tree: dict[str, Any]) -> dict[str, Any]:
-    """Options of the driver that several entries make together; they are removed from ``tree``."""
+    """Driver options that are made of several entries, which are removed from ``tree``."""
     found: dict[str, Any]
     nodes, each = tree.pop("trainer.nnodes", 1), tree.pop("trainer.n_gpus_per_node", 1)
     found = {name: n for name, n in {"ranks": nodes * each, "nodes": nodes}.items() if n != 1}
@@ -193,9 +191,9 @@ def read_recipe(
     base: str = "grpo",
     wrong: Sequence[str] = (),
 ) -> Recipe:
-    """The recipe that was named or given, with ``fields`` of verl's tree; ``base``: where none is named.
+    """The named or given recipe with ``fields`` of verl's tree; ``base``: the default.
 
-    Raises :class:`BadConfiguration` for all that cannot be used, ``wrong`` (found before) included.
+    Raises :class:`BadConfiguration` for all errors, ``wrong`` included.
     """
     found = [*wrong]
     if isinstance(given, Recipe):
@@ -218,7 +216,7 @@ def read_recipe(
 
 
 def _refuse(wrong: Sequence[str]) -> None:
-    """One error for all that is wrong: who mends one entry must not meet the next at the next start."""
+    """Raise one error for all problems, so that they can be fixed at once."""
     if len(wrong) == 1:
         raise BadConfiguration(wrong[0])
     if wrong:

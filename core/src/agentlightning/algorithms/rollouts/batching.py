@@ -1,7 +1,7 @@
-"""From tasks to rollouts: which tasks a step gets, and the identifiers and seeds of its rollouts.
+"""Batches of tasks, and the ids and seeds of their rollouts.
 
-Everything is a function of (run seed, step, position): the same run asks the same questions in the same
-order. A task is plain JSON, so that an agent gets exactly what the dataset holds, wherever it runs.
+Everything is a function of (run seed, step, position): the same run has the same tasks in the same order. A
+task is plain JSON, so that an agent gets exactly the dataset's item, wherever it runs.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def task_batches(tasks: Sequence[Any], size: int, seed: int) -> Iterator[list[An
 
 
 def repetition_warning(tasks: Sequence[Any], size: int) -> str | None:
-    """What to say of a batch that is larger than the dataset, and so holds tasks more than once."""
+    """A message if a batch is larger than the dataset and so holds tasks more than once."""
     if not 0 < len(tasks) < size:
         return None
     often = (

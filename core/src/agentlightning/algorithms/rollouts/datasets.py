@@ -1,8 +1,8 @@
-"""What a user hands over as a dataset, read into a list of tasks or refused by the name of its kind.
+"""Read a user's dataset into a list of tasks, or refuse it by the name of its kind.
 
 A list of plain values is taken as it is. Files, tables of other libraries and map-style datasets are read
-here; none of these libraries is imported unless the object is one of theirs. Invariant: nothing is iterated
-that would yield something else than tasks (the characters of a path, the names of splits, batches).
+here; none of their libraries is imported here. Invariant: nothing is iterated that yields anything but
+tasks (characters of a path, names of splits, batches).
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import msgspec
 from agentlightning.algorithms.rollouts.batching import DatasetError, check_tasks
 
 MAX_TASKS = 1_000_000
-"""Tasks that are read from an iterator, which may have no end."""
+"""At most so many tasks are read from an iterator, which may be endless."""
 TABLES = {"DataFrame": ("to_dicts", "to_dict"), "Table": ("to_pylist",), "RecordBatch": ("to_pylist",)}
-"""Tables of pandas, polars and pyarrow → the methods, one of which makes rows of them."""
+"""Table classes of pandas, polars and pyarrow → methods that return rows; the first that exists is used."""
 
 
 def read_dataset(given: Any, name: str) -> list[Any]:
@@ -89,7 +89,7 @@ def _rows(given: Any) -> list[Any] | None:
 
 
 def _unusable(given: Any) -> str | None:
-    """Why an object is no list of tasks, and what to give instead; ``None`` if it may be one."""
+    """Why an object is no list of tasks and what to pass instead; ``None`` if it may be one."""
     if isinstance(given, Mapping):
         names = [str(key) for key in itertools.islice(given, 4)]
         lists = all(_has_length(value) and not isinstance(value, str | bytes) for value in given.values())
@@ -108,7 +108,7 @@ def _unusable(given: Any) -> str | None:
 
 
 def _bounded(given: Iterable[Any], name: str) -> list[Any]:
-    """What an iterator yields. One that goes on for ever is named, not waited for."""
+    """The tasks of an iterator; an error if it has too many."""
     tasks = list(itertools.islice(given, MAX_TASKS + 1))
     if len(tasks) > MAX_TASKS:
         raise DatasetError(
@@ -123,7 +123,7 @@ def _has_length(given: Any) -> bool:
 
 
 def _library(given: Any) -> str:
-    """The top-level package of an object's class: enough to know it by, without importing it."""
+    """The top-level package of an object's class, without importing it."""
     return type(given).__module__.partition(".")[0]
 
 

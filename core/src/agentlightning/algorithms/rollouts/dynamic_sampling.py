@@ -1,13 +1,13 @@
-"""Refill: a step goes on rolling out until enough of its groups have something to learn from.
+"""Dynamic sampling: roll out extra batches until enough groups of a step have a spread.
 
-Where all rollouts of a task do equally well, its group has no gradient, and a batch may be left with few
-groups that have one. Dynamic sampling (DAPO, arXiv 2503.14476, section 3.2) rolls out further tasks instead,
-here up to ``dynamic_sampling`` further batches in a step. All groups with a spread are trained, those beyond
-``batch_size`` too: they are paid for, and a group's advantages do not depend on how many others there are.
+If all rollouts of a task do equally well, its group has no gradient, and a batch may have few groups with
+one. Dynamic sampling (DAPO, arXiv 2503.14476, section 3.2) rolls out more tasks, here up to
+``dynamic_sampling`` extra batches in a step. All groups with a spread are trained, also those beyond
+``batch_size``: they are paid for, and a group's advantages do not depend on the number of groups.
 
-Invariant: the further batches of a step are a function of run seed, step and their number. So they take no
-task from any other step, nothing about them has to be remembered in a checkpoint, and a step that is rolled
-out again asks the same tasks.
+Invariant: the extra batches of a step are a function of run seed, step and their number. So they take no
+task from another step, no checkpoint has to remember them, and a step that is rolled out again has the same
+tasks.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from agentlightning.types import Batch, Rollout
 def extra_batches(
     tasks: Sequence[Any], size: int, seed: int, step: int, own: Sequence[Any] = ()
 ) -> Iterator[list[Any]]:
-    """Endless batches of ``size`` of ``tasks`` for a step. None occurs twice, and none that is among ``own``
-    (those that the step has anyway), before all have occurred.
+    """Endless batches of ``size`` of ``tasks`` for a step. A task occurs again, or is one of ``own`` (the
+    step's own batch), only after all others have occurred.
     """
     draw = random.Random(stable_seed(seed, "refill", step))
     passed: set[int] = set()

@@ -1,7 +1,7 @@
-"""Work for the queue: rollouts are put there once, and again when a run that broke off goes on.
+"""Enqueue rollouts once, and again when a run resumes.
 
-Invariant: what an earlier life of the run did for these rollouts stays on record and is not used: every one
-of them ends by an attempt that began after the run went on.
+Invariant: attempts from before a resume stay on record and are not used: every rollout ends with an attempt
+that began after the resume.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from agentlightning.store.base import Conflict, Store
 from agentlightning.types import Rollout, RolloutStatus
 
 RESUMED = "cancelled: the run broke off and went on"
-"""Reason of the attempts that are left behind."""
+"""Reason of attempts from before the resume."""
 UNFINISHED = [status for status in RolloutStatus if not status.final]
-"""What a rollout is that has not ended."""
+"""Statuses of rollouts that have not ended."""
 
 
 async def enqueue(store: Store, rollouts: Sequence[Rollout]) -> list[str]:
-    """Queue ``rollouts``; those that an earlier life of the run has begun are queued again, to be tried as
-    they would be tried today. Their ids.
+    """Queue ``rollouts`` and return their ids; those that began before a resume are queued again, with
+    today's settings.
     """
     known = await store.enqueue_many_rollouts(rollouts)
     for given, there in zip(rollouts, known, strict=True):
@@ -32,9 +32,9 @@ async def enqueue(store: Store, rollouts: Sequence[Rollout]) -> list[str]:
 
 
 async def cancel_leftovers(store: Store, run_id: str) -> int:
-    """Cancel what an earlier life of the run has left under way of its steps and evaluations, before any
-    worker of this life takes it: it would run at once, to no use, and again in its turn. Of how many
-    rollouts. What an algorithm of the user's own has queued is left to that.
+    """Cancel rollouts of steps and evaluations that were under way before a resume, before a worker takes
+    them: they would run now, unused, and again in their turn. Returns how many. Rollouts of a user's
+    algorithm are left to it.
     """
     cancelled = 0
     after: str | None = None
@@ -46,7 +46,7 @@ async def cancel_leftovers(store: Store, run_id: str) -> int:
 
 
 async def cancel(store: Store, rollouts: Sequence[Rollout], reason: str) -> int:
-    """Cancel rollouts; how many of them had not just ended."""
+    """Cancel rollouts; returns how many had not ended by themselves."""
     cancelled = 0
     for rollout in rollouts:
         try:

@@ -1,10 +1,10 @@
-"""The rollouts of the step that is trained next, and with ``async_steps`` those of the steps after it.
+"""Queue the rollouts of the next step, and with ``async_steps`` those of the steps after it.
 
-While a driver updates, the rollouts of later steps run on, so that neither machine waits for the other.
+During an update, the rollouts of later steps run, so that engine and trainer do not wait for each other.
 Invariants: which tasks a step has, in which order and with which seeds, does not depend on ``async_steps``;
 of step ``n`` nothing is queued before step ``n - async_steps`` is collected, so none of its calls is more
-than ``async_steps`` versions old when it is trained; nothing beyond the run's last step is queued; a rollout
-that will not be trained does not go on.
+than ``async_steps`` versions old when it is trained; nothing beyond the run's last step is queued; rollouts
+that will not be trained are cancelled.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ log = logging.getLogger(__name__)
 TaskGroups = list[list[Rollout]]
 """The rollouts of each task."""
 ENDED = "cancelled: the run ended before this step was trained"
-"""Reason of the rollouts that a run leaves behind when it ends early; they are made again when it goes on."""
+"""Reason of rollouts that a run leaves behind when it ends early; a resume makes them again."""
 PATIENCE = 10.0
-"""Seconds that the end of a run waits for a store to take note."""
+"""Seconds that the end of a run waits for the store."""
 
 
 class RunEnded(RuntimeError):
-    """A step was asked for, or would be made of what is there of it, after its run has ended."""
+    """Raised when a step is requested after the run has ended."""
 
 
 class Prefetcher:
@@ -43,15 +43,13 @@ class Prefetcher:
         self._store, self._make = store, make
         self._steps, self._async_steps = steps, async_steps
         self._next: int | None = None
-        """The first step of which nothing is queued."""
+        """The first step that is not queued."""
         self._open: dict[int, TaskGroups] = {}
-        """What was queued of each step, until its turn is over."""
+        """Queued groups of each step until it is finished."""
         self._ended = False
 
     async def take(self, step: int) -> TaskGroups:
-        """It is the turn of ``step``: its groups, queued; so are those after it, as far as ``async_steps``
-        goes.
-        """
+        """The groups of ``step``, queued, with those of the next ``async_steps`` steps."""
         begun = step if self._next is None else self._next
         for later in range(begun, min(step + self._async_steps, self._steps - 1) + 1):
             self._check()
@@ -62,13 +60,13 @@ class Prefetcher:
         return self._open[step]
 
     async def add(self, step: int, groups: TaskGroups) -> None:
-        """Queue further groups of a step whose turn it is."""
+        """Queue extra groups of the present step."""
         self._check()
         self._open[step] = [*self._open[step], *groups]
         await self._queue(groups)
 
     async def progress(self, step: int) -> dict[str, float]:
-        """How far the rollouts of a step have come before its turn, as metrics; empty without
+        """Metrics: how many rollouts of a step started and ended before its turn; empty without
         ``async_steps``.
         """
         if not self._async_steps:
@@ -81,14 +79,14 @@ class Prefetcher:
         }
 
     def finish(self, step: int) -> None:
-        """The rollouts of ``step`` have been waited for. Raises :class:`RunEnded` if they were cancelled."""
+        """Forget ``step``, whose rollouts have ended. Raises :class:`RunEnded` if they were cancelled."""
         self._check()
         self._open.pop(step, None)
 
     async def end(self) -> int:
-        """Cancel what is under way; of how many rollouts. It says so in the log where the store is gone.
+        """Cancel the rollouts under way; returns how many. Logs a warning if the store is gone.
 
-        A driver may ask from a task of its own, which goes on a little longer: it gets :class:`RunEnded`.
+        A driver's own task may still call :meth:`take` a little longer: it gets :class:`RunEnded`.
         """
         self._ended = True
         ids = [rollout.rollout_id for groups in self._open.values() for rollout in _flat(groups)]

@@ -1,12 +1,12 @@
-"""Quorum: a step does not wait for its slowest rollouts.
+"""Quorum: go on with a step without its slowest rollouts.
 
-A group is done when enough of its rollouts are; the rest are stragglers and are cancelled, counted, and left
-out of training like every failure (kind ``straggler``). Invariant: a group never waits for what cannot come.
-Where too many failed for a quorum, all of its rollouts are waited for, and all of them end.
+A group is done when enough of its rollouts are. The rest are stragglers: cancelled, counted, and left out
+of training like every failure (kind ``straggler``). Invariant: a group never waits for rollouts that cannot
+come. If too many failed for a quorum, the wait lasts until all rollouts have ended.
 
-It has a price that no weight repairs: who answers fast is preferred. Where long answers are slow answers, a
-quorum trains mostly on short answers; ``hedge`` alone prefers them as well. It is for agents whose slowness
-is their environment's, and it makes a run depend on timing.
+It biases training towards fast answers, and no weight corrects that: where long answers are slow, a quorum
+trains mostly on short ones, and so does ``hedge`` alone. Use it for agents whose environment is slow. It
+makes a run depend on timing.
 """
 
 from __future__ import annotations
@@ -28,14 +28,13 @@ class BadQuorum(UsageError, ValueError):
 
 
 class Quorum(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
-    """When a group of ``n`` rollouts is done before all of them are. :class:`BadQuorum` for bad values."""
+    """When a group of ``n`` rollouts is done before all have ended. :class:`BadQuorum` for bad values."""
 
     k: int | None = None
     """This many of ``n`` suffice; ``None``: all ``n`` are needed."""
     deadline: float | None = None
-    """Seconds from the start of the wait after which ``k`` suffice; ``None``: at once. Rollouts that were
-    under way before (``async_steps``) have a start on it: it bounds what a step costs, not what a rollout
-    has.
+    """Seconds from the start of the wait after which ``k`` suffice; ``None``: at once. Rollouts that
+    started earlier (``async_steps``) have more time: it bounds a step's wait, not a rollout's time.
     """
     hedge: int = 0
     """Rollouts queued beyond ``n`` in each group; the first ``n`` that succeed count."""
@@ -78,24 +77,24 @@ def read_quorum(given: Mapping[str, Any] | None) -> Quorum | None:
 
 
 class QuorumResult(msgspec.Struct, kw_only=True):
-    """What became of the rollouts of a step."""
+    """Counts of a step's rollouts after the wait."""
 
     counted: list[str] = []
-    """Ids of the rollouts that ended by themselves and are credited or fail as the failure table says."""
+    """Ids of the rollouts that ended by themselves: credited, or failed by the failure table."""
     left_out: list[str] = []
-    """Ids of the others. They end too: as cancelled, or as set aside."""
+    """Ids of the others: cancelled or set aside."""
     stragglers: int = 0
     """Too slow: their groups went on with fewer than ``n``."""
     hedged: int = 0
-    """Extra: ``n`` others of their groups were there first."""
+    """Surplus: ``n`` others of their groups ended first."""
     cancelled: int = 0
-    """Of both, those that were stopped; the rest had just succeeded and were set aside."""
+    """Of both, those that were cancelled; the others had just succeeded and were set aside."""
     short_groups: int = 0
     """Groups in which fewer than ``n`` rollouts succeeded."""
     waited_seconds: float = 0.0
 
     def add(self, other: QuorumResult) -> None:
-        """Enter what became of others."""
+        """Add the counts of other rollouts."""
         for name in self.__struct_fields__:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
@@ -117,7 +116,7 @@ async def wait_for_groups(
     *,
     failure: FailureTable | None = None,
 ) -> QuorumResult:
-    """Wait until every group has what it needs, and stop the rest; when this returns, all have ended.
+    """Wait until every group has enough rollouts and cancel the rest; on return all have ended.
 
     ``groups``: the queued rollouts of each group, ``quorum.hedge`` extra ones included. Without a quorum, all
     are waited for. A failed rollout is as good as a successful one if ``failure`` gives its kind a reward.
@@ -138,7 +137,7 @@ async def wait_for_groups(
 
 
 class _GroupWait:
-    """One group on its way: wait, stop the rest, count."""
+    """One group: wait, cancel the rest, count."""
 
     def __init__(
         self, store: Store, group: Sequence[Rollout], quorum: Quorum, failure: FailureTable, began: float
@@ -170,7 +169,7 @@ class _GroupWait:
         )
 
     async def _wait_for_enough(self) -> list[str]:
-        """Wait until enough are good, or all have ended; the ids of those that have not."""
+        """Wait until enough succeeded or all ended; returns the ids of the rest."""
         clock = asyncio.get_running_loop().time
         waits = {asyncio.create_task(self.store.wait_for_rollouts([i])): i for i in self.ids}
         pending, good = set(waits), 0

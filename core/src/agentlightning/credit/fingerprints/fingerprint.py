@@ -1,8 +1,8 @@
 """Seals: what a step trained of each rollout, as hashes logged at training time.
 
-A seal is small and says enough to find out later, from the store alone, whether anything that a step was
-trained on has changed, and what: the calls, the rewards, or, with both the same, the code that turned them
-into rows. :func:`seal` makes the seals of a batch; ``agl verify`` makes them again and compares.
+A fingerprint is small, and still shows later, from the store alone, whether the training data of a step has
+changed and where: in the calls, in the rewards, or, if both are equal, in the code that made rows of them.
+``agl verify`` computes fingerprints again and compares.
 """
 
 from __future__ import annotations
