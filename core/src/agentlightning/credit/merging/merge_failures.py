@@ -49,8 +49,7 @@ class Continuations:
             self._by_reply[chat.without_reasoning(answer)] = (call, sent)
 
     def find(self, call: Call) -> tuple[Call, bool] | None:
-        """The earlier call and whether messages were dropped since; ``None`` if the call continues nothing.
-        """
+        """The earlier call and whether messages were dropped since; ``None`` if the call continues nothing."""
         sent = chat.messages(call)
         heads = _prefix_hashes(sent)
         for n in range(len(sent) - 1, 0, -1):
