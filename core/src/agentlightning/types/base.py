@@ -35,7 +35,7 @@ LEARNED_NOTHING = 3
 
 
 class JsonDump:
-    """JSON out, under the names the seed project used."""
+    """JSON out, under the names of v0.3."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""``LightningStore``: the store under the seed project's name, made from a place or from nothing."""
+"""``LightningStore``: the store under its name in v0.3, opened at a path or in memory."""
 
 from __future__ import annotations
 

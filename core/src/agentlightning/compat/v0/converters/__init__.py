@@ -1,6 +1,6 @@
-"""Converters, ``adapter=`` of the seed project: from the spans of an attempt to triplets or messages.
+"""Converters, ``adapter=`` of v0.3: the spans of an attempt as triplets or messages.
 
-They read what ``store.query_spans`` gives and need no store themselves.
+They read the spans of ``store.query_spans`` and need no store themselves.
 """
 
 from __future__ import annotations

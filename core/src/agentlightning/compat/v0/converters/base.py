@@ -1,4 +1,4 @@
-"""What a converter is, and how it finds its way among the spans of an attempt."""
+"""The base of converters, and the ancestry of an attempt's spans."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ CALL_ID = "agl.call_id"
 
 
 class Converter(Generic[T]):
-    """Spans in, something else out. Subclass it for a converter of one's own."""
+    """Converts spans to something else. Subclass it for a converter of your own."""
 
     def adapt(self, spans: Sequence[Span], /) -> T:
-        """What these spans amount to."""
+        """Convert these spans."""
         raise NotImplementedError(f"{type(self).__name__} does not define adapt(spans)")
 
     def __call__(self, spans: Sequence[Span], /) -> T:
@@ -25,13 +25,13 @@ class Converter(Generic[T]):
 
 
 class Ancestry:
-    """Who stands above whom among ``spans``."""
+    """Parent lookup over ``spans``."""
 
     def __init__(self, spans: Sequence[Span]) -> None:
         self._by_id = {(s.attempt_id, s.span_id): s for s in spans if s.span_id}
 
     def ancestors(self, span: Span) -> list[Span]:
-        """The spans above ``span``, the nearest first. A circle of parents ends where it closes."""
+        """The ancestors of ``span``, nearest first. A cycle of parents ends where it closes."""
         found: list[Span] = []
         seen = {id(span)}
         at = self._parent(span)
@@ -42,7 +42,7 @@ class Ancestry:
         return found
 
     def agent(self, span: Span) -> str:
-        """The name of the agent that made it: its own, else the nearest above; ``""``: nobody says."""
+        """The name of the span's agent: its own, else its nearest ancestor's; ``""``: none has one."""
         for one in (span, *self.ancestors(span)):
             name = one.attributes.get(semconv.AGENT_NAME) or one.attributes.get(f"{semconv.TAG_PREFIX}agent")
             if name:
@@ -54,16 +54,16 @@ class Ancestry:
 
 
 def is_reward_computation(span: Span) -> bool:
-    """A reward, or an operation named ``reward``: what runs below it judges the agent and is not its work."""
+    """A reward, or an operation named ``reward``: the spans below it judge the agent and are not its work."""
     named: Any = span.attributes.get(NAME, span.name)
     return span.name == semconv.REWARD_SPAN or str(named).lower() == "reward"
 
 
 def deduplicate(calls: Sequence[Span]) -> list[Span]:
     """``calls`` with one span for each answer, in their order. Other instrumentations (AgentOps and the like)
-    make spans of their own around the SDK, under the same name: what hangs below one of these is the same
-    call, and so is what has the same response and choice. The one with token ids stays, else ours, else the
-    first.
+    make spans of their own around the SDK, under the same name: a span below one of these is the same
+    call, and so are spans with the same response and choice. The one with token ids stays, else ours, else
+    the first.
     """
     around = {(call.attempt_id, call.parent_id) for call in calls if _rank(call)}
     found: dict[Any, Span] = {}
@@ -78,7 +78,7 @@ def deduplicate(calls: Sequence[Span]) -> list[Span]:
 
 
 def _rank(call: Span) -> int:
-    """How much a span says of its call: 2 with token ids, 1 as ours without, 0 as another's."""
+    """The preference among spans of one call: 2 with token ids, 1 for ours without, 0 for another's."""
     if semconv.RESPONSE_IDS in call.attributes:
         return 2
     return int(semconv.LAYER in call.attributes or CALL_ID in call.attributes)

@@ -1,4 +1,4 @@
-"""Spans of model calls as OpenAI messages: what the model was told and what it answered."""
+"""Spans of model calls as OpenAI messages: the prompt and the answer."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _tool_call(call: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _prompt_messages(a: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Of a span that only the wire layer made: what it was told, as it was sent."""
+    """The prompt of a span that only the wire layer made, as it was sent."""
     given = _json_attribute(a, semconv.INPUT_MESSAGES) or []
     return given if isinstance(given, list) else [{"role": "user", "content": given}]
 
@@ -84,12 +84,12 @@ def _output_messages(a: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _answer_message(message: dict[str, Any]) -> dict[str, Any]:
-    """An answer as a message: without what is of the choice and not of the message."""
+    """An answer as a message, without the fields of its choice."""
     return {key: value for key, value in message.items() if key != "finish_reason"}
 
 
 def _json_attribute(a: Mapping[str, Any], name: str) -> Any:
-    """What JSON says in an attribute; ``None`` where it is none: spans are made by many."""
+    """An attribute's JSON value; ``None`` if it is not JSON, as in spans of other libraries."""
     try:
         return json.loads(a[name]) if isinstance(a.get(name), str) else None
     except (ValueError, RecursionError):

@@ -1,4 +1,6 @@
-"""What a recipe takes of a converter: which agents are trained. Credit does the rest by rules of its own."""
+"""The agents that a converter selects: all that a recipe takes of it. Credit assigns rewards by its own
+rules.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ Select = str | Sequence[str] | Callable[[Tags], bool] | None
 
 
 def selection(adapter: Any, select: Select) -> Any:
-    """``adapter``'s choice of agents, as the gateway asks it. UsageError for what a recipe would ignore."""
+    """``adapter``'s selection of agents, for the gateway. UsageError for settings that recipes ignore."""
     plain = TracerTraceToTriplet()
     if not isinstance(adapter, TracerTraceToTriplet):
         raise UsageError(

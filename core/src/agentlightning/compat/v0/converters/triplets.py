@@ -35,7 +35,7 @@ _METADATA = {
 
 
 class RewardMatch(StrEnum):
-    """Which call a reward belongs to that names none."""
+    """The call of a reward that names none."""
 
     FIRST_OCCURRENCE = "first_occurrence"
     """The last call before it, in time, that has no reward yet."""
@@ -83,14 +83,14 @@ class TracerTraceToTriplet(Converter[list[Triplet]]):
         return [t for t in found if t.response_ids or not self.skip_empty]
 
     def selects(self, tags: Tags) -> bool:
-        """Whether calls with these tags are trained: ``agent_match`` as the gateway asks it."""
+        """Whether calls with these tags are trained: ``agent_match``, for the gateway."""
         return self.agent_match is None or self.agent_match.search(tags.get("agent", "")) is not None
 
     def _order(self, span: Span) -> tuple[float, int]:
         return span.start_time, span.sequence_id
 
     def _wanted(self, span: Span, tree: Ancestry) -> bool:
-        """A call (not a reward's judge) of an agent that is asked for."""
+        """Whether it is a call (not a reward's judge) of a selected agent."""
         if self.llm_call_match is not None and not self.llm_call_match.search(span.name):
             return False
         if self.agent_match is not None and not self.agent_match.search(tree.agent(span)):
@@ -102,7 +102,7 @@ class TracerTraceToTriplet(Converter[list[Triplet]]):
 
     def _rewards(self, calls: list[Span], rewards: list[Span], tree: Ancestry) -> dict[int, float]:
         """Index of a call → its reward: of those that name their call first, then of the others. ``rewards``
-        are in the order of the store, which decides; clocks only say which calls came before one.
+        are in the order of the store, which decides; clocks only tell which calls came before one.
         """
         found: dict[int, float] = {}
         unnamed: list[Span] = []
@@ -135,7 +135,7 @@ class TracerTraceToTriplet(Converter[list[Triplet]]):
 
 
 class LlmProxyTraceToTriplet(TracerTraceToTriplet):
-    """For calls that only the gateway saw: in order of arrival, which needs neither clocks nor parents."""
+    """For calls recorded by the gateway alone: in order of arrival, without clocks and parents."""
 
     def __init__(self, *, dedup: bool = True, skip_empty: bool = False) -> None:
         super().__init__(exclude_llm_call_in_reward=False, dedup=dedup, skip_empty=skip_empty)
@@ -188,7 +188,7 @@ def _triplet(call: Span, reward: float | None, tree: Ancestry) -> Triplet:
 
 
 def _bytes(a: Mapping[str, Any], name: str) -> bytes | None:
-    """What is packed in an attribute; ``None`` where there is nothing that can be read."""
+    """The bytes packed in an attribute; ``None`` if there are none that can be read."""
     try:
         data = base64.b64decode(a[name], validate=True) if name in a else None
     except (ValueError, TypeError):

@@ -1,8 +1,8 @@
-"""Tracing without a store: what any agent did, as a tree of spans.
+"""Tracing without a store: the work of any agent as a tree of spans.
 
-``with tracer.trace("my-agent", task): …`` records what runs inside; ``tracer.last_trace()`` is what the last
-such block recorded. The tracer classes are names of the seed project: to capture needs none, so all they say
-is whether to capture. Names load lazily.
+``with tracer.trace("my-agent", task): …`` records the block; ``tracer.last_trace()`` is the record of the
+last one. The tracer classes are names of v0.3: capture needs none, so they only switch it on or off. Names
+load lazily.
 """
 
 from __future__ import annotations

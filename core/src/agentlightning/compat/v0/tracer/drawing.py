@@ -1,6 +1,6 @@
 """A tree of spans as text, and as an SVG that needs nothing but a viewer.
 
-One line a node, indented under its parent, with the time it took. Invariant: whatever a span says is
+One line a node, indented under its parent, with the time it took. Invariant: a span's content is
 text in the drawing, never markup.
 """
 
@@ -27,7 +27,7 @@ _LONGEST = 90
 
 
 def label(node: SpanNode) -> str:
-    """What a node says of itself, in one line."""
+    """A node in one line of text."""
     f, text = node.facts, node.name
     if node.kind == "call":
         text += f" · {f.get('policy') or f.get('model', '?')}"

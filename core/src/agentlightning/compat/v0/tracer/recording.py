@@ -25,13 +25,13 @@ from agentlightning.types import Span, UsageError, new_id
 
 
 class Trace:
-    """What one :func:`trace` block recorded. ``output``: set it inside the block to record a result."""
+    """The record of one :func:`trace` block. ``output``: set it inside the block to record a result."""
 
     def __init__(self, name: str, input: Any) -> None:
         self.name, self.input = name, input
         self.output: Any = None
         self.spans: list[Span] = []
-        """In order of their ends; the block's own span is the last."""
+        """In the order in which they ended; the block's own span is the last."""
 
     def __repr__(self) -> str:
         return f"Trace({self.name!r}, {len(self.spans)} spans)"
@@ -46,7 +46,7 @@ class Trace:
     ) -> Path | None:
         """Draw the tree into ``<filename>.svg`` in the folder ``path`` (default: here), and print it as text.
 
-        The file's path; ``None``, said, where nothing can be written: then the text is all there is.
+        Returns the file's path; ``None``, with a message, where the file cannot be written.
         """
         name = os.fspath(filename).removesuffix(".svg") + ".svg"
         place = Path(path or "") / name
@@ -72,7 +72,7 @@ _last: Trace | None = None
 
 
 def last_trace() -> Trace:
-    """What the block of :func:`trace` recorded that ended last here. UsageError: there was none."""
+    """The record of the last block of :func:`trace` that ended. UsageError: there was none."""
     if _last is None:
         raise UsageError('nothing was traced yet: `with agl.tracer.trace("my-agent", task): …` first')
     return _last
@@ -80,8 +80,8 @@ def last_trace() -> Trace:
 
 @contextmanager
 def trace(name: str = "agent", input: Any = None) -> Iterator[Trace]:
-    """Record what runs inside, with no change to it: model calls of the openai SDK, rewards and other
-    emissions, and the spans of whatever framework makes OpenTelemetry spans.
+    """Record the code inside, unchanged: model calls of the openai SDK, rewards and other
+    emissions, and the OpenTelemetry spans of any framework.
 
     ``input``: what the agent works on, shown at the root. Works in tasks and threads begun inside, too.
     """

@@ -1,4 +1,4 @@
-"""Tracers, for ``Trainer(tracer=…)`` and ``LitAgentRunner(tracer=…)``: whether to capture, and nothing else.
+"""Tracers, for ``Trainer(tracer=…)`` and ``LitAgentRunner(tracer=…)``: they only switch capture on or off.
 
 Capture listens to the process's OpenTelemetry provider, whoever makes it, and to the openai SDK; it takes
 nothing from a user's own tracing and adds nothing to it.
@@ -18,7 +18,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class Tracer:
-    """What all tracers can do. ``captures``: whether agents are captured in their process."""
+    """The base of all tracers. ``captures``: whether agents are captured in their process."""
 
     captures = True
 
@@ -41,8 +41,8 @@ class OtelTracer(Tracer):
 
 
 class AgentOpsTracer(OtelTracer):
-    """The same, with AgentOps beside it: its spans are OpenTelemetry's, so they flow in where AgentOps is
-    installed and the user has started it. A client that runs is left alone, and none is started.
+    """The same beside AgentOps, whose spans are OpenTelemetry's: they are recorded where the user has started
+    AgentOps. A running client is left alone, and none is started.
     """
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class AgentOpsTracer(OtelTracer):
 
 
 class DummyTracer(Tracer):
-    """Capture off in the agent's process: what there is of it is what the gateway and the emitters record."""
+    """Capture off in the agent's process: the gateway and the emitters still record."""
 
     captures = False
 
