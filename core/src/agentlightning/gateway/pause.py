@@ -26,7 +26,7 @@ class RetryAfterHold(Exception):
 
 
 class PauseGate:
-    """Counts calls at the engines; holds new ones while paused."""
+    """Counts calls at the engines, and makes new ones wait while it is closed."""
 
     def __init__(self) -> None:
         self._open = asyncio.Event()
@@ -34,7 +34,7 @@ class PauseGate:
         self._idle = asyncio.Event()
         self._idle.set()
         self._released: dict[str, asyncio.Event] = {}
-        """Policy that is held → set when it is let go."""
+        """Held policy → event of its release."""
         self._holds: Counter[str] = Counter()
         self.in_flight = 0
         """Calls at an engine."""
@@ -50,19 +50,19 @@ class PauseGate:
 
     @property
     def policies(self) -> list[str]:
-        """Policies that are held."""
+        """The held policies."""
         return sorted(self._released)
 
     def pause(self) -> None:
-        """Hold new calls."""
+        """Make new calls wait."""
         self._open.clear()
 
     def resume(self) -> None:
-        """Let held calls go on; those of a policy that is held by itself wait on."""
+        """Let waiting calls go on, except those of a held policy."""
         self._open.set()
 
     def hold(self, policy: str) -> None:
-        """Hold new calls of ``policy``. Idempotent."""
+        """Make new calls of ``policy`` wait. Idempotent."""
         if policy not in self._released:
             self._released[policy] = asyncio.Event()
             self._holds[policy] += 1
@@ -77,9 +77,7 @@ class PauseGate:
         return self._holds[policy]
 
     def check(self, policy: str, seen: int) -> None:
-        """Raise :class:`RetryAfterHold` if ``policy`` was held more than ``seen`` times: it is held again, or
-        its engine has changed.
-        """
+        """Raise :class:`RetryAfterHold` if ``policy`` was held since it had been held ``seen`` times."""
         if seen != self._holds[policy]:
             raise RetryAfterHold
 
@@ -90,18 +88,18 @@ class PauseGate:
         self.waited_total += 1
         self.waiting += 1
         try:
-            while (closed := self._closed(policy)) is not None:  # again: before this task runs
+            while (closed := self._closed(policy)) is not None:  # another may close before this task runs
                 await closed.wait()
         finally:
             self.waiting -= 1
 
     def _closed(self, policy: str) -> asyncio.Event | None:
-        """What a call of ``policy`` has to wait for."""
+        """The event that a call of ``policy`` waits for; ``None``: it may pass."""
         return self._released.get(policy) if self._open.is_set() else self._open
 
     @contextmanager
     def track(self) -> Iterator[None]:
-        """A call at an engine."""
+        """Count a call at an engine, for the block."""
         self.in_flight += 1
         self._idle.clear()
         try:

@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -48,43 +49,27 @@ class AttemptInfo(msgspec.Struct, kw_only=True):
     """Tags of every call; a call's own tags win."""
 
 
+@dataclass(slots=True, eq=False)
 class OpenAttempt:
     """One attempt: the state of its calls, and those under way."""
 
-    __slots__ = (
-        "closing",
-        "dropped_blocks",
-        "info",
-        "prompts",
-        "seeds",
-        "selects",
-        "sequence",
-        "tasks",
-        "tool_arguments",
-        "writes",
-    )
+    info: AttemptInfo
+    selects: Callable[[Tags], bool]
+    sequence: int = 0
+    prompts: PromptCache = field(default_factory=PromptCache)
+    seeds: RequestSeeds = field(init=False)
+    tool_arguments: dict[str, list[str]] = field(default_factory=dict)
+    """Arguments of the tool calls of translated answers, by the call's id, the latest first."""
+    dropped_blocks: dict[bytes, int] = field(default_factory=dict)
+    """Number of blocks dropped of a chat that was too long, by the digest of its beginning."""
+    tasks: set[asyncio.Task[object]] = field(default_factory=set)
+    """Handlers of its calls."""
+    writes: set[asyncio.Future[None]] = field(default_factory=set)
+    """Records being committed, which outlive a handler that is cancelled."""
+    closing: bool = False
 
-    def __init__(
-        self,
-        info: AttemptInfo,
-        selects: Callable[[Tags], bool],
-        sequence: int = 0,
-        prompts: PromptCache | None = None,
-    ) -> None:
-        self.info = info
-        self.prompts = prompts or PromptCache()
-        self.selects = selects
-        self.sequence = sequence
-        self.seeds = RequestSeeds(info.seed)
-        self.tool_arguments: dict[str, list[str]] = {}
-        """Arguments of the tool calls of translated answers, by the call's id, the latest first."""
-        self.dropped_blocks: dict[bytes, int] = {}
-        """Number of blocks dropped of a chat that was too long, by the digest of its beginning."""
-        self.tasks: set[asyncio.Task[object]] = set()
-        """Handlers of its calls."""
-        self.writes: set[asyncio.Future[None]] = set()
-        """Records being committed, which outlive a handler that is cancelled."""
-        self.closing = False
+    def __post_init__(self) -> None:
+        self.seeds = RequestSeeds(self.info.seed)
 
     def remember_arguments(self, message: Mapping[str, Any], answer_id: str) -> None:
         """Keep the arguments of the tool calls of an answer of that id, as the model wrote them."""

@@ -141,6 +141,6 @@ class AnswerAssembler:
             self._finished += not finished and partial.finish is not None
 
     def answer(self) -> EngineAnswer:
-        """What has arrived so far, as a whole answer."""
+        """The part that has arrived, as a whole answer."""
         self._head.choices = [self._choices[i].choice(i, self._api) for i in sorted(self._choices)]
         return self._head

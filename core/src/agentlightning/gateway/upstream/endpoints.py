@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import blake2b
 
@@ -28,40 +29,33 @@ def ranking(key: str, urls: tuple[str, ...]) -> tuple[int, ...]:
     return tuple(sorted(range(len(urls)), key=weights.__getitem__, reverse=True))
 
 
+@dataclass(slots=True, eq=False)
 class Endpoint:
     """One engine of a policy, with its counters."""
 
-    __slots__ = ("answered", "ejected_until", "failovers", "in_flight", "lost", "url", "urls")
+    url: str
+    urls: dict[str, URL] = field(init=False)
+    in_flight: int = 0
+    """Requests under way."""
+    answered: int = 0
+    """Requests whose answer began, errors included."""
+    lost: int = 0
+    """Requests that could not connect, or lost the connection before their answer began."""
+    failovers: int = 0
+    """Lost requests that were sent again to another endpoint."""
+    ejected_until: float = 0.0
+    """Time by the clock; 0: it is up, as far as known."""
 
-    def __init__(self, url: str) -> None:
-        self.url = url
-        base = url.rstrip("/")
-        self.urls = {
-            "chat": URL(f"{base}/chat/completions"),
-            "completions": URL(f"{base}/completions"),
-            "tokenize": URL(f"{base.removesuffix('/v1')}/tokenize"),
-        }
-        self.in_flight = 0
-        """Requests under way."""
-        self.answered = 0
-        """Requests whose answer began, errors included."""
-        self.lost = 0
-        """Requests that could not connect, or lost the connection before their answer began."""
-        self.failovers = 0
-        """Lost requests that were sent again to another endpoint."""
-        self.ejected_until = 0.0
-        """Time by the clock; 0: it is up, as far as known."""
+    def __post_init__(self) -> None:
+        base = self.url.rstrip("/")
+        paths = {"chat": f"{base}/chat/completions", "completions": f"{base}/completions"}
+        paths["tokenize"] = f"{base.removesuffix('/v1')}/tokenize"
+        self.urls = {api: URL(path) for api, path in paths.items()}
 
     def state(self) -> dict[str, object]:
         """For JSON."""
-        return {
-            "url": self.url,
-            "up": not self.ejected_until,
-            "in_flight": self.in_flight,
-            "answered": self.answered,
-            "lost": self.lost,
-            "failovers": self.failovers,
-        }
+        counts = {name: getattr(self, name) for name in ("in_flight", "answered", "lost", "failovers")}
+        return {"url": self.url, "up": not self.ejected_until, **counts}
 
 
 class Endpoints:
