@@ -58,7 +58,7 @@ class Row(Model):
     @property
     def trained_tokens(self) -> int:
         """How many tokens of this row are trained."""
-        return int(self.mask.count(1))
+        return self.mask.tobytes().count(b"\x01")
 
 
 _PER_TOKEN = {"mask": Flags, "advantages": Floats, "logprobs": Floats, "weights": Floats, "versions": Ints}

@@ -42,7 +42,7 @@ def verdict(call: Call, wire_spans: Iterable[Span], choices: Sequence[Call] = ()
     contradiction, unchecked = _check_counts(call, choices)
     if contradiction:
         return Verdict("mismatch", contradiction)
-    if digests - {tokens_digest(call.prompt_ids, call.response_ids)}:
+    if digests and digests != {tokens_digest(call.prompt_ids, call.response_ids)}:
         return Verdict("mismatch", "wire layer and gateway have different token ids")
     if differing := _differing_tags(call, spans):
         return Verdict("mismatch", f"wire layer and gateway disagree on tags: {', '.join(differing)}")

@@ -38,10 +38,11 @@ class Continuations:
     def __init__(self) -> None:
         self._by_messages: dict[int, list[tuple[Call, list[Message]]]] = {}
         self._by_reply: dict[Message, tuple[Call, list[Message]]] = {}
+        self._known: dict[int, Message] = {}
 
     def add(self, call: Call) -> None:
         """Make a call findable."""
-        sent = chat.messages(call)
+        sent = chat.messages(call, self._known)
         if not sent:
             return
         self._by_messages.setdefault(_prefix_hashes(sent)[-1], []).append((call, sent))
@@ -50,7 +51,7 @@ class Continuations:
 
     def find(self, call: Call) -> tuple[Call, bool] | None:
         """The earlier call and whether messages were dropped since; ``None`` if the call continues nothing."""
-        sent = chat.messages(call)
+        sent = chat.messages(call, self._known)
         heads = _prefix_hashes(sent)
         for n in range(len(sent) - 1, 0, -1):
             if sent[n].role == "assistant":

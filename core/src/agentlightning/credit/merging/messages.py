@@ -25,10 +25,18 @@ class Message(NamedTuple):
     """(name, arguments) of each tool call."""
 
 
-def messages(call: Call) -> list[Message]:
-    """The request's messages; empty for requests without (``/v1/completions``)."""
+def messages(call: Call, known: dict[int, Message] | None = None) -> list[Message]:
+    """The request's messages; empty for requests without (``/v1/completions``). ``known``: messages that were
+    read before, by identity; calls that were read from a store share them.
+    """
     found = (call.request or {}).get("messages")
-    return [_message(item) for item in found if isinstance(item, Mapping)] if isinstance(found, list) else []
+    if not isinstance(found, list):
+        return []
+    known = {} if known is None else known
+    for item in found:
+        if id(item) not in known and isinstance(item, Mapping):
+            known[id(item)] = _message(item)
+    return [known[id(item)] for item in found if id(item) in known]
 
 
 def reply(call: Call) -> Message | None:
