@@ -12,7 +12,7 @@ PIP := $(PY) -m pip install --quiet --disable-pip-version-check -c constraints.t
 PATHS := -e ./core -e ./plugins/local -e ./plugins/verl -e "./adapters/autogen[instruments,mcp]" $(patsubst %/pyproject.toml,-e ./%,$(filter-out adapters/autogen/%,$(wildcard adapters/*/pyproject.toml)))
 MANIFESTS := constraints.txt pyproject.toml $(wildcard core/pyproject.toml plugins/*/pyproject.toml adapters/*/pyproject.toml)
 
-.PHONY: help demo spider werewolf test test-slow test-adapters drills-core drill-verify quickstarts test-verl test-verl-inside test-agentops test-vllm drill-verl failing hostile lint fix lines install-lines wheels real-data seeds bench clean
+.PHONY: help demo spider werewolf test test-slow test-adapters drills-core drill-verify quickstarts test-verl test-verl-inside test-agentops test-vllm drill-verl failing hostile lint fix lines install-lines wheels real-data seeds bench bench-records clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -95,6 +95,9 @@ seeds: .venv/demo ## the demo for seeds 1, 2 and 3; the last line is JSON
 
 bench: .venv/demo ## import time and install size of the core; the last line is JSON
 	@$(PY) bench/import_time.py --install
+
+bench-records: .venv/demo ## what agents of 10 to 80 turns cost in bytes, CPU and memory; the last line is JSON
+	@$(PY) bench/record.py records -- python bench/records.py && $(PY) bench/records_plot.py
 
 clean: ## remove what the targets made, .venv, .venvs and runs/ included
 	@rm -rf .venv .venvs dist runs .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -36,6 +36,8 @@ from urllib.parse import urlsplit
 TURNS = (10, 20, 40, 80)
 ASKED, ANSWERED = 1206, 404
 """Words of a user message and of an answer; each is a token, and each message has one or two more."""
+CALLS = 320
+"""Of all agents of a size together, so that sizes compare."""
 STEPS = ((64, 80), (512, 20))
 """Rollouts and turns of a step."""
 GROUP = 8
@@ -215,21 +217,22 @@ async def credit(folder: str) -> None:
     store = SQLiteStore(Path(folder) / "store.sqlite")
     rollouts = await store.query_rollouts(limit=100_000)
     before, began, used = peak_mb(), time.perf_counter(), time.process_time()
-    records = await store.records([r.rollout_id for r in rollouts])
+    records = await store.records([r.rollout_id for r in rollouts if r.status == "succeeded"])
     read = time.perf_counter() - began
     batch = assign(records, GRPO(group_size=GROUP))
     seconds, used = time.perf_counter() - began, time.process_time() - used
     tokens = sum(len(row.token_ids) for row in batch.rows)
-    assert len(batch.rows) == len(rollouts), f"{len(batch.rows)} rows of {len(rollouts)} rollouts"
+    assert len(batch.rows) == len(records), f"{len(batch.rows)} rows of {len(records)} rollouts"
     await store.close()
-    used = {"peak_mb": round(peak_mb(), 1), "before_mb": round(before, 1)}
     say(
         {
             "rows": len(batch.rows),
             "tokens": tokens,
             "seconds": round(seconds, 3),
-            "read": round(read, 3),
-            **used,
+            "read_seconds": round(read, 3),
+            "cpu_seconds": round(used, 3),
+            "peak_mb": round(peak_mb(), 1),
+            "before_mb": round(before, 1),
         }
     )
 
@@ -307,6 +310,7 @@ def one_size(engine: str, turns: int, rollouts: int) -> dict[str, Any]:
         agents(gateway, [a[0] for a in before["attempts"]], turns, 1)
         after = gateway.ask(end=before["attempts"])
         gateway.end()
+        found["credit"] = credited(folder)
         calls = turns * rollouts
         found["mb"] = round((after["file"] - before["file"]) / rollouts / 1e6, 3)
         found["cpu_ms"] = round(1000 * (after["cpu"] - before["cpu"]) / calls, 3)
@@ -328,9 +332,16 @@ def step(engine: str, rollouts: int, turns: int) -> dict[str, Any]:
         agents(gateway, [a[0] for a in attempts], turns, 4)
         file = gateway.ask(end=attempts)["file"]
         gateway.end()
-        command = [sys.executable, __file__, "--role", "credit", "--folder", folder]
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    return {"rollouts": rollouts, "turns": turns, "file_mb": round(file / 1e6, 1), **json.loads(done.stdout)}
+        found = credited(folder)
+    return {"rollouts": rollouts, "turns": turns, "file_mb": round(file / 1e6, 1), **found}
+
+
+def credited(folder: str) -> dict[str, Any]:
+    """The rows of a store's rollouts, made in a process of its own."""
+    command = [sys.executable, __file__, "--role", "credit", "--folder", folder]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
 
 
 # --------------------------------------------------------------------------------------------------- report
@@ -341,13 +352,15 @@ def flat(values: Sequence[float]) -> bool:
 
 def report(small: bool) -> dict[str, Any]:
     engine = Child("--role", "engine")
-    sizes = [one_size(engine.hello["url"], turns, 4 if turns < 40 else 2) for turns in TURNS]
+    sizes = [one_size(engine.hello["url"], turns, CALLS // turns) for turns in TURNS]
     for size in sizes:
         print(json.dumps(size), file=sys.stderr)
     steps = [] if small else [step(engine.hello["url"], *one) for one in STEPS]
     engine.process.terminate()
     tokens = [turns * (ASKED + ANSWERED + 4) for turns in TURNS]
     bytes_a_token = [1e6 * size["mb"] / n for size, n in zip(sizes, tokens, strict=True)]
+    recording = [size["recording_ms"] for size in sizes]
+    credit = [size["credit"]["cpu_seconds"] / size["credit"]["tokens"] for size in sizes]
     last = sizes[-1]
     found: dict[str, Any] = {
         "sizes": sizes,
@@ -355,11 +368,10 @@ def report(small: bool) -> dict[str, Any]:
         "bytes_a_token": [round(value, 2) for value in bytes_a_token],
         "mb_80_turns": last["mb"],
         "cpu_ms_80_turns": last["cpu_ms"],
-        "linear": flat(bytes_a_token) and flat([size["recording_ms"] for size in sizes]),
+        "linear": all(map(flat, (bytes_a_token, recording, credit))),
     }
     if steps:
         long, many = steps
-        found["linear"] &= flat([many["seconds"] / many["tokens"], long["seconds"] / long["tokens"]])
         found |= {"peak_mb_step_64x80": long["peak_mb"], "seconds_step_512x20": many["seconds"]}
     return found
 
