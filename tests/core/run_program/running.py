@@ -11,8 +11,9 @@ from typing import Any
 
 from agentlightning.credit.eligibility.verdicts import verdicts
 from agentlightning.plugins import Plugins
+from agentlightning.run_program.attempts import ProcessResult, run_all
 from agentlightning.run_program.options import ProgramOptions
-from agentlightning.run_program.session import ProcessResult, open_session, run_all
+from agentlightning.run_program.session import open_session
 from agentlightning.run_program.summary import Summary, summarise
 from agentlightning.testing import ScriptedModelServer
 from agentlightning.types import Attempt, Record, Span

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 from core.run_program.running import CALL, run, run_command
 
+from agentlightning.run_program.attempts import run_all, run_one
 from agentlightning.run_program.options import CannotStart, ProgramOptions
-from agentlightning.run_program.session import open_session, run_all
+from agentlightning.run_program.session import open_session
 from agentlightning.run_program.summary import summarise
 from agentlightning.testing import Reply, ScriptedModelServer
 from agentlightning.types import AttemptStatus
@@ -125,7 +126,7 @@ async def test_a_store_that_cannot_write_is_named_and_the_exit_status_stands(
             )
             other.close()
 
-        ran = await session.run_process(0, spoil)
+        ran = await run_one(session, 0, spoil)
         summary = await summarise(session, [ran], 0.0)
     assert ran.code == 1 and ran.rollout is None and "disk full" in (ran.store_error or "")
     assert summary.exit_codes == [1] and any("disk full" in line for line in summary.warnings)
@@ -141,7 +142,7 @@ async def test_a_run_that_is_cancelled_ends_its_programs(tmp_path: Path, server:
     ).check()
     async with open_session(options) as session:
         began = asyncio.Event()
-        work = asyncio.create_task(session.run_process(0, began.set))
+        work = asyncio.create_task(run_one(session, 0, began.set))
         await began.wait()
         (process,) = session.processes.running
         work.cancel()
@@ -196,7 +197,7 @@ async def test_what_a_shell_started_ends_with_it(tmp_path: Path, server: Scripte
         command=["sh", "-c", line], upstream=server.url, model="scripted", output=tmp_path / "runs"
     ).check()
     async with open_session(options) as session:
-        work = asyncio.create_task(session.run_process(0))
+        work = asyncio.create_task(run_one(session, 0))
         while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text().endswith("\n"):
             await asyncio.sleep(0.01)
         work.cancel()

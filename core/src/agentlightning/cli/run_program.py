@@ -15,8 +15,9 @@ import msgspec
 import typer
 
 if TYPE_CHECKING:
+    from agentlightning.run_program.attempts import ProcessResult
     from agentlightning.run_program.options import ProgramOptions
-    from agentlightning.run_program.session import ProcessResult, Session
+    from agentlightning.run_program.session import Session
 
 TIMED_OUT = 124
 """Exit status where the program's time was up, as that of ``timeout``."""
@@ -126,7 +127,8 @@ def register(app: typer.Typer) -> None:
 async def _run(options: ProgramOptions, as_json: bool) -> int:
     from agentlightning.cli.interrupts import restore_ignored_sigint
     from agentlightning.cli.run_view import show
-    from agentlightning.run_program.session import open_session, run_all
+    from agentlightning.run_program.attempts import run_all
+    from agentlightning.run_program.session import open_session
     from agentlightning.run_program.summary import as_record, summarise
 
     began = time.perf_counter()

@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import msgspec
 from aiohttp import http_exceptions, web
@@ -36,7 +35,6 @@ BODY_LIMIT = 64 << 20
 _SMALL = 64 << 10
 """Bytes that are decoded on the event loop."""
 _IDLE_SECONDS = 86_400.0
-_POLL_SECONDS = 0.005
 _HEALTH = "/v1/agl/health"
 _BROKEN = (ConnectionError, web.RequestPayloadError, http_exceptions.HttpProcessingError)
 """How a body ends whose process was killed."""
@@ -59,6 +57,8 @@ class ConnectedProgram:
         """Process → its latest report."""
         self.requests: set[asyncio.Task[Any]] = set()
         """Requests that are being answered."""
+        self.reading: dict[asyncio.Future[None], asyncio.Task[Any]] = {}
+        """Those whose body has not ended, by what is done when it has."""
         self.refused: Counter[str] = Counter()
 
     @property
@@ -83,7 +83,6 @@ class Collector:
         self._store, self._keys = store, keys
         self._programs: dict[str, ConnectedProgram] = {}
         """Attempt → its program: attempts of processes, and of entries under way."""
-        self._owners: WeakKeyDictionary[asyncio.BaseTransport, ConnectedProgram] = WeakKeyDictionary()
         self.refused: Counter[str] = Counter()
         """Requests without a valid key, by reason."""
         app = web.Application(middlewares=[self._authorized])
@@ -116,23 +115,13 @@ class Collector:
     async def drain(self, program: ConnectedProgram) -> None:
         """Store what an ended program has sent. Processes that it left behind are cut off."""
         await self._accept_pending()
-        server = self._runner.server
-        assert server is not None
-        connections = [one for one in server.connections if self._owner(one) in (None, program)]
-        for _ in range(round(DRAIN_SECONDS / _POLL_SECONDS)):
-            if not (connections := [one for one in connections if one in server.connections]):
-                break
-            await asyncio.sleep(_POLL_SECONDS)
-        for late in connections:
-            if self._owner(late) is program and late.transport is not None:
-                program.refused["process-left-behind"] += 1
-                late.transport.abort()
+        if program.reading:
+            _, late = await asyncio.wait(program.reading, timeout=DRAIN_SECONDS)
+            program.refused["process-left-behind"] += len(late)
+            for body in late:
+                program.reading[body].cancel()
         if program.requests:
             await asyncio.wait(program.requests)
-
-    def _owner(self, connection: Any) -> ConnectedProgram | None:
-        """Whose connection it is, once a request has come over it."""
-        return None if connection.transport is None else self._owners.get(connection.transport)
 
     async def _accept_pending(self) -> None:
         """Connections are accepted in their order: when one of our own is, all earlier ones have been."""
@@ -159,8 +148,6 @@ class Collector:
         task = asyncio.current_task()
         assert task is not None
         program.requests.add(task)
-        if request.transport is not None:
-            self._owners[request.transport] = program
         try:
             return await handler(request)
         except BodyRefused as error:
@@ -207,24 +194,18 @@ class Collector:
         claims, program = self._identify(request)
         parts: asyncio.Queue[bytes | None] = asyncio.Queue()
         storing = asyncio.create_task(self._store_parts(parts, claims, program))
-        part = bytearray()
+        task, body = asyncio.current_task(), asyncio.get_running_loop().create_future()
+        assert task is not None
+        program.reading[body] = task
         try:
-            # Read without a pause: what is not read when the connection ends is lost.
-            async for data, ended in request.content.iter_chunks():
-                part += data
-                if len(part) > BODY_LIMIT:
-                    raise too_large(BODY_LIMIT)
-                if ended and part:
-                    parts.put_nowait(bytes(part))
-                    part.clear()
-            parts.put_nowait(bytes(part))  # a body without parts is one
-        except _BROKEN:
-            program.refused["broken-off"] += bool(part)
+            program.refused["broken-off"] += not await _read_parts(request, parts)
         finally:
+            body.set_result(None)
+            del program.reading[body]
             parts.put_nowait(None)
             refused = await storing
-        body = otlp.answer(otlp.PROTOBUF, sum(refused.values()), traces.reasons_text(refused))
-        return web.Response(body=body, content_type=otlp.PROTOBUF)
+        answer = otlp.answer(otlp.PROTOBUF, sum(refused.values()), traces.reasons_text(refused))
+        return web.Response(body=answer, content_type=otlp.PROTOBUF)
 
     async def _store_parts(
         self, parts: asyncio.Queue[bytes | None], claims: Claims, program: ConnectedProgram
@@ -256,6 +237,24 @@ class Collector:
             refused = traces.RefusalCounts({("unstored-span", str(error)): len(spans)})
         program.refused.update({reason or "late-span": n for (reason, _), n in refused.items()})
         return refused
+
+
+async def _read_parts(request: web.Request, parts: asyncio.Queue[bytes | None]) -> bool:
+    """Read the body to its end, or to the end of its process; ``False``: its last part has no end."""
+    part = bytearray()
+    try:
+        # Without a pause: what is not read when the connection ends is lost.
+        async for data, ended in request.content.iter_chunks():
+            part += data
+            if len(part) > BODY_LIMIT:
+                raise too_large(BODY_LIMIT)
+            if ended and part:
+                parts.put_nowait(bytes(part))
+                part.clear()
+    except _BROKEN:
+        return not part
+    parts.put_nowait(bytes(part))  # a body that does not come in parts
+    return True
 
 
 def _decoded(body: bytes) -> tuple[list[Span], int, list[ProcessReport]]:

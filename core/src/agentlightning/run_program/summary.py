@@ -15,8 +15,9 @@ import msgspec
 from agentlightning import semconv
 from agentlightning.capture.emit.rewards import get_reward_value
 from agentlightning.credit.eligibility.verdicts import unrecorded, verdicts
+from agentlightning.run_program.attempts import ProcessResult
 from agentlightning.run_program.process import exit_status
-from agentlightning.run_program.session import ProcessResult, Session
+from agentlightning.run_program.session import Session
 from agentlightning.store.pages import pages
 from agentlightning.types import Record
 

@@ -1,0 +1,215 @@
+"""The attempt of one process of a program, and the attempts that the process opens for its entries.
+
+A process is an attempt like any other: the runner leases it and keeps its time, and the attempt's "agent"
+starts the process and waits for it. The attempt of an entry waits until the process says how the entry ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from agentlightning.capture.context import AttemptContext
+from agentlightning.run_program.collector import ConnectedProgram, EntryRefused
+from agentlightning.run_program.environment import environment
+from agentlightning.run_program.inside.messages import BeginEntry, EndEntry, EntryBegun
+from agentlightning.run_program.inside.settings import ChildSettings
+from agentlightning.run_program.options import POLICY, executable
+from agentlightning.run_program.process import (
+    NOT_EXECUTED,
+    ProgramFailed,
+    RewardFile,
+    describe_program_exit,
+    run_process,
+)
+from agentlightning.run_program.session import Session
+from agentlightning.store import StoreError
+from agentlightning.types import Rollout
+
+REWARD_FILE = "AGL_REWARD_FILE"
+"""Variable that names the file a program may write its reward into."""
+ENDED_IN_ENTRY = "the program ended before its entry returned"
+
+
+class EntryFailed(Exception):
+    """An entry raised; the message is its error's."""
+
+
+class ProgramAttempt:
+    """One process of the program, on ``task``."""
+
+    def __init__(self, session: Session, task: Any, started: Callable[[], None]) -> None:
+        self._session, self._task, self._started = session, task, started
+        self._entries: dict[str, tuple[asyncio.Future[EndEntry], asyncio.Task[Rollout]]] = {}
+        """Attempts of entries under way: what ends each, and its rollout."""
+        self._rollouts: set[asyncio.Task[Rollout]] = set()
+        self._ended = False
+        self.code: int | None = None
+        self.program: ConnectedProgram | None = None
+
+    async def run(self, context: AttemptContext) -> float | None:
+        """Run the process; its reward, if it wrote one. :class:`ProgramFailed` if it failed."""
+        session, options = self._session, self._session.options
+        reward = RewardFile(self._reward_file(context))
+        settings = self._settings(context)
+        variables = environment(os.environ, settings, session.watched, options.api_key_env)
+        variables[REWARD_FILE] = str(reward.path)
+        command = options.arguments(self._task)
+        command[0] = executable(command[0], variables)
+        program = self.program = session.collector.admit(context.attempt_id)
+        if options.per_entry:
+            program.begin, program.end = self._begin_entry, self._end_entry
+        try:
+            self.code = await run_process(command, variables, session.processes, self._started)
+        except (OSError, ValueError) as error:
+            self.code = NOT_EXECUTED
+            raise ProgramFailed(f"the program cannot be executed: {error}{_size_hint(error)}") from None
+        finally:
+            await session.collector.drain(program)
+            session.collector.dismiss(context.attempt_id)
+            await self._fail_open_entries()
+            await session.notify_rewards(context)
+        if self.code:
+            raise ProgramFailed(describe_program_exit(self.code))
+        return reward.read()
+
+    def _reward_file(self, context: AttemptContext) -> Path:
+        given = self._session.options.reward_file
+        if given is not None:
+            return Path(given.replace("{rollout}", context.rollout_id))
+        return self._session.scratch / f"{context.rollout_id}.reward"
+
+    def _settings(self, context: AttemptContext) -> ChildSettings:
+        session, options = self._session, self._session.options
+        assert context.key is not None and context.gateway is not None
+        return ChildSettings(
+            rollout_id=context.rollout_id,
+            attempt_id=context.attempt_id,
+            key=context.key,
+            gateway=context.gateway,
+            store=session.spans_url,
+            run_id=session.run_id,
+            model=POLICY,
+            task=self._task,
+            tags=dict(options.tags),
+            policies=context.policies,
+            adapters=list(options.adapters),
+            per_entry=options.per_entry,
+        )
+
+    # -------------------------------------------------------------------------------------------- entries
+    async def _begin_entry(self, entry: BeginEntry) -> EntryBegun:
+        """Open an attempt for an entry that the process calls."""
+        session, program = self._session, self.program
+        begun: asyncio.Future[EntryBegun] = asyncio.get_running_loop().create_future()
+        ended: asyncio.Future[EndEntry] = asyncio.get_running_loop().create_future()
+
+        async def wait_for_end(context: AttemptContext) -> float | None:
+            assert context.key is not None
+            if self._ended:
+                raise EntryFailed(ENDED_IN_ENTRY)
+            session.collector.admit(context.attempt_id, program)
+            self._entries[context.attempt_id] = ended, rollout
+            begun.set_result(EntryBegun(context.rollout_id, context.attempt_id, context.key))
+            try:
+                end = await ended
+            finally:
+                session.collector.dismiss(context.attempt_id)
+                await session.notify_rewards(context)
+            if end.error is not None:
+                raise EntryFailed(end.error)
+            return end.reward
+
+        metadata = {"entry": entry.entry, "program": session.options.name}
+        rollout = asyncio.create_task(session.run_rollout(entry.task, wait_for_end, metadata=metadata))
+        self._rollouts.add(rollout)
+        rollout.add_done_callback(self._rollouts.discard)
+        waiting: set[asyncio.Future[Any]] = {begun, rollout}
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        if not begun.done():
+            raise EntryRefused(str(rollout.exception() or "its attempt ended before it began"))
+        session.entries.append(begun.result().rollout_id)
+        return begun.result()
+
+    async def _end_entry(self, attempt_id: str, end: EndEntry) -> None:
+        """Settle the attempt of an entry; return when its end is on file."""
+        found = self._entries.pop(attempt_id, None)
+        if found is None:
+            raise EntryRefused(f"attempt {attempt_id} is not that of an entry under way in this process")
+        ended, rollout = found
+        if not ended.done():
+            ended.set_result(end)
+        await asyncio.shield(rollout)
+
+    async def _fail_open_entries(self) -> None:
+        """The process has ended inside of entries."""
+        self._ended = True
+        for attempt_id in list(self._entries):
+            await self._end_entry(attempt_id, EndEntry(error=ENDED_IN_ENTRY))
+        if self._rollouts:  # of a request that was cut off
+            await asyncio.wait(self._rollouts)
+
+
+def _size_hint(error: Exception) -> str:
+    if getattr(error, "errno", None) != errno.E2BIG:
+        return ""
+    return " (its task is in its environment, which holds about 128 kB: give it the path of a file instead)"
+
+
+@dataclass(slots=True)
+class ProcessResult:
+    """A process of the program, to its end. ``code``: negative for a signal; ``None``: its time was up.
+    ``rollout`` is ``None`` where its end could not be stored; ``store_error`` then says why.
+    """
+
+    rollout: Rollout | None
+    code: int | None
+    program: ConnectedProgram | None
+    store_error: str | None = None
+
+
+async def run_one(session: Session, index: int, started: Callable[[], None] = lambda: None) -> ProcessResult:
+    """Run a process on the task of that index."""
+    options = session.options
+    task = options.tasks[index]
+    one = ProgramAttempt(session, task, started)
+    metadata = {"program": options.name, "entries": options.per_entry}
+    mode = "val" if options.per_entry else "train"  # what is trained is then in the entries
+    try:
+        rollout = await session.run_rollout(task, one.run, metadata=metadata, task_id=str(index), mode=mode)
+    except StoreError as error:
+        if one.code is None:  # it never ran, or we stopped it: there is no status to keep
+            raise
+        return ProcessResult(None, one.code, one.program, str(error))
+    return ProcessResult(rollout, one.code, one.program)
+
+
+async def run_all(session: Session, ended: Callable[[ProcessResult], None]) -> list[ProcessResult]:
+    """Run a process for each task, at most ``concurrency`` at a time; ``ended`` is told of each. After a
+    signal that ends programs no other is started.
+    """
+    places = asyncio.Semaphore(session.options.concurrency)
+
+    async def one(index: int) -> ProcessResult | None:
+        async with places:
+            if session.processes.ending_signal is not None:
+                return None
+            ran = await run_one(session, index)
+        ended(ran)
+        return ran
+
+    tasks: Sequence[asyncio.Task[ProcessResult | None]] = [
+        asyncio.create_task(one(index)) for index in range(len(session.options.tasks))
+    ]
+    try:
+        return [ran for ran in await asyncio.gather(*tasks) if ran is not None]
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise
