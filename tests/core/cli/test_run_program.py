@@ -111,7 +111,7 @@ ENGINE = ["--upstream", "http://127.0.0.1:1/v1", "--model", "m"]
     ("given", "code", "said"),
     [
         ([*ENGINE, "--", "no-such-program"], 127, "no-such-program"),
-        (["--", "true"], 2, "which model answers"),
+        (["--", "true"], 2, "name the model"),
         ([*ENGINE, "--tag", "x", "--", "true"], 2, "key=value"),
         (["--upstream", "nonsense", "--model", "m", "--", "true"], 2, "url is 'nonsense'"),
     ],

@@ -287,7 +287,7 @@ def test_pydantic_models_metaclasses_and_slots_stay_what_they_are() -> None:
         (
             {"reward": lambda answer, gold: 1.0},
             AgentError,
-            "may ask for task, result, agent by name, or take",
+            "may take task, result, agent by name, or take",
         ),
         ({"reward": lambda: 1.0}, AgentError, "or take the result as its only parameter"),
         ({"reward": lambda result, gold: 1.0}, AgentError, r"of agent 'Mine' takes \(result, gold\)"),

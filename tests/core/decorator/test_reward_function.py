@@ -97,14 +97,16 @@ async def test_coroutines_are_awaited_where_there_is_somebody_to_wait(recording:
     await inside_scope(score).arun("abc")
     assert await asyncio.to_thread(inside_scope(score).run, "abc") == "abc"
     assert rewards(recording) == [(1.5, "mine")] * 2
-    with pytest.raises(RewardFailed, match=r"score\(\) of agent 'mine' cannot be asked: it is a coroutine"):
+    with pytest.raises(RewardFailed, match=r"score\(\) of agent 'mine' cannot be called: it is a coroutine"):
         inside_scope(score).run("abc")
     assert len(recording.context.errors) == 1
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), "much", [1.0], {"a": 1.0}])
 async def test_what_is_no_number_fails_the_attempt(recording: Recording, value: Any) -> None:
-    with pytest.raises(BadReward, match=r"<lambda>\(\) of agent 'mine' gave .*give a finite number, or None"):
+    with pytest.raises(
+        BadReward, match=r"<lambda>\(\) of agent 'mine' returned .*return a finite number, or None"
+    ):
         await inside_scope(lambda result: value).arun("abc")
     assert rewards(recording) == [] and isinstance(recording.context.errors[0], BadReward)
 
@@ -223,5 +225,5 @@ class Odd:
 
 @pytest.mark.parametrize("value", [10**400, Odd()], ids=["large", "odd"])
 def test_what_cannot_be_a_number_is_a_bad_reward(recording: Recording, value: Any) -> None:
-    with pytest.raises(BadReward, match="give a finite number"):
+    with pytest.raises(BadReward, match="return a finite number"):
         inside_scope(lambda result: value).run("abc")

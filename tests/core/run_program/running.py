@@ -80,7 +80,7 @@ async def run_command(
     options = ProgramOptions(command=command, **given).check()
     async with open_session(options, plugins) as session:
         await session.store.add_run(session.run_id, {})
-        ran = await run_all(session, lambda one: None)
+        ran = await run_all(session)
         summary = await summarise(session, ran, 0.0)
         records = await session.store.records(summary.rollouts)
         attempts, spans = [], []

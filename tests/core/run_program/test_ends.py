@@ -218,7 +218,7 @@ async def test_after_a_signal_no_other_process_is_started(
         output=tmp_path / "runs",
     ).check()
     async with open_session(options) as session:
-        work = asyncio.create_task(run_all(session, lambda one: None))
+        work = asyncio.create_task(run_all(session))
         while not session.processes.running:
             await asyncio.sleep(0.01)
         session.processes.note_signal(signal.SIGTERM)
@@ -226,7 +226,7 @@ async def test_after_a_signal_no_other_process_is_started(
         ran = await work
         summary = await summarise(session, ran, 0.0)
     assert [one.code for one in ran] == [-signal.SIGTERM]
-    assert any("2 of 3 processes were not started: SIGTERM came" in line for line in summary.warnings)
+    assert any("2 of 3 processes were not started: SIGTERM arrived" in line for line in summary.warnings)
 
 
 @pytest.mark.parametrize(("text", "said"), [("much", "not a finite number"), (None, "no file")])

@@ -31,13 +31,13 @@ SETTINGS = ChildSettings(
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"command": []}, "run what"),
-        ({"upstream": None}, "which model answers"),
-        ({"policy": Path("p")}, "which model answers"),
+        ({"command": []}, "no program to run"),
+        ({"upstream": None}, "name the model"),
+        ({"policy": Path("p")}, "name the model"),
         ({"model": None}, "--model"),
         ({"api_key_env": "NO_SUCH_VARIABLE"}, "NO_SUCH_VARIABLE"),
         ({"upstream": None, "policy": Path("/nowhere")}, "Hugging Face"),
-        ({"reward_file": "same", "tasks": [1, 2], "concurrency": 2}, "each other's reward"),
+        ({"reward_file": "same", "tasks": [1, 2], "concurrency": 2}, "share one file"),
     ],
 )
 def test_what_is_wrong_is_said(wrong: dict[str, Any], said: str) -> None:

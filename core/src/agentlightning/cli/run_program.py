@@ -1,4 +1,4 @@
-"""``agl run``: run a program that knows nothing of us, and record every model call it makes."""
+"""``agl run``: runs a program as it is and records every model call that it makes."""
 
 from __future__ import annotations
 
@@ -20,8 +20,15 @@ if TYPE_CHECKING:
     from agentlightning.run_program.session import Session
 
 TIMED_OUT = 124
-"""Exit status where the program's time was up, as that of ``timeout``."""
-_FORWARDED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
+"""Exit status when the program's time is up, as of ``timeout``."""
+_FORWARDED = (
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+)
 
 
 def register(app: typer.Typer) -> None:
@@ -31,42 +38,50 @@ def register(app: typer.Typer) -> None:
         upstream: Annotated[
             str | None, typer.Option(help="Base URL (…/v1) of the OpenAI-compatible engine that answers.")
         ] = None,
-        model: Annotated[str | None, typer.Option(help="The name that engine knows the model by.")] = None,
+        model: Annotated[
+            str | None, typer.Option(help="Name under which that engine serves the model.")
+        ] = None,
         api_key_env: Annotated[
             str | None, typer.Option(help="Environment variable with that engine's key.")
         ] = None,
         frozen: Annotated[
-            bool, typer.Option("--frozen", help="That engine gives no token ids: record messages only.")
+            bool, typer.Option("--frozen", help="That engine returns no token ids: record messages only.")
         ] = False,
         policy: Annotated[
             Path | None, typer.Option(help="Folder of a model to serve here, instead of --upstream.")
         ] = None,
-        driver: Annotated[str, typer.Option(help="What serves --policy.")] = "local",
+        driver: Annotated[str, typer.Option(help="Driver that serves --policy.")] = "local",
         adapter: Annotated[
             list[str] | None,
-            typer.Option(help="Framework adapter to use; default: those of what the program imports."),
+            typer.Option(
+                help="Framework adapter to use; default: those of the frameworks that the program imports."
+            ),
         ] = None,
         select: Annotated[
-            list[str] | None, typer.Option(help="Agents whose calls are to be trained; re:… for a pattern.")
+            list[str] | None, typer.Option(help="Agents whose calls are trained; re:… for a pattern.")
         ] = None,
         tag: Annotated[list[str] | None, typer.Option(help="key=value, a tag of every call.")] = None,
         task: Annotated[
-            str | None, typer.Option("--input", help="The task, JSON or text: on record, and in AGL_TASK.")
+            str | None,
+            typer.Option("--input", help="The task, JSON or text; the program finds it in AGL_TASK."),
         ] = None,
         tasks: Annotated[
-            Path | None, typer.Option(help="JSON lines: one process for each; {task} in ARGS is filled in.")
+            Path | None, typer.Option(help="JSON lines, one process for each; {task} in ARGS is replaced.")
         ] = None,
-        times: Annotated[int, typer.Option(min=1, help="How often to run it, on each task.")] = 1,
-        concurrency: Annotated[int, typer.Option(min=1, help="Processes at a time.")] = 1,
-        timeout: Annotated[float | None, typer.Option(help="Seconds that a process has.")] = None,
+        times: Annotated[int, typer.Option(min=1, help="Runs of each task.")] = 1,
+        concurrency: Annotated[int, typer.Option(min=1, help="Processes that run at the same time.")] = 1,
+        timeout: Annotated[float | None, typer.Option(help="Seconds after which a process is ended.")] = None,
         reward_file: Annotated[
             str | None,
             typer.Option(
-                help="File the program writes its reward into; default: the one in AGL_REWARD_FILE."
+                help="File into which the program writes its reward; default: that of AGL_REWARD_FILE."
             ),
         ] = None,
         per_entry: Annotated[
-            bool, typer.Option("--per-entry", help="A rollout for each call of @agl.rollout or @agl.agent.")
+            bool,
+            typer.Option(
+                "--per-entry", help="A rollout for each call of an @agl.rollout or @agl.agent entry."
+            ),
         ] = False,
         store: Annotated[
             str | None, typer.Option(help="The store to record in; default: one in the run's folder.")
@@ -77,11 +92,11 @@ def register(app: typer.Typer) -> None:
             bool, typer.Option("--json", help="The summary as one JSON object, the last line of stderr.")
         ] = False,
     ) -> None:
-        """Run a program as it is, and record every model call it makes.
+        """Run a program as it is, and record every model call that it makes.
 
         agl run --upstream http://127.0.0.1:8000/v1 --model qwen -- python app.py --its-own option
 
-        Its standard streams, its signals and its exit status are its own; nothing is written to stdout here.
+        Standard streams, signals and exit status are the program's; agl writes nothing to stdout.
         """
         from agentlightning.run_program.options import (
             CannotStart,
@@ -93,7 +108,7 @@ def register(app: typer.Typer) -> None:
         from agentlightning.types import UsageError
 
         if task is not None and tasks is not None:
-            raise UsageError("--input is one task, --tasks are many: give one of them")
+            raise UsageError("--input and --tasks exclude each other: give one of them")
         given = read_tasks(tasks) if tasks else [None if task is None else read_input(task)]
         try:
             options = ProgramOptions(
@@ -135,7 +150,7 @@ async def _run(options: ProgramOptions, as_json: bool) -> int:
     async with open_session(options) as session:
         await session.store.add_run(session.run_id, _info(options))
         with restore_ignored_sigint(), _forward_signals(session):
-            results = await run_all(session, lambda one: None)
+            results = await run_all(session)
         code = _exit_code(results, len(options.tasks), session.processes.ending_signal)
         try:
             summary = await summarise(session, results, time.perf_counter() - began)
@@ -151,7 +166,7 @@ async def _run(options: ProgramOptions, as_json: bool) -> int:
 
 
 def _info(options: ProgramOptions) -> dict[str, Any]:
-    """What is on record of the run. Commands may hold secrets of the user's: their names stay, not more."""
+    """What the run's record keeps of the program: its name, for its arguments may hold secrets."""
     return {
         "about": {
             "agent": f"program · {options.name}",
@@ -165,8 +180,8 @@ def _info(options: ProgramOptions) -> dict[str, Any]:
 
 
 def _exit_code(results: list[ProcessResult], planned: int, signalled: int | None) -> int:
-    """The program's; of several that did not all succeed, 1. ``signalled``: the signal after which no other
-    was started.
+    """The exit status of the program; of several, 0 if all succeeded, else 1. ``signalled``: the signal after
+    which no further one was started.
     """
     from agentlightning.run_program.process import exit_status
 
@@ -178,11 +193,10 @@ def _exit_code(results: list[ProcessResult], planned: int, signalled: int | None
 
 @contextmanager
 def _forward_signals(session: Session) -> Iterator[None]:
-    """Signals to us are the program's. What is typed at the terminal has reached it already."""
+    """Forward our signals to the program, but not those typed at the terminal, which it got itself."""
     loop = asyncio.get_running_loop()
-    numbers = [getattr(signal, name) for name in _FORWARDED if hasattr(signal, name)]
-    # One that we ignore (nohup, a shell's background) the program is to ignore too: it inherits that from us.
-    before = {number: signal.getsignal(number) for number in numbers}
+    # The program inherits from us to ignore a signal (nohup, a shell's background): it stays ignored.
+    before = {number: signal.getsignal(number) for number in _FORWARDED}
     before = {number: handler for number, handler in before.items() if handler != signal.SIG_IGN}
 
     def on_signal(number: int) -> None:
@@ -201,12 +215,12 @@ def _forward_signals(session: Session) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             loop.remove_signal_handler(number)
-            if handler is not None:  # one that Python did not set, it cannot set again
+            if handler is not None:  # Python cannot restore a handler that it did not set
                 signal.signal(number, handler)
 
 
 def _in_foreground() -> bool:
-    """We are in the foreground of a terminal, which sends what is typed to the program too."""
+    """Whether a terminal has us in the foreground: it sends typed signals to the program too."""
     import os
 
     try:

@@ -1,4 +1,4 @@
-"""What ``agl run`` shows when the program has ended, on stderr."""
+"""Prints the summary of ``agl run`` on stderr when the program has ended."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SHOWN = 6
 
 
 def show(summary: Summary, console: Console | None = None) -> None:
-    """Print the summary: a title, a small table, what to know, and what to do next."""
+    """Print a title, a small table, warnings, and the commands to run next."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text

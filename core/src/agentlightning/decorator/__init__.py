@@ -1,8 +1,8 @@
-"""``@agl.agent``: mark an existing agent class of any framework, in place.
+"""``@agl.agent``: decorates an existing agent class of any framework, in place.
 
-Its entry methods say who makes the calls inside them, which of these are trained, and what their result is
-worth. Invariant: the class object, its signature, its subclasses, how it pickles and what its methods return
-stay what they are.
+Its entry methods name the agent of the calls inside them, select which are trained, and reward their result.
+Invariant: the class object, its signature, its subclasses, its pickles and what its methods return stay the
+same.
 """
 
 from __future__ import annotations
@@ -41,31 +41,33 @@ def agent(
     reward: Callable[..., Any] | None = None,
     methods: Sequence[str] | None = None,
 ) -> Any:
-    """Mark an existing agent class, in place: calls inside its entry methods carry the tag ``agent=name``.
+    """Decorate an existing agent class, in place: calls inside its entry methods get the tag ``agent=name``.
 
-    ``name`` defaults to the class's. Another agent that its framework names from within keeps its own name.
+    ``name`` defaults to the name of the class. An agent that a framework names inside keeps its own name.
 
     ``select``: which of the calls made inside are trained: names, ``"re:…"``, a predicate of the call's tags,
-    ``True``, ``False``; ``None``: what marks around this one say. The run's own ``select`` applies as well.
+    ``True``, ``False``. ``None``: as the decorated agent around this one selects. The run's own ``select``
+    applies as well.
 
-    ``reward``: a function, plain or coroutine, that takes what it names of ``task, result, agent`` (or the
-    result, as its only parameter) when an entry method returns, and gives a number, or ``None`` for no
-    reward. Of the agent that a runner runs it is the rollout's final reward; of one that works inside
-    another, a reward of the calls it made itself.
+    ``reward``: a function, plain or coroutine, that is called when an entry method returns, with those of
+    ``task, result, agent`` that it names as parameters, or with the result as its only parameter. It returns
+    a number, or ``None`` for no reward. For the agent that a runner runs, this is the rollout's final reward;
+    for an agent that works inside another, it rewards the calls that this agent made itself.
 
-    ``methods`` defaults to what the class's framework adapter says, else those of ``run, arun, invoke,
-    ainvoke, __call__`` that the class defines, else those it inherits. Sync, async, generator, static and
-    class methods keep their kind. An object has one name: that of the nearest marked class, also in entry
-    methods it inherits or reaches through ``super()``; ``select`` and ``reward`` are those of the nearest
-    class that gives them. Bad arguments raise :class:`AgentError` or ``BadSelect`` here.
+    ``methods`` defaults to the entry methods that the class's framework adapter knows, else to those of
+    ``run, arun, invoke, ainvoke, __call__`` that the class defines, else to those it inherits. Sync, async,
+    generator, static and class methods keep their kind. An object has one name, that of its nearest
+    decorated class, also in entry methods that it inherits or reaches through ``super()``; ``select`` and
+    ``reward`` are those of the nearest class that has them. Wrong arguments raise :class:`AgentError` or
+    ``BadSelect``.
     """
     if cls is not None and not isinstance(cls, type):
-        raise AgentError(f"@agl.agent marks classes, not {cls!r}: for a function there is @agl.rollout")
+        raise AgentError(f"@agl.agent decorates classes, not {cls!r}: for a function there is @agl.rollout")
     _check(name, methods)
 
     def decorate(target: C) -> C:
         if not isinstance(target, type):
-            raise AgentError(f"@agl.agent(…) marks classes, not {target!r}: for a function: @agl.rollout")
+            raise AgentError(f"@agl.agent(…) decorates classes, not {target!r}: for a function: @agl.rollout")
         entries = list(methods) if methods is not None else _entry_methods(target)
         if not entries:
             raise AgentError(
@@ -106,7 +108,7 @@ def _entry_methods(cls: type) -> list[str]:
 
 
 def _wrap_entry(cls: type, entry: str, spec: AgentSpec) -> Any:
-    """The method that replaces ``entry``: of the same kind, a mark around what runs in it."""
+    """The method that replaces ``entry``: of the same kind, with the agent's scope around its code."""
     try:
         found = inspect.getattr_static(cls, entry)
     except AttributeError:
@@ -119,7 +121,7 @@ def _wrap_entry(cls: type, entry: str, spec: AgentSpec) -> Any:
             else EntryCall(cls, spec, entry)
         )
 
-    if isinstance(found, staticmethod):  # it is given no object, so the spec is the mark's own
+    if isinstance(found, staticmethod):  # it gets no object, so the spec is that of this class
         return staticmethod(_wrap(undecorated(found.__func__), lambda args: EntryCall(cls, spec, entry)))
     if isinstance(found, classmethod):
         return classmethod(_wrap(found.__func__, begin_call))
@@ -142,10 +144,10 @@ def _wrap(
 
 
 def _call_inherited(cls: type, entry: str, found: Callable[..., Any]) -> Callable[..., Any]:
-    """The method as the bases of ``cls`` have it when it is called: an adapter may wrap it there later."""
+    """Calls the method that the bases of ``cls`` have at that time: an adapter may wrap it there later."""
 
     def call(owner: Any, *args: Any, **kwargs: Any) -> Any:
-        if not isinstance(owner, cls):  # the class was made anew, as ``dataclass(slots=True)`` does
+        if not isinstance(owner, cls):  # the class was replaced, as by ``dataclass(slots=True)``
             return found(owner, *args, **kwargs)
         return getattr(super(cls, owner), entry)(*args, **kwargs)
 

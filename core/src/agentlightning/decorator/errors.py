@@ -1,4 +1,4 @@
-"""What can be wrong with an agent and its reward function."""
+"""Errors of agents and of their reward functions."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from agentlightning.types import UsageError
 
 
 class AgentError(UsageError, TypeError):
-    """Something that cannot be run as an agent, with what it would need."""
+    """The object cannot be run as an agent; the message says what it needs."""
 
 
 class RewardFailed(UsageError):
-    """A reward function raised, or could not be asked: the attempt fails as if its agent had raised."""
+    """A reward function raised, or could not be called: the attempt fails as if its agent had raised."""
 
 
 class BadReward(UsageError, ValueError):
-    """A reward function gave what is no finite number: the attempt fails as ``bad-reward``."""
+    """A reward is no finite number: the attempt fails as ``bad-reward``."""

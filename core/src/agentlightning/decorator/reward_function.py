@@ -1,7 +1,7 @@
-"""A marked class's reward function: what an entry method's result is worth.
+"""The reward function of a decorated class, called with the result of an entry method.
 
-Invariant: what it gives is a finite number, or ``None`` for *missing*; whatever else comes of it fails the
-attempt, and says which function of which agent it was. Model calls that it makes itself are never trained.
+Invariant: it returns a finite number, or ``None`` for *missing*; anything else fails the attempt with a
+message that names function and agent. Model calls that it makes itself are never trained.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from agentlightning.capture.scope import inside_scope, open_scope
 from agentlightning.decorator.errors import AgentError, BadReward, RewardFailed
 
 PARAMETERS = ("task", "result", "agent")
-"""What a reward function may ask for, by name."""
+"""Arguments that a reward function may take by name."""
 REWARD_AGENT = "reward"
-"""The agent that calls of reward functions are of."""
+"""Agent of the model calls that a reward function makes."""
 
 
 class RewardFunction:
@@ -33,13 +33,13 @@ class RewardFunction:
         self.function = function
         self.label = f"the reward function {_function_name(function)}() of agent {agent!r}"
         self._parameters = _parameters(function, self.label)
-        """What it asks for; ``None``: the result, as its only argument."""
+        """Arguments to pass by name; ``None``: pass the result alone."""
 
     def call(
         self, result: Any, owner: Any, cannot_await: str = ""
     ) -> float | Coroutine[Any, Any, float | None] | None:
-        """The number for ``result``, or what is to be awaited for it; :class:`RewardFailed`,
-        :class:`BadReward`. ``cannot_await``: why a coroutine cannot be awaited here; empty where it can.
+        """The reward of ``result``, or a coroutine for it; :class:`RewardFailed`, :class:`BadReward`.
+        ``cannot_await``: why a coroutine cannot be awaited here; empty where it can.
         """
         known = {"task": current_task(), "result": result, "agent": owner}
         with self._as_reward_error():
@@ -56,7 +56,7 @@ class RewardFunction:
         raise self.uncallable(f"it is a coroutine function, and {cannot_await}")
 
     async def call_async(self, result: Any, owner: Any) -> float | None:
-        """The number for ``result``."""
+        """The reward of ``result``."""
         value = self.call(result, owner)
         return value if value is None or isinstance(value, float) else await value
 
@@ -73,8 +73,8 @@ class RewardFunction:
         except ValueError:
             raise self._add_fault(
                 BadReward(
-                    f"{self.label} gave {value!r:.200} ({type(value).__name__}): give a finite number, or "
-                    "None if there is no reward"
+                    f"{self.label} returned {value!r:.200} ({type(value).__name__}): return a finite "
+                    "number, or None if there is no reward"
                 )
             ) from None
 
@@ -87,14 +87,14 @@ class RewardFunction:
                 raise self._add_fault(RewardFailed(f"{self.label} raised {_describe(error)}")) from error
 
     def _add_fault(self, error: Exception) -> Exception:
-        """An agent's framework may swallow errors: the attempt fails all the same."""
+        """Fail the attempt even if the agent's framework swallows the error."""
         if (attempt := current_attempt()) is not None:
             attempt.errors.append(error)
         return error
 
     def uncallable(self, why: str) -> Exception:
-        """The error for a result that the function cannot be asked about."""
-        return self._add_fault(RewardFailed(f"{self.label} cannot be asked: {why}"))
+        """The error for a result with which the function cannot be called."""
+        return self._add_fault(RewardFailed(f"{self.label} cannot be called: {why}"))
 
 
 def _function_name(function: Callable[..., Any]) -> str:
@@ -102,14 +102,14 @@ def _function_name(function: Callable[..., Any]) -> str:
 
 
 def _describe(error: Exception) -> str:
-    """What was raised, and where."""
+    """An error with its place in the code."""
     frames = traceback.extract_tb(error.__traceback__)
     place = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
     return f"{type(error).__name__}: {error}{place}"
 
 
 def _parameters(function: Callable[..., Any], label: str) -> tuple[str, ...] | None:
-    """What ``function`` asks for by name, else ``None``: it takes the result."""
+    """Arguments that ``function`` takes by name; ``None``: it takes the result alone."""
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except ValueError:  # written in C, without a signature to look at
@@ -125,6 +125,6 @@ def _parameters(function: Callable[..., Any], label: str) -> tuple[str, ...] | N
     if not named and (len(only) == len(needed) == 1 or (not needed and len(single) < len(parameters))):
         return None
     raise AgentError(
-        f"@agl.agent: {label} takes ({', '.join(map(str, parameters))}); it may ask for "
+        f"@agl.agent: {label} takes ({', '.join(map(str, parameters))}); it may take "
         f"{', '.join(PARAMETERS)} by name, or take the result as its only parameter"
     )

@@ -1,8 +1,9 @@
-"""``agl run``: a program that knows nothing of us, as rollouts.
+"""``agl run``: processes of a program that knows nothing of us, each as a rollout.
 
-Store and gateway run here, the program in processes of its own: its model calls come through the gateway, its
-spans through the :mod:`.collector`. :mod:`.session` holds what is open, :mod:`.process` runs one process,
-:mod:`.summary` says what was captured.
+This process holds the store and the gateway. The program's model calls come through the gateway, its spans
+through the :mod:`.collector`. :mod:`.session` opens all of this, :mod:`.attempts` runs processes as attempts,
+:mod:`.process` starts one, :mod:`.summary` reports what was captured, and :mod:`.inside` is the part that
+runs in the program's own processes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""The attempt of one process of a program, and the attempts that the process opens for its entries.
+"""Attempts of a program: one for each process, and with ``--per-entry`` one for each entry that it calls.
 
-A process is an attempt like any other: the runner leases it and keeps its time, and the attempt's "agent"
-starts the process and waits for it. The attempt of an entry waits until the process says how the entry ended.
+The runner leases them and keeps their time, as it does for any agent. The work of a process's attempt is to
+start the process and wait for it. The work of an entry's attempt is to wait until the process reports its
+end.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ ENDED_IN_ENTRY = "the program ended before its entry returned"
 
 
 class EntryFailed(Exception):
-    """An entry raised; the message is its error's."""
+    """An entry raised; the message is that of its error."""
 
 
 class ProgramAttempt:
@@ -46,14 +47,14 @@ class ProgramAttempt:
     def __init__(self, session: Session, task: Any, started: Callable[[], None]) -> None:
         self._session, self._task, self._started = session, task, started
         self._entries: dict[str, tuple[asyncio.Future[EndEntry], asyncio.Task[Rollout]]] = {}
-        """Attempts of entries under way: what ends each, and its rollout."""
+        """Attempts of entries under way → the future that ends each, and its rollout."""
         self._rollouts: set[asyncio.Task[Rollout]] = set()
         self._ended = False
         self.code: int | None = None
         self.program: ConnectedProgram | None = None
 
     async def run(self, context: AttemptContext) -> float | None:
-        """Run the process; its reward, if it wrote one. :class:`ProgramFailed` if it failed."""
+        """Run the process; its reward, ``None`` without one. :class:`ProgramFailed`: it failed."""
         session, options = self._session, self._session.options
         reward = RewardFile(self._reward_file(context))
         settings = self._settings(context)
@@ -137,7 +138,7 @@ class ProgramAttempt:
         return begun.result()
 
     async def _end_entry(self, attempt_id: str, end: EndEntry) -> None:
-        """Settle the attempt of an entry; return when its end is on file."""
+        """End the attempt of an entry; returns when the end is on file."""
         found = self._entries.pop(attempt_id, None)
         if found is None:
             raise EntryRefused(f"attempt {attempt_id} is not that of an entry under way in this process")
@@ -147,7 +148,7 @@ class ProgramAttempt:
         await asyncio.shield(rollout)
 
     async def _fail_open_entries(self) -> None:
-        """The process has ended inside of entries."""
+        """The process has ended: fail the entries that were under way."""
         self._ended = True
         for attempt_id in list(self._entries):
             await self._end_entry(attempt_id, EndEntry(error=ENDED_IN_ENTRY))
@@ -163,8 +164,8 @@ def _size_hint(error: Exception) -> str:
 
 @dataclass(slots=True)
 class ProcessResult:
-    """A process of the program, to its end. ``code``: negative for a signal; ``None``: its time was up.
-    ``rollout`` is ``None`` where its end could not be stored; ``store_error`` then says why.
+    """How a process ended. ``code``: its exit status, negative for a signal, ``None`` where its time was up.
+    ``rollout`` is ``None`` where its end could not be stored, and ``store_error`` says why.
     """
 
     rollout: Rollout | None
@@ -189,9 +190,9 @@ async def run_one(session: Session, index: int, started: Callable[[], None] = la
     return ProcessResult(rollout, one.code, one.program)
 
 
-async def run_all(session: Session, ended: Callable[[ProcessResult], None]) -> list[ProcessResult]:
-    """Run a process for each task, at most ``concurrency`` at a time; ``ended`` is told of each. After a
-    signal that ends programs no other is started.
+async def run_all(session: Session) -> list[ProcessResult]:
+    """Run a process for each task, at most ``concurrency`` at a time. After a signal that ends programs no
+    further one is started.
     """
     places = asyncio.Semaphore(session.options.concurrency)
 
@@ -199,15 +200,13 @@ async def run_all(session: Session, ended: Callable[[ProcessResult], None]) -> l
         async with places:
             if session.processes.ending_signal is not None:
                 return None
-            ran = await run_one(session, index)
-        ended(ran)
-        return ran
+            return await run_one(session, index)
 
     tasks: Sequence[asyncio.Task[ProcessResult | None]] = [
         asyncio.create_task(one(index)) for index in range(len(session.options.tasks))
     ]
     try:
-        return [ran for ran in await asyncio.gather(*tasks) if ran is not None]
+        return [result for result in await asyncio.gather(*tasks) if result is not None]
     except BaseException:
         for task in tasks:
             task.cancel()

@@ -1,7 +1,7 @@
-"""The environment of a program: where its models are, whom it works for, and how capture gets in.
+"""Environment variables of a program: its models' addresses, its attempt, and the start of capture.
 
-Invariant: it is the environment ``agl run`` was started with, but for what is set here; no secret of the run
-but the attempt's key is in it.
+Invariant: every other variable is as in the environment of ``agl run``. Of the run's secrets only the
+attempt's key is in it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from agentlightning.run_program.inside.settings import ChildSettings
 
 BOOTSTRAP = Path(__file__).parent / "inside" / "bootstrap"
 SECRETS = ("AGL_SECRET", "AGL_TOKEN", "AGL_SEAL_KEY")
-"""Of the run: never the program's."""
+"""Secrets of the run, which the program does not get."""
 _PROXIES = ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
 _OWN = ("127.0.0.1", "localhost")
 
@@ -24,12 +24,12 @@ def environment(
     base: Mapping[str, str], settings: ChildSettings, watched: Sequence[str], api_key_env: str | None = None
 ) -> dict[str, str]:
     """The program's environment. ``watched``: packages whose import begins capture. ``api_key_env``: the
-    variable that holds the engine's key, where the program will find the attempt's.
+    variable of the engine's key, in which the program finds the attempt's key.
 
-    Anthropic's variables are left alone where the user has set one of them: they are for another engine.
+    Where the user has set one of Anthropic's variables, both stay: they are for another engine.
     """
     found = {name: value for name, value in base.items() if name not in SECRETS}
-    # Attempts of entries have keys of their own, which the wire layer puts in the place of this one.
+    # An entry's attempt has a key of its own, which the wire layer puts in the place of this one.
     key = CONTEXT_KEY if settings.per_entry else settings.key
     found |= {
         "OPENAI_BASE_URL": settings.gateway,

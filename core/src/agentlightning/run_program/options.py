@@ -1,4 +1,4 @@
-"""What ``agl run`` is to run, and with which model: checked before anything is opened."""
+"""Options of ``agl run``, checked before anything is opened."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from agentlightning.gateway import Upstream
 from agentlightning.types import UsageError
 
 POLICY = "policy"
-"""The name that the gateway serves the model under."""
+"""Name under which the gateway serves the model."""
 PLACEHOLDER = "{task}"
 
 
 class CannotStart(UsageError):
-    """There is no such program, or it cannot be executed. ``code``: what a shell would exit with."""
+    """There is no such program, or it is not executable. ``code``: exit status that a shell would give."""
 
     def __init__(self, message: str, code: int) -> None:
         super().__init__(message)
@@ -29,8 +29,8 @@ class CannotStart(UsageError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramOptions:
-    """One ``agl run``. ``tasks``: one process for each; ``per_entry``: one rollout for each call of an entry
-    beside them.
+    """One ``agl run``: a process for each of ``tasks``. ``per_entry``: a rollout for each call of an entry,
+    beside those of the processes.
     """
 
     command: Sequence[str]
@@ -40,7 +40,7 @@ class ProgramOptions:
     model: str | None = None
     api_key_env: str | None = None
     frozen: bool = False
-    """The engine gives no token ids: only messages are recorded."""
+    """The engine returns no token ids: only messages are recorded."""
     policy: Path | None = None
     driver: str = "local"
     adapters: Sequence[str] = ()
@@ -55,45 +55,47 @@ class ProgramOptions:
 
     @property
     def name(self) -> str:
-        """The program's, as a folder can bear it."""
+        """The program's name, fit for a folder."""
         words = [word for word in self.command if not word.startswith("-")]
         scripts = [word for word in words[1:] if word.endswith(".py")]
         stem = Path(scripts[0] if scripts else words[0] if words else "program").stem
         return re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("-._")[:60] or "program"
 
     def check(self) -> ProgramOptions:
-        """These options; an error says what is wrong with them."""
+        """Check the options and return them; :class:`UsageError` names the one that is wrong."""
         if not self.command:
-            raise UsageError("run what? agl run [OPTIONS] -- python app.py")
+            raise UsageError("there is no program to run: agl run [OPTIONS] -- python app.py")
         if (self.upstream is None) == (self.policy is None):
             raise UsageError(
-                "which model answers? Give --upstream URL --model NAME (an engine that runs), "
+                "name the model: either --upstream URL --model NAME (an engine that runs) "
                 "or --policy FOLDER (served here)"
             )
         self._check_engine()
         shared = self.reward_file is not None and "{rollout}" not in self.reward_file
         if shared and min(self.concurrency, len(self.tasks)) > 1:
             raise UsageError(
-                f"--reward-file {self.reward_file}: processes at a time would read each other's reward; put "
-                "{rollout} into it, which each finds in AGL_REWARD_FILE"
+                f"--reward-file {self.reward_file}: concurrent processes would share one file; put "
+                "{rollout} into its name, and let the program take it from AGL_REWARD_FILE"
             )
         executable(self.command[0], os.environ)
         return self
 
     def _check_engine(self) -> None:
         if self.upstream is not None and self.model is None:
-            raise UsageError(f"--model: the name that {self.upstream} knows the model by")
+            raise UsageError(f"give --model, the name under which {self.upstream} serves the model")
         if self.api_key_env is not None and not os.environ.get(self.api_key_env):
-            raise UsageError(f"--api-key-env {self.api_key_env}: the environment has no such variable")
+            raise UsageError(f"--api-key-env {self.api_key_env}: this environment variable is not set")
         if self.policy is not None and not (self.policy / "config.json").is_file():
-            raise UsageError(f"--policy {self.policy}: there is no model in Hugging Face layout")
+            raise UsageError(
+                f"--policy {self.policy}: it holds no model in Hugging Face layout (no config.json)"
+            )
         try:
             self.engine()
         except ValueError as error:
             raise UsageError(f"--upstream: {error}") from None
 
     def engine(self) -> Upstream | None:
-        """The engine that was named."""
+        """The engine that ``upstream`` names; ``None`` where ``policy`` is served here."""
         if self.upstream is None or self.model is None:
             return None
         return Upstream(
@@ -105,13 +107,13 @@ class ProgramOptions:
         )
 
     def arguments(self, task: Any) -> list[str]:
-        """The command with ``{task}`` filled in: a text as it is, anything else as JSON."""
+        """The command with ``{task}`` replaced by the task: text as it is, anything else as JSON."""
         text = task if isinstance(task, str) else json.dumps(task, ensure_ascii=False)
         return [word.replace(PLACEHOLDER, text) for word in self.command]
 
 
 def executable(program: str, environment: Mapping[str, str]) -> str:
-    """The path of a program; :class:`CannotStart` where there is none."""
+    """The path of a program; :class:`CannotStart`: there is none."""
     if found := shutil.which(program, path=environment.get("PATH")):
         return found
     path = Path(program)
@@ -136,12 +138,12 @@ def read_tasks(file: Path) -> list[Any]:
             except ValueError as error:
                 raise UsageError(f"--tasks {file}: line {number} is not JSON: {error}") from None
     if not tasks:
-        raise UsageError(f"--tasks {file}: there is no task in it")
+        raise UsageError(f"--tasks {file}: it holds no task")
     return tasks
 
 
 def read_input(text: str) -> Any:
-    """The task that ``--input`` gives: JSON, else the text itself."""
+    """The task of ``--input``: JSON, else the text itself."""
     try:
         return json.loads(text)
     except ValueError:
@@ -149,7 +151,7 @@ def read_input(text: str) -> Any:
 
 
 def read_tags(given: Sequence[str]) -> dict[str, str]:
-    """``key=value``, repeated."""
+    """Tags from ``key=value`` texts."""
     tags = {}
     for item in given:
         key, sep, value = item.partition("=")

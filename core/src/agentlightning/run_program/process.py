@@ -1,7 +1,7 @@
-"""One process of a program: started under its attempt's identity, waited for, and ended when its time is up.
+"""Starts a process of a program and waits for it; terminates it when its time is up.
 
-It has our standard streams and our process group: what is typed, Ctrl-C included, reaches it as if it had
-been started by hand. Invariant: when :func:`run_process` returns, the process it started has ended.
+The process shares our standard streams and our process group, so what is typed, Ctrl-C included, reaches it
+as if the user had started it. Invariant: when :func:`run_process` returns, the process has ended.
 """
 
 from __future__ import annotations
@@ -18,36 +18,36 @@ from agentlightning.decorator.errors import BadReward
 from agentlightning.runner.processes.process_tree import descendants, describe_exit, kill_all, kill_tree
 
 TERMINATE_SECONDS = 0.6
-"""Seconds that a program has to end by itself when it is told to."""
+"""Seconds between SIGTERM and SIGKILL."""
 NOT_EXECUTED = 126
-"""Exit status of what the system refuses to execute."""
+"""Exit status for a file that the system refuses to execute."""
 REWARD_FILE_BYTES = 4096
-"""Bytes of a reward file: more is no number."""
+"""Bytes that are read of a reward file."""
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 """Signals after which no further process is started."""
 
 
 class ProgramFailed(Exception):
-    """The program's own end was a failure: its exit status, or the signal it died with."""
+    """The program ended with an exit status other than 0, or by a signal."""
 
 
 @dataclass(slots=True)
 class Processes:
-    """The processes under way, which signals to us are passed on to."""
+    """The processes under way, to which our signals are forwarded."""
 
     running: set[asyncio.subprocess.Process] = field(default_factory=set)
     ending_signal: int | None = None
     """The signal that has ended the run."""
 
     def note_signal(self, number: int) -> None:
-        """A signal came to us; whether to pass it on is another question."""
+        """Remember a signal that ends the run."""
         if number in ENDING_SIGNALS:
             self.ending_signal = number
 
     def forward_signal(self, number: int) -> None:
-        """Pass a signal on."""
+        """Send a signal to every process."""
         for process in self.running:
-            with contextlib.suppress(ProcessLookupError):  # it has ended, and is about to be taken out
+            with contextlib.suppress(ProcessLookupError):  # it has just ended
                 process.send_signal(number)
 
 
@@ -57,13 +57,13 @@ async def run_process(
     processes: Processes,
     started: Callable[[], None] = lambda: None,
 ) -> int:
-    """Run a command to its end; its exit status, negative for the signal it died with. Cancelled: it is ended
-    with all that descends from it.
+    """Run a command to its end; its exit status, negative for the signal that killed it. On cancellation it
+    is terminated with all its descendants.
     """
     process = await asyncio.create_subprocess_exec(*command, env=dict(environment))
     processes.running.add(process)
     started()
-    if processes.ending_signal is not None:  # it came while the process was being started
+    if processes.ending_signal is not None:  # it arrived while the process was started
         processes.forward_signal(processes.ending_signal)
     try:
         return await process.wait()
@@ -75,7 +75,7 @@ async def run_process(
 
 
 async def _terminate(process: asyncio.subprocess.Process) -> None:
-    below = descendants(process.pid)  # by name: once the process has ended, nobody knows whose they were
+    below = descendants(process.pid)  # now: once the process has ended, they have another parent
     with contextlib.suppress(ProcessLookupError):
         process.send_signal(signal.SIGTERM)
     try:
@@ -87,18 +87,18 @@ async def _terminate(process: asyncio.subprocess.Process) -> None:
 
 
 def describe_program_exit(code: int) -> str:
-    """How a program ended, in words."""
+    """How a program ended, for a message."""
     return f"the program {describe_exit(code)}"
 
 
 def exit_status(code: int) -> int:
-    """The exit status with which a shell would report it."""
+    """The exit status that a shell reports."""
     return 128 - code if code < 0 else code
 
 
 class RewardFile:
-    """A file that a program may write its reward into: one number, as text. Made before the program starts;
-    what lay there before, untouched since, is no reward.
+    """A file into which a program may write its reward, one number as text. Make the object before the
+    program starts: a file that the program does not touch holds no reward.
     """
 
     def __init__(self, path: Path) -> None:
@@ -109,7 +109,7 @@ class RewardFile:
             raise BadReward(f"{path} cannot be read: {error}") from None
 
     def read(self) -> float | None:
-        """The number; ``None`` where none was written. :class:`BadReward`: what was written is no number."""
+        """The number; ``None`` if the file was not written. :class:`BadReward`: it holds no number."""
         try:
             if self._stamp() in (None, self._before):
                 return None
@@ -124,7 +124,7 @@ class RewardFile:
         return value
 
     def _text(self) -> str:
-        if not self.path.is_file():  # to read a pipe is to wait
+        if not self.path.is_file():  # reading a pipe would block
             raise OSError("it is no file")
         with self.path.open("rb") as file:
             return file.read(REWARD_FILE_BYTES).decode().strip()

@@ -1,9 +1,4 @@
-"""All that ``agl run`` needs, open: store, gateway, engine, collector; and the rollouts that are run with it.
-
-A process of the program is an attempt like any other: :class:`~agentlightning.runner.Runner` leases it, keeps
-its lease and its time, and settles it; its "agent" starts the process and waits. An entry's attempt waits for
-the word of the process that called it.
-"""
+"""What ``agl run`` holds open: store, gateway, engine, collector and runner, and how it runs a rollout."""
 
 from __future__ import annotations
 
@@ -23,9 +18,7 @@ from agentlightning.plugins.manager import Plugins, load, pick
 from agentlightning.run_program.collector import Collector
 from agentlightning.run_program.inside.start import SDKS
 from agentlightning.run_program.options import POLICY, ProgramOptions
-from agentlightning.run_program.process import (
-    Processes,
-)
+from agentlightning.run_program.process import Processes
 from agentlightning.runner import Runner
 from agentlightning.specs import Server
 from agentlightning.store import Store, open_store
@@ -35,10 +28,11 @@ from agentlightning.types import ProxyLLM, Resource, Rollout, RolloutConfig, new
 from agentlightning.types.rewards import reward_of
 
 Work = Callable[[AttemptContext], Awaitable[float | None]]
+"""Does an attempt; its reward."""
 
 
 class _ScheduledWork(LitAgent[Any]):
-    """What the runner runs: the work that was registered for a rollout."""
+    """The runner's agent: does the work that is registered for a rollout."""
 
     def __init__(self) -> None:
         self.by_rollout: dict[str, Work] = {}
@@ -51,7 +45,7 @@ class _ScheduledWork(LitAgent[Any]):
 
 @dataclass(slots=True, eq=False)
 class Session:
-    """Runs processes of the program. ``store_location``: of the store, as a person would name it."""
+    """Everything open for one ``agl run``. ``store_location``: the store as a user names it."""
 
     options: ProgramOptions
     run_id: str
@@ -64,8 +58,9 @@ class Session:
     spans_url: str
     """Where programs send their spans."""
     scratch: Path
-    """Where programs may write their reward; gone with the session where there is no run folder."""
+    """Folder for reward files: the run's folder, else a temporary one."""
     watched: list[str]
+    """Packages whose import begins capture in a program."""
     resources_id: str
     scheduled: _ScheduledWork
     processes: Processes = field(default_factory=Processes)
@@ -73,7 +68,7 @@ class Session:
     """Rollouts of entries."""
 
     async def run_rollout(self, task: Any, work: Work, **fields: Any) -> Rollout:
-        """Make a rollout, lease it, and do its work; the rollout as it then stands."""
+        """Enqueue a rollout, lease it and do its work; the rollout at its end."""
         queued = await self.store.enqueue_rollout(
             task,
             resources_id=self.resources_id,
@@ -89,7 +84,7 @@ class Session:
             del self.scheduled.by_rollout[queued.rollout_id]
 
     async def notify_rewards(self, context: AttemptContext) -> None:
-        """Tell plugins the rewards that the program emitted for an attempt, which it sent to the store."""
+        """Tell plugins of the rewards that the program emitted. Returned ones, the runner tells."""
         if not self.plugins.has_listeners("agl_reward_emitted"):
             return
         ids = {"rollout_id": context.rollout_id, "attempt_id": context.attempt_id}
@@ -100,7 +95,7 @@ class Session:
 
 @asynccontextmanager
 async def open_session(options: ProgramOptions, plugins: Plugins | None = None) -> AsyncIterator[Session]:
-    """Everything open for ``options``; closed in reverse, whatever happens."""
+    """Open a session; on exit everything is closed in reverse order."""
     plugins = plugins or load()
     async with AsyncExitStack() as stack:
         run, run_id, folder, place = _open_run_folder(options, stack)
@@ -141,7 +136,7 @@ async def open_session(options: ProgramOptions, plugins: Plugins | None = None) 
 def _open_run_folder(
     options: ProgramOptions, stack: AsyncExitStack
 ) -> tuple[RunFolder | None, str, Path | None, str]:
-    """The run with its id, its folder, and its store. With a store elsewhere there is no folder."""
+    """The run, its id, its folder and its store. A run that records in a store elsewhere has no folder."""
     if options.store is not None:
         return None, options.run_id or new_id("run"), None, options.store
     run = (
@@ -154,7 +149,7 @@ def _open_run_folder(
 
 
 async def _upstream(options: ProgramOptions, plugins: Plugins, stack: AsyncExitStack) -> Upstream:
-    """The engine: the one that was named, or one that serves the policy's folder from here."""
+    """The route to the engine: the one that the options name, or one started here on the policy's folder."""
     if (named := options.engine()) is not None:
         return named
     spec = pick(plugins.drivers, "driver", options.driver)
@@ -177,8 +172,8 @@ async def _upstream(options: ProgramOptions, plugins: Plugins, stack: AsyncExitS
 
 
 def _watched_packages(plugins: Plugins) -> list[str]:
-    """Packages whose import may begin capture in a program: ours, SDKs, and the frameworks known here. An
-    environment of the program's own may have other adapters; they are found when an SDK is imported.
+    """Packages whose import begins capture in a program: ours, the SDKs, and frameworks with an adapter here.
+    Adapters that only the program's environment has are found when it imports an SDK.
     """
     roots = {spec.framework.partition(".")[0] for spec in plugins.adapters.values()}
     return sorted({"agentlightning", *SDKS, *roots})

@@ -1,6 +1,6 @@
-"""What ``agl run`` captured: every call with its verdict, who made them, tools, tokens, rewards.
+"""The summary of ``agl run``: calls with their verdicts, agents, tools, tokens and rewards.
 
-Read from the store when the programs have ended, so that it says what is on record and nothing else.
+It is read from the store after the programs have ended, so it reports only what is on record.
 """
 
 from __future__ import annotations
@@ -22,33 +22,32 @@ from agentlightning.store.pages import pages
 from agentlightning.types import Record
 
 UNNAMED = "unknown"
-_AT_ONCE = 100
-"""Rollouts of one read."""
-_SPANS = 10_000
-"""Spans of one read."""
+"""Stands for the agent of calls that no tag names."""
+_ROLLOUTS_PER_READ = 100
+_SPANS_PER_READ = 10_000
 
 
 class Summary(msgspec.Struct, kw_only=True):
-    """One ``agl run``, over."""
+    """What one ``agl run`` recorded."""
 
     run_id: str
     store: str
     folder: str | None = None
     rollouts: list[str] = []
-    """Those of processes, then those of entries."""
+    """Rollouts of processes, then of entries."""
     statuses: dict[str, int] = {}
     exit_codes: list[int | None] = []
-    """Of the processes, as a shell says them; ``null``: its time was up."""
+    """Exit statuses of the processes as a shell reports them; ``null``: the time was up."""
     failures: dict[str, int] = {}
     """Reason → rollouts that failed so."""
     calls: int = 0
     verdicts: dict[str, int] = {}
     unsure: dict[str, int] = {}
-    """Why calls are not exact: verdict and reason → calls."""
+    """Verdict and reason of calls that are not exact → calls."""
     errors: int = 0
-    """Calls that got no answer."""
+    """Calls without an answer."""
     agents: dict[str, int] = {}
-    """Agent → calls; ``unknown``: nobody named itself."""
+    """Agent → calls; ``unknown``: no tag names an agent."""
     tools: dict[str, int] = {}
     tokens_in: int = 0
     tokens_out: int = 0
@@ -56,15 +55,15 @@ class Summary(msgspec.Struct, kw_only=True):
     processes: int = 0
     """Processes in which capture began."""
     adapters: list[str] = []
-    """Those that were on."""
+    """Adapters that were active."""
     warnings: list[str] = []
     counts: dict[str, int] = {}
-    """What could not be kept, by reason."""
+    """Reason → spans, calls or processes that could not be kept."""
     seconds: float = 0.0
 
 
 async def summarise(session: Session, results: Sequence[ProcessResult], seconds: float) -> Summary:
-    """Read what became of the session's rollouts."""
+    """Read the records of the session's rollouts."""
     ids = [one.rollout.rollout_id for one in results if one.rollout is not None] + session.entries
     summary = Summary(
         run_id=session.run_id,
@@ -74,8 +73,8 @@ async def summarise(session: Session, results: Sequence[ProcessResult], seconds:
         exit_codes=[None if one.code is None else exit_status(one.code) for one in results],
         seconds=round(seconds, 3),
     )
-    for start in range(0, len(ids), _AT_ONCE):
-        for record in await session.store.records(ids[start : start + _AT_ONCE]):
+    for start in range(0, len(ids), _ROLLOUTS_PER_READ):
+        for record in await session.store.records(ids[start : start + _ROLLOUTS_PER_READ]):
             _add(summary, record)
             await _add_spans(summary, session, record)
     _add_process_reports(summary, session, results)
@@ -83,7 +82,7 @@ async def summarise(session: Session, results: Sequence[ProcessResult], seconds:
         summary.warnings.append(f"the end of a program could not be stored: {why}")
     number, planned = session.processes.ending_signal, len(session.options.tasks)
     if number is not None and len(results) < planned:
-        why = f"{signal.Signals(number).name} came"
+        why = f"{signal.Signals(number).name} arrived"
         summary.warnings.append(f"{planned - len(results)} of {planned} processes were not started: {why}")
     for field in ("statuses", "failures", "verdicts", "unsure", "agents", "tools", "counts"):
         setattr(summary, field, dict(Counter(getattr(summary, field)).most_common()))
@@ -91,7 +90,7 @@ async def summarise(session: Session, results: Sequence[ProcessResult], seconds:
 
 
 def _add(summary: Summary, record: Record) -> None:
-    """A rollout's calls."""
+    """Add a rollout's calls."""
     _count(summary.statuses, str(record.rollout.status))
     if record.rollout.reason:
         _count(summary.failures, record.rollout.reason)
@@ -112,8 +111,8 @@ def _add(summary: Summary, record: Record) -> None:
 
 
 async def _add_spans(summary: Summary, session: Session, record: Record) -> None:
-    """A rollout's tools and rewards."""
-    async for page in pages(session.store.query_spans, record.rollout.rollout_id, size=_SPANS):
+    """Add a rollout's tools and rewards."""
+    async for page in pages(session.store.query_spans, record.rollout.rollout_id, size=_SPANS_PER_READ):
         for span in page:
             if name := span.attributes.get(semconv.TOOL_NAME):
                 _count(summary.tools, str(name))
@@ -122,7 +121,7 @@ async def _add_spans(summary: Summary, session: Session, record: Record) -> None
 
 
 def _add_process_reports(summary: Summary, session: Session, results: Sequence[ProcessResult]) -> None:
-    """What the processes said of themselves."""
+    """Add what the processes reported of capture."""
     adapters: dict[str, str | None] = {}
     for program in (one.program for one in results if one.program is not None):
         summary.processes += len(program.reports)
@@ -140,12 +139,13 @@ def _add_process_reports(summary: Summary, session: Session, results: Sequence[P
             summary.warnings.append(f"{what} is not on: {error}")
     if summary.calls and not summary.processes:
         summary.warnings.append(
-            "capture began in no process of the program, so its calls are known from the gateway only. "
-            "Is it Python, and is agl-core installed where it runs?"
+            "capture began in no process of the program, so its calls are known from the gateway only: "
+            "check that it is Python and that agl-core is installed in its environment"
         )
     if not summary.calls:
         summary.warnings.append(
-            "no model call came to the gateway. Does the program read OPENAI_BASE_URL, or name a server?"
+            "no model call reached the gateway: check that the program reads OPENAI_BASE_URL and names no "
+            "server of its own"
         )
 
 
@@ -154,6 +154,6 @@ def _count(counts: dict[str, int], name: str, times: int = 1) -> None:
 
 
 def as_record(summary: Summary) -> dict[str, Any]:
-    """What the run's record says of it."""
+    """The summary as the run's record keeps it."""
     record: dict[str, Any] = msgspec.to_builtins(summary)
     return {**record, "total_seconds": summary.seconds}

@@ -1,10 +1,9 @@
-"""What happens inside a program that ``agl run`` started: capture begins before the program's own code.
+"""The part of ``agl run`` inside the program's processes: capture begins before the program's own code.
 
-``bootstrap/`` goes on the program's PYTHONPATH; :mod:`.import_hook` tells when an SDK or a framework has been
-imported; :mod:`.start` then names the attempt and instruments it; :mod:`.exporter` takes what is recorded to
-``agl run``. The program imports nothing of this.
+``bootstrap/`` is on the program's PYTHONPATH. :mod:`.import_hook` notices the import of an SDK or a
+framework, :mod:`.start` then instruments it, and :mod:`.exporter` sends what is recorded to ``agl run``.
 
-Invariant: whatever fails here, the program runs as it would have without us, and the failure is told.
+Invariant: when anything fails here, the program runs as it would without us, and the failure is reported.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""One rollout for each outermost call of a decorated entry: ``agl run --per-entry``.
+"""A rollout for each outermost call of a decorated entry: ``agl run --per-entry``.
 
-The process asks for an attempt when the entry is called, works for it inside, and says how it ended; the
-number that the entry returned is the rollout's reward. Invariants: a call inside an entry belongs to that
-entry's rollout; what the entry returns and raises stays what it is; where no attempt can be had, the entry
-runs in the process's own, counted.
+When an entry is called, the process requests an attempt, runs the entry in it and reports its end; the number
+that the entry returns is the reward. Invariants: a call inside an entry belongs to that entry's rollout; the
+entry returns and raises what it would without us; an entry that gets no attempt runs in that of the process,
+and is counted.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ from agentlightning.types import LLM
 from agentlightning.types.arrays import unwrap_scalar
 
 ENTRY_DENIED = "entry-denied"
-"""Counted: an entry that ran in the process's own attempt, because no other could be had."""
+"""Count of entries that got no attempt and ran in that of the process."""
 
 
 class EntryWrapper:
-    """Opens attempts for entries over ``exporter``."""
+    """Wraps decorated functions so that their outermost calls get attempts of their own."""
 
     def __init__(self, exporter: SpanExporter, settings: ChildSettings) -> None:
         self._exporter, self._settings = exporter, settings
 
     def install(self) -> None:
-        """From now on what is decorated is an entry."""
+        """Wrap what the program decorates from now on."""
         ENTRY_WRAPPERS.append(self.wrap)
 
     def wrap(self, entry: Callable[..., Any]) -> Callable[..., Any]:
-        """``entry`` with an attempt around its outermost calls, of the same kind."""
+        """A function of the kind of ``entry`` whose outermost calls get attempts of their own."""
         return hooked(entry, lambda args, kwargs: self._rollout(entry, args, kwargs) or CallHooks())
 
     def _rollout(
         self, entry: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> EntryRollout | None:
-        """An attempt for this call; ``None`` inside another entry, or where none can be had."""
+        """The rollout of a call; ``None`` inside another entry, and when the request is refused."""
         if ATTEMPT.get() is not None:
             return None
         task = _call_arguments(entry, args, kwargs)
@@ -80,7 +80,7 @@ class EntryWrapper:
 
 
 class EntryRollout(CallHooks):
-    """One call of an entry, which has an attempt to itself."""
+    """One call of an entry, in an attempt of its own."""
 
     def __init__(self, exporter: SpanExporter, key: str, context: AttemptContext) -> None:
         self._exporter, self._key, self._context = exporter, key, context
@@ -88,7 +88,7 @@ class EntryRollout(CallHooks):
         self._last: Any = None
 
     def activate(self) -> AbstractContextManager[Any]:
-        """Code within the block is the entry's."""
+        """Run the block in the entry's attempt."""
         return attempt_context(self._context)
 
     def on_item(self, item: Any) -> None:
@@ -98,14 +98,14 @@ class EntryRollout(CallHooks):
         self.end(value)
 
     def on_error(self, error: BaseException) -> None:
-        """A stream that nobody reads to its end came to its last item."""
+        """The entry raised. The result of a stream that is not read to its end is its last item."""
         if isinstance(error, GeneratorExit):
             self.end(self._last)
         else:
             self.end(error=_error_text(error))
 
     def end(self, result: Any = None, *, error: str | None = None) -> None:
-        """The entry has returned, or raised: put its attempt on record. A number is its reward."""
+        """Report that the entry returned or raised. A number that it returned is the reward."""
         if self._ended:
             return
         self._ended = True
@@ -118,19 +118,19 @@ class EntryRollout(CallHooks):
             self._exporter.end_entry(self._context.attempt_id, self._key, end)
         except (OSError, ValueError) as failed:
             COUNTS.add("entry-end-lost")
-            warn(f"the end of attempt {self._context.attempt_id} could not be put on record: {failed}")
+            warn(f"the end of attempt {self._context.attempt_id} is not on record: {failed}")
 
 
 def _reward_number(result: Any) -> float | None:
-    """The number that an entry came to, ``None`` for what is none; scalars of array libraries are numbers.
-    One that is not finite is handed on: it is no reward, and says so where rewards are taken.
+    """The number that an entry returned, also a scalar of an array library; ``None``: it is no number. One
+    that is not finite is returned too, and fails the rollout as ``bad-reward``.
     """
     try:
         result = unwrap_scalar(result)
         return float(result) if isinstance(result, Real) else None
     except OverflowError:
         return math.inf
-    except Exception:  # whatever the object is, it cannot be read as a number
+    except Exception:  # the object cannot be read as a number
         return math.nan
 
 
@@ -140,10 +140,10 @@ def _error_text(error: BaseException) -> str:
 
 
 def _call_arguments(entry: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What the entry was called with, without its object: one argument as it is, several by name."""
+    """The arguments of a call without the object: a single one as it is, several by name."""
     try:
         given = dict(inspect.signature(entry).bind(*args, **kwargs).arguments)
-    except (TypeError, ValueError):  # the call itself will raise it, with its own message
+    except (TypeError, ValueError):  # the call itself raises this error
         return None
     first = next(iter(given), None)
     if first in ("self", "cls"):

@@ -1,10 +1,10 @@
-"""Tells when packages have been imported, each time a whole one stands in ``sys.modules``.
+"""An import hook that reports when a package has been imported completely.
 
-An import hook that leaves finders, loaders and specs what they are. It is loaded into every Python process of
-a program, so it imports the standard library only.
+It leaves finders, loaders and specs as they are. Every Python process of a program loads it, so it imports
+only the standard library.
 
-Invariant: a root is told of when nothing below it is being imported any more, in any thread, so that whoever
-is told may import all of it. No lock is held while somebody is told.
+Invariant: a package is reported when no thread is importing anything below it, so the listener may import all
+of it. The listener is called without a lock.
 """
 
 from __future__ import annotations
@@ -19,29 +19,28 @@ from types import ModuleType
 from typing import Any
 
 WATCH_VARIABLE = "AGL_WATCH"
-"""Environment variable: the packages whose import begins capture, separated by commas."""
-
-
+"""Environment variable: packages whose import begins capture, separated by commas."""
 OnImport = Callable[[str], None]
 
 
 class ImportWatcher:
-    """A finder on ``sys.meta_path`` that finds nothing itself: it asks the others, and is told when what they
-    found has been executed. ``on_import``: called with the module that was imported last below a root.
+    """A finder on ``sys.meta_path`` that finds nothing itself: it asks the others, and notices when the
+    modules that they find have been executed. ``roots``: packages to watch. ``on_import``: called with the
+    module that was imported last below a root.
     """
 
     def __init__(self, roots: Sequence[str], on_import: OnImport) -> None:
         self.roots = set(roots)
         self._on_import = on_import
         self._depth: Counter[tuple[int, str]] = Counter()
-        """Thread and root → modules that are being executed."""
+        """Thread and root → number of modules that are being executed."""
         self._lock = threading.RLock()
         os.register_at_fork(after_in_child=self._forked)
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The spec that the finders after this one have."""
+        """The spec that a later finder returns."""
         root = name.partition(".")[0]
         if root not in self.roots or self not in sys.meta_path:
             return None
@@ -54,7 +53,7 @@ class ImportWatcher:
         return None
 
     def _notify_after(self, loader: Any, root: str) -> None:
-        """Hear of the next module that ``loader`` executes. A loader that is a class serves everybody."""
+        """Notice when ``loader`` has executed its module. A loader that is a class is shared: it stays."""
         execute = getattr(loader, "exec_module", None)
         if execute is None or isinstance(loader, type):
             return
@@ -71,27 +70,27 @@ class ImportWatcher:
 
         try:
             loader.exec_module = exec_module
-        except AttributeError:  # a loader that takes no attribute: what it loads goes unheard
+        except AttributeError:  # a loader that takes no attribute: its module goes unnoticed
             pass
 
     def _module_done(self, at: tuple[int, str], name: str) -> None:
         _, root = at
         with self._lock:
             self._depth[at] -= 1
-            self._depth += Counter()  # forgets what is no more
+            self._depth += Counter()  # drops counts of zero
             complete = all(other != root for _, other in self._depth)
         if complete and root in self.roots:
             self._on_import(name)
 
     def _forked(self) -> None:
-        """In a forked process: other threads, the one that held the lock too, are not there."""
+        """In a forked process: only this thread lives, and the lock may have been another's."""
         self._lock, here = threading.RLock(), threading.get_ident()
         self._depth = Counter({at: times for at, times in self._depth.items() if at[0] == here})
 
 
 def watch() -> None:
-    """Watch for the packages that the environment names; the first of them, or one that is there already,
-    begins capture. Once in a process.
+    """Watch for the packages that the environment names. The first one that is imported, or that has been
+    imported already, begins capture, once in a process.
     """
     if any(isinstance(finder, ImportWatcher) for finder in sys.meta_path):
         return
@@ -101,7 +100,7 @@ def watch() -> None:
     def on_import(name: str) -> None:
         if started:
             started[0](name)
-        elif starting.acquire(blocking=False):  # and never released: a process begins once
+        elif starting.acquire(blocking=False):  # never released: a process begins once
             try:
                 from agentlightning.run_program.inside.start import begin
 
@@ -117,5 +116,5 @@ def watch() -> None:
 
 
 def warn(line: str) -> None:
-    """One line on the program's stderr, where something keeps it from being captured in full."""
+    """Print why the program is not captured in full, one line on its stderr."""
     print(f"agl: {line}", file=sys.stderr)

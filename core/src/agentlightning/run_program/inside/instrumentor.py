@@ -1,7 +1,7 @@
-"""Capture where ``opentelemetry-instrument`` starts a program under ``agl run``.
+"""Begins capture in a program that ``opentelemetry-instrument`` starts under ``agl run``.
 
-Its bootstrap hides ours, but it switches on every instrumentor that is installed: this one does what ours
-would have done. In a program that ``agl run`` did not start it does nothing.
+The ``sitecustomize`` of ``opentelemetry-instrument`` hides ours, but it activates every installed
+instrumentor; this one installs the import hook. Outside ``agl run`` it does nothing.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from agentlightning.run_program.inside.import_hook import WATCH_VARIABLE, watch
 
 
 class ProgramInstrumentor(BaseInstrumentor):  # type: ignore[misc]
-    """Begins capture in a process of a program, once."""
+    """Installs the import hook, once in a process."""
 
     def instrumentation_dependencies(self) -> Collection[str]:
-        """None: it instruments what is imported."""
+        """None: it waits for imports itself."""
         return ()
 
     def _instrument(self, **kwargs: Any) -> None:
@@ -27,4 +27,4 @@ class ProgramInstrumentor(BaseInstrumentor):  # type: ignore[misc]
             watch()
 
     def _uninstrument(self, **kwargs: Any) -> None:
-        """Capture in a program lasts as long as its process."""
+        """Nothing: capture lasts as long as the process."""

@@ -1,4 +1,4 @@
-"""What ``agl run`` tells a program's processes, in environment variables: all that it starts know it too."""
+"""Settings that ``agl run`` passes to a program's processes in environment variables."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from agentlightning.run_program.inside.import_hook import WATCH_VARIABLE
 from agentlightning.types import Tags
 
 TASK = "AGL_TASK"
-"""The task as JSON: the only variable that a program may want to read."""
+"""The task as JSON. Of these variables, the only one that programs may read."""
 
 
 class ChildSettings(msgspec.Struct, kw_only=True):
-    """Whom a process works for, and where it tells of it."""
+    """The attempt that a process works for, and where it sends what it records."""
 
     rollout_id: str
     attempt_id: str
@@ -28,16 +28,16 @@ class ChildSettings(msgspec.Struct, kw_only=True):
     """Base URL of the server that takes spans."""
     run_id: str = ""
     model: str = "policy"
-    """The policy that the gateway serves by default."""
+    """The gateway's default policy."""
     task: Any = None
     tags: Tags = {}
     policies: dict[str, str] = {}
     adapters: list[str] = []
-    """Those to use; empty: all whose framework is imported."""
+    """Adapters to activate; empty: all whose framework is imported."""
     per_entry: bool = False
 
     def variables(self, watched: list[str]) -> dict[str, str]:
-        """The environment variables that say this. ``watched``: packages whose import begins capture."""
+        """The settings as environment variables. ``watched``: packages whose import begins capture."""
         return {
             **{_PLAIN[name]: getattr(self, name) for name in _PLAIN},
             **{_JSON[name]: json.dumps(getattr(self, name)) for name in _JSON},
@@ -46,7 +46,7 @@ class ChildSettings(msgspec.Struct, kw_only=True):
 
     @classmethod
     def read(cls, environment: Mapping[str, str] = os.environ) -> ChildSettings:
-        """From environment variables; ``KeyError`` or ``ValueError`` for what is missing or wrong."""
+        """The inverse; ``KeyError``: a variable is missing; ``ValueError``: one is malformed."""
         plain = {name: environment[variable] for name, variable in _PLAIN.items()}
         parsed = {name: json.loads(environment[variable]) for name, variable in _JSON.items()}
         return msgspec.convert({**plain, **parsed}, cls)

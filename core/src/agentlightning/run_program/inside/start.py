@@ -1,8 +1,8 @@
-"""Capture begins in a process of a program: its attempt is named, SDKs and frameworks are instrumented.
+"""Begins capture in a process of a program: sets its attempt, and instruments SDKs and frameworks.
 
-This runs when the first package is imported that could call a model; frameworks are instrumented when they
-have been imported, by the adapters that are installed beside them. Invariant: a failure to instrument is told
-to ``agl run``, and leaves the program alone.
+It runs at the first import of a package that could call a model. A framework is instrumented once it has been
+imported, by the adapter in the program's environment. Invariant: a failure to instrument is reported to
+``agl run`` and leaves the program alone.
 """
 
 from __future__ import annotations
@@ -27,17 +27,14 @@ from agentlightning.specs import AdapterSpec
 from agentlightning.types import LLM
 
 SDKS = ("openai", "anthropic")
-"""Packages that call models; the wire layer is put on when one of them has been imported."""
-
+"""Packages that call models: the import of one activates the wire layer."""
 MAX_TRIES = 8
-"""How often an adapter is tried that something is missing for: a module may be half imported, by whoever
-imported the framework.
-"""
+"""Attempts to activate an adapter that raises ImportError: a module that it needs may be half imported."""
 
 
 def begin(roots: set[str], loaded: str) -> OnImport:
-    """Begin in this process, where the module ``loaded`` has been executed; the result is to be told each
-    further one. ``roots``: what is watched; the roots of the adapters that are installed here are added.
+    """Begin capture in this process, after the import of module ``loaded``; the result is to be called for
+    each further import. ``roots``: the watched packages, to which the adapters' frameworks are added.
     """
     settings = ChildSettings.read()
     exporter = SpanExporter(settings.store, settings.key)
@@ -72,15 +69,13 @@ def _context(settings: ChildSettings, exporter: SpanExporter) -> AttemptContext:
 
 
 def _count_unfinished() -> None:
-    """What is still under way when the process ends can no longer be recorded."""
+    """Count spans that have not ended when the process ends: they are not recorded."""
     if unfinished := len(processors._attempt_by_span):
         COUNTS.add("span-unfinished", unfinished)
 
 
 class AdapterActivator:
-    """The adapters of this process, each put on once, as soon as its framework is there. ``names``: those to
-    use; empty: all.
-    """
+    """Activates each adapter once its framework has been imported. ``names``: adapters to use; empty: all."""
 
     def __init__(self, names: list[str], exporter: SpanExporter) -> None:
         known = load().adapters
@@ -100,8 +95,8 @@ class AdapterActivator:
         self._lock = threading.Lock()
 
     def imported(self, loaded: str) -> None:
-        """``loaded`` has been imported: activate what has become possible. Modules imported meanwhile, here
-        or in another thread, are seen by the call that holds the lock.
+        """Module ``loaded`` has been imported: activate the adapters that now can be. What is imported
+        meanwhile, here or in another thread, the call that holds the lock notices.
         """
         self._again = True
         while self._again and (lock := self._lock).acquire(blocking=False):
@@ -124,7 +119,7 @@ class AdapterActivator:
                 self._pending.append(spec)
 
     def _try_activate(self, name: str, activate: Callable[[], None]) -> bool:
-        """Whether there is nothing left to do; ``False``: something is being imported that it needs."""
+        """Activate once; ``False``: a module that it needs is not imported yet, so try again."""
         self._tried[name] += 1
         try:
             activate()
@@ -136,8 +131,8 @@ class AdapterActivator:
 
 
 def _fully_imported(name: str, loaded: str) -> bool:
-    """The module has been imported, and so has the package it belongs to. ``loaded``: a module that has been
-    executed, whatever its spec still says.
+    """Whether a module and its package have been imported. ``loaded``: a module that has been executed, even
+    if its spec says that it is initializing.
     """
     for part in (name, name.partition(".")[0]):
         module = sys.modules.get(part)
@@ -152,4 +147,4 @@ def _activate_adapter(spec: AdapterSpec) -> None:
     if not one.is_instrumented_by_opentelemetry:
         one.instrument()
     if not one.is_instrumented_by_opentelemetry:
-        raise RuntimeError(f"the installed version is not one it knows: {spec.requires}")
+        raise RuntimeError(f"the installed version is not supported: {spec.requires}")

@@ -1,7 +1,7 @@
-"""Run by Python itself, before the program: its folder is first on the PYTHONPATH that ``agl run`` sets.
+"""Python runs this before the program, because its folder is first on the PYTHONPATH that ``agl run`` sets.
 
-It costs what a look at one environment variable costs, until something is imported that could call a model.
-A ``sitecustomize`` of the user's own runs after it; ``sys.path`` is what it would be without us.
+Until a package is imported that could call a model, it costs one look at the environment. The user's own
+``sitecustomize`` runs after it, with the ``sys.path`` that it would have without us.
 """
 
 import importlib.machinery
@@ -10,21 +10,21 @@ import os
 import sys
 
 
-def _watch() -> None:
+def _install_hook() -> None:
     if not os.environ.get("AGL_WATCH"):
         return
     try:
         from agentlightning.run_program.inside.import_hook import watch
-    except ImportError:  # another interpreter, without our package: the gateway alone records
+    except ImportError:  # an interpreter without our package: only the gateway records
         return
-    except Exception as error:  # one that our package is there for, but not of its version
+    except Exception as error:  # an interpreter of a version that our package does not support
         sys.stderr.write(f"agl: capture could not begin ({error!r}); only the gateway records\n")
         return
     watch()
 
 
-def _hand_on() -> None:
-    """Take our folder out of the path, and run the ``sitecustomize`` that it hides."""
+def _run_users_own() -> None:
+    """Take our folder out of ``sys.path`` and run the ``sitecustomize`` that it hides."""
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [p for p in sys.path if os.path.abspath(p) != here]
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize", sys.path)
@@ -35,5 +35,5 @@ def _hand_on() -> None:
     spec.loader.exec_module(module)
 
 
-_watch()
-_hand_on()
+_install_hook()
+_run_users_own()
