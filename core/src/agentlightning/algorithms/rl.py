@@ -206,9 +206,7 @@ class RLJob:
         )
 
     def _refill_metrics(self, batch: Batch, groups: TaskGroups) -> dict[str, float]:
-        """What a step with dynamic_sampling took, as metrics; ``groups`` are of tasks, whatever the baseline
-        groups.
-        """
+        """Metrics of dynamic sampling. ``groups``: of tasks, whatever the baseline groups by."""
         spread, size = groups_with_spread(batch, groups), self.rl.batch_size
         return {
             "dynamic_sampling/batches": float(math.ceil(len(groups) / size) - 1),

@@ -1,4 +1,4 @@
-"""What every record shares: identifiers, tags, JSON in and out."""
+"""The base of all records: identifiers, tags, JSON in and out."""
 
 from __future__ import annotations
 
@@ -22,20 +22,22 @@ def new_id(prefix: str) -> str:
 
 
 class UsageError(Exception):
-    """Something the person at the keyboard can mend: commands print it as one message, without a
-    traceback.
-    """
+    """An error that the user can fix: commands print it as one message, without a traceback."""
 
     status = 2
-    """Exit status of a command that ends with it."""
+    """Exit status of the command."""
 
 
 LEARNED_NOTHING = 3
-"""Exit status of a run from which nothing was learned."""
+"""Exit status of a run that learned nothing."""
 
 
 class JsonDump:
+<<<<<<< HEAD
     """JSON out, under the names of v0.3."""
+=======
+    """JSON output, by method names of v0.3."""
+>>>>>>> 29b3a71 (Types in plain English)
 
     __slots__ = ()
 

@@ -1,8 +1,8 @@
-"""The failure table: what becomes of a rollout that failed. Failed is not zero.
+"""The failure table decides what happens to a rollout that failed. Failed is not zero.
 
-One table, used everywhere: the runner names the kind of a failure (the first word of its ``reason``), the
-store tries again what the table says to try again, credit leaves the rest out of training or gives it the
-table's reward, and the command line reads it from ``training.failure``.
+One table is used everywhere: the runner names the kind of a failure (the first word of its ``reason``), the
+store retries the kinds that the table retries, credit leaves out the rest or gives it the table's reward,
+and the command line reads the table from ``training.failure``.
 
 Invariant: every failed rollout has exactly one kind, and by default none of them becomes a number.
 """
@@ -49,18 +49,18 @@ NOT_RETRYABLE: Mapping[str, str] = MappingProxyType(
 )
 """Kinds that cannot be tried again, and why."""
 TRACEBACK = "traceback"
-"""Key of an attempt's metadata: the traceback of what its agent raised, the agent's own line first."""
+"""Key of an attempt's metadata: the traceback of its agent's exception, the agent's own line first."""
 SET_ASIDE_REASON = "set_aside"
-"""Key of a rollout's metadata: a reason to leave it out of training although it succeeded, kind first."""
+"""Key of a rollout's metadata: why it is left out of training although it succeeded, kind first."""
 
 
 class FailureAction(JsonDump, msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
-    """What a kind of failure leads to: first ``retry``, then ``reward``, else it is left out."""
+    """The consequence of a kind of failure: first ``retry``, then ``reward``, else it is left out."""
 
     retry: bool = False
-    """Another attempt, while the rollout's ``max_attempts`` allows."""
+    """Make another attempt, up to the rollout's ``max_attempts``."""
     reward: float | None = None
-    """Train on it as if the rollout had ended with this final reward; ``None``: leave it out."""
+    """Train the rollout as if it had ended with this final reward; ``None``: leave it out."""
 
 
 FailureTable = Mapping[str, FailureAction]
@@ -69,21 +69,21 @@ FailureTable = Mapping[str, FailureAction]
 DEFAULT_FAILURE_TABLE: FailureTable = MappingProxyType(
     {kind: FailureAction(retry=True) for kind in RETRIED_KINDS}
 )
-"""What is nobody's fault in the agent is tried again; then, like everything else, left out."""
+"""Failures outside the agent are retried; then, like all others, left out."""
 OUTAGE_KINDS = frozenset({"unresponsive", "cancelled", "model-5xx"})
-"""Kinds that say nothing of what the policy sampled: something else broke, and the next attempt repeats this
-one, seed for seed. After any other failure it samples anew, since the same answers would fail again.
+"""Kinds that do not depend on what the policy sampled: the next attempt repeats this one, seed for seed.
+After any other failure it samples anew, since the same answers would fail again.
 """
 
 
 def failure_kind(reason: str | None) -> str | None:
-    """The kind that a reason names; ``None`` if it names none."""
+    """The kind that a reason names, or ``None``."""
     named = (reason or "").split(":", 1)[0].strip()
     return named if named in FAILURE_KINDS else None
 
 
 def failure_kind_of_end(status: str, reason: str | None) -> str:
-    """The kind of an attempt or a rollout that did not succeed: what its reason names, else its status."""
+    """The kind of a failed attempt or rollout: the one that its reason names, else its status."""
     named = failure_kind(reason)
     if named is not None:
         return named

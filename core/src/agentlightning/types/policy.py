@@ -1,4 +1,4 @@
-"""What is said where a policy's folder should be and is none."""
+"""The message for a policy folder that does not exist."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _HUB = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
 def missing_policy_message(given: str | Path) -> str:
-    """That ``given`` is no folder, and, where it could be a model of the hub, how to download it."""
+    """Says that ``given`` is no folder and, if it may be a model of the hub, how to download it."""
     text = Path(given).as_posix()
     said = f"{given}: there is no such folder; a policy is a model folder in Hugging Face layout"
     if not _HUB.fullmatch(text):

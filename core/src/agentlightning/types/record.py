@@ -1,4 +1,4 @@
-"""What an attempt did: spans, model calls, rewards, and the record that credit reads."""
+"""Spans, model calls and rewards of an attempt, and the record that credit reads."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Span(Model):
     start_time: float = 0.0
     end_time: float = 0.0
     returned: bool = False
-    """Written by the runner, of what the agent returned. The store says so, and takes it from nobody else."""
+    """The runner wrote it from the agent's return value. Only the store sets it."""
 
 
 class Call(Model):
@@ -49,10 +49,10 @@ class Call(Model):
     rollout_id: str
     attempt_id: str
     sequence: int = 0
-    """Order of arrival of the request within the attempt (0, 1, …); shared by the choices of one request."""
+    """Order of arrival of the request within the attempt (0, 1, …), shared by its choices."""
     choice: int = 0
     api: Literal["chat", "completions", "supplied"] = "chat"
-    """``supplied``: no call of ours, but a transition that the agent handed in (``docs/rollouts.md``)."""
+    """``supplied``: no recorded call, but a transition that the agent handed in (``docs/rollouts.md``)."""
     response_id: str | None = None
     trace_id: str | None = None
     span_id: str | None = None
@@ -79,7 +79,7 @@ class Call(Model):
     asked: dict[str, Any] = {}
     """Values the agent asked for, where they differ."""
     edited: dict[str, Any] = {}
-    """What the gateway's policies changed. ``over_length``: ``truncate``, with ``dropped``, the ranges of
+    """Changes that the gateway made. ``over_length``: ``truncate``, with ``dropped``, the ranges of
     ``request["messages"]`` that were not sent, and ``tokens``, the prompt's length before and after; or
     ``error``, ``drop``: refused. ``reasoning``: ``split``. ``api``: ``responses``, ``messages``: the agent
     spoke that API, and ``request`` and ``response`` are its translation to chat completions."""
@@ -96,7 +96,7 @@ class Call(Model):
     status: Literal["ok", "error", "cancelled"] = "ok"
     error: str | None = None
     masked: str | None = None
-    """Reason why the call must not be trained, known at record time (``off-policy-sampling``, …)."""
+    """Why the call must not be trained, as known when it was recorded (``off-policy-sampling``, …)."""
     start_time: float = 0.0
     end_time: float = 0.0
 
@@ -115,7 +115,7 @@ class Call(Model):
 
 
 class Reward(Model):
-    """A number attached to a call, to an agent's turns, or to the whole rollout."""
+    """A number for a call, for an agent's calls, or for the whole rollout."""
 
     value: float
     name: str = "reward"
@@ -128,13 +128,13 @@ class Reward(Model):
     final: bool = True
     """The reward of the rollout, unless ``call_id``, ``span_id`` or ``agent`` narrows it."""
     returned: bool = False
-    """The agent returned it, and its runner wrote it; else the agent emitted it while it ran."""
+    """The agent returned it and its runner wrote it; otherwise the agent emitted it while it ran."""
     attributes: dict[str, Any] = {}
     time: float = 0.0
 
 
 class EarlierAttempt(Model):
-    """An attempt after which there was another: what became of it, and how many calls it had recorded."""
+    """An attempt that was followed by another: its end, and the number of its recorded calls."""
 
     attempt_id: str
     status: AttemptStatus
@@ -143,7 +143,7 @@ class EarlierAttempt(Model):
 
 
 class Record(Model):
-    """Everything credit needs to know of one finished rollout: its last attempt's calls and rewards."""
+    """All that credit reads of one finished rollout: calls and rewards of its last attempt."""
 
     rollout: Rollout
     attempt: Attempt | None = None
@@ -152,11 +152,11 @@ class Record(Model):
     wire: list[Span] = []
     """The wire layer's call spans, for the fidelity verdict."""
     earlier: list[EarlierAttempt] = []
-    """The attempts before. Nothing of them is trained; their calls are in the ledger."""
+    """Attempts before the last. They are not trained; the ledger counts their calls."""
 
 
 class Triplet(Model):
-    """(prompt ids, response ids, reward) of one call with its tags: what adapters yield and credit reads."""
+    """(prompt ids, response ids, reward) of one call with its tags."""
 
     prompt_ids: list[int]
     response_ids: list[int]

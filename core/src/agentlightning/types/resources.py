@@ -1,4 +1,4 @@
-"""What an agent is given: model endpoints, prompt templates, anything."""
+"""Resources that an agent gets: model endpoints, prompt templates, any JSON."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ class LLM(Model, tag="llm", tag_field="resource_type"):
     api_key: str | None = None
     sampling_parameters: dict[str, Any] = {}
     replicas: list[str] = []
-    """Further base URLs at which the same model is served. They are for a gateway, which keeps the calls of
-    an attempt at one of them all; an agent knows one address."""
+    """Further base URLs at which the same model is served. They are for the gateway, which sends all calls
+    of an attempt to one of them; an agent has one address."""
     vocabulary: int | None = None
-    """Size of the model's vocabulary, where it is known: its token ids are 0 to ``vocabulary - 1``."""
+    """Size of the model's vocabulary, if known: token ids are 0 to ``vocabulary - 1``."""
     context: int | None = None
-    """Tokens of prompt and answer together that the model takes, where it is known."""
+    """Tokens of prompt and answer together that the model accepts, if known."""
 
     def get_base_url(self, rollout_id: str | None = None, attempt_id: str | None = None) -> str:
         """The URL for an OpenAI client. The attempt travels in the key, not in the URL."""
@@ -32,19 +32,20 @@ class LLM(Model, tag="llm", tag_field="resource_type"):
 
 
 class ProxyLLM(LLM, tag="proxy_llm"):
-    """A gateway of ours as a model endpoint: agents get it with their attempt's key in it."""
+    """The gateway as a model endpoint, with the attempt's key."""
 
     api_key: str | None = "agl-context"
 
 
 class PromptTemplate(Model, tag="prompt_template", tag_field="resource_type"):
-    """A prompt with holes."""
+    """A prompt with placeholders."""
 
     template: str
     engine: Literal["f-string", "jinja"] = "f-string"
 
     def format(self, **values: Any) -> str:
-        """Fill the holes; a missing value is a ``KeyError`` (f-string) or ``UndefinedError`` (jinja)."""
+        """Fill the placeholders; a missing value is a ``KeyError`` (f-string) or ``UndefinedError`` (jinja).
+        """
         if self.engine == "f-string":
             return self.template.format(**values)
         from jinja2 import StrictUndefined
@@ -58,7 +59,7 @@ class PromptTemplate(Model, tag="prompt_template", tag_field="resource_type"):
 
 
 class JsonResource(Model, tag="json", tag_field="resource_type"):
-    """Anything else an agent is given, as JSON."""
+    """Any other resource, as JSON."""
 
     value: Any = None
 

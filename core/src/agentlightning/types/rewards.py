@@ -1,11 +1,11 @@
-"""Rewards: how they are read from spans, and which of several counts. Everybody reads and chooses by this.
+"""Read rewards from spans and choose which of several counts. Every component uses these functions.
 
-Rewards count in the order in which the store took them; no clock of a sender has a part in it. What the agent
-*returned*, as its runner wrote it, has the last word over what the agent *emitted* meanwhile, unless the
-rollout's configuration says otherwise (``emitted_overrides_returned``).
+Rewards count in the order in which the store received them, whatever the senders' clocks say. A reward that
+the agent *returned* overrides those it *emitted*, unless the rollout's configuration reverses that
+(``emitted_overrides_returned``).
 
-Invariant: a reward span without a number is a reward of NaN, which the failure table decides on; it is never
-left out and never 0.
+Invariant: a reward span without a number is a reward of NaN, for the failure table to decide; it is never
+ignored and never 0.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from agentlightning import semconv
 from agentlightning.types.record import Reward, Span
 
 PRIMARY = "reward"
-"""Name of the reward that is trained on."""
+"""Name of the reward that is trained."""
 _OURS = frozenset(value for name, value in vars(semconv).items() if name.startswith("REWARD_"))
 _NARROWED = (semconv.REWARD_CALL, semconv.REWARD_SPAN_ID, semconv.REWARD_AGENT)
 Ranked = TypeVar("Ranked", Reward, Span)
@@ -53,7 +53,7 @@ def _number(raw: object) -> float | None:
 
 
 def by_precedence(given: Sequence[Ranked], emitted_overrides: bool = False) -> list[Ranked]:
-    """``given``, in the order of the store, with those whose word counts behind the others."""
+    """``given``, in the order of the store, with those of higher precedence last."""
     return sorted(given, key=lambda one: one.returned is not emitted_overrides)
 
 
@@ -63,13 +63,13 @@ def effective_reward(emitted: Sequence[Reward]) -> Reward:
 
 
 def reward_target(span: Span) -> tuple[object, ...] | None:
-    """What a reward span is a reward of, with its name: of two spans of the same, one counts. ``None``: the
-    span is no reward.
+    """Target and name of a reward span; of two spans with equal ones, one counts. ``None``: the span is no
+    reward.
     """
     r = reward_of(span)
     return None if r is None else (r.name, str(r.call_id), str(r.span_id), str(r.agent), r.final)
 
 
 def is_rollout_reward(reward: Reward) -> bool:
-    """Whether it is a reward of the whole rollout."""
+    """Whether it is for the whole rollout."""
     return reward.final and reward.call_id is reward.span_id is reward.agent is None

@@ -1,8 +1,8 @@
-"""Which calls are meant: names, patterns and predicates over a call's tags.
+"""Select calls by names, patterns or predicates over their tags.
 
-One reading for everything that chooses calls: what a run trains, what a marked class trains, which policy
-answers whom. A name or a pattern means the call's ``agent``, its ``role`` or its ``node``. Invariant: a call
-that nobody named has the role ``unknown``, so that it too can be chosen.
+Used wherever calls are chosen: those that a run trains, those that a decorated class trains, and those that
+go to a policy. A name or pattern matches the call's ``agent``, ``role`` or ``node``. Invariant: an unnamed
+call has the role ``unknown``, so that it can be selected too.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ Select = str | Sequence[str] | Predicate | bool | None
 predicate of the call's tags."""
 
 NAME_TAGS = ("agent", "role", "node")
-"""The tags that a name is looked for in."""
+"""The tags that a name is matched with."""
 UNKNOWN = "unknown"
-"""The role of calls that nobody named."""
+"""The role of unnamed calls."""
 FORMS = "give a name, a list of names, 're:<pattern>', or a function (tags) -> bool"
 
 
 class BadSelect(UsageError, ValueError):
-    """A ``select`` that cannot be read, or a predicate that fails on a call's tags."""
+    """An invalid ``select``, or a predicate that fails on a call's tags."""
 
 
 def selector(select: Select, what: str = "select") -> Predicate:
-    """``select`` as a predicate of a call's tags. ``what``: how errors call it. :class:`BadSelect` says what
-    cannot be read; so does the predicate where a function of the user's raises.
+    """``select`` as a predicate of a call's tags. ``what``: its name in errors. Raises :class:`BadSelect`;
+    so does the predicate if a user's function raises.
     """
     if select is None or isinstance(select, bool):
         return lambda tags: select is not False
@@ -54,7 +54,7 @@ def policy_for(policies: Mapping[str, str], tags: Tags) -> str | None:
 
 
 def with_role(tags: Tags) -> Tags:
-    """``tags``, with the role ``unknown`` where nobody said agent, role or node; ``tags`` is not changed."""
+    """A copy of ``tags``, with the role ``unknown`` if agent, role and node are missing."""
     said = {tag for tag in NAME_TAGS if tag in tags and not (tag == "role" and tags[tag] == UNKNOWN)}
     if not said:
         return {**tags, "role": UNKNOWN}
@@ -65,13 +65,13 @@ def with_role(tags: Tags) -> Tags:
 
 
 def caller_name(tags: Tags) -> str:
-    """How a call's maker is called, for people: its agent, else its node, else its role."""
+    """The displayed name of a call's caller: its agent, else its node, else its role."""
     return tags.get("agent") or tags.get("node") or tags.get("role") or UNKNOWN
 
 
 @lru_cache(maxsize=1024)
 def _name_matcher(name: str, what: str) -> Predicate:
-    """A name, or a pattern."""
+    """A predicate for a name or pattern."""
     if not name.startswith("re:"):
         if not name.strip():
             raise BadSelect(f"{what}: {name!r} is no name: {FORMS}")
@@ -86,7 +86,7 @@ def _name_matcher(name: str, what: str) -> Predicate:
 
 
 def _checked_predicate(function: Predicate, what: str) -> Predicate:
-    """A user's function, checked as far as can be, and given tags that it may change without effect."""
+    """A user's function, checked as far as possible, called with a copy of the tags."""
     called = getattr(function, "__qualname__", type(function).__name__)
     if inspect.iscoroutinefunction(function):
         raise BadSelect(f"{what}: {called}() is a coroutine function; a predicate must answer at once")

@@ -1,4 +1,4 @@
-"""What is trained: rows, the ledger that accounts for every call, and the reports of a step."""
+"""Training data and its accounts: rows, ledgers, fingerprints, links and reports."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Segment(Model):
 class Row(Model):
     """One training sequence.
 
-    All per-token arrays have the length of ``token_ids``; position ``t`` speaks about predicting
+    All per-token arrays have the length of ``token_ids``; position ``t`` is about predicting
     ``token_ids[t]`` from the tokens before it. Outside the mask, weights, advantages and logprobs are 0 and
     versions are -1. A list that is given for one of them becomes an array.
     """
@@ -65,7 +65,7 @@ _PER_TOKEN = {"mask": Flags, "advantages": Floats, "logprobs": Floats, "weights"
 
 
 class Ledger(Model):
-    """What became of every call of one rollout. ``made == trained + sum(left_out.values())``."""
+    """The account of every call of one rollout. ``made == trained + sum(left_out.values())``."""
 
     rollout_id: str
     made: int = 0
@@ -86,7 +86,7 @@ class Ledger(Model):
 
     @property
     def sums(self) -> bool:
-        """Nothing is lost in silence."""
+        """Whether every call is accounted for."""
         return self.made == self.trained + sum(self.left_out.values())
 
     def __getattr__(self, name: str) -> Any:
@@ -94,7 +94,7 @@ class Ledger(Model):
 
 
 class Batch(Model):
-    """The rows of one step, with the account of how they came about."""
+    """The rows of one step, with ledgers and metrics."""
 
     rows: list[Row]
     ledgers: list[Ledger] = []
@@ -105,7 +105,7 @@ class Batch(Model):
 
 
 class RolloutFingerprint(Model):
-    """What a step trained of one rollout, as hashes: ``agl verify`` recomputes it from the store.
+    """Hashes of what a step trained of one rollout; ``agl verify`` recomputes them from the store.
 
     Each digest is 32 hex digits of blake2b over a canonical encoding
     (:mod:`agentlightning.credit.fingerprints.fingerprint`).
@@ -119,11 +119,12 @@ class RolloutFingerprint(Model):
     version: int | None = None
     """Policy version that the rows were built for."""
     status: str = ""
-    """The rollout's, when it was credited."""
+    """Status of the rollout when it was credited."""
     reward: float | None = None
-    """The final reward it emitted; a failure that the table gives a reward was credited with that."""
+    """The final reward it emitted; a failure with a reward in the failure table was credited with that one.
+    """
     failure: str | None = None
-    """Its kind of failure; empty: none; ``None``: not logged."""
+    """Kind of failure; empty: none; ``None``: not logged."""
     layout: int = 1
     """How calls are hashed (:mod:`agentlightning.credit.fingerprints.call_digests`)."""
     calls: int = 0
@@ -143,11 +144,11 @@ class RolloutFingerprint(Model):
     advantages_digest: str = ""
     weights_digest: str = ""
     ledger: dict[str, int] = {}
-    """``made``, ``trained``, and the reasons of the rest."""
+    """``made``, ``trained``, and the counts by reason of the rest."""
 
 
 class StepReport(Model):
-    """What one training step did: goes to trackers, hooks, ``metrics.jsonl`` and the store."""
+    """The report of one training step, for trackers, hooks, ``metrics.jsonl`` and the store."""
 
     run_id: str
     step: int
@@ -163,18 +164,18 @@ class StepReport(Model):
     version: int | None = None
     """Policy version that the rows were built for; ``policy_version`` is the one after the step."""
     versions: dict[str, int | None] = {}
-    """Of a run with named policies: that version, of every policy that the step trained."""
+    """In a run with named policies: that version for every policy that the step trained."""
     terms_digest: str | None = None
-    """Of recipe and failure table, as the step was credited by them."""
+    """Digest of the recipe and failure table that the step was credited by."""
 
 
 AuditLinkKind = Literal["begin", "resume", "step", "evaluation", "checkpoint", "end"]
 
 
 class AuditLink(Model):
-    """One entry of a run's chain: what was recorded then, bound to everything before it.
+    """One entry of a run's chain: a record, bound by its hash to everything before it.
 
-    Links are only ever added, never replaced: what a resumed run makes again has a later link.
+    Links are only added, never replaced: what a resumed run makes again gets a later link.
     """
 
     run_id: str
@@ -182,18 +183,18 @@ class AuditLink(Model):
     """0, 1, 2, …"""
     kind: AuditLinkKind
     name: str
-    """What it is of: ``0/policy`` (a step's number and policy), the batch of an evaluation, a checkpoint's
-    folder."""
+    """Its subject: ``0/policy`` (a step's number and policy), an evaluation's batch, a checkpoint's folder.
+    """
     body: dict[str, Any] = {}
-    """What was recorded, as plain values; of files, and of a step's seals, their digests."""
+    """The record as plain values; of files and of a step's fingerprints, the digests."""
     seals: list[RolloutFingerprint] = []
-    """Of the rollouts of an evaluation; those of a step are records of their own."""
+    """Fingerprints of an evaluation's rollouts; those of a step are stored apart."""
     previous: str = ""
-    """The head of the link before."""
+    """Head of the previous link."""
     head: str = ""
     """sha256 over all of the above (:func:`agentlightning.credit.fingerprints.chain.compute_head`)."""
     mac: str | None = None
-    """HMAC-SHA256 of the head, where the run was given a key (``AGL_SEAL_KEY``)."""
+    """HMAC-SHA256 of the head, if the run has a key (``AGL_SEAL_KEY``)."""
 
 
 class Evaluation(Model):
@@ -203,15 +204,14 @@ class Evaluation(Model):
     n: int
     reward: float
     ci: tuple[float, float] | None = None
-    """95 % interval; ``None`` where it cannot be estimated."""
+    """95 % interval; ``None`` if it cannot be estimated."""
     failed: int = 0
-    """Rollouts without a reward; they count as 0 here because an agent that breaks solves nothing, and are
-    shown.
+    """Rollouts without a reward. They count as 0 here, because a broken agent solves nothing.
     """
     rewards: list[float] = []
     seconds: float = 0.0
     metrics: dict[str, float] = {}
 
     def interval_text(self) -> str:
-        """The interval for a person."""
+        """The interval as text."""
         return "–" if self.ci is None else f"{self.ci[0]:.3f} – {self.ci[1]:.3f}"

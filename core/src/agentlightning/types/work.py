@@ -11,7 +11,7 @@ from agentlightning.types.base import Mode, Model
 
 
 class RolloutStatus(StrEnum):
-    """Where a rollout stands. The last three are final."""
+    """Status of a rollout. The last three are final."""
 
     QUEUING = "queuing"
     PREPARING = "preparing"
@@ -28,7 +28,7 @@ class RolloutStatus(StrEnum):
 
 
 class AttemptStatus(StrEnum):
-    """Where one execution stands. All but the first two, and ``unresponsive``, are final."""
+    """Status of an attempt. All but the first two, and ``unresponsive``, are final."""
 
     PREPARING = "preparing"
     RUNNING = "running"
@@ -39,18 +39,18 @@ class AttemptStatus(StrEnum):
 
 
 UNRESPONSIVE_SECONDS = 60.0
-"""Silence after which a worker is taken for dead: twelve signs of life of our runners. A pause of the machine
-or a hand-written worker that only makes model calls does not reach it, and a dead machine costs a minute.
+"""Silence after which a worker counts as dead: twelve heartbeats of our runners. A paused machine, or a
+hand-written worker that only makes model calls, stays below it; a dead machine costs a minute.
 """
 MAX_ATTEMPTS = 3
-"""Attempts of a rollout whose failures are all of kinds that are tried again."""
+"""Attempts of a rollout whose failures are all of retried kinds."""
 RETRIED_KINDS = ("bad-record", "cancelled", "model-5xx", "unresponsive")
-"""Kinds of failure that are tried again by default: they are nobody's fault in the agent."""
+"""Kinds of failure that are retried by default: they are not the agent's fault."""
 
 
 class RolloutConfig(Model):
-    """How often and how long a rollout is tried, and whose word on its reward counts. The defaults are those
-    of the trainer, but for the limit of an attempt, which it alone has.
+    """Retries and time limits of a rollout, and which of its rewards counts. The defaults are the
+    trainer's, except that only the trainer limits an attempt.
     """
 
     timeout_seconds: float | None = None
@@ -58,13 +58,13 @@ class RolloutConfig(Model):
     unresponsive_seconds: float | None = UNRESPONSIVE_SECONDS
     """Silence (no heartbeat, call or span) after which an attempt counts as unresponsive; ``None``: never."""
     max_attempts: int = MAX_ATTEMPTS
-    """At most so many attempts, the first included."""
+    """Maximal number of attempts, the first included."""
     retry_condition: list[AttemptStatus] = []
     """Ends of an attempt that lead to another one, while ``max_attempts`` allows."""
     retry_on: list[str] = msgspec.field(default_factory=lambda: list(RETRIED_KINDS))
     """Kinds of failure (:mod:`agentlightning.types.failure`) that do so too."""
     emitted_overrides_returned: bool = False
-    """Whether a reward that the agent emits while it runs counts although the agent returns another one."""
+    """Whether a reward that the agent emits while it runs overrides one that it returns."""
 
 
 class Rollout(Model):
@@ -76,7 +76,7 @@ class Rollout(Model):
     mode: Mode = "train"
     run_id: str | None = None
     task_id: str | None = None
-    """Which task of the dataset this is."""
+    """Id of its task."""
     group_id: str | None = None
     """Rollouts sampled together for one task; the default key that baselines group by."""
     sample: int = 0
@@ -84,9 +84,9 @@ class Rollout(Model):
     seed: int | None = None
     """Root of all sampling seeds of this rollout."""
     resources_id: str | None = None
-    """What its attempts are given: as named, else the latest when it was put into the queue."""
+    """Resources for its attempts: the named ones, else the latest when it was queued."""
     resources_version: int | None = None
-    """The version that was the newest then. Later versions do not reach this rollout."""
+    """Their newest version when it was queued. Later versions do not reach this rollout."""
     config: RolloutConfig = msgspec.field(default_factory=RolloutConfig)
     metadata: dict[str, Any] = {}
     attempts: int = 0
@@ -105,7 +105,7 @@ class Attempt(Model):
     sequence_id: int = 1
     """1 for the first attempt of a rollout."""
     fence: int = 1
-    """Grows with each lease of the rollout; a write with an older fence is refused."""
+    """Grows with each lease of the rollout; writes with an older fence are refused."""
     status: AttemptStatus = AttemptStatus.PREPARING
     worker_id: str | None = None
     start_time: float = 0.0
@@ -115,7 +115,7 @@ class Attempt(Model):
     metadata: dict[str, Any] = {}
     resources_id: str | None = None
     resources_version: int | None = None
-    """What it was given."""
+    """The resources that it got."""
 
 
 class AttemptedRollout(Model):

@@ -50,7 +50,7 @@ class Continuations:
             self._by_reply[chat.without_reasoning(answer)] = (call, sent)
 
     def find(self, call: Call) -> tuple[Call, bool] | None:
-        """The earlier call and whether messages were dropped since; ``None`` if the call continues nothing."""
+        """The earlier call, and whether messages were dropped since; ``None`` without one."""
         sent = chat.messages(call, self._known)
         heads = _prefix_hashes(sent)
         for n in range(len(sent) - 1, 0, -1):
