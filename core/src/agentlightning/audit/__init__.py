@@ -1,4 +1,4 @@
-"""Looking back at runs, from their stores alone: list, trace, explain, verify.
+"""Inspect past runs from their stores alone: list, trace, explain, verify.
 
-Nothing here writes to a store, and nothing is believed that can be computed again.
+Nothing here writes to a store, and whatever can be recomputed is recomputed.
 """

@@ -1,7 +1,7 @@
-"""The tree of an attempt: its spans under their parents, model calls with what became of them.
+"""The tree of an attempt: its spans under their parents, model calls with their verdicts.
 
-Invariant: every span of the attempt is in the tree exactly once, also one whose parent is unknown or that is,
-by a fault of its maker, its own ancestor.
+Invariant: every span of the attempt is in the tree exactly once, even if its parent is unknown or it is its
+own ancestor.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class SpanNode(Model):
     status: str = "unset"
     error: str | None = None
     facts: dict[str, Any] = {}
-    """By kind: of a call its id, model, policy, version, tokens, verdict and answer; of a tool its arguments
-    and result; of a reward its value, name and what it is of."""
+    """By kind: a call's id, model, policy, version, tokens, verdict and answer; a tool's arguments and
+    result; a reward's value, name and target."""
     children: list[SpanNode] = []
 
 
@@ -52,16 +52,16 @@ class AttemptTree(Model):
     status: str
     reason: str | None
     traceback: str | None
-    """Of what the agent raised: its own line first."""
+    """Of the agent's exception, its own line first."""
     seconds: float | None
     spans: int
     roots: list[SpanNode]
     resources: str | None = None
-    """What it was given: id and version, ``rs-…@2``."""
+    """Its resources: id and version, ``rs-…@2``."""
 
 
 async def attempt_trees(run: OpenRun, target: Target, every: bool = False) -> list[AttemptTree]:
-    """The trees of the attempt that is asked about (the latest one of a rollout), or of ``every`` attempt."""
+    """The tree of the target's attempt (of a rollout, the latest), or of ``every`` attempt."""
     rollout_id = target.rollout.rollout_id
     attempts = await run.store.query_attempts(rollout_id)
     if not every:
@@ -122,7 +122,7 @@ def _order(span: Span) -> tuple[float, int]:
 
 
 def _under(node: SpanNode, other: SpanNode, above: Mapping[int, SpanNode]) -> bool:
-    """Whether ``node`` is ``other`` or stands below it."""
+    """Whether ``node`` is ``other`` or below it."""
     at: SpanNode | None = node
     while at is not None and at is not other:
         at = above.get(id(at))
@@ -194,7 +194,7 @@ def _call(a: Mapping[str, Any], verdicts_by_call: Mapping[str, Verdict]) -> dict
 
 
 def _answer_text(a: Mapping[str, Any]) -> str:
-    """The answer of a call that no gateway recorded."""
+    """The answer of a call without a gateway record."""
     parts = [part for m in json.loads(a.get(semconv.OUTPUT_MESSAGES) or "[]") for part in m["parts"]]
     return " ".join(str(p.get("content") or f"{p.get('name')}({p.get('arguments')})") for p in parts)
 
@@ -211,7 +211,7 @@ def _reward(a: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _error(span: Span) -> str | None:
-    """What went wrong: the span's status, else an exception among its attributes or events."""
+    """The error: the span's status, else an exception in its attributes or events."""
     if span.status == "error":
         return span.status_message or _exception(span.attributes) or "error"
     if span.name == semconv.EXCEPTION_SPAN:

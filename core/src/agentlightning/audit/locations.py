@@ -1,7 +1,7 @@
-"""Where runs are: from what a person writes (an id, the beginning of one, a folder, a store) to a place.
+"""Locate runs: from user input (an id, its beginning, a folder, a store) to a location.
 
 Runs are looked for in ``runs/`` of the working directory, each in a folder of its own, and in the store that
-``AGL_STORAGE`` names. Invariant: nothing is opened here that does not exist; looking never makes a file.
+``AGL_STORAGE`` names. Invariant: only existing files are opened; looking never creates one.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _SHOWN = 8
 
 
 class NoSuchRun(UsageError, LookupError):
-    """Nothing answers to the name; the message says where was looked and what there is."""
+    """No run has the name; the message says where it was looked for and what there is."""
 
 
 class RunLocation(NamedTuple):
-    """A store, and which run of it is meant."""
+    """A store, and a run in it."""
 
     store: str
     """What ``open_store`` takes."""
@@ -36,7 +36,7 @@ class RunLocation(NamedTuple):
 
 def find_run(what: str, store: str | None = None) -> RunLocation:
     """The place of one run. ``what``: run id or its beginning, run folder, store file or URL; with ``store``
-    it is an id in that store. Raises :class:`NoSuchRun` that lists what there is.
+    it is an id in that store. Raises :class:`NoSuchRun`, which lists the known runs.
     """
     if store is not None:
         return RunLocation(*_store(store), run=what)
@@ -78,7 +78,7 @@ def run_folders(root: Path) -> list[Path]:
 
 
 def match_name(names: Iterable[str], what: str | None, where: str) -> str:
-    """The name that is ``what``, or the only one that begins with it; :class:`NoSuchRun` otherwise."""
+    """The name equal to ``what``, or the only one that begins with it; :class:`NoSuchRun` otherwise."""
     known = list(names)
     if what is None:
         if len(known) == 1:
@@ -135,7 +135,7 @@ def _run_place(folder: Path) -> RunLocation:
 
 
 def _store(place: str) -> tuple[str, Path | None]:
-    """A store that was named, which must be there; with its folder if it lies in a run's."""
+    """A named store, which must exist, and its folder if it lies in a run's folder."""
     if "://" in place:
         return place, None
     path = Path(place).expanduser()

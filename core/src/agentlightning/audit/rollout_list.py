@@ -1,6 +1,6 @@
-"""The rollouts of a run, one line each: what ``agl trace`` and ``agl explain`` take, and what came of it.
+"""The rollouts of a run, one line each, with the ids that ``agl trace`` and ``agl explain`` take.
 
-Invariant: nothing is left out in silence. A page that is full says where the next begins.
+Invariant: nothing is left out silently: a full page says where the next begins.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from agentlightning.types.base import Model
 from agentlightning.types.failure import TRACEBACK
 
 _PAGE = 100
-"""Rollouts whose records are read at once: they hold every token."""
+"""Rollouts whose records, with every token, are read at once."""
 _ASKED = re.compile(r"\s*(<=|>=|!=|==|=|<|>)?\s*(.+?)\s*")
 _COMPARE: dict[str, Callable[[float, float], bool]] = {
     "<": operator.lt,
@@ -31,7 +31,7 @@ _COMPARE: dict[str, Callable[[float, float], bool]] = {
 
 
 class BadFilter(UsageError, ValueError):
-    """A filter that cannot be read."""
+    """An invalid filter."""
 
 
 class CallSummary(Model):
@@ -68,7 +68,7 @@ class RolloutSummary(Model):
 
 
 class RolloutPage(NamedTuple):
-    """Some rollouts; ``after``: what to ask the next page with, ``None`` if this is the last."""
+    """A page of rollouts; ``after``: argument for the next page, ``None`` on the last."""
 
     lines: list[RolloutSummary]
     after: str | None
@@ -99,7 +99,7 @@ async def list_rollouts(
     limit: int = 50,
     after: str | None = None,
 ) -> RolloutPage:
-    """Up to ``limit`` rollouts of ``run`` in the order they were queued, of those that all filters let by."""
+    """Up to ``limit`` rollouts of ``run`` that pass all filters, in the order they were queued."""
     wanted, lines = reward_filter(reward), list[RolloutSummary]()
     async for rollout, record in _read(run, failed, mode, task, after):
         line = _line(run.run_id, rollout, record)

@@ -1,4 +1,4 @@
-"""One run, open for reading: its record, its store, and how its steps were credited.
+"""One run, opened for reading: its record, its store, and the crediting of its steps.
 
 Invariant: :meth:`OpenRun.credit` is how the run made its rows: the same recipe, failure table, rules and
 baselines, by the code that is installed.
@@ -28,7 +28,7 @@ ALL = 1_000_000
 
 
 class CannotRecompute(UsageError):
-    """The run's record does not say enough to make its rows again."""
+    """The run's record lacks what is needed to make its rows again."""
 
 
 @dataclass(slots=True)
@@ -37,14 +37,14 @@ class OpenRun:
 
     run_id: str
     info: dict[str, Any]
-    """What the trainer wrote when it began, with ``create_time`` and ``update_time``."""
+    """The record that the trainer wrote at the start, with ``create_time`` and ``update_time``."""
     store: Store
     plugins: Plugins
     folder: Path | None = None
 
     @property
     def recipe(self) -> Recipe:
-        """What it was trained with. Raises :class:`CannotRecompute`."""
+        """The recipe it was trained with. Raises :class:`CannotRecompute`."""
         given = self.info.get("recipe")
         if not isinstance(given, dict):
             raise CannotRecompute(
@@ -78,16 +78,17 @@ class OpenRun:
         )
 
     async def seals(self, step: int | None = None, rollout_id: str | None = None) -> list[RolloutFingerprint]:
-        """What was logged at training time."""
+        """The fingerprints logged at training time."""
         return await self.store.query_seals(self.run_id, step, rollout_id)
 
     async def known(self, rollout_ids: Sequence[str]) -> dict[str, Rollout]:
-        """Those of the rollouts that the store holds."""
+        """Those of the rollouts that are in the store."""
         found = await self.store.query_rollouts(rollout_ids=list(rollout_ids), limit=max(1, len(rollout_ids)))
         return {rollout.rollout_id: rollout for rollout in found}
 
     def inspector(self, policy: Path) -> Inspector:
-        """The run's driver's view of a policy folder. Raises :class:`CannotRecompute` if it offers none."""
+        """The driver's inspector of a policy folder. Raises :class:`CannotRecompute` if the driver has
+        none."""
         name = str(self.info.get("driver", ""))
         spec = self.plugins.drivers.get(name)
         if spec is None:
@@ -98,7 +99,7 @@ class OpenRun:
 
     @property
     def trained(self) -> list[str]:
-        """Names of the policies that the run trained, if it had them by name."""
+        """Names of the policies that the run trained, if they had names."""
         return list(self.info.get("trained") or ())
 
     def policies(self, name: str | None = None) -> list[tuple[Path, int | None]]:
@@ -117,7 +118,7 @@ class OpenRun:
         return found
 
     def versions(self) -> list[tuple[str, str, str]]:
-        """Packages that are not what they were: (name, then, now)."""
+        """Packages whose version has changed: (name, then, now)."""
         then: dict[str, str] = self.info.get("versions") or {}
         return [(name, was, now) for name, was in then.items() if (now := _installed(name)) != was]
 

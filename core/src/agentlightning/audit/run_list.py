@@ -1,6 +1,6 @@
-"""The list of runs: one line a run, from its record and the reports of its steps.
+"""The list of runs: one line for each, from its record and the reports of its steps.
 
-Invariant: a store that cannot be read is in the list with its reason; it never hides the others.
+Invariant: an unreadable store is listed with its reason and never hides the others.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What is asked about: a rollout, an attempt, a call or a token, found in the store that holds it.
+"""Find the rollout, attempt, call or token that a user names, in the store that holds it.
 
-``ro-…`` is a rollout, ``at-…`` an attempt, ``at-…-3.0`` a call (request 3, choice 0; ``at-…-supplied.1`` is
-one that its agent handed in) and ``at-…-3.0:7`` the eighth token of its response.
+``ro-…`` is a rollout, ``at-…`` an attempt, ``at-…-3.0`` a call (request 3, choice 0; ``at-…-supplied.1``:
+handed in by its agent) and ``at-…-3.0:7`` the eighth token of its response.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _CALL = re.compile(r"(.+)-(?:\d+|supplied)\.\d+")
 
 
 class Target(NamedTuple):
-    """What is asked about; the narrowest that is set counts."""
+    """The target; the narrowest field that is set counts."""
 
     rollout: Rollout
     attempt: str | None = None
@@ -36,10 +36,10 @@ class Target(NamedTuple):
 async def open_target(
     what: str, run: str | None = None, store: str | None = None, plugins: Plugins | None = None
 ) -> AsyncIterator[tuple[OpenRun, Target]]:
-    """The run that holds ``what``, open, and what that is.
+    """The open run that holds ``what``, and its target.
 
     Looked for in ``run``, in ``store``, or else in all runs of ``runs/`` and ``AGL_STORAGE``, newest first.
-    Raises :class:`NoSuchRun` that says where was looked.
+    Raises :class:`NoSuchRun`, which says where it was looked for.
     """
     plugins = plugins or load()
     unread: list[str] = []
@@ -61,7 +61,7 @@ async def open_target(
 
 
 async def find_target(store: Store, what: str) -> Target | None:
-    """What ``what`` names in this store; ``None`` if it holds no such thing."""
+    """The target ``what`` in this store, or ``None``."""
     if rollout := await _rollout(store, what):
         return Target(rollout)
     index: int | None = None
@@ -91,7 +91,7 @@ def _places(run: str | None, store: str | None) -> list[RunLocation]:
 
 
 async def _run_of(store: Store, place: RunLocation, target: Target, plugins: Plugins) -> OpenRun:
-    """The run of a rollout; one without a record for rollouts that belong to none."""
+    """The run of a rollout; without a record if the rollout belongs to none."""
     run_id = target.rollout.run_id
     if run_id is not None:
         try:
@@ -109,7 +109,7 @@ async def _rollout(store: Store, rollout_id: str) -> Rollout | None:
 
 
 async def _of_attempt(store: Store, attempt_id: str) -> Rollout | None:
-    """The rollout of an attempt: by the seals of the runs, which name it, else attempt by attempt."""
+    """The rollout of an attempt: by the fingerprints of the runs, else attempt by attempt."""
     if not attempt_id.startswith("at-"):  # as the store names them
         return None
     for info in await store.query_runs(limit=ALL):

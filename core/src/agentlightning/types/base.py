@@ -33,11 +33,7 @@ LEARNED_NOTHING = 3
 
 
 class JsonDump:
-<<<<<<< HEAD
-    """JSON out, under the names of v0.3."""
-=======
     """JSON output, by method names of v0.3."""
->>>>>>> 29b3a71 (Types in plain English)
 
     __slots__ = ()
 

@@ -1,7 +1,7 @@
 """Explain a rollout, a call or a token: plain JSON, from which the terminal's panels are drawn.
 
-Built from the store and credit alone; text of tokens and their logprob under the present policy come from the
-driver's inspector, where it offers one.
+Built from the store and credit alone; the text of tokens and their logprobs under the present policy come
+from the driver's inspector, if it has one.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from agentlightning.types.failure import FAILURE_KINDS, read_failure_table
 from agentlightning.types.select import caller_name
 
 _SAME = (semconv.EVALUATION_NAME, semconv.EVALUATION_SCORE)
-"""Attributes of a reward that say its name and value once more."""
+"""Attributes of a reward that repeat its name and value."""
 _TAIL = 4
-"""Messages of a request that are shown."""
+"""Number of a request's messages that are shown."""
 
 
 async def explain(run: OpenRun, target: Target, policy: Path | None = None) -> dict[str, Any]:
-    """All there is to say about ``target``. ``policy``: a folder to score tokens with, instead of the run's
+    """The explanation of ``target``. ``policy``: a folder to score tokens with, instead of the run's
     newest.
     """
     step = await recompute_step(run, target.rollout)
@@ -85,7 +85,7 @@ def _step(step: RecomputedStep) -> dict[str, Any]:
 
 
 def _failure(run: OpenRun, record: Record) -> dict[str, Any] | None:
-    """The kind of failure, and what the run's table makes of it."""
+    """The kind of failure, and its reward by the run's table."""
     kind = failure_of(record) if record.rollout.status.final else None
     if kind is None:
         return None
@@ -95,9 +95,7 @@ def _failure(run: OpenRun, record: Record) -> dict[str, Any] | None:
 
 
 def _group(run: OpenRun, step: RecomputedStep) -> list[dict[str, Any]]:
-    """The rollouts that were sampled together with this one, and how each ended: the reward is the table's
-    where it failed.
-    """
+    """The rollouts of the same group and their rewards; a failed one has the table's reward."""
     mine = step.record.rollout
     failures = {record.rollout.rollout_id: _failure(run, record) for record in step.records}
     return [
@@ -115,7 +113,7 @@ def _group(run: OpenRun, step: RecomputedStep) -> list[dict[str, Any]]:
 
 
 def rewards(record: Record) -> list[dict[str, Any]]:
-    """Every reward that was emitted, what it is attached to, and if it does not count, why (``unused``)."""
+    """Every emitted reward with its target and, if it does not count, the reason (``unused``)."""
     counting = {id(r) for r in attach_rewards(record).effective}
     trains = record.rollout.status.final and record.rollout.mode == "train"
     failed = trains and failure_of(record) not in (None, "no-reward")
@@ -175,7 +173,7 @@ def _rows(step: RecomputedStep) -> list[dict[str, Any]]:
 
 
 def _calls(run: OpenRun, step: RecomputedStep, calls: Sequence[Call]) -> list[dict[str, Any]]:
-    """The table of a rollout's calls: who, how long, and what became of each."""
+    """The table of a rollout's calls: caller, length, verdict and training."""
     judged = verdicts(step.record)
     out = []
     for call in calls:
@@ -226,7 +224,7 @@ def _call(run: OpenRun, step: RecomputedStep, call: Call) -> dict[str, Any]:
 
 
 def _credit(run: OpenRun, step: RecomputedStep, call_id: str) -> dict[str, Any]:
-    """From the reward to the weight of a call, or why there is none."""
+    """Credit, baseline, advantage and weight of a call, or why it has none."""
     empty: dict[str, Any] = dict.fromkeys(("credit", "baseline", "advantage", "weight", "row", "merge"))
     if step.batch is None or step.with_all_groups is None:
         return {**empty, "left_out": {"reason": "not-credited", "text": step.note}}
@@ -306,7 +304,7 @@ def _answer(call: Call) -> str:
 
 
 def _speech(message: dict[str, Any]) -> str:
-    """What a message says, and the tools it asks for as ``name(arguments)``."""
+    """A message's text and its tool calls as ``name(arguments)``."""
     said = message.get("content") or message.get("text") or ""
     asked = [
         tool.get("function") or tool for tool in message.get("tool_calls") or () if isinstance(tool, dict)

@@ -1,6 +1,6 @@
-"""One rollout within the step that trained it: the step's records credited again.
+"""Credit the step of a rollout again, to explain the rollout.
 
-Invariant: what is explained is what was trained, or it is said that the store has changed since
+Invariant: what is explained is what was trained; otherwise it is marked as changed since
 (:attr:`RecomputedStep.as_trained`).
 """
 
@@ -20,26 +20,26 @@ from agentlightning.types import Batch, Record, Rollout, RolloutFingerprint
 
 @dataclass(slots=True)
 class RecomputedStep:
-    """A rollout's record and the batch it was part of."""
+    """A rollout's record, and the batch of its step made again."""
 
     record: Record
     records: list[Record] = field(default_factory=list)
     """Of all rollouts of the batch."""
     batch: Batch | None = None
-    """``None``: it was never credited; ``note`` says why."""
+    """``None``: not credited; ``note`` says why."""
     with_all_groups: Batch | None = None
-    """The batch with flat groups kept, so that every group shows all its members."""
+    """The batch with zero-variance groups kept, so that every group shows all its members."""
     out: dict[str, str] = field(default_factory=dict)
     """Call id → why it is not trained."""
     fingerprint: RolloutFingerprint | None = None
     as_trained: bool | None = None
     versions: Versions = None
-    """What the rows of the step were built for."""
+    """Policy version that the rows of the step were built for."""
     note: str = ""
 
 
 async def recompute_step(run: OpenRun, rollout: Rollout) -> RecomputedStep:
-    """Where ``rollout`` stands. For one that no step has sealed yet, its group is taken for the step."""
+    """Recompute the step that trained ``rollout``; if none has, its group serves as the step."""
     (record,) = await run.store.records([rollout.rollout_id])
     if rollout.mode != "train":
         return RecomputedStep(
@@ -67,7 +67,7 @@ async def recompute_step(run: OpenRun, rollout: Rollout) -> RecomputedStep:
 
 
 def _same(run: OpenRun, found: RecomputedStep, then: RolloutFingerprint) -> bool:
-    """Whether a seal of the rollout is what the store gives now."""
+    """Whether the store still gives the logged fingerprint of the rollout."""
     assert found.batch is not None
     mine = policy_batch(found.batch, then.policy) if run.trained else found.batch
     remade = fingerprint_rollouts(
@@ -84,7 +84,7 @@ def _same(run: OpenRun, found: RecomputedStep, then: RolloutFingerprint) -> bool
 
 
 async def _without_fingerprints(run: OpenRun, record: Record) -> RecomputedStep:
-    """A finished rollout that no step has logged: credited with the finished ones of its group."""
+    """Credit a finished rollout that no step has logged with the finished ones of its group."""
     rollout = record.rollout
     if not rollout.status.final:
         return RecomputedStep(record, note=f"it is {rollout.status}: not credited yet")

@@ -1,4 +1,4 @@
-"""Explain one token: where it stands, what pulls at it, and its logprob then and now."""
+"""Explain one token: its place, the loss terms at it, and its logprob then and now."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RECORDED = (
     "kl_reference",
     "logprob_gap_max",
 )
-"""StepMetrics of a step that say what its update did to tokens like this one."""
+"""StepMetrics of a step about its update of tokens."""
 
 
 class NoSuchToken(UsageError, LookupError):
@@ -32,13 +32,13 @@ class NoSuchToken(UsageError, LookupError):
 async def of_token(
     run: OpenRun, step: RecomputedStep, call: Call, index: int, policy: Path | None
 ) -> dict[str, Any]:
-    """All there is to say about a token of a response. ``policy``: as in :func:`.explain.explain`."""
+    """The explanation of a response token. ``policy``: as in :func:`.explain.explain`."""
     facts = _facts(run, step, call, index, policy)
     return {**facts, **await _pulled(run, step, call, facts)}
 
 
 def _facts(run: OpenRun, step: RecomputedStep, call: Call, index: int, policy: Path | None) -> dict[str, Any]:
-    """What is on record of a token, and what the driver's inspector says of it."""
+    """The recorded values of a token, and those of the driver's inspector."""
     ids: Sequence[int] = call.response_ids or ()
     if not 0 <= index < len(ids):
         raise NoSuchToken(f"call {call.call_id} has {len(ids)} response tokens; there is no token {index}")
@@ -75,7 +75,7 @@ def _facts(run: OpenRun, step: RecomputedStep, call: Call, index: int, policy: P
 
 
 async def _pulled(run: OpenRun, step: RecomputedStep, call: Call, token: dict[str, Any]) -> dict[str, Any]:
-    """Everything that pulls at a token, and what was recorded of the step's update."""
+    """All loss terms at a token, and the recorded metrics of the step's update."""
     if not token["mask"]:
         return {"pulls": [], "pulled": None, "recorded": {}}
     recorded = await _recorded(run, step, call.policy)
@@ -101,7 +101,7 @@ async def _pulled(run: OpenRun, step: RecomputedStep, call: Call, token: dict[st
 
 
 async def _recorded(run: OpenRun, step: RecomputedStep, policy: str) -> dict[str, float]:
-    """What the step's report says of its update, over all of its tokens."""
+    """The step report's metrics of its update, over all tokens."""
     if step.fingerprint is None:
         return {}
     mine = [

@@ -1,7 +1,7 @@
-"""A run's chain as it is read back: whether it is whole, and what of it stands.
+"""Read a run's chain, check it, and find the links that are still valid.
 
-Invariant: a link that is not what its head was made of, or does not follow the one before it, is named and
-trusted in nothing; of what a resumed run made again, only the later link stands.
+Invariant: a link that does not match its head, or does not follow the previous one, is named and not
+trusted; of what a resumed run made again, only the later link is valid.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ from agentlightning.store.pages import pages
 from agentlightning.types import AuditLink
 
 MIN_HEAD_DIGITS = 16
-"""Digits of a head that suffice to name it."""
+"""Digits that suffice to identify a head."""
 
 
 @dataclass(slots=True)
 class Chain:
-    """The links of a run, and those that stand by what they are of."""
+    """The links of a run, and the valid ones by subject."""
 
     links: list[AuditLink] = field(default_factory=list)
     found: list[Difference] = field(default_factory=list)
-    """What is wrong with the chain itself."""
+    """Differences in the chain itself."""
     start: AuditLink | None = None
-    """With what the run was begun, or last gone on with."""
+    """The link of the run's start or last resume."""
     first_step: int = 0
-    """The first step that has links: a run that began without a chain may have gone on with one."""
+    """The first step that has links: a run that began without a chain may have been resumed with one."""
     steps: dict[tuple[int, str], AuditLink] = field(default_factory=dict)
     evaluations: dict[str, AuditLink] = field(default_factory=dict)
     in_file_order: list[AuditLink] = field(default_factory=list)
-    """Evaluations in the order in which the run's file has them, also those that were superseded later."""
+    """Evaluations in the order of the run's file, superseded ones included."""
     checkpoints: dict[str, AuditLink] = field(default_factory=dict)
     end: AuditLink | None = None
     waiting: set[int] = field(default_factory=set)
-    """Steps that a run which went on from before them has not made again yet."""
+    """Steps that a resumed run has not made again yet."""
     tampered: set[tuple[str, str]] = field(default_factory=set)
-    """(kind, name) of links that were edited: what they speak of is not compared with them."""
+    """(kind, name) of edited links, which nothing is compared with."""
 
     @property
     def head(self) -> str:
@@ -47,7 +47,7 @@ class Chain:
         return self.links[-1].head if self.links else ""
 
     def summary_entry(self) -> dict[str, Any] | None:
-        """What the run's summary must say of its chain."""
+        """The entry about the chain that the run's summary must have."""
         end = self.end
         return (
             None
@@ -57,7 +57,7 @@ class Chain:
 
 
 async def read_chain(run: OpenRun, key: str | None = None, head: str | None = None) -> Chain:
-    """The chain of a run. ``key``: what must have signed it; ``head``: which head it must end with."""
+    """The chain of a run. ``key``: must have signed it; ``head``: the head that it must end with."""
     links: list[AuditLink] = []
     try:
         async for page in pages(run.store.query_links, run.run_id):
@@ -78,7 +78,7 @@ async def read_chain(run: OpenRun, key: str | None = None, head: str | None = No
 
 
 def _check_chain(chain: Chain) -> None:
-    """Every link holds what its head says, and follows the one before it."""
+    """Check that every link matches its head and follows the previous one."""
     before: AuditLink | None = None
     for link in chain.links:
         expected = before.number + 1 if before else 0
@@ -128,7 +128,7 @@ def _check_head(chain: Chain, head: str) -> None:
 
 
 def _apply(chain: Chain, link: AuditLink) -> None:
-    """Let a link stand for what it is of; one of going on takes back what does not stand any longer."""
+    """Make a link the valid one of its subject; a resume invalidates what is made again."""
     if link.kind in ("begin", "resume"):
         first = int(link.body.get("first_step", 0))
         chain.first_step = first if chain.start is None and link.kind == "resume" else chain.first_step

@@ -1,8 +1,8 @@
-"""What differs between a step as it was sealed and as the store gives it now, root causes first.
+"""Compare a step's logged fingerprints with those that the store gives now, root causes first.
 
-A rollout's inputs (status, attempt, rewards, calls) are causes; its rows, advantages and weights follow from
-the inputs of the whole step. Invariant: a rollout whose inputs are equal and whose rows differ is put down to
-the code only if nothing else in the step has changed, because its neighbours have a say in its advantages.
+A rollout's inputs (status, attempt, rewards, calls) are causes; its rows, advantages and weights follow
+from the inputs of the whole step. Invariant: if a rollout has equal inputs and other rows, the code is
+blamed only if nothing else in the step has changed, because its neighbours affect its advantages.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ DERIVED = frozenset({"no-reward", "no-call", "over-length"})
 
 
 class Difference(Model):
-    """One thing that is not what was trained."""
+    """One thing that differs from what was trained."""
 
     step: int | None
     rollout_id: str | None
     kind: str
     """Root causes as in ``docs/audit.md``, and ``consequence`` of the others."""
     call_id: str | None = None
-    """The call that differs, where it is known."""
+    """The call that differs, if known."""
     of: str | None = None
-    """What it is of, where that is no step: an evaluation, a checkpoint, a file, the record, the chain."""
+    """Its place, if that is no step: an evaluation, a checkpoint, a file, the record, the chain."""
     then: Any = None
     now: Any = None
     text: str = ""

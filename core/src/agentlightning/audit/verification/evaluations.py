@@ -1,4 +1,4 @@
-"""The evaluations of a run, made again from their rollouts, and the headline that is made of them."""
+"""Make the evaluations of a run again from their rollouts, and the summary's headline from them."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from agentlightning.store.pages import pages
 from agentlightning.types import AuditLink, Evaluation, RolloutFingerprint
 
 MEASURED = frozenset({"seconds"})
-"""Fields of an evaluation that are measured, and cannot be made again."""
+"""Measured fields of an evaluation, which cannot be recomputed."""
 
 
 async def compare_evaluations(run: OpenRun, chain: Chain) -> tuple[dict[str, Evaluation], list[Difference]]:
-    """Batch → each evaluation as it was logged, and what differs from that: in the run's record, in one of
-    its rollouts, in what these come to.
+    """Batch → evaluation as it was logged, and the differences: in the run's record, in its rollouts, in
+    their mean.
     """
     noted: Mapping[str, Any] = run.info.get("evaluations") or {}
     found: list[Difference] = []
@@ -52,7 +52,7 @@ async def compare_evaluations(run: OpenRun, chain: Chain) -> tuple[dict[str, Eva
 def _compare_with_record(
     run: OpenRun, chain: Chain, link: AuditLink, entry: Any, of: str
 ) -> Iterator[Difference]:
-    """Where the run's record says something else of an evaluation than was logged."""
+    """Where the run's record of an evaluation differs from the logged one."""
     if entry is None:
         if run.info.get("summary") or link is not chain.links[-1]:  # else the run ended between the two
             what = "it is missing from the run's record (removed after training)"
@@ -66,7 +66,7 @@ def _compare_with_record(
 async def _recompute(
     run: OpenRun, entry: Mapping[str, Any], seals: list[RolloutFingerprint], of: str
 ) -> tuple[Evaluation, list[Difference]]:
-    """An evaluation as it was logged, and where its rollouts in the store give something else."""
+    """An evaluation as it was logged, and where its rollouts in the store give another one."""
     logged = msgspec.convert(entry["evaluation"], Evaluation)
     if not seals:
         return logged, []
@@ -128,7 +128,7 @@ def in_file_order(chain: Chain, made: Mapping[str, Evaluation]) -> list[Evaluati
 
 
 def headline(made: Mapping[str, Evaluation]) -> dict[str, Any]:
-    """What the summary of a run must say of its evaluations."""
+    """The entries about evaluations that a run's summary must have."""
 
     def of(name: str) -> Evaluation | None:
         return made.get(f"eval/{name}/1")
@@ -148,7 +148,7 @@ def headline(made: Mapping[str, Evaluation]) -> dict[str, Any]:
 
 
 def headroom(made: Mapping[str, Evaluation], names: Mapping[str, Any]) -> dict[str, Any]:
-    """What the summary must say of each policy that its headroom names."""
+    """The rewards that the summary's headroom must have."""
     found = {name: made[f"eval/{name}/1"].reward for name in names if f"eval/{name}/1" in made}
     return found | (
         {"policy": made["eval/before/1"].reward} if "policy" in names and "eval/before/1" in made else {}

@@ -1,4 +1,4 @@
-"""A run's checkpoints and its exported policy: every file is the one that was written."""
+"""Compare the files of a run's checkpoints and exported policy with their logged digests."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from agentlightning.types import StepReport
 
 
 def compare_checkpoints(run: OpenRun, chain: Chain) -> tuple[int, list[Difference]]:
-    """How many checkpoints were compared, and what differs. Those that the driver has pruned are not there;
-    the newest always is.
+    """The number of compared checkpoints, and the differences. The driver prunes checkpoints, except the
+    newest.
     """
     if run.folder is None:
         return 0, []

@@ -1,6 +1,6 @@
-"""What a run says of itself: its record, its summary, and the files that repeat both.
+"""Compare a run's record, its summary, and the files that repeat both.
 
-The chain says what each of them was; a run without one is compared with its store.
+The chain has each as it was logged; a run without a chain is compared with its store.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LEFT_OUT = frozenset({"resources", "resumed"})
 
 
 def compare_record(run: OpenRun, chain: Chain) -> Iterator[Difference]:
-    """The run's record in the store, and ``run.json``, against what the run was begun with."""
+    """The run's record in the store, and ``run.json``, against the first link."""
     record = {k: v for k, v in plain(run.info).items() if k not in GROWING_ENTRIES}
     then = chain.start.body["info"] if chain.start else record
     if chain.start:
@@ -45,7 +45,7 @@ def compare_record(run: OpenRun, chain: Chain) -> Iterator[Difference]:
 
 
 def compare_summary(run: OpenRun, chain: Chain) -> Iterator[Difference]:
-    """The summary in the run's record and ``summary.json``, against the one that the chain ended with."""
+    """The summary in the run's record, and ``summary.json``, against the last link."""
     noted, file = run.info.get("summary"), _read(run, "summary.json")
     end = chain.end
     if end is not None:
@@ -75,7 +75,7 @@ def compare_summary(run: OpenRun, chain: Chain) -> Iterator[Difference]:
 
 
 def summary_of(run: OpenRun, chain: Chain) -> dict[str, Any]:
-    """The summary as the chain has it, else as the run's record has it."""
+    """The summary of the chain, else of the run's record."""
     found: dict[str, Any] = chain.end.body["summary"] if chain.end else plain(run.info.get("summary") or {})
     return found
 
@@ -83,7 +83,7 @@ def summary_of(run: OpenRun, chain: Chain) -> dict[str, Any]:
 def compare_headline(
     run: OpenRun, chain: Chain, made: Mapping[str, Evaluation], reports: Sequence[StepReport]
 ) -> Iterator[Difference]:
-    """What the summary says of evaluations and totals, against what these come to."""
+    """Evaluations and totals in the summary, against recomputed ones."""
     said = summary_of(run, chain)
     again: dict[str, Any] = {k: v for k, v in headline(made).items() if k in said}
     if isinstance(said.get("headroom"), dict):
@@ -104,7 +104,7 @@ def compare_headline(
 def compare_lines(
     run: OpenRun, reports: Sequence[StepReport], evaluations: Sequence[Evaluation]
 ) -> Iterator[Difference]:
-    """``metrics.jsonl`` and ``evaluations.jsonl`` against what the run has logged, in order."""
+    """``metrics.jsonl`` and ``evaluations.jsonl`` against the run's reports and evaluations, in order."""
     steps = [_FileLine(f"step {r.step}/{r.policy}", plain(r), r.step, r.step) for r in reports]
     names: Counter[str] = Counter()
     scores = [_FileLine(_named(e.name, names), plain(e), rank) for rank, e in enumerate(evaluations)]
@@ -119,7 +119,7 @@ def compare_lines(
 
 @dataclass(frozen=True, slots=True)
 class _FileLine:
-    """A line of a file: what it is of, what it says, its rank among all, and the step it is of."""
+    """A line of a file: its subject, value, rank and step."""
 
     name: str
     value: Any
@@ -130,7 +130,7 @@ class _FileLine:
 def _compare_file_lines(
     name: str, known: Sequence[_FileLine], lines: Sequence[_FileLine], finished: bool
 ) -> Iterator[Difference]:
-    """Each line is the record of one name, in the order of the records, each once."""
+    """Check that the lines are the known records, in order, each once."""
     kind = name.removesuffix(".jsonl")
     truth = {line.name: line for line in known}
     seen: set[str] = set()
@@ -192,8 +192,8 @@ def _compare_values(
 
 
 def _read(run: OpenRun, name: str) -> Any:
-    """A file of the run's folder: its value (lines: a list); a text that says why it cannot be read; ``None``
-    where the run keeps no files.
+    """A file of the run's folder: its value (lines: a list); a text with the error if it cannot be read;
+    ``None`` where the run keeps no files.
     """
     if run.folder is None or not _keeps_files(run.folder):
         return None

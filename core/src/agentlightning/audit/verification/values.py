@@ -1,4 +1,4 @@
-"""Two values, side by side: where they differ, what was there then and what is there now."""
+"""Compare two plain values leaf by leaf."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 ABSENT = "nothing"
-"""Stands for a value that is not there."""
+"""Stands for a missing value."""
 _SHOWN = 60
 
 
@@ -26,12 +26,12 @@ def differences(then: Any, now: Any, at: str = "") -> Iterator[tuple[str, Any, A
 
 
 def same(then: Any, now: Any) -> bool:
-    """Whether two leaves are the same value; a NaN is itself."""
+    """Whether two leaves are equal; NaN equals NaN."""
     return bool(then == now) or (then != then and now != now)
 
 
 def close(then: Any, now: Any) -> bool:
-    """Whether two numbers that were computed differ by rounding alone."""
+    """Whether two computed numbers differ by rounding alone."""
     numbers = isinstance(then, int | float) and isinstance(now, int | float)
     return numbers and math.isclose(then, now, rel_tol=1e-9, abs_tol=1e-12)
 

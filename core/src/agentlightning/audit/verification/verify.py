@@ -1,9 +1,9 @@
-"""Verify a run: make everything again from the store that can be made, and compare with what was logged.
+"""Verify a run: recompute all that can be recomputed from the store, and compare it with what was logged.
 
-The chain says what was logged (:mod:`.chain`); step by step, ``records → credit → seals`` is made again
-(:mod:`.steps`), so are the evaluations (:mod:`.evaluations`), and what the run says of itself is compared
-with both (:mod:`.record`, :mod:`.folder`). Nothing is trusted but the links whose heads hold, and of a run
-without them the seals and digests in its store.
+The chain holds what was logged (:mod:`.chain`). Steps are recomputed as ``records → credit → fingerprints``
+(:mod:`.steps`), evaluations from their rollouts (:mod:`.evaluations`), and the run's record and files are
+compared with both (:mod:`.record`, :mod:`.folder`). Only links that match their heads are trusted; of a run
+without a chain, the fingerprints and digests in its store.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class NothingToVerify(CannotRecompute):
 
 
 class Verification(Model):
-    """What was verified of a run, and what was not equal."""
+    """The result of verifying a run."""
 
     run: str
     steps: int = 0
@@ -51,11 +51,11 @@ class Verification(Model):
     head: str = ""
     """Of the last link; empty for a run that was made before there were chains."""
     notes: list[str] = []
-    """What was not compared, or not with all there could be, and why."""
+    """What was not compared, or only in part, and why."""
     params: str = ""
-    """What the parameters were compared with, or why they were not; empty if one step was asked for."""
+    """What the parameters were compared with, or why they were not; empty for a single step."""
     redone: list[int] = []
-    """Steps that the run, gone on from a checkpoint before them, is making again: not compared."""
+    """Steps that a resumed run is making again: not compared."""
     equal: bool = True
     differences: list[Difference] = []
     """Root causes first, step by step."""
