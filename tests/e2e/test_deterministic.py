@@ -196,9 +196,9 @@ async def whole(folder: Path) -> dict[str, Any]:
 
 
 POINTS = [
-    (prefetch, "begin", "after", 2),
-    (rl, "gather", "after", 1),
-    (rl, "seal", "after", 3),
+    (prefetch, "enqueue", "after", 2),
+    (rl, "wait_for_groups", "after", 1),
+    (rl, "fingerprint_rollouts", "after", 3),
     (LocalDriver, "_update", "before", 3),
     (LocalDriver, "_update", "after", 3),
     (LocalDriver, "_publish", "after", 2),
