@@ -14,8 +14,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 ABORTED_BY_ENGINE = "aborted-by-engine"
 """Error code of a call that its engine gave up and that cannot be retried: part of its answer has left."""
@@ -97,17 +95,15 @@ class PauseGate:
         """The event that a call of ``policy`` waits for; ``None``: it may pass."""
         return self._released.get(policy) if self._open.is_set() else self._open
 
-    @contextmanager
-    def track(self) -> Iterator[None]:
-        """Count a call at an engine, for the block."""
+    def __enter__(self) -> None:
+        """A call is at an engine, for the block."""
         self.in_flight += 1
         self._idle.clear()
-        try:
-            yield
-        finally:
-            self.in_flight -= 1
-            if not self.in_flight:
-                self._idle.set()
+
+    def __exit__(self, *error: object) -> None:
+        self.in_flight -= 1
+        if not self.in_flight:
+            self._idle.set()
 
     async def drain(self, timeout: float | None) -> bool:
         """Wait until no call is at an engine; False when ``timeout`` seconds did not suffice."""

@@ -9,10 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
-import aiohttp
 import msgspec
 from aiohttp import web
 
@@ -134,7 +132,7 @@ class Pipeline:
             request = recorder.request if reply.head_sent else planned
             request = self.planner.reroute(request, self.gate.hold_count(policy))
             recorder.begin(request)
-            with self.gate.track():
+            with self.gate:
                 try:
                     return await self._once(request, reply, recorder)
                 except RetryAfterHold:
@@ -186,32 +184,19 @@ class Pipeline:
 
     async def _ask(self, request: ModelRequest, reply: AgentReply, recorder: CallRecorder) -> Answered:
         """Ask the engine, passing its stream on where that is possible."""
+        route, attempt_id = request.route, request.attempt.info.attempt_id
+        sent = (route, request.api.engine_api, request.payload(), reply.http.headers, attempt_id)
         if request.passes_through:
-            async with self._post(request, reply) as response:
+            async with self.client.stream(*sent) as response:
                 if is_stream(response):
                     closing = await relay(response, reply, recorder, self.client.answer_bytes)
                     return Answered(recorder.streamed_calls(), closing, counted_as="passed")
-                whole = await self.client.read(request.route, response)
+                whole = await self.client.read(route, response)
         elif request.streams:
-            whole = await reply.alive_until(self._ask_whole(request, reply))
+            whole = await reply.alive_until(self.client.ask(*sent))
         else:
-            whole = await self._ask_whole(request, reply)
+            whole = await self.client.ask(*sent)
         return _answered(request, whole)
-
-    async def _ask_whole(self, request: ModelRequest, reply: AgentReply) -> EngineReply:
-        async with self._post(request, reply) as response:
-            return await self.client.read(request.route, response)
-
-    def _post(
-        self, request: ModelRequest, reply: AgentReply
-    ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
-        return self.client.post(
-            request.route,
-            request.api.engine_api,
-            request.payload(),
-            reply.http.headers,
-            request.attempt.info.attempt_id,
-        )
 
     # ----------------------------------------------------------------------------------------------- stop
     async def _stopped(

@@ -45,7 +45,8 @@ def answer_calls(request: ModelRequest, answer: EngineAnswer, **fields: Any) -> 
     if allowed and sampling.guided:
         sampling = msgspec.structs.replace(sampling, off_policy=False, guided=False)
     edited = {**request.edited, "reasoning": "split"} if _split_reasoning(request, answer) else request.edited
-    request = msgspec.structs.replace(request, sampling=sampling, edited=edited)
+    if sampling is not request.sampling or edited is not request.edited:
+        request = msgspec.structs.replace(request, sampling=sampling, edited=edited)
     if answer.policy_version is not None:
         fields.setdefault("policy_version", answer.policy_version)
     counts = _counts(request, answer)

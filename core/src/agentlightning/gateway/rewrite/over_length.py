@@ -145,11 +145,11 @@ class ContextFitter:
         if "tokens" in prompt:
             return len(prompt["tokens"])
         raw = msgspec.json.encode(prompt)
-        async with self.client.post(route, "tokenize", raw, {}, None) as response:
-            status, answer = response.status, await self.client.read_body(response)
+        answer = await self.client.ask(route, "tokenize", raw, {}, None)
+        status = answer.status
         if status == 200:
             try:
-                found = msgspec.json.decode(answer, type=TokenCount)
+                found = msgspec.json.decode(answer.body, type=TokenCount)
             except DECODE_ERRORS:
                 status = 501
             else:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 
 import aiohttp
 import msgspec
@@ -73,26 +73,30 @@ class EngineClient:
             await self._session.close()
             self._session = None
 
-    def post(
+    async def ask(
         self, route: Upstream, api: str, body: bytes, headers: Mapping[str, str], key: str | None
-    ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
-        """Ask an engine of ``route``; the ``async with`` block gets its answer, head read.
+    ) -> EngineReply:
+        """The whole answer of an engine of ``route``.
 
-        Requests of one ``key`` go to one endpoint, those without any go to each in turn. A failure, also one
-        within the block, becomes :class:`EngineUnreachable`.
+        Requests of one ``key`` go to one endpoint, those without any go to each in turn.
+        :class:`EngineUnreachable`: no endpoint answered, or the answer broke off.
         """
-        send = {"Content-Type": "application/json"}
-        for name in REQUEST_HEADERS:
-            if (value := headers.get(name)) is not None:
-                send[name] = value
-        if route.api_key:
-            send["Authorization"] = f"Bearer {route.api_key}"
-        return self._post(route, api, body, send, key)
+        endpoint, response = await self._connect(route, api, body, headers, key)
+        try:
+            async with response:
+                return await self.read(route, response)
+        except (aiohttp.ClientError, OSError) as error:
+            raise _unreachable(route, endpoint, error) from None
+        finally:
+            endpoint.in_flight -= 1
 
     @asynccontextmanager
-    async def _post(
-        self, route: Upstream, api: str, body: bytes, headers: dict[str, str], key: str | None
+    async def stream(
+        self, route: Upstream, api: str, body: bytes, headers: Mapping[str, str], key: str | None
     ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """The same as a block around an answer of which the head is read; errors in the block, too, become
+        :class:`EngineUnreachable`.
+        """
         endpoint, response = await self._connect(route, api, body, headers, key)
         try:
             async with response:
@@ -103,13 +107,19 @@ class EngineClient:
             endpoint.in_flight -= 1
 
     async def _connect(
-        self, route: Upstream, api: str, body: bytes, headers: dict[str, str], key: str | None
+        self, route: Upstream, api: str, body: bytes, headers: Mapping[str, str], key: str | None
     ) -> tuple[Endpoint, aiohttp.ClientResponse]:
         """Try the endpoints in their order. A request whose connection was lost is sent to one other endpoint
         only, in case it is the request that crashes engines.
         """
         if self._session is None:
             raise RuntimeError("the gateway is not started: await start()")
+        send = {"Content-Type": "application/json"}
+        for name in REQUEST_HEADERS:
+            if (value := headers.get(name)) is not None:
+                send[name] = value
+        if route.api_key:
+            send["Authorization"] = f"Bearer {route.api_key}"
         failed: tuple[Endpoint, Exception] | None = None
         lost = 0
         for endpoint in route.endpoints.order(key):
@@ -119,7 +129,7 @@ class EngineClient:
             endpoint.in_flight += 1
             try:
                 response = await self._session.post(
-                    endpoint.urls[api], data=body, headers=headers, allow_redirects=False
+                    endpoint.urls[api], data=body, headers=send, allow_redirects=False
                 )
             except BaseException as error:
                 endpoint.in_flight -= 1
@@ -145,14 +155,14 @@ class EngineClient:
 
     async def read(self, route: Upstream, response: aiohttp.ClientResponse) -> EngineReply:
         """The whole answer, without the route's key should the engine quote it."""
-        body = route.scrub(await self.read_body(response))
+        body = route.scrub(await self._read_body(response))
         headers = {"Content-Type": response.headers.get("Content-Type", "application/json")}
         for name in RESPONSE_HEADERS:
             if (value := response.headers.get(name)) is not None:
                 headers[name] = value
         return EngineReply(response.status, route.redacted(headers), body)
 
-    async def read_body(self, response: aiohttp.ClientResponse) -> bytes:
+    async def _read_body(self, response: aiohttp.ClientResponse) -> bytes:
         """The whole body, within the limit."""
         limit = self._limits.answer_bytes
         if response.content_length is not None:
