@@ -2,8 +2,8 @@
 
     python bench/records_plot.py
 
-Three panels over the number of turns: megabytes on file a rollout, CPU of the gateway a call, and bytes on file
-a new token. ``records_before.json``, the same bench of an earlier version, is the dashed line.
+Three panels over the number of turns: megabytes on file a rollout, CPU of the gateway a call, and bytes on
+file a new token. ``records_before.json``, the same bench of an earlier version, is the dashed line.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ import typer
 if TYPE_CHECKING:
     from agentlightning.run_program.attempts import ProcessResult
     from agentlightning.run_program.options import ProgramOptions
-    from agentlightning.run_program.session import Session
+    from agentlightning.run_program.session import ProgramSession
 
 TIMED_OUT = 124
 """Exit status when the program's time is up, as of ``timeout``."""
@@ -192,7 +192,7 @@ def _exit_code(results: list[ProcessResult], planned: int, signalled: int | None
 
 
 @contextmanager
-def _forward_signals(session: Session) -> Iterator[None]:
+def _forward_signals(session: ProgramSession) -> Iterator[None]:
     """Forward our signals to the program, but not those typed at the terminal, which it got itself."""
     loop = asyncio.get_running_loop()
     # The program inherits from us to ignore a signal (nohup, a shell's background): it stays ignored.

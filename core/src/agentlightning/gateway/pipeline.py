@@ -16,7 +16,7 @@ from aiohttp import web
 
 from agentlightning.gateway.admission.attempts import Admitted, OpenAttempts
 from agentlightning.gateway.admission.body import read_json
-from agentlightning.gateway.admission.identity import Caller, identify
+from agentlightning.gateway.admission.identity import RequestIdentity, identify
 from agentlightning.gateway.apis.base import ApiFormat
 from agentlightning.gateway.apis.reasoning import split_answer
 from agentlightning.gateway.errors import AgentGone, CallFailure, EngineReply, RequestRefused
@@ -75,7 +75,7 @@ class Pipeline:
         self, reply: AgentReply, answer: Callable[[Admitted], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
         """Admit a request and ``answer`` it; a refusal or a fault becomes an error in the API's shape."""
-        caller: Caller | None = None
+        caller: RequestIdentity | None = None
         http = reply.http
         try:
             caller = identify(http.headers, self.keys)
@@ -91,7 +91,7 @@ class Pipeline:
             return await self._refused(reply, fault, caller)
 
     async def _refused(
-        self, reply: AgentReply, error: RequestRefused | BadSelect, caller: Caller | None
+        self, reply: AgentReply, error: RequestRefused | BadSelect, caller: RequestIdentity | None
     ) -> web.StreamResponse:
         """Count a refusal, and send it."""
         if isinstance(error, BadSelect):  # a predicate of the user's fails on a call's tags

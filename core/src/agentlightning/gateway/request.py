@@ -14,7 +14,7 @@ import msgspec
 
 from agentlightning.gateway.admission.attempts import Admitted, OpenAttempt
 from agentlightning.gateway.admission.body import choice_count
-from agentlightning.gateway.admission.identity import Caller
+from agentlightning.gateway.admission.identity import RequestIdentity
 from agentlightning.gateway.admission.seeds import branch_of
 from agentlightning.gateway.apis.base import ApiFormat
 from agentlightning.gateway.apis.chat import wants_usage
@@ -35,7 +35,7 @@ from agentlightning.types.select import caller_name, policy_for, with_role
 class ModelRequest(msgspec.Struct, kw_only=True, frozen=True):
     """One call, with everything that was decided about it so far."""
 
-    caller: Caller
+    caller: RequestIdentity
     attempt: OpenAttempt
     api: ApiFormat
     """The API that the agent speaks."""

@@ -28,7 +28,7 @@ from agentlightning.run_program.process import (
     describe_program_exit,
     run_process,
 )
-from agentlightning.run_program.session import Session
+from agentlightning.run_program.session import ProgramSession
 from agentlightning.store import StoreError
 from agentlightning.types import Rollout
 
@@ -44,7 +44,7 @@ class EntryFailed(Exception):
 class ProgramAttempt:
     """One process of the program, on ``task``."""
 
-    def __init__(self, session: Session, task: Any, started: Callable[[], None]) -> None:
+    def __init__(self, session: ProgramSession, task: Any, started: Callable[[], None]) -> None:
         self._session, self._task, self._started = session, task, started
         self._entries: dict[str, tuple[asyncio.Future[EndEntry], asyncio.Task[Rollout]]] = {}
         """Attempts of entries under way → the future that ends each, and its rollout."""
@@ -174,7 +174,9 @@ class ProcessResult:
     store_error: str | None = None
 
 
-async def run_one(session: Session, index: int, started: Callable[[], None] = lambda: None) -> ProcessResult:
+async def run_one(
+    session: ProgramSession, index: int, started: Callable[[], None] = lambda: None
+) -> ProcessResult:
     """Run a process on the task of that index."""
     options = session.options
     task = options.tasks[index]
@@ -190,7 +192,7 @@ async def run_one(session: Session, index: int, started: Callable[[], None] = la
     return ProcessResult(rollout, one.code, one.program)
 
 
-async def run_all(session: Session) -> list[ProcessResult]:
+async def run_all(session: ProgramSession) -> list[ProcessResult]:
     """Run a process for each task, at most ``concurrency`` at a time. After a signal that ends programs no
     further one is started.
     """

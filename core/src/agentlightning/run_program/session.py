@@ -44,7 +44,7 @@ class _ScheduledWork(LitAgent[Any]):
 
 
 @dataclass(slots=True, eq=False)
-class Session:
+class ProgramSession:
     """Everything open for one ``agl run``. ``store_location``: the store as a user names it."""
 
     options: ProgramOptions
@@ -94,7 +94,9 @@ class Session:
 
 
 @asynccontextmanager
-async def open_session(options: ProgramOptions, plugins: Plugins | None = None) -> AsyncIterator[Session]:
+async def open_session(
+    options: ProgramOptions, plugins: Plugins | None = None
+) -> AsyncIterator[ProgramSession]:
     """Open a session; on exit everything is closed in reverse order."""
     plugins = plugins or load()
     async with AsyncExitStack() as stack:
@@ -116,7 +118,7 @@ async def open_session(options: ProgramOptions, plugins: Plugins | None = None) 
         )
         if run is not None:
             run.started = True
-        yield Session(
+        yield ProgramSession(
             options=options,
             run_id=run_id,
             folder=folder,

@@ -17,7 +17,7 @@ from agentlightning.capture.emit.rewards import get_reward_value
 from agentlightning.credit.eligibility.verdicts import unrecorded, verdicts
 from agentlightning.run_program.attempts import ProcessResult
 from agentlightning.run_program.process import exit_status
-from agentlightning.run_program.session import Session
+from agentlightning.run_program.session import ProgramSession
 from agentlightning.store.pages import pages
 from agentlightning.types import Record
 
@@ -62,7 +62,7 @@ class Summary(msgspec.Struct, kw_only=True):
     seconds: float = 0.0
 
 
-async def summarise(session: Session, results: Sequence[ProcessResult], seconds: float) -> Summary:
+async def summarise(session: ProgramSession, results: Sequence[ProcessResult], seconds: float) -> Summary:
     """Read the records of the session's rollouts."""
     ids = [one.rollout.rollout_id for one in results if one.rollout is not None] + session.entries
     summary = Summary(
@@ -110,7 +110,7 @@ def _add(summary: Summary, record: Record) -> None:
         _count(summary.counts, "calls-past-the-gateway", len(past))
 
 
-async def _add_spans(summary: Summary, session: Session, record: Record) -> None:
+async def _add_spans(summary: Summary, session: ProgramSession, record: Record) -> None:
     """Add a rollout's tools and rewards."""
     async for page in pages(session.store.query_spans, record.rollout.rollout_id, size=_SPANS_PER_READ):
         for span in page:
@@ -120,7 +120,7 @@ async def _add_spans(summary: Summary, session: Session, record: Record) -> None
                 summary.rewards.append(value)
 
 
-def _add_process_reports(summary: Summary, session: Session, results: Sequence[ProcessResult]) -> None:
+def _add_process_reports(summary: Summary, session: ProgramSession, results: Sequence[ProcessResult]) -> None:
     """Add what the processes reported of capture."""
     adapters: dict[str, str | None] = {}
     for program in (one.program for one in results if one.program is not None):

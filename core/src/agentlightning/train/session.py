@@ -1,8 +1,8 @@
 """Opens what a run needs, as its description says, and closes it in reverse, whatever happens.
 
 One process holds store, gateway and runner on one event loop and the agents on another; the driver's engine
-is a process of its own. The order of :meth:`Session.open` is the flow: store → gateway → driver's engine →
-runner.
+is a process of its own. The order of :meth:`TrainingSession.open` is the flow: store → gateway → driver's
+engine → runner.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Data = Any
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class TrainingSession:
     """The parts of one run."""
 
     config: RunConfig

@@ -20,7 +20,7 @@ from agentlightning.train.algorithm import algorithm_of, recipe_of
 from agentlightning.train.fields import RunFields, field_of, fields_of, from_fields, is_field
 from agentlightning.train.policies import Policies
 from agentlightning.train.run_config import RunConfig
-from agentlightning.train.session import Data, Session
+from agentlightning.train.session import Data, TrainingSession
 from agentlightning.types import Recipe, Resource
 
 
@@ -139,7 +139,7 @@ class Trainer:
         self, agent: Any, train: Data = (), val: Data = (), *, serve_policy: bool = True
     ) -> AbstractAsyncContextManager[Context]:
         """All that a run needs, open: store, gateway, engine, runner. Closed in reverse, whatever happens."""
-        opened = Session(
+        opened = TrainingSession(
             self.config, self.plugins, self.tracer, self.adapter, self.initial_resources, self.hooks
         )
         return opened.open(agent, train, val, serve_policy=serve_policy)

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from agentlightning.gateway.admission.identity import Caller
+from agentlightning.gateway.admission.identity import RequestIdentity
 from agentlightning.gateway.admission.seeds import RequestSeeds, branch_of, root_seed
 from agentlightning.gateway.apis.base import call_id
 from agentlightning.gateway.errors import RequestRefused, store_failed
@@ -87,7 +87,7 @@ class OpenAttempt:
 class Admitted(msgspec.Struct, frozen=True):
     """A request that may be served: who makes it, the attempt it belongs to, and its body."""
 
-    caller: Caller
+    caller: RequestIdentity
     attempt: OpenAttempt
     body: dict[str, Any]
 

@@ -22,7 +22,7 @@ _HEX = frozenset("0123456789abcdef")
 _tags_decoder = msgspec.json.Decoder(dict[str, str | int | float | bool | None])
 
 
-class Caller(msgspec.Struct, kw_only=True, frozen=True):
+class RequestIdentity(msgspec.Struct, kw_only=True, frozen=True):
     """The attempt that a request belongs to, and its place in the caller's trace."""
 
     claims: Claims
@@ -36,7 +36,7 @@ class Caller(msgspec.Struct, kw_only=True, frozen=True):
     retry: int = 0
 
 
-def identify(headers: Mapping[str, str], keys: Keys) -> Caller:
+def identify(headers: Mapping[str, str], keys: Keys) -> RequestIdentity:
     """The caller of a request. :class:`RequestRefused`: 400 header, 401 no valid key, 409 ended, conflict."""
     key, other = _presented(headers)
     claims = _claims(key, keys)
@@ -45,7 +45,7 @@ def identify(headers: Mapping[str, str], keys: Keys) -> Caller:
         if other:
             _check_same(claims, "x-api-key", _attempt_of(other, keys))
         trace_id, span_id = _traceparent(headers.get(HEADER_TRACE) or headers.get("traceparent"))
-        return Caller(
+        return RequestIdentity(
             claims=claims,
             tags=_tags(headers.get(HEADER_TAGS)),
             policy=headers.get(HEADER_POLICY),
