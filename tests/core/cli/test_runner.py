@@ -26,7 +26,7 @@ from agentlightning.types import LLM, Rollout, RolloutConfig, RolloutStatus, Usa
 
 HERE = Path(__file__).parent
 SECRET = "a secret of sixteen bytes or more"
-WAIT = 15
+WAIT = 60
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from agentlightning import capture
@@ -29,47 +29,42 @@ from agentlightning.types import Attempt, AttemptedRollout, Rollout, Span
 from agentlightning.types.rewards import reward_of
 
 
+@dataclass(slots=True)
 class AttemptRunner:
-    """Runs leased attempts. The arguments are those of :class:`.Runner`."""
+    """Runs leased attempts. The fields are arguments of :class:`.Runner`."""
 
-    def __init__(
-        self,
-        store: Store,
-        execution: Execution,
-        counts: Counter[str],
-        *,
-        worker_id: str,
-        heartbeat: float,
-        attempt_keys: AttemptKeys | None,
-        plugins: Plugins | None,
-        policies: Mapping[str, str],
-        timeout_seconds: float | None,
-    ) -> None:
-        self._store = store
-        self._execution = execution
-        self._attempt_keys = attempt_keys
-        self._plugins = plugins
-        self._policies = dict(policies)
-        self._timeout_seconds = timeout_seconds
-        self._ends = EndWriter(store, self._policies, counts, calls_recorded=attempt_keys is not None)
-        self._agents: dict[str, asyncio.Task[AttemptResult]] = {}
-        """Agents at work, by attempt. They can be stopped; the rest of an attempt cannot."""
-        self.heartbeat = Heartbeat(store, worker_id, heartbeat, self.stop, counts)
-        self.stopping = False
-        """Whether attempts that begin now are stopped at once."""
+    store: Store
+    execution: Execution
+    counts: Counter[str]
+    worker_id: str
+    heartbeat_seconds: float
+    attempt_keys: AttemptKeys | None
+    plugins: Plugins | None
+    policies: dict[str, str]
+    timeout_seconds: float | None
+    stopping: bool = False
+    """Whether attempts that begin now are stopped at once."""
+    heartbeat: Heartbeat = field(init=False)
+    _agents: dict[str, asyncio.Task[AttemptResult]] = field(default_factory=dict)
+    """Agents at work, by attempt. They can be stopped; the rest of an attempt cannot."""
+
+    def __post_init__(self) -> None:
+        self.heartbeat = Heartbeat(self.store, self.worker_id, self.heartbeat_seconds, self.stop, self.counts)
 
     async def run(self, lease: AttemptedRollout) -> None:
         """Run an attempt and write its end. Raises what keeps the runner from running any attempt, and what
         keeps the end from being written.
         """
         spans: list[Span] = []
-        if self._plugins:
-            self._plugins.notify("agl_rollout_started", rollout=lease.rollout, attempt=lease.attempt)
+        if self.plugins:
+            self.plugins.notify("agl_rollout_started", rollout=lease.rollout, attempt=lease.attempt)
         result, fatal = await self._run_agent(lease, spans)
         capture.end_attempt(lease.attempt.attempt_id)
-        if self._attempt_keys:
-            await self._attempt_keys.close_attempt(lease.attempt.attempt_id)
-        attempt = await self._ends.write(lease, result, spans)
+        if self.attempt_keys:
+            await self.attempt_keys.close_attempt(lease.attempt.attempt_id)
+        recorded = self.attempt_keys is not None
+        ends = EndWriter(self.store, self.policies, self.counts, calls_recorded=recorded)
+        attempt = await ends.write(lease, result, spans)
         await self._notify_ended(lease.rollout, attempt, [*spans, *result.returned])
         if fatal is not None:
             raise fatal
@@ -111,8 +106,8 @@ class AttemptRunner:
             raise
         except Exception as error:
             return AttemptResult(outcome_of_error(error))
-        timeout = lease.rollout.config.timeout_seconds or self._timeout_seconds
-        return await self._execution.run(lease, job, timeout, spans)
+        timeout = lease.rollout.config.timeout_seconds or self.timeout_seconds
+        return await self.execution.run(lease, job, timeout, spans)
 
     async def _job(self, lease: AttemptedRollout) -> AttemptJob:
         """What the agent is given: its task, and the rollout's resources with the attempt's key in them."""
@@ -125,27 +120,27 @@ class AttemptRunner:
             mode=rollout.mode,
             seed=root_seed(rollout, attempt),
             greedy=bool(rollout.metadata.get("greedy", False)),
-            policies=self._policies,
+            policies=self.policies,
             tags=dict(rollout.metadata.get("tags") or {}),
         )
-        resources = await attempt_resources(self._store, rollout)
-        resources, key, gateway = with_attempt_key(resources, self._attempt_keys, info)
+        resources = await attempt_resources(self.store, rollout)
+        resources, key, gateway = with_attempt_key(resources, self.attempt_keys, info)
         return AttemptJob(
             rollout=rollout,
             attempt_id=attempt.attempt_id,
             key=key,
             gateway=gateway,
-            policies=self._policies,
+            policies=self.policies,
             resources=resources,
         )
 
     async def _notify_ended(self, rollout: Rollout, attempt: Attempt, spans: list[Span]) -> None:
-        if not self._plugins:
+        if not self.plugins:
             return
-        if self._plugins.has_listeners("agl_reward_emitted"):
+        if self.plugins.has_listeners("agl_reward_emitted"):
             ids: dict[str, Any] = {"rollout_id": rollout.rollout_id, "attempt_id": attempt.attempt_id}
             for reward in filter(None, map(reward_of, find_reward_spans(spans))):
-                self._plugins.notify("agl_reward_emitted", reward=reward, **ids)
-        if self._plugins.has_listeners("agl_rollout_finished"):
-            rollout = await self._store.get_rollout_by_id(rollout.rollout_id)
-            self._plugins.notify("agl_rollout_finished", rollout=rollout, attempt=attempt)
+                self.plugins.notify("agl_reward_emitted", reward=reward, **ids)
+        if self.plugins.has_listeners("agl_rollout_finished"):
+            rollout = await self.store.get_rollout_by_id(rollout.rollout_id)
+            self.plugins.notify("agl_rollout_finished", rollout=rollout, attempt=attempt)

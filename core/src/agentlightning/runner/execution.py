@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Coroutine
+from dataclasses import dataclass, field
 from typing import Any
 
 from agentlightning.decorator.agents import LitAgent
@@ -28,38 +29,31 @@ CANCEL_SECONDS = 1.0
 """Seconds an agent has to unwind when it is cancelled."""
 
 
+@dataclass(slots=True)
 class Execution:
     """Runs ``agent``: in the worker processes of ``pool``, if there is one; else on an event loop for agents;
     or, where ``own_loop`` is false, on the runner's own loop, which an agent may then block. ``counts``: as
     :attr:`.Runner.counts`.
     """
 
-    def __init__(
-        self,
-        agent: LitAgent[Any],
-        counts: Counter[str],
-        *,
-        pool: WorkerPool | None = None,
-        own_loop: bool = True,
-    ) -> None:
-        self._agent = agent
-        self._counts = counts
-        self._pool = pool
-        self._own_loop = own_loop
-        self._stopped: set[str] = set()
-        """Rollouts that were stopped because another blocked their loop. Their next attempts run alone."""
+    agent: LitAgent[Any]
+    counts: Counter[str]
+    pool: WorkerPool | None = None
+    own_loop: bool = True
+    _stopped: set[str] = field(default_factory=set)
+    """Rollouts that were stopped because another blocked their loop. Their next attempts run alone."""
 
     async def run(
         self, lease: AttemptedRollout, job: AttemptJob, timeout: float | None, spans: list[Span]
     ) -> AttemptResult:
         """Run one attempt, at most ``timeout`` seconds. Cancelled: the agent is stopped."""
-        if self._pool is not None:
-            worker = await self._pool.take()  # the time begins when a worker is free
+        if self.pool is not None:
+            worker = await self.pool.take()  # the time begins when a worker is free
             try:
-                return await self._run_task(self._pool.run(worker, job, spans.append), job, timeout)
+                return await self._run_task(self.pool.run(worker, job, spans.append), job, timeout)
             finally:  # also if it is cancelled again while the agent is being stopped
-                self._pool.give_back(worker)
-        if self._own_loop:
+                self.pool.give_back(worker)
+        if self.own_loop:
             return await self._run_on_agent_loop(lease, job, timeout, spans)
         return await self._run_task(self._execute(job, spans), job, timeout)
 
@@ -79,10 +73,10 @@ class Execution:
                 self._count_abandoned(job.attempt_id)
 
     async def _execute(self, job: AttemptJob, spans: list[Span]) -> AttemptResult:
-        return await execute(self._agent, job.rollout, job.context(spans.append), self._counts)
+        return await execute(self.agent, job.rollout, job.context(spans.append), self.counts)
 
     def _count_abandoned(self, attempt_id: str) -> None:
-        self._counts["abandoned"] += 1
+        self.counts["abandoned"] += 1
         log.warning("attempt %s ended, but its agent ignores being cancelled", attempt_id)
 
     async def _run_on_agent_loop(
@@ -92,7 +86,7 @@ class Execution:
             return self._execute(job, spans)
 
         rollout = lease.rollout
-        agent_task = AgentTask(work, job.attempt_id, self._counts, retryable=_will_retry(lease))
+        agent_task = AgentTask(work, job.attempt_id, self.counts, retryable=_will_retry(lease))
         current_loop_pool().start(agent_task, alone=rollout.rollout_id in self._stopped)
         self._stopped.discard(rollout.rollout_id)
         try:
@@ -101,7 +95,7 @@ class Execution:
         finally:
             await self._stop_on_loop(agent_task)
         if agent_task.stopped_for is not None:
-            self._counts["stopped-for-another"] += 1
+            self.counts["stopped-for-another"] += 1
             self._stopped.add(rollout.rollout_id)
             return AttemptResult(_stopped_for_another(agent_task.stopped_for))
         return late or _result_of(agent_task.done)

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from agentlightning.store.base import Store
 
@@ -18,32 +20,25 @@ PER_SILENCE = 4
 """Heartbeats within ``unresponsive_seconds``."""
 
 
+@dataclass(slots=True)
 class Heartbeat:
-    """Sends a heartbeat for ``worker_id`` every ``interval`` seconds, or more often if an attempt needs it.
+    """Sends a heartbeat for ``worker_id`` every ``longest`` seconds, or more often if an attempt needs it.
     ``on_lost`` is called with each attempt whose lease is lost. ``counts``: of ``heartbeat-failed`` and
     ``lease-lost``.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        worker_id: str,
-        interval: float,
-        on_lost: Callable[[str], None],
-        counts: Counter[str],
-    ) -> None:
-        self._store = store
-        self._worker_id = worker_id
-        self._interval = interval
-        self._on_lost = on_lost
-        self._counts = counts
-        self._intervals: dict[str, float] = {}
-        self._wake = asyncio.Event()
-        self._current_wait = interval
+    store: Store
+    worker_id: str
+    longest: float
+    on_lost: Callable[[str], None]
+    counts: Counter[str]
+    _intervals: dict[str, float] = field(default_factory=dict)
+    _wake: asyncio.Event = field(default_factory=asyncio.Event)
+    _current_wait: float = math.inf
 
     def add(self, attempt_id: str, unresponsive: float | None) -> None:
         """Keep the lease of an attempt. ``unresponsive``: its rollout's ``unresponsive_seconds``."""
-        wanted = self._interval if unresponsive is None else unresponsive / PER_SILENCE
+        wanted = self.longest if unresponsive is None else unresponsive / PER_SILENCE
         self._intervals[attempt_id] = wanted
         if wanted < self._current_wait:
             self._wake.set()
@@ -55,7 +50,7 @@ class Heartbeat:
     @property
     def interval(self) -> float:
         """Seconds between two heartbeats."""
-        return min([self._interval, *self._intervals.values()])
+        return min([self.longest, *self._intervals.values()])
 
     async def run(self) -> None:
         """Send heartbeats until cancelled."""
@@ -71,13 +66,13 @@ class Heartbeat:
 
     async def _send(self) -> None:
         try:
-            lost = await self._store.heartbeat(self._worker_id, sorted(self._intervals))
+            lost = await self.store.heartbeat(self.worker_id, sorted(self._intervals))
         except Exception:
-            self._counts["heartbeat-failed"] += 1
-            log.exception("runner %s: heartbeat failed; again in %g s", self._worker_id, self.interval)
+            self.counts["heartbeat-failed"] += 1
+            log.exception("runner %s: heartbeat failed; again in %g s", self.worker_id, self.interval)
             return
         for attempt_id in lost:
             if self._intervals.pop(attempt_id, None) is not None:
-                self._counts["lease-lost"] += 1
+                self.counts["lease-lost"] += 1
                 log.warning("attempt %s has ended or went to another worker; stopping it", attempt_id)
-                self._on_lost(attempt_id)
+                self.on_lost(attempt_id)

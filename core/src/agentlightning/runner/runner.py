@@ -104,7 +104,7 @@ class Runner:
             Execution(self.agent, self.counts, pool=self._pool, own_loop=own_loop),
             self.counts,
             worker_id=self.worker_id,
-            heartbeat=heartbeat,
+            heartbeat_seconds=heartbeat,
             attempt_keys=attempt_keys,
             plugins=plugins,
             policies=policies or {},

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from agentlightning.capture.counts import COUNTS
@@ -28,16 +29,15 @@ UNSTORABLE = (TypeError, ValueError, ArithmeticError, RecursionError)
 """Errors of a record that has no stored form; the store itself is well."""
 
 
+@dataclass(frozen=True, slots=True)
 class EndWriter:
-    """Writes ends of attempts. ``calls_recorded``: a gateway records the calls of the attempts."""
+    """Writes ends of attempts. ``counts``: as :attr:`.Runner.counts`."""
 
-    def __init__(
-        self, store: Store, policies: Mapping[str, str], counts: Counter[str], *, calls_recorded: bool
-    ) -> None:
-        self._store = store
-        self._policies = policies
-        self._counts = counts
-        self._calls_recorded = calls_recorded
+    store: Store
+    policies: Mapping[str, str]
+    counts: Counter[str]
+    calls_recorded: bool
+    """A gateway records the calls of the attempts."""
 
     async def write(self, lease: AttemptedRollout, result: AttemptResult, spans: list[Span]) -> Attempt:
         """Write an end; the attempt as it is now stored. ``spans`` and ``result.returned`` become what was
@@ -49,7 +49,7 @@ class EndWriter:
         try:
             outcome, metadata = await self._outcome(lease, result, spans)
             try:
-                attempt = await self._store.update_attempt(
+                attempt = await self.store.update_attempt(
                     *ids,
                     outcome.status,
                     reason=outcome.reason,
@@ -60,10 +60,10 @@ class EndWriter:
             except UNSTORABLE as error:
                 attempt = await self._write_storable(*ids, spans, error)
         except AttemptEnded as error:
-            self._counts["fenced"] += 1
+            self.counts["fenced"] += 1
             log.warning("attempt %s: its end was refused: %s", ids[1], error)
             return lease.attempt
-        self._counts[attempt.status] += 1
+        self.counts[attempt.status] += 1
         return attempt
 
     async def _outcome(
@@ -75,9 +75,9 @@ class EndWriter:
         metadata = None
         if result.triplets and result.outcome.status is AttemptStatus.SUCCEEDED:
             try:
-                resources = await attempt_resources(self._store, lease.rollout)
+                resources = await attempt_resources(self.store, lease.rollout)
                 matched = await match_transitions(
-                    self._store, lease, result.triplets, policies=self._policies, resources=resources
+                    self.store, lease, result.triplets, policies=self.policies, resources=resources
                 )
             except UNSTORABLE as error:
                 return await self._refuse(lease, error), None
@@ -86,16 +86,16 @@ class EndWriter:
         spans += result.outcome.spans
         if result.outcome.traceback is not None:
             metadata = {**(metadata or {}), TRACEBACK: result.outcome.traceback}
-        outcome = await classify(self._store, lease, result.outcome, calls_recorded=self._calls_recorded)
+        outcome = await classify(self.store, lease, result.outcome, calls_recorded=self.calls_recorded)
         return outcome, metadata
 
     async def _refuse(self, lease: AttemptedRollout, error: Exception) -> Outcome:
         """Refuse transitions that contradict what was recorded."""
         if not isinstance(error, BadRecord):
             error = BadRecord(f"it cannot be stored: {error_text(error)}")
-        self._counts["supplied-refused"] += 1
+        self.counts["supplied-refused"] += 1
         rollout_id, attempt_id = lease.rollout.rollout_id, lease.attempt.attempt_id
-        await self._store.count("refused", "supplied-conflict", rollout_id=rollout_id, attempt_id=attempt_id)
+        await self.store.count("refused", "supplied-conflict", rollout_id=rollout_id, attempt_id=attempt_id)
         return Outcome(AttemptStatus.FAILED, error.reason)
 
     async def _write_storable(
@@ -106,11 +106,11 @@ class EndWriter:
         reason = f"bad-record: what the attempt recorded could not be stored: {error_text(error)}"
         spans[:] = [_storable(span, *ids) for span in spans]
         try:
-            return await self._store.update_attempt(*ids, AttemptStatus.FAILED, reason=reason, spans=spans)
+            return await self.store.update_attempt(*ids, AttemptStatus.FAILED, reason=reason, spans=spans)
         except UNSTORABLE:
             COUNTS.add("unstorable-span", len(spans))
             spans.clear()
-            return await self._store.update_attempt(*ids, AttemptStatus.FAILED, reason=reason)
+            return await self.store.update_attempt(*ids, AttemptStatus.FAILED, reason=reason)
 
 
 def _storable(span: Span, rollout_id: str, attempt_id: str) -> Span:

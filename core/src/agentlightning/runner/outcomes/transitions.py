@@ -11,6 +11,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from agentlightning import semconv
@@ -26,27 +27,19 @@ CLOSE = 1e-3
 """Two logprobs of one token that differ by more are in conflict."""
 
 
+@dataclass(slots=True)
 class MatchedTransitions:
     """Triplets of one attempt, matched with its recorded calls: new ``calls`` to store, ``rewards`` of calls,
     and ``named``, the ids of all calls that count.
     """
 
-    def __init__(
-        self,
-        lease: AttemptedRollout,
-        recorded: Sequence[Call],
-        *,
-        policies: Mapping[str, str],
-        resources: Mapping[str, Resource],
-    ) -> None:
-        self.lease = lease
-        self.recorded = recorded
-        self.policies = policies
-        self.resources = resources
-        self.calls: list[Call] = []
-        self.rewards: list[Span] = []
-        self.named: list[str] = []
-        self._next = 1 + max((call.sequence for call in recorded), default=-1)
+    lease: AttemptedRollout
+    recorded: Sequence[Call]
+    policies: Mapping[str, str]
+    resources: Mapping[str, Resource]
+    calls: list[Call] = field(default_factory=list)
+    rewards: list[Span] = field(default_factory=list)
+    named: list[str] = field(default_factory=list)
 
     def match(self, triplets: Sequence[Triplet]) -> MatchedTransitions:
         """Match the triplets. :class:`BadRecord`: one contradicts what was recorded."""
@@ -70,7 +63,7 @@ class MatchedTransitions:
             call_id=f"{self.lease.attempt.attempt_id}-supplied.{index}",
             rollout_id=self.lease.rollout.rollout_id,
             attempt_id=self.lease.attempt.attempt_id,
-            sequence=self._next,
+            sequence=max((call.sequence for call in self.recorded), default=-1) + 1 + len(self.calls),
             api="supplied",
             policy=policy,
             model=known.pop("model", None) or policy,
@@ -82,7 +75,6 @@ class MatchedTransitions:
             logprobs=None if triplet.logprobs is None else Floats(triplet.logprobs),
             request={"metadata": known} if known else None,
         )
-        self._next += 1
         call.start_time = call.end_time = time.time()
         return call
 
@@ -171,7 +163,7 @@ async def match_transitions(
     """
     recorded = await store.query_calls(lease.rollout.rollout_id, lease.attempt.attempt_id)
     captured = [call for call in recorded if call.api != "supplied"]
-    matched = MatchedTransitions(lease, captured, policies=policies, resources=resources).match(triplets)
+    matched = MatchedTransitions(lease, captured, policies, resources).match(triplets)
     if matched.calls:
         await store.add_calls(matched.calls, fence=lease.attempt.fence)
     return matched
@@ -179,11 +171,11 @@ async def match_transitions(
 
 def _check_ids(triplet: Triplet, model: LLM, where: str) -> None:
     """Check that the ids are in the model's vocabulary and fit its context."""
-    for field in ("prompt_ids", "response_ids"):
-        largest = max(getattr(triplet, field), default=0)
+    for name in ("prompt_ids", "response_ids"):
+        largest = max(getattr(triplet, name), default=0)
         if model.vocabulary is not None and largest >= model.vocabulary:
             raise BadRecord(
-                f"{where}: {field} holds {largest}, outside the vocabulary of policy {model.model!r}, whose "
+                f"{where}: {name} holds {largest}, outside the vocabulary of policy {model.model!r}, whose "
                 f"token ids are 0 to {model.vocabulary - 1}"
             )
     length = len(triplet.prompt_ids) + len(triplet.response_ids)
@@ -199,13 +191,13 @@ def _difference(triplet: Triplet, call: Call) -> str:
     compared.
     """
     if triplet.prompt_ids or triplet.response_ids:
-        for field in ("prompt_ids", "response_ids"):
-            mine, theirs = getattr(triplet, field), getattr(call, field)
+        for name in ("prompt_ids", "response_ids"):
+            mine, theirs = getattr(triplet, name), getattr(call, name)
             if theirs is None:
-                return f"it has no {field}"
+                return f"it has no {name}"
             if mine != theirs:
                 at = next((i for i, (a, b) in enumerate(zip(mine, theirs, strict=False)) if a != b), None)
-                return f"{field} differ at {min(len(mine), len(theirs)) if at is None else at}"
+                return f"{name} differ at {min(len(mine), len(theirs)) if at is None else at}"
     if triplet.logprobs is not None:
         if call.logprobs is None:
             return "it has no logprobs"

@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from typing import Any
@@ -42,23 +43,23 @@ Work = Callable[[Connection, int, Any], None]
 """What a worker process does, with its connection, its supervisor's id, and the options."""
 
 
+@dataclass(slots=True)
 class Supervisor:
     """Runs ``workers`` processes of ``work``, which send a :class:`RunnerState` now and then. ``changed`` is
     called after each. ``work`` and ``options`` can be pickled.
     """
 
-    def __init__(self, work: Work, options: Any, workers: int, changed: Callable[[], None]) -> None:
-        self._work = work
-        self._options = options
-        self._workers = workers
-        self._changed = changed
-        self._ended_counts: Counter[str] = Counter()
-        """Counts of processes that have ended."""
-        self._states: dict[int, RunnerState] = {}
-        self._processes: dict[int, psutil.Process] = {}
-        self._signals = StopSignals()
-        self._failed = 0
-        self.restarts = 0
+    work: Work
+    options: Any
+    workers: int
+    changed: Callable[[], None]
+    restarts: int = 0
+    _ended_counts: Counter[str] = field(default_factory=Counter)
+    """Counts of processes that have ended."""
+    _states: dict[int, RunnerState] = field(default_factory=dict)
+    _processes: dict[int, psutil.Process] = field(default_factory=dict)
+    _signals: StopSignals = field(default_factory=StopSignals)
+    _failed: int = 0
 
     @property
     def state(self) -> RunnerState:
@@ -71,7 +72,7 @@ class Supervisor:
     async def run(self) -> int:
         """Run until a signal or an unrecoverable error; the exit status."""
         self._signals.listen()
-        slots = [asyncio.create_task(self._keep_alive(slot)) for slot in range(self._workers)]
+        slots = [asyncio.create_task(self._keep_alive(slot)) for slot in range(self.workers)]
         passing = [asyncio.create_task(self._forward_signals())]
         try:
             await asyncio.gather(*slots)
@@ -119,7 +120,7 @@ class Supervisor:
 
     async def _run_once(self, slot: int) -> int:
         """Run one process to its end; its exit status."""
-        process, connection = spawn(self._work, self._options, name=f"agl-runner-{slot}")
+        process, connection = spawn(self.work, self.options, name=f"agl-runner-{slot}")
         self._processes[slot] = psutil.Process(process.pid)
         if self._signals.stop.is_set():
             self._processes[slot].send_signal(signal.SIGTERM)
@@ -141,7 +142,7 @@ class Supervisor:
 
     def _set_state(self, slot: int, state: RunnerState) -> None:
         self._states[slot] = state
-        self._changed()
+        self.changed()
 
 
 class Reporter:

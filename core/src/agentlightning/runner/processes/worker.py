@@ -26,17 +26,8 @@ from agentlightning.plugins.manager import load
 from agentlightning.runner.adapters import instrumentors
 from agentlightning.runner.execute import AttemptResult, execute
 from agentlightning.runner.outcomes.outcome import outcome_of_error
-from agentlightning.runner.processes.messages import (
-    AgentLoaded,
-    AttemptDone,
-    AttemptJob,
-    FromWorker,
-    LoadAgent,
-    SpanMessage,
-    ToWorker,
-    pack,
-    unpack,
-)
+from agentlightning.runner.processes import messages
+from agentlightning.runner.processes.messages import AgentLoaded, AttemptDone, AttemptJob, LoadAgent
 from agentlightning.runner.processes.process_tree import adopt_orphans
 from agentlightning.runner.processes.spawn import enter
 from agentlightning.types import Span
@@ -74,11 +65,11 @@ class Channel:
         self._lock = threading.Lock()
         self._pid = os.getpid()
 
-    def send(self, message: FromWorker) -> None:
+    def send(self, message: messages.FromWorker) -> None:
         """Hand a message to the runner."""
         if not self.is_open_here:
             raise RuntimeError("a process that the agent forked has no channel: its spans are not recorded")
-        data = pack(message)
+        data = messages.pack(message)
         with self._lock:
             self._connection.send_bytes(data)
 
@@ -88,7 +79,7 @@ class Channel:
             data = self._connection.recv_bytes()
         except (EOFError, OSError):
             return None
-        message: LoadAgent | AttemptJob = unpack(data, ToWorker)
+        message: LoadAgent | AttemptJob = messages.unpack(data, messages.ToWorker)
         return message
 
     @property
@@ -124,7 +115,7 @@ class WorkerProcess:
         def sink(span: Span) -> None:
             # what cannot be a record could not be sent either
             admitted = admit(span, job.rollout.rollout_id, job.attempt_id)
-            self._channel.send(SpanMessage(job.attempt_id, admitted))
+            self._channel.send(messages.SpanMessage(job.attempt_id, admitted))
 
         counts: Counter[str] = Counter()
         try:

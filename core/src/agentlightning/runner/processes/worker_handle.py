@@ -23,19 +23,8 @@ import psutil
 from agentlightning.capture.counts import COUNTS
 from agentlightning.runner.attempt_keys import CannotRun
 from agentlightning.runner.event_loops.threads import in_thread
-from agentlightning.runner.processes import worker
-from agentlightning.runner.processes.messages import (
-    LARGEST,
-    AgentLoaded,
-    AttemptDone,
-    AttemptJob,
-    FromWorker,
-    LoadAgent,
-    SpanMessage,
-    ToWorker,
-    pack,
-    unpack,
-)
+from agentlightning.runner.processes import messages, worker
+from agentlightning.runner.processes.messages import AgentLoaded, AttemptDone, AttemptJob, LoadAgent
 from agentlightning.runner.processes.process_tree import describe_exit, kill_group, kill_tree
 from agentlightning.runner.processes.spawn import spawn
 from agentlightning.types import Span
@@ -123,10 +112,10 @@ class WorkerHandle:
         if self._system.is_running():
             kill_tree(self._system.pid)
 
-    async def _ask(self, message: ToWorker) -> AgentLoaded | AttemptDone | None:
+    async def _ask(self, message: messages.ToWorker) -> AgentLoaded | AttemptDone | None:
         """Send a message; the worker's answer, or ``None`` if it died without one."""
         self._answer = self._loop.create_future()
-        data = pack(message)
+        data = messages.pack(message)
         # A large message waits until the worker reads it, which a worker that hangs never does.
         threading.Thread(target=self._send, args=(data,), name="agl-worker-send", daemon=True).start()
         either: set[asyncio.Future[Any]] = {self._answer, self.died}
@@ -157,7 +146,7 @@ class WorkerHandle:
         while True:
             try:
                 if self._connection.poll(POLL_SECONDS):
-                    data = self._connection.recv_bytes(LARGEST)
+                    data = self._connection.recv_bytes(messages.LARGEST)
                 elif self._process.exitcode is None:
                     continue
                 else:
@@ -165,15 +154,15 @@ class WorkerHandle:
             except (EOFError, OSError):
                 return
             try:
-                message = unpack(data, FromWorker)
+                message = messages.unpack(data, messages.FromWorker)
             except ValueError as error:
                 log.warning("worker process %d sent what is no message (%s): killed", self._system.pid, error)
                 return
             self._loop.call_soon_threadsafe(self._take, message)
 
     # ---------------------------------------------------------------------------------------- on the loop
-    def _take(self, message: FromWorker) -> None:
-        if isinstance(message, SpanMessage):
+    def _take(self, message: messages.FromWorker) -> None:
+        if isinstance(message, messages.SpanMessage):
             if self._sink is not None and self._sink[0] == message.attempt_id:
                 self._sink[1](message.span)
             else:
