@@ -61,7 +61,7 @@ lines: .venv/lint ## lines of code, files and classes by room, before the rebuil
 	@$(PY) scripts/lines.py
 
 schema: .venv/test ## docs/run_config.schema.json, which editors check a run's YAML file by
-	@$(PY) -m agentlightning.train.schema > docs/run_config.schema.json
+	@$(PY) scripts/run_config_schema.py > docs/run_config.schema.json
 
 install-lines: ## every install command of README and docs in an empty environment; the last line is JSON
 	@$(PYTHON) scripts/install_lines.py

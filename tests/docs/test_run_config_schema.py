@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,11 @@ import yaml
 from agentlightning.train.fields import SECTIONS
 from agentlightning.train.run_config import RunConfig
 from agentlightning.train.run_file import read_yaml
-from agentlightning.train.schema import run_config_schema, schema_text
 
 ROOT = Path(__file__).parents[2]
 SCHEMA = ROOT / "docs" / "run_config.schema.json"
+SCRIPT = runpy.run_path(str(ROOT / "scripts" / "run_config_schema.py"))
+run_config_schema, schema_text = SCRIPT["run_config_schema"], SCRIPT["schema_text"]
 FILES = sorted(
     path
     for folder in ("examples", "tests/drills")

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from agentlightning.train.configured import import_target, load_data
 from agentlightning.train.fields import ConfigError
 from agentlightning.train.run_config import DataSection
 from agentlightning.train.run_file import load_config, read_yaml
-from agentlightning.train.targets import import_target, load_data
 from agentlightning.types import UsageError
 
 GOOD = """

@@ -10,9 +10,9 @@ import spider
 from agentlightning.algorithms.recipe_checks import RecipeRefused, check_credit_fields, check_supported_fields
 from agentlightning.plugins.manager import load
 from agentlightning.recipes import get
+from agentlightning.train.configured import load_data
 from agentlightning.train.run_config import RunConfig
 from agentlightning.train.run_file import load_config
-from agentlightning.train.targets import load_data
 from agentlightning.types import UsageError
 
 supported = pytest.importorskip("agl_verl.supported_fields")

@@ -145,8 +145,8 @@ def test_evaluated_deals_are_not_trained_on() -> None:
 @pytest.mark.parametrize("name", ["cpu.yaml", "gpu.yaml"])
 def test_the_configurations_are_sound(name: str) -> None:
     from agentlightning.recipes import get
+    from agentlightning.train.configured import load_data
     from agentlightning.train.run_file import load_config
-    from agentlightning.train.targets import load_data
 
     config = load_config(ROOT / name)
     for section in (config.environment.train, config.environment.val):

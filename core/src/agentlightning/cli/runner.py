@@ -144,8 +144,8 @@ def _open(options: Options, plugins: Any) -> tuple[Store, Runner]:
     """Store and runner as the options and the configuration say; the options win."""
     from agentlightning.runner import Runner, attempt_keys_from_env
     from agentlightning.store import StoreClient, open_store
+    from agentlightning.train.configured import import_target
     from agentlightning.train.run_file import load_config
-    from agentlightning.train.targets import import_target
 
     place, target, timeout = options.store, options.agent, options.timeout
     concurrency, adapters = options.concurrency, options.adapters

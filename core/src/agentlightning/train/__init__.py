@@ -1,1 +1,1 @@
-"""The trainer: one run from its configuration to its summary."""
+"""A run: its description, its folder and record, the session that opens its parts, and the trainer."""

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
+import inspect
 import os
-from collections.abc import Mapping, Sequence
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 
+from agentlightning.algorithms.rollouts.batching import DatasetError, check_tasks
+from agentlightning.algorithms.rollouts.datasets import tasks_of
 from agentlightning.decorator.agents import AgentError, LitAgent, as_agent
 from agentlightning.train.algorithm import check_recipe_fits, recipe_of
 from agentlightning.train.fields import ConfigError, from_fields
 from agentlightning.train.policies import PolicyFolder, PolicySource
-from agentlightning.train.run_config import PolicySection, RunConfig
-from agentlightning.train.targets import import_target, load_data
+from agentlightning.train.run_config import DataSection, PolicySection, RunConfig
 from agentlightning.train.trainer import Trainer
 from agentlightning.types import LLM
 from agentlightning.types.policy import missing_policy_message
@@ -45,16 +49,6 @@ def configure(config: RunConfig) -> ConfiguredRun:
     train = load_data(config.environment.train, config, "environment.train")
     val = load_data(config.environment.val, config, "environment.val")
     return ConfiguredRun(trainer, agent, train, val)
-
-
-def load_agent(config: RunConfig) -> LitAgent[Any]:
-    """The agent that ``agent.target`` names."""
-    if config.agent.target is None:
-        raise ConfigError("agent.target: give module:object, the agent to run")
-    try:
-        return as_agent(import_target(config.agent.target, "agent.target"))
-    except AgentError as error:
-        raise ConfigError(f"agent.target: {error}") from None
 
 
 def with_objects(config: RunConfig) -> RunConfig:
@@ -106,3 +100,88 @@ def _folder(config: RunConfig, given: str | Path, key: str) -> Path:
         where = "" if str(folder) == str(given) else f" (looked for at {folder})"
         raise ConfigError(f"{key}: {missing_policy_message(given)}{where}")
     return folder
+
+
+# ------------------------------------------------------------------------------------- agents and tasks
+def load_agent(config: RunConfig) -> LitAgent[Any]:
+    """The agent that ``agent.target`` names."""
+    if config.agent.target is None:
+        raise ConfigError("agent.target: give module:object, the agent to run")
+    try:
+        return as_agent(import_target(config.agent.target, "agent.target"))
+    except AgentError as error:
+        raise ConfigError(f"agent.target: {error}") from None
+
+
+def import_target(target: str, key: str) -> Any:
+    """The object that ``module:object`` names; ``key`` is the configuration key, for the error."""
+    module, _, name = target.partition(":")
+    if not name:
+        raise ConfigError(f"{key}: {target!r} must be written module:object")
+    try:
+        found: Any = importlib.import_module(module)
+    except ImportError as error:
+        raise ConfigError(
+            f"{key}: cannot import {module!r}: {error}; add its folder to pythonpath, or install it"
+        ) from error
+    except Exception as error:
+        raise ConfigError(f"{key}: importing {module!r} raised {_describe_error(error)}") from error
+    for part in name.split("."):
+        try:
+            found = getattr(found, part)
+        except AttributeError:
+            raise ConfigError(f"{key}: module {module!r} has no {name!r}") from None
+    return found
+
+
+def load_data(section: DataSection | None, config: RunConfig, key: str) -> list[Any]:
+    """The tasks of a data section, each plain JSON; an empty list for none."""
+    if section is None:
+        return []
+    if (section.file is None) == (section.target is None):
+        raise ConfigError(f"{key}: give either file or target")
+    try:
+        if section.target is None:
+            tasks = tasks_of(config.path(section.file or ""), f"{key}.file")
+        else:
+            made = _call(import_target(section.target, f"{key}.target"), section.target, section.args, key)
+            tasks = tasks_of(made, key)
+    except DatasetError as error:
+        raise ConfigError(str(error)) from None
+    if not tasks:
+        raise ConfigError(f"{key}: the dataset is empty")
+    tasks = tasks[: section.limit] if section.limit else tasks
+    check_tasks(tasks, key)
+    return tasks
+
+
+def _call(loader: Any, target: str, args: dict[str, Any], key: str) -> Any:
+    """The dataset that ``loader(**args)`` returns; its own errors are told with the target that raised
+    them.
+    """
+    if not callable(loader):
+        kind = type(loader).__name__
+        raise ConfigError(f"{key}.target: {target} is a {kind}, not a function that returns tasks")
+    try:
+        signature = inspect.signature(loader)
+        signature.bind(**args)
+    except TypeError as error:
+        raise ConfigError(f"{key}.args: {error}; {target} takes {signature}") from None
+    except ValueError:  # written in C, without a signature to look at
+        pass
+    try:
+        found = loader(**args)
+        found = list(found) if isinstance(found, Iterator) else found  # a generator raises only now
+    except Exception as error:
+        raise ConfigError(f"{key}.target: {target} raised {_describe_error(error)}") from error
+    if found is None or isinstance(found, str | bytes | dict):
+        raise ConfigError(f"{key}.target: {target} returned a {type(found).__name__}, not a list of tasks")
+    return found
+
+
+def _describe_error(error: Exception) -> str:
+    """An error of the user's code in one line: kind, message, and the place it came from."""
+    frames = traceback.extract_tb(error.__traceback__)
+    ours = [f for f in frames if f.filename != __file__ and not f.filename.startswith("<frozen ")]
+    where = f" ({ours[-1].filename}:{ours[-1].lineno})" if ours else ""
+    return f"{type(error).__name__}: {error}{where}"

@@ -14,8 +14,9 @@ from typing import Any, Literal, TypedDict, get_args
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
+from agentlightning.train.field_types import FILE, Section
 from agentlightning.train.policies import PolicySource
-from agentlightning.train.run_config import FILE, DataSection, PolicySection, RunConfig, Section
+from agentlightning.train.run_config import DataSection, PolicySection, RunConfig
 from agentlightning.types import UsageError
 from agentlightning.types.aliases import RUN_FILE, TRAINER, successor
 

@@ -13,97 +13,23 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Discriminator,
-    Field,
-    PrivateAttr,
-    Tag,
-    ValidationInfo,
-    WithJsonSchema,
-    model_validator,
-)
+from pydantic import Discriminator, Field, PrivateAttr, Tag, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
 from agentlightning.algorithms.recipe_checks import check_deterministic
-from agentlightning.algorithms.rollouts.quorum import Quorum, read_quorum
+from agentlightning.train.field_types import (
+    FailureField,
+    Names,
+    NamesOrDefault,
+    QuorumField,
+    Section,
+    SelectField,
+    Text,
+)
 from agentlightning.train.policies import Policies, PolicyFolder, read_policies
 from agentlightning.types import LLM
-from agentlightning.types.failure import FAILURE_KINDS, MAX_ATTEMPTS, FailureAction, read_failure_table
-from agentlightning.types.select import selector
+from agentlightning.types.failure import MAX_ATTEMPTS, read_failure_table
 from agentlightning.types.work import UNRESPONSIVE_SECONDS
-
-FILE = "file"
-"""Validation context of a YAML file, in which a field holds names and no objects."""
-
-
-def _text(value: Any, info: ValidationInfo) -> Any:
-    if info.context == FILE and not isinstance(value, str | None):
-        raise ValueError(f"give a text, not {value!r}")
-    return value
-
-
-def _select(value: Any) -> Any:
-    selector(value)
-    return value
-
-
-def _names(value: Any) -> Any:
-    return [value] if isinstance(value, str) else value
-
-
-def _failure(value: Any) -> Any:
-    return read_failure_table(value) if isinstance(value, Mapping | None) else value
-
-
-def _quorum(value: Any) -> Any:
-    return read_quorum(value) if isinstance(value, Mapping | None) else value
-
-
-_TEXT = {"type": "string"}
-_NAMES = {"anyOf": [_TEXT, {"type": "array", "items": _TEXT}, {"type": "null"}]}
-_SECONDS = {"type": "number", "exclusiveMinimum": 0}
-Text: TypeAlias = Annotated[Any, AfterValidator(_text), WithJsonSchema(_TEXT)]
-"""A name, or the object itself."""
-Names: TypeAlias = Annotated[list[str], BeforeValidator(_names), WithJsonSchema(_NAMES)]
-"""Names; a single one may be given bare."""
-SelectField: TypeAlias = Annotated[Any, AfterValidator(_select), WithJsonSchema(_NAMES)]
-FailureField: TypeAlias = Annotated[
-    dict[str, FailureAction],
-    BeforeValidator(_failure),
-    WithJsonSchema({
-        "type": "object",
-        "additionalProperties": False,
-        "properties": {
-            kind: {"description": about, "type": ["number", "string", "null", "object"]}
-            for kind, about in FAILURE_KINDS.items()
-        },
-    }),
-]  # fmt: skip
-QuorumField: TypeAlias = Annotated[
-    Quorum | None,
-    BeforeValidator(_quorum),
-    WithJsonSchema({
-        "type": ["object", "null"],
-        "additionalProperties": False,
-        "properties": {
-            "k": {"type": "integer", "minimum": 1},
-            "deadline": _SECONDS,
-            "hedge": {"type": "integer", "minimum": 0},
-        },
-    }),
-]  # fmt: skip
-
-
-class Section(BaseModel):
-    """A part of the description. Unknown keys are errors; values do not change."""
-
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, arbitrary_types_allowed=True, use_attribute_docstrings=True
-    )
 
 
 class AgentSection(Section):
@@ -306,7 +232,7 @@ class RunConfig(Section):
     """File, folder or URL of the store; none: a SQLite file in the run's folder."""
     pythonpath: list[str] = []
     """Folders put in front of ``sys.path``."""
-    trackers: Annotated[list[str] | None, BeforeValidator(_names), WithJsonSchema(_NAMES)] = None
+    trackers: NamesOrDefault = None
     """Where the run reports to; none: files, the terminal and a plot."""
     note: str | None = None
     """A sentence for the person who runs it, printed at the start: what the policy is, what the data are."""

@@ -14,8 +14,9 @@ from typing import Any
 
 import yaml
 
+from agentlightning.train.field_types import FILE
 from agentlightning.train.fields import ConfigError, build, new_key, rename_keys
-from agentlightning.train.run_config import FILE, RunConfig
+from agentlightning.train.run_config import RunConfig
 
 
 class _Loader(yaml.SafeLoader):

@@ -1,1 +1,1 @@
-"""Commands that read runs: runs, rollouts, trace, explain, verify."""
+"""Commands that look at runs: ``runs``, ``rollouts``, ``trace``, ``explain``, ``verify``."""

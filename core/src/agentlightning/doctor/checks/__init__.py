@@ -1,1 +1,1 @@
-"""One module for each check of ``agl doctor``."""
+"""The checks of ``agl doctor``, one file a subject."""

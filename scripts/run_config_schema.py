@@ -1,4 +1,4 @@
-"""The JSON Schema of a run's YAML file, for editors: ``python -m agentlightning.train.schema``.
+"""Prints the JSON Schema of a run's YAML file, for editors; ``make schema`` writes it to docs/.
 
 A file names it in its first line: ``# yaml-language-server: $schema=…/run_config.schema.json``.
 """
