@@ -183,13 +183,6 @@ def status(content_type: str, code: int, message: str) -> bytes:
     """A ``google.rpc.Status``: the body of a failed request's response."""
     if content_type == JSON:
         return json.dumps({"code": code, "message": message}).encode()
-    text = message.encode()
-    return b"\x08" + _varint(code) + b"\x12" + _varint(len(text)) + text
-
-
-def _varint(number: int) -> bytes:
-    out = bytearray()
-    while number > 0x7F:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    return bytes([*out, number])
+    # The same fields on the wire as google.rpc.Status, which opentelemetry-proto does not have.
+    same = service.ExportTracePartialSuccess(rejected_spans=code, error_message=message)
+    return bytes(same.SerializeToString())
