@@ -40,6 +40,7 @@ ATTEMPT_COLUMNS = [
     *(c for c in _a.c if c.name not in ("arrivals", *_PINS)),
     *(_a.c[name] for name in _PINS),
 ]
+_NAMES = [c.name for c in ATTEMPT_COLUMNS]
 _OF_ROLLOUT = (
     select(*ATTEMPT_COLUMNS).where(_a.c.rollout_id == bindparam("rollout_id")).order_by(_a.c.sequence_id)
 )
@@ -83,24 +84,11 @@ _COUNT_LEFT = compile_sql(
 
 
 def attempt_from_row(row: Sequence[Any]) -> Attempt:
-    """The attempt of a row of ``ATTEMPT_COLUMNS``."""
-    (attempt_id, rollout_id, sequence_id, fence, status, worker_id) = row[:6]
-    (start_time, end_time, last_heartbeat_time, reason, metadata, resources_id, version) = row[6:13]
-    return Attempt(
-        attempt_id=attempt_id,
-        rollout_id=rollout_id,
-        sequence_id=sequence_id,
-        fence=fence,
-        status=AttemptStatus(status),
-        worker_id=worker_id,
-        start_time=start_time,
-        end_time=end_time,
-        last_heartbeat_time=last_heartbeat_time,
-        reason=reason,
-        metadata={} if metadata is None else codec.unpack(metadata),
-        resources_id=resources_id,
-        resources_version=version,
-    )
+    """The attempt of a row that begins with ``ATTEMPT_COLUMNS``."""
+    found = dict(zip(_NAMES, row, strict=False))
+    found["status"] = AttemptStatus(found["status"])
+    found["metadata"] = {} if found["metadata"] is None else codec.unpack(found["metadata"])
+    return Attempt(**found)
 
 
 def reason_of(status: AttemptStatus, reason: str | None) -> str:

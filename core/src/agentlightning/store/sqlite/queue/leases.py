@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 from sqlalchemy import bindparam, select, text, update
 
 from agentlightning.semconv import RESAMPLED
@@ -84,22 +85,8 @@ class LeaseStore(ExpiryStore):
             metadata={RESAMPLED: failed} if failed else {},
             **pin,
         )
-        self.db.execute(
-            _INSERT,
-            attempt_id=attempt.attempt_id,
-            rollout_id=attempt.rollout_id,
-            sequence_id=attempt.sequence_id,
-            fence=attempt.fence,
-            status="preparing",
-            worker_id=worker_id,
-            start_time=now,
-            end_time=None,
-            last_heartbeat_time=None,
-            reason=None,
-            metadata=codec.pack_optional(attempt.metadata),
-            arrivals=0,
-            **pin,
-        )
+        row = {**msgspec.structs.asdict(attempt), "metadata": codec.pack_optional(attempt.metadata)}
+        self.db.execute(_INSERT, **{**row, "status": "preparing", "arrivals": 0})
         if worker_id is not None:
             self._worker_busy(worker_id, rollout.rollout_id, attempt.attempt_id, now)
         number = attempt.sequence_id

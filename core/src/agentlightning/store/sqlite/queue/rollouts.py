@@ -25,6 +25,7 @@ from agentlightning.types import Mode, Rollout, RolloutConfig, RolloutStatus
 _t = schema.rollouts
 _INTERNAL_COLUMNS = ("seq", "timeout_seconds", "unresponsive_seconds", "forgiven")
 ROLLOUT_COLUMNS = [c for c in _t.c if c.name not in _INTERNAL_COLUMNS]
+_NAMES = [c.name for c in ROLLOUT_COLUMNS]
 _INSERT = insert_sql(_t)
 _GET = compile_sql(select(*ROLLOUT_COLUMNS).where(_t.c.rollout_id == bindparam("rollout_id")))
 _SEQ = compile_sql(select(_t.c.seq).where(_t.c.rollout_id == bindparam("rollout_id")))
@@ -45,52 +46,28 @@ _CONFIGURE = compile_sql(
 
 def rollout_from_row(row: Sequence[Any]) -> Rollout:
     """The rollout of a row of ``ROLLOUT_COLUMNS``."""
-    (rollout_id, status, mode, run_id, task_id, group_id, sample, seed, resources_id) = row[:9]
-    (attempts, start_time, end_time, reason, input_, config, metadata, resources_version) = row[9:17]
-    return Rollout(
-        rollout_id=rollout_id,
-        input=codec.unpack(input_),
-        status=RolloutStatus(status),
-        mode=mode,
-        run_id=run_id,
-        task_id=task_id,
-        group_id=group_id,
-        sample=sample,
-        seed=seed,
-        resources_id=resources_id,
-        resources_version=resources_version,
-        config=RolloutConfig() if config is None else codec.unpack(config, RolloutConfig),
-        metadata={} if metadata is None else codec.unpack(metadata),
-        attempts=attempts,
-        start_time=start_time,
-        end_time=end_time,
-        reason=reason,
-    )
+    found = dict(zip(_NAMES, row, strict=True))
+    config, metadata = found["config"], found["metadata"]
+    found["input"] = codec.unpack(found["input"])
+    found["status"] = RolloutStatus(found["status"])
+    found["config"] = RolloutConfig() if config is None else codec.unpack(config, RolloutConfig)
+    found["metadata"] = {} if metadata is None else codec.unpack(metadata)
+    return Rollout(**found)
 
 
 def rollout_row(rollout: Rollout) -> dict[str, Any]:
     """The columns of a new rollout."""
-    r = rollout
     return {
-        "rollout_id": r.rollout_id,
-        "status": r.status.value,
-        "mode": r.mode,
-        "run_id": r.run_id,
-        "task_id": r.task_id,
-        "group_id": r.group_id,
-        "sample": r.sample,
-        "seed": r.seed,
-        "resources_id": r.resources_id,
-        "resources_version": r.resources_version,
+        **{name: getattr(rollout, name) for name in _NAMES},
+        "status": rollout.status.value,
         "attempts": 0,
-        "start_time": r.start_time,
         "end_time": None,
         "reason": None,
-        "timeout_seconds": r.config.timeout_seconds,
-        "unresponsive_seconds": r.config.unresponsive_seconds,
-        "input": codec.pack_input(r),
-        "config": codec.pack_config(r.config),
-        "metadata": codec.pack_optional(r.metadata),
+        "timeout_seconds": rollout.config.timeout_seconds,
+        "unresponsive_seconds": rollout.config.unresponsive_seconds,
+        "input": codec.pack_input(rollout),
+        "config": codec.pack_config(rollout.config),
+        "metadata": codec.pack_optional(rollout.metadata),
         "forgiven": 0,
     }
 
