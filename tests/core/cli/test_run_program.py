@@ -90,7 +90,7 @@ def test_the_summary_says_what_was_captured_and_where(tmp_path: Path, server: Sc
     assert again.returncode == 2 and "mine exists" in again.stderr
 
 
-def test_many_at_once(tmp_path: Path, server: ScriptedModelServer) -> None:
+def test_several_processes_at_once(tmp_path: Path, server: ScriptedModelServer) -> None:
     told = agl_run(tmp_path, server, "--times", "16", "--concurrency", "4", "--json", code=PLAIN)
     found = summary(told)
     assert told.returncode == 0 and found["verdicts"] == {"gateway-only": 16}
@@ -116,13 +116,13 @@ ENGINE = ["--upstream", "http://127.0.0.1:1/v1", "--model", "m"]
         (["--upstream", "nonsense", "--model", "m", "--", "true"], 2, "url is 'nonsense'"),
     ],
 )
-def test_mistakes_are_one_line(tmp_path: Path, given: list[str], code: int, said: str) -> None:
+def test_errors_are_one_line(tmp_path: Path, given: list[str], code: int, said: str) -> None:
     told = subprocess.run([*AGL, "run", *given], cwd=tmp_path, capture_output=True, text=True, timeout=WAIT)
     assert told.returncode == code and said in told.stderr
     assert "Traceback" not in told.stderr and told.stdout == ""
 
 
-def test_its_time_is_up(tmp_path: Path, server: ScriptedModelServer) -> None:
+def test_a_timeout_is_status_124(tmp_path: Path, server: ScriptedModelServer) -> None:
     told = agl_run(tmp_path, server, "--timeout", "1", "--json", code="import signal; signal.pause()")
     assert told.returncode == 124 and summary(told)["exit_codes"] == [None]
     assert "timeout" in next(iter(summary(told)["failures"]))

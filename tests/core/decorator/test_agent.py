@@ -1,4 +1,4 @@
-"""``@agl.agent`` marks classes in place: they stay what they were, and their calls are named."""
+"""``@agl.agent`` decorates classes in place: they stay the same, and their calls are named."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from agentlightning.types.select import BadSelect
 
 @agent
 @dataclass
-class Marked:
+class Decorated:
     """A dataclass agent at module level, so that it pickles."""
 
     size: int = 2
@@ -37,21 +37,21 @@ class Marked:
         return {"task": task, **current_tags()}
 
 
-def test_marked_class_is_the_same_class() -> None:
-    assert isinstance(Marked, type) and Marked.__name__ == "Marked"
-    assert list(inspect.signature(Marked.run).parameters) == ["self", "task"]
-    assert pickle.loads(pickle.dumps(Marked(3))) == Marked(3)
-    assert Marked().run("x") == {"task": "x", "agent": "Marked"}
+def test_decorated_class_is_the_same_class() -> None:
+    assert isinstance(Decorated, type) and Decorated.__name__ == "Decorated"
+    assert list(inspect.signature(Decorated.run).parameters) == ["self", "task"]
+    assert pickle.loads(pickle.dumps(Decorated(3))) == Decorated(3)
+    assert Decorated().run("x") == {"task": "x", "agent": "Decorated"}
     assert current_tags() == {}
 
-    class Child(Marked):
+    class Child(Decorated):
         def run(self, task: str) -> dict[str, str]:
             return super().run(task) | {"child": "1"}
 
-    assert Child().run("y") == {"task": "y", "agent": "Marked", "child": "1"}
+    assert Child().run("y") == {"task": "y", "agent": "Decorated", "child": "1"}
 
 
-async def test_marked_coroutines_and_generators_tag_only_their_own_code() -> None:
+async def test_decorated_coroutines_and_generators_tag_only_their_own_code() -> None:
     @agent(name="writer", methods=["stream", "arun"])
     class Streamer:
         async def arun(self) -> dict[str, str]:
@@ -68,7 +68,7 @@ async def test_marked_coroutines_and_generators_tag_only_their_own_code() -> Non
     assert seen == [({"agent": "writer"}, {})] * 2
 
 
-async def test_a_marked_method_may_leave_its_work_to_be_awaited() -> None:
+async def test_a_decorated_method_may_return_a_coroutine() -> None:
     @agent(name="writer")
     class Lazy:
         def run(self, task: str) -> Awaitable[dict[str, str]]:
@@ -90,7 +90,7 @@ def test_class_without_entry_is_refused() -> None:
             pass
 
 
-def test_marked_static_and_class_methods_keep_their_kind() -> None:
+def test_decorated_static_and_class_methods_keep_their_kind() -> None:
     @agent(methods=["make", "solve"])
     class Tools:
         @staticmethod
@@ -113,7 +113,7 @@ def test_marked_static_and_class_methods_keep_their_kind() -> None:
     assert Tools.solve(1) == (1, {"agent": "Tools"}) and Tools.make() == (Tools, {"agent": "Tools"})
 
 
-def test_marked_sync_generators_tag_only_their_own_code() -> None:
+def test_decorated_sync_generators_tag_only_their_own_code() -> None:
     seen: list[dict[str, str]] = []
 
     @agent(methods=["stream"])
@@ -141,7 +141,7 @@ def test_marked_sync_generators_tag_only_their_own_code() -> None:
     assert seen == [{"answer": "x"}, {"thrown": "in"}, {"answer": "y"}, {"agent": "Streamer"}]
 
 
-async def test_marked_async_generators_pass_on_what_is_sent_and_thrown() -> None:
+async def test_decorated_async_generators_pass_on_what_is_sent_and_thrown() -> None:
     @agent(methods=["stream"])
     class Streamer:
         async def stream(self) -> AsyncGenerator[object, object]:
@@ -158,7 +158,7 @@ async def test_marked_async_generators_pass_on_what_is_sent_and_thrown() -> None
     await source.aclose()
 
 
-async def test_an_object_has_the_name_of_its_nearest_marked_class() -> None:
+async def test_an_object_has_the_name_of_its_nearest_decorated_class() -> None:
     @agent
     class Base:
         def run(self) -> dict[str, str]:
@@ -187,7 +187,7 @@ async def test_an_object_has_the_name_of_its_nearest_marked_class() -> None:
     assert Asks().run() == {"agent": "Base", "other": "Critic"}
 
 
-def test_an_inherited_method_may_be_wrapped_after_the_mark(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_inherited_method_may_be_wrapped_after_the_decorator(monkeypatch: pytest.MonkeyPatch) -> None:
     class Base:
         def run(self, task: str) -> str:
             return f"{task} by {current_tags()['agent']}"
@@ -216,7 +216,7 @@ def test_an_inherited_method_of_a_class_that_was_made_anew() -> None:
     assert Mine().run() == "mine"
 
 
-def test_a_wrapper_of_somebody_else_survives_a_second_mark() -> None:
+def test_a_wrapper_of_somebody_else_survives_a_second_decorator() -> None:
     @agent(methods=["solve"])
     class Base:
         @staticmethod
@@ -237,7 +237,7 @@ def test_a_wrapper_of_somebody_else_survives_a_second_mark() -> None:
 @pytest.mark.parametrize(
     ("methods", "match"), [(["nope"], "has no method 'nope'"), (["size"], "is of type int, not a method")]
 )
-def test_methods_that_cannot_be_marked_are_refused(methods: list[str], match: str) -> None:
+def test_methods_that_cannot_be_decorated_are_refused(methods: list[str], match: str) -> None:
     class Mine:
         size = 3
 
@@ -309,7 +309,7 @@ def test_bad_arguments_are_refused_where_they_are_given(
     assert Mine.run is run, "what is refused changes nothing"
 
 
-def test_what_is_no_class_is_refused() -> None:
+def test_functions_are_refused() -> None:
     def solve() -> None: ...
 
     for mark in (agent, agent(name="x")):
@@ -317,7 +317,7 @@ def test_what_is_no_class_is_refused() -> None:
             mark(solve)
 
 
-def test_of_several_methods_none_is_marked_where_one_cannot_be() -> None:
+def test_one_wrong_method_leaves_all_undecorated() -> None:
     class Mine:
         def run(self) -> None: ...
 
@@ -343,8 +343,8 @@ class Left:
 
 
 @pytest.mark.parametrize("work", [lambda: Left().run(), lambda: anext(Left().astream())])
-def test_what_is_left_hanging_may_be_closed_anywhere(work: Any) -> None:
-    """As a loop's end or the collector does it: in a context where nothing was set."""
+def test_suspended_calls_may_be_closed_anywhere(work: Any) -> None:
+    """As the end of a loop or the garbage collector does: in a context where nothing was set."""
 
     async def hanging() -> None:
         with tagged(turn="1"):

@@ -1,4 +1,4 @@
-"""Reward functions of marked classes that work inside another agent."""
+"""Reward functions of decorated classes that work inside another agent."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ async def test_none_is_a_missing_reward(recording: Recording) -> None:
     assert rewards(recording) == []
 
 
-async def test_coroutines_are_awaited_where_there_is_somebody_to_wait(recording: Recording) -> None:
+async def test_coroutines_are_awaited_where_that_is_possible(recording: Recording) -> None:
     async def score(result: str) -> float:
         await asyncio.sleep(0)
         return len(result) / 2
@@ -103,7 +103,7 @@ async def test_coroutines_are_awaited_where_there_is_somebody_to_wait(recording:
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), "much", [1.0], {"a": 1.0}])
-async def test_what_is_no_number_fails_the_attempt(recording: Recording, value: Any) -> None:
+async def test_a_result_that_is_no_number_fails_the_attempt(recording: Recording, value: Any) -> None:
     with pytest.raises(
         BadReward, match=r"<lambda>\(\) of agent 'mine' returned .*return a finite number, or None"
     ):
@@ -145,7 +145,7 @@ async def test_of_a_stream_the_last_item_counts_when_it_is_read_to_its_end(recor
     assert rewards(recording) == [(2.0, "mine"), (4.0, "mine"), (6.0, "mine")]
 
 
-def test_work_that_is_still_to_be_done_cannot_be_scored(recording: Recording) -> None:
+def test_unfinished_work_cannot_be_rewarded(recording: Recording) -> None:
     class Later:
         def __await__(self) -> Any:
             yield
@@ -196,7 +196,7 @@ async def test_calls_of_the_reward_function_itself_are_never_trained(recording: 
     assert [semconv.REWARD_SPAN_ID in span.attributes for span in recording.spans] == [False]
 
 
-async def test_work_that_an_entry_left_behind_is_rewarded_by_itself(recording: Recording) -> None:
+async def test_a_task_that_outlives_its_entry_is_rewarded_by_itself(recording: Recording) -> None:
     @agent(name="team", reward=lambda result: result)
     class Team:
         worker: asyncio.Task[Any] | None = None
@@ -224,6 +224,6 @@ class Odd:
 
 
 @pytest.mark.parametrize("value", [10**400, Odd()], ids=["large", "odd"])
-def test_what_cannot_be_a_number_is_a_bad_reward(recording: Recording, value: Any) -> None:
+def test_a_value_that_cannot_be_a_number_is_a_bad_reward(recording: Recording, value: Any) -> None:
     with pytest.raises(BadReward, match="return a finite number"):
         inside_scope(lambda result: value).run("abc")

@@ -1,4 +1,4 @@
-"""Programs under ``agl run``, without its command line: what became of them and what is on record."""
+"""Runs programs as ``agl run`` does, without its command line, and reads their records."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def ask(text="hi", client=OpenAI(max_retries=0)):
 
 @dataclass
 class Outcome:
-    """One ``agl run``, over."""
+    """What one ``agl run`` recorded."""
 
     summary: Summary
     ran: list[ProcessResult]

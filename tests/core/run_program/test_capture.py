@@ -1,4 +1,4 @@
-"""What is captured of a program that imports nothing of ours: calls, who made them, rewards, its end."""
+"""Capture of a program that imports nothing of ours: calls, agents, rewards, exit status."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ agl.emit_reward(0.75)
     assert outcome.kinds == ["exact"] * 2
 
 
-async def test_plugins_are_told_each_reward_once(tmp_path: Path, server: ScriptedModelServer) -> None:
+async def test_plugins_get_each_reward_once(tmp_path: Path, server: ScriptedModelServer) -> None:
     told: list[tuple[str, float]] = []
 
     class Listener:
@@ -122,7 +122,7 @@ open(os.environ["AGL_REWARD_FILE"], "w").write("0.5")
     assert outcome.summary.rewards == [0.25, 0.75, 0.5]
 
 
-async def test_a_program_that_is_no_python_of_ours_is_known_from_the_gateway(
+async def test_a_program_without_capture_is_known_from_the_gateway(
     tmp_path: Path, server: ScriptedModelServer
 ) -> None:
     source = """
@@ -142,7 +142,7 @@ open(os.environ["AGL_REWARD_FILE"], "w").write("0.5")
     assert outcome.records[0].calls[0].tags["side"] == "left"
 
 
-async def test_no_call_at_all_is_said(tmp_path: Path, server: ScriptedModelServer) -> None:
+async def test_a_program_without_calls_gets_a_warning(tmp_path: Path, server: ScriptedModelServer) -> None:
     outcome = await run(tmp_path, "print(end='')", server)
     assert outcome.summary.calls == 0 and "OPENAI_BASE_URL" in outcome.summary.warnings[0]
 

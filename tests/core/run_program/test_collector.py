@@ -1,4 +1,4 @@
-"""The collector: only for those who hold an attempt's key, and only for that attempt."""
+"""The collector takes requests under an attempt's key, and for that attempt only."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ async def test_nonsense_is_refused(served: Served, path: str) -> None:
     assert await served.names() == ["whole"]
 
 
-async def test_a_process_that_sent_all_and_ended_at_once_is_heard(served: Served) -> None:
+async def test_spans_of_a_process_that_ends_at_once_are_stored(served: Served) -> None:
     with served.connect() as process:  # this loop is at something else meanwhile
         process.sendall(served.head() + chunk(span("one")) + chunk(span("two")))
     await served.collector.drain(served.program)

@@ -1,4 +1,4 @@
-"""How programs end: by themselves, a signal, the clock, a store_error of ours; and what is kept of them."""
+"""Ends of programs: by themselves, a signal, a timeout or a store that fails; and their records."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def server() -> Iterator[ScriptedModelServer]:
         ("import os, signal; os.kill(os.getpid(), signal.SIGTERM)", 143, "signal 15 (SIGTERM)"),
     ],
 )
-async def test_what_was_recorded_survives_any_end(
+async def test_recorded_spans_survive_any_end(
     tmp_path: Path, server: ScriptedModelServer, end: str, code: int, reason: str
 ) -> None:
     outcome = await run(
@@ -165,7 +165,7 @@ def test_a_program_that_cannot_be_started(
     assert [p.name for p in tmp_path.iterdir()] == ["script"]
 
 
-async def test_a_program_that_closes_all_its_files_is_heard_again(
+async def test_a_program_that_closes_all_its_files_connects_again(
     tmp_path: Path, server: ScriptedModelServer
 ) -> None:
     source = f"{CALL}\nimport os\nask('before')\nos.closerange(3, 64)\nask('after', OpenAI())"
@@ -173,7 +173,7 @@ async def test_a_program_that_closes_all_its_files_is_heard_again(
     assert outcome.summary.exit_codes == [0] and outcome.kinds == ["exact"] * 2
 
 
-async def test_what_the_system_refuses_to_execute(tmp_path: Path, server: ScriptedModelServer) -> None:
+async def test_a_file_that_the_system_refuses_to_execute(tmp_path: Path, server: ScriptedModelServer) -> None:
     script = tmp_path / "script"
     script.write_text("echo no interpreter is named\n")
     script.chmod(0o755)
@@ -182,7 +182,7 @@ async def test_what_the_system_refuses_to_execute(tmp_path: Path, server: Script
     assert "cannot be executed" in (outcome.attempts[0].reason or "")
 
 
-async def test_a_task_too_long_for_an_environment_says_so(
+async def test_a_task_too_long_for_an_environment_has_its_own_message(
     tmp_path: Path, server: ScriptedModelServer
 ) -> None:
     outcome = await run(tmp_path, "pass", server, tasks=["x" * 200_000])
@@ -190,7 +190,7 @@ async def test_a_task_too_long_for_an_environment_says_so(
     assert "give it the path of a file" in (outcome.attempts[0].reason or "")
 
 
-async def test_what_a_shell_started_ends_with_it(tmp_path: Path, server: ScriptedModelServer) -> None:
+async def test_children_of_a_shell_end_with_it(tmp_path: Path, server: ScriptedModelServer) -> None:
     child = f"import os, signal; print(os.getpid(), file=open({str(tmp_path / 'pid')!r}, 'w'), flush=True)"
     line = f'{sys.executable} -S -c "{child}; signal.pause()"; true'
     options = ProgramOptions(
@@ -230,7 +230,7 @@ async def test_after_a_signal_no_other_process_is_started(
 
 
 @pytest.mark.parametrize(("text", "said"), [("much", "not a finite number"), (None, "no file")])
-async def test_a_reward_file_that_holds_none(
+async def test_a_reward_file_without_a_number(
     tmp_path: Path, server: ScriptedModelServer, text: str | None, said: str
 ) -> None:
     write = (

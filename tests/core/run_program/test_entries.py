@@ -58,7 +58,7 @@ def server() -> Iterator[ScriptedModelServer]:
 
 
 def by_task(outcome: Outcome) -> dict[str, tuple[list[str], list[float], str]]:
-    """Task → what was asked for it, its rewards, and how it ended; of the entries."""
+    """Task of each entry → messages, rewards and status."""
     found = {}
     for record in outcome.records[1:]:
         asked = [call.request["messages"][-1]["content"] for call in record.calls if call.request]
@@ -152,7 +152,7 @@ solve("here")
     }
 
 
-async def test_a_reward_function_speaks_for_its_entry(tmp_path: Path, server: ScriptedModelServer) -> None:
+async def test_a_reward_function_rewards_its_entry(tmp_path: Path, server: ScriptedModelServer) -> None:
     source = (
         AGENTS
         + """

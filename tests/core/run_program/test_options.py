@@ -1,4 +1,4 @@
-"""What is asked for is checked before anything is opened; a program is told no secret of the run."""
+"""Options are checked before anything is opened; the program gets no secret of the run."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SETTINGS = ChildSettings(
         ({"reward_file": "same", "tasks": [1, 2], "concurrency": 2}, "share one file"),
     ],
 )
-def test_what_is_wrong_is_said(wrong: dict[str, Any], said: str) -> None:
+def test_wrong_options_are_refused(wrong: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError, match=said):
         ProgramOptions(**{"command": [sys.executable], **ENGINE, **wrong}).check()
 
@@ -87,7 +87,7 @@ def test_settings_survive_the_environment(tags: dict[str, str], task: Any) -> No
     assert ChildSettings.read(given.variables(["openai"])) == given
 
 
-def test_secrets_stay_here_and_other_peoples_engines_stay_theirs() -> None:
+def test_secrets_are_kept_back_and_keys_of_other_engines_stay() -> None:
     base = {"AGL_SECRET": "s", "AGL_TOKEN": "t", "OPENAI_API_KEY": "sk-user", "VENDOR": "sk-vendor", "A": "b"}
     found = environment(base, SETTINGS, ["openai"], "VENDOR")
     assert found["A"] == "b" and found["OPENAI_BASE_URL"] == SETTINGS.gateway

@@ -1,4 +1,4 @@
-"""The bootstrap: before the program, beside its own ``sitecustomize``; no trace where nothing is to do."""
+"""The bootstrap runs before the program and beside its ``sitecustomize``; unused, it leaves no trace."""
 
 from __future__ import annotations
 
@@ -53,18 +53,18 @@ def test_the_users_own_sitecustomize_runs(tmp_path: Path) -> None:
     assert result.stdout.split() == [str(tmp_path / "sitecustomize.py")] * 2
 
 
-def test_an_error_in_the_users_sitecustomize_is_told_as_ever(tmp_path: Path) -> None:
+def test_an_error_in_the_users_sitecustomize_is_printed_as_usual(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("raise RuntimeError('of the user')")
     result = python("-c", "print('goes on')", path=str(tmp_path))
     assert result.stdout == "goes on\n" and "of the user" in result.stderr
 
 
 @pytest.mark.parametrize("flags", [("-I",), ("-S",), ("-E",)])
-def test_flags_that_leave_it_out_leave_it_out(flags: tuple[str, ...]) -> None:
+def test_flags_that_skip_sitecustomize(flags: tuple[str, ...]) -> None:
     assert python(*flags, "-c", "print('runs')", **{WATCH_VARIABLE: "openai"}).stdout == "runs\n"
 
 
-def test_what_it_is_told_wrongly_does_not_stop_the_program() -> None:
+def test_missing_settings_do_not_stop_the_program() -> None:
     result = python(
         "-c",
         "import agentlightning; agentlightning.Span; print('runs')",
@@ -73,7 +73,7 @@ def test_what_it_is_told_wrongly_does_not_stop_the_program() -> None:
     assert result.stdout == "runs\n" and "capture could not begin (KeyError" in result.stderr
 
 
-def test_no_agl_run_to_talk_to_does_not_stop_the_program() -> None:
+def test_an_unreachable_agl_run_does_not_stop_the_program() -> None:
     from agentlightning.run_program.inside.settings import ChildSettings
 
     settings = ChildSettings(

@@ -1,4 +1,4 @@
-"""The exporter: from any thread, from within itself, after forks and breaks; losses are reported."""
+"""The exporter sends from any thread, from within itself, after forks and broken connections."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_attempts_have_requests_of_their_own(server: Server) -> None:
     assert server.names() == ["of the process"] and server.names() == ["of an entry"]
 
 
-def test_what_is_flushed_has_been_answered(server: Server) -> None:
+def test_flush_waits_for_the_answer(server: Server) -> None:
     exporter = SpanExporter(server.url, "k")
     exporter.span("k", span("a"))
     answer = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
@@ -167,7 +167,7 @@ def test_a_fork_has_a_request_of_its_own(server: Server) -> None:
     assert decoded(sent)[0].name == "child" and report(began).process != report(parents[1]).process
 
 
-def test_what_could_not_be_sent_is_counted_and_reported_later(capsys: pytest.CaptureFixture[str]) -> None:
+def test_undelivered_spans_are_counted_and_reported_later(capsys: pytest.CaptureFixture[str]) -> None:
     first = Server()
     exporter = SpanExporter(first.url, "k")
     COUNTS.listener = exporter.count
@@ -186,7 +186,7 @@ def test_what_could_not_be_sent_is_counted_and_reported_later(capsys: pytest.Cap
 
 
 @pytest.mark.parametrize("damage", ["half \ud800", "id"])
-def test_what_has_no_form_is_counted(server: Server, damage: str) -> None:
+def test_unencodable_spans_are_counted(server: Server, damage: str) -> None:
     exporter = SpanExporter(server.url, "k")
     bad = span(damage)
     bad.span_id = "no hexadecimal" if damage == "id" else bad.span_id
@@ -219,7 +219,7 @@ def _fileno(exporter: SpanExporter) -> int:
     return connection.fileno()
 
 
-def test_a_number_that_is_another_file_by_now_is_left_alone(server: Server) -> None:
+def test_a_descriptor_that_is_another_file_by_now_is_left_alone(server: Server) -> None:
     exporter = SpanExporter(server.url, "k")
     exporter.span("k", span("before"))
     number = _fileno(exporter)
@@ -234,7 +234,7 @@ def test_a_number_that_is_another_file_by_now_is_left_alone(server: Server) -> N
     assert server.names() == ["before"] and server.names() == ["after"]
 
 
-def test_a_fork_leaves_other_peoples_files_alone(server: Server) -> None:
+def test_a_fork_leaves_files_of_the_program_alone(server: Server) -> None:
     exporter = SpanExporter(server.url, "k")
     exporter.span("k", span("before"))
     number = _fileno(exporter)
@@ -250,7 +250,7 @@ def test_a_fork_leaves_other_peoples_files_alone(server: Server) -> None:
         os.close(one)
 
 
-def test_what_is_interrupted_in_a_span_is_sent_again(server: Server) -> None:
+def test_an_interrupted_span_is_sent_again(server: Server) -> None:
     exporter = SpanExporter(server.url, "k")
     exporter.span("k", span("before"))
     stream = exporter._streams["k"]
@@ -272,6 +272,6 @@ def test_what_is_interrupted_in_a_span_is_sent_again(server: Server) -> None:
 
 
 @pytest.mark.parametrize("task", [1 << 70, "half \ud800"])
-def test_a_question_that_has_no_form_is_an_error_to_whoever_asks(server: Server, task: object) -> None:
+def test_an_unencodable_entry_is_an_error(server: Server, task: object) -> None:
     with pytest.raises(ValueError):
         SpanExporter(server.url, "k").begin_entry(BeginEntry("solve", task))

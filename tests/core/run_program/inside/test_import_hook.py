@@ -1,4 +1,4 @@
-"""The import hook: tells of whole packages, and leaves loaders, specs and errors what they are."""
+"""The import hook reports complete packages and leaves loaders, specs and errors alone."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
         del sys.modules[name]
 
 
-def test_a_package_is_told_of_once_when_all_of_it_is_there(site: Site) -> None:
+def test_a_package_is_reported_once_and_complete(site: Site) -> None:
     site.write("pkg/__init__.py", "from pkg import a\nfrom pkg.b import late\ndone = True")
     site.write("pkg/a.py", "import pkg.b")
     site.write("pkg/b.py", "late = 1")
@@ -55,7 +55,7 @@ def test_a_package_is_told_of_once_when_all_of_it_is_there(site: Site) -> None:
     assert site.notified == ["pkg"]  # nothing was imported
 
 
-def test_a_namespace_package_is_told_of_by_its_modules(site: Site) -> None:
+def test_a_namespace_package_is_reported_by_its_modules(site: Site) -> None:
     site.write("space/graph.py")
     importlib.import_module("space.graph")
     assert site.notified == ["space.graph"]
@@ -73,7 +73,7 @@ def test_an_import_that_fails_raises_what_it_would(site: Site) -> None:
         importlib.import_module("pkg.missing")
 
 
-def test_loader_and_spec_stay_what_they_are(site: Site) -> None:
+def test_loader_and_spec_stay_the_same(site: Site) -> None:
     site.write("pkg/__init__.py")
     pkg = importlib.import_module("pkg")
     assert pkg.__spec__ is not None and type(pkg.__loader__).__name__ == "SourceFileLoader"
@@ -105,7 +105,7 @@ def test_threads_that_import_one_package(site: Site) -> None:
     assert site.notified and site.watcher._depth["pkg"] == 0
 
 
-def test_others_are_not_looked_at(site: Site) -> None:
+def test_other_packages_are_not_reported(site: Site) -> None:
     site.write("other.py")
     importlib.import_module("other")
     assert site.notified == []

@@ -26,6 +26,11 @@ _attempt_by_span: dict[int, AttemptContext] = {}
 """Span id → the attempt it began in, for spans under way. One entry a live span, removed at its end."""
 
 
+def unfinished_spans() -> int:
+    """How many spans of attempts are under way."""
+    return len(_attempt_by_span)
+
+
 def _attempt_of(parent: Context | None) -> AttemptContext | None:
     """The attempt of the running code, else that of the parent span (threads without our context)."""
     return current_attempt() or _attempt_by_span.get(

@@ -18,7 +18,7 @@ from agentlightning import capture
 from agentlightning.capture.context import AttemptContext, set_process_attempt
 from agentlightning.capture.counts import COUNTS
 from agentlightning.capture.fork import after_fork_in_child
-from agentlightning.capture.spans import processors
+from agentlightning.capture.spans.processors import unfinished_spans
 from agentlightning.plugins.manager import load
 from agentlightning.run_program.inside.exporter import SpanExporter
 from agentlightning.run_program.inside.import_hook import OnImport
@@ -70,7 +70,7 @@ def _context(settings: ChildSettings, exporter: SpanExporter) -> AttemptContext:
 
 def _count_unfinished() -> None:
     """Count spans that have not ended when the process ends: they are not recorded."""
-    if unfinished := len(processors._attempt_by_span):
+    if unfinished := unfinished_spans():
         COUNTS.add("span-unfinished", unfinished)
 
 
