@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import secrets
+import time
 from collections import OrderedDict
+from collections.abc import Mapping
 from threading import RLock
+from typing import Any
 
 from agentlightning.capture.context import AttemptContext
 from agentlightning.capture.counts import COUNTS
@@ -31,6 +35,35 @@ def _renew() -> None:
 after_fork_in_child(_renew)
 _ended: OrderedDict[str, None] = OrderedDict()
 _responses: OrderedDict[tuple[str, str], str] = OrderedDict()
+
+
+def new_span(
+    context: AttemptContext,
+    name: str,
+    parent: tuple[str, str | None],
+    attributes: Mapping[str, Any],
+    *,
+    span_id: str | None = None,
+    start: float | None = None,
+    error: str | None = None,
+) -> Span:
+    """A span of this attempt that ends now, without the attributes that are ``None``. ``parent``: trace id
+    and parent id. ``start``: by default now. ``error``: the message of a failure.
+    """
+    now = time.time()
+    return Span(
+        rollout_id=context.rollout_id,
+        attempt_id=context.attempt_id,
+        name=name,
+        trace_id=parent[0],
+        span_id=span_id or secrets.token_hex(8),
+        parent_id=parent[1],
+        status="error" if error else "ok",
+        status_message=error[:2000] if error else None,
+        attributes={key: value for key, value in attributes.items() if value is not None},
+        start_time=now if start is None else start,
+        end_time=now,
+    )
 
 
 def deliver(context: AttemptContext, span: Span) -> bool:

@@ -9,8 +9,6 @@ reward is one that was not emitted, never NaN. Emitting outside an attempt is an
 from __future__ import annotations
 
 import os
-import secrets
-import time
 import traceback
 from collections.abc import Mapping
 from typing import Any
@@ -18,7 +16,7 @@ from typing import Any
 from agentlightning import semconv
 from agentlightning.capture.context import AttemptContext, current_attempt
 from agentlightning.capture.counts import COUNTS
-from agentlightning.capture.delivery import attempt_ended, deliver, span_of_response
+from agentlightning.capture.delivery import attempt_ended, deliver, new_span, span_of_response
 from agentlightning.capture.emit.reward_formats import DIMENSIONS as DIMENSIONS
 from agentlightning.capture.emit.validation import (
     BadRecord,
@@ -142,23 +140,10 @@ def _emit(kind: str, attributes: Mapping[str, Any], *, call: Any = None, error: 
 
 def _span(kind: str, attributes: Mapping[str, Any], error: str | None = None) -> Span:
     """A span of the current attempt, below the current span."""
-    context = current_attempt()
-    now, attempt_id = time.time(), context.attempt_id if context else ""
-    trace_id, parent_id = parent_ids(attempt_id)
-    span = Span(
-        rollout_id=context.rollout_id if context else "",
-        attempt_id=attempt_id,
-        name=kind,
-        trace_id=trace_id,
-        span_id=secrets.token_hex(8),
-        parent_id=parent_id,
-        status="error" if error else "ok",
-        status_message=error,
-        start_time=now,
-        end_time=now,
-    )
+    context = current_attempt() or AttemptContext("", "", sink=lambda span: None)
     named = {semconv.AGENT_NAME: framework_tags().get("agent"), **attributes}
-    span.attributes = jsonable({key: value for key, value in named.items() if value is not None})
+    span = new_span(context, kind, parent_ids(context.attempt_id), named, error=error)
+    span.attributes = jsonable(span.attributes)
     try:
         check_span(span)
     except BadRecord as bad:

@@ -22,7 +22,7 @@ from urllib.parse import quote, urlsplit
 from agentlightning import semconv
 from agentlightning.capture.context import AttemptContext, ContextEntry, attached, current_attempt
 from agentlightning.capture.counts import COUNTS
-from agentlightning.capture.delivery import deliver, remember_response
+from agentlightning.capture.delivery import deliver, new_span, remember_response
 from agentlightning.capture.identity import caller_tags, parent_ids
 from agentlightning.capture.scope import selects_call
 from agentlightning.capture.sdk.response import ResponseChoice, ResponseReader
@@ -118,25 +118,23 @@ class SDKCall:
 
     def _span(self, index: int, choice: ResponseChoice, error: BaseException | None, complete: bool) -> Span:
         first = index == min(self.response.choices, default=0)
-        return Span(
-            rollout_id=self.context.rollout_id,
-            attempt_id=self.context.attempt_id,
-            name=semconv.CALL_SPAN,
-            trace_id=self.trace_id,
-            span_id=self.span_id if first else secrets.token_hex(8),
-            parent_id=self.parent_id,
-            kind="client",
-            status="error" if error else "ok",
-            status_message=f"{type(error).__name__}: {error}"[:2000] if error else None,
-            attributes={
-                **self._request_attributes(),
-                **self._answer_attributes(index, choice, first),
-                **({} if error or (complete and self._finished()) else {PARTIAL: True}),
-                **({semconv.EXCEPTION_TYPE: type(error).__name__} if error else {}),
-            },
-            start_time=self.start,
-            end_time=time.time(),
+        attributes = {
+            **self._request_attributes(),
+            **self._answer_attributes(index, choice, first),
+            PARTIAL: None if error or (complete and self._finished()) else True,
+            semconv.EXCEPTION_TYPE: type(error).__name__ if error else None,
+        }
+        span = new_span(
+            self.context,
+            semconv.CALL_SPAN,
+            (self.trace_id, self.parent_id),
+            attributes,
+            span_id=self.span_id if first else None,
+            start=self.start,
+            error=f"{type(error).__name__}: {error}" if error else None,
         )
+        span.kind = "client"
+        return span
 
     def _finished(self) -> bool:
         """Whether the answer is whole: each choice of a stream had its finish reason."""
@@ -189,7 +187,7 @@ class SDKCall:
                 out[semconv.OUTPUT_MESSAGES] = json.dumps([choice.message()], ensure_ascii=False)
         except (TypeError, ValueError):  # the engine sent something that is no int32 or no number
             COUNTS.add("bad-ids")
-        return {key: value for key, value in out.items() if value is not None}
+        return out
 
 
 def _base64(values: Sequence[Any] | None, pack: Callable[[Any], bytes]) -> str | None:

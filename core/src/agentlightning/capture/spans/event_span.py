@@ -17,10 +17,10 @@ from opentelemetry import trace
 
 from agentlightning import semconv
 from agentlightning.capture.context import AttemptContext
-from agentlightning.capture.delivery import attempt_trace_id, deliver
+from agentlightning.capture.delivery import attempt_trace_id, deliver, new_span
 from agentlightning.capture.identity import CALLER, Caller, RemoteParentSpan, span_number, tags_of
 from agentlightning.capture.spans.convert import error_text
-from agentlightning.types import Span, Tags
+from agentlightning.types import Tags
 
 
 @dataclass(slots=True, eq=False, kw_only=True, weakref_slot=True)
@@ -95,24 +95,18 @@ class EventSpan:
         if error is not None:
             failed = f"{type(error).__name__}: {error_text(error)}"
             self.attributes[semconv.EXCEPTION_TYPE] = type(error).__name__
-        rollout_id, attempt_id = self.context.rollout_id, self.context.attempt_id
-        named = {semconv.AGENT_NAME: self.tags["agent"]} if "agent" in self.tags else {}
-        named |= {semconv.ROLLOUT_ID: rollout_id, semconv.ATTEMPT_ID: attempt_id}
-        span = Span(
-            rollout_id=rollout_id,
-            attempt_id=attempt_id,
-            name=self.title,
-            trace_id=self.trace_id,
-            span_id=self.span_id,
-            parent_id=self.parent_id,
-            status="error" if failed else "ok",
-            status_message=failed[:2000] if failed else None,
-            attributes={
-                **self.attributes,
-                **{semconv.TAG_PREFIX + key: value for key, value in self.tags.items()},
-                **named,
-            },
-            start_time=self.start,
-            end_time=time.time(),
+        attributes = {
+            **self.attributes,
+            **{semconv.TAG_PREFIX + key: value for key, value in self.tags.items()},
+            semconv.AGENT_NAME: self.tags.get("agent"),
+            semconv.ROLLOUT_ID: self.context.rollout_id,
+            semconv.ATTEMPT_ID: self.context.attempt_id,
+        }
+        parent = self.trace_id, self.parent_id
+        span_id, start = self.span_id, self.start
+        deliver(
+            self.context,
+            new_span(
+                self.context, self.title, parent, attributes, span_id=span_id, start=start, error=failed
+            ),
         )
-        deliver(self.context, span)

@@ -20,10 +20,9 @@ from opentelemetry import trace
 from agentlightning import semconv
 from agentlightning.capture.context import AttemptContext, attached, current_attempt
 from agentlightning.capture.counts import COUNTS
-from agentlightning.capture.delivery import deliver
+from agentlightning.capture.delivery import deliver, new_span
 from agentlightning.capture.identity import RemoteParentSpan, framework_tags, parent_ids
 from agentlightning.capture.spans.convert import error_text, jsonable
-from agentlightning.types import Span
 
 F = TypeVar("F", bound=Callable[..., Any])
 NAME = "agl.operation.name"
@@ -50,13 +49,9 @@ class operation:
         if context is None:
             COUNTS.add("emit-outside-attempt")
             return self
-        self._trace_id, self._parent_id = parent_ids(context.attempt_id)
-        self._id, self._start, self._agent = (
-            secrets.randbits(64) or 1,
-            time.time(),
-            framework_tags().get("agent"),
-        )
-        span = RemoteParentSpan(int(self._trace_id, 16), self._id, self._agent)
+        self._parent, self._agent = parent_ids(context.attempt_id), framework_tags().get("agent")
+        self._id, self._start = secrets.randbits(64) or 1, time.time()
+        span = RemoteParentSpan(int(self._parent[0], 16), self._id, self._agent)
         self._entered = attached(trace.set_span_in_context(span))
         self._entered.__enter__()
         return self
@@ -66,31 +61,24 @@ class operation:
     ) -> None:
         if self._context is None or self._entered is None:
             return
-        self._entered.__exit__(
-            None, None, None
-        )  # the span is no OpenTelemetry span: the error is ours to note
+        self._entered.__exit__(None, None, None)
         attributes = {
             NAME: self.name,
             INPUT: self.inputs,
             OUTPUT: self.output,
             semconv.AGENT_NAME: self._agent,
         }
-        deliver(
+        span = new_span(
             self._context,
-            Span(
-                rollout_id=self._context.rollout_id,
-                attempt_id=self._context.attempt_id,
-                name=semconv.OPERATION_SPAN,
-                trace_id=self._trace_id,
-                span_id=f"{self._id:016x}",
-                parent_id=self._parent_id,
-                status="error" if error else "ok",
-                status_message=f"{type(error).__name__}: {error_text(error)}" if error else None,
-                attributes=jsonable({key: value for key, value in attributes.items() if value is not None}),
-                start_time=self._start,
-                end_time=time.time(),
-            ),
+            semconv.OPERATION_SPAN,
+            self._parent,
+            attributes,
+            span_id=f"{self._id:016x}",
+            start=self._start,
+            error=f"{type(error).__name__}: {error_text(error)}" if error else None,
         )
+        span.attributes = jsonable(span.attributes)
+        deliver(self._context, span)
 
     def __call__(self, function: F) -> F:
         """Decorate ``function``; each of its calls is one operation."""

@@ -8,7 +8,6 @@ Invariant: a call leaves one span, and none outside an attempt.
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +16,7 @@ from typing import Final
 
 from agentlightning import semconv
 from agentlightning.capture.context import AttemptContext, ContextEntry, attached, current_attempt
-from agentlightning.capture.delivery import deliver
+from agentlightning.capture.delivery import deliver, new_span
 from agentlightning.capture.identity import caller_tags, parent_ids
 from agentlightning.types import Span
 
@@ -76,7 +75,6 @@ def _completed(span: Span, call: PendingToolCall) -> Span:
 
 
 def _new_span(context: AttemptContext, call: PendingToolCall) -> Span:
-    trace_id, parent_id = parent_ids(context.attempt_id)
     attributes = {
         semconv.OPERATION_NAME: "execute_tool",
         semconv.TOOL_NAME: call.name,
@@ -85,14 +83,5 @@ def _new_span(context: AttemptContext, call: PendingToolCall) -> Span:
         semconv.ATTEMPT_ID: context.attempt_id,
         semconv.AGENT_NAME: caller_tags().get("agent"),
     }
-    return Span(
-        rollout_id=context.rollout_id,
-        attempt_id=context.attempt_id,
-        name=f"execute_tool {call.name}",
-        trace_id=trace_id,
-        span_id=secrets.token_hex(8),
-        parent_id=parent_id,
-        attributes={key: value for key, value in attributes.items() if value is not None},
-        start_time=call.start,
-        end_time=time.time(),
-    )
+    parent = parent_ids(context.attempt_id)
+    return new_span(context, f"execute_tool {call.name}", parent, attributes, start=call.start)
