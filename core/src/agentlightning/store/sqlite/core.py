@@ -14,7 +14,7 @@ from agentlightning.store.routes import REMEMBERED
 from agentlightning.store.sqlite.cache import StoreCache
 from agentlightning.store.sqlite.file import schema
 from agentlightning.store.sqlite.file.database import Database
-from agentlightning.store.sqlite.file.statements import Upsert, compile_sql, insert_sql
+from agentlightning.store.sqlite.file.statements import Upsert, compile_sql, given, insert_sql
 from agentlightning.store.sqlite.file.writer import Writer
 from agentlightning.store.sqlite.timer import ExpiryTimer
 from agentlightning.store.sqlite.waiters import Waiters
@@ -29,9 +29,9 @@ _PRUNE_EVERY = 1024
 """Remembered requests between two prunings."""
 
 _r, _c = schema.requests.c, schema.counts.c
-_FIND = compile_sql(select(_r.method, _r.answer).where(_r.request_id == bindparam("request_id")))
+_FIND = compile_sql(select(_r.method, _r.answer).where(given(_r.request_id)))
 _REMEMBER = insert_sql(schema.requests)
-_FORGET = compile_sql(delete(schema.requests).where(_r.request_id == bindparam("request_id")))
+_FORGET = compile_sql(delete(schema.requests).where(given(_r.request_id)))
 _NEWEST = compile_sql(select(func.max(_r.seq)))
 _PRUNE = compile_sql(delete(schema.requests).where(_r.seq < bindparam("before")))
 _COUNT = compile_sql(

@@ -10,7 +10,18 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Dialect, Executable, Float, Table, Text, bindparam, insert, literal
+from sqlalchemy import (
+    ColumnElement,
+    Dialect,
+    Executable,
+    Float,
+    Table,
+    Text,
+    and_,
+    bindparam,
+    insert,
+    literal,
+)
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
@@ -68,6 +79,11 @@ def compile_for(dialect: Dialect, source: Executable | Upsert, columns: Sequence
     )
     assert isinstance(compiled, SQLCompiler)
     return compiled
+
+
+def given(*columns: ColumnElement[Any]) -> ColumnElement[bool]:
+    """Each column has the value that is bound by its name."""
+    return and_(*(column == bindparam(column.key) for column in columns))
 
 
 def insert_sql(table: Table) -> Statement:

@@ -20,7 +20,7 @@ from agentlightning.store.pages import check_limit
 from agentlightning.store.sqlite.cache import CachedAttempt
 from agentlightning.store.sqlite.core import StoreRefusal
 from agentlightning.store.sqlite.file import schema
-from agentlightning.store.sqlite.file.statements import compile_sql
+from agentlightning.store.sqlite.file.statements import compile_sql, given
 from agentlightning.store.sqlite.queue.rollouts import RolloutStore
 from agentlightning.store.sqlite.queue.workers import WorkerStore
 from agentlightning.types import Attempt, AttemptStatus, Rollout, RolloutConfig, RolloutStatus
@@ -41,9 +41,7 @@ ATTEMPT_COLUMNS = [
     *(_a.c[name] for name in _PINS),
 ]
 _NAMES = [c.name for c in ATTEMPT_COLUMNS]
-_OF_ROLLOUT = (
-    select(*ATTEMPT_COLUMNS).where(_a.c.rollout_id == bindparam("rollout_id")).order_by(_a.c.sequence_id)
-)
+_OF_ROLLOUT = select(*ATTEMPT_COLUMNS).where(given(_a.c.rollout_id)).order_by(_a.c.sequence_id)
 _ALL_OF = compile_sql(_OF_ROLLOUT)
 _LATEST_OF = compile_sql(_OF_ROLLOUT.order_by(None).order_by(_a.c.sequence_id.desc()).limit(1))
 _STATE = compile_sql(
@@ -57,7 +55,7 @@ _STATE = compile_sql(
         _r.c.forgiven,
     )
     .join(_r, _r.c.rollout_id == _a.c.rollout_id)
-    .where(_a.c.rollout_id == bindparam("rollout_id"), _a.c.attempt_id == bindparam("attempt_id"))
+    .where(given(_a.c.rollout_id, _a.c.attempt_id))
 )
 _AT = and_(_a.c.rollout_id == bindparam("rollout"), _a.c.sequence_id == bindparam("number"))
 _TOUCH = compile_sql(
@@ -76,7 +74,7 @@ _WRITE = compile_sql(
 )
 _COUNT_LEFT = compile_sql(
     select(func.count()).where(
-        _a.c.rollout_id == bindparam("rollout_id"),
+        given(_a.c.rollout_id),
         _a.c.sequence_id > bindparam("reset_at"),
         _a.c.reason == WORKER_LEFT,
     )

@@ -14,7 +14,7 @@ from agentlightning.store.base import NotFound
 from agentlightning.store.bounds import check_count, check_seconds
 from agentlightning.store.sqlite.core import StoreCore
 from agentlightning.store.sqlite.file import schema
-from agentlightning.store.sqlite.file.statements import compile_sql
+from agentlightning.store.sqlite.file.statements import compile_sql, given
 from agentlightning.types import RolloutConfig
 
 _k = schema.resources.c
@@ -22,13 +22,13 @@ _LATEST = compile_sql(select(_k.resources_id, _k.version).order_by(_k.seq.desc()
 _NAMED = compile_sql(
     select(_k.resources_id, _k.version)
     .where(
-        _k.resources_id == bindparam("resources_id"),
+        given(_k.resources_id),
         _k.version == func.coalesce(bindparam("version"), _k.version),
     )
     .order_by(_k.version.desc())
     .limit(1)
 )
-_RUN_CONFIG = compile_sql(select(schema.runs.c.config).where(schema.runs.c.run_id == bindparam("run_id")))
+_RUN_CONFIG = compile_sql(select(schema.runs.c.config).where(given(schema.runs.c.run_id)))
 Pin = tuple[str | None, int | None]
 """Id and version of resources."""
 

@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import bindparam, select, text
+from sqlalchemy import select, text
 
 from agentlightning.store.sqlite.core import StoreRefusal
 from agentlightning.store.sqlite.file import schema
-from agentlightning.store.sqlite.file.statements import compile_sql
+from agentlightning.store.sqlite.file.statements import compile_sql, given
 from agentlightning.store.sqlite.queue.attempts import AttemptStore
 
 _a = schema.attempts.c
-_ROLLOUT = compile_sql(
-    select(_a.rollout_id).where(_a.attempt_id == bindparam("attempt_id"), text(schema.OPEN_ATTEMPT))
-)
+_ROLLOUT = compile_sql(select(_a.rollout_id).where(given(_a.attempt_id), text(schema.OPEN_ATTEMPT)))
 
 
 class HeartbeatStore(AttemptStore):

@@ -19,7 +19,7 @@ from agentlightning.store.base import Conflict
 from agentlightning.store.bounds import check_count, check_seconds
 from agentlightning.store.sqlite.cache import CachedAttempt
 from agentlightning.store.sqlite.file import schema
-from agentlightning.store.sqlite.file.statements import compile_sql, insert_sql
+from agentlightning.store.sqlite.file.statements import compile_sql, given, insert_sql
 from agentlightning.store.sqlite.queue.attempts import WORKER_LEFT
 from agentlightning.store.sqlite.queue.expiry import ExpiryStore
 from agentlightning.store.sqlite.queue.ids import time_ordered_id
@@ -39,10 +39,7 @@ _a, _r = schema.attempts, schema.rollouts
 _QUEUE = text(schema.QUEUED)
 _NEXT = compile_sql(select(*ROLLOUT_COLUMNS).where(_QUEUE).order_by(_r.c.seq).limit(bindparam("n")))
 _NEXT_OF = compile_sql(
-    select(*ROLLOUT_COLUMNS)
-    .where(_QUEUE, _r.c.run_id == bindparam("run_id"))
-    .order_by(_r.c.seq)
-    .limit(bindparam("n"))
+    select(*ROLLOUT_COLUMNS).where(_QUEUE, given(_r.c.run_id)).order_by(_r.c.seq).limit(bindparam("n"))
 ).indexed_by("rollouts", "rollouts_queue_run")
 _LEASE = compile_sql(
     update(_r)
@@ -55,7 +52,7 @@ _FAILED = compile_sql(
     select(_a.c.status, _a.c.reason)
     .join(_r, _r.c.rollout_id == _a.c.rollout_id)
     .where(
-        _a.c.rollout_id == bindparam("rollout_id"),
+        given(_a.c.rollout_id),
         _a.c.sequence_id > _r.c.forgiven,
         text("attempts.status IN ('failed', 'timeout')"),
     )

@@ -17,7 +17,7 @@ from agentlightning.store.base import Conflict, NotFound
 from agentlightning.store.bounds import check_count
 from agentlightning.store.pages import SortOrder, check_limit, check_order
 from agentlightning.store.sqlite.file import schema
-from agentlightning.store.sqlite.file.statements import InJson, compile_sql, insert_sql
+from agentlightning.store.sqlite.file.statements import InJson, compile_sql, given, insert_sql
 from agentlightning.store.sqlite.queue.defaults import Pin, RolloutDefaults, check_config
 from agentlightning.store.sqlite.queue.ids import time_ordered_id
 from agentlightning.types import Mode, Rollout, RolloutConfig, RolloutStatus
@@ -27,8 +27,8 @@ _INTERNAL_COLUMNS = ("seq", "timeout_seconds", "unresponsive_seconds", "forgiven
 ROLLOUT_COLUMNS = [c for c in _t.c if c.name not in _INTERNAL_COLUMNS]
 _NAMES = [c.name for c in ROLLOUT_COLUMNS]
 _INSERT = insert_sql(_t)
-_GET = compile_sql(select(*ROLLOUT_COLUMNS).where(_t.c.rollout_id == bindparam("rollout_id")))
-_SEQ = compile_sql(select(_t.c.seq).where(_t.c.rollout_id == bindparam("rollout_id")))
+_GET = compile_sql(select(*ROLLOUT_COLUMNS).where(given(_t.c.rollout_id)))
+_SEQ = compile_sql(select(_t.c.seq).where(given(_t.c.rollout_id)))
 _MOVE = compile_sql(
     update(_t)
     .where(_t.c.rollout_id == bindparam("rollout"))

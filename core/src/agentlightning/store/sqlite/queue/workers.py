@@ -12,7 +12,7 @@ from agentlightning.store.base import NotFound
 from agentlightning.store.pages import check_limit
 from agentlightning.store.sqlite.core import StoreCore
 from agentlightning.store.sqlite.file import schema
-from agentlightning.store.sqlite.file.statements import Upsert, compile_sql
+from agentlightning.store.sqlite.file.statements import Upsert, compile_sql, given
 from agentlightning.types import Worker
 
 _w = schema.workers
@@ -35,7 +35,7 @@ _FREE = compile_sql(
     .values(status="idle", current_rollout_id=None, current_attempt_id=None)
 )
 _QUERY = select(*_w.c).order_by(_w.c.worker_id)
-_GET = compile_sql(_QUERY.where(_w.c.worker_id == bindparam("worker_id")))
+_GET = compile_sql(_QUERY.where(given(_w.c.worker_id)))
 _STATUSES = ("idle", "busy", "unknown")
 
 

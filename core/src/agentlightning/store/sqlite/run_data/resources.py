@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 import msgspec
-from sqlalchemy import and_, bindparam, func, select
+from sqlalchemy import and_, func, select
 
 from agentlightning.store import codec
 from agentlightning.store.base import NotFound
@@ -17,25 +17,16 @@ from agentlightning.store.bounds import check_count
 from agentlightning.store.pages import check_limit
 from agentlightning.store.sqlite.core import StoreCore
 from agentlightning.store.sqlite.file import schema
-from agentlightning.store.sqlite.file.statements import compile_sql, insert_sql
+from agentlightning.store.sqlite.file.statements import compile_sql, given, insert_sql
 from agentlightning.types import LLM, JsonResource, PromptTemplate, Resource, Resources, new_id
 
 _t = schema.resources
 _COLUMNS = (_t.c.resources_id, _t.c.version, _t.c.create_time, _t.c.data)
 _INSERT = insert_sql(_t)
-_VERSION = compile_sql(select(func.max(_t.c.version)).where(_t.c.resources_id == bindparam("resources_id")))
+_VERSION = compile_sql(select(func.max(_t.c.version)).where(given(_t.c.resources_id)))
 _LATEST = compile_sql(select(*_COLUMNS).order_by(_t.c.seq.desc()).limit(1))
-_GET = compile_sql(
-    select(*_COLUMNS)
-    .where(_t.c.resources_id == bindparam("resources_id"))
-    .order_by(_t.c.version.desc())
-    .limit(1)
-)
-_GET_VERSION = compile_sql(
-    select(*_COLUMNS).where(
-        _t.c.resources_id == bindparam("resources_id"), _t.c.version == bindparam("version")
-    )
-)
+_GET = compile_sql(select(*_COLUMNS).where(given(_t.c.resources_id)).order_by(_t.c.version.desc()).limit(1))
+_GET_VERSION = compile_sql(select(*_COLUMNS).where(given(_t.c.resources_id, _t.c.version)))
 _id = _t.c.resources_id
 _bundles = (
     select(_id, func.min(_t.c.seq).label("first"), func.max(_t.c.version).label("newest"))
@@ -47,7 +38,7 @@ _QUERY = (
     .join(_bundles, and_(_id == _bundles.c.resources_id, _t.c.version == _bundles.c.newest))
     .order_by(_bundles.c.first.desc())
 )
-_CURSOR = compile_sql(select(func.min(_t.c.seq)).where(_id == bindparam("resources_id")))
+_CURSOR = compile_sql(select(func.min(_t.c.seq)).where(given(_id)))
 
 
 def to_resource(name: str, value: Resource | str | dict[str, Any]) -> Resource:

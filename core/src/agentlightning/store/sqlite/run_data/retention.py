@@ -20,15 +20,15 @@ from agentlightning.store.base import Conflict, NotFound, Store, StoreError
 from agentlightning.store.bounds import check_count, check_seconds
 from agentlightning.store.sqlite.core import StoreCore
 from agentlightning.store.sqlite.file import schema
-from agentlightning.store.sqlite.file.statements import InJson, Statement, compile_sql, insert_sql
+from agentlightning.store.sqlite.file.statements import InJson, Statement, compile_sql, given, insert_sql
 
 _log = logging.getLogger(__name__)
 _ROLLOUTS_PER_TRANSACTION = 25
 """Rollouts deleted in one transaction, with their attempts, spans, calls, counts and seals."""
 _r, _a, _m, _n = schema.rollouts, schema.attempts, schema.meta, schema.runs
-_OF = _r.c.run_id == bindparam("run_id")
+_OF = given(_r.c.run_id)
 _QUEUED, _HELD = text("rollouts." + schema.QUEUED), text("attempts." + schema.OPEN_ATTEMPT)
-_KNOWN = compile_sql(select(_n.c.run_id).where(_n.c.run_id == bindparam("run_id")))
+_KNOWN = compile_sql(select(_n.c.run_id).where(given(_n.c.run_id)))
 _LIVE = compile_sql(
     select(_a.c.attempt_id, _a.c.worker_id)
     .join(_r, _r.c.rollout_id == _a.c.rollout_id)
@@ -72,7 +72,7 @@ _DELETE = {
     )
 }
 _OF_RUN = {
-    name: compile_sql(delete(table).where(table.c.run_id == bindparam("run_id")))
+    name: compile_sql(delete(table).where(given(table.c.run_id)))
     for name, table in (
         ("seals", schema.seals),
         ("steps", schema.steps),

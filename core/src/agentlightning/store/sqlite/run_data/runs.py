@@ -16,21 +16,21 @@ from agentlightning.store.bounds import check_count
 from agentlightning.store.pages import check_limit
 from agentlightning.store.sqlite.core import StoreCore
 from agentlightning.store.sqlite.file import schema
-from agentlightning.store.sqlite.file.statements import compile_sql, insert_sql
+from agentlightning.store.sqlite.file.statements import compile_sql, given, insert_sql
 from agentlightning.store.sqlite.queue.defaults import check_config
 from agentlightning.types import RolloutConfig
 
 _r, _n = schema.runs, schema.counts
 _ADD_RUN = insert_sql(_r)
-_GET_RUN = compile_sql(select(_r.c.info, _r.c.config).where(_r.c.run_id == bindparam("run_id")))
+_GET_RUN = compile_sql(select(_r.c.info, _r.c.config).where(given(_r.c.run_id)))
 _SET_RUN = compile_sql(update(_r).where(_r.c.run_id == bindparam("run")), "info", "config", "update_time")
 _RUNS = select(_r.c.run_id, _r.c.create_time, _r.c.update_time, _r.c.info).order_by(
     _r.c.create_time.desc(), _r.c.run_id.desc()
 )
-_CURSOR = compile_sql(select(_r.c.create_time).where(_r.c.run_id == bindparam("run_id")))
+_CURSOR = compile_sql(select(_r.c.create_time).where(given(_r.c.run_id)))
 _SUMS = select(_n.c.kind, _n.c.reason, func.sum(_n.c.n)).group_by(_n.c.kind, _n.c.reason)
 _COUNTS = compile_sql(_SUMS)
-_COUNTS_OF = compile_sql(_SUMS.where(_n.c.rollout_id == bindparam("rollout_id")))
+_COUNTS_OF = compile_sql(_SUMS.where(given(_n.c.rollout_id)))
 
 
 class RunStore(StoreCore):

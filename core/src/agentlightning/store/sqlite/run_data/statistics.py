@@ -12,7 +12,7 @@ from sqlalchemy import ColumnElement, Select, Table, bindparam, func, select
 
 from agentlightning.store.sqlite.core import StoreCore
 from agentlightning.store.sqlite.file import schema
-from agentlightning.store.sqlite.file.statements import Statement, compile_sql, greatest
+from agentlightning.store.sqlite.file.statements import Statement, compile_sql, given, greatest
 
 _r, _a, _c, _s = schema.rollouts, schema.attempts, schema.calls, schema.spans
 QUANTILES = {"p50": 50, "p90": 90, "p99": 99, "max": 100}
@@ -22,7 +22,7 @@ QUANTILES = {"p50": 50, "p90": 90, "p99": 99, "max": 100}
 def _both(query: Select[Any], table: Table) -> tuple[Statement, Statement]:
     """A query over all runs, and the same over one run."""
     of_run = query if table is _r else query.join(_r, _r.c.rollout_id == table.c.rollout_id)
-    return compile_sql(query), compile_sql(of_run.where(_r.c.run_id == bindparam("run_id")))
+    return compile_sql(query), compile_sql(of_run.where(given(_r.c.run_id)))
 
 
 def _seconds(value: ColumnElement[Any], table: Table) -> Statement:
@@ -36,7 +36,7 @@ def _seconds(value: ColumnElement[Any], table: Table) -> Statement:
         )
         .select_from(table)
         .join(_r, _r.c.rollout_id == table.c.rollout_id)
-        .where(_r.c.run_id == bindparam("run_id"), value.is_not(None))
+        .where(given(_r.c.run_id), value.is_not(None))
         .subquery()
     )
     wanted = [_rank(ranked.c.n, share) for share in QUANTILES.values()]

@@ -17,27 +17,20 @@ from agentlightning.store.bounds import check_count
 from agentlightning.store.pages import check_limit
 from agentlightning.store.sqlite.core import StoreCore
 from agentlightning.store.sqlite.file import schema
-from agentlightning.store.sqlite.file.statements import Upsert, compile_sql, insert_sql
+from agentlightning.store.sqlite.file.statements import Upsert, compile_sql, given, insert_sql
 from agentlightning.types import AuditLink, RolloutFingerprint, StepReport
 
 _s, _e, _l = schema.steps, schema.seals, schema.links
 _ADD_STEP = compile_sql(
     Upsert(_s, ["run_id", "step", "policy"], lambda new: {"report": new.report, "time": new.time})
 )
-_UNSEAL = compile_sql(
-    delete(_e).where(
-        _e.c.run_id == bindparam("run_id"), _e.c.step == bindparam("step"), _e.c.policy == bindparam("policy")
-    )
-)
+_UNSEAL = compile_sql(delete(_e).where(given(_e.c.run_id, _e.c.step, _e.c.policy)))
 _SEAL = insert_sql(_e)
 _LINK = insert_sql(_l)
-_LAST_LINK = compile_sql(select(func.max(_l.c.number)).where(_l.c.run_id == bindparam("run_id")))
+_LAST_LINK = compile_sql(select(func.max(_l.c.number)).where(given(_l.c.run_id)))
 _SEALED = compile_sql(
     select(_e.c.seq).where(
-        _e.c.run_id == bindparam("run_id"),
-        _e.c.step == bindparam("step"),
-        _e.c.policy == bindparam("policy"),
-        _e.c.rollout_id == bindparam("rollout_id"),
+        given(_e.c.run_id, _e.c.step, _e.c.policy, _e.c.rollout_id),
     )
 )
 

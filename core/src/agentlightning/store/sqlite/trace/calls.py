@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from typing import Any
 
-from sqlalchemy import bindparam, select
+from sqlalchemy import select
 
 from agentlightning.store import codec
 from agentlightning.store.base import Conflict
 from agentlightning.store.calls import CALL_FIELDS, CallIndex, StoredCall, parents, whole_calls
 from agentlightning.store.sqlite.file import schema
-from agentlightning.store.sqlite.file.statements import chunks, compile_sql, insert_sql
+from agentlightning.store.sqlite.file.statements import chunks, compile_sql, given, insert_sql
 from agentlightning.store.sqlite.queue.leases import LeaseStore
 from agentlightning.types import Call
 
@@ -24,10 +24,8 @@ Row = Sequence[Any]
 _c = schema.calls.c
 CALL_COLUMNS = (*(_c[name] for name in CALL_FIELDS), _c.seq, _c.data)
 _CALLS = select(*CALL_COLUMNS)
-_BY_ID = compile_sql(_CALLS.where(_c.call_id == bindparam("call_id")))
-_OF_ATTEMPT = compile_sql(
-    _CALLS.where(_c.rollout_id == bindparam("rollout_id"), _c.attempt_id == bindparam("attempt_id"))
-)
+_BY_ID = compile_sql(_CALLS.where(given(_c.call_id)))
+_OF_ATTEMPT = compile_sql(_CALLS.where(given(_c.rollout_id, _c.attempt_id)))
 _INSERT = insert_sql(schema.calls)
 _NUMBERS = ("prompt_tokens", "completion_tokens", "seconds", "size")
 

@@ -5,31 +5,27 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from sqlalchemy import bindparam, select, tuple_
+from sqlalchemy import select, tuple_
 
 from agentlightning.store.base import NotFound
 from agentlightning.store.call_spans import merge_calls
 from agentlightning.store.pages import SortBy, SortOrder, check_limit, check_order
 from agentlightning.store.sqlite.file import schema
-from agentlightning.store.sqlite.file.statements import compile_sql
+from agentlightning.store.sqlite.file.statements import compile_sql, given
 from agentlightning.store.sqlite.trace.calls import CALL_COLUMNS
 from agentlightning.store.sqlite.trace.writing import SPAN_COLUMNS, TraceStore, span_from_row
 from agentlightning.types import Call, Span
 
 _s, _c, _a = schema.spans, schema.calls, schema.attempts
-_OF = _c.c.rollout_id == bindparam("rollout_id")
+_OF = given(_c.c.rollout_id)
 _CALLS = select(_c.c.arrival, *CALL_COLUMNS).where(_OF).order_by(_c.c.seq)
 _CALLS_ALL = compile_sql(_CALLS)
-_CALLS_OF = compile_sql(_CALLS.where(_c.c.attempt_id == bindparam("attempt_id")))
-_PLACE = compile_sql(
-    select(_c.c.sequence, _c.c.choice, _c.c.seq).where(_OF, _c.c.call_id == bindparam("call_id"))
-)
-_SPANS = select(*SPAN_COLUMNS).where(_s.c.rollout_id == bindparam("rollout_id")).order_by(_s.c.seq)
+_CALLS_OF = compile_sql(_CALLS.where(given(_c.c.attempt_id)))
+_PLACE = compile_sql(select(_c.c.sequence, _c.c.choice, _c.c.seq).where(_OF, given(_c.c.call_id)))
+_SPANS = select(*SPAN_COLUMNS).where(given(_s.c.rollout_id)).order_by(_s.c.seq)
 _SPANS_ALL = compile_sql(_SPANS)
-_SPANS_OF = compile_sql(_SPANS.where(_s.c.attempt_id == bindparam("attempt_id")))
-_NUMBERS = compile_sql(
-    select(_a.c.attempt_id, _a.c.sequence_id).where(_a.c.rollout_id == bindparam("rollout_id"))
-)
+_SPANS_OF = compile_sql(_SPANS.where(given(_s.c.attempt_id)))
+_NUMBERS = compile_sql(select(_a.c.attempt_id, _a.c.sequence_id).where(given(_a.c.rollout_id)))
 
 
 class TraceReader(TraceStore):

@@ -19,7 +19,7 @@ from agentlightning.store import codec
 from agentlightning.store.base import Conflict
 from agentlightning.store.sqlite.core import StoreRefusal
 from agentlightning.store.sqlite.file import schema
-from agentlightning.store.sqlite.file.statements import compile_sql, insert_sql
+from agentlightning.store.sqlite.file.statements import compile_sql, given, insert_sql
 from agentlightning.store.sqlite.queue.attempts import FINAL_STATUSES, AttemptState
 from agentlightning.store.sqlite.trace.calls import CallStore
 from agentlightning.types import Attempt, AttemptStatus, Span
@@ -28,7 +28,7 @@ from agentlightning.types.rewards import reward_target
 _s = schema.spans
 _INSERT_SPAN = insert_sql(_s)
 SPAN_COLUMNS = (_s.c.rollout_id, _s.c.attempt_id, _s.c.sequence, _s.c.name, _s.c.data, _s.c.returned)
-_IN_ATTEMPT = (_s.c.rollout_id == bindparam("rollout_id"), _s.c.attempt_id == bindparam("attempt_id"))
+_IN_ATTEMPT = given(_s.c.rollout_id, _s.c.attempt_id)
 _HAS_RETURNED = compile_sql(select(_s.c.seq).where(*_IN_ATTEMPT, text("returned = 1")).limit(1)).indexed_by(
     "spans", "spans_returned"
 )
@@ -40,8 +40,7 @@ OVERRIDDEN = "reward-beside-the-returned"
 _NUMBER_TAKEN = compile_sql(
     select(_s.c.seq)
     .where(
-        _s.c.rollout_id == bindparam("rollout_id"),
-        _s.c.attempt_id == bindparam("attempt_id"),
+        given(_s.c.rollout_id, _s.c.attempt_id),
         _s.c.sequence == bindparam("number"),
     )
     .limit(1)
