@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import functools
 import threading
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from concurrent.futures.thread import _threads_queues
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -18,37 +19,35 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-async def in_thread(function: Callable[..., T], *args: Any, name: str = "agl-agent") -> T:
-    """Call ``function`` in a new daemon thread, in this task's context; cancelling stops only the waiting."""
-    loop = asyncio.get_running_loop()
-    outcome: asyncio.Future[T] = loop.create_future()
+def start_thread(function: Callable[..., T], *args: Any, name: str) -> Future[T]:
+    """Call ``function`` in a new daemon thread, in this context; its result."""
+    future: Future[T] = Future()
     context = contextvars.copy_context()
 
-    def resolve(result: Any, error: BaseException | None) -> None:
-        if outcome.done():  # it was cancelled
-            return
-        if error is None:
-            outcome.set_result(result)
-        elif isinstance(error, StopIteration | GeneratorExit):  # a coroutine must not raise these
-            wrapped = RuntimeError(f"{type(error).__name__}: {error}")
-            wrapped.__cause__ = error
-            outcome.set_exception(wrapped)
-        else:
-            outcome.set_exception(error)
-
     def work() -> None:
-        result, error = None, None
+        if not future.set_running_or_notify_cancel():
+            return
         try:
             result = context.run(function, *args)
-        except BaseException as raised:
-            error = raised
-        try:
-            loop.call_soon_threadsafe(resolve, result, error)
-        except RuntimeError:  # the loop was closed meanwhile; the attempt has long ended
-            return
+        except (
+            StopIteration,
+            GeneratorExit,
+        ) as error:  # a coroutine that awaits the result must not raise these
+            wrapped = RuntimeError(f"{type(error).__name__}: {error}")
+            wrapped.__cause__ = error
+            future.set_exception(wrapped)
+        except BaseException as error:
+            future.set_exception(error)
+        else:
+            future.set_result(result)
 
     threading.Thread(target=work, name=name, daemon=True).start()
-    return await outcome
+    return future
+
+
+async def in_thread(function: Callable[..., T], *args: Any, name: str = "agl-agent") -> T:
+    """Call ``function`` in a new daemon thread, in this task's context; cancelling stops only the waiting."""
+    return await asyncio.wrap_future(start_thread(function, *args, name=name))
 
 
 def run_sync(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
@@ -59,7 +58,6 @@ def run_sync(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
         asyncio.get_running_loop()
     except RuntimeError:
         return asyncio.run(make())
-    result: Future[T] = Future()
     begun: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[T]]] = Future()
 
     async def main() -> T:
@@ -67,22 +65,14 @@ def run_sync(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
         begun.set_result((asyncio.get_running_loop(), task))
         return await task
 
-    def work() -> None:
-        try:
-            result.set_result(asyncio.run(main()))
-        except BaseException as error:
-            result.set_exception(error)
-
-    context = contextvars.copy_context()
-    thread = threading.Thread(target=context.run, args=(work,), name="agl-run", daemon=True)
+    result = start_thread(lambda: asyncio.run(main()), name="agl-run")
     try:
-        thread.start()
         return result.result()
     except KeyboardInterrupt:
         loop, task = begun.result()
         with suppress(RuntimeError):  # it has ended meanwhile
             loop.call_soon_threadsafe(task.cancel)
-        thread.join()
+        wait([result])
         raise
 
 
@@ -97,20 +87,7 @@ class DaemonExecutor(ThreadPoolExecutor):
     """An executor that starts a daemon thread for each piece of work and waits for none at its end."""
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
-        future: Future[T] = Future()
-
-        def work() -> None:
-            if not future.set_running_or_notify_cancel():
-                return
-            try:
-                result = fn(*args, **kwargs)
-            except BaseException as error:
-                future.set_exception(error)
-            else:
-                future.set_result(result)
-
-        threading.Thread(target=work, name="agl-to-thread", daemon=True).start()
-        return future
+        return start_thread(functools.partial(fn, *args, **kwargs), name="agl-to-thread")
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Wait for no thread."""
