@@ -46,7 +46,7 @@ AHEAD = {
     "training.recipe.max_staleness": 1,
     "training.recipe.importance_cap": 2.0,
     "agent.concurrency": 128,
-    "backend.options.slots": 128,
+    "backend.options.max_num_seqs": 128,
 }
 MODES = {"sync": {}, "colocate_async": {"backend.options.mode": "colocate_async", **AHEAD}}
 """The same of verl's modes; there is room for the rollouts of two steps."""

@@ -106,7 +106,7 @@ def configuration() -> Any:
     from agl_verl.inside import main as child
     from agl_verl.options import overrides, read_options
 
-    options = read_options({"device": "cuda", "engine": "vllm", "max_len": 512, "slots": 16})
+    options = read_options({"device": "cuda", "engine": "vllm", "max_len": 512, "max_num_seqs": 16})
     rollout = "actor_rollout_ref.rollout"
     here = ["trainer.device=cpu", f"{rollout}.dtype=float32", f"{rollout}.enforce_eager=True",
             f"{rollout}.load_format=auto", f"{rollout}.free_cache_engine=False",

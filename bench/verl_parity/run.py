@@ -156,7 +156,7 @@ async def through_verl(
     """What the tap on verl's worker wrote for the same rows, and the driver's report. See :data:`MORE`."""
     os.environ["AGL_VERL_TAP"] = str(folder / "tap")
     options = {"python": python, "engine_threads": 1, "max_len": 512, "ranks": ranks, "lr": rate(recipe)}
-    options |= {"clip_norm": NO_CLIP, **MORE}
+    options |= {"max_grad_norm": NO_CLIP, **MORE}
     driver = VerlDriver(POLICY, "policy", recipe, seed=1, options=options)
     job = Recorded(recipe, batch, folder)
     try:

@@ -38,7 +38,7 @@ async def real(policy: str, folder: str, limit: int | None) -> tuple[list[Evalua
     trainer = Trainer(
         GRPO(),
         policy=policy,
-        options={"engine_threads": 2, "max_len": 2048, "slots": 32},
+        options={"engine_threads": 2, "max_len": 2048, "max_num_seqs": 32},
         headroom={"oracle": oracle},
         adapters=["langgraph"],
         concurrency=32,

@@ -72,7 +72,7 @@ async def test_stale_tokens_are_anchored_at_the_weights_before_the_update(
     trainer = Trainer(
         recipe,
         policy=saved_policy(tmp_path / "policy"),
-        options={"threads": 1, "engine": "thread", "slots": 16, "max_len": 256, "lr": 0.02},
+        options={"threads": 1, "engine": "thread", "max_num_seqs": 16, "max_len": 256, "lr": 0.02},
         steps=STEPS,
         batch_size=2,
         async_steps=1,

@@ -31,7 +31,14 @@ from agentlightning.trackers.files import FilesTracker
 from agentlightning.types import UsageError
 from agl_local.driver import LocalDriver
 
-OPTIONS = {"threads": 1, "engine": "thread", "slots": 16, "max_len": 256, "deterministic": True, "lr": 1e-3}
+OPTIONS = {
+    "threads": 1,
+    "engine": "thread",
+    "max_num_seqs": 16,
+    "max_len": 256,
+    "deterministic": True,
+    "lr": 1e-3,
+}
 chance = SystemRandom()
 """What no seed reaches: it stands for the timing of a real agent."""
 

@@ -215,7 +215,12 @@ async def test_a_run_broken_off_between_its_policies_becomes_the_run_it_was_to_b
 
 async def test_what_cannot_be_gone_on_with_is_said(tmp_path: Path) -> None:
     async with judge() as referee:
-        await life(tmp_path / "runs", referee, save_every=1, options={**OPTIONS, "save_every": 1, "keep": 5})
+        await life(
+            tmp_path / "runs",
+            referee,
+            save_every=1,
+            options={**OPTIONS, "save_every": 1, "keep_checkpoints": 5},
+        )
         folder = tmp_path / "runs" / "r"
         with pytest.raises(RunError, match=r"agents\.wolf was"):
             await life(tmp_path / "runs", referee, resume=True, policies={"re:.*": "town"})

@@ -17,7 +17,14 @@ from agentlightning import GRPO, LLM, PolicyFolder, Trainer
 from agentlightning.plugins.manager import build
 from agentlightning.testing import ScriptedModelServer
 
-OPTIONS = {"threads": 1, "engine": "thread", "slots": 16, "max_len": 256, "deterministic": True, "lr": 1e-3}
+OPTIONS = {
+    "threads": 1,
+    "engine": "thread",
+    "max_num_seqs": 16,
+    "max_len": 256,
+    "deterministic": True,
+    "lr": 1e-3,
+}
 MAP = {"wolf": "wolves", "re:se.*": "town", "referee": "judge", "ghost": "old"}
 KEY = "sk-of-the-judge"
 

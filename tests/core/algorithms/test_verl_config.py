@@ -27,14 +27,14 @@ def test_the_tree_names_recipe_options_policy_and_the_rest() -> None:
             "trainer": {"n_gpus_per_node": 2, "save_freq": 5, "test_freq": None},
             "agentlightning": {"recipe": {"loss_aggregation": "token"}, "options": {"python": "py"}},
         },
-        keep=3,
+        keep_checkpoints=3,
     )  # fmt: skip
     assert found.recipe == agl.GRPO(
         loss_aggregation="token", baseline="rloo", scale="none", group_size=4, temperature=0.8, clip_low=0.1,
         clip_high=0.3, epochs=2, kl=0.02,
     )  # fmt: skip
     assert found.options == {
-        "ranks": 2, "save_every": 5, "lr": 1e-6, "python": "py", "keep": 3,
+        "ranks": 2, "save_every": 5, "lr": 1e-6, "python": "py", "keep_checkpoints": 3,
         "overrides": ["data.max_prompt_length=512"],
     }  # fmt: skip
     assert (found.policy, found.batch_size) == ("models/qwen", 16)

@@ -108,7 +108,7 @@ def small_run(folder: Path, **changes: Any) -> Path:
     """A run that lasts for hours if it is let: a few tokens a call, thousands of steps."""
     (folder / "agent_of_test_cli.py").write_text(AGENT)
     tasks = {"target": "agent_of_test_cli:tasks"}
-    options = {"threads": 1, "engine_threads": 1, "slots": 4, "max_len": 128}
+    options = {"threads": 1, "engine_threads": 1, "max_num_seqs": 4, "max_len": 128}
     config: dict[str, Any] = {
         "agent": {"target": "agent_of_test_cli:solve", "concurrency": 4},
         "training": {"steps": 100_000, "batch_size": 1, "recipe": {"group_size": 2}},

@@ -150,7 +150,7 @@ def test_a_range_belongs_to_its_package() -> None:
 async def test_an_adapter_whose_framework_is_too_new_and_a_foreign_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from agentlightning.plugins.package_conflict import Foreign
+    from agentlightning.plugins.package_conflict import PackageConflict
 
     class Plugin:
         @hookimpl
@@ -158,7 +158,9 @@ async def test_an_adapter_whose_framework_is_too_new_and_a_foreign_package(
             return [AdapterSpec("old", "pluggy", lambda: None, requires="pluggy < 0.1")]
 
     plugins = build([Plugin()], discover=False)
-    monkeypatch.setattr(packages.foreign, "check", lambda: Foreign("0.3.0", Path("site"), installed=True))
+    monkeypatch.setattr(
+        packages.foreign, "check", lambda: PackageConflict("0.3.0", Path("site"), installed=True)
+    )
     check = await check_packages(findings(tmp_path, plugins))
     assert check.status == "fail" and check.title.startswith("another package called 'agentlightning'")
     assert any("pip uninstall -y agentlightning" in line for line in check.advice)

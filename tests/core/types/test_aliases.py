@@ -122,3 +122,13 @@ def test_the_first_spelling_is_the_stored_one() -> None:
         "async_steps": 1,
         "steps": 2,
     }
+
+
+def test_options_of_drivers_have_former_names() -> None:
+    local = pytest.importorskip("agl_local.options")
+    values = {"max_grad_norm": 2.0, "share_prefixes": False}
+    for former, present in aliases.DRIVER_OPTIONS.items():
+        aliases._SAID.clear()
+        value = values.get(present, 3)
+        found, said = warned(lambda former=former, value=value: local.read_options({former: value}))
+        assert getattr(found, present) == value and len(said) == 1 and repr(present) in said[0]

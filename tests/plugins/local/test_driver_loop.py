@@ -404,7 +404,7 @@ def test_honours_names_real_fields_and_losses_that_exist() -> None:
         ({"lr": 0.0}, "lr must be positive"),
         ({"threads": 0}, "threads must be at least 1"),
         ({"save_every": -1}, "save_every must not be negative"),
-        ({"clip_norm": 0.0}, "clip_norm must be positive"),
+        ({"max_grad_norm": 0.0}, "max_grad_norm must be positive"),
         ({"dtype": "int8"}, "dtype 'int8'"),
         ({"dtype": "bfloat16", "deterministic": True}, "deterministic needs"),
         ({"engine": "cloud"}, "engine"),

@@ -61,9 +61,9 @@ async def digests(
 @pytest.mark.parametrize("engine", ["thread", "process"])
 async def test_concurrency_order_and_resume_change_no_digest(tmp_path: Path, engine: str) -> None:
     policy = saved_policy(tmp_path / "policy")
-    straight = await digests(policy, tmp_path / "a", 3, 1, slots=2, engine=engine)
+    straight = await digests(policy, tmp_path / "a", 3, 1, max_num_seqs=2, engine=engine)
     assert len(set(straight)) == 3 and all(params for _, params in straight)
     assert await digests(policy, tmp_path / "b", 3, 16, engine=engine) == straight
-    first = await digests(policy, tmp_path / "c", 2, 16, slots=4, engine=engine)
-    rest = await digests(policy, tmp_path / "c", 3, 5, slots=8, engine=engine)
+    first = await digests(policy, tmp_path / "c", 2, 16, max_num_seqs=4, engine=engine)
+    rest = await digests(policy, tmp_path / "c", 3, 5, max_num_seqs=8, engine=engine)
     assert (len(first), len(rest)) == (2, 1) and first + rest == straight

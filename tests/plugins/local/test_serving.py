@@ -23,7 +23,7 @@ from agl_local.serving import LocalServer
 @pytest.mark.parametrize("engine", ["thread", "process"])
 async def test_it_is_served_as_it_is(tmp_path: Path, engine: str) -> None:
     policy = saved_policy(tmp_path / "policy")
-    options = {"engine": engine, "threads": 1, "slots": 2}
+    options = {"engine": engine, "threads": 1, "max_num_seqs": 2}
     server = make_server(policy=policy, name="old", options=options)
     llm = await server.start()
     try:
@@ -78,15 +78,15 @@ async def test_a_start_that_is_given_up_leaves_no_process(
 
 async def test_a_driver_goes_back_to_a_step_and_forgets_what_came_after(tmp_path: Path) -> None:
     policy = saved_policy(tmp_path / "policy")
-    driver, llm = await started(policy, save_every=1, keep=3)
+    driver, llm = await started(policy, save_every=1, keep_checkpoints=3)
     try:
         job = FakeJob(driver, llm, tmp_path, steps=3)
         await driver.run(job)
         digests = [report.params_digest for report in job.reports]
     finally:
         await driver.close()
-    assert agl_drivers()[0].several
-    again, _ = await started(policy, save_every=1, keep=3)
+    assert agl_drivers()[0].multi_policy
+    again, _ = await started(policy, save_every=1, keep_checkpoints=3)
     try:
         assert await again.checkpoints(tmp_path) == [1, 2, 3]
         assert (await again.resume(tmp_path, 2))[0] == 2
@@ -98,7 +98,7 @@ async def test_a_driver_goes_back_to_a_step_and_forgets_what_came_after(tmp_path
 
 
 async def test_superfluous_checkpoints_go_when_the_job_knows_of_the_new_one(tmp_path: Path) -> None:
-    driver, llm = await started(saved_policy(tmp_path / "policy"), save_every=1, keep=1)
+    driver, llm = await started(saved_policy(tmp_path / "policy"), save_every=1, keep_checkpoints=1)
     there: list[list[int]] = []
 
     class Job(FakeJob):

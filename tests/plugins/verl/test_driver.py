@@ -106,7 +106,7 @@ async def life(made: VerlDriver, job: Steps) -> int:
 
 async def test_every_step_is_reported_saved_and_evaluated_in_order(policy: Path, python: str, tmp_path: Path):
     job = Steps(tmp_path, steps=3)
-    made = driver(policy, python, keep=2)
+    made = driver(policy, python, keep_checkpoints=2)
     assert await life(made, job) == 0
     assert job.log == [f"{what} {n + (what == 'saved')}" for n in range(3)
                        for what in ("collect", "report", "saved", "evaluate")]  # fmt: skip

@@ -20,7 +20,7 @@ def lines(name: str = "policy", **given: object) -> dict[str, str]:
 
 
 def test_the_embedded_engine() -> None:
-    found = lines(ranks=4, engines=2, slots=8, max_len=512, engine_threads=1)
+    found = lines(ranks=4, engines=2, max_num_seqs=8, max_len=512, engine_threads=1)
     own = f"{ROLLOUT}.engine_kwargs.embedded"
     assert found[f"{ROLLOUT}.name"] == "embedded" and found[f"{ROLLOUT}.free_cache_engine"] == "False"
     assert {key.removeprefix(f"{own}."): value for key, value in found.items() if key.startswith(own)} == {
@@ -29,7 +29,9 @@ def test_the_embedded_engine() -> None:
 
 
 def test_vllm_says_what_exact_capture_needs() -> None:
-    found = lines("wolves", **GPU, ranks=8, tensor_parallel=2, engine_memory=0.6, slots=256, max_len=4096)
+    found = lines(
+        "wolves", **GPU, ranks=8, tensor_parallel=2, engine_memory=0.6, max_num_seqs=256, max_len=4096
+    )
     assert found[f"{ROLLOUT}.name"] == "vllm" and found[f"{ROLLOUT}.tensor_model_parallel_size"] == "2"
     assert found[f"{ROLLOUT}.logprobs_mode"] == "processed_logprobs"
     assert (found[f"{ROLLOUT}.top_p"], found[f"{ROLLOUT}.top_k"]) == ("1.0", "-1")

@@ -22,7 +22,7 @@ def test_a_misspelt_option_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    "given", [{"ranks": 0}, {"lr": 0.0}, {"keep": 0}, {"save_every": -1}, {"device": "tpu"}]
+    "given", [{"ranks": 0}, {"lr": 0.0}, {"keep_checkpoints": 0}, {"save_every": -1}, {"device": "tpu"}]
 )
 def test_values_that_cannot_be_used(given: dict[str, object]) -> None:
     with pytest.raises(OptionError):

@@ -45,8 +45,8 @@ RECIPE = {
 OPTIONS = {
     "actor_rollout_ref.actor.optim.lr": "lr",
     "actor_rollout_ref.actor.optim.weight_decay": "weight_decay",
-    "actor_rollout_ref.actor.grad_clip": "clip_norm",
-    "actor_rollout_ref.actor.ppo_max_token_len_per_gpu": "micro_tokens",
+    "actor_rollout_ref.actor.grad_clip": "max_grad_norm",
+    "actor_rollout_ref.actor.ppo_max_token_len_per_gpu": "micro_batch_tokens",
     "actor_rollout_ref.rollout.name": "engine",
     "actor_rollout_ref.rollout.tensor_model_parallel_size": "tensor_parallel",
     "actor_rollout_ref.rollout.gpu_memory_utilization": "engine_memory",
@@ -54,7 +54,7 @@ OPTIONS = {
     "trainer.critic_warmup": "critic_warmup",
     "ray_kwargs.ray_init.address": "ray_address",
     "trainer.save_freq": "save_every",
-    "trainer.max_actor_ckpt_to_keep": "keep",
+    "trainer.max_actor_ckpt_to_keep": "keep_checkpoints",
     "trainer.device": "device",
     "trainer.v1.trainer_mode": "mode",
 }

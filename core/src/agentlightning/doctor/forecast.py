@@ -185,5 +185,5 @@ def _memory(notes: Notes, usage: list[MemoryUsage], free: int) -> None:
         notes.warn(
             f"only {format_bytes(free)} of memory free beside "
             f"{format_bytes(now.trainer + now.children)} in use",
-            "Lower options.micro_tokens, options.slots or agent.concurrency.",
+            "Lower options.micro_batch_tokens, options.max_num_seqs or agent.concurrency.",
         )

@@ -56,6 +56,15 @@ DRIVER_SPEC: Names = {
     "several": "multi_policy",
 }
 """Fields of :class:`agentlightning.specs.DriverSpec`."""
+DRIVER_OPTIONS: Names = {
+    "clip_norm": "max_grad_norm",
+    "warmup": "warmup_steps",
+    "micro_tokens": "micro_batch_tokens",
+    "share": "share_prefixes",
+    "slots": "max_num_seqs",
+    "keep": "keep_checkpoints",
+}
+"""Options of the drivers ``local`` and ``verl``, as far as each has them."""
 LEDGER: Names = {"out": "left_out", "breaks": "merge_failures"}
 """Fields of :class:`agentlightning.types.Ledger`."""
 METRICS: Names = {

@@ -44,7 +44,9 @@ class PromptTemplate(Model, tag="prompt_template", tag_field="resource_type"):
     engine: Literal["f-string", "jinja"] = "f-string"
 
     def format(self, **values: Any) -> str:
-        """Fill the placeholders; a missing value is a ``KeyError`` (f-string) or ``UndefinedError`` (jinja)."""
+        """Fill the placeholders; a missing value raises ``KeyError`` (f-string) or ``UndefinedError``
+        (jinja).
+        """
         if self.engine == "f-string":
             return self.template.format(**values)
         from jinja2 import StrictUndefined

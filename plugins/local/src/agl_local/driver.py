@@ -130,7 +130,7 @@ class LocalDriver:
             if self._due(step + 1, job.steps):
                 folder = await self._call(self._save, updater, job, step + 1)
                 await job.saved(folder, step + 1)  # of several policies, all have one of this step by then
-                await self._call(prune, folder.parent, step + 1, self.options.keep)
+                await self._call(prune, folder.parent, step + 1, self.options.keep_checkpoints)
             await job.evaluate(step)
 
     async def export(self, folder: Path) -> Path:
@@ -206,15 +206,15 @@ class LocalDriver:
             weight_decay=o.weight_decay,
             betas=o.betas,
             eps=o.eps,
-            clip_norm=o.clip_norm,
-            warmup=o.warmup,
+            clip_norm=o.max_grad_norm,
+            warmup=o.warmup_steps,
             seed=self.seed,
             threads=o.threads,
-            micro_tokens=o.micro_tokens,
+            micro_tokens=o.micro_batch_tokens,
             reference=self._reference_model(policy),
             eos_ids=policy.tokenizer.eos_ids,
             verify=o.verify,
-            share=o.share,
+            share=o.share_prefixes,
         )
 
     def _reference_model(self, policy: Policy) -> LanguageModel | None:

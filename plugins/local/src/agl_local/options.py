@@ -12,6 +12,7 @@ from typing import Any, Literal
 import msgspec
 
 from agentlightning.types import UsageError
+from agentlightning.types.aliases import DRIVER_OPTIONS, renamed
 
 from .policy import DTYPES
 
@@ -24,18 +25,18 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """``backend.options`` of a run with the ``local`` driver."""
 
     lr: float = 1e-4
-    """Learning rate of AdamW, constant after ``warmup`` optimizer steps."""
-    warmup: int = 0
+    """Learning rate of AdamW, constant after ``warmup_steps`` optimizer steps."""
+    warmup_steps: int = 0
     weight_decay: float = 0.0
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
-    clip_norm: float | None = 1.0
+    max_grad_norm: float | None = 1.0
     """Largest global gradient norm; ``None``: no clipping."""
-    micro_tokens: int = 4096
+    micro_batch_tokens: int = 4096
     """Tokens of one forward pass of the update, padding included: memory and speed, not the result."""
     verify: bool = True
     """Also score rows that have no gradient, so that ``logprob_gap_max`` covers every trained token."""
-    share: bool = True
+    share_prefixes: bool = True
     """Compute a prompt that several rows begin with once: speed, not the result."""
     device: str = "cpu"
     """``cpu``, ``cuda``, ``cuda:1``, ``mps``, or ``auto`` (the first of cuda, mps, cpu that is there)."""
@@ -54,7 +55,7 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """CPU threads of an engine process; ``None``: as ``threads``, or 1 when ``deterministic``, whose small
     products gain little from a second core and lose much where others want that core too.
     """
-    slots: int = 64
+    max_num_seqs: int = 64
     """Conversations that an engine runs at a time."""
     max_len: int | None = None
     """Tokens of prompt and answer together; ``None``: what the policy allows, at most 2048."""
@@ -64,7 +65,7 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """Steps between checkpoints, of which one follows the last step; 0: none. A run that breaks off goes on
     from the last one; the steps after it are rolled out and trained anew.
     """
-    keep: int = 2
+    keep_checkpoints: int = 2
     """Checkpoints kept."""
     deterministic: bool = False
     """The same rows and parameters, bit for bit, whatever else happens: an answer's tokens and logprobs are a
@@ -79,16 +80,18 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """Steps between digests of the parameters; 0: none (each step when ``deterministic``)."""
 
     def __post_init__(self) -> None:
-        for name in ("micro_tokens", "threads", "engines", "slots", "keep"):
+        for name in ("micro_batch_tokens", "threads", "engines", "max_num_seqs", "keep_checkpoints"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("warmup", "save_every", "digest_every", "weight_decay"):
+        for name in ("warmup_steps", "save_every", "digest_every", "weight_decay"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
         if not self.lr > 0:
             raise ValueError(f"lr must be positive, got {self.lr}")
-        if self.clip_norm is not None and not self.clip_norm > 0:
-            raise ValueError(f"clip_norm must be positive (or null for no clipping), got {self.clip_norm}")
+        if self.max_grad_norm is not None and not self.max_grad_norm > 0:
+            raise ValueError(
+                f"max_grad_norm must be positive (or null for no clipping), got {self.max_grad_norm}"
+            )
         if self.deterministic and self.dtype != "float32":
             raise ValueError(f"deterministic needs dtype float32, got {self.dtype}")
         if self.engines > 1 and self.engine == "thread":
@@ -99,7 +102,7 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 def read_options(given: Mapping[str, Any] | None) -> Options:
     """``given`` as Options. Raises OptionError that names the option, and the nearest valid one."""
-    values = dict(given or {})
+    values = renamed(given or {}, DRIVER_OPTIONS, "backend.options")
     names = [field.name for field in msgspec.structs.fields(Options)]
     for name in values:
         if name not in names:

@@ -64,7 +64,7 @@ def _make_engine(path: Path, name: str, o: Options, loaded: Policy | None) -> Se
         fits = loaded is not None and o.dtype == "float32"
         served = loaded if loaded is not None and fits else load(path, device, o.dtype)
         return EngineThread(
-            served, name=name, slots=o.slots, max_len=o.max_len, deterministic=o.deterministic
+            served, name=name, slots=o.max_num_seqs, max_len=o.max_len, deterministic=o.deterministic
         )
     threads = 1 if o.deterministic else o.threads
     threads = threads if o.engine_threads is None else o.engine_threads
@@ -72,7 +72,7 @@ def _make_engine(path: Path, name: str, o: Options, loaded: Policy | None) -> Se
         path,
         name=name,
         threads=threads,
-        slots=o.slots,
+        slots=o.max_num_seqs,
         max_len=o.max_len,
         device=device,
         dtype=o.dtype,

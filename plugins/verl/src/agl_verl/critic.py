@@ -48,14 +48,14 @@ def lines(policy: str, recipe: Recipe, seed: int, o: Options) -> list[str]:
         "critic.loss_agg_mode=token-mean",
         "critic.ppo_mini_batch_size=1",
         "critic.use_dynamic_bsz=True",
-        f"+critic.ppo_infer_max_token_len_per_gpu={o.micro_tokens}",
+        f"+critic.ppo_infer_max_token_len_per_gpu={o.micro_batch_tokens}",
         f"critic.ppo_epochs={recipe.epochs}",
         f"critic.shuffle={recipe.minibatches > 1}",
         f"critic.data_loader_seed={seed % 2**31}",
         f"critic.optim.lr={o.lr if o.critic_lr is None else o.critic_lr}",
         f"critic.optim.weight_decay={o.weight_decay}",
         f"critic.optim.betas=[{o.betas[0]},{o.betas[1]}]",
-        f"critic.optim.clip_grad={o.clip_norm}",
+        f"critic.optim.clip_grad={o.max_grad_norm}",
         f"critic.fsdp.seed={seed % 2**31}",
     ]
     if o.device == "cpu":

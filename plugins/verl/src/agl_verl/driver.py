@@ -297,7 +297,7 @@ class VerlDriver:
         )
         if self._checkpoints.complete(step + 1, self._job.state()):
             await self._job.saved(self._checkpoints.place(step + 1), step + 1)
-            await asyncio.to_thread(self._checkpoints.prune, self.options.keep)
+            await asyncio.to_thread(self._checkpoints.prune, self.options.keep_checkpoints)
         await self._job.evaluate(step)
 
     def _metrics(self, done: Collected) -> dict[str, float]:

@@ -83,7 +83,7 @@ def lines(o: Options, name: str) -> list[str]:
     if o.engine == "embedded":
         made += [
             f"{ROLLOUT}.free_cache_engine=False",
-            f"{own}.slots={o.slots}",
+            f"{own}.slots={o.max_num_seqs}",
             f"{own}.max_len={o.max_len}",
             f"{own}.device={o.device}",
             f"{own}.engines={o.engines}",
@@ -94,7 +94,7 @@ def lines(o: Options, name: str) -> list[str]:
         f"{ROLLOUT}.free_cache_engine=True",
         f"{ROLLOUT}.gpu_memory_utilization={o.engine_memory}",
         f"{ROLLOUT}.max_model_len={o.max_len}",
-        f"{ROLLOUT}.max_num_seqs={o.slots}",
+        f"{ROLLOUT}.max_num_seqs={o.max_num_seqs}",
         # What is trained is what tokens were drawn from: logprobs after temperature, and no defaults of the
         # model's folder.
         f"{ROLLOUT}.logprobs_mode=processed_logprobs",

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import msgspec
 
 from agentlightning.types import Recipe, UsageError
+from agentlightning.types.aliases import DRIVER_OPTIONS, renamed
 
 from . import cluster, critic, engines, modes
 from .engines import MEMORY, Engine
@@ -42,14 +43,14 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """Learning rate of AdamW, constant."""
     weight_decay: float = 0.0
     betas: tuple[float, float] = (0.9, 0.999)
-    clip_norm: float = 1.0
+    max_grad_norm: float = 1.0
     critic_lr: float | None = None
     """Learning rate of a recipe's critic; ``None``: ``lr``."""
     critic_warmup: int = 0
     """First steps of a run that train the critic alone."""
     max_len: int = 2048
     """Tokens of prompt and answer together."""
-    micro_tokens: int = 4096
+    micro_batch_tokens: int = 4096
     """Tokens of one forward pass of a worker."""
     lora: Lora | None = None
     """``{rank: 8, alpha: 16, targets: all-linear}``: train small matrices beside frozen weights."""
@@ -65,11 +66,11 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """vLLM's or SGLang's name for the way the model writes tool calls; ``None``: as Qwen does."""
     engine_threads: int | None = None
     """Of an embedded engine; ``None``: torch's own choice."""
-    slots: int = 64
+    max_num_seqs: int = 64
     """Answers that an engine writes at a time."""
     save_every: int = 0
     """Steps between checkpoints; there is always one after the last step."""
-    keep: int = 2
+    keep_checkpoints: int = 2
     """Checkpoints that are kept."""
     start_seconds: float = 600.0
     """How long Ray, the workers and the engine may take to stand."""
@@ -79,19 +80,20 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 def read_options(given: Mapping[str, Any] | None) -> Options:
     """``given`` as Options; OptionError for what cannot be used."""
+    given = renamed(given or {}, DRIVER_OPTIONS, "backend.options")
     fields = {field.name for field in msgspec.structs.fields(Options)}
-    for name in given or {}:
+    for name in given:
         if name not in fields:
             near = difflib.get_close_matches(name, fields, 1)
             hint = f"; did you mean {near[0]}?" if near else f"; it has {', '.join(sorted(fields))}"
             raise OptionError(f"backend.options: the verl driver has no option {name!r}{hint}")
     try:
-        found = msgspec.convert(dict(given or {}), Options)
+        found = msgspec.convert(given, Options)
     except msgspec.ValidationError as error:
         raise OptionError(f"backend.options: {error}") from None
     if found.critic_warmup < 0 or not (found.critic_lr is None or found.critic_lr > 0):
         raise OptionError("backend.options: critic_warmup must be 0 or more, critic_lr above 0")
-    if found.ranks < 1 or found.keep < 1 or found.save_every < 0 or found.lr <= 0:
+    if found.ranks < 1 or found.keep_checkpoints < 1 or found.save_every < 0 or found.lr <= 0:
         raise OptionError(
             "backend.options: ranks and keep must be 1 or more, save_every 0 or more, lr above 0"
         )
@@ -230,7 +232,7 @@ def _actor(recipe: Recipe, seed: int, o: Options) -> list[str]:
         f"{ACTOR}.loss_agg_mode=token-sum",
         f"{ACTOR}.ppo_mini_batch_size=1",
         f"{ACTOR}.use_dynamic_bsz=True",
-        f"{ACTOR}.ppo_max_token_len_per_gpu={o.micro_tokens}",
+        f"{ACTOR}.ppo_max_token_len_per_gpu={o.micro_batch_tokens}",
         f"{ACTOR}.ppo_epochs={recipe.epochs}",
         # Rows come sorted by length when several ranks share them.
         f"{ACTOR}.shuffle={recipe.minibatches > 1}",
@@ -243,7 +245,7 @@ def _actor(recipe: Recipe, seed: int, o: Options) -> list[str]:
         f"{ACTOR}.entropy_coeff={recipe.entropy}",
         f"{ACTOR}.use_kl_loss={bool(recipe.kl)}",
         f"{ACTOR}.kl_loss_coef={recipe.kl}",
-        f"{ACTOR}.grad_clip={o.clip_norm}",
+        f"{ACTOR}.grad_clip={o.max_grad_norm}",
         f"{ACTOR}.optim.lr={o.lr}",
         f"{ACTOR}.optim.weight_decay={o.weight_decay}",
         f"{ACTOR}.optim.betas=[{o.betas[0]},{o.betas[1]}]",
@@ -257,9 +259,9 @@ def _rollout(recipe: Recipe, o: Options, name: str) -> list[str]:
         f"{ROLLOUT}.temperature={recipe.temperature}",
         f"{ROLLOUT}.calculate_log_probs=True",
         f"{ROLLOUT}.log_prob_use_dynamic_bsz=True",
-        f"{ROLLOUT}.log_prob_max_token_len_per_gpu={o.micro_tokens}",
+        f"{ROLLOUT}.log_prob_max_token_len_per_gpu={o.micro_batch_tokens}",
         f"{REFERENCE}.log_prob_use_dynamic_bsz=True",
-        f"{REFERENCE}.log_prob_max_token_len_per_gpu={o.micro_tokens}",
+        f"{REFERENCE}.log_prob_max_token_len_per_gpu={o.micro_batch_tokens}",
         f"{ROLLOUT}.agent.num_workers=1",
         f"+{ROLLOUT}.agent.agent_loop_manager_class=agl_verl.inside.manager.Manager",
         *engines.lines(o, name),

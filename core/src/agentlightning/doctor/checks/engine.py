@@ -24,8 +24,8 @@ from agentlightning.store.sqlite.store import SQLiteStore
 
 QUESTION = [{"role": "user", "content": "Count from one to twenty, in words."}]
 TOKENS = 64
-NOT_LIVE = (
-    "The driver could not serve the policy; its message says why. What takes memory: options.slots, max_len "
+NOT_SERVED = (
+    "The driver could not serve the policy; its message says why. Memory goes to options.max_num_seqs, max_len "
     "and dtype; `agl doctor` without a configuration shows the device."
 )
 
@@ -43,7 +43,7 @@ async def check_engine(findings: Findings) -> Check:
         context = findings.context = await findings.stack.enter_async_context(session)
     except Exception as error:
         check = failure("engine", error)
-        check.advice = [NOT_LIVE]
+        check.advice = [NOT_SERVED]
         return check
     findings.start_seconds = time.perf_counter() - began
     findings.usage.append(measure("engine started"))

@@ -43,7 +43,9 @@ async def check_forecast(findings: Findings) -> Check:
         workload(findings),
         seen,
         policy_bytes=sum(folder_bytes(Path(one.path)) for one in trainer.served.trained.values()),
-        checkpoints=int(trainer.options.get("keep", 2)) if trainer.options.get("save_every") else 0,
+        checkpoints=int(trainer.options.get("keep_checkpoints", trainer.options.get("keep", 2)))
+        if trainer.options.get("save_every")
+        else 0,
     )
     check = judge_forecast(
         forecast,
