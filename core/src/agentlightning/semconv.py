@@ -87,6 +87,10 @@ OUTAGE_KINDS``). Each further attempt samples anew; one that only repeats what w
 # HTTP headers between wire layer and gateway; the gateway strips them before the engine sees the request
 HEADER_TAGS: Final = "x-agl-tags"
 """URL-safe JSON object of the caller's tags."""
+BAGGAGE_PREFIX: Final = "agl."
+"""The tag ``phase`` is the baggage entry ``agl.phase``, which OpenTelemetry's propagators carry to other
+processes.
+"""
 HEADER_ATTEMPT: Final = "x-agl-attempt"
 """Attempt id of the calling context: must agree with the key, else 409."""
 HEADER_TRACE: Final = "x-agl-traceparent"

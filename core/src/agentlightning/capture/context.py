@@ -2,9 +2,9 @@
 
 All of it lies in OpenTelemetry's current context, one immutable mapping: the attempt that the runner entered,
 the :class:`AgentScope` of a decorated class, the tags of :func:`tagged` (as baggage, see
-:data:`BAGGAGE_PREFIX`), what the agent's framework names (:mod:`.identity`), and OpenTelemetry's own span. So
-it follows tasks, ``asyncio.gather`` and ``asyncio.to_thread``, and :mod:`.instrument.threads` hands it to
-threads.
+:data:`~agentlightning.semconv.BAGGAGE_PREFIX`), what the agent's framework names (:mod:`.identity`), and
+OpenTelemetry's own span. So it follows tasks, ``asyncio.gather`` and ``asyncio.to_thread``, and
+:mod:`.instrument.threads` hands it to threads.
 
 Capture knows no store: finished spans go to ``sink``, a callable that the runner provides.
 """
@@ -20,16 +20,13 @@ from urllib.parse import quote, unquote
 
 from opentelemetry import baggage, context as otel
 
+from agentlightning.semconv import BAGGAGE_PREFIX
 from agentlightning.types import LLM, Resource, Span, Tags
 from agentlightning.types.select import Predicate
 
 Value = TypeVar("Value")
 Sink = Callable[[Span], None]
 """Takes a finished span from any thread; must not block and must not raise."""
-BAGGAGE_PREFIX: Final = "agl."
-"""The tag ``phase`` is the baggage entry ``agl.phase``, which OpenTelemetry's propagators carry to other
-processes.
-"""
 
 
 class ContextEntry(Generic[Value]):

@@ -12,8 +12,9 @@ from typing import Any
 
 from opentelemetry import baggage
 
-from agentlightning.capture.context import BAGGAGE_PREFIX, SCOPE, AgentScope, attached, current_attempt
+from agentlightning.capture.context import SCOPE, AgentScope, attached, current_attempt
 from agentlightning.capture.identity import framework_tags
+from agentlightning.semconv import BAGGAGE_PREFIX
 from agentlightning.types import Tags
 from agentlightning.types.select import BadSelect, Predicate, with_role
 

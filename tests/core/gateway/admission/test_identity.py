@@ -57,6 +57,20 @@ async def test_agreeing_header_and_tags(world):
     assert world.store.calls[0].tags == {"agent": "Zoë", "turn": "3", "flag": "True", "team": "red"}
 
 
+async def test_tags_from_baggage(world):
+    """As OpenTelemetry's propagators send them; the tags header outranks them."""
+    baggage = "user=7, agl.agent=Zo%C3%AB;ttl=1,agl.phase=late+night,agl.gr%C3%B6%C3%9Fe=1,broken"
+    got = await world.post(headers={"baggage": baggage, "x-agl-tags": quote('{"phase": "day"}')})
+    assert got.status == 200
+    tags = world.store.calls[0].tags
+    assert {name: tags[name] for name in ("agent", "phase", "größe")} == {
+        "agent": "Zoë",
+        "phase": "day",
+        "größe": "1",
+    }
+    assert "user" not in tags
+
+
 @pytest.mark.parametrize(
     ("value", "want"),
     [

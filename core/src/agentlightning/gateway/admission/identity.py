@@ -7,13 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
-from urllib.parse import unquote
+from urllib.parse import unquote, unquote_plus
 
 import msgspec
 
 from agentlightning.gateway.errors import RequestRefused
 from agentlightning.keys import CONTEXT_KEY, PREFIX, Claims, KeyRefused, Keys
-from agentlightning.semconv import HEADER_ATTEMPT, HEADER_POLICY, HEADER_SELECTED, HEADER_TAGS, HEADER_TRACE
+from agentlightning.semconv import (
+    BAGGAGE_PREFIX,
+    HEADER_ATTEMPT,
+    HEADER_POLICY,
+    HEADER_SELECTED,
+    HEADER_TAGS,
+    HEADER_TRACE,
+)
 from agentlightning.types import Tags, merge_tags
 
 RETRY_HEADER = "x-stainless-retry-count"
@@ -47,7 +54,7 @@ def identify(headers: Mapping[str, str], keys: Keys) -> RequestIdentity:
         trace_id, span_id = _traceparent(headers.get(HEADER_TRACE) or headers.get("traceparent"))
         return RequestIdentity(
             claims=claims,
-            tags=_tags(headers.get(HEADER_TAGS)),
+            tags=merge_tags(_baggage_tags(headers.get("baggage", "")), _tags(headers.get(HEADER_TAGS))),
             policy=headers.get(HEADER_POLICY),
             selected=_selected(headers.get(HEADER_SELECTED)),
             trace_id=trace_id,
@@ -132,6 +139,18 @@ def _tags(value: str | None) -> Tags:
         return _read_tags(value)
     except msgspec.DecodeError as error:
         raise _bad_header(HEADER_TAGS, f"not a URL-quoted JSON object of plain values: {error}") from None
+
+
+@lru_cache(maxsize=4096)
+def _baggage_tags(value: str) -> Tags:
+    """Tags among the entries of a W3C ``baggage`` header, which OpenTelemetry's propagators send."""
+    entries = (entry.partition(";")[0].partition("=") for entry in value.split(","))
+    start = len(BAGGAGE_PREFIX)
+    return {
+        unquote(name.strip()[start:]): unquote_plus(tag.strip())
+        for name, _, tag in entries
+        if name.strip().startswith(BAGGAGE_PREFIX)
+    }
 
 
 def _selected(value: str | None) -> bool:
