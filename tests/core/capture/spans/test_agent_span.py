@@ -1,4 +1,4 @@
-"""Scenes: current while their own code runs, wherever the reader is, and over once."""
+"""Agent spans: current while their own code runs, wherever the reader is, and over once."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ async def names(closed: list[str], error: Exception | None = None) -> AsyncGener
         closed.append(framework_tags().get("agent", "nobody"))
 
 
-async def test_the_reader_is_not_in_the_scene() -> None:
-    recording, closed = Recording("scene", None), []
+async def test_the_reader_is_not_in_the_span() -> None:
+    recording, closed = Recording("span", None), []
     with recording.active():
         outside = trace.get_current_span()
         async for name in AgentSpan.for_agent("alice").wrap_stream(names(closed), begin=True):
@@ -60,7 +60,7 @@ async def _close(items: AsyncGenerator[Any, None]) -> None:
     await items.aclose()
 
 
-async def test_an_error_is_the_scenes_and_the_readers() -> None:
+async def test_an_error_is_the_spans_and_the_readers() -> None:
     recording, closed = Recording("error", None), []
     with recording.active():
         source = names(closed, ArithmeticError("no numbers"))
@@ -87,24 +87,24 @@ async def test_a_tool_belongs_to_the_agent_around_it() -> None:
     assert (span.status, span.attributes[semconv.TOOL_CALL_RESULT]) == ("error", "it broke")
 
 
-async def test_a_scene_that_never_started_leaves_nothing() -> None:
+async def test_a_span_that_never_started_leaves_nothing() -> None:
     recording, closed = Recording("never", None), []
     with recording.active():
-        scene = AgentSpan.for_tool("add", "call_0", "{}")
-        assert [name async for name in scene.wrap_stream(names(closed))] == [None, None]
-        scene.set_result("3", failed=False)
-        scene.set_error(ValueError())
+        span = AgentSpan.for_tool("add", "call_0", "{}")
+        assert [name async for name in span.wrap_stream(names(closed))] == [None, None]
+        span.set_result("3", failed=False)
+        span.set_error(ValueError())
     assert recording.spans == []
 
 
-async def test_played_is_the_whole_scene() -> None:
+async def test_run_is_the_whole_span() -> None:
     recording = Recording("played", None)
     with recording.active():
-        with AgentSpan.for_agent("alice", node="plan", role="manager").run() as scene:
+        with AgentSpan.for_agent("alice", node="plan", role="manager").run() as span:
             assert framework_tags() == {"agent": "alice", "node": "plan", "role": "manager"}
             with AgentSpan.for_agent("bob").run():  # an agent as another's tool: its role is its own
                 assert framework_tags() == {"agent": "bob", "node": "plan"}
-        assert scene.span is not None and framework_tags() == {}
+        assert span.span is not None and framework_tags() == {}
         with pytest.raises(ValueError), AgentSpan.for_tool("add", None, "{}").run():
             raise ValueError("no")
     inner, outer, tool = recording.spans
@@ -113,9 +113,9 @@ async def test_played_is_the_whole_scene() -> None:
 
 
 async def test_outside_an_attempt_nothing_is_recorded() -> None:
-    with AgentSpan.for_agent("alice").run() as scene:
-        scene.set_result("1")
-    assert scene.span is None
+    with AgentSpan.for_agent("alice").run() as span:
+        span.set_result("1")
+    assert span.span is None
 
 
 async def test_another_frameworks_agent_inside_speaks_for_itself() -> None:
@@ -127,7 +127,7 @@ async def test_another_frameworks_agent_inside_speaks_for_itself() -> None:
             assert caller_tags() == {"agent": "bob", "role": "bob", "node": "n"}
 
 
-def test_a_plain_generators_reader_is_not_in_the_scene() -> None:
+def test_a_plain_generators_reader_is_not_in_the_span() -> None:
     def numbers() -> Generator[str | None, None, str]:
         yield framework_tags().get("agent")
         yield framework_tags().get("agent")
@@ -153,7 +153,7 @@ def test_a_plain_generators_reader_is_not_in_the_scene() -> None:
     assert seen == ["alice", "alice"] and [span.status for span in recording.spans] == ["unset", "error"]
 
 
-async def test_a_context_managers_block_is_not_in_the_scene() -> None:
+async def test_a_context_managers_block_is_not_in_the_span() -> None:
     seen: list[str | None] = []
 
     @asynccontextmanager
@@ -180,7 +180,7 @@ async def test_a_context_managers_block_is_not_in_the_scene() -> None:
     assert [span.status for span in recording.spans] == ["unset", "unset", "error"]
 
 
-async def test_later_is_within_the_scene_and_what_held_at_the_call() -> None:
+async def test_an_awaitable_is_within_the_span_and_what_held_at_the_call() -> None:
     async def work() -> dict[str, str]:
         return caller_tags()
 
