@@ -159,7 +159,9 @@ async def test_an_adapter_whose_framework_is_too_new_and_a_foreign_package(
 
     plugins = build([Plugin()], discover=False)
     monkeypatch.setattr(
-        packages.foreign, "check", lambda: PackageConflict("0.3.0", Path("site"), installed=True)
+        packages.package_conflict,
+        "find_conflict",
+        lambda: PackageConflict("0.3.0", Path("site"), installed=True),
     )
     check = await check_packages(findings(tmp_path, plugins))
     assert check.status == "fail" and check.title.startswith("another package called 'agentlightning'")

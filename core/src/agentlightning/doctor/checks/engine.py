@@ -25,8 +25,8 @@ from agentlightning.store.sqlite.store import SQLiteStore
 QUESTION = [{"role": "user", "content": "Count from one to twenty, in words."}]
 TOKENS = 64
 NOT_SERVED = (
-    "The driver could not serve the policy; its message says why. Memory goes to options.max_num_seqs, max_len "
-    "and dtype; `agl doctor` without a configuration shows the device."
+    "The driver could not serve the policy; its message says why. Memory goes to options.max_num_seqs, "
+    "max_len and dtype; `agl doctor` without a configuration shows the device."
 )
 
 
