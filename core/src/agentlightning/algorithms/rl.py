@@ -27,10 +27,11 @@ from agentlightning.credit.eligibility.trainable import Versions, version_of
 from agentlightning.credit.fingerprints.fingerprint import fingerprint_rollouts, terms_digest
 from agentlightning.credit.policy_batch import policy_batch
 from agentlightning.types import Batch, Evaluation, Recipe, Record, RolloutFingerprint, StepReport
-from agentlightning.types.aliases import StepMetrics
+from agentlightning.types.aliases import TRAINING, StepMetrics, former_names
 from agentlightning.types.failure import read_failure_table
 
 
+@former_names(TRAINING, "RL")
 class RL:
     """Trains with ``recipe``: ``steps`` steps of ``batch_size`` tasks.
 
