@@ -140,8 +140,8 @@ async def test_a_reward_inside_another_agent_is_of_its_own_calls(tmp_path: Path)
     ("reward", "kind", "said"),
     [
         (lambda result: 1 / 0, "agent-raised", "of agent 'writer' raised ZeroDivisionError"),
-        (lambda result: float("nan"), "bad-reward", "of agent 'writer' gave nan (float)"),
-        (lambda result: result, "bad-reward", "of agent 'writer' gave "),
+        (lambda result: float("nan"), "bad-reward", "of agent 'writer' returned nan (float)"),
+        (lambda result: result, "bad-reward", "of agent 'writer' returned "),
     ],
 )
 @pytest.mark.parametrize("place", ["root", "inside", "swallowed"])

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from agentlightning import Triplet, emit_reward
-from agentlightning.capture.emit import emitters
+from agentlightning.capture import delivery
 from agentlightning.credit.scoring.rewards import resolve
 from agentlightning.decorator.agents import LitAgent
 from agentlightning.runner import Runner
@@ -85,7 +85,7 @@ async def test_rewards_of_other_names_and_targets_stand(store: Store) -> None:
 async def test_the_clock_of_the_agent_decides_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """An agent whose clock says 2096, then one that goes back."""
     times = iter((4e9, 3e9, 2.0, 1.0))
-    monkeypatch.setattr(emitters, "time", SimpleNamespace(time=lambda: next(times)))
+    monkeypatch.setattr(delivery, "time", SimpleNamespace(time=lambda: next(times)))
 
     def agent(task: Any) -> None:
         for value in (0.1, 0.2, 0.9):
