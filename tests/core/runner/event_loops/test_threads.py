@@ -42,8 +42,9 @@ def test_ctrl_c_cancels_it_and_waits_for_its_end() -> None:
     ended: list[str] = []
 
     async def hang() -> None:
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
         try:
+            await asyncio.sleep(0.2)  # by then the main thread waits
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
             await asyncio.Event().wait()
         finally:
             ended.append("unwound")
