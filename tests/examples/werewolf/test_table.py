@@ -180,7 +180,7 @@ def test_the_free_speech_profile_is_one_that_verl_carries_out(tmp_path: Path) ->
     check_credit_fields(recipe, load())
     found = options.read_options(trainer.options)
     assert (found.ranks, found.device, found.max_len) == (8, "cuda", 16_384)
-    assert trainer.gateway.reserve < found.max_len <= found.micro_tokens
+    assert trainer.gateway.reserve < found.max_len <= found.micro_batch_tokens
     lines = options.overrides("model", recipe, 1, found, "scratch")
     assert "actor_rollout_ref.actor.optim.lr=1e-06" in lines
     assert "actor_rollout_ref.actor.clip_ratio_high=0.3" in lines
