@@ -97,7 +97,7 @@ bench: .venv/demo ## import time and install size of the core; the last line is 
 	@$(PY) bench/import_time.py --install
 
 bench-records: .venv/demo ## what agents of 10 to 80 turns cost in bytes, CPU and memory; the last line is JSON
-	@$(PY) bench/record.py records -- python bench/records.py && $(PY) bench/records_plot.py
+	@$(PY) bench/records.py
 
 clean: ## remove what the targets made, .venv, .venvs and runs/ included
 	@rm -rf .venv .venvs dist runs .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
