@@ -37,6 +37,7 @@ def test_a_program_that_calls_no_model_loads_nothing() -> None:
         "agentlightning.run_program",
         "agentlightning.run_program.inside",
         "agentlightning.run_program.inside.import_hook",
+        "agentlightning.run_program.inside.watch",
     }
     without = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True, timeout=60)
     assert path == without.stdout.splitlines()[1]

@@ -88,33 +88,6 @@ class ImportWatcher:
         self._depth = Counter({at: times for at, times in self._depth.items() if at[0] == here})
 
 
-def watch() -> None:
-    """Watch for the packages that the environment names. The first one that is imported, or that has been
-    imported already, begins capture, once in a process.
-    """
-    if any(isinstance(finder, ImportWatcher) for finder in sys.meta_path):
-        return
-    starting = threading.Lock()
-    started: list[OnImport] = []
-
-    def on_import(name: str) -> None:
-        if started:
-            started[0](name)
-        elif starting.acquire(blocking=False):  # never released: a process begins once
-            try:
-                from agentlightning.run_program.inside.start import begin
-
-                started.append(begin(watcher.roots, name))
-            except Exception as error:
-                started.append(lambda name: None)
-                warn(f"capture could not begin ({type(error).__name__}: {error}); only the gateway records")
-
-    watcher = ImportWatcher(os.environ[WATCH_VARIABLE].split(","), on_import)
-    sys.meta_path.insert(0, watcher)
-    if there := next((root for root in watcher.roots - {"agentlightning"} if root in sys.modules), None):
-        on_import(there)
-
-
 def warn(line: str) -> None:
     """Print why the program is not captured in full, one line on its stderr."""
     print(f"agl: {line}", file=sys.stderr)

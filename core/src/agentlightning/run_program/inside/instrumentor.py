@@ -12,7 +12,8 @@ from typing import Any
 
 from opentelemetry.instrumentation.instrumentor import BaseInstrumentor  # type: ignore[attr-defined]
 
-from agentlightning.run_program.inside.import_hook import WATCH_VARIABLE, watch
+from agentlightning.run_program.inside.import_hook import WATCH_VARIABLE
+from agentlightning.run_program.inside.watch import watch
 
 
 class ProgramInstrumentor(BaseInstrumentor):  # type: ignore[misc]

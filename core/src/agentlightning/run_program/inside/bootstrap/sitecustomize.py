@@ -14,7 +14,7 @@ def _install_hook() -> None:
     if not os.environ.get("AGL_WATCH"):
         return
     try:
-        from agentlightning.run_program.inside.import_hook import watch
+        from agentlightning.run_program.inside.watch import watch
     except ImportError:  # an interpreter without our package: only the gateway records
         return
     except Exception as error:  # an interpreter of a version that our package does not support
