@@ -1,4 +1,4 @@
-"""No module of core or of an adapter needs itself, by whatever import: at the top, in a function, or of a name."""
+"""No module of core or of an adapter imports itself by way of others, also not inside a function."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Waits for the first import of a package that could call a model, and begins capture then.
 
-Every Python process of a program runs it: until such a package is there, it imports only the standard library.
+Every Python process of a program runs it, so it imports only the standard library until that import.
 """
 
 from __future__ import annotations
