@@ -17,11 +17,11 @@ import time
 import torch
 from tokenizers import Tokenizer, decoders, models
 
-from agl_local.config import ModelConfig
-from agl_local.engine import Engine, Request
-from agl_local.policy import Policy, init_model
-from agl_local.sampling import Sampling
-from agl_local.tokenizer import ChatTokenizer
+from agl_local.generation.engine import Engine, Request
+from agl_local.network.config import ModelConfig
+from agl_local.network.sampling import Sampling
+from agl_local.policy.folder import Policy, init_model
+from agl_local.text.tokenizer import ChatTokenizer
 
 VOCAB, PROMPTS, SAMPLES, PROMPT_TOKENS, NEW_TOKENS = 500, 8, 8, 300, 20
 

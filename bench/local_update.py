@@ -22,8 +22,8 @@ import torch
 from local_engine import VOCAB, tiny_policy
 
 from agentlightning.types import Recipe, Row
-from agl_local.policy import save_policy
-from agl_local.update import Updater
+from agl_local.policy.folder import save_policy
+from agl_local.training.update import Updater
 
 PROMPTS, SAMPLES = 8, 8
 

@@ -69,7 +69,7 @@ def left(leader: int, patience: float = 20.0) -> dict[str, int]:
     return {"nodes_after": sum(raylets), "workers_left": len(runs)}
 
 
-OF_A_RUN = ("ray::WorkerDict", "ray::TaskRunner", "ray::EmbeddedServer", "agl_local.server")
+OF_A_RUN = ("ray::WorkerDict", "ray::TaskRunner", "ray::EmbeddedServer", "agl_local.http.server")
 """What is in the command lines of what a run has in a cluster."""
 
 

@@ -41,9 +41,9 @@ from agentlightning.testing.replies import tool_call
 from agentlightning.testing.scripted import ScriptedModelServer
 from agentlightning.train.configured import configure
 from agentlightning.types import LLM, Batch, Call, Record, RolloutStatus, Row
-from agl_local.config import ModelConfig
-from agl_local.model import RMSNorm
-from agl_local.policy import init_model
+from agl_local.network.config import ModelConfig
+from agl_local.network.model import RMSNorm
+from agl_local.policy.folder import init_model
 from werewolf.agent import play_game
 from werewolf.chatter import chatter
 

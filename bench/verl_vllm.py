@@ -155,9 +155,9 @@ def gap(call: Any) -> float | None:
     """Largest difference between a call's logprobs and those that agl-local computes; ``None``: not exact."""
     import torch
 
-    from agl_local.logprobs import token_logprobs
-    from agl_local.pack import pack
-    from agl_local.policy import load_policy
+    from agl_local.policy.folder import load_policy
+    from agl_local.training.logprobs import token_logprobs
+    from agl_local.training.pack import pack
 
     prompt, response = call.prompt_ids, call.response_ids
     if not prompt or not response or not len(response) == len(call.logprobs) == call.completion_tokens:

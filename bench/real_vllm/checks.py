@@ -14,7 +14,7 @@ import torch
 
 from agentlightning.credit.eligibility.verdicts import verdicts
 from agentlightning.types import Call, Record
-from agl_local.policy import Policy
+from agl_local.policy.folder import Policy
 
 GAP = 1e-3
 """Nats between float32 kernels of vLLM and of agl-local, at most."""

@@ -37,7 +37,7 @@ from rich.console import Console
 from rich.table import Table
 
 import agentlightning as agl
-from agl_local.policy import Policy, load_policy, save_policy
+from agl_local.policy.folder import Policy, load_policy, save_policy
 from calc_x.datasets import load
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -84,7 +84,7 @@ def train(arm: str, seed: int, steps: int | None, folder: str) -> dict[str, Any]
 
 def looked_at(policy: Path) -> dict[str, float]:
     """How a finished policy reviews and corrects, greedily and sampled, on held-out questions."""
-    from agl_local.policy import load_policy
+    from agl_local.policy.folder import load_policy
     from spider.evaluate import evaluate
     from spider.questions import generate
 

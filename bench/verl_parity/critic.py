@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from agentlightning.types import Batch, Recipe, Row, Segment
-from agl_local.policy import load_policy
+from agl_local.policy.folder import load_policy
 
 GAP = 5
 """Tokens between two joined calls."""

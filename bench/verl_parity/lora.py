@@ -28,8 +28,8 @@ from run import POLICY, ROOT, Tensors, apart, keep, rate
 from agentlightning import GRPO
 from agentlightning.credit.assign import assign
 from agentlightning.types import Batch, Recipe
-from agl_local.policy import load_policy
-from agl_local.update import Updater
+from agl_local.policy.folder import load_policy
+from agl_local.training.update import Updater
 
 PREFIX, WEIGHT = "base_model.model.", ".default.weight"
 

@@ -40,8 +40,8 @@ from agentlightning.train.configured import configure
 from agentlightning.train.run_file import load_config
 from agentlightning.types import Batch, Evaluation, Recipe, Record, StepReport
 from agl_local.driver import LocalDriver
-from agl_local.policy import load_policy
-from agl_local.update import Updater
+from agl_local.policy.folder import load_policy
+from agl_local.training.update import Updater
 from agl_verl.driver import VerlDriver
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))

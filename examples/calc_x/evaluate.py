@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 
-from agl_local.policy import Policy, load_policy
+from agl_local.policy.folder import Policy, load_policy
 from calc_x.calculator import calculate_text
 from calc_x.grading import grade
 from calc_x.oracle import call_message

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 
-from agl_local.tokenizer import ChatTokenizer
+from agl_local.text.tokenizer import ChatTokenizer
 from calc_x.grading import ANSWER_FORM
 from calc_x.problems import problems
 from calc_x.teacher import SYSTEM, TOOLS

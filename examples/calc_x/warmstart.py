@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
-from agl_local.policy import Policy, save_policy
-from agl_local.tokenizer import ChatTokenizer
+from agl_local.policy.folder import Policy, save_policy
+from agl_local.text.tokenizer import ChatTokenizer
 from calc_x.evaluate import POLICY, table
 from calc_x.teacher import AUTOGEN, Example, Wording, traces
 from calc_x.tokenizer import build_tokenizer

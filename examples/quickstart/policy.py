@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from agl_local.policy import save_policy
+from agl_local.policy.folder import save_policy
 from calc_x.evaluate import table
 from calc_x.grading import ANSWER_FORM
 from calc_x.teacher import Wording

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from agl_local.model import LanguageModel
-from agl_local.tokenizer import ChatTokenizer
+from agl_local.network.model import LanguageModel
+from agl_local.text.tokenizer import ChatTokenizer
 
 
 @torch.no_grad()

@@ -17,7 +17,7 @@ from tokenizers.normalizers import NFC
 from tokenizers.pre_tokenizers import ByteLevel, Sequence, Split
 from tokenizers.trainers import BpeTrainer
 
-from agl_local.tokenizer import ChatTokenizer
+from agl_local.text.tokenizer import ChatTokenizer
 
 END, START, PAD = "<|im_end|>", "<|im_start|>", "<|endoftext|>"
 WORDS = (

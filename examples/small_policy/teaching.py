@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from agl_local.config import ModelConfig
-from agl_local.model import CausalLM
-from agl_local.policy import Policy, init_model
-from agl_local.tokenizer import ChatTokenizer
+from agl_local.network.config import ModelConfig
+from agl_local.network.model import CausalLM
+from agl_local.policy.folder import Policy, init_model
+from agl_local.text.tokenizer import ChatTokenizer
 
 LEARNING_RATE = 2e-3
 WARM_UP = 30

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from agl_local.policy import Policy, load_policy
+from agl_local.policy.folder import Policy, load_policy
 from small_policy.answering import complete
 from spider.budget import BRIEF
 from spider.databases import find

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
-from agl_local.tokenizer import ChatTokenizer
+from agl_local.text.tokenizer import ChatTokenizer
 from small_policy.reading import tokenizer_of
 from spider.prompts import CHECK, REWRITE, WRITE
 from spider.questions import DATABASES

@@ -13,8 +13,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from agl_local.policy import Policy, save_policy
-from agl_local.tokenizer import ChatTokenizer
+from agl_local.policy.folder import Policy, save_policy
+from agl_local.text.tokenizer import ChatTokenizer
 from small_policy import teaching
 from small_policy.teaching import Row
 from spider.evaluate import POLICY, table

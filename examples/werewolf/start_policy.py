@@ -9,8 +9,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from agl_local.config import ModelConfig
-from agl_local.policy import Policy, init_model, save_policy
+from agl_local.network.config import ModelConfig
+from agl_local.policy.folder import Policy, init_model, save_policy
 from werewolf.tokenizer import build_tokenizer
 
 POLICY = Path(__file__).resolve().parent / "policy"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from agl_local.tokenizer import ChatTokenizer
+from agl_local.text.tokenizer import ChatTokenizer
 from small_policy.reading import tokenizer_of
 from werewolf.board import WORDS
 

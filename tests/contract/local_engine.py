@@ -17,11 +17,11 @@ from contract.script import ARGUMENTS, TOOL
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from agentlightning.types import Call
-from agl_local.config import ModelConfig
-from agl_local.engine import Engine
-from agl_local.policy import Policy, init_model
-from agl_local.server import create_app, serve
-from agl_local.tokenizer import ChatTokenizer
+from agl_local.generation.engine import Engine
+from agl_local.http.app import create_app, serve
+from agl_local.network.config import ModelConfig
+from agl_local.policy.folder import Policy, init_model
+from agl_local.text.tokenizer import ChatTokenizer
 
 CALL = f'<tool_call>\n{{"name": "{TOOL}", "arguments": {ARGUMENTS}}}\n</tool_call>'
 MARKS = ("<|im_start|>", "<|im_end|>", "<act>", "<say>")

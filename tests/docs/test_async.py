@@ -30,7 +30,7 @@ def test_the_examples_are_taken() -> None:
 def test_the_metrics_are_those_of_the_code() -> None:
     places = ("algorithms/rl.py", "algorithms/rollouts/prefetch.py", "credit/metrics.py")
     code = "".join((SOURCE / "core" / "src" / "agentlightning" / place).read_text() for place in places)
-    code += (SOURCE / "plugins" / "local" / "src" / "agl_local" / "update.py").read_text()
+    code += (SOURCE / "plugins" / "local" / "src" / "agl_local" / "training" / "update.py").read_text()
     own = set(re.findall(r'"((?:async|dynamic_sampling)/\w+)"', code))
     told = set(re.findall(r"`((?:async|dynamic_sampling)/\w+)`", PAGE))
     assert own == told and len(own) == 6

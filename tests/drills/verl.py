@@ -55,9 +55,9 @@ console = Console(stderr=True)
 EQUAL_LOGITS = """
 import json, sys, torch
 from transformers import AutoModelForCausalLM
-from agl_local.policy import load_policy
-from agl_local.logprobs import token_logprobs
-from agl_local.pack import pack
+from agl_local.policy.folder import load_policy
+from agl_local.training.logprobs import token_logprobs
+from agl_local.training.pack import pack
 folder = sys.argv[1]
 ids = [3, 17, 101, 5, 44, 9, 250, 12]
 theirs = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
@@ -108,7 +108,7 @@ class Life:
         return [*own, *self.joined.running()]
 
 
-SIGNS = {"worker": "ray::WorkerDict", "engine": "agl_local.server"}
+SIGNS = {"worker": "ray::WorkerDict", "engine": "agl_local.http.server"}
 """What is in the command lines of what Ray has started."""
 VICTIMS = ("trainer", "child", "worker", "engine")
 

@@ -21,9 +21,9 @@ import agl_local.plugin
 from agentlightning import GRPO, LLM, Rollout, Trainer
 from agentlightning.plugins.manager import build
 from agentlightning.types import Recipe
-from agl_local import update
 from agl_local.driver import LocalDriver
-from agl_local.loss import Loss, Terms, anchors, policy_loss
+from agl_local.training import update
+from agl_local.training.loss import Loss, Terms, anchors, policy_loss
 
 STEPS, SIZE, CAP = 3, 8, 1.5
 

@@ -19,7 +19,7 @@ import pytest
 from e2e.bad import Line, ask, soon
 from e2e.test_line import THREAD, Watch, trainer
 
-import agl_local.files
+import agl_local.policy.files
 from agentlightning import LLM
 from agentlightning.algorithms.evaluate import NothingRewarded
 from agentlightning.store import Conflict, SQLiteStore, StoreClient, StoreError
@@ -221,7 +221,7 @@ async def test_a_full_disk_under_a_checkpoint(tmp_path: Path, monkeypatch: pytes
         if full and "step-000002" in str(path):
             raise OSError(errno.ENOSPC, "No space left on device", str(path))
 
-    monkeypatch.setattr(agl_local.files, "sync", sync)
+    monkeypatch.setattr(agl_local.policy.files, "sync", sync)
 
     async def agent(task: Any, llm: LLM) -> float:
         return float(len((await ask(llm, str(task), max_tokens=2)).choices[0].message.content or "") % 2)

@@ -17,8 +17,8 @@ from e2e.test_line import POLICY, Watch
 from openai import AsyncOpenAI
 
 import agentlightning as agl
-import agl_local.checkpoint
 import agl_local.plugin
+import agl_local.policy.checkpoint
 from agentlightning import GRPO, LLM, Rollout, Trainer
 from agentlightning.algorithms import context, rl
 from agentlightning.algorithms.rollouts import prefetch
@@ -212,8 +212,8 @@ POINTS = [
     (SQLiteStore, "add_step", "before", 2),
     (SQLiteStore, "add_step", "after", 3),
     (FilesTracker, "step", "before", 3),
-    (agl_local.checkpoint, "save_policy", "after", 2),
-    (agl_local.checkpoint, "write_folder", "after", 1),
+    (agl_local.policy.checkpoint, "save_policy", "after", 2),
+    (agl_local.policy.checkpoint, "write_folder", "after", 1),
     (rl.RLJob, "evaluate", "after", 2),
     (context, "evaluate", "after", 4),
     (SQLiteStore, "update_run", "after", 3),

@@ -20,8 +20,8 @@ from agentlightning.keys import Keys
 from agentlightning.recipes import GRPO
 from agentlightning.store import SQLiteStore
 from agentlightning.types import AttemptStatus, Reward, RolloutStatus
-from agl_local.thread import EngineThread
-from agl_local.update import Updater
+from agl_local.http.thread import EngineThread
+from agl_local.training.update import Updater
 
 VOTES = ["5号", "5号狼人", "弃票"]
 ASK = [{"role": "system", "content": "狼人杀"}, {"role": "user", "content": "请投票"}]

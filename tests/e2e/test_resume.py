@@ -15,8 +15,8 @@ from agentlightning.hookspecs import hookimpl
 from agentlightning.store import SQLiteStore
 from agentlightning.train.run_folder import RunError
 from agentlightning.types import AttemptStatus, Batch, UsageError
-from agl_local.checkpoint import latest
-from agl_local.policy import fingerprint, load_policy
+from agl_local.policy.checkpoint import latest
+from agl_local.policy.folder import fingerprint, load_policy
 from calc_x.agent import solve
 from calc_x.datasets import load
 

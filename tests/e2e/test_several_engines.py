@@ -17,10 +17,10 @@ from agentlightning import GRPO, LLM
 from agentlightning.credit.eligibility.verdicts import verdicts
 from agentlightning.plugins.manager import build
 from agentlightning.store import SQLiteStore
-from agl_local.engine import PauseMode
-from agl_local.engines import Engines
+from agl_local.generation.engine import PauseMode
+from agl_local.generation.request import EngineError
+from agl_local.http.engines import Engines
 from agl_local.options import OptionError, read_options
-from agl_local.request import EngineError
 
 TASKS = [3, 5, 8, 13]
 

@@ -14,8 +14,8 @@ from e2e.test_line import Watch
 from e2e.two_policies import KEY, OPTIONS, digests, game, judge, said, trainer
 from openai import AsyncOpenAI, NotFoundError
 
-import agl_local.checkpoint
 import agl_local.driver
+import agl_local.policy.checkpoint
 from agentlightning import GRPO, LLM
 from agentlightning.algorithms.evaluate import NothingRewarded
 from agentlightning.algorithms.multi_policy import CheckpointMismatch, policy_home
@@ -29,9 +29,9 @@ from agentlightning.audit.verification.verify import verify
 from agentlightning.store import SQLiteStore
 from agentlightning.train.run_folder import RunError
 from agentlightning.types import Call
-from agl_local.checkpoint import saved_steps
 from agl_local.driver import LocalDriver
-from agl_local.policy import fingerprint, load_policy
+from agl_local.policy.checkpoint import saved_steps
+from agl_local.policy.folder import fingerprint, load_policy
 
 TASKS, HELD_OUT = [3, 5, 8], [1, 2]
 NAMES = ("wolves", "town")

@@ -42,7 +42,7 @@ async def test_the_oracle_earns_everything_on_the_real_samples(scripted_model: A
 async def test_the_teacher_writes_the_very_prompts_the_agent_sends(
     scripted_model: Any, mistaken: bool
 ) -> None:
-    tokenizer = pytest.importorskip("agl_local.tokenizer").ChatTokenizer.load(POLICY)
+    tokenizer = pytest.importorskip("agl_local.text.tokenizer").ChatTokenizer.load(POLICY)
     for problem in generate("train", 8, seed=7):
         first, second = teach(problem, mistaken)
         scripted_model.requests.clear()

@@ -8,7 +8,7 @@ from itertools import islice
 import pytest
 import torch
 
-from agl_local.policy import Policy, load_policy
+from agl_local.policy.folder import Policy, load_policy
 from calc_x.evaluate import POLICY, Evaluation, called_expression, evaluate
 from calc_x.problems import generate
 from calc_x.teacher import first_request, traces

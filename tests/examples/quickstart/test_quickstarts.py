@@ -12,7 +12,7 @@ from types import ModuleType
 import pytest
 
 import agentlightning as agl
-from agl_local.policy import Policy, load_policy
+from agl_local.policy.folder import Policy, load_policy
 from calc_x.evaluate import evaluate
 from calc_x.problems import generate
 from calc_x.teacher import traces

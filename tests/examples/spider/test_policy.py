@@ -8,7 +8,7 @@ from itertools import islice
 import pytest
 import torch
 
-from agl_local.policy import Policy, load_policy
+from agl_local.policy.folder import Policy, load_policy
 from small_policy.teaching import loss
 from spider.datasets import load
 from spider.evaluate import POLICY, Evaluation, evaluate

@@ -56,7 +56,7 @@ def test_the_board_has_words_for_mini7_only() -> None:
 
 def test_the_shipped_policy_is_the_one_that_is_made() -> None:
     pytest.importorskip("torch")
-    from agl_local.policy import load_policy, state
+    from agl_local.policy.folder import load_policy, state
     from werewolf.start_policy import POLICY, start_policy
 
     shipped, made = load_policy(POLICY), start_policy(1)

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from plugins.local.engine_fixtures import small_policy
 
-from agl_local.engine import Engine
-from agl_local.policy import Policy, save_policy
+from agl_local.generation.engine import Engine
+from agl_local.policy.folder import Policy, save_policy
 
 
 @pytest.fixture(scope="session")

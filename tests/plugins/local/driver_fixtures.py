@@ -11,10 +11,10 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from agentlightning.types import Row, Segment
-from agl_local.config import ModelConfig
-from agl_local.model import CausalLM
-from agl_local.policy import Policy, init_model, save_policy
-from agl_local.tokenizer import ChatTokenizer
+from agl_local.network.config import ModelConfig
+from agl_local.network.model import CausalLM
+from agl_local.policy.folder import Policy, init_model, save_policy
+from agl_local.text.tokenizer import ChatTokenizer
 
 TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"

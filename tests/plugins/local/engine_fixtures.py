@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from agl_local.config import Arch, ModelConfig
-from agl_local.engine import Completion, Engine, Request
-from agl_local.policy import Policy, init_model
-from agl_local.sampling import Sampling
-from agl_local.tokenizer import ChatTokenizer
+from agl_local.generation.engine import Completion, Engine, Request
+from agl_local.network.config import Arch, ModelConfig
+from agl_local.network.sampling import Sampling
+from agl_local.policy.folder import Policy, init_model
+from agl_local.text.tokenizer import ChatTokenizer
 
 TEMPLATE = """\
 {%- if tools %}

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from plugins.local.engine_fixtures import small_config
 
-from agl_local.config import ConfigError, ModelConfig, UnsupportedModel
+from agl_local.network.config import ConfigError, ModelConfig, UnsupportedModel
 
 
 @pytest.mark.parametrize("arch", ["qwen2", "qwen3", "llama"])

@@ -14,7 +14,7 @@ from plugins.local.test_driver_loop import PROMPT, RECIPE, FakeJob, post
 
 from agentlightning.types import LLM, Batch
 from agl_local.driver import LocalDriver
-from agl_local.engine import Engine
+from agl_local.generation.engine import Engine
 
 LONG = 40
 

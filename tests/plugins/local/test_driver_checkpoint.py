@@ -11,11 +11,17 @@ import torch
 from plugins.local.driver_fixtures import make_row, tiny_config, tiny_policy, tiny_tokenizer
 
 from agentlightning.types import Recipe, Row
-from agl_local.checkpoint import CheckpointError, latest, load_checkpoint, read_checkpoint, save_checkpoint
-from agl_local.export import export_policy
-from agl_local.files import write_folder
-from agl_local.policy import Policy, fingerprint
-from agl_local.update import Updater
+from agl_local.policy.checkpoint import (
+    CheckpointError,
+    latest,
+    load_checkpoint,
+    read_checkpoint,
+    save_checkpoint,
+)
+from agl_local.policy.export import export_policy
+from agl_local.policy.files import write_folder
+from agl_local.policy.folder import Policy, fingerprint
+from agl_local.training.update import Updater
 
 RECIPE = Recipe(name="r", epochs=2, minibatches=2)
 
@@ -129,7 +135,7 @@ def test_a_checkpoint_of_another_policy_is_refused_and_changes_nothing(tmp_path:
     save(tmp_path, policy, updater_of(policy), 1)
     found = latest(tmp_path)
     assert found is not None
-    from agl_local.policy import init_model
+    from agl_local.policy.folder import init_model
 
     wider = tiny_config(hidden=64)
     other = Policy(init_model(wider, 0), tiny_tokenizer(), wider)

@@ -9,11 +9,11 @@ import torch
 from plugins.local.driver_fixtures import make_row, tiny_tokenizer
 
 from agentlightning.types import Recipe
-from agl_local.checkpoint import latest, load_checkpoint, save_checkpoint
-from agl_local.export import export_policy
-from agl_local.policy import Policy, fingerprint, load_policy
-from agl_local.score import logprob_gap
-from agl_local.update import Updater
+from agl_local.policy.checkpoint import latest, load_checkpoint, save_checkpoint
+from agl_local.policy.export import export_policy
+from agl_local.policy.folder import Policy, fingerprint, load_policy
+from agl_local.training.score import logprob_gap
+from agl_local.training.update import Updater
 
 transformers = pytest.importorskip("transformers")
 

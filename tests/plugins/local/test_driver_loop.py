@@ -15,15 +15,15 @@ from plugins.local.driver_fixtures import saved_policy, tiny_tokenizer
 
 from agentlightning.types import LLM, Batch, Evaluation, Recipe, Row, Segment, StepReport, UsageError
 from agl_local import serving as serving_module
-from agl_local.checkpoint import latest
 from agl_local.driver import LocalDriver
-from agl_local.loss import SURROGATES
+from agl_local.http.process import EngineProcess
 from agl_local.options import Options, read_options
 from agl_local.plugin import agl_drivers
-from agl_local.policy import fingerprint, load_policy
-from agl_local.process import EngineProcess
+from agl_local.policy.checkpoint import latest
+from agl_local.policy.folder import fingerprint, load_policy
 from agl_local.serving import LocalServer
 from agl_local.supported_fields import LOSSES, SUPPORTED_FIELDS, refuse
+from agl_local.training.loss import SURROGATES
 
 RECIPE = Recipe(name="test", group_size=16)
 PROMPT = tiny_tokenizer().encode("say a or b: ")

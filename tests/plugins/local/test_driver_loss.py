@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from agentlightning.types import Recipe
-from agl_local.loss import Terms, k3, policy_loss, segment_mean
+from agl_local.training.loss import Terms, k3, policy_loss, segment_mean
 
 
 def terms(

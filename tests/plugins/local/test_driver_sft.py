@@ -11,8 +11,8 @@ from plugins.local.driver_fixtures import (
     tiny_tokenizer,
 )
 
-from agl_local.sft import ChatSample, encode_chat, encode_chats, sft_backward, train_sft
-from agl_local.tokenizer import ChatTokenizer
+from agl_local.text.tokenizer import ChatTokenizer
+from agl_local.training.sft import ChatSample, encode_chat, encode_chats, sft_backward, train_sft
 
 
 def turn(role: str, content: str) -> dict[str, str]:

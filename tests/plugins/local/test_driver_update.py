@@ -9,13 +9,13 @@ import pytest
 import torch
 from plugins.local.driver_fixtures import gradients, make_row, reference_logprobs, relative, tiny_model
 
-import agl_local.model
+import agl_local.network.model
 from agentlightning.types import Recipe, Row
-from agl_local.batch import RowError, worth_sharing
-from agl_local.model import CausalLM
-from agl_local.pack import micro_batches, pack, shared_batches
-from agl_local.score import logprob_gap
-from agl_local.update import Updater
+from agl_local.network.model import CausalLM
+from agl_local.training.batch import RowError, worth_sharing
+from agl_local.training.pack import micro_batches, pack, shared_batches
+from agl_local.training.score import logprob_gap
+from agl_local.training.update import Updater
 
 RECIPE = Recipe(name="test")
 
@@ -26,13 +26,13 @@ def caught(monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor]:
     found: list[torch.Tensor] = []
 
     def spy(model: torch.nn.Module, optimizer: torch.optim.Optimizer, *_: object) -> object:
-        from agl_local.optim import StepResult
+        from agl_local.training.optim import StepResult
 
         found.append(gradients(model))
         model.zero_grad()
         return StepResult(1.0, True)
 
-    monkeypatch.setattr("agl_local.update.clip_and_step", spy)
+    monkeypatch.setattr("agl_local.training.update.clip_and_step", spy)
     return found
 
 
@@ -175,10 +175,10 @@ def test_a_batch_without_any_signal_makes_no_step() -> None:
 def double(model: CausalLM, monkeypatch: pytest.MonkeyPatch) -> CausalLM:
     """A network in float64 throughout."""
 
-    def norm(self: agl_local.model.RMSNorm, x: torch.Tensor) -> torch.Tensor:
+    def norm(self: agl_local.network.model.RMSNorm, x: torch.Tensor) -> torch.Tensor:
         return self.weight * torch.nn.functional.rms_norm(x, (x.shape[-1],), None, self.eps)
 
-    monkeypatch.setattr(agl_local.model.RMSNorm, "forward", norm)
+    monkeypatch.setattr(agl_local.network.model.RMSNorm, "forward", norm)
     return model.double()
 
 
@@ -356,7 +356,7 @@ def test_long_vocabularies_are_scored_in_chunks(
     rows = rows_of(model)
     recipe = Recipe(name="r", entropy=0.1)
     whole = gradient(model, rows, caught, recipe)
-    monkeypatch.setattr("agl_local.logprobs.MAX_LOGITS", 29 * 4)
+    monkeypatch.setattr("agl_local.training.logprobs.MAX_LOGITS", 29 * 4)
     assert relative(gradient(model, rows, caught, recipe), whole) < 1e-6
 
 

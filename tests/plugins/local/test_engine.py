@@ -7,9 +7,9 @@ import pytest
 import torch
 from plugins.local.engine_fixtures import ask, logprobs_of, small_policy
 
-from agl_local.engine import Engine, Request
-from agl_local.policy import Policy, state, state_bytes
-from agl_local.sampling import Sampling, adjusted
+from agl_local.generation.engine import Engine, Request
+from agl_local.network.sampling import Sampling, adjusted
+from agl_local.policy.folder import Policy, state, state_bytes
 
 
 def some_prompts(policy: Policy, count: int, length: int = 30, shared: int = 0) -> list[list[int]]:
@@ -134,7 +134,7 @@ def test_many_turns_over_few_slots(policy):
 
 
 def test_long_prompts_go_in_chunks(policy, monkeypatch):
-    monkeypatch.setattr("agl_local.prefill._CHUNK", 16)
+    monkeypatch.setattr("agl_local.generation.prefill._CHUNK", 16)
     prompts = some_prompts(policy, 3, length=50)
     with Engine(policy, slots=4, max_len=128) as engine:
         futures = [

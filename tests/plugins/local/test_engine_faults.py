@@ -10,9 +10,9 @@ import pytest
 import torch
 from plugins.local.engine_fixtures import ask, logprobs_of, small_policy
 
-from agl_local.engine import Engine, EngineError, PromptTooLong, Request
-from agl_local.policy import StateError, state
-from agl_local.sampling import Sampling
+from agl_local.generation.engine import Engine, EngineError, PromptTooLong, Request
+from agl_local.network.sampling import Sampling
+from agl_local.policy.folder import StateError, state
 
 PROMPT = list(range(3, 33))
 

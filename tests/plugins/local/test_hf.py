@@ -16,10 +16,10 @@ from transformers import (
     MambaForCausalLM,
 )
 
-from agl_local.config import ForeignConfig, UnsupportedModel
-from agl_local.engine import Engine
-from agl_local.hf import TransformersLM
-from agl_local.policy import Policy, fingerprint, load_policy, save_policy, state_bytes
+from agl_local.generation.engine import Engine
+from agl_local.network.config import ForeignConfig, UnsupportedModel
+from agl_local.network.hf import TransformersLM
+from agl_local.policy.folder import Policy, fingerprint, load_policy, save_policy, state_bytes
 
 TOKENIZER = trained_tokenizer()
 VOCAB = TOKENIZER.vocab_size
@@ -86,7 +86,7 @@ def test_loading_says_that_it_is_slower(tmp_path, caplog):
     foreign = TransformersLM(gpt2().eval())
     foreign.inner.save_pretrained(tmp_path)
     TOKENIZER.save(tmp_path)
-    with caplog.at_level(logging.WARNING, "agl_local.hf"):
+    with caplog.at_level(logging.WARNING, "agl_local.network.hf"):
         policy = load_policy(tmp_path)
     assert "slower" in caplog.text and "gpt2" in caplog.text
     assert isinstance(policy.config, ForeignConfig) and policy.config.vocab_size == VOCAB

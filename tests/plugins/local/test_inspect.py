@@ -10,7 +10,7 @@ from plugins.local.driver_fixtures import make_row, saved_policy
 from agentlightning.types.tokens import TokenIds
 from agl_local.inspect import LocalInspector, Unfit
 from agl_local.plugin import agl_drivers
-from agl_local.policy import fingerprint, load_policy
+from agl_local.policy.folder import fingerprint, load_policy
 
 
 @pytest.fixture(scope="module")

@@ -8,11 +8,11 @@ import torch.nn.functional as F
 from plugins.local.engine_fixtures import small_policy, trained_tokenizer
 
 from agentlightning.types import UsageError
-from agl_local.engine import Engine, EngineError
-from agl_local.invariance import NotInvariant, check, network_of
-from agl_local.policy import Policy, save_policy
-from agl_local.process import EngineProcess
-from agl_local.tile import TILE, Tiles, Token
+from agl_local.generation.engine import Engine, EngineError
+from agl_local.generation.invariance import NotInvariant, check, network_of
+from agl_local.http.process import EngineProcess
+from agl_local.network.tile import TILE, Tiles, Token
+from agl_local.policy.folder import Policy, save_policy
 
 LINEAR, BMM, LOG_SOFTMAX, CUMSUM = F.linear, torch.bmm, torch.log_softmax, torch.Tensor.cumsum
 
@@ -82,7 +82,7 @@ def test_what_it_is_not_built_for_is_refused_with_the_reason():
 
 def test_a_model_of_transformers_is_refused():
     transformers = pytest.importorskip("transformers")
-    from agl_local.hf import TransformersLM
+    from agl_local.network.hf import TransformersLM
 
     tokenizer = trained_tokenizer()
     config = transformers.GPT2Config(vocab_size=tokenizer.vocab_size, n_embd=32, n_layer=1, n_head=2)

@@ -21,11 +21,11 @@ import torch
 from hypothesis import given, settings, strategies as st
 from plugins.local.engine_fixtures import logprobs_of, small_policy
 
-from agl_local.engine import Completion, Engine, EngineError, Request
-from agl_local.policy import Policy, load_policy, save_policy, state
-from agl_local.process import EngineProcess
-from agl_local.sampling import Sampling
-from agl_local.tile import Tiles, Token
+from agl_local.generation.engine import Completion, Engine, EngineError, Request
+from agl_local.http.process import EngineProcess
+from agl_local.network.sampling import Sampling
+from agl_local.network.tile import Tiles, Token
+from agl_local.policy.folder import Policy, load_policy, save_policy, state
 
 CALC_X = Path(__file__).parents[3] / "examples" / "calc_x" / "policy"
 MAX_LEN = 256

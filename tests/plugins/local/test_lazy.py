@@ -24,7 +24,7 @@ def test_an_unknown_name_is_an_attribute_error():
 
 
 def test_serving_imports_no_transformers():
-    code = "import sys, agl_local.main, agl_local.process; print('transformers' in sys.modules)"
+    code = "import sys, agl_local.http.server, agl_local.http.process; print('transformers' in sys.modules)"
     assert (
         subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "False"
     )

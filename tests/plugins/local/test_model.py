@@ -5,7 +5,7 @@ import torch
 from plugins.local.engine_fixtures import small_policy
 from transformers import AutoModelForCausalLM
 
-from agl_local.policy import load_policy, save_policy
+from agl_local.policy.folder import load_policy, save_policy
 
 FAMILIES = [(arch, tied) for arch in ("qwen2", "qwen3", "llama") for tied in (False, True)]
 TOLERANCE = 1e-5

@@ -10,8 +10,8 @@ import torch
 from plugins.local.engine_fixtures import small_config, small_policy
 from safetensors.torch import save_file
 
-from agl_local.config import ConfigError
-from agl_local.policy import (
+from agl_local.network.config import ConfigError
+from agl_local.policy.folder import (
     StateError,
     fingerprint,
     init_model,

@@ -6,8 +6,8 @@ import pytest
 import torch
 from plugins.local.engine_fixtures import small_policy
 
-from agl_local.engine import Engine, Request
-from agl_local.sampling import Sampling
+from agl_local.generation.engine import Engine, Request
+from agl_local.network.sampling import Sampling
 
 
 @pytest.mark.parametrize(("threads", "inside"), [(3, 3), (None, 1)])

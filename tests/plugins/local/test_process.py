@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 from plugins.local.engine_fixtures import logprobs_of, small_policy
 
-from agl_local.policy import state_bytes
-from agl_local.process import EngineProcess
-from agl_local.request import EngineError
+from agl_local.generation.request import EngineError
+from agl_local.http.process import EngineProcess
+from agl_local.policy.folder import state_bytes
 
 OPTIONS = {"threads": 1, "slots": 4, "max_len": 128}
 PARENT = """
 import sys
-from agl_local.process import EngineProcess
+from agl_local.http.process import EngineProcess
 child = EngineProcess(sys.argv[1], threads=1, slots=2, max_len=64)
 child.start()
 print(child.pid, child.address, flush=True)
@@ -126,7 +126,7 @@ def is_running(pid: int) -> bool:
 
 
 def test_one_name_for_each_policy(policy_dir, capsys):
-    from agl_local.main import parse_args
+    from agl_local.http.server import parse_args
 
     args = parse_args(["--policy", "x", "--policy", "y", "--name", "a", "--name", "b"])
     assert (args.policy, args.name) == (["x", "y"], ["a", "b"])

@@ -4,7 +4,7 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 
-from agl_local.sampling import (
+from agl_local.network.sampling import (
     Sampling,
     adjusted,
     allowed_next,

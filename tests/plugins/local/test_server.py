@@ -10,10 +10,10 @@ import pytest
 from contract.pages import pages_are_refused, programs_are_served, request, send
 from plugins.local.engine_fixtures import TOOL, logprobs_of, small_policy
 
-from agl_local.engine import Engine
-from agl_local.main import main
-from agl_local.policy import state_bytes
-from agl_local.server import ADMIN_HEADER, create_app, serve
+from agl_local.generation.engine import Engine
+from agl_local.http.app import ADMIN_HEADER, create_app, serve
+from agl_local.http.server import main
+from agl_local.policy.folder import state_bytes
 
 JSON = {"Content-Type": "application/json"}
 ADMIN = {ADMIN_HEADER: "secret"}

@@ -10,9 +10,9 @@ import openai
 import pytest
 from plugins.local.engine_fixtures import TOOL, small_policy
 
-from agl_local.engine import Engine
-from agl_local.policy import state
-from agl_local.server import create_app, serve
+from agl_local.generation.engine import Engine
+from agl_local.http.app import create_app, serve
+from agl_local.policy.folder import state
 
 USER = {"role": "user", "content": "Add 1 and 22 für mich"}
 CALL = '<tool_call>\n{"name": "add", "arguments": {"a":1,  "b": 22}}\n</tool_call>'

@@ -12,11 +12,11 @@ from plugins.local.driver_fixtures import saved_policy
 from plugins.local.test_driver_loop import PROMPT, FakeJob, post, started
 
 from agentlightning.types import UsageError
-from agl_local.checkpoint import CheckpointError, back_to, saved_steps
+from agl_local.http.process import EngineProcess
 from agl_local.options import OptionError
 from agl_local.plugin import agl_drivers, make_server
-from agl_local.policy import fingerprint
-from agl_local.process import EngineProcess
+from agl_local.policy.checkpoint import CheckpointError, back_to, saved_steps
+from agl_local.policy.folder import fingerprint
 from agl_local.serving import LocalServer
 
 

@@ -7,11 +7,11 @@ import pytest
 import torch
 from plugins.local.engine_fixtures import logprobs_of, small_policy
 
-from agl_local import kv, sharing
-from agl_local.engine import Completion, Engine, Request
-from agl_local.policy import Policy, init_model, state
-from agl_local.sampling import Sampling
-from agl_local.sharing import BLOCK, Lineage
+from agl_local.generation.engine import Completion, Engine, Request
+from agl_local.network import kv, sharing
+from agl_local.network.sampling import Sampling
+from agl_local.network.sharing import BLOCK, Lineage
+from agl_local.policy.folder import Policy, init_model, state
 
 TOLERANCE = 1e-5
 

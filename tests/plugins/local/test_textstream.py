@@ -4,8 +4,8 @@ from hypothesis import given, strategies as st
 from plugins.local.engine_fixtures import trained_tokenizer
 from tokenizers import Tokenizer, decoders, models
 
-from agl_local.textstream import TextStream
-from agl_local.tokenizer import ChatTokenizer
+from agl_local.text.textstream import TextStream
+from agl_local.text.tokenizer import ChatTokenizer
 
 TOKENIZER = trained_tokenizer()
 WORDS = Tokenizer(

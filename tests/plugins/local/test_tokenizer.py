@@ -7,9 +7,9 @@ from hypothesis import given, strategies as st
 from plugins.local.engine_fixtures import TOOL, trained_tokenizer
 from transformers import AutoTokenizer
 
-from agl_local.config import ConfigError
-from agl_local.template import TemplateError
-from agl_local.tokenizer import ChatTokenizer
+from agl_local.network.config import ConfigError
+from agl_local.text.template import TemplateError
+from agl_local.text.tokenizer import ChatTokenizer
 
 CALL = {
     "id": "call_1",

@@ -6,7 +6,7 @@ import re
 import pytest
 from hypothesis import given, strategies as st
 
-from agl_local.tools import HermesStream, parse_hermes
+from agl_local.text.tools import HermesStream, parse_hermes
 
 GOOD = '<tool_call>\n{"name": "add", "arguments": {"a":1,  "b": [2, "}"]}}\n</tool_call>'
 PIECES = st.sampled_from([

@@ -16,9 +16,9 @@ import torch
 from plugins.local.driver_fixtures import make_row, tiny_config, tiny_tokenizer
 
 from agentlightning.types import Recipe, Row
-from agl_local.checkpoint import latest, load_checkpoint, save_checkpoint
-from agl_local.policy import Policy, fingerprint, init_model
-from agl_local.update import Updater
+from agl_local.policy.checkpoint import latest, load_checkpoint, save_checkpoint
+from agl_local.policy.folder import Policy, fingerprint, init_model
+from agl_local.training.update import Updater
 
 ONE = Recipe(name="one")
 ALL = Recipe(name="all", epochs=2, minibatches=2, kl=0.1, entropy=0.01, importance_cap=2.0)

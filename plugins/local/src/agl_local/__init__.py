@@ -16,20 +16,20 @@ from typing import Any
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 _EXPORTS = {
-    "ModelConfig": "config",
-    "CausalLM": "model",
-    "Policy": "policy",
-    "load_policy": "policy",
-    "save_policy": "policy",
-    "init_model": "policy",
-    "ChatTokenizer": "tokenizer",
-    "parse_hermes": "tools",
-    "Sampling": "sampling",
-    "Engine": "engine",
-    "Request": "engine",
-    "Completion": "engine",
-    "create_app": "server",
-    "EngineProcess": "process",
+    "ModelConfig": "network.config",
+    "CausalLM": "network.model",
+    "Policy": "policy.folder",
+    "load_policy": "policy.folder",
+    "save_policy": "policy.folder",
+    "init_model": "policy.folder",
+    "ChatTokenizer": "text.tokenizer",
+    "parse_hermes": "text.tools",
+    "Sampling": "network.sampling",
+    "Engine": "generation.engine",
+    "Request": "generation.request",
+    "Completion": "generation.request",
+    "create_app": "http.app",
+    "EngineProcess": "http.process",
 }
 
 __all__ = sorted(_EXPORTS)

@@ -25,8 +25,12 @@ from safetensors import SafetensorError
 from agentlightning.credit.fingerprints.digest import canonical_order, rows_digest
 from agentlightning.specs import Job
 from agentlightning.types import LLM, Batch, Recipe, Row, StepReport
-
-from .checkpoint import (
+from agl_local.generation.invariance import network_of
+from agl_local.generation.orders import PauseMode
+from agl_local.http.engines import Engines
+from agl_local.network.model import LanguageModel
+from agl_local.options import Options, pick_device, read_options
+from agl_local.policy.checkpoint import (
     Checkpoint,
     CheckpointError,
     back_to,
@@ -36,16 +40,11 @@ from .checkpoint import (
     save_checkpoint,
     saved_steps,
 )
-from .engines import Engines
-from .export import export_policy
-from .invariance import network_of
-from .model import LanguageModel
-from .options import Options, pick_device, read_options
-from .orders import PauseMode
-from .policy import Policy, fingerprint, state_bytes
-from .serving import Refused, load, make_engines, refuse_without_template
-from .supported_fields import refuse
-from .update import Updater
+from agl_local.policy.export import export_policy
+from agl_local.policy.folder import Policy, fingerprint, state_bytes
+from agl_local.serving import Refused, load, make_engines, refuse_without_template
+from agl_local.supported_fields import refuse
+from agl_local.training.update import Updater
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

@@ -11,11 +11,10 @@ from functools import cached_property
 from pathlib import Path
 
 from agentlightning.types import Row, UsageError
-
-from .batch import RowError, check_row, tokens_of
-from .policy import Policy, fingerprint, load_policy
-from .score import compute_dtype, score_tokens
-from .tokenizer import ChatTokenizer
+from agl_local.policy.folder import Policy, fingerprint, load_policy
+from agl_local.text.tokenizer import ChatTokenizer
+from agl_local.training.batch import RowError, check_row, tokens_of
+from agl_local.training.score import compute_dtype, score_tokens
 
 
 class Unfit(UsageError, ValueError):

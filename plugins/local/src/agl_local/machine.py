@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from .options import pick_device, read_options
+from agl_local.options import pick_device, read_options
 
 
 def environment_info(options: Mapping[str, Any]) -> dict[str, str]:

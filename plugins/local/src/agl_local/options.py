@@ -13,8 +13,7 @@ import msgspec
 
 from agentlightning.types import UsageError
 from agentlightning.types.aliases import DRIVER_OPTIONS, renamed
-
-from .policy import DTYPES
+from agl_local.policy.folder import DTYPES
 
 
 class OptionError(UsageError, ValueError):

@@ -9,8 +9,7 @@ from typing import Any
 from agentlightning.hookspecs import hookimpl
 from agentlightning.specs import Driver, DriverSpec, Inspector, Server
 from agentlightning.types import Recipe
-
-from .supported_fields import SUPPORTED_FIELDS, UNSUPPORTED_FIELDS
+from agl_local.supported_fields import SUPPORTED_FIELDS, UNSUPPORTED_FIELDS
 
 
 def make_driver(
@@ -22,28 +21,28 @@ def make_driver(
     options: Mapping[str, Any] | None = None,
 ) -> Driver:
     """A ``LocalDriver``; see there."""
-    from .driver import LocalDriver
+    from agl_local.driver import LocalDriver
 
     return LocalDriver(policy, name, recipe, seed=seed, options=options)
 
 
 def environment_info(options: Mapping[str, Any]) -> dict[str, str]:
     """See ``machine.environment_info``."""
-    from . import machine
+    from agl_local import machine
 
     return machine.environment_info(options)
 
 
 def make_server(*, policy: str | Path, name: str, options: Mapping[str, Any] | None = None) -> Server:
     """A ``LocalServer``; see there."""
-    from .serving import LocalServer
+    from agl_local.serving import LocalServer
 
     return LocalServer(policy, name, options)
 
 
 def make_inspector(policy: Path) -> Inspector:
     """A ``LocalInspector``; see there."""
-    from .inspect import LocalInspector
+    from agl_local.inspect import LocalInspector
 
     return LocalInspector(policy)
 

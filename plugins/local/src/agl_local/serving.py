@@ -15,15 +15,14 @@ import torch
 
 from agentlightning.types import LLM, UsageError
 from agentlightning.types.policy import missing_policy_message
-
-from .config import ConfigError, read_json
-from .engines import Engines, Serving
-from .options import Options, pick_device, read_options
-from .policy import Policy, load_policy, read_tokenizer
-from .process import EngineProcess
-from .request import EngineError
-from .thread import EngineThread
-from .tokenizer import ChatTokenizer
+from agl_local.generation.request import EngineError
+from agl_local.http.engines import Engines, Serving
+from agl_local.http.process import EngineProcess
+from agl_local.http.thread import EngineThread
+from agl_local.network.config import ConfigError, read_json
+from agl_local.options import Options, pick_device, read_options
+from agl_local.policy.folder import Policy, load_policy, read_tokenizer
+from agl_local.text.tokenizer import ChatTokenizer
 
 T = TypeVar("T")
 

@@ -35,7 +35,7 @@ from agentlightning.types import (
     Triplet,
 )
 from agentlightning.types.arrays import from_either
-from agl_local.loss import Terms, policy_loss
+from agl_local.training.loss import Terms, policy_loss
 
 PER_CALL = Recipe(name="t", credit="per_call", baseline="none")
 Answers = list[Any]

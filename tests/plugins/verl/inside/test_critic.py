@@ -18,7 +18,7 @@ from verl.trainer.ppo import core_algos
 from verl.utils.config import omega_conf_to_dataclass
 
 import agentlightning as agl
-from agl_local.policy import load_policy, save_policy
+from agl_local.policy.folder import load_policy, save_policy
 from agl_verl.inside import gap
 from agl_verl.inside.critic import load, own_loader, valued as valued_engine
 from agl_verl.inside.loss import RecipeLoss

@@ -17,7 +17,7 @@ from plugins.local.engine_fixtures import small_policy
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from agl_local.policy import load_policy, save_policy
+from agl_local.policy.folder import load_policy, save_policy
 from agl_verl.inside import lora
 from agl_verl.inside.lora import adapted, export, merged, refuse_others
 

@@ -13,7 +13,7 @@ from tensordict import TensorDict
 from verl.utils import tensordict_utils as tu
 
 import agentlightning as agl
-from agl_local.loss import Terms, policy_loss
+from agl_local.training.loss import Terms, policy_loss
 from agl_verl.inside.gap import measure
 from agl_verl.inside.loss import RecipeLoss
 from agl_verl.rows import SEGMENTS, STALE, WEIGHTS

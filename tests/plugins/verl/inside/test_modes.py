@@ -22,7 +22,7 @@ from verl.trainer.ppo.v1.trainer_separate_async import PPOTrainerSeparateAsync
 from verl.workers.rollout.replica import RolloutReplica
 
 import agentlightning as agl
-from agl_local.policy import save_policy, state_bytes
+from agl_local.policy.folder import save_policy, state_bytes
 from agl_verl.inside import sampler, trajectories
 from agl_verl.inside.main import configuration
 from agl_verl.inside.replica import EmbeddedServer

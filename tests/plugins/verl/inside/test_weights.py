@@ -17,9 +17,9 @@ pytest.importorskip("verl", reason="verl has an environment of its own: make tes
 import torch
 from plugins.local.engine_fixtures import small_policy
 
-from agl_local.logprobs import token_logprobs
-from agl_local.pack import pack
-from agl_local.policy import save_policy
+from agl_local.policy.folder import save_policy
+from agl_local.training.logprobs import token_logprobs
+from agl_local.training.pack import pack
 from agl_verl.inside import weights
 from agl_verl.inside.replica import EmbeddedServer, place, server_name
 from agl_verl.inside.weights import EmbeddedWeights

@@ -1,9 +1,9 @@
 """The loss of recipes that verl's own cannot say: weighted KL and entropy, calls as sequences, no ratio,
 tokens of older versions.
 
-The formula is :mod:`agl_local.loss`, the one file in which it is written down; here verl's tensors become its
-terms. verl calls a loss with what the model computed for a micro-batch and that micro-batch's fields, ours
-among them, and FSDP averages gradients over ranks: hence the factor ``dp_size``.
+The formula is written once, in :mod:`agl_local.training.loss`; here verl's tensors become its terms. verl
+calls a loss with what the model computed for a micro-batch and that micro-batch's fields, ours among them,
+and FSDP averages gradients over ranks: hence the factor ``dp_size``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from verl.utils.metric import AggregationType, Metric
 from verl.workers.utils.padding import no_padding_2_padding
 
 from agentlightning.types import Recipe
-from agl_local.loss import Terms, policy_loss
+from agl_local.training.loss import Terms, policy_loss
 from agl_verl.rows import SEGMENTS, STALE, WEIGHTS
 
 

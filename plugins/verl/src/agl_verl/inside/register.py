@@ -115,11 +115,21 @@ def rollout() -> None:
 
 
 def servers() -> None:
-    """``rollout.name=vllm`` and ``sglang``: verl's servers, announced to the driver."""
-    from agl_verl.inside import servers
+    """Register verl's vLLM and SGLang servers, announced to the driver; imported on first use."""
+    from agl_verl.inside.servers import register
 
-    servers.register("vllm", servers.vllm)
-    servers.register("sglang", servers.sglang)
+    def vllm() -> type:
+        from agl_verl.inside.vllm import VllmReplica
+
+        return VllmReplica
+
+    def sglang() -> type:
+        from agl_verl.inside.sglang import SglangReplica
+
+        return SglangReplica
+
+    register("vllm", vllm)
+    register("sglang", sglang)
 
 
 def register() -> list[str]:

@@ -36,7 +36,7 @@ def place(device: str, number: int) -> str:
 
 
 class EmbeddedServer:
-    """The actor. ``serve``: of :class:`agl_local.process.EngineProcess`; ``None``: it has no engine.
+    """The actor. ``serve``: of :class:`agl_local.http.process.EngineProcess`; ``None``: it has no engine.
     ``number``: of the engine.
     """
 
@@ -44,7 +44,7 @@ class EmbeddedServer:
         self._engine: Any = None
         self.address = ""
         if serve is not None:
-            from agl_local.process import EngineProcess
+            from agl_local.http.process import EngineProcess
 
             serve = {**serve, "device": place(serve.get("device", "cpu"), number)}
             self._engine = EngineProcess(Path(policy), **serve)

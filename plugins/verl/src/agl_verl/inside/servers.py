@@ -133,17 +133,3 @@ def register(name: str, replica: Callable[[], type[RolloutReplica]]) -> None:
         return replica() if ADDRESS in os.environ else base
 
     RolloutReplicaRegistry.register(name, load)
-
-
-def vllm() -> type[RolloutReplica]:
-    """The replica of ``rollout.name=vllm``; needs vLLM."""
-    from agl_verl.inside.vllm import VllmReplica
-
-    return VllmReplica
-
-
-def sglang() -> type[RolloutReplica]:
-    """The replica of ``rollout.name=sglang``; needs SGLang."""
-    from agl_verl.inside.sglang import SglangReplica
-
-    return SglangReplica

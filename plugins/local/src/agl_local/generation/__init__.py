@@ -1,0 +1,1 @@
+"""The engine: continuous batching of requests over one policy."""

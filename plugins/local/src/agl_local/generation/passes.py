@@ -1,0 +1,77 @@
+"""How an engine sends its samples through the network: prompts, one more token each, and the draw.
+
+Two ways with one face: ``Batched`` (fast; the last bits of a result depend on who else is in the batch) and
+``tiled.Tiled`` (they do not). Invariant: after ``prefill`` and ``decode`` the table's cache holds the keys
+and values of every token that was fed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from agl_local.generation.prefill import prefill
+from agl_local.generation.request import Sample
+from agl_local.generation.sampler import Drawn, sample_batch
+from agl_local.generation.slots import SlotTable
+from agl_local.generation.stats import Stats
+from agl_local.network.model import LanguageModel
+
+
+class Passes(Protocol):
+    """What the engine's thread asks for; ``table`` says which sample has which slot."""
+
+    table: SlotTable
+
+    def check(self) -> None:
+        """Called once, in the engine's thread, before anything is served. Raises EngineError."""
+
+    def prefill(self, samples: Sequence[Sample]) -> Iterator[tuple[list[Sample], Tensor | None]]:
+        """Admit ``samples`` to slots and compute what they came with; yields samples and their next-token
+        logits [B, V], or None for samples whose last token is left to ``decode``.
+        """
+        ...
+
+    def decode(self, samples: Sequence[Sample]) -> Tensor:
+        """Feed the last token of each of ``samples``; next-token logits [B, V]."""
+        ...
+
+    def draw(self, logits: Tensor, samples: Sequence[Sample], eos_ids: Sequence[int]) -> Drawn:
+        """The next token of each of ``samples`` from what ``prefill`` or ``decode`` gave."""
+        ...
+
+
+class Batched:
+    """All samples in one pass, whatever their number: ``LanguageModel.step``."""
+
+    def __init__(self, model: LanguageModel, slots: int, max_len: int, stats: Stats) -> None:
+        self.model = model
+        self.table = SlotTable(slots, model.new_cache(slots, max_len))
+        self.stats = stats
+
+    def check(self) -> None:
+        """Nothing is promised that could fail."""
+
+    def prefill(self, samples: Sequence[Sample]) -> Iterator[tuple[list[Sample], Tensor | None]]:
+        return prefill(self.model, self.table, samples, self.stats)
+
+    def decode(self, samples: Sequence[Sample]) -> Tensor:
+        device = self.model.device
+        ids = torch.tensor([[last_token(s)] for s in samples], device=device)
+        positions = torch.tensor([[len(s.prompt) + len(s.tokens) - 1] for s in samples], device=device)
+        slots = torch.tensor([s.slot for s in samples], device=device)
+        logits = self.model.step(ids, positions, self.table.cache, slots)[:, 0]
+        self.table.filled(samples)
+        self.stats.steps += 1
+        return logits
+
+    def draw(self, logits: Tensor, samples: Sequence[Sample], eos_ids: Sequence[int]) -> Drawn:
+        return sample_batch(logits, samples, eos_ids)
+
+
+def last_token(sample: Sample) -> int:
+    """The token whose successor is to be drawn."""
+    return sample.tokens[-1] if sample.tokens else sample.prompt[-1]

@@ -1,0 +1,86 @@
+"""Sampling for a batch of rows at once; every row's result is that of ``sampling``'s functions on the row
+alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from agl_local.generation.request import Sample, TopLogprobs
+from agl_local.network.sampling import constrain, draw, penalise, truncate, uniform
+
+
+@dataclass
+class Drawn:
+    """Per row: the token, its log probability and the likeliest alternatives where asked for."""
+
+    tokens: list[int]
+    logprobs: list[float]
+    top: list[TopLogprobs]
+
+
+def sample_batch(logits: Tensor, samples: Sequence[Sample], eos_ids: Sequence[int]) -> Drawn:
+    """Draw the next token of each of ``samples`` from ``logits`` [B, V]."""
+    rows = logits.float()
+    if all([s.plain for s in samples]):
+        logprobs = torch.log_softmax(rows, dim=-1)
+        tokens = _draw(logprobs, samples)
+    else:
+        logprobs = torch.log_softmax(_prepare(rows, samples, eos_ids), dim=-1)
+        tokens = _choose(logprobs, samples)
+    chosen = logprobs.gather(1, tokens[:, None])[:, 0]
+    return Drawn(tokens.tolist(), chosen.tolist(), _alternatives(logprobs, samples))
+
+
+def _prepare(rows: Tensor, samples: Sequence[Sample], eos_ids: Sequence[int]) -> Tensor:
+    """All that comes before the distribution: penalties, masks, temperature."""
+    if any(s.adjusted for s in samples):
+        rows = rows.clone()
+        for row, s in zip(rows, samples, strict=True):
+            if s.adjusted:
+                penalise(row, s.sampling, s.prompt, s.tokens)
+                constrain(row, s.sampling, s.tokens, eos_ids)
+    temperatures = torch.tensor([s.sampling.temperature or 1.0 for s in samples], device=rows.device)
+    return rows / temperatures[:, None]
+
+
+def _choose(logprobs: Tensor, samples: Sequence[Sample]) -> Tensor:
+    greedy = [s.sampling.temperature == 0 for s in samples]
+    if all(greedy):
+        return logprobs.argmax(dim=-1)
+    cut = logprobs
+    if any(s.sampling.top_p < 1 or s.sampling.top_k > 0 for s in samples):
+        cut = torch.stack(
+            [
+                truncate(row, s.sampling.top_k, s.sampling.top_p)
+                for row, s in zip(logprobs, samples, strict=True)
+            ]
+        )
+    tokens = _draw(cut, samples)
+    if any(greedy):
+        tokens = torch.where(torch.tensor(greedy, device=tokens.device), logprobs.argmax(dim=-1), tokens)
+    return tokens
+
+
+def _draw(logprobs: Tensor, samples: Sequence[Sample]) -> Tensor:
+    wide = torch.float32 if logprobs.device.type == "mps" else torch.float64
+    numbers = [uniform(s.key, len(s.tokens)) for s in samples]
+    tokens = draw(logprobs, torch.tensor(numbers, dtype=wide, device=logprobs.device))
+    # Rows of NaN have no answer; the caller sees their log probability. Keep the index in range.
+    return tokens.clamp(max=logprobs.shape[1] - 1)
+
+
+def _alternatives(logprobs: Tensor, samples: Sequence[Sample]) -> list[TopLogprobs]:
+    out: list[TopLogprobs] = []
+    for row, s in (
+        zip(logprobs, samples, strict=True) if any(s.sampling.top_logprobs for s in samples) else ()
+    ):
+        values, index = row.topk(min(s.sampling.top_logprobs, row.numel()))
+        pairs = zip(index.tolist(), values.tolist(), strict=True)
+        # What a mask has forbidden is no alternative.
+        out.append([(token, value) for token, value in pairs if value > float("-inf")])
+    return out or [[] for _ in samples]

@@ -1,0 +1,65 @@
+"""The engines of one policy, one or more: started, given new weights and closed together.
+
+Each is a process of its own with all of the policy's weights; who talks to which is for the gateway to say.
+Invariants: after :meth:`Engines.update` all serve the same version; whatever was begun is closed by
+:meth:`Engines.close`, also where one of them did not start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol, TypeVar
+
+from agentlightning.types import LLM
+from agl_local.generation.orders import PauseMode
+from agl_local.generation.request import EngineError
+
+T = TypeVar("T")
+
+
+class Serving(Protocol):
+    """What is asked of an engine, wherever it runs."""
+
+    address: str
+
+    def start(self) -> str: ...
+    def update(self, state: bytes, version: int, mode: PauseMode = "drain") -> int: ...
+    def close(self) -> None: ...
+
+
+class Engines:
+    """``each``: the engines, not started."""
+
+    def __init__(self, each: Sequence[Serving]) -> None:
+        self.each = list(each)
+
+    def start(self) -> None:
+        """Start all, at a time. Raises what the first of those raised that did not start."""
+        self._all(lambda engine: engine.start())
+
+    def llm(self, name: str) -> LLM:
+        """Where they are, once they are started; each serves the policy under ``name``."""
+        first, *others = (f"{engine.address}/v1" for engine in self.each)
+        return LLM(endpoint=first, replicas=others, model=name)
+
+    def update(self, state: bytes, version: int, mode: PauseMode = "drain") -> int:
+        """Send weights (``policy.state_bytes``) to all; the version that they serve then. ``mode``: what
+        becomes of calls under way (``engine.Engine.load_weights``).
+        """
+        served = self._all(lambda engine: engine.update(state, version, mode))
+        if len(set(served)) > 1:
+            raise EngineError(f"the engines of one policy serve different versions: {served}")
+        return served[0]
+
+    def close(self) -> None:
+        """End all. Idempotent."""
+        self._all(lambda engine: engine.close())
+
+    def _all(self, do: Callable[[Serving], T]) -> list[T]:
+        """``do`` with each, at a time, and only then say what failed."""
+        if len(self.each) == 1:
+            return [do(self.each[0])]
+        with ThreadPoolExecutor(len(self.each), thread_name_prefix="engines") as pool:
+            asked: list[Any] = [pool.submit(do, engine) for engine in self.each]
+        return [one.result() for one in asked]

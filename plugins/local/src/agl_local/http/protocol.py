@@ -1,0 +1,267 @@
+"""Requests of the OpenAI API, checked and turned into what the engine takes.
+
+Invariant: a field that would change the meaning of an answer is honoured or refused with its name (400),
+never ignored. ``max_tokens`` beyond the room that the prompt leaves is cut to it (the answer then says
+``length``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from agl_local.generation.engine import Engine
+from agl_local.generation.request import PromptTooLong
+from agl_local.network.sampling import Sampling, random_bits
+from agl_local.text.template import TemplateError
+
+T = TypeVar("T")
+
+_SAMPLING: dict[str, type[Any]] = {
+    "temperature": float, "top_p": float, "top_k": int, "frequency_penalty": float, "presence_penalty": float,
+    "repetition_penalty": float, "min_tokens": int, "ignore_eos": bool,
+}  # fmt: skip
+_COMMON = {
+    *_SAMPLING, "model", "n", "stream", "stream_options", "max_tokens", "seed", "stop", "logit_bias",
+    "guided_choice", "structured_outputs", "return_token_ids", "logprobs",
+}  # fmt: skip
+_CHAT = {"messages", "tools", "tool_choice", "max_completion_tokens", "top_logprobs", "chat_template_kwargs"}
+_NO_EFFECT = {
+    "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key",
+    "prompt_cache_retention", "priority", "request_id",
+}  # fmt: skip
+# Fields that are understood in one value only: the one that asks for nothing special.
+_ONLY: dict[str, Any] = {
+    "response_format": {"type": "text"}, "parallel_tool_calls": True, "echo": False, "best_of": 1,
+    "suffix": "", "min_p": 0, "add_generation_prompt": True, "continue_final_message": False,
+    "skip_special_tokens": True,
+    "include_stop_str_in_output": False, "use_beam_search": False, "length_penalty": 1,
+    "modalities": ["text"], "stop_token_ids": [], "add_special_tokens": False,
+}  # fmt: skip
+
+
+class ApiError(Exception):
+    """An answer other than 200, in the shape of OpenAI's errors."""
+
+    def __init__(self, status: int, message: str, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.param = param
+        self.code = code
+
+    def body(self) -> dict[str, Any]:
+        kind = "invalid_request_error" if self.status < 500 else "server_error"
+        return {"error": {"message": str(self), "type": kind, "param": self.param, "code": self.code}}
+
+
+@dataclass(frozen=True)
+class Call:
+    """One request to an endpoint: its prompts as token ids and how to sample and answer them."""
+
+    chat: bool
+    model: str
+    prompts: list[list[int]]
+    sampling: Sampling
+    seed: int
+    n: int
+    stream: bool
+    include_usage: bool
+    token_ids: bool
+    logprobs: bool
+    parse_tools: bool
+
+
+def parse_chat(body: Mapping[str, Any], engine: Engine) -> Call:
+    """A body of /v1/chat/completions. Raises ApiError."""
+    _refuse_unknown(body, _COMMON | _CHAT)
+    tools = _tools(body)
+    choice = body.get("tool_choice") or ("auto" if tools else "none")
+    if choice not in ("auto", "none"):
+        raise ApiError(400, f"tool_choice {choice!r} is not supported: use 'auto' or 'none'", "tool_choice")
+    prompt = _prompt_of_chat(body, engine, tools)
+    limit = field(body, "max_completion_tokens", int)
+    limit = field(body, "max_tokens", int) if limit is None else limit
+    logprobs = bool(field(body, "logprobs", bool))
+    top = field(body, "top_logprobs", int) or 0
+    if top and not logprobs:
+        raise ApiError(400, "top_logprobs needs logprobs: true", "top_logprobs")
+    parse_tools = bool(tools) and choice == "auto"
+    return _call(
+        body, engine, [prompt], limit or engine.max_len, logprobs, top, chat=True, parse_tools=parse_tools
+    )
+
+
+def parse_completion(body: Mapping[str, Any], engine: Engine) -> Call:
+    """A body of /v1/completions. Raises ApiError."""
+    _refuse_unknown(body, _COMMON | {"prompt"})
+    logprobs = body.get("logprobs")
+    top = logprobs if isinstance(logprobs, int) and not isinstance(logprobs, bool) else 0
+    wanted = logprobs is not None and logprobs is not False
+    if wanted and not isinstance(logprobs, int):
+        raise ApiError(400, "logprobs must be a number or a boolean", "logprobs")
+    limit = field(body, "max_tokens", int)
+    prompts = _prompts(body.get("prompt"), engine)
+    limit = 16 if limit is None else limit
+    return _call(body, engine, prompts, limit, wanted, top, chat=False, parse_tools=False)
+
+
+def parse_tokenize(body: Mapping[str, Any], engine: Engine) -> list[int]:
+    """The prompt ids of a body of /tokenize (vLLM's form: ``messages``, or a text ``prompt``)."""
+    _refuse_unknown(body, {"model", "messages", "tools", "chat_template_kwargs", "prompt"})
+    if body.get("messages") is None:
+        prompt = field(body, "prompt", str)
+        if prompt is None:
+            raise ApiError(400, "give messages, or a prompt as text", "messages")
+        return engine.tokenizer.encode(prompt)
+    return _prompt_of_chat(body, engine, _tools(body))
+
+
+def _prompt_of_chat(body: Mapping[str, Any], engine: Engine, tools: list[dict[str, Any]] | None) -> list[int]:
+    messages = field(body, "messages", list)
+    if not messages or not all(isinstance(m, dict) and isinstance(m.get("role"), str) for m in messages):
+        raise ApiError(400, "messages must be a list of at least one object with a role", "messages")
+    variables = field(body, "chat_template_kwargs", dict) or {}
+    try:
+        return engine.tokenizer.apply(messages, tools, **variables)
+    except (TemplateError, TypeError) as error:
+        raise ApiError(400, str(error), "messages") from error
+
+
+def _call(
+    body: Mapping[str, Any], engine: Engine, prompts: list[list[int]], limit: int, logprobs: bool, top: int,
+    *, chat: bool, parse_tools: bool,
+) -> Call:  # fmt: skip
+    if top < 0 or top > 20:
+        raise ApiError(
+            400, f"at most 20 alternatives per token, got {top}", "top_logprobs" if chat else "logprobs"
+        )
+    for prompt in prompts:
+        if len(prompt) >= engine.max_len:
+            message = (
+                f"This model's maximum context length is {engine.max_len} tokens; "
+                f"the prompt has {len(prompt)} and leaves no room for an answer."
+            )
+            raise ApiError(400, message, "messages" if chat else "prompt", "context_length_exceeded")
+    room = engine.max_len - min(map(len, prompts))
+    seed = field(body, "seed", int)
+    try:
+        sampling = Sampling(max_tokens=min(limit, room), **_sampling(body, engine), top_logprobs=top)
+    except ValueError as error:
+        raise ApiError(400, str(error)) from error
+    options = field(body, "stream_options", dict) or {}
+    n = field(body, "n", int)
+    return Call(
+        chat=chat,
+        model=engine.name,
+        prompts=prompts,
+        sampling=sampling,
+        seed=random_bits(63) if seed is None else seed,
+        n=1 if n is None else n,
+        stream=bool(field(body, "stream", bool)),
+        include_usage=bool(options.get("include_usage")),
+        token_ids=bool(field(body, "return_token_ids", bool)),
+        logprobs=logprobs,
+        parse_tools=parse_tools,
+    )
+
+
+def _sampling(body: Mapping[str, Any], engine: Engine) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for name, kind in _SAMPLING.items():
+        value = field(body, name, kind)
+        if value is not None:
+            values[name] = value
+    stop = body.get("stop")
+    if stop is not None:
+        values["stop"] = tuple(_strings([stop] if isinstance(stop, str) else stop, "stop"))
+    texts = _choices(body)
+    if texts is not None:
+        values["guided_choice"] = tuple(tuple(engine.tokenizer.encode(text)) for text in texts)
+    bias = field(body, "logit_bias", dict)
+    if bias:
+        try:
+            values["logit_bias"] = {int(token): float(value) for token, value in bias.items()}
+        except (TypeError, ValueError):
+            raise ApiError(400, "logit_bias must map token ids to numbers", "logit_bias") from None
+    return values
+
+
+def _choices(body: Mapping[str, Any]) -> list[str] | None:
+    """The allowed answers: ``guided_choice``, or vLLM's ``structured_outputs`` with only a choice."""
+    choices = body.get("guided_choice")
+    outputs = {k: v for k, v in (field(body, "structured_outputs", dict) or {}).items() if v is not None}
+    if set(outputs) - {"choice"}:
+        raise ApiError(
+            400,
+            f"structured_outputs is supported with choice only, got {sorted(outputs)}",
+            "structured_outputs",
+        )
+    if choices is not None and outputs:
+        raise ApiError(400, "give guided_choice or structured_outputs, not both", "structured_outputs")
+    choices = outputs.get("choice", choices)
+    return None if choices is None else _strings(choices, "guided_choice")
+
+
+def field(body: Mapping[str, Any], name: str, kind: type[T]) -> T | None:
+    """``body[name]`` if of ``kind`` (an int is a float too), None if absent or null. Raises ApiError."""
+    value = body.get(name)
+    if value is None:
+        return None
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)  # type: ignore[return-value]
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise ApiError(400, f"{name} must be of type {kind.__name__}, got {type(value).__name__}", name)
+    return value
+
+
+def _refuse_unknown(body: Mapping[str, Any], known: set[str]) -> None:
+    for name, value in body.items():
+        if value is None or name in known or name in _NO_EFFECT:
+            continue
+        if name not in _ONLY:
+            raise ApiError(400, f"unsupported field {name!r}", name, "unsupported_field")
+        if value != _ONLY[name]:
+            raise ApiError(
+                400, f"{name} is supported as {_ONLY[name]!r} only, got {value!r}", name, "unsupported_field"
+            )
+
+
+def _strings(value: Any, name: str) -> list[str]:
+    if not isinstance(value, list) or not all(isinstance(item, str) and item for item in value):
+        raise ApiError(400, f"{name} must be a list of non-empty strings", name)
+    return value
+
+
+def _tools(body: Mapping[str, Any]) -> list[dict[str, Any]] | None:
+    tools = field(body, "tools", list)
+    for tool in tools or ():
+        function = tool.get("function") if isinstance(tool, dict) and tool.get("type") == "function" else None
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+            raise ApiError(
+                400, "each of tools must be {'type': 'function', 'function': {'name': …}}", "tools"
+            )
+    return tools or None
+
+
+def _prompts(value: Any, engine: Engine) -> list[list[int]]:
+    """A text, a list of ids, or a list of either."""
+    if isinstance(value, str) or (isinstance(value, list) and value and isinstance(value[0], int)):
+        value = [value]
+    if not isinstance(value, list) or not value:
+        raise ApiError(400, "prompt must be a text, a list of token ids, or a list of these", "prompt")
+    prompts = [engine.tokenizer.encode(item) if isinstance(item, str) else item for item in value]
+    for prompt in prompts:
+        _check_ids(prompt, engine.vocab_size)
+    return prompts
+
+
+def _check_ids(prompt: Any, vocab_size: int) -> None:
+    sound = isinstance(prompt, Sequence) and all(type(i) is int and 0 <= i < vocab_size for i in prompt)
+    if not sound or not prompt:
+        raise ApiError(
+            400, f"a prompt must have at least one token, with ids in 0..{vocab_size - 1}", "prompt"
+        )
+
+
+__all__ = ["ApiError", "Call", "PromptTooLong", "field", "parse_chat", "parse_completion", "parse_tokenize"]

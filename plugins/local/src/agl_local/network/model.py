@@ -1,0 +1,335 @@
+"""A decoder-only transformer in plain torch, for the Qwen2, Qwen3 and Llama families.
+
+One network, two ways through it: ``forward`` over whole right-padded sequences (training, scoring) and
+``step`` over a key-value cache (serving; prefill and decode are the same code). Parameters carry the names
+of Hugging Face, so loading and saving is a straight copy. Invariant: both ways give transformers' logits to
+1e-5 in float32.
+
+Sources: RMS norm arXiv:1910.07467, rotary embedding arXiv:2104.09864, SwiGLU arXiv:2002.05202, grouped
+queries 2305.13245.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from agl_local.network.attend import attend, causal, decode
+from agl_local.network.config import ForeignConfig, ModelConfig
+from agl_local.network.kv import KVCache, StepPlan
+
+
+class SlotCache(Protocol):
+    """What the engine asks of a cache: copy a prefix of ``length`` tokens from one slot to others, forget
+    slots.
+    """
+
+    max_len: int
+
+    def copy_prefix(self, source: int, targets: list[int], length: int) -> None: ...
+
+    def clear(self, slots: list[int]) -> None: ...
+
+
+class LanguageModel(nn.Module):
+    """What the engine and the drivers use; ``CausalLM`` and ``hf.TransformersLM`` implement it."""
+
+    config: ModelConfig | ForeignConfig
+
+    def hidden(self, ids: Tensor, positions: Tensor | None = None, lengths: Tensor | None = None) -> Tensor:
+        """Last hidden states [B, T, H] after the final norm; see ``forward``."""
+        raise NotImplementedError
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Output layer: [..., H] to [..., V]; call it in chunks where V is large."""
+        raise NotImplementedError
+
+    def forward(self, ids: Tensor, positions: Tensor | None = None, lengths: Tensor | None = None) -> Tensor:
+        """Logits [B, T, V] of ``ids`` [B, T]: causal, padding on the right.
+
+        ``positions`` [B, T] default to 0..T-1. ``lengths`` [B], if given, zeroes the hidden states of
+        padding; it cannot change those of real tokens, which never see what comes after them.
+        """
+        return self.logits(self.hidden(ids, positions, lengths))
+
+    def step(
+        self, ids: Tensor, positions: Tensor, cache: Any, slots: Tensor, last: Tensor | None = None
+    ) -> Tensor:
+        """Feed ``ids`` [B, Q] at ``positions`` [B, Q] (-1 = padding, on the right) to ``slots`` [B] of
+        ``cache``.
+
+        Positions of a row are consecutive and continue what its slot holds. Returns logits [B, Q, V], or
+        [B, V] at the columns ``last`` [B] when given.
+        """
+        raise NotImplementedError
+
+    def new_cache(self, slots: int, max_len: int) -> SlotCache:
+        """An empty cache for ``step``."""
+        raise NotImplementedError
+
+    def pack(self) -> None:
+        """Prepare for ``step`` after the weights have changed (optional, a matter of speed)."""
+
+    @property
+    def weights(self) -> nn.Module:
+        """The module whose parameter names are those of the weights file."""
+        return self
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.parameters()).device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return next(self.parameters()).dtype
+
+
+class RMSNorm(nn.Module):
+    def __init__(self, size: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.dtype == torch.float32:
+            return F.rms_norm(x, (x.shape[-1],), self.weight, self.eps)
+        # In float32 whatever the weights' type, as transformers does.
+        normed = F.rms_norm(x.float(), (x.shape[-1],), None, self.eps)
+        return self.weight * normed.to(x.dtype)
+
+
+Rope = tuple[Tensor, Tensor]
+
+
+def rope_tables(positions: Tensor, head_dim: int, theta: float, dtype: torch.dtype) -> Rope:
+    """cos and sin [B, T, 1, head_dim] for integer ``positions`` [B, T], computed in float32."""
+    steps = torch.arange(0, head_dim, 2, device=positions.device, dtype=torch.float32)
+    angles = positions[..., None].float() * (1.0 / theta ** (steps / head_dim))
+    angles = torch.cat((angles, angles), dim=-1)[:, :, None]
+    return angles.cos().to(dtype), angles.sin().to(dtype)
+
+
+def rotate(x: Tensor, rope: Rope) -> Tensor:
+    """Turn the pairs (i, i + D/2) of ``x`` [B, T, heads, D] by their position's angle."""
+    half = x.shape[-1] // 2
+    turned = torch.cat((-x[..., half:], x[..., :half]), dim=-1)
+    return x * rope[0] + turned * rope[1]
+
+
+def signed(sin: Tensor) -> Tensor:
+    """The sines [..., D] with the signs that ``rotate`` gives to the turned halves: for ``rotate_``."""
+    half = sin.shape[-1] // 2
+    return torch.cat((-sin[..., :half], sin[..., half:]), dim=-1)
+
+
+def rotate_(x: Tensor, rope: Rope) -> None:
+    """``rotate`` in place: ``x`` [N, heads, D], cos and ``signed`` sin [N, 1, D]."""
+    half = x.shape[-1] // 2
+    turned = torch.cat((x[..., half:], x[..., :half]), dim=-1)
+    x.mul_(rope[0]).addcmul_(turned, rope[1])
+
+
+@dataclass
+class Tail:
+    """Where a prefill's outputs are wanted: ``rows`` [B] of its tokens, each read as a decode step would."""
+
+    rows: Tensor
+    plan: StepPlan
+
+    @classmethod
+    def of(cls, cache: KVCache, slots: Tensor, positions: Tensor, last: Tensor) -> Tail:
+        """Of column ``last`` [B] of each row."""
+        batch, queries = positions.shape
+        rows = torch.arange(batch, device=last.device) * queries + last
+        return cls(rows, cache.plan(slots, positions.flatten()[rows][:, None]))
+
+
+class Attention(nn.Module):
+    """Grouped-query attention; q, k and v are one matrix product in ``step`` (see ``pack``)."""
+
+    def __init__(self, config: ModelConfig, layer: int) -> None:
+        super().__init__()
+        hidden, dim = config.hidden_size, config.head_dim
+        self.layer = layer
+        self.heads, self.kv_heads, self.head_dim = config.num_heads, config.num_kv_heads, dim
+        self.q_proj = nn.Linear(hidden, self.heads * dim, bias=config.qkv_bias)
+        self.k_proj = nn.Linear(hidden, self.kv_heads * dim, bias=config.qkv_bias)
+        self.v_proj = nn.Linear(hidden, self.kv_heads * dim, bias=config.qkv_bias)
+        self.o_proj = nn.Linear(self.heads * dim, hidden, bias=False)
+        self.q_norm: RMSNorm | None = RMSNorm(dim, config.rms_eps) if config.qk_norm else None
+        self.k_norm: RMSNorm | None = RMSNorm(dim, config.rms_eps) if config.qk_norm else None
+        self.packed: tuple[Tensor, Tensor | None] | None = None
+
+    def join(self) -> tuple[Tensor, Tensor | None]:
+        """Weight and bias of q, k and v, one below the other."""
+        parts = (self.q_proj, self.k_proj, self.v_proj)
+        bias = None if parts[0].bias is None else torch.cat([p.bias for p in parts])
+        return torch.cat([p.weight for p in parts]), bias
+
+    def project(self, x: Tensor, rope: Rope) -> tuple[Tensor, Tensor, Tensor]:
+        """q [B, T, heads, D] and k, v [B, T, kv_heads, D], normed and rotated."""
+        batch, length = x.shape[:2]
+        q = self.q_proj(x).view(batch, length, self.heads, self.head_dim)
+        k = self.k_proj(x).view(batch, length, self.kv_heads, self.head_dim)
+        v = self.v_proj(x).view(batch, length, self.kv_heads, self.head_dim)
+        if self.q_norm is not None and self.k_norm is not None:
+            q, k = self.q_norm(q), self.k_norm(k)
+        return rotate(q, rope), rotate(k, rope), v
+
+    def forward(self, x: Tensor, rope: Rope) -> Tensor:
+        return self._output(causal(*self.project(x, rope)))
+
+    def step(self, x: Tensor, rope: Rope, cache: KVCache, plan: StepPlan) -> Tensor:
+        """Tokens [B * Q, H] over the cache, where their keys and values go."""
+        joint = self.joint(x, rope)
+        cache.write(self.layer, plan.written, joint[:, self.heads :])
+        return self._output(attend(joint[:, : self.heads], joint[:, self.heads :], self.layer, cache, plan))
+
+    def step_last(self, x: Tensor, rope: Rope, cache: KVCache, plan: StepPlan, tail: Tail) -> Tensor:
+        """As ``step``, for the outputs [B, H] of ``tail`` only: of the others only keys and values matter."""
+        cache.write(self.layer, plan.written, self.joint(x, rope, self.heads))
+        q = self.joint(x[tail.rows], (rope[0][tail.rows], rope[1][tail.rows]), 0, self.heads)
+        return self._output(decode(q, self.layer, cache, tail.plan))
+
+    def joint(self, x: Tensor, rope: Rope, first: int = 0, stop: int | None = None) -> Tensor:
+        """Heads ``first:stop`` of q, k and v in this order, [N, heads, D], normed and rotated in place."""
+        weight, bias = self.packed or self.join()
+        at = slice(first * self.head_dim, stop and stop * self.head_dim)
+        joint = F.linear(x, weight[at], None if bias is None else bias[at])
+        joint = joint.view(x.shape[0], -1, self.head_dim)
+        turning = joint if stop else joint[:, : -self.kv_heads]
+        if self.q_norm is not None and self.k_norm is not None:
+            queries, keys = turning[:, : self.heads - first], turning[:, self.heads - first :]
+            queries.copy_(self.q_norm(queries))
+            keys.copy_(self.k_norm(keys))
+        rotate_(turning, rope)
+        return joint
+
+    def _output(self, x: Tensor) -> Tensor:
+        out: Tensor = self.o_proj(x)
+        return out
+
+
+class MLP(nn.Module):
+    """SwiGLU; gate and up are one matrix product in ``step``."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
+        self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
+        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
+        self.packed: Tensor | None = None
+
+    def pack(self) -> None:
+        self.packed = torch.cat((self.gate_proj.weight, self.up_proj.weight))
+
+    def forward(self, x: Tensor, packed: bool = False) -> Tensor:
+        if packed and self.packed is not None:
+            gate, up = F.linear(x, self.packed).chunk(2, dim=-1)
+        else:
+            gate, up = self.gate_proj(x), self.up_proj(x)
+        out: Tensor = self.down_proj(F.silu(gate) * up)
+        return out
+
+
+class Layer(nn.Module):
+    def __init__(self, config: ModelConfig, layer: int) -> None:
+        super().__init__()
+        self.self_attn = Attention(config, layer)
+        self.mlp = MLP(config)
+        self.input_layernorm = RMSNorm(config.hidden_size, config.rms_eps)
+        self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_eps)
+
+    def forward(self, x: Tensor, rope: Rope) -> Tensor:
+        x = x + self.self_attn(self.input_layernorm(x), rope)
+        out: Tensor = x + self.mlp(self.post_attention_layernorm(x))
+        return out
+
+    def step(self, x: Tensor, rope: Rope, cache: KVCache, plan: StepPlan, tail: Tail | None = None) -> Tensor:
+        """Hidden states of all tokens [B * Q, H], or of those of ``tail`` [B, H]."""
+        normed = self.input_layernorm(x)
+        if tail is None:
+            x = x + self.self_attn.step(normed, rope, cache, plan)
+        else:
+            x = x[tail.rows] + self.self_attn.step_last(normed, rope, cache, plan, tail)
+        out: Tensor = x + self.mlp(self.post_attention_layernorm(x), packed=True)
+        return out
+
+
+class Decoder(nn.Module):
+    """Embedding, layers and final norm: everything below the output layer."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.layers = nn.ModuleList(Layer(config, i) for i in range(config.num_layers))
+        self.norm = RMSNorm(config.hidden_size, config.rms_eps)
+
+
+class CausalLM(LanguageModel):
+    """The network of a ``ModelConfig``; see ``LanguageModel`` for what its methods promise."""
+
+    config: ModelConfig
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.model = Decoder(config)
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        if config.tied:
+            self.lm_head.weight = self.model.embed_tokens.weight
+
+    def hidden(self, ids: Tensor, positions: Tensor | None = None, lengths: Tensor | None = None) -> Tensor:
+        if positions is None:
+            positions = torch.arange(ids.shape[1], device=ids.device)[None]
+        x = self.model.embed_tokens(ids)
+        rope = self._rope(positions, x.dtype)
+        for layer in self.model.layers:
+            x = layer(x, rope)
+        out: Tensor = self.model.norm(x)
+        if lengths is not None:
+            real = torch.arange(ids.shape[1], device=ids.device) < lengths[:, None]
+            out = out * real[..., None].to(out.dtype)
+        return out
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        out: Tensor = self.lm_head(hidden)
+        return out
+
+    def step(
+        self, ids: Tensor, positions: Tensor, cache: Any, slots: Tensor, last: Tensor | None = None
+    ) -> Tensor:
+        plan = cache.plan(slots, positions)
+        tail = None if last is None else Tail.of(cache, slots, positions, last)
+        x = self.model.embed_tokens(ids.flatten())
+        at = positions.flatten().clamp(min=0)
+        cos, sin = cache.rope
+        rope = (cos[at], sin[at])
+        final = len(self.model.layers) - 1
+        for i, layer in enumerate(self.model.layers):
+            assert isinstance(layer, Layer)
+            x = layer.step(x, rope, cache, plan, tail if i == final else None)
+        logits = self.logits(self.model.norm(x))
+        return logits if tail is not None else logits.view(*plan.shape, -1)
+
+    def new_cache(self, slots: int, max_len: int) -> KVCache:
+        positions = torch.arange(max_len, device=self.device)
+        cos, sin = self._rope(positions[:, None], self.dtype)
+        return KVCache(self.config, slots, max_len, (cos[:, 0], signed(sin[:, 0])))
+
+    @torch.no_grad()
+    def pack(self) -> None:
+        """Join q/k/v and gate/up for ``step``. Call it again whenever the weights have changed: these are
+        copies.
+        """
+        for layer in self.model.layers:
+            assert isinstance(layer, Layer)
+            layer.self_attn.packed = layer.self_attn.join()
+            layer.mlp.pack()
+
+    def _rope(self, positions: Tensor, dtype: torch.dtype) -> Rope:
+        return rope_tables(positions, self.config.head_dim, self.config.rope_theta, dtype)

@@ -1,0 +1,1 @@
+"""The update: rows as tensors, losses, optimizer, and fidelity checks."""

@@ -1,0 +1,218 @@
+"""Rows of credit as tensors: one entry per trained token, so that a loss reads like its formula.
+
+Invariant: what a row says is either used or refused by name (``RowError``); nothing is clamped, padded or
+guessed here.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from agentlightning.types import Row
+from agl_local.network.sampling import allowed_next
+from agl_local.training.logprobs import Guides
+from agl_local.training.pack import (
+    Packed,
+    inputs_needed,
+    micro_batches,
+    pack,
+    saved_by_sharing,
+    shared_batches,
+)
+
+
+class RowError(ValueError):
+    """A row that cannot be trained; the text names the row, the position and what is wrong."""
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """The N trained tokens of a few rows: per-token tensors [N], in row order then position order."""
+
+    packed: Packed
+    old: Tensor
+    """Behaviour log probabilities, as captured when the token was sampled."""
+    advantages: Tensor
+    weights: Tensor
+    """Share in the loss; they sum over the step's batch as the recipe's ``loss_aggregation`` says."""
+    versions: Tensor
+    """Policy version that sampled the token."""
+    temperature: Tensor
+    segments: Tensor
+    """Index (0, 1, …) of the call that the token belongs to, for sequence-level objectives."""
+    guides: Guides | None
+    row_ids: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.old)
+
+    def to(self, device: torch.device | str, dtype: torch.dtype) -> Tokens:
+        """On ``device``; floating tensors become ``dtype``."""
+        moved = {}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, Tensor):
+                value = value.to(device, dtype) if value.is_floating_point() else value.to(device)
+            elif isinstance(value, Packed | Guides):
+                value = value.to(device)
+            moved[field.name] = value
+        return replace(self, **moved)
+
+
+def tokens_of(rows: Sequence[Row], eos_ids: Sequence[int] = (), share: bool = False) -> Tokens:
+    """Tensors of ``rows`` on the CPU (floats in float64). Rows must have passed ``check_row``.
+
+    ``eos_ids`` are the engine's end tokens: the first ends a complete guided answer.
+    """
+    trained = [trained_positions(row) for row in rows]
+    packed = pack([row.token_ids for row in rows], trained, share)
+    on = [_tensor(row.mask, torch.int8).bool() for row in rows]
+
+    def trained_of(name: str, kind: torch.dtype) -> Tensor:
+        parts = [_tensor(getattr(row, name), kind)[at] for row, at in zip(rows, on, strict=True)]
+        return torch.cat(parts) if parts else torch.empty(0, dtype=kind)
+
+    return Tokens(
+        packed=packed,
+        old=trained_of("logprobs", torch.float64),
+        advantages=trained_of("advantages", torch.float64),
+        weights=trained_of("weights", torch.float64),
+        versions=trained_of("versions", torch.int32).long(),
+        temperature=torch.tensor([row.temperature for row in rows], dtype=torch.float64)[packed.rows],
+        segments=torch.tensor(_segments(rows, trained), dtype=torch.long),
+        guides=_guides(rows, trained, eos_ids),
+        row_ids=tuple(row.row_id for row in rows),
+    )
+
+
+def trained_positions(row: Row) -> list[int]:
+    """Positions of the trained tokens of ``row``, ascending."""
+    found: list[int] = _tensor(row.mask, torch.int8).nonzero()[:, 0].tolist()
+    return found
+
+
+def micro_rows(rows: Sequence[Row], max_tokens: int, share: bool = False) -> Iterator[list[Row]]:
+    """``rows`` in micro-batches of at most ``max_tokens`` tokens, padding included.
+
+    ``share``: they will be packed with ``share=True``.
+    """
+    trained = [trained_positions(row) for row in rows]
+    groups = (
+        shared_batches([row.token_ids for row in rows], trained, max_tokens)
+        if share
+        else micro_batches([inputs_needed(positions) for positions in trained], max_tokens)
+    )
+    for group in groups:
+        yield [rows[i] for i in group]
+
+
+def worth_sharing(rows: Sequence[Row]) -> bool:
+    """Whether computing equal prompts once saves more than its longer keys and smaller products cost."""
+    return saved_by_sharing([row.token_ids for row in rows], [trained_positions(row) for row in rows]) > 0.1
+
+
+def has_gradient(row: Row) -> bool:
+    """False when every trained token has advantage 0 (or weight 0): its policy gradient is exactly zero."""
+    return any(a and w for a, w in zip(row.advantages, row.weights, strict=True))
+
+
+def check_row(row: Row, vocab_size: int, *, segments: bool = False, eos_ids: Sequence[int] = ()) -> None:
+    """Raise RowError unless ``row`` can be trained. ``segments``: each trained token must belong to a trained
+    segment.
+    """
+    size = len(row.token_ids)
+    for name in ("mask", "advantages", "logprobs", "weights", "versions"):
+        if len(getattr(row, name)) != size:
+            raise RowError(
+                f"row {row.row_id}: {name} has {len(getattr(row, name))} entries for {size} tokens"
+            )
+    if not (row.temperature > 0 and math.isfinite(row.temperature)):
+        raise RowError(
+            f"row {row.row_id}: temperature {row.temperature} (a greedy answer cannot be trained on)"
+        )
+    if size and not 0 <= min(row.token_ids) <= max(row.token_ids) < vocab_size:
+        raise RowError(f"row {row.row_id}: a token id lies outside the vocabulary of {vocab_size}")
+    owned = _owners(row) if segments else {}
+    for t in trained_positions(row):
+        _check_token(row, t)
+        if segments and t not in owned:
+            raise RowError(
+                f"row {row.row_id}, position {t}: trained, but in no trained segment (ratio_level 'sequence')"
+            )
+    for t, allowed in _allowed(row, eos_ids):
+        if row.token_ids[t] not in allowed:
+            raise RowError(
+                f"row {row.row_id}, position {t}: token {row.token_ids[t]} is not among the allowed answers"
+            )
+
+
+def _check_token(row: Row, t: int) -> None:
+    where = f"row {row.row_id}, position {t}"
+    if t == 0:
+        raise RowError(f"{where}: the first token has nothing before it to be predicted from")
+    if not math.isfinite(row.advantages[t]):
+        raise RowError(f"{where}: advantage {row.advantages[t]}")
+    if not (math.isfinite(row.weights[t]) and row.weights[t] >= 0):
+        raise RowError(f"{where}: weight {row.weights[t]} must be finite and not negative")
+    # The slack is for engines that round log(1) to a little above zero.
+    if not (math.isfinite(row.logprobs[t]) and row.logprobs[t] <= 1e-3):
+        raise RowError(f"{where}: logprob {row.logprobs[t]} is no natural-log probability of a sampled token")
+
+
+def _owners(row: Row) -> dict[int, int]:
+    """Position → index of its trained segment in ``row.segments``."""
+    return {t: i for i, s in enumerate(row.segments) if s.trained for t in range(s.start, s.end)}
+
+
+def _segments(rows: Sequence[Row], trained: Sequence[Sequence[int]]) -> list[int]:
+    """A number per call, unique over ``rows``; tokens in no segment (allowed for token objectives) share one
+    per row.
+    """
+    number: dict[tuple[int, int], int] = {}
+    out: list[int] = []
+    for i, (row, positions) in enumerate(zip(rows, trained, strict=True)):
+        owners = _owners(row)
+        out.extend(number.setdefault((i, owners.get(t, -1)), len(number)) for t in positions)
+    return out
+
+
+def _allowed(row: Row, eos_ids: Sequence[int]) -> Iterator[tuple[int, list[int]]]:
+    """(position, allowed ids) of each trained token that was sampled under a guided choice."""
+    ends = {s.start: s.end for s in row.segments}
+    for start, answers in row.allowed.items():
+        end = ends.get(start)
+        if end is None:
+            raise RowError(f"row {row.row_id}: guided answers at position {start}, where no segment starts")
+        for t in range(start, end):
+            if row.mask[t]:
+                yield t, allowed_next(answers, row.token_ids[start:t], eos_ids)
+
+
+def _guides(rows: Sequence[Row], trained: Sequence[Sequence[int]], eos_ids: Sequence[int]) -> Guides | None:
+    found: list[tuple[int, list[int]]] = []
+    offset = 0
+    for row, positions in zip(rows, trained, strict=True):
+        if row.allowed:
+            place = {t: offset + i for i, t in enumerate(positions)}
+            found.extend((place[t], ids) for t, ids in _allowed(row, eos_ids))
+        offset += len(positions)
+    if not found:
+        return None
+    width = max(len(ids) for _, ids in found)
+    ids = torch.tensor([ids + [0] * (width - len(ids)) for _, ids in found], dtype=torch.long)
+    valid = torch.tensor([[True] * len(ids) + [False] * (width - len(ids)) for _, ids in found])
+    return Guides(torch.tensor([n for n, _ in found], dtype=torch.long), ids, valid)
+
+
+def _tensor(values: Any, kind: torch.dtype) -> Tensor:
+    """Numbers of a row; an array is read without a copy."""
+    if isinstance(values, array) and values:
+        return torch.frombuffer(values, dtype=kind)
+    return torch.tensor(values, dtype=kind)

@@ -1,0 +1,149 @@
+"""Supervised fine-tuning on chats: the loss is on what the assistant says, and on nothing else.
+
+A prompt is rendered exactly as the engine renders it (``tokenizer.apply(messages[:i],
+add_generation_prompt=True)``) and the answer is tokenised on its own, as sampled tokens follow a prompt.
+Turns whose prompt extends the sequence so far share one sequence; where the template rewrites history, a new
+sequence begins. Invariant: each assistant turn is trained once, up to and including its end token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from agl_local.network.model import LanguageModel
+from agl_local.text.tokenizer import ChatTokenizer
+from agl_local.training.fit import Progress, fit, shuffled
+from agl_local.training.logprobs import token_logprobs
+from agl_local.training.pack import inputs_needed, micro_batches, pack
+
+Messages = Sequence[Mapping[str, Any]]
+Tools = Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class ChatSample:
+    """Token ids of one training sequence, and the positions (ascending, >= 1) whose tokens are trained."""
+
+    ids: tuple[int, ...]
+    trained: tuple[int, ...]
+
+
+def encode_chat(tokenizer: ChatTokenizer, messages: Messages, tools: Tools | None = None) -> list[ChatSample]:
+    """The training sequences of one chat: usually one. Raises ValueError for a chat that cannot be trained
+    on.
+    """
+    samples: list[ChatSample] = []
+    ids: list[int] = []
+    trained: list[int] = []
+    for i, message in enumerate(messages):
+        if message["role"] != "assistant":
+            continue
+        prompt, answer = encode_answer(tokenizer, messages[:i], message, tools)
+        if trained and prompt[: len(ids)] != ids:
+            samples.append(ChatSample(tuple(ids), tuple(trained)))
+            trained = []
+        ids = prompt + answer
+        trained.extend(range(len(prompt), len(ids)))
+    if not trained:
+        raise ValueError("a chat without an assistant message has nothing to train on")
+    samples.append(ChatSample(tuple(ids), tuple(trained)))
+    return samples
+
+
+def encode_answer(
+    tokenizer: ChatTokenizer, prompt: Messages, answer: Mapping[str, Any], tools: Tools | None = None
+) -> tuple[list[int], list[int]]:
+    """Ids of ``prompt`` as the engine sees it, and of the assistant message ``answer`` to its end token."""
+    before = tokenizer.render(prompt, tools, add_generation_prompt=True)
+    after = tokenizer.render([*prompt, answer], tools, add_generation_prompt=False)
+    if not after.startswith(before):
+        at = next(
+            (i for i, (a, b) in enumerate(zip(before, after, strict=False)) if a != b),
+            min(len(before), len(after)),
+        )
+        raise ValueError(
+            f"the chat template renders the prompt differently once answered, from character {at} on: "
+            f"{before[at : at + 40]!r} became {after[at : at + 40]!r}"
+        )
+    ids = tokenizer.encode(after[len(before) :])
+    ends = [i for i, token in enumerate(ids) if token in tokenizer.eos_ids]
+    if not ends:
+        raise ValueError(
+            f"the chat template closes the answer {after[len(before) :][-40:]!r} with none of the end tokens "
+            f"{tokenizer.eos_ids}: a policy trained on it would never stop"
+        )
+    return tokenizer.encode(before), ids[: ends[-1] + 1]
+
+
+def encode_chats(tokenizer: ChatTokenizer, chats: Sequence[Mapping[str, Any]]) -> list[ChatSample]:
+    """``encode_chat`` over ``{"messages": [...], "tools": [...] | None}``; an error names the chat."""
+    out: list[ChatSample] = []
+    for i, chat in enumerate(chats):
+        try:
+            out.extend(encode_chat(tokenizer, chat["messages"], chat.get("tools")))
+        except ValueError as error:
+            raise ValueError(f"chat {i}: {error}") from error
+    return out
+
+
+def sft_backward(model: LanguageModel, batch: Sequence[ChatSample], micro_tokens: int) -> tuple[float, int]:
+    """Add the gradient of the mean cross-entropy over all trained tokens of ``batch``. Returns (loss,
+    tokens).
+    """
+    tokens = sum(len(sample.trained) for sample in batch)
+    total = torch.zeros((), device=model.device)
+    for group in micro_batches([inputs_needed(s.trained) for s in batch], micro_tokens):
+        packed = pack([batch[i].ids for i in group], [batch[i].trained for i in group]).to(model.device)
+        loss = -token_logprobs(model, packed).logprobs.sum() / tokens
+        loss.backward()  # type: ignore[no-untyped-call]
+        total += loss.detach()
+    return float(total), tokens
+
+
+def train_sft(
+    model: LanguageModel,
+    examples: Sequence[ChatSample] | Iterator[Sequence[ChatSample]],
+    *,
+    steps: int,
+    batch_size: int = 64,
+    lr: float = 3e-3,
+    warmup: int = 30,
+    weight_decay: float = 0.01,
+    clip_norm: float | None = 1.0,
+    seed: int = 0,
+    micro_tokens: int = 4096,
+    progress: Progress | None = None,
+) -> dict[str, float]:
+    """Train ``model`` in place with AdamW and a cosine schedule over ``steps`` steps; see ``fit.fit``.
+
+    ``examples`` is a fixed set (shuffled anew each time it is used up, by ``seed``) or an iterator of
+    batches, which then decides their size. Returns the last metrics; ``loss`` is in nats per token,
+    ``tokens`` counts the trained tokens of all steps.
+    """
+    batches = shuffled(examples, batch_size, seed) if isinstance(examples, Sequence) else examples
+    seen = 0
+
+    def backward(step: int) -> dict[str, float]:
+        nonlocal seen
+        batch = next(batches, None)
+        if batch is None:
+            raise ValueError(f"the batches ended after {step} of {steps} steps")
+        loss, tokens = sft_backward(model, batch, micro_tokens)
+        seen += tokens
+        return {"loss": loss, "tokens": float(seen)}
+
+    return fit(
+        model,
+        backward,
+        steps=steps,
+        lr=lr,
+        warmup=warmup,
+        weight_decay=weight_decay,
+        clip_norm=clip_norm,
+        what="SFT",
+        progress=progress,
+    )

@@ -1,0 +1,78 @@
+"""What an update measured, summed over its tokens and optimizer steps.
+
+Invariant: a figure that has nothing to be measured on is absent, not 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from agl_local.training.batch import Tokens
+from agl_local.training.loss import Loss, Terms
+from agl_local.training.score import GapMeter
+
+
+@dataclass
+class Tally:
+    """Of one update; ``version`` is the policy version whose tokens count as fresh."""
+
+    version: int
+    optimizer_steps: int = 0
+    skipped: int = 0
+    empty: int = 0
+    losses: list[float] = field(default_factory=list)
+    norms: list[float] = field(default_factory=list)
+    sums: list[Tensor] = field(default_factory=list)
+    fresh: GapMeter = field(default_factory=GapMeter)
+    old: GapMeter = field(default_factory=GapMeter)
+    measured: set[str] = field(default_factory=set)
+
+    def add(self, terms: Terms, loss: Loss) -> None:
+        approx = torch.expm1(loss.log_ratio) - loss.log_ratio
+        kl = torch.zeros_like(approx) if loss.kl is None else loss.kl
+        entropy = -terms.logp.detach() if terms.entropy is None else terms.entropy.detach()
+        ones = torch.ones_like(approx)
+        self.sums.append(torch.stack([ones, loss.clipped.to(ones.dtype), approx, kl, entropy]).sum(dim=1))
+
+    def add_still(self, logprobs: Tensor) -> None:
+        """Tokens without a gradient: unclipped, at ratio 1, and part of the entropy like any other."""
+        ones, none = torch.ones_like(logprobs), torch.zeros_like(logprobs)
+        self.sums.append(torch.stack([ones, none, none, none, -logprobs]).sum(dim=1))
+
+    def measure(self, tokens: Tokens, logprobs: Tensor) -> None:
+        """Compare logprobs of the weights before the first step with the stored ones, each row once."""
+        if tokens.row_ids[0] in self.measured:
+            return
+        self.measured.update(tokens.row_ids)
+        stale = tokens.versions != self.version
+        self.fresh.add(tokens, logprobs, ~stale)
+        self.old.add(tokens, logprobs, stale)
+
+    def step(self, loss: float, norm: float, stepped: bool) -> None:
+        self.optimizer_steps += 1
+        self.skipped += not stepped
+        self.losses.append(loss)
+        self.norms.append(norm)
+
+    def metrics(self, with_kl: bool) -> dict[str, float]:
+        """The figures by name; ``with_kl``: the loss had a KL term."""
+        out = {
+            "optimizer_steps": float(self.optimizer_steps - self.skipped),
+            "steps_skipped": float(self.skipped),
+            "steps_empty": float(self.empty),
+        }
+        if self.losses:
+            out["loss"] = sum(self.losses) / len(self.losses)
+            out["grad_norm"] = sum(self.norms) / len(self.norms)
+            count, clipped, approx, kl, entropy = torch.stack(self.sums).cpu().double().sum(0).tolist()
+            out |= {"clip_fraction": clipped / count, "approx_kl": approx / count, "entropy": entropy / count}
+            out |= {"kl_reference": kl / count} if with_kl else {}
+        for name, gap in (("", self.fresh.result()), ("stale_", self.old.result())):
+            if gap.tokens:
+                out[f"logprob_gap_{name}max"] = gap.max
+                out[f"logprob_gap_{name}mean"] = gap.mean
+                out[f"logprob_gap_{name}tokens"] = float(gap.tokens)
+        return out

@@ -1,0 +1,251 @@
+"""The update phase: rows in, one or more optimizer steps, what happened out.
+
+Invariant: the gradient of a step is that of ``loss.policy_loss`` over the step's whole batch. Micro-batches
+only add it up, and a row that cannot contribute (all advantages zero, no KL or entropy term) is left out of
+the backward pass, not out of the normalisation: weights come from credit and are not touched here.
+
+With ``minibatches = k`` each optimizer step sees a share of the rows. Its loss is divided by that share of
+the weights, so that gradient norms, and hence ``clip_norm``, mean the same whatever k is.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from agentlightning.credit.fingerprints.digest import canonical_order
+from agentlightning.types import Recipe, Row
+from agl_local.network.model import CausalLM, LanguageModel
+from agl_local.training.batch import (
+    RowError,
+    Tokens,
+    check_row,
+    has_gradient,
+    micro_rows,
+    tokens_of,
+    worth_sharing,
+)
+from agl_local.training.logprobs import token_logprobs
+from agl_local.training.loss import Terms, policy_loss
+from agl_local.training.optim import clip_and_step, make_adamw, set_lr, warmup
+from agl_local.training.score import compute_dtype, score_tokens
+from agl_local.training.tally import Tally
+
+
+class Updater:
+    """Trains ``model`` in place by ``recipe`` with AdamW at a constant rate after ``warmup`` optimizer steps.
+
+    ``reference`` is the policy of the KL term; by default a copy of ``model`` as it is now. ``eos_ids`` are
+    the engine's end tokens (guided answers). ``micro_tokens`` bounds a forward pass, padding included.
+    ``threads`` is torch's number of CPU threads (None: unchanged). ``verify``: rows left out of the backward
+    pass are still scored, so that the reported logprob gap covers every trained token. ``share``: a prompt
+    that several rows begin with is computed once (for a ``CausalLM``).
+    """
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        recipe: Recipe,
+        *,
+        lr: float = 1e-4,
+        weight_decay: float = 0.0,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        clip_norm: float | None = 1.0,
+        warmup: int = 0,
+        seed: int = 0,
+        threads: int | None = None,
+        micro_tokens: int = 4096,
+        reference: LanguageModel | None = None,
+        eos_ids: Sequence[int] = (),
+        verify: bool = True,
+        share: bool = True,
+    ) -> None:
+        if recipe.epochs < 1 or recipe.minibatches < 1:
+            raise ValueError(f"recipe {recipe.name!r}: epochs and minibatches must be at least 1")
+        self.model = model
+        self.recipe = recipe
+        self.lr = lr
+        self.clip_norm = clip_norm
+        self.warmup = warmup
+        self.threads = threads
+        self.micro_tokens = micro_tokens
+        self.eos_ids = tuple(eos_ids)
+        self.verify = verify
+        self.optimizer = make_adamw(model, lr=lr, weight_decay=weight_decay, betas=betas, eps=eps)
+        self.reference = self._reference(reference)
+        self.share = share and isinstance(model, CausalLM) and isinstance(self.reference, CausalLM | None)
+        self.steps = 0
+        """Optimizer steps made."""
+        self.skipped = 0
+        """Optimizer steps left out because loss or gradient was not finite."""
+        self._shuffle = torch.Generator().manual_seed(seed)
+
+    def update(self, rows: Sequence[Row], version: int | None = None) -> dict[str, float]:
+        """Train on ``rows``, sampled by policy ``version`` or earlier ones (None: the latest that occurs in
+        them).
+
+        Returns metrics (``logprob_gap_*`` of tokens of ``version``, ``logprob_gap_stale_*`` of the rest;
+        ``entropy`` is the mean of −logp unless the recipe has an entropy term). Raises RowError before
+        anything is changed if a row is unfit.
+        """
+        if self.threads is not None:
+            torch.set_num_threads(self.threads)
+        began = time.perf_counter()
+        rows = self._checked(rows)
+        current = max((max(row.versions) for row in rows), default=0) if version is None else version
+        stats = Tally(current)
+        proximal = self._prescore(rows, stats)
+        for _ in range(self.recipe.epochs):
+            for share in self._minibatches(rows):
+                self._step(share, rows, proximal, stats)
+        metrics = stats.metrics(with_kl=bool(self.recipe.kl))
+        idle = sum(row.trained_tokens for row in rows if not self._live(row))
+        metrics["tokens_trained"] = float(sum(row.trained_tokens for row in rows) - idle)
+        metrics["tokens_zero_advantage"] = float(idle)
+        metrics["tokens_stale"] = float(
+            sum(on and v != current for row in rows for on, v in zip(row.mask, row.versions, strict=True))
+        )
+        metrics["lr"] = float(self.optimizer.param_groups[0]["lr"])
+        metrics["seconds"] = time.perf_counter() - began
+        return metrics
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that a later step depends on, but for the weights and the reference policy."""
+        return {
+            "optimizer": self.optimizer.state_dict(),
+            "steps": self.steps,
+            "skipped": self.skipped,
+            "shuffle": self._shuffle.get_state(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where ``state_dict`` was taken; learning rate, decay and betas are those given here."""
+        given = [{k: v for k, v in g.items() if k != "params"} for g in self.optimizer.param_groups]
+        self.optimizer.load_state_dict(state["optimizer"])
+        for group, mine in zip(self.optimizer.param_groups, given, strict=True):
+            group.update(mine)
+        self.steps = int(state["steps"])
+        self.skipped = int(state["skipped"])
+        self._shuffle.set_state(state["shuffle"])
+
+    # ------------------------------------------------------------------------------------ one optimizer step
+    def _step(
+        self, share: Sequence[Row], rows: Sequence[Row], proximal: Mapping[str, Tensor], stats: Tally
+    ) -> None:
+        live = [row for row in share if self._live(row)]
+        if not live or not _weight(share):
+            stats.empty += 1
+            return
+        part = _weight(share) / _weight(rows)
+        loss = torch.zeros((), device=self.model.device)
+        for tokens in self._micro(live):
+            scores = token_logprobs(
+                self.model, tokens.packed, tokens.temperature, tokens.guides, bool(self.recipe.entropy)
+            )
+            terms = Terms(
+                logp=scores.logprobs,
+                old=tokens.old,
+                advantages=tokens.advantages,
+                weights=tokens.weights,
+                segments=tokens.segments,
+                stale=tokens.versions != stats.version,
+                proximal=_joined(proximal, tokens),
+                reference=self._reference_logprobs(tokens),
+                entropy=scores.entropy,
+            )
+            found = policy_loss(terms, self.recipe)
+            (found.total / part).backward()  # type: ignore[no-untyped-call]
+            loss += found.total.detach() / part
+            stats.add(terms, found)
+            if stats.optimizer_steps == 0:
+                stats.measure(tokens, scores.logprobs)
+        set_lr(self.optimizer, self.lr * warmup(self.steps, self.warmup))
+        value = float(loss)
+        result = clip_and_step(
+            self.model, self.optimizer, self.clip_norm, value, [row.row_id for row in live]
+        )
+        self.steps += result.stepped
+        self.skipped += not result.stepped
+        stats.step(value, result.grad_norm, result.stepped)
+
+    def _minibatches(self, rows: list[Row]) -> list[list[Row]]:
+        """``rows`` in ``recipe.minibatches`` shares of about equally many rows, drawn anew each epoch."""
+        count = min(self.recipe.minibatches, len(rows))
+        if count <= 1:
+            return [rows] if rows else []
+        order = torch.randperm(len(rows), generator=self._shuffle).tolist()
+        return [[rows[i] for i in order[k::count]] for k in range(count)]
+
+    # ---------------------------------------------------------------------------------------------- scoring
+    def _prescore(self, rows: Sequence[Row], stats: Tally) -> dict[str, Tensor]:
+        """Log probabilities before the first step, by row id: for the gap, and as ``proximal`` of several
+        steps.
+
+        With one step the first forward of the step gives both for nothing; only rows without a gradient are
+        left.
+        """
+        several = self.recipe.minibatches > 1 or self.recipe.epochs > 1
+        anchored = self.recipe.importance_cap is not None and several
+        if anchored or (self.verify and self.recipe.minibatches > 1):
+            wanted = list(rows)
+        elif self.verify:
+            wanted = [row for row in rows if not self._live(row)]
+        else:
+            return {}
+        known: dict[str, Tensor] = {}
+        still = {row.row_id for row in wanted if not self._live(row)}
+        for tokens in self._micro(wanted):
+            logprobs = score_tokens(self.model, tokens)
+            stats.measure(tokens, logprobs)
+            of_still = torch.tensor([row_id in still for row_id in tokens.row_ids])
+            stats.add_still(logprobs[of_still.to(logprobs.device)[tokens.packed.rows]])
+            counts = tokens.packed.rows.bincount(minlength=len(tokens.row_ids)).tolist()
+            known.update(zip(tokens.row_ids, torch.split(logprobs, counts), strict=True))
+        return known if anchored else {}
+
+    def _micro(self, rows: Sequence[Row]) -> Iterator[Tokens]:
+        """``rows`` as tensors on the model's device, a micro-batch at a time."""
+        share = self.share and worth_sharing(rows)
+        for group in micro_rows(rows, self.micro_tokens, share):
+            yield tokens_of(group, self.eos_ids, share).to(self.model.device, compute_dtype(self.model))
+
+    @torch.no_grad()
+    def _reference_logprobs(self, tokens: Tokens) -> Tensor | None:
+        return None if self.reference is None else score_tokens(self.reference, tokens)
+
+    def _reference(self, given: LanguageModel | None) -> LanguageModel | None:
+        if not self.recipe.kl:
+            return None
+        reference = copy.deepcopy(self.model) if given is None else given
+        return reference.requires_grad_(False).eval()
+
+    def _live(self, row: Row) -> bool:
+        return bool(self.recipe.kl or self.recipe.entropy) or has_gradient(row)
+
+    def _checked(self, rows: Sequence[Row]) -> list[Row]:
+        seen: set[str] = set()
+        for row in rows:
+            check_row(
+                row,
+                self.model.config.vocab_size,
+                segments=self.recipe.ratio_level == "sequence",
+                eos_ids=self.eos_ids,
+            )
+            if row.row_id in seen:
+                raise RowError(f"row {row.row_id} occurs twice in one batch")
+            seen.add(row.row_id)
+        return canonical_order([row for row in rows if row.trained_tokens])
+
+
+def _weight(rows: Sequence[Row]) -> float:
+    return sum(sum(row.weights) for row in rows)
+
+
+def _joined(known: Mapping[str, Tensor], tokens: Tokens) -> Tensor | None:
+    return torch.cat([known[row_id] for row_id in tokens.row_ids]) if known else None
