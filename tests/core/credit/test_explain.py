@@ -12,14 +12,9 @@ from core.credit.builders import PATIENT, make_call, make_record, one_call, worl
 from hypothesis import given, strategies as st
 
 from agentlightning.credit import assign, trace_token
-from agentlightning.credit.explain import (
-    MERGE_FAILURES,
-    REASONS,
-    find_segment,
-    group_values,
-    merge_links,
-    weight_share,
-)
+from agentlightning.credit.explain import REASONS, find_segment, group_values, weight_share
+from agentlightning.credit.merging.forest import build_forest
+from agentlightning.credit.merging.merge_failures import MERGE_FAILURES
 from agentlightning.recipes import GRPO
 from agentlightning.types import Record
 
@@ -88,10 +83,10 @@ def test_every_call_is_in_a_row_or_has_a_reason(records: list[Record], loss_aggr
             row, segment = found
             of = weight_share(batch.rows, recipe, row, segment)
             divisor = {
-                "rollout": of.rollouts * of.own,
-                "call": of.calls * of.call,
-                "token": of.tokens,
-                "constant": of.rollouts * 3.0,
+                "rollout": of["rollouts"] * of["own"],
+                "call": of["calls"] * of["call"],
+                "token": of["tokens"],
+                "constant": of["rollouts"] * 3.0,
             }[loss_aggregation]
             assert row.weights[segment.start] == 1.0 / divisor
             assert record.rollout.rollout_id in group_values(
@@ -106,7 +101,7 @@ def test_links_tell_what_the_ledger_counts(records: list[Record], merge: bool):
     batch = assign(records, recipe)
     ledgers = {ledger.rollout_id: ledger for ledger in batch.ledgers}
     for record in records:
-        found = merge_links(record.calls, recipe)
+        found = build_forest(record.calls, merge=merge, temperature=recipe.temperature).links
         assert found.keys() == {call.call_id for call in record.calls}
         counted = Counter(link.reason for link in found.values() if link.reason)
         assert (
@@ -125,7 +120,7 @@ def test_a_branch_and_a_break_name_the_earlier_call():
         make_call("c", [1, 2, 6], [7], 2),
         make_call("d", [1, 9, 3], [4], 3, request={"messages": told}),
     ]
-    found = merge_links(calls, GRPO())
+    found = build_forest(calls).links
     assert [(n, link.kind, link.earlier, link.reason) for n, link in found.items()] == [
         ("a", "start", None, ""),
         ("b", "extends", "a", ""),

@@ -13,7 +13,7 @@ from hypothesis import example, given, strategies as st
 from agentlightning.credit import assign, rows_digest
 from agentlightning.credit.advantage.baselines import EPSILON, Advantages, advantages
 from agentlightning.credit.advantage.groups import CreditedCall, turns
-from agentlightning.credit.advantage.spread import Residual, mean, pooled_std, std
+from agentlightning.credit.advantage.spread import mean, pooled_std, std
 from agentlightning.types import Recipe, Record, Reward
 
 TURNS = ["group", "turn"]
@@ -52,6 +52,12 @@ def by_rollout(found: Advantages) -> dict[str, list[float]]:
     return out
 
 
+def group_counts(found: Advantages) -> tuple[int, int, int]:
+    """Numbers of groups, of groups without a spread, and of groups of one rollout."""
+    counts = found.counts()
+    return counts["groups"], counts["groups_zero_std"], counts["groups_of_one"]
+
+
 def found(rollouts: Sequence[Sequence[float]], **fields: object) -> tuple[list[list[float]], Advantages]:
     got = advantages(credited(rollouts), Recipe(name="t", **{"scale": "std", "group_by": TURNS, **fields}))
     return list(by_rollout(got).values()), got
@@ -63,7 +69,7 @@ def test_rollouts_of_equal_means_that_did_opposite_things_are_told_apart(group_b
     values, got = found([(1.0, -1.0), (-1.0, 1.0)], group_by=group_by)
     # residuals ±1 at each turn: s² = 1/(2 - 1) · (1 + 1) = 2
     assert values == [[pytest.approx(s / (2**0.5 + EPSILON)) for s in signs] for signs in [(1, -1), (-1, 1)]]
-    assert got.groups_zero_std == 0
+    assert got.counts()["groups_zero_std"] == 0
 
 
 @pytest.mark.parametrize("group_by", [TURNS, ["group"]])
@@ -91,14 +97,14 @@ def test_a_turn_is_compared_with_the_same_turn_of_other_rollouts() -> None:
     values, got = found([(5.0, 1.0), (5.0, 3.0), (5.0, 2.0)], scale="none")
     assert values == [[0.0, -1.0], [0.0, 1.0], [0.0, 0.0]]
     assert got.calls["r0-c1"].group == ("group=g", "turn=2") and got.calls["r0-c1"].pool == ("group=g",)
-    assert (got.groups, got.groups_zero_std, got.groups_of_one) == (1, 0, 0)
+    assert group_counts(got) == (1, 0, 0)
 
 
 def test_a_turn_that_only_one_rollout_has_is_zero_and_counted() -> None:
     values, got = found([(1.0, 2.0, 9.0), (2.0, 1.0)], scale="none")
     assert values == [[-0.5, 0.5, 0.0], [0.5, -0.5]]
-    assert got.calls["r0-c2"].zero_reason == "group-of-one" and got.calls_unpaired == 1
-    assert found([(1.0, 1.0), (2.0, 2.0)])[1].calls_unpaired == 0
+    assert got.calls["r0-c2"].zero_reason == "group-of-one" and got.counts()["calls_unpaired"] == 1
+    assert found([(1.0, 1.0), (2.0, 2.0)])[1].counts()["calls_unpaired"] == 0
 
 
 def test_agents_have_turns_of_their_own() -> None:
@@ -118,12 +124,12 @@ def test_agents_have_turns_of_their_own() -> None:
 
 def test_each_rollout_weighs_the_same_in_the_spread() -> None:
     # residuals ±1 of one rollout's two calls and ∓1 of the other's one: mean squares 1 and 1
-    short = {"a": [Residual(1.0, 2), Residual(-1.0, 2)], "b": [Residual(-1.0, 2)]}
+    short = {"a": [(1.0, 2), (-1.0, 2)], "b": [(-1.0, 2)]}
     assert pooled_std(short) == pytest.approx(math.sqrt(2.0))
     # three rollouts, of which a location saw two: their mean is half as far from each as the true one
-    few = {"a": [Residual(0.5, 2)], "b": [Residual(-0.5, 2)], "c": [Residual(0.0, 3)]}
+    few = {"a": [(0.5, 2)], "b": [(-0.5, 2)], "c": [(0.0, 3)]}
     assert pooled_std(few) == pytest.approx(math.sqrt((2 * 0.25 * (2 * 2) / (1 * 3)) / 2))
-    assert pooled_std({"a": [Residual(1.0, 2)]}) == pooled_std({}) == 0.0
+    assert pooled_std({"a": [(1.0, 2)]}) == pooled_std({}) == 0.0
 
 
 # --------------------------------------------------------------------------------------- what always holds
@@ -171,7 +177,7 @@ def test_rules_that_broadcast_have_no_use_for_turns(records, baseline, scale, ru
 def test_rollouts_that_did_the_same_give_zero(rollouts, n, baseline, scale, group_by):
     values, got = found([rollouts[0]] * n, baseline=baseline, scale=scale, group_by=group_by)
     assert {v for own in values for v in own} == {0.0}
-    assert (got.groups, got.groups_zero_std, got.groups_of_one) == (1, 1, 0)
+    assert group_counts(got) == (1, 1, 0)
 
 
 COARSE = st.lists(st.lists(st.sampled_from([-1.0, 0.0, 0.5]), min_size=1, max_size=3), min_size=2, max_size=5)
@@ -188,7 +194,7 @@ def test_no_other_group_is_zero_and_those_that_are_are_counted(rollouts, baselin
     if differ:  # somewhere two rollouts did otherwise at the same turn
         assert not zero
     elif all(own == rollouts[0] for own in rollouts):
-        assert zero and got.groups_zero_std == 1
+        assert zero and got.counts()["groups_zero_std"] == 1
 
 
 @PATIENT

@@ -1,20 +1,16 @@
-"""Explain credit: one token from its reward to its share of the loss, and why calls merged or not.
+"""Explain credit: one token from its reward to its share of the loss, and why a call is not trained.
 
-Everything here reads a finished batch and the records it came from; nothing decides.
+All functions read a finished batch and decide nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 from agentlightning.credit.advantage.spread import mean
-from agentlightning.credit.eligibility.trainable import call_order
-from agentlightning.credit.merging.forest import build_forest
-from agentlightning.credit.merging.merge_failures import Continuations, classify
-from agentlightning.types import Batch, Call, Recipe, Row, Segment
+from agentlightning.types import Batch, Recipe, Row, Segment
 
 REASONS: Mapping[str, str] = MappingProxyType(
     {
@@ -47,80 +43,6 @@ REASONS: Mapping[str, str] = MappingProxyType(
 )
 """Ledger reason → why such a call is not trained."""
 
-MERGE_FAILURES: Mapping[str, str] = MappingProxyType(
-    {
-        "think-stripped": "the earlier answer's reasoning is gone from this prompt",
-        "template": "the chat template renders what stands before the answer otherwise now",
-        "retokenised": "the earlier answer stands in this prompt with other token ids",
-        "edited": "the agent changed the earlier answer before sending it back",
-        "truncated": "earlier messages were dropped from this prompt",
-        "temperature": "it continues the earlier call, but was sampled at another temperature",
-        "branch": "another call went on from there first: this row repeats what stands before as context",
-    }
-)
-"""Reason of a break → what happened to the prompt."""
-
-
-class MergeLink(NamedTuple):
-    """How a trained call relates to earlier calls of its rollout."""
-
-    kind: str
-    """``extends`` (same row), ``branch`` (its own row, from a shared beginning), ``break`` (its messages
-    continue an earlier call, its ids do not), ``start``."""
-    earlier: str | None
-    """The call that it extends, branches from, or failed to merge with."""
-    reason: str
-    """Of a branch or break, a key of ``MERGE_FAILURES``."""
-
-    def text(self) -> str:
-        """One sentence."""
-        if self.kind == "extends":
-            return f"extends {self.earlier}: its prompt begins with that call's prompt and answer, id for id"
-        if self.kind == "start":
-            return "begins a row: no earlier call of its rollout and policy is the beginning of its prompt"
-        verb = "branches from" if self.kind == "branch" else "did not merge with"
-        return f"{verb} {self.earlier} ({self.reason}): {MERGE_FAILURES.get(self.reason, self.reason)}"
-
-
-def merge_links(calls: Iterable[Call], recipe: Recipe) -> dict[str, MergeLink]:
-    """Call id → how it merged or why it did not, for the trained calls of one rollout."""
-    ordered = sorted(calls, key=call_order)
-    if not recipe.merge:
-        return {call.call_id: MergeLink("start", None, "") for call in ordered}
-    out: dict[str, MergeLink] = {}
-    above: dict[str, str] = {}
-    for path in build_forest(ordered, temperature=recipe.temperature).paths:
-        line = [*path.shared, *path.own]
-        above.update((later.call_id, earlier.call_id) for earlier, later in pairwise(line))
-        for call in path.own:
-            out[call.call_id] = MergeLink("extends", above.get(call.call_id), "")
-        first = path.own[0].call_id
-        out[first] = MergeLink(
-            "branch" if path.shared else "start", above.get(first), "branch" if path.shared else ""
-        )
-    for later, earlier, reason in _unmerged(ordered, above):
-        out[later] = MergeLink("break", earlier, reason)
-    return out
-
-
-def _unmerged(ordered: Sequence[Call], above: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
-    """(call, the earlier call its messages continue, why its ids do not)."""
-    seen: dict[str, Continuations] = {}
-    for call in ordered:
-        known = seen.setdefault(call.policy, Continuations())
-        match = known.find(call)
-        if match is not None and match[0].call_id not in _ancestors(call.call_id, above):
-            yield call.call_id, match[0].call_id, classify(match[0], call, match[1])
-        known.add(call)
-
-
-def _ancestors(call_id: str, above: Mapping[str, str]) -> set[str]:
-    found: set[str] = set()
-    while call_id in above:
-        call_id = above[call_id]
-        found.add(call_id)
-    return found
-
 
 def group_values(rows: Sequence[Row], group: Sequence[str]) -> dict[str, float]:
     """Rollout id → its value in ``group``: the mean credit of its calls there."""
@@ -132,23 +54,13 @@ def group_values(rows: Sequence[Row], group: Sequence[str]) -> dict[str, float]:
     return {rollout: mean(values) for rollout, values in credits.items()}
 
 
-class WeightShare(NamedTuple):
-    """How the weight of a token is computed."""
+def weight_share(rows: Sequence[Row], recipe: Recipe, row: Row, segment: Segment) -> dict[str, Any]:
+    """How the weight of the tokens of ``segment`` came about (see :mod:`.merging.weights`).
 
-    formula: str
-    """With the numbers in it, e.g. ``1 / (64 rollouts × 13 tokens of its rollout)``."""
-    rollouts: int
-    calls: int
-    tokens: int
-    """Trained tokens of the step and the policy."""
-    own: int
-    """Trained tokens of its rollout."""
-    call: int
-    """Tokens of its call."""
-
-
-def weight_share(rows: Sequence[Row], recipe: Recipe, row: Row, segment: Segment) -> WeightShare:
-    """How the weight of the tokens of ``segment`` came about (see :mod:`.merging.weights`)."""
+    ``formula``: with the numbers in it, e.g. ``1 / (64 rollouts × 13 tokens of its rollout)``. ``rollouts``,
+    ``calls``, ``tokens``: those of the step and the policy that are trained. ``own``: trained tokens of its
+    rollout. ``call``: tokens of its call.
+    """
     mine = [other for other in rows if other.policy == row.policy]
     rollouts = len({other.rollout_id for other in mine})
     calls = sum(s.trained for other in mine for s in other.segments)
@@ -161,7 +73,8 @@ def weight_share(rows: Sequence[Row], recipe: Recipe, row: Row, segment: Segment
         "token": f"1 / {tokens} tokens",
         "constant": f"1 / ({rollouts} rollouts × divisor {recipe.loss_divisor:g})",
     }[recipe.loss_aggregation]
-    return WeightShare(formula, rollouts, calls, tokens, own, length)
+    counts = {"rollouts": rollouts, "calls": calls, "tokens": tokens, "own": own, "call": length}
+    return {"formula": formula, **counts}
 
 
 def find_segment(rows: Sequence[Row], call_id: str) -> tuple[Row, Segment] | None:

@@ -8,10 +8,27 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 
+from agentlightning.credit.advantage.groups import CreditedCall
 from agentlightning.credit.eligibility.verdicts import Verdict, unrecorded
 from agentlightning.credit.merging.forest import Forest
 from agentlightning.types import Ledger, Record
+
+
+@dataclass(slots=True)
+class RolloutAccount:
+    """One rollout during credit assignment."""
+
+    record: Record
+    ledger: Ledger
+    failure: str | None
+    """Kind of its failure."""
+    has_reward: bool = True
+    """It has a reward: it succeeded, or the failure table gives its failure one."""
+    out: dict[str, str] = field(default_factory=dict)
+    """Call id → why the call is not trained."""
+    credited: list[CreditedCall] = field(default_factory=list)
 
 
 def open_ledger(record: Record, verdicts: Mapping[str, Verdict]) -> Ledger:
@@ -33,16 +50,16 @@ def open_ledger(record: Record, verdicts: Mapping[str, Verdict]) -> Ledger:
     )
 
 
-def close_ledger(ledger: Ledger, out: Mapping[str, str], forest: Forest) -> Ledger:
-    """Enter the trained calls and the reasons of the others (``out``: call id → reason).
+def close_ledger(account: RolloutAccount, forest: Forest) -> None:
+    """Enter the trained calls, and the reasons of the other calls.
 
     ``AssertionError`` if a call is neither: that is a fault of this package, never of its input.
     """
-    for reason, n in sorted(Counter(out.values()).items()):
+    ledger = account.ledger
+    for reason, n in sorted(Counter(account.out.values()).items()):
         ledger.left_out[reason] = ledger.left_out.get(reason, 0) + n
     ledger.trained = sum(len(path.own) for path in forest.paths)
-    ledger.merged = sum(len(path.own) - 1 for path in forest.paths)
+    ledger.merged = ledger.trained - len(forest.paths)
     ledger.merge_failures = dict(sorted(forest.merge_failures.items()))
     if not ledger.sums:
         raise AssertionError(f"the ledger of rollout {ledger.rollout_id!r} does not sum: {ledger}")
-    return ledger

@@ -3,44 +3,43 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from agentlightning.credit.advantage.baselines import Advantages
 from agentlightning.credit.advantage.spread import mean, std
-from agentlightning.credit.scoring.rewards import Rewards
+from agentlightning.credit.ledger import RolloutAccount
+from agentlightning.credit.scoring.rewards import Rewards, resolve
 from agentlightning.types import AttemptStatus, EarlierAttempt, Ledger, Recipe, Row
 from agentlightning.types.failure import failure_kind_of_end
 
 
 def batch_metrics(
-    rewards: Sequence[Rewards],
-    failures: Sequence[str],
-    ledgers: Sequence[Ledger],
-    groups: Advantages,
-    rows: Sequence[Row],
-    recipe: Recipe,
-    earlier: Sequence[EarlierAttempt] = (),
+    accounts: Sequence[RolloutAccount], groups: Advantages, rows: Sequence[Row], recipe: Recipe
 ) -> dict[str, float]:
-    """All metrics of a step's credit.
+    """Return all metrics of a step's credit.
 
-    ``rewards``: of the rollouts that count. ``failures``: kind of each rollout that failed. ``earlier``:
-    attempts after which there was another, counted as ``retried/<kind>``. ``reward_mean`` and ``reward_std``
-    (the sample standard deviation) are over the rollouts' outcomes: the final reward, or where none was
-    emitted the mean of the calls' and agents' rewards.
+    ``reward_mean`` and ``reward_std`` (the sample standard deviation) are over the outcomes of the rollouts
+    that have a reward: the final reward, or where none was emitted the mean of the calls' and agents'
+    rewards. ``retried/<kind>`` counts attempts that were followed by another one.
     """
-    retried = Counter(_failure_kind(attempt) for attempt in earlier)
-    out: dict[str, float] = {
-        "rollouts": len(ledgers),
-        "rollouts_failed": sum(kind != "no-reward" for kind in failures),
-        "rollouts_no_reward": sum(kind == "no-reward" for kind in failures),
-        **{f"failed/{kind}": n for kind, n in sorted(Counter(failures).items())},
-        **{f"retried/{kind}": n for kind, n in sorted(retried.items())},
-        "groups": groups.groups,
-        "groups_zero_std": groups.groups_zero_std,
-        "groups_of_one": groups.groups_of_one,
-        "calls_unpaired": groups.calls_unpaired,
+    failures = Counter(account.failure for account in accounts if account.failure is not None)
+    retried = Counter(_failure_kind(attempt) for account in accounts for attempt in account.record.earlier)
+    return {
+        "rollouts": len(accounts),
+        "rollouts_failed": failures.total() - failures["no-reward"],
+        "rollouts_no_reward": failures["no-reward"],
+        **counts_under("failed", failures),
+        **counts_under("retried", retried),
+        **groups.counts(),
+        **_rewards([resolve(account.record) for account in accounts if account.has_reward]),
+        **_calls([account.ledger for account in accounts]),
+        **row_metrics(rows, recipe),
     }
-    return {**out, **_rewards(rewards), **_calls(ledgers), **row_metrics(rows, recipe)}
+
+
+def counts_under(prefix: str, counts: Mapping[str, int]) -> dict[str, int]:
+    """Counts as metrics: ``<prefix>/<name>``, sorted by name."""
+    return {f"{prefix}/{name}": n for name, n in sorted(counts.items())}
 
 
 def _failure_kind(attempt: EarlierAttempt) -> str:
@@ -58,25 +57,29 @@ def _rewards(rewards: Sequence[Rewards]) -> dict[str, float]:
         out["reward_std"] = std(outcomes)
     for name in sorted({name for r in rewards for name in r.by_name}):
         out[f"reward/{name}"] = mean([r.by_name[name] for r in rewards if name in r.by_name])
-    missing = sum((Counter(r.missing) for r in rewards), Counter[str]())
-    return {**out, **{f"reward_unused/{reason}": n for reason, n in sorted(missing.items())}}
+    return {**out, **counts_under("reward_unused", _sum(r.missing for r in rewards))}
 
 
 def _calls(ledgers: Sequence[Ledger]) -> dict[str, float]:
-    lost = sum((Counter(ledger.left_out) for ledger in ledgers), Counter[str]())
-    breaks = sum((Counter(ledger.merge_failures) for ledger in ledgers), Counter[str]())
-    kinds = sum((Counter(ledger.verdicts) for ledger in ledgers), Counter[str]())
-    judged = sum(kinds.values())
+    verdicts = _sum(ledger.verdicts for ledger in ledgers)
     out: dict[str, float] = {
         "calls": sum(ledger.made for ledger in ledgers),
         "calls_recorded": sum(ledger.recorded for ledger in ledgers),
         "calls_trained": sum(ledger.trained for ledger in ledgers),
         "merged": sum(ledger.merged for ledger in ledgers),
-        **{f"left_out/{reason}": n for reason, n in sorted(lost.items())},
-        **{f"merge_failures/{reason}": n for reason, n in sorted(breaks.items())},
-        **{f"verdicts/{kind}": n for kind, n in sorted(kinds.items())},
+        **counts_under("left_out", _sum(ledger.left_out for ledger in ledgers)),
+        **counts_under("merge_failures", _sum(ledger.merge_failures for ledger in ledgers)),
+        **counts_under("verdicts", verdicts),
     }
-    return {**out, "exact": kinds["exact"] / judged} if judged else out
+    return {**out, "exact": verdicts["exact"] / verdicts.total()} if verdicts else out
+
+
+def _sum(parts: Iterable[Mapping[str, int]]) -> Counter[str]:
+    """Add up counts."""
+    total: Counter[str] = Counter()
+    for part in parts:
+        total.update(part)
+    return total
 
 
 def row_metrics(rows: Sequence[Row], recipe: Recipe) -> dict[str, float]:
@@ -84,21 +87,22 @@ def row_metrics(rows: Sequence[Row], recipe: Recipe) -> dict[str, float]:
 
     Tokens of a row without an advantage are not trained unless another term of the loss reaches them.
     """
+    trained = [segment for row in rows for segment in row.segments if segment.trained]
+    all_trained = sum(row.trained_tokens for row in rows)
     idle = sum(row.trained_tokens for row in rows if not _has_gradient(row, recipe))
-    values = [s.advantage for row in rows for s in row.segments if s.trained]
     out: dict[str, float] = {
         "rows": len(rows),
         "tokens": sum(len(row.token_ids) for row in rows),
-        "tokens_trained": sum(row.trained_tokens for row in rows) - idle,
+        "tokens_trained": all_trained - idle,
         "tokens_zero_advantage": idle,
-        "tokens_version_unknown": sum(row.trained_tokens - sum(v >= 0 for v in row.versions) for row in rows),
+        "tokens_version_unknown": all_trained - sum(v >= 0 for row in rows for v in row.versions),
     }
     ages = sum((_ages(row) for row in rows), Counter[int]())
     if ages:
         out["staleness_mean"] = sum(age * n for age, n in ages.items()) / ages.total()
         out["staleness_max"] = max(ages)
-    if values:
-        out["advantage_abs_mean"] = mean([abs(value) for value in values])
+    if trained:
+        out["advantage_abs_mean"] = mean([abs(segment.advantage) for segment in trained])
     return out
 
 

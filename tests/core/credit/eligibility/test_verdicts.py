@@ -12,7 +12,7 @@ from hypothesis import given, strategies as st
 from agentlightning import semconv
 from agentlightning.credit import tokens_digest, verdict
 from agentlightning.credit.eligibility.verdicts import unrecorded, verdicts
-from agentlightning.credit.merging.common_prefix import common_prefix
+from agentlightning.credit.merging.merge_failures import common_prefix
 from agentlightning.types.tokens import pack
 
 IDS = st.lists(st.integers(-(2**31), 2**31 - 1), max_size=12)

@@ -19,7 +19,8 @@ from agentlightning.audit.run import OpenRun
 from agentlightning.audit.targets import Target
 from agentlightning.credit.eligibility.failure import failure_of
 from agentlightning.credit.eligibility.verdicts import verdicts
-from agentlightning.credit.explain import REASONS, find_segment, group_values, merge_links, weight_share
+from agentlightning.credit.explain import REASONS, find_segment, group_values, weight_share
+from agentlightning.credit.merging.forest import build_forest
 from agentlightning.credit.scoring.rewards import attach_rewards, defect, resolve
 from agentlightning.types import Attempt, Call, Record, Reward
 from agentlightning.types.failure import FAILURE_KINDS, read_failure_table
@@ -244,11 +245,12 @@ def _credit(run: OpenRun, step: RecomputedStep, call_id: str) -> dict[str, Any]:
     row, segment = found
     of = weight_share(step.batch.rows, recipe, row, segment)
     trained = {c.call_id for r in step.batch.rows for c in r.segments if c.trained}
-    link = merge_links([c for c in step.record.calls if c.call_id in trained], recipe)[call_id]
+    mine = [c for c in step.record.calls if c.call_id in trained]
+    link = build_forest(mine, merge=recipe.merge, temperature=recipe.temperature).links[call_id]
     return {
         **empty,
         "weight": {"value": row.weights[segment.start], "aggregation": recipe.loss_aggregation,
-                   **of._asdict()},
+                   **of},
         "row": {"id": row.row_id, "start": segment.start, "end": segment.end, "tokens": len(row.token_ids),
                 "staleness": row.metadata.get("staleness")},
         "merge": {"kind": link.kind, "earlier": link.earlier, "reason": link.reason, "text": link.text()},

@@ -22,9 +22,9 @@ rollout)``.
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from agentlightning.credit.advantage.groups import (
@@ -32,8 +32,7 @@ from agentlightning.credit.advantage.groups import (
     CreditedCall,
     GroupKey,
     agent_key,
-    by_rollout,
-    group_keys,
+    group_key,
     grouped,
     turn_key,
 )
@@ -69,19 +68,28 @@ class Advantage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Advantages:
-    """The advantages of a batch by call id, and counts of its groups."""
+    """The advantages of a batch."""
 
-    calls: dict[str, Advantage] = field(default_factory=dict)
-    groups: int = 0
-    groups_of_one: int = 0
-    groups_zero_std: int = 0
-    zero_reasons: dict[GroupKey, str] = field(default_factory=dict)
+    calls: dict[str, Advantage]
+    """Call id → its advantage."""
+    zero_reasons: dict[GroupKey, str]
     """Group → why it has nothing to compare: ``group-of-one``, ``zero-spread``, or empty."""
 
-    @property
-    def calls_unpaired(self) -> int:
-        """Calls at a turn that no other rollout of their group has, in groups that do have a spread."""
-        return sum(bool(one.zero_reason) and not self.zero_reasons[one.pool] for one in self.calls.values())
+    def counts(self, calls: Iterable[str] | None = None) -> dict[str, int]:
+        """Count the groups of ``calls`` (default: of all calls) under the names of their metrics.
+
+        ``calls_unpaired``: calls at a turn that no other rollout of their group has, in groups that do have a
+        spread.
+        """
+        own = [self.calls[call] for call in (self.calls if calls is None else calls)]
+        groups = {one.pool: self.zero_reasons[one.pool] for one in own}
+        kinds = Counter(groups.values())
+        return {
+            "groups": len(groups),
+            "groups_zero_std": kinds["zero-spread"],
+            "groups_of_one": kinds["group-of-one"],
+            "calls_unpaired": sum(bool(one.zero_reason) and not groups[one.pool] for one in own),
+        }
 
 
 def group(groups: Groups, recipe: Recipe) -> Groups:
@@ -113,26 +121,34 @@ BASELINES: Mapping[str, Baseline] = {"group": group, "rloo": rloo, "batch": grou
 def advantages(
     credited: Sequence[CreditedCall], recipe: Recipe, baselines: Mapping[str, Baseline] = BASELINES
 ) -> Advantages:
-    """Advantage of every credited call. ``ValueError`` if the baseline leaves out a value.
+    """Return the advantage of every credited call. ``ValueError`` if the baseline leaves out a value.
 
     With calls of several policies, each policy is compared with itself, whatever ``group_by`` says.
     """
     group_by = _group_by(credited, recipe)
-    pools = group_keys(credited, group_by)
-    members = grouped(credited, pools)
-    at = _locations(members, TURN in group_by)
-    values = {key: _values(of) for key, of in grouped(credited, at).items()}
+    pools = {one.call.call_id: group_key(one.rollout, one.call, group_by) for one in credited}
+    members = grouped(credited, lambda one: pools[one.call.call_id])
+    at: dict[str, GroupKey] = {}
+    for pool, of in members.items():
+        at.update(_locations(pool, of, by_turn=TURN in group_by))
+    values = {key: _values(of) for key, of in grouped(credited, lambda one: at[one.call.call_id]).items()}
     bases = baselines[recipe.baseline](values, recipe)
-    spreads = {key: _spread(of, at, values) for key, of in members.items()}
-    out: dict[str, Advantage] = {}
+    spreads = {pool: _spread(of, at, values) for pool, of in members.items()}
+    found = Advantages({}, {pool: zero_reason for pool, (_, zero_reason) in spreads.items()})
     for one in credited:
-        call, key = one.call.call_id, at[one.call.call_id]
-        base = _base(bases, key, one.rollout.rollout_id, recipe)
-        zero_reason = _why_zero(spreads[pools[call]], values[key], recipe)
-        out[call] = _advantage(one, base, zero_reason, recipe, key, pools[call], spreads[pools[call]].std)
-    zero_reasons = {key: spread.zero_reason for key, spread in spreads.items()}
-    kinds = Counter(zero_reasons.values())
-    return Advantages(out, len(zero_reasons), kinds["group-of-one"], kinds["zero-spread"], zero_reasons)
+        key, pool = at[one.call.call_id], pools[one.call.call_id]
+        spread, zero_reason = spreads[pool]
+        why = _why_zero(zero_reason, values[key], recipe)
+        base = _base(bases, key, one.rollout_id, recipe)
+        scale = spread + EPSILON if recipe.scale == "std" and not why else 1.0
+        value = 0.0 if why else (one.credit - base) / scale
+        if not math.isfinite(value):
+            raise ValueError(
+                f"rollout {one.rollout_id!r}: the advantage of its credit {one.credit:g} over the "
+                f"baseline {base:g} is {value}; the rewards of its group are too far apart for floating point"
+            )
+        found.calls[one.call.call_id] = Advantage(value, one.credit, base, scale, key, why, pool, spread)
+    return found
 
 
 def _group_by(credited: Sequence[CreditedCall], recipe: Recipe) -> list[str]:
@@ -144,90 +160,58 @@ def _group_by(credited: Sequence[CreditedCall], recipe: Recipe) -> list[str]:
     return found
 
 
-def _locations(members: Mapping[GroupKey, Sequence[CreditedCall]], by_turn: bool) -> dict[str, GroupKey]:
-    """Call id → its location: its group, or its turn in the group if turns differ."""
-    out: dict[str, GroupKey] = {}
-    for key, of in members.items():
-        suffix = _location_suffix(of) if by_turn else lambda one: ()
-        out.update((one.call.call_id, (*key, *suffix(one))) for one in of)
-    return out
-
-
-def _location_suffix(of: Sequence[CreditedCall]) -> Callable[[CreditedCall], GroupKey]:
-    """The suffix that ``turn`` adds to the key of a group's calls: nothing, their agent, or their turn."""
-    candidates: tuple[Callable[[CreditedCall], GroupKey], ...] = (
-        lambda one: (),
-        lambda one: (agent_key(one),),
-    )
-    for candidate in candidates:
-        each = grouped(of, {one.call.call_id: (one.rollout.rollout_id, *candidate(one)) for one in of})
-        if all(nearly_equal([one.credit for one in own]) for own in each.values()):
-            return candidate
-    return lambda one: (turn_key(one),)
+def _locations(pool: GroupKey, of: Sequence[CreditedCall], *, by_turn: bool) -> dict[str, GroupKey]:
+    """Call id → its location in its group. With ``by_turn`` a group is divided only as far as credits differ
+    within its rollouts: it is one location, else each agent is one, else each turn.
+    """
+    at: dict[str, GroupKey] = {one.call.call_id: pool for one in of}
+    for name in (agent_key, turn_key) if by_turn else ():
+        credits = defaultdict(list)
+        for one in of:
+            credits[one.rollout_id, at[one.call.call_id]].append(one.credit)
+        if all(map(nearly_equal, credits.values())):
+            break
+        at = {one.call.call_id: (*pool, name(one)) for one in of}
+    return at
 
 
 def _values(at: Sequence[CreditedCall]) -> dict[str, float]:
     """One value per rollout: the mean credit of its calls at a location."""
-    return {rollout: mean([one.credit for one in own]) for rollout, own in by_rollout(at).items()}
+    rollouts = grouped(at, lambda one: one.rollout_id)
+    return {rollout: mean([one.credit for one in own]) for rollout, own in rollouts.items()}
 
 
-class _GroupSpread(NamedTuple):
-    std: float
-    zero_reason: str
-
-
-def _spread(of: Sequence[CreditedCall], at: Mapping[str, GroupKey], values: Groups) -> _GroupSpread:
-    """The spread of a group, and why it gives nothing to learn."""
+def _spread(of: Sequence[CreditedCall], at: Mapping[str, GroupKey], values: Groups) -> tuple[float, str]:
+    """Return the spread of a group, and why the group gives nothing to learn, if so."""
     centres = {key: mean(list(values[key].values())) for key in {at[one.call.call_id] for one in of}}
     residuals: dict[str, list[Residual]] = {}
     for one in of:
         key = at[one.call.call_id]
         if len(values[key]) > 1:
-            found = Residual(one.credit - centres[key], len(values[key]))
-            residuals.setdefault(one.rollout.rollout_id, []).append(found)
+            residual = one.credit - centres[key], len(values[key])
+            residuals.setdefault(one.rollout_id, []).append(residual)
     if not residuals:
-        return _GroupSpread(0.0, "group-of-one")
-    return _GroupSpread(pooled_std(residuals), "zero-spread" if _rollouts_agree(of, at, values) else "")
+        return 0.0, "group-of-one"
+    return pooled_std(residuals), "zero-spread" if _rollouts_agree(of, at, values) else ""
 
 
 def _rollouts_agree(of: Sequence[CreditedCall], at: Mapping[str, GroupKey], values: Groups) -> bool:
     """Whether the rollouts of a group earned the same: equal credits at every location, or the same turns
     with equal credits call for call.
     """
-    compared = {key: own for key, own in grouped(of, at).items() if len(values[key]) > 1}
-    if all(nearly_equal([one.credit for one in own]) for own in compared.values()):
+    compared = grouped(of, lambda one: at[one.call.call_id]).items()
+    if all(nearly_equal([one.credit for one in own]) for key, own in compared if len(values[key]) > 1):
         return True
-    by_turn = grouped(of, {one.call.call_id: (turn_key(one),) for one in of})
-    rollouts = len(by_rollout(of))
-    return all(
-        len(found := _values(own)) == rollouts and nearly_equal(found.values()) for own in by_turn.values()
-    )
+    rollouts = len({one.rollout_id for one in of})
+    by_turn = [_values(own) for own in grouped(of, turn_key).values()]
+    return all(len(turn) == rollouts and nearly_equal(turn.values()) for turn in by_turn)
 
 
-def _why_zero(spread: _GroupSpread, values: Mapping[str, float], recipe: Recipe) -> str:
-    """Why a call's advantage is 0 by definition."""
+def _why_zero(group_reason: str, values: Mapping[str, float], recipe: Recipe) -> str:
+    """Why a call's advantage is 0 by definition; empty if it is not."""
     if recipe.baseline == "none":
-        return spread.zero_reason if recipe.scale == "std" else ""
-    return spread.zero_reason or ("group-of-one" if len(values) == 1 else "")
-
-
-def _advantage(
-    one: CreditedCall,
-    base: float,
-    zero_reason: str,
-    recipe: Recipe,
-    at: GroupKey,
-    pool: GroupKey,
-    spread: float,
-) -> Advantage:
-    scale = spread + EPSILON if recipe.scale == "std" and not zero_reason else 1.0
-    value = 0.0 if zero_reason else (one.credit - base) / scale
-    if not math.isfinite(value):
-        raise ValueError(
-            f"rollout {one.rollout.rollout_id!r}: the advantage of its credit {one.credit:g} over the "
-            f"baseline {base:g} is {value}; the rewards of its group are too far apart for floating point"
-        )
-    return Advantage(value, one.credit, base, scale, at, zero_reason, pool, spread)
+        return group_reason if recipe.scale == "std" else ""
+    return group_reason or ("group-of-one" if len(values) == 1 else "")
 
 
 def _base(bases: Groups, key: GroupKey, rollout_id: str, recipe: Recipe) -> float:

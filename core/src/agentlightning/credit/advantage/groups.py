@@ -2,18 +2,19 @@
 
 A *turn* is the n-th call of an agent within its rollout. Calls that an agent makes at the same turn of
 different rollouts stand in much the same place, so their credits show which action was better there; a mean
-over whole rollouts would also compare early calls with late ones. The *group* of a call is what
-``group_by`` says without ``turn``: turns are locations within it, and share its spread.
+over whole rollouts would also compare early calls with late ones. ``group_by`` without ``turn`` names the
+*group* of a call; turns are locations within the group and share its spread.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import NamedTuple, TypeVar
 
 from agentlightning.types import Call, Rollout
 
 GroupKey = tuple[str, ...]
+K = TypeVar("K", bound=Hashable)
 TURN = "turn"
 """The key of ``group_by`` for the n-th call of an agent within its rollout."""
 
@@ -25,7 +26,12 @@ class CreditedCall(NamedTuple):
     call: Call
     credit: float
     turn: int = 1
-    """Its agent's n-th request of the rollout, counted from 1 (:func:`turns`)."""
+    """The number of its request among those of its agent in the rollout, from 1 (:func:`turns`)."""
+
+    @property
+    def rollout_id(self) -> str:
+        """The rollout that made the call."""
+        return self.rollout.rollout_id
 
 
 def turns(calls: Iterable[Call]) -> dict[str, int]:
@@ -40,11 +46,6 @@ def turns(calls: Iterable[Call]) -> dict[str, int]:
             requests.append(call.sequence)
         out[call.call_id] = len(requests)
     return out
-
-
-def group_keys(credited: Sequence[CreditedCall], group_by: Sequence[str]) -> dict[str, GroupKey]:
-    """Call id → its group."""
-    return {c.call.call_id: group_key(c.rollout, c.call, group_by) for c in credited}
 
 
 def group_key(rollout: Rollout, call: Call, group_by: Sequence[str]) -> GroupKey:
@@ -67,21 +68,13 @@ def agent_key(one: CreditedCall) -> str:
     return f"agent={_agent(one.call)}" if _agent(one.call) else "no agent"
 
 
-def by_rollout(items: Iterable[CreditedCall]) -> dict[str, list[CreditedCall]]:
-    """Rollout id → its calls, in the order given."""
-    out: dict[str, list[CreditedCall]] = {}
-    for one in items:
-        out.setdefault(one.rollout.rollout_id, []).append(one)
-    return out
-
-
 def grouped(
-    credited: Iterable[CreditedCall], key: Mapping[str, GroupKey]
-) -> dict[GroupKey, list[CreditedCall]]:
-    """Key → its calls, in the order given."""
-    out: dict[GroupKey, list[CreditedCall]] = {}
+    credited: Iterable[CreditedCall], key: Callable[[CreditedCall], K]
+) -> dict[K, list[CreditedCall]]:
+    """Key → the calls that have it, in the order given."""
+    out: dict[K, list[CreditedCall]] = {}
     for one in credited:
-        out.setdefault(key[one.call.call_id], []).append(one)
+        out.setdefault(key(one), []).append(one)
     return out
 
 

@@ -16,19 +16,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple
 
 ROUNDING = 1e-12
 """Share of the largest value below which a difference is rounding: means of equal credits may differ in the
 last bit."""
 
 
-class Residual(NamedTuple):
-    """A credit minus the mean it is compared with."""
-
-    value: float
-    compared: int
-    """Number of rollouts in that mean."""
+Residual = tuple[float, int]
+"""A credit minus the mean that it is compared with, and the number of rollouts in that mean."""
 
 
 def mean(values: Sequence[float]) -> float:
@@ -50,8 +45,8 @@ def std(values: Sequence[float]) -> float:
 
 
 def pooled_std(residuals: Mapping[str, Sequence[Residual]]) -> float:
-    """The spread of a group. ``residuals``: rollout → its residuals that have a rollout to compare with. 0
-    for fewer than two rollouts.
+    """The spread of a group; 0 for fewer than two rollouts. ``residuals``: rollout → its residuals, without
+    those that no other rollout can be compared with.
     """
     n = len(residuals)
     if n < 2:

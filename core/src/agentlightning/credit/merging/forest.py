@@ -1,26 +1,27 @@
 """The forest: which calls continue which, so that a conversation becomes one row instead of one row a turn.
 
 A call extends the *longest* earlier call of its rollout, policy and temperature whose prompt + response is a
-strict prefix of its prompt, whoever came between: agents that take turns each grow their own line. Calls with
-identical prompts never extend each other. One of the calls that extend another continues its row; every
-further one is a *branch*: a new row in which the shared part is context.
+strict prefix of its prompt, whichever calls came between: agents that take turns each grow their own line.
+Calls with identical prompts never extend each other. One of the calls that extend another continues its row;
+every further one is a *branch*: a new row in which the shared part is context.
 
 Invariants: every call is the *own* call of exactly one path, hence every response token is trained exactly
-once; which call continues a row depends on what the calls hold, not on the order in which parallel ones came.
+once; which call continues a row depends on the content of the calls, not on the order in which parallel calls
+arrived.
 
 Prefixes are compared by digests, taken at the lengths where an earlier call ends. Calls that were read from a
-store share one buffer with the call they continue, as it was found when they were written, and a buffer is
-hashed once: the work grows with the tokens of the rows, not with those of the prompts.
+store share one buffer with the call that they continue, and a buffer is hashed once: the work grows with the
+tokens of the rows, not with the tokens of the prompts.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from agentlightning.credit.eligibility.trainable import call_order
-from agentlightning.credit.merging.merge_failures import merge_failures
+from agentlightning.credit.merging.merge_failures import Continuations, MergeLink, classify
 from agentlightning.types import Call
 from agentlightning.types.tokens import WIDTH, PrefixDigests, TokenIds, as_ids, shared_buffer
 
@@ -31,11 +32,23 @@ class CallNode:
 
     call: Call
     data: PrefixDigests
-    """What its prompt and response begin; calls that continue it may share it."""
+    """A buffer that begins with the call's prompt and response; calls that continue the call may share it."""
     end: int
     """Bytes of prompt and response."""
     parent: CallNode | None = None
     children: list[CallNode] = field(default_factory=list)
+
+    def ancestors(self) -> Iterator[CallNode]:
+        """The calls that this call extends, the nearest first."""
+        above = self.parent
+        while above is not None:
+            yield above
+            above = above.parent
+
+    @property
+    def starts_row(self) -> bool:
+        """Whether this call begins a row: it extends no call, or another call continues that row."""
+        return self.parent is None or self.parent.children[0] is not self
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,54 +56,63 @@ class CallPath:
     """The calls of one row, each a prefix of the next."""
 
     shared: tuple[Call, ...]
-    """Ancestors that are trained in another row: context here."""
+    """Ancestors that are trained in another row: context in this row."""
     own: tuple[Call, ...]
     """Calls that are trained in this row; never empty."""
 
 
 @dataclass(frozen=True, slots=True)
 class Forest:
-    """Paths in order of their first own call, and why calls did not merge."""
+    """The paths of one rollout, in the order of their first own call."""
 
     paths: list[CallPath]
-    merge_failures: dict[str, int]
+    links: dict[str, MergeLink]
+    """Call id → how the call merged, or why it did not."""
+
+    @property
+    def merge_failures(self) -> dict[str, int]:
+        """Reason → number of calls that did not continue the row of an earlier call."""
+        return dict(Counter(link.reason for link in self.links.values() if link.reason))
 
 
 def build_forest(calls: Iterable[Call], *, merge: bool = True, temperature: float = 1.0) -> Forest:
-    """The forest over calls of *one* rollout; all must have ids and a response that is not empty.
+    """Build the forest over the calls of *one* rollout.
 
-    ``merge=False``: every call is a path of its own. ``temperature``: of calls that do not state theirs.
+    ``merge=False``: every call is a path of its own. ``temperature``: that of calls that do not state one.
+    ``ValueError`` for calls of several rollouts, or without token ids or a response.
     """
     ordered = sorted(calls, key=call_order)
     _check(ordered)
     if not merge:
-        return Forest([CallPath((), (call,)) for call in ordered], {})
+        links = {call.call_id: MergeLink("start", None, "") for call in ordered}
+        return Forest([CallPath((), (call,)) for call in ordered], links)
     nodes = _link(ordered, temperature)
-    starts = [n for n in nodes if n.parent is None or n.parent.children[0] is not n]
-    return Forest([_path(node) for node in starts], _merge_failures(nodes))
+    return Forest([_path(node) for node in nodes if node.starts_row], _merge_links(nodes))
 
 
 def temperature_of(call: Call, default: float) -> float:
-    """Temperature a call was sampled at."""
+    """The temperature at which a call was sampled."""
     stated = call.sampling.get("temperature")
     return default if stated is None else float(stated)
 
 
 class _Ends:
-    """Where earlier calls end: finds the longest one that is a strict prefix of a prompt."""
+    """Finds the longest earlier call that is a strict prefix of a prompt."""
 
     def __init__(self) -> None:
         self._nodes: dict[tuple[int, bytes], CallNode] = {}
         self._last_ids: dict[int, set[bytes]] = {}
 
     def add(self, node: CallNode) -> None:
-        """Make a call findable; of two with the same ids the first stays."""
+        """Make a call findable; of two calls with the same ids the first is found."""
         end = node.end
         self._nodes.setdefault((end, node.data.digest(end)), node)
         self._last_ids.setdefault(end, set()).add(node.data.tail(end, WIDTH))
 
     def longest(self, data: PrefixDigests, own: int) -> CallNode | None:
-        """The longest call that ends strictly inside this prompt of ``own`` bytes and equals its head."""
+        """Return the longest call that ends strictly inside the prompt, the first ``own`` bytes of ``data``,
+        and equals its beginning.
+        """
         ends = sorted(n for n, ids in self._last_ids.items() if n < own and data.tail(n, WIDTH) in ids)
         found: CallNode | None = None
         for place in zip(ends, data.digests(ends), strict=True):
@@ -99,7 +121,7 @@ class _Ends:
 
 
 def _link(ordered: Sequence[Call], temperature: float) -> list[CallNode]:
-    """A node per call, tied to the call it extends. Choices of one request do not see each other."""
+    """A node for each call, tied to the call it extends. Choices of one request do not see each other."""
     lanes: dict[tuple[str, float], _Ends] = {}
     nodes: list[CallNode] = []
     waiting: list[tuple[_Ends, CallNode]] = []
@@ -121,41 +143,33 @@ def _link(ordered: Sequence[Call], temperature: float) -> list[CallNode]:
 
 
 def _path(start: CallNode) -> CallPath:
-    shared: list[Call] = []
-    above = start.parent
-    while above is not None:
-        shared.append(above.call)
-        above = above.parent
-    own = [start.call]
-    below = start
+    shared = [above.call for above in start.ancestors()]
+    own, below = [start.call], start
     while below.children:
         below = below.children[0]
         own.append(below.call)
     return CallPath(tuple(reversed(shared)), tuple(own))
 
 
-def _merge_failures(nodes: Sequence[CallNode]) -> dict[str, int]:
-    """One reason a call at most: the named one if its messages continue a call it does not extend, else
-    branch."""
-    by_id = {node.call.call_id: node for node in nodes}
-
-    def extends(later: Call, earlier: Call) -> bool:
-        above: CallNode | None = by_id[later.call_id].parent
-        while above is not None and above.call is not earlier:
-            above = above.parent
-        return above is not None
-
-    count: Counter[str] = Counter()
-    by_policy: dict[str, list[Call]] = {}
+def _merge_links(nodes: Sequence[CallNode]) -> dict[str, MergeLink]:
+    """Call id → its link. A call whose messages continue a call that it does not extend is a break."""
+    by_policy: dict[str, Continuations] = {}
+    links: dict[str, MergeLink] = {}
     for node in nodes:
-        by_policy.setdefault(node.call.policy, []).append(node.call)
-    named = {k: v for calls in by_policy.values() for k, v in merge_failures(calls, extends).items()}
-    for node in nodes:
-        branch = node.parent is not None and node.parent.children[0] is not node
-        reason = named.get(node.call.call_id, "branch" if branch else "")
-        if reason:
-            count[reason] += 1
-    return dict(count)
+        call = node.call
+        earlier_calls = by_policy.setdefault(call.policy, Continuations())
+        match = earlier_calls.find(call)
+        earlier_calls.add(call)
+        if match is not None and all(above.call is not match[0] for above in node.ancestors()):
+            link = MergeLink("break", match[0].call_id, classify(match[0], call, match[1]))
+        elif node.parent is None:
+            link = MergeLink("start", None, "")
+        elif node.starts_row:
+            link = MergeLink("branch", node.parent.call.call_id, "branch")
+        else:
+            link = MergeLink("extends", node.parent.call.call_id, "")
+        links[call.call_id] = link
+    return links
 
 
 def _check(calls: Sequence[Call]) -> None:

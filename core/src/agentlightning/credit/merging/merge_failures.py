@@ -1,38 +1,63 @@
 """Find out why a call whose messages continue an earlier call does not continue its token ids.
 
-Such a call repeats its context at full cost, so the reason has a name:
-
-==================  ================================================================================
-``think-stripped``  the earlier answer's reasoning is gone from the later prompt
-``template``        the text before the answer is rendered differently (date, tools, …)
-``retokenised``     same message, different ids: text tokenised again, or a tool call re-rendered
-``edited``          the agent changed the answer before sending it back
-``truncated``       earlier messages were dropped (memory window, over-length policy)
-``temperature``     the ids do continue it, but the calls have different temperatures
-==================  ================================================================================
-
-(``branch`` is found by the forest itself.) The classification uses messages and ids only, no tokenizer: it
-is the likeliest reason, not a proof.
+Such a call repeats its context at full cost, so the reason has a name (:data:`MERGE_FAILURES`). The forest
+itself finds ``branch``. The classification uses messages and ids only, no tokenizer: it is the likeliest
+reason, not a proof.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
+from types import MappingProxyType
+from typing import NamedTuple
 
 from agentlightning.credit.merging import messages as chat
-from agentlightning.credit.merging.common_prefix import common_prefix
 from agentlightning.credit.merging.messages import Message
 from agentlightning.types import Call
-from agentlightning.types.tokens import pack
+from agentlightning.types.tokens import WIDTH, pack
 
 OPENING_TOKENS = 4
 """Tokens around the start of an answer that belong to its opening (``<think>\\n`` given by the template)."""
+MERGE_FAILURES: Mapping[str, str] = MappingProxyType(
+    {
+        "think-stripped": "the earlier answer's reasoning is gone from this prompt",
+        "template": "the chat template renders the text before the answer differently (date, tools, …)",
+        "retokenised": "the earlier answer stands in this prompt with other token ids",
+        "edited": "the agent changed the earlier answer before sending it back",
+        "truncated": "earlier messages were dropped from this prompt",
+        "temperature": "it continues the earlier call, but was sampled at another temperature",
+        "branch": "another call went on from there first: this row repeats the shared beginning as context",
+    }
+)
+"""Reason why a call did not merge → what happened to the prompt."""
+
+
+class MergeLink(NamedTuple):
+    """How a trained call relates to earlier calls of its rollout."""
+
+    kind: str
+    """``extends`` (same row), ``branch`` (its own row, from a shared beginning), ``break`` (its messages
+    continue an earlier call, its ids do not), ``start``."""
+    earlier: str | None
+    """The call that it extends, branches from, or failed to merge with."""
+    reason: str
+    """Of a branch or break, a key of ``MERGE_FAILURES``."""
+
+    def text(self) -> str:
+        """Describe the link in one sentence."""
+        if self.kind == "extends":
+            return f"extends {self.earlier}: its prompt begins with that call's prompt and answer, id for id"
+        if self.kind == "start":
+            return "begins a row: no earlier call of its rollout and policy is the beginning of its prompt"
+        verb = "branches from" if self.kind == "branch" else "did not merge with"
+        return f"{verb} {self.earlier} ({self.reason}): {MERGE_FAILURES[self.reason]}"
 
 
 class Continuations:
     """Finds the earlier call that a request continues by its messages. Calls are added in order.
 
-    Work per call is linear in its messages: heads are compared by a running hash.
+    Work per call is linear in its messages: beginnings are compared by a running hash.
     """
 
     def __init__(self) -> None:
@@ -50,26 +75,22 @@ class Continuations:
             self._by_reply[chat.without_reasoning(answer)] = (call, sent)
 
     def find(self, call: Call) -> tuple[Call, bool] | None:
-        """The earlier call, and whether messages were dropped since; ``None`` without one."""
+        """Return the earlier call, and whether messages were dropped since; ``None`` if there is none."""
         sent = chat.messages(call, self._known)
-        heads = _prefix_hashes(sent)
-        for n in range(len(sent) - 1, 0, -1):
-            if sent[n].role == "assistant":
-                same = self._by_messages.get(heads[n - 1], ())
-                candidates = [c for c, m in same if m == sent[:n] and _is_earlier(c, call)]
-                if candidates:
-                    return max(candidates, key=lambda c: _similarity(c, sent[n])), False
-        return self._truncated(call, sent)
-
-    def _truncated(self, call: Call, sent: list[Message]) -> tuple[Call, bool] | None:
-        """The call whose answer is quoted last here, if earlier messages were dropped."""
-        at = next((i for i in range(len(sent) - 1, -1, -1) if sent[i].role == "assistant"), None)
-        if at is None:
+        hashes = _prefix_hashes(sent)
+        answers = [n for n in range(len(sent) - 1, -1, -1) if sent[n].role == "assistant"]
+        for n in answers:
+            same = self._by_messages.get(hashes[n], ())
+            candidates = [c for c, m in same if m == sent[:n] and c.sequence < call.sequence]
+            if candidates:
+                return max(candidates, key=lambda c: _similarity(c, sent[n])), False
+        if not answers:
             return None
-        earlier, before = self._by_reply.get(chat.without_reasoning(sent[at]), (None, []))
-        if earlier is None or not _is_earlier(earlier, call) or at >= len(before):
+        last = answers[0]
+        earlier, before = self._by_reply.get(chat.without_reasoning(sent[last]), (None, []))
+        if earlier is None or earlier.sequence >= call.sequence or last >= len(before):
             return None
-        return (earlier, True) if _subsequence(sent[:at], before) else None
+        return (earlier, True) if _subsequence(sent[:last], before) else None
 
 
 def classify(earlier: Call, later: Call, dropped: bool) -> str:
@@ -94,33 +115,22 @@ def classify(earlier: Call, later: Call, dropped: bool) -> str:
     return "template" if shared == len(prompt) + len(answer) else "retokenised"
 
 
-def merge_failures(calls: Sequence[Call], extends: Callable[[Call, Call], bool]) -> dict[str, str]:
-    """Call id → reason, for each of ``calls`` (in order) that continues one it does not extend.
-
-    ``extends(later, earlier)``: whether ``earlier`` is an ancestor of ``later`` in the forest.
-    """
-    found: dict[str, str] = {}
-    seen = Continuations()
-    for call in calls:
-        match = seen.find(call)
-        if match is not None and not extends(call, match[0]):
-            found[call.call_id] = classify(match[0], call, match[1])
-        seen.add(call)
-    return found
+def common_prefix(a: bytes, b: bytes) -> int:
+    """Number of leading token ids that two packed lists share, by bisection over byte comparisons."""
+    low, high = 0, min(len(a), len(b)) // WIDTH
+    while low < high:
+        middle = (low + high + 1) // 2
+        start, end = low * WIDTH, middle * WIDTH
+        if a[start:end] == b[start:end]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
 
 
 def _prefix_hashes(sent: Iterable[Message]) -> list[int]:
-    """Hash of the first 1, 2, … messages. Equality is confirmed on the messages themselves."""
-    heads: list[int] = []
-    head = 0
-    for message in sent:
-        head = hash((head, message))
-        heads.append(head)
-    return heads
-
-
-def _is_earlier(earlier: Call, later: Call) -> bool:
-    return earlier.sequence < later.sequence
+    """Hash of the first 0, 1, 2, … messages. Equality is confirmed on the messages themselves."""
+    return list(accumulate(sent, lambda before, message: hash((before, message)), initial=0))
 
 
 def _similarity(call: Call, quoted: Message) -> tuple[int, int]:
