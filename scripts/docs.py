@@ -151,8 +151,9 @@ def honoured(name: str, spec: DriverSpec) -> str:
 
 def with_critic(name: str, spec: DriverSpec) -> str:
     """The same, of recipes whose advantages are a critic's."""
-    if name in critic.CRITIC_IGNORES:
-        return f"refused but for `{critic.CRITIC_REQUIRES[name]!r}`: {critic.CRITIC_IGNORES[name]}"
+    if name in critic.CRITIC_REQUIRES:
+        wanted, why = critic.CRITIC_REQUIRES[name]
+        return f"refused but for `{wanted!r}`: {why}"
     return agl_verl.critic.SAYS.get(name) or honoured(name, spec)
 
 

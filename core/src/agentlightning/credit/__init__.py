@@ -7,36 +7,25 @@ and ``fingerprints`` hashes what was trained. Imports nothing but ``types`` and 
 
 from __future__ import annotations
 
-from agentlightning.credit.advantage.baselines import BASELINES, Baseline, Groups
-from agentlightning.credit.assign import assign
-from agentlightning.credit.eligibility.failure import failure_of
-from agentlightning.credit.eligibility.verdicts import Verdict, verdict
-from agentlightning.credit.explain import trace_token
-from agentlightning.credit.fingerprints.digest import canonical_order, rows_digest
-from agentlightning.credit.fingerprints.fingerprint import fingerprint_rollouts
-from agentlightning.credit.merging.forest import CallPath, Forest, build_forest
-from agentlightning.credit.scoring.rewards import Rewards, resolve
-from agentlightning.credit.scoring.rules import RULES, CreditRule
-from agentlightning.types.tokens import tokens_digest
-
-__all__ = [
-    "BASELINES",
-    "RULES",
-    "Baseline",
-    "CreditRule",
-    "Forest",
-    "Groups",
-    "CallPath",
-    "Rewards",
-    "Verdict",
-    "assign",
-    "failure_of",
-    "build_forest",
-    "canonical_order",
-    "resolve",
-    "rows_digest",
-    "fingerprint_rollouts",
-    "tokens_digest",
-    "trace_token",
-    "verdict",
-]
+from agentlightning.credit.advantage.baselines import (
+    BASELINES as BASELINES,
+    Baseline as Baseline,
+    Groups as Groups,
+)
+from agentlightning.credit.assign import assign as assign
+from agentlightning.credit.eligibility.failure import failure_of as failure_of
+from agentlightning.credit.eligibility.verdicts import Verdict as Verdict, verdict as verdict
+from agentlightning.credit.explain import trace_token as trace_token
+from agentlightning.credit.fingerprints.digest import (
+    canonical_order as canonical_order,
+    rows_digest as rows_digest,
+)
+from agentlightning.credit.fingerprints.fingerprint import fingerprint_rollouts as fingerprint_rollouts
+from agentlightning.credit.merging.forest import (
+    CallPath as CallPath,
+    Forest as Forest,
+    build_forest as build_forest,
+)
+from agentlightning.credit.scoring.rewards import Rewards as Rewards, resolve as resolve
+from agentlightning.credit.scoring.rules import RULES as RULES, CreditRule as CreditRule
+from agentlightning.types.tokens import tokens_digest as tokens_digest

@@ -24,6 +24,7 @@ from agentlightning.credit.merging.forest import build_forest
 from agentlightning.credit.scoring.rewards import attach_rewards, defect, resolve
 from agentlightning.types import Attempt, Call, Record, Reward
 from agentlightning.types.failure import FAILURE_KINDS, read_failure_table
+from agentlightning.types.rewards import effective_reward
 from agentlightning.types.select import caller_name
 
 _SAME = (semconv.EVALUATION_NAME, semconv.EVALUATION_SCORE)
@@ -115,7 +116,7 @@ def _group(run: OpenRun, step: RecomputedStep) -> list[dict[str, Any]]:
 
 def rewards(record: Record) -> list[dict[str, Any]]:
     """Every emitted reward with its target and, if it does not count, the reason (``unused``)."""
-    counting = {id(r) for r in attach_rewards(record).effective}
+    counting = {id(effective_reward(emitted)) for emitted in attach_rewards(record)[0].values()}
     trains = record.rollout.status.final and record.rollout.mode == "train"
     failed = trains and failure_of(record) not in (None, "no-reward")
     return [
@@ -138,8 +139,7 @@ def _unused(reward: Reward, record: Record, counts: bool, failed: bool) -> str:
         return "nothing that a failed rollout emits counts"
     if counts:
         return ""
-    alone = attach_rewards(msgspec.structs.replace(record, rewards=[reward])).effective
-    if not alone:
+    if not attach_rewards(msgspec.structs.replace(record, rewards=[reward]))[0]:
         return "no such call is on record"
     if not reward.returned and any(r.returned and _of(r) == _of(reward) for r in record.rewards):
         return "the agent returned another one, which counts"

@@ -28,10 +28,11 @@ from agentlightning.credit.fingerprints.chain import digest, plain
 from agentlightning.credit.fingerprints.digest import canonical_order, rows_digest
 from agentlightning.credit.fingerprints.fingerprint import fingerprint_rollouts, terms_digest
 from agentlightning.credit.policy_batch import policy_batch
-from agentlightning.credit.scoring.rewards import effective_reward, final_rewards
+from agentlightning.credit.scoring.rewards import ROLLOUT, attach_rewards
 from agentlightning.types import AuditLink, Batch, Record, Reward, RolloutFingerprint, StepReport
 from agentlightning.types.aliases import StepMetrics
 from agentlightning.types.failure import read_failure_table
+from agentlightning.types.rewards import effective_reward
 
 UNKNOWN = "differs"
 """Stands for the digest of a rollout that was changed, where its own fingerprint is lost."""
@@ -269,8 +270,8 @@ def _reported(
 
 def _with_reward(record: Record, value: float) -> Record:
     """``record`` with ``value`` as the final reward that counts."""
-    emitted = final_rewards(record)
-    if not emitted:
+    emitted = attach_rewards(record)[0].get(ROLLOUT)
+    if emitted is None:
         return msgspec.structs.replace(record, rewards=[*record.rewards, Reward(value=value)])
     counts = effective_reward(emitted)
     rewards = [msgspec.structs.replace(r, value=value) if r is counts else r for r in record.rewards]

@@ -25,52 +25,44 @@ import msgspec
 from agentlightning.types import Recipe, Row
 
 _COMPARED = "nothing is compared within a group: the critic says what was to be expected"
-CRITIC_IGNORES: Mapping[str, str] = MappingProxyType(
+CRITIC_REQUIRES: Mapping[str, tuple[Any, str]] = MappingProxyType(
     {
-        "baseline": _COMPARED,
-        "group_by": _COMPARED,
-        "scale": "advantages are whitened over the step's trained tokens, not scaled by a group's spread",
-        "filter_zero_std_groups": "equal returns leave no group out: its tokens have advantages",
-        "ratio_level": "each token has an advantage of its own, a sequence has none",
+        "baseline": ("none", _COMPARED),
+        "group_by": (["group"], _COMPARED),
+        "scale": (
+            "none",
+            "advantages are whitened over the step's trained tokens, not scaled by a group's spread",
+        ),
+        "filter_zero_std_groups": (False, "equal returns leave no group out: its tokens have advantages"),
+        "ratio_level": ("token", "each token has an advantage of its own, a sequence has none"),
     }
 )
-"""Recipe fields that have no meaning, or another one, with a critic → why."""
-CRITIC_REQUIRES: Mapping[str, Any] = MappingProxyType(
-    {
-        "baseline": "none",
-        "group_by": ["group"],
-        "scale": "none",
-        "filter_zero_std_groups": False,
-        "ratio_level": "token",
-    }
-)
-"""The values they must have."""
+"""Recipe fields that have no meaning, or another one, with a critic → the value they must have, and why."""
 
 
 def check_critic(recipe: Recipe) -> None:
-    """``ValueError`` that names the field, for a recipe with a critic that would be ignored in part."""
+    """Raise ``ValueError`` that names the field, for a recipe with a critic that would be ignored in part."""
     if not 0.0 <= recipe.lam <= 1.0:
         raise ValueError(f"recipe.lam = {recipe.lam}: must lie in [0, 1]")
     if not recipe.critic:
         if recipe.lam != 1.0:
             raise ValueError(f"recipe.lam = {recipe.lam}: it is GAE's, which needs a critic; set critic=True")
         return
-    for field, wanted in CRITIC_REQUIRES.items():
+    for field, (wanted, why) in CRITIC_REQUIRES.items():
         if (value := getattr(recipe, field)) != wanted:
             raise ValueError(
-                f"recipe.{field} = {value!r} with a critic: {CRITIC_IGNORES[field]}; set it to {wanted!r}, "
-                "as PPO() does"
+                f"recipe.{field} = {value!r} with a critic: {why}; set it to {wanted!r}, as PPO() does"
             )
 
 
 def recipe_for_rule(recipe: Recipe) -> Recipe:
-    """``recipe`` for credit rules. Only GAE discounts, token by token, if there is a critic."""
+    """Return ``recipe`` as credit rules see it: with a critic without a discount, as GAE discounts."""
     return msgspec.structs.replace(recipe, gamma=1.0) if recipe.critic else recipe
 
 
 def token_rewards(row: Row) -> list[float]:
-    """The reward of every token of ``row``, whose advantages are its calls' returns; 0 but at the last token
-    of a trained call.
+    """Return the reward of every token of ``row``, whose advantages are the returns of its calls: 0 except at
+    the last token of a trained call.
     """
     found = [0.0] * len(row.token_ids)
     trained = sorted((segment for segment in row.segments if segment.trained), key=lambda one: one.start)

@@ -26,8 +26,8 @@ class Message(NamedTuple):
 
 
 def messages(call: Call, known: dict[int, Message] | None = None) -> list[Message]:
-    """The request's messages; empty for requests without (``/v1/completions``). ``known``: messages that were
-    read before, by identity; calls that were read from a store share them.
+    """Return the request's messages; none for ``/v1/completions``. ``known``: messages that were read before,
+    by identity; calls that were read from a store share them.
     """
     found = (call.request or {}).get("messages")
     if not isinstance(found, list):
@@ -39,32 +39,29 @@ def messages(call: Call, known: dict[int, Message] | None = None) -> list[Messag
     return [known[id(item)] for item in found if id(item) in known]
 
 
-def reply(call: Call) -> Message | None:
-    """The call's answer as a message, ``None`` if it was not recorded as one."""
+def answer(call: Call) -> Mapping[str, Any]:
+    """Return the call's answer as it was recorded; empty if it was not recorded as a message."""
     inner = (call.response or {}).get("message", call.response)
-    return (
-        _message({"role": "assistant", **inner})
-        if isinstance(inner, Mapping) and _has_content(inner)
-        else None
-    )
+    return inner if isinstance(inner, Mapping) else {}
+
+
+def reply(call: Call) -> Message | None:
+    """Return the call's answer as a message; ``None`` if it has no content."""
+    said = answer(call)
+    given = any(said.get(name) for name in ("content", "text", "tool_calls"))
+    return _message({"role": "assistant", **said}) if given else None
 
 
 def has_reasoning(call: Call) -> bool:
-    """The answer has a reasoning part, inline (``</think>``) or in a field of its own."""
-    inner = (call.response or {}).get("message", call.response)
-    if not isinstance(inner, Mapping):
-        return False
-    split = any(inner.get(name) for name in ("reasoning_content", "reasoning"))
-    return split or THINK_END in _text(inner.get("content") or inner.get("text"))
+    """Whether the answer has a reasoning part, inline (``</think>``) or in a field of its own."""
+    said = answer(call)
+    split = any(said.get(name) for name in ("reasoning_content", "reasoning"))
+    return split or THINK_END in _text(said.get("content") or said.get("text"))
 
 
 def without_reasoning(message: Message) -> Message:
-    """The message as a template renders it in later turns: only what follows the reasoning."""
+    """Return the message as a template renders it in later turns: only the text after the reasoning."""
     return message._replace(text=message.text.rsplit(THINK_END, 1)[-1].strip())
-
-
-def _has_content(inner: Mapping[str, Any]) -> bool:
-    return any(inner.get(name) for name in ("content", "text", "tool_calls"))
 
 
 def _message(item: Mapping[str, Any]) -> Message:

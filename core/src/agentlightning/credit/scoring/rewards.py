@@ -4,7 +4,7 @@ Invariant: *missing is not zero*. A reward that was never emitted, or that is Na
 ``None`` with a reason; nothing here ever makes a 0.0 of it.
 
 Which of several rewards counts: for one target (rollout, call, agent) the one named ``reward`` if there is
-one, else any. Of several the returned one, else the one that the store took last
+one, else any. Of several the returned one, else the one that the store received last
 (:mod:`agentlightning.types.rewards`). The other names are dimensions, shown in the metrics as
 ``reward/<name>`` and used by no built-in rule.
 """
@@ -13,17 +13,15 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from agentlightning.credit.advantage.spread import mean
-from agentlightning.types import Call, Record, Reward
-from agentlightning.types.rewards import (
-    PRIMARY as PRIMARY,
-    by_precedence,
-    effective_reward as effective_reward,
-    is_rollout_reward,
-)
+from agentlightning.types import Record, Reward
+from agentlightning.types.rewards import by_precedence, effective_reward
+
+RewardTarget = tuple[str, str]
+"""``("call", call id)``, ``("agent", name)`` or ``ROLLOUT``."""
+ROLLOUT: RewardTarget = ("rollout", "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,54 +64,48 @@ def resolve(record: Record) -> Rewards:
     decides nothing. A reward with a span id belongs to every recorded call of that span (the choices of one
     request share it).
     """
-    to = attach_rewards(record)
-    final, reason = _choose(to.rollout)
+    by_target, missing = attach_rewards(record)
+    chosen: dict[str, dict[str, float | None]] = {"rollout": {}, "call": {}, "agent": {}}
+    for (kind, name), emitted in by_target.items():
+        value = effective_reward(emitted).value  # it counts even if it is NaN
+        chosen[kind][name] = None if defect(value) else float(value)
+    of_rollout = by_target.get(ROLLOUT, [])
     return Rewards(
-        final=final,
-        reason=reason,
-        calls={key: _choose(emitted)[0] for key, emitted in to.calls.items()},
-        agents={key: _choose(emitted)[0] for key, emitted in to.agents.items()},
-        by_name={r.name: float(r.value) for r in to.rollout if not defect(r.value)},
-        missing=dict(to.missing),
+        final=chosen["rollout"].get(""),
+        reason=defect(effective_reward(of_rollout).value) if of_rollout else "none",
+        calls=chosen["call"],
+        agents=chosen["agent"],
+        by_name={r.name: float(r.value) for r in of_rollout if not defect(r.value)},
+        missing=dict(missing),
     )
 
 
-@dataclass(frozen=True, slots=True)
-class AttachedRewards:
-    """Rewards by target, in each list the one with the highest precedence last."""
-
-    rollout: list[Reward] = field(default_factory=list)
-    calls: dict[str, list[Reward]] = field(default_factory=dict)
-    agents: dict[str, list[Reward]] = field(default_factory=dict)
-    missing: Counter[str] = field(default_factory=Counter)
-
-    @property
-    def effective(self) -> list[Reward]:
-        """The rewards that count: one for each target."""
-        targets = [self.rollout, *self.calls.values(), *self.agents.values()]
-        return [effective_reward(emitted) for emitted in targets if emitted]
-
-
-def attach_rewards(record: Record) -> AttachedRewards:
-    """Group the rewards of a record by their targets."""
-    out = AttachedRewards()
-    spans = _calls_of_spans(record.calls)
-    known = {call.call_id for call in record.calls}
-    for reward in _in_precedence_order(record):
+def attach_rewards(record: Record) -> tuple[dict[RewardTarget, list[Reward]], Counter[str]]:
+    """Group the rewards of a record by target, in each list the one with the highest precedence last, and
+    count by reason those that cannot be used.
+    """
+    by_target: dict[RewardTarget, list[Reward]] = {}
+    missing: Counter[str] = Counter()
+    calls: dict[tuple[str, str | None], list[str]] = {}
+    for call in record.calls:
+        calls["call", call.call_id] = [call.call_id]
+        if call.span_id:
+            calls.setdefault(("span", call.span_id), []).append(call.call_id)
+    for reward in by_precedence(record.rewards, record.rollout.config.emitted_overrides_returned):
         if reason := defect(reward.value):
-            out.missing[reason] += 1
+            missing[reason] += 1
         if reward.call_id is not None or reward.span_id is not None:
-            targets = _targets(reward, known, spans)
-            out.missing.update({"unknown-call": 1} if not targets else {})
-            for call_id in targets:
-                out.calls.setdefault(call_id, []).append(reward)
+            key = ("span", reward.span_id) if reward.call_id is None else ("call", reward.call_id)
+            targets = [("call", call_id) for call_id in calls.get(key, ())]
+            missing.update([] if targets else ["unknown-call"])
         elif reward.agent is not None:
-            out.agents.setdefault(reward.agent, []).append(reward)
-        elif reward.final:
-            out.rollout.append(reward)
+            targets = [("agent", reward.agent)]
         else:
-            out.missing["unattached"] += 1
-    return out
+            targets = [ROLLOUT] if reward.final else []
+            missing.update([] if targets else ["unattached"])
+        for target in targets:
+            by_target.setdefault(target, []).append(reward)
+    return by_target, missing
 
 
 def defect(value: object) -> str:
@@ -126,35 +118,3 @@ def defect(value: object) -> str:
     if math.isnan(value):
         return "nan"
     return "inf" if math.isinf(value) else ""
-
-
-def final_rewards(record: Record) -> list[Reward]:
-    """The rewards of the whole rollout, the one with the highest precedence last."""
-    return [reward for reward in _in_precedence_order(record) if is_rollout_reward(reward)]
-
-
-def _in_precedence_order(record: Record) -> Sequence[Reward]:
-    return by_precedence(record.rewards, record.rollout.config.emitted_overrides_returned)
-
-
-def _choose(emitted: list[Reward]) -> tuple[float | None, str]:
-    """The reward that counts, or ``None`` and why. It counts even if it is NaN."""
-    if not emitted:
-        return None, "none"
-    value = effective_reward(emitted).value
-    reason = defect(value)
-    return (None, reason) if reason else (float(value), "")
-
-
-def _calls_of_spans(calls: Iterable[Call]) -> dict[str, list[str]]:
-    spans: dict[str, list[str]] = {}
-    for call in calls:
-        if call.span_id:
-            spans.setdefault(call.span_id, []).append(call.call_id)
-    return spans
-
-
-def _targets(reward: Reward, known: set[str], spans: dict[str, list[str]]) -> list[str]:
-    if reward.call_id is not None:
-        return [reward.call_id] if reward.call_id in known else []
-    return spans.get(reward.span_id or "", [])
