@@ -6,6 +6,7 @@ import ast
 import json
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -98,6 +99,10 @@ def _names_for_type_checkers() -> dict[str, tuple[str, str]]:
     public: dict[str, tuple[str, str]] = {}
     for node in block.body:
         if isinstance(node, ast.ImportFrom):
+            if node.names[0].name == "*":
+                public |= {name: (str(node.module), name) for name in import_module(str(node.module)).__all__}
+                homes |= public
+                continue
             for alias in node.names:
                 homes[alias.name] = (str(node.module), alias.name)
                 if alias.asname:

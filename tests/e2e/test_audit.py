@@ -16,7 +16,7 @@ from agentlightning.audit.explanation.explain import explain
 from agentlightning.audit.run import open_run
 from agentlightning.audit.targets import open_target
 from agentlightning.audit.verification.verify import verify
-from agentlightning.store import open_store
+from agentlightning.plugins.stores import open_store
 from calc_x.agent import solve
 from calc_x.datasets import load
 

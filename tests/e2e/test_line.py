@@ -17,7 +17,7 @@ from agentlightning.algorithms.evaluate import NothingRewarded
 from agentlightning.credit.fingerprints.digest import canonical_order, rows_digest
 from agentlightning.hookspecs import hookimpl
 from agentlightning.plugins.manager import build
-from agentlightning.store import open_store
+from agentlightning.plugins.stores import open_store
 from agentlightning.types import Batch, StepReport
 from calc_x.agent import solve
 from calc_x.datasets import load

@@ -16,7 +16,7 @@ import agentlightning as agl
 from agentlightning import capture
 from agentlightning.algorithms.no_signal import NothingTrained
 from agentlightning.plugins.manager import build
-from agentlightning.store import open_store
+from agentlightning.plugins.stores import open_store
 from agl_autogen import AutoGenInstrumentor
 from calc_x.headroom import chance
 

@@ -56,53 +56,18 @@ if TYPE_CHECKING:
     from agentlightning.decorator.agents import LitAgent as LitAgent, rollout as rollout
     from agentlightning.hookspecs import hookimpl as hookimpl, hookspec as hookspec
     from agentlightning.plugins.manager import PluginError as PluginError, Plugins as Plugins
+    from agentlightning.plugins.stores import open_store as open_store
     from agentlightning.recipes import GRPO as GRPO, PPO as PPO, RLOO as RLOO
     from agentlightning.runner.hooks import Hook as Hook
-    from agentlightning.store import StoreClient, open_store as open_store
+    from agentlightning.store import StoreClient
     from agentlightning.train.policies import PolicyFolder as PolicyFolder
     from agentlightning.train.trainer import Trainer as Trainer
-    from agentlightning.types import (
-        LLM as LLM,
-        Attempt as Attempt,
-        AttemptedRollout as AttemptedRollout,
-        AttemptStatus as AttemptStatus,
-        AuditLink as AuditLink,
-        Batch as Batch,
-        Call as Call,
-        EarlierAttempt as EarlierAttempt,
-        Evaluation as Evaluation,
-        JsonResource as JsonResource,
-        Ledger as Ledger,
-        LossAggregation as LossAggregation,
-        Mode as Mode,
-        Model as Model,
-        PromptTemplate as PromptTemplate,
-        ProxyLLM as ProxyLLM,
-        Recipe as Recipe,
-        Record as Record,
-        Resource as Resource,
-        Resources as Resources,
-        Reward as Reward,
-        Rollout as Rollout,
-        RolloutConfig as RolloutConfig,
-        RolloutFingerprint as RolloutFingerprint,
-        RolloutStatus as RolloutStatus,
-        Row as Row,
-        Segment as Segment,
-        Span as Span,
-        StepReport as StepReport,
-        Tags as Tags,
-        Triplet as Triplet,
-        UsageError as UsageError,
-        Worker as Worker,
-        merge_tags as merge_tags,
-        new_id as new_id,
-    )
+    from agentlightning.types import *  # noqa: F403
 
     LightningStoreClient = StoreClient
-    Link = AuditLink
-    Normalise = LossAggregation
-    Seal = RolloutFingerprint
+    Link = AuditLink  # noqa: F405
+    Normalise = LossAggregation  # noqa: F405
+    Seal = RolloutFingerprint  # noqa: F405
 
 # module → its public names; "public=name" where the public name differs; "public=": the module itself
 _PUBLIC = {
@@ -124,7 +89,8 @@ _PUBLIC = {
     "compat.v0.lit_agent_runner": "LitAgentRunner",
     "compat.v0.strategy": "ClientServerExecutionStrategy SharedMemoryExecutionStrategy",
     "train.policies": "PolicyFolder",
-    "store": "LightningStoreClient=StoreClient open_store",
+    "plugins.stores": "open_store",
+    "store": "LightningStoreClient=StoreClient",
     "compat.v0.lightning_store": "LightningStore",
     "compat.v0.tracer.tracers": "AgentOpsTracer DummyTracer OtelTracer",
     "train.trainer": "Trainer",

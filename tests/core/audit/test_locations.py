@@ -113,7 +113,7 @@ async def test_a_store_in_use_is_read_through_its_owner(here: Path) -> None:
 
     code = (
         "import asyncio, sys\n"
-        "from agentlightning.store import open_store\n"
+        "from agentlightning.plugins.stores import open_store\n"
         "async def main():\n"
         "    store = open_store(sys.argv[1])\n"
         "    await store.query_runs()\n"

@@ -12,8 +12,9 @@ from agentlightning import hookspecs
 from agentlightning.hookspecs import hookimpl
 from agentlightning.plugins import manager
 from agentlightning.plugins.manager import PluginError, build, pick
+from agentlightning.plugins.stores import open_store
 from agentlightning.specs import RecipeSpec, StoreSpec
-from agentlightning.store import SQLiteStore, StoreError, open_store
+from agentlightning.store import SQLiteStore, StoreError
 from agentlightning.types import Evaluation, Recipe
 
 HOOKS = sorted(name for name in vars(hookspecs) if name.startswith("agl_"))

@@ -13,10 +13,11 @@ import pytest
 from aiohttp import ClientSession
 
 from agentlightning.keys import Keys
+from agentlightning.plugins.stores import open_store
 from agentlightning.run_program.collector import Collector, ConnectedProgram
 from agentlightning.run_program.inside import messages, otlp
 from agentlightning.run_program.inside.messages import BeginEntry, EndEntry, EntryBegun, ProcessReport
-from agentlightning.store import Store, open_store
+from agentlightning.store import Store
 from agentlightning.types import Span
 
 

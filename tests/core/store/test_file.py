@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from agentlightning.store import SQLiteStore, StoreClient, StoreError, open_store
+from agentlightning.plugins.stores import open_store
+from agentlightning.store import SQLiteStore, StoreClient, StoreError
 from agentlightning.store.sqlite.file import schema
 
 WRITER = """

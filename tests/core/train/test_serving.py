@@ -14,8 +14,8 @@ from agentlightning.algorithms.multi_policy import MultiPolicyDriver
 from agentlightning.gateway import Gateway
 from agentlightning.keys import Keys
 from agentlightning.plugins.manager import build
+from agentlightning.plugins.stores import open_store
 from agentlightning.specs import DriverSpec
-from agentlightning.store import open_store
 from agentlightning.train.algorithm import algorithm_of
 from agentlightning.train.fields import ConfigError, from_fields
 from agentlightning.train.policies import BY_AGENT, CATCH_ALL, Policies, PolicyError, read_policies

@@ -18,8 +18,9 @@ from agentlightning.audit.locations import RunLocation, find_run, match_name
 from agentlightning.credit.assign import assign, check_recipe
 from agentlightning.credit.eligibility.trainable import Versions
 from agentlightning.plugins.manager import Plugins, load
+from agentlightning.plugins.stores import open_store
 from agentlightning.specs import Inspector
-from agentlightning.store import Store, open_store
+from agentlightning.store import Store
 from agentlightning.types import Batch, Recipe, Record, Rollout, RolloutFingerprint, UsageError
 from agentlightning.types.failure import read_failure_table
 

@@ -12,7 +12,8 @@ from typing import Any
 from agentlightning.audit.locations import RunLocation
 from agentlightning.audit.run import ALL
 from agentlightning.plugins.manager import Plugins
-from agentlightning.store import SQLiteStore, Store, open_store
+from agentlightning.plugins.stores import open_store
+from agentlightning.store import SQLiteStore, Store
 from agentlightning.store.sqlite.file.lock import holder_of
 from agentlightning.types import StepReport, UsageError
 from agentlightning.types.base import Model

@@ -14,7 +14,8 @@ from typing import NamedTuple
 from agentlightning.audit.locations import NoSuchRun, RunLocation, find_run, stores
 from agentlightning.audit.run import ALL, OpenRun, run_in
 from agentlightning.plugins.manager import Plugins, load
-from agentlightning.store import NotFound, Store, StoreError, open_store
+from agentlightning.plugins.stores import open_store
+from agentlightning.store import NotFound, Store, StoreError
 from agentlightning.types import Rollout
 
 _TOKEN = re.compile(r"(.+):(\d+)")

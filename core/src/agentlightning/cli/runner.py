@@ -142,8 +142,9 @@ async def _serve(options: Options, report: Callable[[RunnerState], None]) -> int
 
 def _open(options: Options, plugins: Any) -> tuple[Store, Runner]:
     """Store and runner as the options and the configuration say; the options win."""
+    from agentlightning.plugins.stores import open_store
     from agentlightning.runner import Runner, attempt_keys_from_env
-    from agentlightning.store import StoreClient, open_store
+    from agentlightning.store import StoreClient
     from agentlightning.train.configured import import_target
     from agentlightning.train.run_file import load_config
 

@@ -15,13 +15,14 @@ from agentlightning.decorator.agents import LitAgent
 from agentlightning.gateway import Gateway, Upstream
 from agentlightning.keys import Keys
 from agentlightning.plugins.manager import Plugins, load, pick
+from agentlightning.plugins.stores import open_store
 from agentlightning.run_program.collector import Collector
 from agentlightning.run_program.inside.start import SDKS
 from agentlightning.run_program.options import POLICY, ProgramOptions
 from agentlightning.run_program.process import Processes
 from agentlightning.runner import Runner
 from agentlightning.specs import Server
-from agentlightning.store import Store, open_store
+from agentlightning.store import Store
 from agentlightning.store.pages import pages
 from agentlightning.train.run_folder import RunFolder, new_run_folder, open_run_folder
 from agentlightning.types import ProxyLLM, Resource, Rollout, RolloutConfig, new_id

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import json
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache
 from typing import Any, Final, NamedTuple
 
@@ -97,6 +97,8 @@ class Route(NamedTuple):
     path: str
     name: str
     parameters: type[msgspec.Struct]
+    body: type[msgspec.Struct]
+    """The parameters that are not in the path."""
     result_type: Any
     path_parameters: tuple[str, ...]
     mutates: bool
@@ -125,28 +127,18 @@ class BatchOutcome(msgspec.Struct, omit_defaults=True):
 
 def _route(verb: str, path: str, name: str) -> Route:
     method = getattr(Store, name)
-    hints = typing.get_type_hints(method)
-    fields: list[tuple[str, Any, Any]] = []
+    hints = typing.get_type_hints(method) | _UNDECODED
+    fields: list[Any] = []
     for parameter in list(inspect.signature(method).parameters.values())[1:]:
-        kind = _UNDECODED.get(parameter.name, hints[parameter.name])
-        kind = _decodable(kind)
-        fields.append(
-            (parameter.name, kind, *([] if parameter.default is parameter.empty else [parameter.default]))
-        )
+        default = [] if parameter.default is parameter.empty else [parameter.default]
+        fields.append((parameter.name, hints[parameter.name], *default))
+    in_path = tuple(part[1:-1] for part in path.split("/") if part.startswith("{"))
+    whole, body = (
+        msgspec.defstruct(f"{name}_parameters", kept, kw_only=True, forbid_unknown_fields=True)
+        for kept in (fields, [field for field in fields if field[0] not in in_path])
+    )
     mutates = verb != "GET" and name not in READS_WITH_BODY
-    struct = msgspec.defstruct(f"{name}_parameters", fields, kw_only=True, forbid_unknown_fields=True)
-    path_parameters = tuple(part[1:-1] for part in path.split("/") if part.startswith("{"))
-    return Route(verb, PREFIX + path, name, struct, hints["return"], path_parameters, mutates)
-
-
-def _decodable(kind: Any) -> Any:
-    """``list[X]`` for ``Sequence[X]``, also within a union: a decoder makes lists."""
-    if typing.get_origin(kind) is Sequence or getattr(typing.get_origin(kind), "__name__", "") == "Sequence":
-        return list[typing.get_args(kind)[0]]  # type: ignore[misc]
-    arguments = typing.get_args(kind)
-    if type(None) in arguments:
-        return typing.Union[tuple(_decodable(a) for a in arguments)]  # noqa: UP007 - made at run time
-    return kind
+    return Route(verb, PREFIX + path, name, whole, body, hints["return"], in_path, mutates)
 
 
 TABLE: Final = tuple(_route(*route) for route in ROUTES)
@@ -154,16 +146,11 @@ BY_NAME: Final = {route.name: route for route in TABLE}
 
 
 def encode(value: Any, packed: bool) -> tuple[bytes, str]:
-    """Encode a body; the body and its content type. JSON where MessagePack cannot hold a value (big integers,
-    lone surrogates).
+    """Return a body and its content type. Values that msgspec refuses, such as big integers and lone
+    surrogates, are encoded by the standard library as JSON.
     """
-    if packed:
-        try:
-            return _pack(value), PACKED
-        except (OverflowError, UnicodeEncodeError):
-            return codec.as_json(value), JSON
     try:
-        return _json(value), JSON
+        return (_pack(value), PACKED) if packed else (_json(value), JSON)
     except (OverflowError, UnicodeEncodeError):
         return codec.as_json(value), JSON
 
@@ -182,13 +169,10 @@ def decode(body: bytes, content_type: str, kind: Any) -> Any:
         raise
     except (msgspec.DecodeError, UnicodeDecodeError):
         try:
-            return msgspec.convert(
-                json.loads(body), kind, dec_hook=from_either
-            )  # NaN, big integers, lone surrogates
+            found = json.loads(body)  # takes NaN, big integers and lone surrogates
         except ValueError as error:
-            if isinstance(error, msgspec.ValidationError):
-                raise
             raise msgspec.DecodeError(f"the body is not JSON: {error}") from None
+        return msgspec.convert(found, kind, dec_hook=from_either)
 
 
 @cache

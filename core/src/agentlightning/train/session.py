@@ -21,11 +21,12 @@ from agentlightning.gateway import Gateway
 from agentlightning.gateway.listen import parse_listen
 from agentlightning.keys import Keys
 from agentlightning.plugins.manager import Plugins, pick
+from agentlightning.plugins.stores import open_store
 from agentlightning.runner import Runner
 from agentlightning.runner.adapters import instrumentors
 from agentlightning.runner.background import serve_in_background
 from agentlightning.runner.hooks import with_hooks
-from agentlightning.store import Store, open_store
+from agentlightning.store import Store
 from agentlightning.trackers import TrackerHooks
 from agentlightning.train.algorithm import recipe_of
 from agentlightning.train.run_config import RunConfig

@@ -19,7 +19,8 @@ import pytest
 from aiohttp import web
 from contract.store import call, reward, span
 
-from agentlightning.store import AttemptEnded, SQLiteStore, Store, StoreClient, StoreError, open_store
+from agentlightning.plugins.stores import open_store
+from agentlightning.store import AttemptEnded, SQLiteStore, Store, StoreClient, StoreError
 from agentlightning.store.http.server import ServedStore, create_app, start
 from agentlightning.store.routes import BY_NAME, TABLE
 from agentlightning.types import AttemptStatus

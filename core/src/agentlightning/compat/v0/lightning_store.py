@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agentlightning.store import open_store
+from agentlightning.plugins.stores import open_store
 
 __all__ = ["LightningStore"]
 

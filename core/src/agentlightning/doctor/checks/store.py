@@ -11,7 +11,8 @@ from pathlib import Path
 from agentlightning.doctor.checks.environment import nearest_existing
 from agentlightning.doctor.findings import Findings
 from agentlightning.doctor.report import Check, Notes
-from agentlightning.store import StoreError, open_store
+from agentlightning.plugins.stores import open_store
+from agentlightning.store import StoreError
 from agentlightning.store.sqlite.store import SQLiteStore
 
 COMMITS = 100

@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 from aiohttp import web
+from msgspec.structs import asdict
 
 from agentlightning.keys import Keys
 from agentlightning.store.base import Store, StoreError
@@ -45,7 +46,6 @@ from agentlightning.store.routes import (
 from agentlightning.store.sqlite.file import schema
 from agentlightning.store.sqlite.store import SQLiteStore
 from agentlightning.types.arrays import from_either
-from agentlightning.webserver import app_runner
 from agentlightning.webserver.body import (
     THREAD_BYTES,
     BodyRefused,
@@ -74,11 +74,6 @@ def create_app(store: SQLiteStore, token: str | None = None) -> web.Application:
     app.router.add_get(f"{PREFIX}/health", _health)
     traces.add_route(app, store, token, Keys.from_env() if "AGL_SECRET" in os.environ else None)
     return app
-
-
-def runner(app: web.Application) -> web.AppRunner:
-    """The aiohttp runner of the application."""
-    return app_runner(app, shutdown_timeout=5.0)
 
 
 def _refuse_foreign(store: SQLiteStore) -> Any:
@@ -129,17 +124,15 @@ def _answer(request: web.Request, value: Any, status: int = 200) -> web.Response
 
 def _handler(store: Store, route: Route) -> Handler:
     method = getattr(store, route.name)
-    in_body = _body_parameters(route)
 
     async def handle(request: web.Request) -> web.Response:
         if route.verb == "GET":
             asked = {name: None if value == NULL else value for name, value in request.query.items()}
-            given: dict[str, Any] = {**asked, **request.match_info}
-            parameters = _arguments(msgspec.convert(given, route.parameters, strict=False))
+            found = msgspec.convert(asked, route.body, strict=False)
         else:
             body = await read(request, BODY_LIMIT)
-            found = await _decoded(body or b"{}", request.content_type if body else "", in_body)
-            parameters = {**_arguments(found), **request.match_info}
+            found = await _decoded(body or b"{}", request.content_type if body else "", route.body)
+        parameters = {**asdict(found), **request.match_info}
         return _answer(request, await method(**_cap_waits(parameters)))
 
     return handle
@@ -159,29 +152,12 @@ async def _decoded(body: bytes, content_type: str, kind: Any) -> Any:
     return await run_in_thread(work) if len(body) > THREAD_BYTES else work()
 
 
-def _arguments(parameters: Any) -> dict[str, Any]:
-    return msgspec.structs.asdict(parameters)
-
-
-def _body_parameters(route: Route) -> type[msgspec.Struct]:
-    """The type of the body: the parameters that are not in the path."""
-    fields: list[Any] = []
-    for field in msgspec.structs.fields(route.parameters):
-        if field.name not in route.path_parameters:
-            required = field.default is msgspec.NODEFAULT and field.default_factory is msgspec.NODEFAULT
-            fields.append((field.name, field.type, *([] if required else [field.default])))
-    return msgspec.defstruct(route.name, fields, kw_only=True, forbid_unknown_fields=True)
-
-
 def _cap_waits(parameters: dict[str, Any]) -> dict[str, Any]:
     """Limit waits to ``LONGEST_WAIT``."""
-    for name in ("wait", "timeout"):
-        check_seconds(name, parameters.get(name))  # min(NaN, x) is NaN
-    if "wait" in parameters:
-        parameters["wait"] = min(parameters["wait"], LONGEST_WAIT)
-    if "timeout" in parameters:
-        timeout = parameters["timeout"]
-        parameters["timeout"] = LONGEST_WAIT if timeout is None else min(timeout, LONGEST_WAIT)
+    for name in parameters.keys() & {"wait", "timeout"}:
+        seconds = parameters[name]
+        check_seconds(name, seconds)  # min(NaN, x) is NaN
+        parameters[name] = LONGEST_WAIT if seconds is None else min(seconds, LONGEST_WAIT)
     return parameters
 
 
@@ -202,7 +178,7 @@ def _batch_handler(store: SQLiteStore) -> Handler:
         try:
             found = msgspec.convert(item.params, route.parameters, dec_hook=from_either)
             check_json(found)
-            return item.method, _arguments(found)
+            return item.method, asdict(found)
         except ValueError as error:
             return error
 

@@ -1,25 +1,25 @@
 """The store of another process: the same interface over HTTP, generated from the table of routes.
 
-Methods are written by hand where one request is not enough: to wait for longer than a server holds a request,
-to read records page by page, or to convert a span first.
+Two methods are written by hand: ``records`` reads page by page, and ``add_otel_span`` converts a span first.
 """
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Sequence
+import math
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from agentlightning.store.base import Store
 from agentlightning.store.bounds import check_seconds
 from agentlightning.store.call_spans import as_call_span
 from agentlightning.store.calls import StoredRecord
-from agentlightning.store.http.transport import Transport, new_request_id
+from agentlightning.store.http.transport import Transport
 from agentlightning.store.otel_spans import span_from_otel
 from agentlightning.store.pages import record_pages
 from agentlightning.store.routes import LONGEST_WAIT, STORED_RECORDS, TABLE, Route
-from agentlightning.types import AttemptedRollout, Record, Rollout, Span
+from agentlightning.types import Record, Span
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
@@ -35,11 +35,14 @@ class StoreClient(Transport):
         enqueue_rollout = Store.enqueue_rollout
         enqueue_many_rollouts = Store.enqueue_many_rollouts
         start_rollout = Store.start_rollout
+        dequeue_rollout = Store.dequeue_rollout
+        dequeue_many_rollouts = Store.dequeue_many_rollouts
         start_attempt = Store.start_attempt
         update_attempt = Store.update_attempt
         heartbeat = Store.heartbeat
         update_rollout = Store.update_rollout
         requeue_rollouts = Store.requeue_rollouts
+        wait_for_rollouts = Store.wait_for_rollouts
         get_rollout_by_id = Store.get_rollout_by_id
         query_rollouts = Store.query_rollouts
         query_attempts = Store.query_attempts
@@ -73,54 +76,6 @@ class StoreClient(Transport):
         query_workers = Store.query_workers
         statistics = Store.statistics
 
-    async def dequeue_rollout(
-        self,
-        worker_id: str | None = None,
-        *,
-        run_id: str | None = None,
-        wait: float = 0.0,
-        request_id: str | None = None,
-    ) -> AttemptedRollout | None:
-        found = await self.dequeue_many_rollouts(
-            worker_id, 1, run_id=run_id, wait=wait, request_id=request_id
-        )
-        return found[0] if found else None
-
-    async def dequeue_many_rollouts(
-        self,
-        worker_id: str | None = None,
-        limit: int = 1,
-        *,
-        run_id: str | None = None,
-        wait: float = 0.0,
-        request_id: str | None = None,
-    ) -> list[AttemptedRollout]:
-        check_seconds("wait", wait)
-        clock = asyncio.get_running_loop().time
-        asked = {"worker_id": worker_id, "limit": limit, "run_id": run_id}
-        request_id = request_id or new_request_id()
-        deadline = clock() + wait
-        while True:
-            part = max(0.0, min(deadline - clock(), LONGEST_WAIT))
-            found: list[AttemptedRollout] = await self._call(
-                "dequeue_many_rollouts", **asked, wait=part, request_id=request_id
-            )
-            if found or clock() >= deadline:
-                return found
-
-    async def wait_for_rollouts(
-        self, rollout_ids: Sequence[str], timeout: float | None = None
-    ) -> list[Rollout]:
-        check_seconds("timeout", timeout)
-        clock = asyncio.get_running_loop().time
-        ids, wanted = list(rollout_ids), len(set(rollout_ids))
-        deadline = None if timeout is None else clock() + timeout
-        while True:
-            part = LONGEST_WAIT if deadline is None else max(0.0, min(deadline - clock(), LONGEST_WAIT))
-            found: list[Rollout] = await self._call("wait_for_rollouts", rollout_ids=ids, timeout=part)
-            if len({r.rollout_id for r in found}) == wanted or (deadline is not None and clock() >= deadline):
-                return found
-
     async def records(self, rollout_ids: Sequence[str]) -> list[Record]:
         found: list[Record] = []
         for page in record_pages(rollout_ids):
@@ -142,23 +97,46 @@ class StoreClient(Transport):
         return (await self.add_many_spans([span], numbered=numbered, request_id=request_id))[0]
 
 
+_WAITS: Mapping[str, tuple[str, Callable[[dict[str, Any], Any], bool]]] = {
+    "dequeue_rollout": ("wait", lambda given, found: found is not None),
+    "dequeue_many_rollouts": ("wait", lambda given, found: bool(found)),
+    "wait_for_rollouts": (
+        "timeout",
+        lambda given, found: {r.rollout_id for r in found} >= set(given["rollout_ids"]),
+    ),
+}
+"""Method that waits → the parameter with the seconds, and whether its result ends the wait."""
+
+
 def _method(route: Route) -> Callable[..., Awaitable[Any]]:
     signature = inspect.signature(getattr(Store, route.name))
-    parameters = list(signature.parameters.values())[1:]
-    names = {p.name for p in parameters}
-    positional = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
-    defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
 
     async def call(self: StoreClient, *args: Any, **given: Any) -> Any:
-        arguments = {**defaults, **dict(zip(positional, args, strict=False)), **given}
-        if len(args) > len(positional) or arguments.keys() != names or given.keys() & positional[: len(args)]:
-            signature.bind(self, *args, **given)  # says what is wrong
+        bound = signature.bind(self, *args, **given)
+        bound.apply_defaults()
+        arguments = {name: value for name, value in bound.arguments.items() if name != "self"}
+        if route.name in _WAITS:
+            return await _wait(self, route.name, arguments)
         result = await self._call(route.name, **arguments)
         return [as_call_span(span) for span in result] if route.name == "query_spans" else result
 
     call.__name__, call.__qualname__ = route.name, f"StoreClient.{route.name}"
     call.__signature__ = signature  # type: ignore[attr-defined]
     return call
+
+
+async def _wait(client: StoreClient, name: str, arguments: dict[str, Any]) -> Any:
+    """Ask again until the wait ends: a server holds one request for ``LONGEST_WAIT`` seconds at most."""
+    seconds_name, ends = _WAITS[name]
+    seconds = arguments[seconds_name]
+    check_seconds(seconds_name, seconds)
+    clock = asyncio.get_running_loop().time
+    deadline = math.inf if seconds is None else clock() + seconds
+    while True:
+        arguments[seconds_name] = max(0.0, min(deadline - clock(), LONGEST_WAIT))
+        found = await client._call(name, **arguments)
+        if ends(arguments, found) or clock() >= deadline:
+            return found
 
 
 for _route in TABLE:

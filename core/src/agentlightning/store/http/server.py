@@ -11,9 +11,9 @@ from pathlib import Path
 from aiohttp import web
 
 from agentlightning.store.base import StoreError
-from agentlightning.store.http.app import create_app as create_app, runner as runner_of
+from agentlightning.store.http.app import create_app as create_app
 from agentlightning.store.sqlite.store import SQLiteStore
-from agentlightning.webserver import gc_tuning, log_limit
+from agentlightning.webserver import app_runner, gc_tuning, log_limit
 from agentlightning.webserver.loopback import ExposedServer, check_interface, check_token
 
 
@@ -46,7 +46,7 @@ async def start(
     except ExposedServer as error:
         raise StoreError(str(error)) from None
     store = path if isinstance(path, SQLiteStore) else SQLiteStore(path)
-    runner = runner_of(create_app(store, token))
+    runner = app_runner(create_app(store, token), shutdown_timeout=5.0)
     log_limit.limit()
     try:
         await runner.setup()

@@ -14,7 +14,7 @@ import os
 import secrets
 import time
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import quote
 
 import aiohttp
@@ -60,28 +60,9 @@ _LARGE = 1 << 20
 """Bytes of a body that is sent piece by piece, so that other tasks go on."""
 
 
-def request_id() -> str:
-    """A fresh id. Ids grow with time, so the server's index of them grows at one end."""
+def new_request_id() -> str:
+    """Return a fresh id. Ids grow with time, so the server's index of them grows at one end."""
     return f"{time.time_ns():016x}{secrets.token_hex(8)}"
-
-
-class BatchCall(NamedTuple):
-    """One call of :meth:`Transport.batch`."""
-
-    method: str
-    params: dict[str, Any]
-
-
-class Request(NamedTuple):
-    """One request, sent until it is answered."""
-
-    verb: str
-    path: str
-    query: dict[str, str] | None
-    body: bytes | None
-    headers: dict[str, str]
-    seconds: float
-    answer: Any
 
 
 class Transport:
@@ -121,7 +102,7 @@ class Transport:
     async def _call(self, name: str, /, **parameters: Any) -> Any:
         route = BY_NAME[name]
         if route.mutates and parameters.get("request_id") is None:
-            parameters["request_id"] = request_id()
+            parameters["request_id"] = new_request_id()
         path = route.path.format_map({p: quote(str(parameters[p]), safe="") for p in route.path_parameters})
         rest = {k: v for k, v in parameters.items() if k not in route.path_parameters}
         wait = float(parameters.get("wait") or parameters.get("timeout") or 0.0)
@@ -136,58 +117,49 @@ class Transport:
         wait: float = 0.0,
         headers: dict[str, str] | None = None,
     ) -> Any:
-        query: dict[str, str] | None = None
-        body: bytes | None = None
-        headers = headers or {}
+        options: dict[str, Any] = {"timeout": aiohttp.ClientTimeout(total=wait + _EXTRA_SECONDS)}
         if verb == "GET":
-            query = {k: NULL if v is None else str(v) for k, v in parameters.items()}
+            options["params"] = {k: NULL if v is None else str(v) for k, v in parameters.items()}
         else:
-            body, headers["Content-Type"] = encode(parameters, packed=True)
+            body, content_type = encode(parameters, packed=True)
             if len(body) > BODY_LIMIT:
                 raise TooLarge(
                     f"the request has {len(body) >> 20} MiB, the store takes {BODY_LIMIT >> 20}: send less"
                 )
-        return await self._send_until_answered(
-            Request(verb, path, query, body, headers, wait + _EXTRA_SECONDS, answer)
-        )
+            options |= {"data": body, "headers": {**(headers or {}), "Content-Type": content_type}}
+        return await self._send_until_answered(verb, path, options, answer)
 
-    async def _send_until_answered(self, request: Request) -> Any:
+    async def _send_until_answered(self, verb: str, path: str, options: dict[str, Any], answer: Any) -> Any:
         loop = asyncio.get_running_loop()
         since, sent, pause = None, None, _FIRST_PAUSE
         while True:
             began = loop.time()
             try:
-                answer = await self._send_once(request)
+                found = await self._send_once(verb, path, options, answer)
             except _CONNECTION_ERRORS as error:
                 now = loop.time()
                 since = now if since is None else since
                 if sent is None and not isinstance(error, aiohttp.ClientConnectorError):
                     sent = began
-                if request.verb != "GET" and sent is not None and now - sent > _RESEND_SECONDS:
+                if verb != "GET" and sent is not None and now - sent > _RESEND_SECONDS:
                     raise StoreError(
-                        f"the response of {self.url} to {request.verb} {request.path} was lost, and for "
+                        f"the response of {self.url} to {verb} {path} was lost, and for "
                         f"{now - sent:.0f} s the server could not be asked again: the change may or may not "
                         "be done"
                     ) from error
                 await self._on_connection_error(error, now - since)
             else:
                 self._on_answer()
-                return answer
+                return found
             await asyncio.sleep(pause)
             pause = min(pause * 2, _MAX_PAUSE)
 
-    async def _send_once(self, r: Request) -> Any:
-        timeout = aiohttp.ClientTimeout(total=r.seconds)
-        async with self._open().request(
-            r.verb,
-            self.url + r.path,
-            params=r.query,
-            data=io.BytesIO(r.body) if r.body is not None and len(r.body) > _LARGE else r.body,
-            headers=r.headers,
-            timeout=timeout,
-        ) as response:
+    async def _send_once(self, verb: str, path: str, options: dict[str, Any], answer: Any) -> Any:
+        if len(options.get("data", b"")) > _LARGE:
+            options = {**options, "data": io.BytesIO(options["data"])}
+        async with self._open().request(verb, self.url + path, **options) as response:
             content = await response.read()
-            return _result(response.status, content, response.content_type, r.answer)
+            return _result(response.status, content, response.content_type, answer)
 
     async def _on_connection_error(self, error: Exception, seconds: float) -> None:
         """A try failed, ``seconds`` after the first one: warn once, give up after ``patience``."""
@@ -209,7 +181,7 @@ class Transport:
             _log.info("the store at %s answers again", self.url)
 
     async def batch(
-        self, calls: Sequence[BatchCall | tuple[str, dict[str, Any]]], *, request_id: str | None = None
+        self, calls: Sequence[tuple[str, dict[str, Any]]], *, request_id: str | None = None
     ) -> list[Any]:
         """Do several calls in order, in one request and one commit.
 
@@ -238,10 +210,6 @@ def _result(status: int, content: bytes, content_type: str, answer: Any) -> Any:
         raise StoreError(
             f"the server is no store of Agent Lightning: HTTP {status}, {content_type}: {start!r}"
         ) from None
-
-
-new_request_id = request_id
-"""The same function, where a parameter is named ``request_id``."""
 
 
 def _patience() -> float:

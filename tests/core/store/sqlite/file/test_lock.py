@@ -16,7 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from agentlightning.store import SQLiteStore, StoreError, open_store
+from agentlightning.plugins.stores import open_store
+from agentlightning.store import SQLiteStore, StoreError
 from agentlightning.store.http.server import start
 from agentlightning.store.sqlite.file import schema
 from agentlightning.store.sqlite.file.lock import FileLock, Locked, LockHolder, holder_of
@@ -24,7 +25,7 @@ from agentlightning.types import AttemptStatus
 
 WRITER = """
 import asyncio, sys
-from agentlightning.store import open_store
+from agentlightning.plugins.stores import open_store
 from agentlightning.types import AttemptStatus
 
 async def main():
@@ -41,7 +42,7 @@ asyncio.run(main())
 """
 READER = """
 import asyncio, sys
-from agentlightning.store import open_store
+from agentlightning.plugins.stores import open_store
 
 async def main():
     store = open_store(sys.argv[1], read_only=True)

@@ -1,0 +1,40 @@
+"""Opening a store by its place: a file, or a URL of a scheme that a plugin registers."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from agentlightning.plugins import manager
+from agentlightning.store.base import Store, StoreError
+
+
+def open_store(
+    place: str | Path | None = None, *, read_only: bool = False, plugins: manager.Plugins | None = None
+) -> Store:
+    """Open the store at a place: a file, a folder, ``:memory:``, or a URL of a scheme that a plugin registers
+    (``sqlite:///…`` and ``http(s)://…`` are built in).
+
+    One process writes a file; a second writer is refused with an error that names the first. ``read_only``:
+    read a file, also while another process writes it; a store behind another URL is opened as usual. The
+    token of an HTTP store is read from ``AGL_TOKEN``.
+
+    ``place=None`` means ``AGL_STORAGE``, else ``~/.agent-lightning/store.sqlite``. ``plugins`` registers the
+    schemes; the default is the process's own plugins.
+
+    Raises :class:`StoreError` for a scheme that no plugin registers.
+    """
+    text = str(place if place is not None else os.environ.get("AGL_STORAGE") or "")
+    scheme, is_url, _ = text.partition("://")
+    if not is_url or (read_only and scheme == "sqlite"):
+        from agentlightning.store.sqlite.store import SQLiteStore
+
+        return SQLiteStore(text or None, read_only=read_only)
+    stores = (plugins or manager.load()).stores
+    if scheme not in stores:
+        known = ", ".join(f"{name}://" for name in sorted(stores))
+        raise StoreError(
+            f"no store is registered for {scheme}://; give a file, a folder, :memory:, or a URL of {known}"
+        )
+    store: Store = stores[scheme].factory(text)
+    return store
