@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, strategies as st
 
-from agentlightning.keys import PREFIX, KeyRefused, Keys
+from agentlightning.keys import PREFIX, Keys
+from agentlightning.types.base import RequestRefused
 
 SECRET = b"0123456789abcdef"
 
 
-def refused(keys: Keys, key: str, now: float | None = None) -> KeyRefused:
-    with pytest.raises(KeyRefused) as caught:
+def refused(keys: Keys, key: str, now: float | None = None) -> RequestRefused:
+    with pytest.raises(RequestRefused) as caught:
         keys.check(key, now)
     return caught.value
 
@@ -83,7 +84,7 @@ def test_only_the_latest_claims_are_kept(monkeypatch):
     minted = [keys.mint("ro", f"at-{n}") for n in range(4)]
     for _ in range(2):
         assert [keys.check(key).attempt_id for key in minted] == [f"at-{n}" for n in range(4)]
-    assert len(keys._known) == 2
+    assert keys._claims.cache_info().currsize == 2
     keys.revoke("at-3")
-    with pytest.raises(KeyRefused, match="has ended"):
+    with pytest.raises(RequestRefused, match="has ended"):
         keys.check(minted[3])

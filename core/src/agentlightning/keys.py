@@ -16,10 +16,12 @@ import hmac
 import os
 import secrets
 import time
+from functools import lru_cache
 
 import msgspec
 
 from agentlightning.types import UsageError
+from agentlightning.types.base import RequestRefused
 
 PREFIX = "agl-"
 CONTEXT_KEY = "agl-context"
@@ -29,17 +31,6 @@ key.
 
 MAX_KNOWN = 4_096
 """Verified keys whose claims are kept."""
-
-
-class KeyRefused(Exception):
-    """A key that is not accepted: HTTP status, and reason for the counts."""
-
-    def __init__(self, status: int, reason: str, message: str, claims: Claims | None = None) -> None:
-        super().__init__(message)
-        self.status = status
-        self.reason = reason
-        self.claims = claims
-        """The claims of a genuine key; ``None`` for a forged or unknown one."""
 
 
 class WeakSecret(UsageError, ValueError):
@@ -71,7 +62,7 @@ class Keys:
         self._secret = secret or secrets.token_bytes(32)
         self._offset = time.time() - time.monotonic()
         """Wall clock minus monotonic clock, when this process began."""
-        self._known: dict[str, Claims] = {}
+        self._claims = lru_cache(MAX_KNOWN)(self._verified)  # each key comes with every call of its attempt
         self._revoked: dict[str, float] = {}
         """Attempt → monotonic time until which it is remembered."""
 
@@ -95,20 +86,22 @@ class Keys:
         return PREFIX + base64.urlsafe_b64encode(self._sign(body) + body).decode().rstrip("=")
 
     def check(self, key: str, now: float | None = None) -> Claims:
-        """The claims of a valid key. :class:`KeyRefused`: 401 unknown or expired, 409 ended. A key has
-        expired when both clocks of this process say so.
+        """Return the claims of a valid key. A key has expired when both clocks of this process say so.
+
+        Raises :class:`RequestRefused`: 401 for an unknown or expired key, 409 when its attempt has ended. The
+        refusal of a genuine key holds its claims, so that a late call counts for its attempt.
         """
-        claims = self._decode(key)
+        claims = self._claims(key)
         if claims.expires < (min(self._wall_clocks()) if now is None else now):
-            raise KeyRefused(
-                401, "expired-key", f"the key of attempt {claims.attempt_id} has expired", claims
+            raise RequestRefused(
+                401, "expired-key", f"the key of attempt {claims.attempt_id} has expired", claims=claims
             )
         if claims.attempt_id in self._revoked:
-            raise KeyRefused(
+            raise RequestRefused(
                 409,
                 "attempt-ended",
                 f"attempt {claims.attempt_id} has ended; its calls are no longer recorded or answered",
-                claims,
+                claims=claims,
             )
         return claims
 
@@ -133,15 +126,6 @@ class Keys:
     def _sign(self, body: bytes) -> bytes:
         return hmac.new(self._secret, body, hashlib.sha256).digest()[:16]
 
-    def _decode(self, key: str) -> Claims:
-        """The claims of a genuine key. Those of the latest keys are kept: each comes with every call."""
-        if (claims := self._known.get(key)) is not None:
-            return claims
-        claims = self._known[key] = self._verified(key)
-        if len(self._known) > MAX_KNOWN:
-            del self._known[next(iter(self._known))]
-        return claims
-
     def _verified(self, key: str) -> Claims:
         body = key.removeprefix(PREFIX)
         try:
@@ -149,5 +133,7 @@ class Keys:
         except ValueError:
             raw = b""
         if len(raw) <= 16 or not hmac.compare_digest(self._sign(raw[16:]), raw[:16]):
-            raise KeyRefused(401, "unknown-key", "not a key of this run: use the key the attempt was given")
+            raise RequestRefused(
+                401, "unknown-key", "not a key of this run: use the key the attempt was given"
+            )
         return msgspec.msgpack.decode(raw[16:], type=Claims)

@@ -13,9 +13,9 @@ import pytest
 from contract.pages import request, send
 
 from agentlightning.store.http import traces
+from agentlightning.types.base import RequestRefused
 from agentlightning.webserver import body as bodies
 from agentlightning.webserver.body import (
-    BodyRefused,
     NotPlain,
     TooDeep,
     check_container_count,
@@ -77,18 +77,18 @@ def test_what_was_packed_is_unpacked() -> None:
     ],
 )
 def test_a_wrong_encoding_is_a_400(raw: bytes, encoding: str) -> None:
-    with pytest.raises(BodyRefused, match="Content-Encoding") as caught:
+    with pytest.raises(RequestRefused, match="Content-Encoding") as caught:
         decompress(raw, encoding, 256 << 20)
     assert caught.value.status == 400
 
 
 def test_a_bomb_is_stopped_at_the_limit() -> None:
     bomb = gzip.compress(b"\0" * (8 << 20))
-    with pytest.raises(BodyRefused, match="more than 1 MiB") as caught:
+    with pytest.raises(RequestRefused, match="more than 1 MiB") as caught:
         decompress(bomb, "gzip", 1 << 20)
     assert caught.value.status == 413
     several = gzip.compress(b"\0" * (1 << 19)) * 3
-    with pytest.raises(BodyRefused, match="more than 1 MiB"):
+    with pytest.raises(RequestRefused, match="more than 1 MiB"):
         decompress(several, "gzip", 1 << 20)
 
 
@@ -118,7 +118,7 @@ def test_what_json_cannot_say(odd: Any) -> None:
 def test_a_body_of_empty_lists(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bodies, "MAX_CONTAINERS", 1000)
     check_container_count(b"[" * 2000)
-    with pytest.raises(BodyRefused, match="1000 objects and lists"):
+    with pytest.raises(RequestRefused, match="1000 objects and lists"):
         check_container_count(b"[]," * (1 << 19))
     check_container_count(b'"text"' * (1 << 19))
 

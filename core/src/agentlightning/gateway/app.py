@@ -33,7 +33,7 @@ from agentlightning.store.base import Store
 from agentlightning.types import Call
 from agentlightning.types.select import Select
 from agentlightning.webserver import app_runner, gc_tuning, log_limit
-from agentlightning.webserver.guard import CrossOriginRefusal, guard
+from agentlightning.webserver.guard import guard
 from agentlightning.webserver.loopback import check_interface, is_loopback
 
 BODY_LIMIT = 16 * 2**20
@@ -236,10 +236,9 @@ class Gateway:
             return False
         return True
 
-    async def _refuse_cross_origin(self, request: web.Request, why: CrossOriginRefusal) -> web.StreamResponse:
-        refused = RequestRefused(why.status, why.reason, why.message)
-        await self._pipeline.writer.count_refused(refused)
-        return await AgentReply(request, format_of(request.path)).refuse(refused)
+    async def _refuse_cross_origin(self, request: web.Request, why: RequestRefused) -> web.StreamResponse:
+        await self._pipeline.writer.count_refused(why)
+        return await AgentReply(request, format_of(request.path)).refuse(why)
 
     async def _models(self, request: web.Request) -> web.Response:
         data = [

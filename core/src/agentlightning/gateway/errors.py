@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from agentlightning.keys import Claims
 from agentlightning.store.base import StoreError
+from agentlightning.types.base import RequestRefused as RequestRefused
 
 SDK_NO_RETRY = {"x-should-retry": "false"}
 """The openai SDK retries 409 and 5xx by itself unless the server says otherwise."""
@@ -26,29 +26,6 @@ class EngineReply(msgspec.Struct, frozen=True):
     status: int
     headers: dict[str, str]
     body: bytes
-
-
-@dataclass(eq=False)
-class RequestRefused(Exception):
-    """A request that is answered with an error and leaves no record; ``reason`` goes into the counts."""
-
-    status: int
-    reason: str
-    message: str
-    retry: bool = field(default=False, kw_only=True)
-    """Whether the agent's SDK may try again."""
-    headers: dict[str, str] = field(default_factory=dict, kw_only=True)
-    """Further headers of the answer."""
-    claims: Claims | None = field(default=None, init=False)
-    """The attempt whose request it is, where that is known."""
-
-    def __str__(self) -> str:
-        return self.message
-
-    def of(self, claims: Claims | None) -> RequestRefused:
-        """This refusal, counted for an attempt unless it is counted for one already."""
-        self.claims = self.claims or claims
-        return self
 
 
 @dataclass(eq=False)

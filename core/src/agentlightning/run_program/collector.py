@@ -18,14 +18,15 @@ from typing import Any
 import msgspec
 from aiohttp import http_exceptions, web
 
-from agentlightning.keys import Claims, KeyRefused, Keys
+from agentlightning.keys import Claims, Keys
 from agentlightning.run_program.inside import messages
 from agentlightning.run_program.inside.messages import BeginEntry, EndEntry, EntryBegun, ProcessReport
 from agentlightning.store.base import Store
 from agentlightning.store.http import otlp, traces
 from agentlightning.types import Span
+from agentlightning.types.base import RequestRefused
 from agentlightning.webserver import app_runner
-from agentlightning.webserver.body import BodyRefused, read, run_in_thread, too_large
+from agentlightning.webserver.body import read, run_in_thread, too_large
 
 _LOG = logging.getLogger(__name__)
 DRAIN_SECONDS = 2.0
@@ -142,7 +143,7 @@ class Collector:
             return await handler(request)
         try:
             _, program = self._identify(request)
-        except KeyRefused as refused:
+        except RequestRefused as refused:
             self.refused[refused.reason] += 1
             return web.Response(status=refused.status, text=str(refused))
         task = asyncio.current_task()
@@ -150,7 +151,7 @@ class Collector:
         program.requests.add(task)
         try:
             return await handler(request)
-        except BodyRefused as error:
+        except RequestRefused as error:
             return web.Response(status=error.status, text=str(error))
         except ValueError as error:
             return web.Response(status=400, text=str(error))
@@ -169,7 +170,9 @@ class Collector:
         claims = self._keys.check(request.headers.get("Authorization", "").removeprefix("Bearer "))
         program = self._programs.get(claims.attempt_id)
         if program is None:
-            raise KeyRefused(409, "attempt-ended", f"attempt {claims.attempt_id} has ended", claims)
+            raise RequestRefused(
+                409, "attempt-ended", f"attempt {claims.attempt_id} has ended", claims=claims
+            )
         return claims, program
 
     async def _begin(self, request: web.Request) -> web.Response:
@@ -232,7 +235,7 @@ class Collector:
         except otlp.Undecodable as error:
             _LOG.warning("a program sent what cannot be decoded: %s", error)
             refused = traces.RefusalCounts({("undecodable", str(error)): 1})
-        except traces.ExportRefused as error:
+        except RequestRefused as error:
             _LOG.error("spans of a program cannot be stored: %s", error)
             refused = traces.RefusalCounts({("unstored-span", str(error)): len(spans)})
         program.refused.update({reason or "late-span": n for (reason, _), n in refused.items()})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import msgspec
@@ -26,6 +27,32 @@ class UsageError(Exception):
 
     status = 2
     """Exit status of the command."""
+
+
+@dataclass(eq=False)
+class RequestRefused(Exception):
+    """A server refuses a request, and keeps no record of it but a count."""
+
+    status: int
+    """HTTP status."""
+    reason: str
+    """Name of the count."""
+    message: str
+    """Names the problem and a way out. It holds no key and no token."""
+    retry: bool = field(default=False, kw_only=True)
+    """Whether the sender may try again."""
+    headers: dict[str, str] = field(default_factory=dict, kw_only=True)
+    """Further headers of the answer."""
+    claims: Any = field(default=None, kw_only=True)
+    """The sender's attempt (:class:`agentlightning.keys.Claims`), where it is known."""
+
+    def __str__(self) -> str:
+        return self.message
+
+    def of(self, claims: Any) -> RequestRefused:
+        """Count this refusal for an attempt, unless it has one already; return the refusal."""
+        self.claims = self.claims or claims
+        return self
 
 
 LEARNED_NOTHING = 3

@@ -15,6 +15,8 @@ from typing import Any, Final, TypeVar
 
 from aiohttp import http_exceptions, web
 
+from agentlightning.types.base import RequestRefused
+
 MAX_DEPTH: Final = 100
 """Levels of nested objects and lists, at most: code that handles a value may recurse into it."""
 MAX_CONTAINERS: Final = 500_000
@@ -34,20 +36,6 @@ _BROKEN: Final = (web.RequestPayloadError, http_exceptions.HttpProcessingError)
 T = TypeVar("T")
 
 
-class BodyRefused(Exception):
-    """A body that is not read: HTTP status, reason for the counts, and what to do."""
-
-    def __init__(self, status: int, reason: str, message: str) -> None:
-        super().__init__(message)
-        self.status = status
-        self.reason = reason
-
-    @property
-    def headers(self) -> dict[str, str]:
-        """Headers of the answer: the encodings that are served (RFC 9110, 15.5.16)."""
-        return {"Accept-Encoding": "gzip, deflate"} if self.reason == "unknown-encoding" else {}
-
-
 async def read(request: web.Request, limit: int) -> bytes:
     """The whole body, decompressed: ``limit`` bytes at most, before and after."""
     encoding = encoding_of(request)
@@ -63,7 +51,7 @@ async def read(request: web.Request, limit: int) -> bytes:
             pieces.append(piece)
     except _BROKEN as error:
         reason = str(error).partition("\n")[0][:200]
-        raise BodyRefused(400, "broken-body", f"the body contradicts its headers: {reason}") from None
+        raise RequestRefused(400, "broken-body", f"the body contradicts its headers: {reason}") from None
     raw = pieces[0] if len(pieces) == 1 else b"".join(pieces)
     if encoding in _PLAIN:
         return raw
@@ -71,12 +59,15 @@ async def read(request: web.Request, limit: int) -> bytes:
 
 
 def encoding_of(request: web.Request) -> str:
-    """The encoding of the body; an unknown one is a 415, as RFC 9110 has it."""
+    """Return the encoding of the body. The 415 for an unknown one lists the known (RFC 9110, 15.5.16)."""
     encoding = request.headers.get("Content-Encoding", "").strip().lower()
     if encoding in _PLAIN or encoding in ENCODINGS:
         return encoding
-    raise BodyRefused(
-        415, "unknown-encoding", f"Content-Encoding {encoding[:100]!r}: send gzip, deflate, or none"
+    raise RequestRefused(
+        415,
+        "unknown-encoding",
+        f"Content-Encoding {encoding[:100]!r}: send gzip, deflate, or none",
+        headers={"Accept-Encoding": "gzip, deflate"},
     )
 
 
@@ -111,14 +102,14 @@ def decompress(raw: bytes, encoding: str, limit: int) -> bytes:
         raise _wrong(str(error)) from None
 
 
-def too_large(limit: int) -> BodyRefused:
+def too_large(limit: int) -> RequestRefused:
     """The refusal of a body of more than ``limit`` bytes."""
     size = f"{limit >> 20} MiB" if limit >= 1 << 20 else f"{limit} bytes"
-    return BodyRefused(413, "body-too-large", f"the request has more than {size}: send less at once")
+    return RequestRefused(413, "body-too-large", f"the request has more than {size}: send less at once")
 
 
-def _wrong(why: str) -> BodyRefused:
-    return BodyRefused(
+def _wrong(why: str) -> RequestRefused:
+    return RequestRefused(
         400, "bad-encoding", f"the body cannot be decompressed as its Content-Encoding says: {why}"
     )
 
@@ -127,7 +118,7 @@ def _wrong(why: str) -> BodyRefused:
 def check_container_count(raw: bytes) -> None:
     """Refuse a JSON body that would be far larger in memory than on the wire."""
     if len(raw) > THREAD_BYTES and raw.count(b"[") + raw.count(b"{") > MAX_CONTAINERS:
-        raise BodyRefused(
+        raise RequestRefused(
             413, "too-many-values", f"the body has more than {MAX_CONTAINERS} objects and lists"
         )
 

@@ -11,10 +11,11 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from aiohttp import web
 
+from agentlightning.types.base import RequestRefused
 from agentlightning.webserver.loopback import host_of, is_loopback
 
 JSON: Final = "application/json"
@@ -26,22 +27,13 @@ _BODILESS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _log = logging.getLogger(__name__)
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-Middleware = Callable[[web.Request, Handler], Awaitable[web.StreamResponse]]
 
 
-class CrossOriginRefusal(NamedTuple):
-    """Why a request is refused: HTTP status, reason for the counts, and message."""
-
-    status: int
-    reason: str
-    message: str
-
-
-Answer = Callable[[web.Request, CrossOriginRefusal], Awaitable[web.StreamResponse]]
+Answer = Callable[[web.Request, RequestRefused], Awaitable[web.StreamResponse]]
 Trusted = Callable[[web.Request], bool]
 
 
-def check_cross_origin(request: web.Request, *, local: bool = True) -> CrossOriginRefusal | None:
+def check_cross_origin(request: web.Request, *, local: bool = True) -> RequestRefused | None:
     """The reason to refuse a request that a web page may have sent, or ``None``.
 
     ``local``: the server listens on loopback only, so its names are known.
@@ -49,14 +41,14 @@ def check_cross_origin(request: web.Request, *, local: bool = True) -> CrossOrig
     headers = request.headers
     host = headers.get("Host", "")
     if local and host and not is_loopback(host_of(host)):
-        return CrossOriginRefusal(
+        return RequestRefused(
             403,
             "foreign-host",
             f"the Host of the request is {host[:100]!r}, and this server answers as localhost or 127.0.0.1 "
             "only. A proxy in front of it must send `Host: localhost`",
         )
     if (origin := headers.get("Origin")) is not None and origin.partition("://")[2] != host:
-        return CrossOriginRefusal(
+        return RequestRefused(
             403,
             "foreign-origin",
             f"the request comes from a web page, {origin[:100]!r}, which is not the server's own",
@@ -64,7 +56,7 @@ def check_cross_origin(request: web.Request, *, local: bool = True) -> CrossOrig
     return None if request.method in _BODILESS else _undeclared(request)
 
 
-def _undeclared(request: web.Request) -> CrossOriginRefusal | None:
+def _undeclared(request: web.Request) -> RequestRefused | None:
     given = request.headers.get("Content-Type")
     if given == JSON or (given is None and not request.body_exists):
         return None
@@ -74,7 +66,7 @@ def _undeclared(request: web.Request) -> CrossOriginRefusal | None:
     if found in TYPES or (found.startswith("application/") and found.endswith("+json")):
         return None
     problem = f"is {found[:100]!r}" if found else "is missing"
-    return CrossOriginRefusal(
+    return RequestRefused(
         415, "undeclared-body", f"the Content-Type of the body {problem}: send `Content-Type: {JSON}`"
     )
 

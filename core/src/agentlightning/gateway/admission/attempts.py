@@ -19,7 +19,7 @@ from agentlightning.gateway.admission.seeds import RequestSeeds, branch_of, root
 from agentlightning.gateway.apis.base import call_id
 from agentlightning.gateway.errors import RequestRefused, store_failed
 from agentlightning.gateway.upstream.prompt_ids import PromptCache
-from agentlightning.keys import Claims, KeyRefused, Keys
+from agentlightning.keys import Claims, Keys
 from agentlightning.store.base import NotFound, Store
 from agentlightning.types import AttemptStatus, Mode, Tags, merge_tags
 from agentlightning.types.select import Select, selector
@@ -191,7 +191,7 @@ class OpenAttempts:
             raise _ended(claims)
         try:  # it may have been closed while the store was read
             self._keys.check(self._keys.mint(claims.rollout_id, claims.attempt_id))
-        except KeyRefused:
+        except RequestRefused:
             raise _ended(claims) from None
         info = AttemptInfo(
             rollout_id=claims.rollout_id,

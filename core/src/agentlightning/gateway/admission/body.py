@@ -12,7 +12,6 @@ from agentlightning.gateway.errors import RequestRefused
 from agentlightning.gateway.upstream.answer import DECODE_ERRORS
 from agentlightning.webserver.body import (
     THREAD_BYTES,
-    BodyRefused,
     TooDeep,
     check_container_count,
     check_plain,
@@ -29,11 +28,8 @@ async def read_json(request: web.Request, limit: int) -> dict[str, Any]:
     """The JSON object of a request's body. :class:`RequestRefused`: it is larger than ``limit`` bytes, is not
     what its headers say, or is no JSON object.
     """
-    try:
-        raw = await read(request, limit)
-        check_container_count(raw)
-    except BodyRefused as error:
-        raise RequestRefused(error.status, error.reason, str(error), headers=error.headers) from None
+    raw = await read(request, limit)
+    check_container_count(raw)
     return await run_in_thread(lambda: decode_json(raw)) if len(raw) > THREAD_BYTES else decode_json(raw)
 
 

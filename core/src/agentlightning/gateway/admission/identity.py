@@ -12,7 +12,7 @@ from urllib.parse import unquote, unquote_plus
 import msgspec
 
 from agentlightning.gateway.errors import RequestRefused
-from agentlightning.keys import CONTEXT_KEY, PREFIX, Claims, KeyRefused, Keys
+from agentlightning.keys import CONTEXT_KEY, PREFIX, Claims, Keys
 from agentlightning.semconv import (
     BAGGAGE_PREFIX,
     HEADER_ATTEMPT,
@@ -84,7 +84,7 @@ def _attempt_of(key: str, keys: Keys) -> str | None:
     """The attempt of a key, valid still or not; ``None`` for no key of ours."""
     try:
         return keys.check(key).attempt_id
-    except KeyRefused as refused:
+    except RequestRefused as refused:
         return refused.claims.attempt_id if refused.claims else None
     except msgspec.DecodeError:
         return None
@@ -114,9 +114,6 @@ def _claims(key: str, keys: Keys) -> Claims:
         )
     try:
         return keys.check(key)
-    except KeyRefused as refused:
-        # A revoked key is signed all the same: its claims say in whose ledger the late call belongs.
-        raise RequestRefused(refused.status, refused.reason, str(refused)).of(refused.claims) from None
     except msgspec.DecodeError:  # signed with our secret, by another version of this package
         message = "the key's claims cannot be read: it was minted by another version"
         raise RequestRefused(401, "unknown-key", message) from None

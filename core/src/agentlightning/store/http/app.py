@@ -46,14 +46,14 @@ from agentlightning.store.routes import (
 from agentlightning.store.sqlite.file import schema
 from agentlightning.store.sqlite.store import SQLiteStore
 from agentlightning.types.arrays import from_either
+from agentlightning.types.base import RequestRefused
 from agentlightning.webserver.body import (
     THREAD_BYTES,
-    BodyRefused,
     check_container_count,
     read,
     run_in_thread,
 )
-from agentlightning.webserver.guard import CrossOriginRefusal, guard
+from agentlightning.webserver.guard import guard
 
 _log = logging.getLogger(__name__)
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -77,11 +77,11 @@ def create_app(store: SQLiteStore, token: str | None = None) -> web.Application:
 
 
 def _refuse_foreign(store: SQLiteStore) -> Any:
-    async def refuse(request: web.Request, why: CrossOriginRefusal) -> web.Response:
+    async def refuse(request: web.Request, why: RequestRefused) -> web.Response:
         with suppress(StoreError):  # the request is refused even if that cannot be counted
             await store.count("refused", why.reason)
         if request.path == traces.PATH:
-            return traces.refusal_response(request, traces.ExportRefused(why.status, why.message))
+            return traces.refusal_response(request, why)
         return _answer(request, ErrorBody("Forbidden", why.message), why.status)
 
     return guard(refuse)
@@ -105,7 +105,7 @@ def _authenticated(handler: Handler, token: str | None) -> Handler:
             return _answer(request, ErrorBody("StoreError", "send the body as it is, not compressed"), 415)
         try:
             return await handler(request)
-        except BodyRefused as refused:
+        except RequestRefused as refused:
             return _answer(request, ErrorBody("StoreError", str(refused)), refused.status)
         except Exception as error:
             body, status = error_body(error)

@@ -22,10 +22,11 @@ from aiohttp import web
 
 from agentlightning import semconv
 from agentlightning.capture.emit.validation import BadRecord, validated
-from agentlightning.keys import PREFIX as KEY, Claims, KeyRefused, Keys
+from agentlightning.keys import PREFIX as KEY, Claims, Keys
 from agentlightning.store.base import Conflict, NotFound, Store, StoreError
 from agentlightning.types import Span
-from agentlightning.webserver.body import BodyRefused, check_container_count, read
+from agentlightning.types.base import RequestRefused
+from agentlightning.webserver.body import check_container_count, read
 from agentlightning.webserver.guard import JSON
 
 PATH: Final = "/v1/traces"
@@ -45,15 +46,6 @@ _CODES: Final = {400: 3, 401: 16, 403: 7, 409: 9, 413: 8, 415: 3, 503: 14}
 """HTTP status → code of ``google.rpc.Status``."""
 
 
-class ExportRefused(Exception):
-    """The request as a whole is refused."""
-
-    def __init__(self, status: int, message: str, headers: dict[str, str] | None = None) -> None:
-        super().__init__(message)
-        self.status = status
-        self.headers = headers or {}
-
-
 def add_route(app: web.Application, store: Store, token: str | None, keys: Keys | None) -> None:
     """Add the route. ``keys`` checks the keys of attempts; ``None``: they are refused."""
     # A thread of its own: all threads of the default pool may be waiting for this route.
@@ -63,7 +55,7 @@ def add_route(app: web.Application, store: Store, token: str | None, keys: Keys 
         try:
             claims = _authenticate(request.headers.get("Authorization", ""), token, keys)
             return await _ingest(request, store, claims, pool)
-        except ExportRefused as refused:
+        except RequestRefused as refused:
             return refusal_response(request, refused)
 
     async def close(_: web.Application) -> None:
@@ -73,7 +65,7 @@ def add_route(app: web.Application, store: Store, token: str | None, keys: Keys 
     app.on_cleanup.append(close)
 
 
-def refusal_response(request: web.Request, refused: ExportRefused) -> web.Response:
+def refusal_response(request: web.Request, refused: RequestRefused) -> web.Response:
     """A ``google.rpc.Status``, in the request's own type."""
     from agentlightning.store.http import otlp
 
@@ -90,15 +82,14 @@ def _authenticate(authorization: str, token: str | None, keys: Keys | None) -> C
         return None
     if given.startswith(KEY):
         if keys is None:
-            raise ExportRefused(
-                401, "this store cannot check keys of attempts: start it with the run's AGL_SECRET"
+            raise RequestRefused(
+                401,
+                "unknown-key",
+                "this store cannot check keys of attempts: start it with the run's AGL_SECRET",
             )
-        try:
-            return keys.check(given)
-        except KeyRefused as error:
-            raise ExportRefused(error.status, str(error)) from None
+        return keys.check(given)
     if token is not None:
-        raise ExportRefused(401, "the bearer token is missing or wrong")
+        raise RequestRefused(401, "bad-token", "the bearer token is missing or wrong")
     return None
 
 
@@ -107,16 +98,16 @@ async def _ingest(request: web.Request, store: Store, claims: Claims | None, poo
 
     content_type = request.content_type
     if content_type not in _TYPES:
-        raise ExportRefused(415, f"Content-Type {content_type}: send one of {', '.join(_TYPES)}")
+        raise RequestRefused(
+            415, "unknown-type", f"Content-Type {content_type}: send one of {', '.join(_TYPES)}"
+        )
     try:
         body = await read(request, BODY_LIMIT if claims is None else KEY_BODY_LIMIT)
         work = partial(_decoded, body, content_type)
         small = len(body) < _SMALL_BODY
         found, damaged = work() if small else await asyncio.get_running_loop().run_in_executor(pool, work)
     except otlp.Undecodable as error:
-        raise ExportRefused(400, str(error)) from None
-    except BodyRefused as error:
-        raise ExportRefused(error.status, str(error), error.headers) from None
+        raise RequestRefused(400, "bad-body", str(error)) from None
     refused = await store_spans(store, found, claims, damaged)
     n, why = sum(refused.values()), reasons_text(refused)
     return web.Response(body=otlp.answer(content_type, n, why), content_type=content_type)
@@ -130,7 +121,7 @@ def _decoded(body: bytes, content_type: str) -> tuple[list[Span], int]:
         check_container_count(body)
     request, damaged = otlp.decode(body, content_type)
     if (n := otlp.count(request)) > MAX_SPANS:
-        raise ExportRefused(413, f"{n} spans at once: send at most {MAX_SPANS}")
+        raise RequestRefused(413, "too-many-spans", f"{n} spans at once: send at most {MAX_SPANS}")
     return list(otlp.spans(request)), damaged
 
 
@@ -142,7 +133,7 @@ async def store_spans(
     store: Store, found: Sequence[Span], claims: Claims | None, damaged: int = 0
 ) -> RefusalCounts:
     """Store each span for the attempt it names, else that of ``claims``; count those that are refused.
-    :class:`ExportRefused` with status 503 where the store cannot write.
+    :class:`RequestRefused` with status 503 where the store cannot write.
     """
     good, refused = _split_by_attempt(found, claims)
     if damaged:
@@ -198,7 +189,7 @@ def _reason(error: Exception) -> tuple[str, str]:
     if isinstance(error, Conflict):
         return "", str(error)
     if isinstance(error, StoreError):
-        raise ExportRefused(503, str(error))
+        raise RequestRefused(503, "store-failed", str(error))
     return "otlp-bad-span", str(error)
 
 
@@ -210,7 +201,7 @@ async def _batch(store: Store, calls: Sequence[tuple[str, dict[str, Any]]]) -> l
             return list(await batch(calls)) if calls else []
         return [await _result_or_error(getattr(store, method)(**given)) for method, given in calls]
     except StoreError as error:
-        raise ExportRefused(503, str(error)) from None
+        raise RequestRefused(503, "store-failed", str(error)) from None
 
 
 async def _result_or_error(call: Awaitable[Any]) -> Any:

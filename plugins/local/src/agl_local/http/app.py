@@ -19,9 +19,10 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
+from agentlightning.types.base import RequestRefused
 from agentlightning.webserver import app_runner
-from agentlightning.webserver.body import BodyRefused, TooDeep, check_container_count, check_plain, read
-from agentlightning.webserver.guard import CrossOriginRefusal, guard
+from agentlightning.webserver.body import TooDeep, check_container_count, check_plain, read
+from agentlightning.webserver.guard import guard
 from agentlightning.webserver.loopback import check_interface, check_token
 from agl_local.generation.engine import Engine
 from agl_local.generation.orders import PauseMode, pause_mode
@@ -108,7 +109,7 @@ async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
         return _error(ApiError(500, str(error), code="engine_error"))
 
 
-async def _refuse_cross_origin(_: web.Request, why: CrossOriginRefusal) -> web.Response:
+async def _refuse_cross_origin(_: web.Request, why: RequestRefused) -> web.Response:
     return _error(ApiError(why.status, why.message, code=why.reason))
 
 
@@ -176,7 +177,7 @@ async def _body(request: web.Request) -> dict[str, Any]:
         check_container_count(raw)
         body = msgspec.json.decode(raw)
         check_plain(body)
-    except BodyRefused as error:
+    except RequestRefused as error:
         raise ApiError(error.status, str(error), code=error.reason) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, TooDeep) as error:
         raise ApiError(400, f"the body is not valid JSON: {error}") from error
