@@ -22,7 +22,7 @@ from agentlightning import capture, semconv
 from agentlightning.capture import COUNTS
 from agentlightning.capture.context import tagged
 from agentlightning.capture.emit.emitters import emit_reward
-from agentlightning.capture.sdk.anthropic import AnthropicInstrumentor
+from agentlightning.capture.instrument.anthropic import AnthropicInstrumentor
 from agentlightning.gateway.apis.messages import MESSAGES
 from agentlightning.keys import CONTEXT_KEY
 from agentlightning.testing import Reply, ScriptedModelServer, tool_call

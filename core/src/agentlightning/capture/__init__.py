@@ -1,9 +1,9 @@
-"""Capture: turns what an agent does into spans of its attempt, and knows no store.
+"""Capture: turn what an agent does into spans of its attempt. Capture imports no store.
 
-``install()`` and ``uninstall()`` switch it on and off for the process. ``context`` and ``identity`` know
-which attempt, and which agent, the running code works for; ``sdk`` records model calls with their token ids;
-``emit`` records rewards and the like; ``spans`` those of agents and tools; ``instrument`` has what adapters
-are made of. Names load lazily.
+``install()`` and ``uninstall()`` switch capture on and off for the process. ``context`` and ``identity`` hold
+the attempt and the agent that the running code works for. ``sdk`` records model calls with their token ids,
+``emit`` rewards and other records of the agent, ``spans`` the work of agents and tools. ``instrument`` has
+the parts of adapters. Names load lazily.
 """
 
 from __future__ import annotations
@@ -11,20 +11,26 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from agentlightning.capture.install import install as install, installed as installed, uninstall as uninstall
-
 if TYPE_CHECKING:
     from agentlightning.capture.counts import COUNTS as COUNTS
     from agentlightning.capture.delivery import attempt_ended as attempt_ended, end_attempt as end_attempt
     from agentlightning.capture.identity import caller_tags as caller_tags
+    from agentlightning.capture.instrument.installation import (
+        install as install,
+        installed as installed,
+        uninstall as uninstall,
+    )
 
 _HOMES = {
     "COUNTS": "counts",
     "attempt_ended": "delivery",
-    "end_attempt": "delivery",
     "caller_tags": "identity",
+    "end_attempt": "delivery",
+    "install": "instrument.installation",
+    "installed": "instrument.installation",
+    "uninstall": "instrument.installation",
 }
-__all__ = [*sorted(_HOMES), "install", "installed", "uninstall"]
+__all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> Any:

@@ -1,56 +1,55 @@
-"""Functions whose own code runs within something: a span, the scope of a decorated agent, an attempt.
+"""Run the code of functions within something: a span, the scope of a decorated agent, an attempt.
 
-Invariant: a function keeps its kind. What :meth:`CallHooks.activate` sets holds while a generator's own code
-runs, in whatever task reads it, and never for the reader between two items. What the reader sends and throws
-reaches the generator.
+Invariants: a function keeps its kind. What :meth:`CallHooks.activate` sets holds while a generator's own code
+runs, in whatever task reads it, and never for the reader between two items. The generator gets what the
+reader sends and throws.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial, update_wrapper
 from typing import Any
 
 
 class CallHooks:
-    """What happens around the code of one call. Override what is needed."""
+    """What happens around one call. Override what is needed."""
 
-    def activate(self) -> AbstractContextManager[Any]:
-        """Entered around the function's code; of a generator, around each stretch of it."""
+    def around(self) -> AbstractContextManager[Any]:
+        """Return the block around the whole call; of a generator, from its first item until it is closed. The
+        block gets what the call raises: GeneratorExit when the reader gives a generator up.
+        """
         return nullcontext()
 
-    def begin(self) -> None:
-        """The function is called; the reader asks for the generator's first item."""
+    def activate(self) -> AbstractContextManager[Any]:
+        """Return the block around the function's code; of a generator, around each stretch of it."""
+        return nullcontext()
 
     def on_item(self, item: Any) -> None:
         """The generator has made an item."""
 
     def on_return(self, value: Any) -> None:
-        """The function returned ``value``. A generator was read to its end: what it returned, else its last
-        item."""
+        """The function returned ``value``, or a generator was read to its end: then ``value`` is what it
+        returned, else its last item."""
 
     async def on_async_return(self, value: Any) -> None:
-        """The same of a coroutine and of an async generator."""
+        """As :meth:`on_return`, for a coroutine and an async generator."""
         self.on_return(value)
-
-    def on_error(self, error: BaseException) -> None:
-        """It raised, or was given up (``GeneratorExit``)."""
-
-    def finish(self) -> None:
-        """It is closed, whatever end it came to."""
 
 
 HooksOf = Callable[[tuple[Any, ...], dict[str, Any]], CallHooks]
-"""The hooks of one call, from its arguments; of a generator, when the first item is asked for."""
+"""Makes the hooks of one call from its arguments; of a generator, when the first item is asked for."""
 
 
 def hooked(
     function: Callable[..., Any], hooks_of: HooksOf, run: Callable[..., Any] | None = None
 ) -> Callable[..., Any]:
-    """A function of the same kind (plain, coroutine, generator) with hooks around its code. ``run``: what it
-    calls in place of ``function``. A coroutine that a plain function returns belongs to the call.
+    """Return a function of the same kind (plain, coroutine, generator) with hooks around its code.
+
+    ``run``: what it calls in place of ``function``. A coroutine that a plain function returns belongs to the
+    call.
     """
     run = run or function
     made: Callable[..., Any]
@@ -62,80 +61,63 @@ def hooked(
 
         async def coroutine(*args: Any, **kwargs: Any) -> Any:
             hooks = hooks_of(args, kwargs)
-            hooks.begin()
-            return await _awaited(hooks, run(*args, **kwargs))
+            return await _awaited(hooks, hooks.around(), run(*args, **kwargs))
 
         made = coroutine
     else:
 
         def call(*args: Any, **kwargs: Any) -> Any:
             hooks = hooks_of(args, kwargs)
-            hooks.begin()
-            try:
+            with ExitStack() as around:
+                around.enter_context(hooks.around())
                 with hooks.activate():
                     value = run(*args, **kwargs)
                 if inspect.iscoroutine(value):
-                    return _awaited(hooks, value)
+                    return _awaited(hooks, around.pop_all(), value)
                 hooks.on_return(value)
-            except BaseException as error:
-                hooks.on_error(error)
-                hooks.finish()
-                raise
-            hooks.finish()
             return value
 
         made = call
     return update_wrapper(made, function)
 
 
-async def _awaited(hooks: CallHooks, work: Awaitable[Any]) -> Any:
-    try:
+async def _awaited(hooks: CallHooks, around: AbstractContextManager[Any], work: Awaitable[Any]) -> Any:
+    with around:
         with hooks.activate():
             value = await work
         await hooks.on_async_return(value)
-    except BaseException as error:
-        hooks.on_error(error)
-        raise
-    finally:
-        hooks.finish()
     return value
 
 
 def hooked_async_generator(
     function: Callable[..., AsyncGenerator[Any, Any]], hooks_of: HooksOf
 ) -> Callable[..., AsyncGenerator[Any, Any]]:
-    """``function``, which makes an async generator, with hooks around the generator's code."""
+    """Return ``function``, which makes an async generator, with hooks around the generator's code."""
 
     async def stream(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
         hooks, source, last = hooks_of(args, kwargs), function(*args, **kwargs), None
-        hooks.begin()
-        try:
-            advance = anext(source)
-            while True:
-                with hooks.activate():
-                    try:
-                        last = await advance
-                    except StopAsyncIteration:
-                        break
-                hooks.on_item(last)
-                try:
-                    sent = yield last
-                except GeneratorExit:
-                    raise
-                except BaseException as error:  # thrown in by the reader
-                    advance = source.athrow(error)
-                else:
-                    advance = anext(source) if sent is None else source.asend(sent)
-            await hooks.on_async_return(last)
-        except BaseException as error:
-            hooks.on_error(error)
-            raise
-        finally:
+        with hooks.around():
             try:
+                advance = anext(source)
+                while True:
+                    with hooks.activate():
+                        try:
+                            last = await advance
+                        except StopAsyncIteration:
+                            break
+                    hooks.on_item(last)
+                    try:
+                        sent = yield last
+                    except GeneratorExit:
+                        raise
+                    except BaseException as error:  # thrown in by the reader
+                        advance = source.athrow(error)
+                    else:
+                        advance = anext(source) if sent is None else source.asend(sent)
+                await hooks.on_async_return(last)
+            finally:
                 with hooks.activate():
                     await _close(source)
-            finally:
-                hooks.finish()
 
     return stream
 
@@ -147,43 +129,37 @@ def hooked_generator(
 
     def stream(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
         hooks, source, last = hooks_of(args, kwargs), function(*args, **kwargs), None
-        hooks.begin()
-        try:
-            advance = partial(next, source)
-            while True:
-                with hooks.activate():
-                    try:
-                        last = advance()
-                    except StopIteration as end:
-                        returned = end.value
-                        break
-                hooks.on_item(last)
-                try:
-                    sent = yield last
-                except GeneratorExit:
-                    raise
-                except BaseException as error:  # thrown in by the reader
-                    advance = partial(source.throw, error)
-                else:
-                    advance = partial(next, source) if sent is None else partial(source.send, sent)
-            hooks.on_return(last if returned is None else returned)
-            return returned
-        except BaseException as error:
-            hooks.on_error(error)
-            raise
-        finally:
+        with hooks.around():
             try:
+                advance = partial(next, source)
+                while True:
+                    with hooks.activate():
+                        try:
+                            last = advance()
+                        except StopIteration as end:
+                            returned = end.value
+                            break
+                    hooks.on_item(last)
+                    try:
+                        sent = yield last
+                    except GeneratorExit:
+                        raise
+                    except BaseException as error:  # thrown in by the reader
+                        advance = partial(source.throw, error)
+                    else:
+                        advance = partial(next, source) if sent is None else partial(source.send, sent)
+                hooks.on_return(last if returned is None else returned)
+                return returned
+            finally:
                 with hooks.activate():
                     source.close()
-            finally:
-                hooks.finish()
 
     return stream
 
 
 async def _close(source: Any) -> None:
-    """Close an async generator. One that hangs inside an item, with nobody left to wait for it, refuses that:
-    as without us, the garbage collector closes it.
+    """Close an async generator. The garbage collector closes one that hangs inside an item with nobody left to
+    wait for it: such a generator refuses to be closed here.
     """
     if not getattr(source, "ag_running", False):
         await source.aclose()

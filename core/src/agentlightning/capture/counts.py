@@ -1,6 +1,6 @@
-"""Counters of what capture could not record, by reason.
+"""Count what capture could not record, by reason.
 
-Invariant: whatever capture leaves out is counted here, so that a ledger can explain a missing record.
+Invariant: capture counts everything that it leaves out, so that a ledger can explain a missing record.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Counts:
         after_fork_in_child(self._renew)
         self._counts: Counter[str] = Counter()
         self.listener: Callable[[str, int], None] | None = None
-        """Called with each count as it is made, where another process keeps the ledger (``agl run``)."""
+        """Called with each new count, where another process keeps the ledger (``agl run``)."""
 
     def _renew(self) -> None:
         self._lock = RLock()  # a destructor may count while its thread counts
@@ -33,7 +33,7 @@ class Counts:
             self.listener(reason, times)
 
     def snapshot(self) -> dict[str, int]:
-        """The present counts."""
+        """Return the counts as they are now."""
         with self._lock:
             return dict(self._counts)
 
@@ -44,5 +44,5 @@ class Counts:
 
 
 COUNTS = Counts()
-"""Of this process. Reasons: ``late-span, span-outside-attempt, sink-error, convert-stringified, wire-error,
-wire-unavailable, wire-not-read, identity-error, bad-ids, …``."""
+"""The counts of this process. Reasons: ``late-span, span-outside-attempt, sink-error, convert-stringified,
+wire-error, wire-unavailable, wire-not-read, identity-error, bad-ids, …``."""

@@ -1,4 +1,4 @@
-"""The last step of capture: a finished span goes to the sink of its attempt once, or is counted.
+"""The last step of capture: hand each finished span to the sink of its attempt once, or count it.
 
 Invariant: nothing reaches an attempt after :func:`end_attempt`; later spans are counted as ``late-span``.
 Delivery never raises into the agent's code.
@@ -15,10 +15,11 @@ from collections.abc import Mapping
 from threading import RLock
 from typing import Any
 
+from agentlightning import semconv
 from agentlightning.capture.context import AttemptContext
 from agentlightning.capture.counts import COUNTS
 from agentlightning.capture.fork import after_fork_in_child
-from agentlightning.types import Span
+from agentlightning.types import Span, Tags
 
 _LOG = logging.getLogger(__name__)
 _REMEMBERED = 65_536
@@ -47,8 +48,9 @@ def new_span(
     start: float | None = None,
     error: str | None = None,
 ) -> Span:
-    """A span of this attempt that ends now, without the attributes that are ``None``. ``parent``: trace id
-    and parent id. ``start``: by default now. ``error``: the message of a failure.
+    """Make a span of this attempt that ends now; leave out attributes that are ``None``.
+
+    ``parent``: trace id and parent id. ``start``: by default now. ``error``: the message of a failure.
     """
     now = time.time()
     return Span(
@@ -66,46 +68,56 @@ def new_span(
     )
 
 
-def deliver(context: AttemptContext, span: Span) -> bool:
-    """Hand ``span`` to the attempt; ``False`` when it came too late or the sink failed, both counted."""
+def identity_attributes(context: AttemptContext, tags: Tags) -> dict[str, str]:
+    """Return the attributes that name a span's attempt, its agent and its other tags."""
+    agent = {semconv.AGENT_NAME: tags["agent"]} if "agent" in tags else {}
+    return {
+        semconv.ROLLOUT_ID: context.rollout_id,
+        semconv.ATTEMPT_ID: context.attempt_id,
+        **agent,
+        **{semconv.TAG_PREFIX + name: value for name, value in tags.items()},
+    }
+
+
+def deliver(context: AttemptContext, span: Span) -> None:
+    """Hand ``span`` to the attempt. Count a span that comes too late, and one on which the sink fails."""
     if context.attempt_id in _ended:
         COUNTS.add("late-span")
-        return False
+        return
     try:
         context.sink(span)
     except Exception:
         COUNTS.add("sink-error")
         _LOG.warning("the sink of attempt %s failed on span %r", context.attempt_id, span.name, exc_info=True)
-        return False
-    return True
 
 
 def end_attempt(attempt_id: str) -> None:
-    """Take no more spans for this attempt. Called by the code that entered it, when it has ended."""
-    with _lock:
-        _ended[attempt_id] = None
-        while len(_ended) > _REMEMBERED:
-            _ended.popitem(last=False)
+    """Take no more spans for this attempt. The code that entered the attempt calls it at the end."""
+    _remember(_ended, attempt_id, None)
 
 
 def attempt_ended(attempt_id: str) -> bool:
-    """Whether :func:`end_attempt` was called for it."""
+    """Return whether :func:`end_attempt` was called for this attempt."""
     return attempt_id in _ended
 
 
 def remember_response(attempt_id: str, response_id: str, span_id: str) -> None:
     """Remember the call span of a response, so that a reward can name the response."""
+    _remember(_responses, (attempt_id, response_id), span_id)
+
+
+def _remember(table: OrderedDict[Any, Any], key: Any, value: Any) -> None:
     with _lock:
-        _responses[attempt_id, response_id] = span_id
-        while len(_responses) > _REMEMBERED:
-            _responses.popitem(last=False)
+        table[key] = value
+        while len(table) > _REMEMBERED:
+            table.popitem(last=False)
 
 
 def span_of_response(attempt_id: str, response_id: str) -> str | None:
-    """The call span of a response, if this process recorded the call."""
+    """Return the id of a response's call span, or ``None`` if this process did not record the call."""
     return _responses.get((attempt_id, response_id))
 
 
 def attempt_trace_id(attempt_id: str) -> str:
-    """Trace id (32 hex digits) of an attempt's spans that have no parent."""
+    """Return the trace id (32 hex digits) of the attempt's spans that have no parent."""
     return hashlib.blake2b(attempt_id.encode(), digest_size=16).hexdigest()

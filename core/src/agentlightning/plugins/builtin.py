@@ -25,7 +25,7 @@ from agentlightning.specs import (
 
 @hookimpl
 def agl_adapters() -> list[AdapterSpec]:
-    instrumentor = lazily("agentlightning.capture.sdk.anthropic:AnthropicInstrumentor")
+    instrumentor = lazily("agentlightning.capture.instrument.anthropic:AnthropicInstrumentor")
     return [AdapterSpec("anthropic", "anthropic", instrumentor, requires="anthropic >= 0.70, < 3")]
 
 

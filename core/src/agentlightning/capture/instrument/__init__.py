@@ -1,1 +1,1 @@
-"""Switch capture on and off in a process, completely undone."""
+"""Switch capture on and off in a process, and undo every change."""

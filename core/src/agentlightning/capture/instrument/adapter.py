@@ -1,8 +1,8 @@
 """The base of every framework adapter's instrumentor.
 
-An OpenTelemetry ``BaseInstrumentor``: ``instrument()`` switches capture on where that is not done yet, then
-calls :meth:`AdapterInstrumentor.begin`. Invariant: each step is undone in reverse order, by
-``uninstrument()`` and also where a later step of ``instrument()`` fails; nothing is left half applied.
+It is an OpenTelemetry ``BaseInstrumentor``: ``instrument()`` switches capture on unless it is on, then calls
+:meth:`AdapterInstrumentor.begin`. Invariant: ``uninstrument()`` undoes each step in reverse order, and so
+does ``instrument()`` when a later step fails; nothing is left half applied.
 """
 
 from __future__ import annotations
@@ -14,44 +14,44 @@ from typing import Any, TypeVar
 from opentelemetry.instrumentation.instrumentor import BaseInstrumentor  # type: ignore[attr-defined]
 
 from agentlightning.capture.counts import COUNTS
-from agentlightning.capture.install import install, installed, uninstall
+from agentlightning.capture.instrument.installation import install, installed, uninstall
 from agentlightning.capture.instrument.patching import Patch, Wrapper
 
 Item = TypeVar("Item")
 
 
 class AdapterInstrumentor(BaseInstrumentor):  # type: ignore[misc]
-    """Set ``instruments`` and implement :meth:`begin`; the rest is done."""
+    """Set ``instruments`` and implement :meth:`begin`."""
 
     instruments: Collection[str] = ()
-    """The tested range as requirements, e.g. ``("langgraph >= 1.1.5, < 2",)``: another version is refused
-    with a message. Empty: any."""
+    """The tested range as requirements, e.g. ``("langgraph >= 1.1.5, < 2",)``. ``instrument()`` refuses other
+    versions with a message. Empty: any version."""
     _steps = ExitStack()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        cls._instance = None  # one object a class: without this, a subclass would get its parent's
+        cls._instance = None  # one instrumentor per class; without this, a subclass would get its parent's
 
     def begin(self) -> None:
-        """Patch the framework, by the methods below. Import the framework here, and nowhere earlier."""
+        """Patch the framework, with the methods below. Import the framework here, and nowhere earlier."""
         raise NotImplementedError(
             f"{type(self).__name__} has no begin(): implement it to patch the framework"
         )
 
     def patch(self, owner: Any, name: str, wrapper: Wrapper) -> None:
-        """Wrap ``owner.name``. ``AttributeError`` names an attribute that does not exist."""
+        """Wrap ``owner.name``. Raise AttributeError when ``owner`` has no such attribute."""
         self.undo(Patch(owner, name, wrapper).undo)
 
     def patch_private(self, owner: Any, name: str, wrapper: Wrapper, missing: str) -> None:
-        """As :meth:`patch` for an attribute that a later version of the framework may lack: its absence is
-        counted as ``missing``, and the rest goes on."""
+        """Wrap an attribute that a later version of the framework may lack; count ``missing`` where it is
+        absent."""
         if hasattr(owner, name):
             self.patch(owner, name, wrapper)
         else:
             COUNTS.add(missing)
 
     def add(self, registry: MutableSequence[Item], item: Item) -> None:
-        """Put ``item`` into a list, of core's (``CALLER_SOURCES``) or of yours."""
+        """Append ``item`` to a list of core's (``CALLER_SOURCES``) or of yours."""
         registry.append(item)
         self.undo(registry.remove, item)
 
@@ -60,7 +60,7 @@ class AdapterInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         self._steps.callback(callback, *args)
 
     def instrumentation_dependencies(self) -> Collection[str]:
-        """The tested range."""
+        """Return the tested range."""
         return self.instruments
 
     def _instrument(self, **kwargs: Any) -> None:

@@ -1,7 +1,7 @@
 """A method patch that can be undone completely.
 
-Invariant: after :meth:`Patch.undo` our wrapper is out of the chain, or (under another's wrapper that we
-cannot look into) it passes every call straight through. Wrappers that others put above ours stay in place.
+Invariant: after :meth:`Patch.undo` our wrapper is out of the chain; below a foreign wrapper that hides it, it
+passes every call through unchanged. Wrappers that others put above ours stay in place.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Wrapper = Callable[[Callable[..., Any], Any, tuple[Any, ...], dict[str, Any]], A
 
 
 class Patch:
-    """Wraps ``owner.name``; constructing it applies it."""
+    """Wraps ``owner.name`` when it is made."""
 
     def __init__(self, owner: Any, name: str, wrapper: Wrapper) -> None:
         self._owner, self._name = owner, name
@@ -34,7 +34,7 @@ class Patch:
         setattr(owner, name, self._proxy)
 
     def undo(self) -> None:
-        """Take the wrapper out; calling it again does nothing."""
+        """Remove the wrapper. A second call does nothing."""
         self._on = False
         current = vars(self._owner).get(self._name)
         if current is self._proxy:
@@ -51,7 +51,7 @@ class Patch:
 
 
 def _of_method(wrapper: Wrapper) -> Wrapper:
-    """``wrapper`` of a method, which the wrapper of ``@agl.agent`` may call as a plain function."""
+    """Return ``wrapper`` for a method that may be called as a plain function, as ``@agl.agent`` does."""
 
     def bound(
         wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -1,33 +1,34 @@
-"""Capture for the length of a session; sessions of one process share what is switched on.
+"""Switch capture on for the length of a session.
 
-The first session that needs an instrumentor switches it on, the last one switches it off; whatever was on
-before any session (the user's own ``instrument()``) stays on.
+The sessions of a process share instrumentors. The first session that needs one switches it on, and the last
+session switches it off. What was on before any session (the user's own ``instrument()``) stays on.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from threading import Lock
 from typing import Any
 
-from agentlightning.capture import install, installed, uninstall
+from agentlightning import capture
 
 _lock = Lock()
-_users: Counter[type[Any]] = Counter()
-"""Instrumentor class → sessions that need it, of those that we switched on."""
-_installs = 0
+_users: Counter[Hashable] = Counter()
+"""Instrumentor class, or ``None`` for capture itself → sessions that use it, if a session switched it on."""
 
 
 @contextmanager
 def capturing(instrumentors: Sequence[Any]) -> Iterator[None]:
-    """Capture, with these instrumentors (singletons per class) switched on, within the block."""
-    mine = _begin(instrumentors)
-    try:
+    """Capture within the block, with these instrumentors (singletons of their classes) switched on."""
+    with ExitStack() as session:
+        with _lock:
+            _use(session, None, capture.installed(), capture.install, capture.uninstall)
+            for one in instrumentors:
+                on = one.is_instrumented_by_opentelemetry
+                _use(session, type(one), on, one.instrument, one.uninstrument)
         yield
-    finally:
-        _end(mine)
 
 
 def capturing_for(tracer: Any, instrumentors: Sequence[Any]) -> AbstractContextManager[None]:
@@ -35,33 +36,24 @@ def capturing_for(tracer: Any, instrumentors: Sequence[Any]) -> AbstractContextM
     return capturing(instrumentors) if getattr(tracer, "captures", True) else nullcontext()
 
 
-def _begin(instrumentors: Sequence[Any]) -> list[Any]:
-    global _installs
-    with _lock:
-        if _installs or not installed():
-            install()
-            _installs += 1
-            counted = True
-        else:
-            counted = False  # the user's own
-        mine: list[Any] = [None] if counted else []
-        for one in instrumentors:
-            if _users[type(one)] or not one.is_instrumented_by_opentelemetry:
-                one.instrument()
-                _users[type(one)] += 1
-                mine.append(one)
-    return mine
+def _use(
+    session: ExitStack,
+    key: Hashable,
+    on: bool,
+    switch_on: Callable[[], object],
+    switch_off: Callable[[], object],
+) -> None:
+    """Switch something on unless it is on, and off again when its last session ends."""
+    if on and not _users[key]:
+        return  # the user's own
+    if not on:
+        switch_on()
+    _users[key] += 1
+    session.callback(_leave, key, switch_off)
 
 
-def _end(mine: list[Any]) -> None:
-    global _installs
+def _leave(key: Hashable, switch_off: Callable[[], object]) -> None:
     with _lock:
-        for one in reversed(mine):
-            if one is None:
-                _installs -= 1
-                if not _installs:
-                    uninstall()
-                continue
-            _users[type(one)] -= 1
-            if not _users[type(one)]:
-                one.uninstrument()
+        _users[key] -= 1
+        if not _users[key]:
+            switch_off()

@@ -1,10 +1,10 @@
-"""Threads started inside an attempt work for it.
+"""Carry the context of an attempt into the threads that start inside it.
 
-``asyncio`` tasks inherit their context; plain threads and thread pools do not, and agents' tools often run in
+``asyncio`` tasks inherit their context. Plain threads and thread pools do not, and agents' tools often run in
 them. Invariant: a pool's worker keeps nothing between two jobs.
 
-``opentelemetry-instrumentation-threading`` cannot carry this: tried with 0.66b1, the worker of a pool stays
-in the context of the attempt that started it and keeps that attempt alive, and callers that
+``opentelemetry-instrumentation-threading`` 0.66b1 does not suffice: the worker of a pool stays in the context
+of the attempt that started it and keeps that attempt alive, and callers that
 :data:`~agentlightning.capture.identity.CALLER_SOURCES` find do not reach the thread.
 """
 
@@ -29,15 +29,13 @@ def _run_in(context: otel.Context, function: Callable[..., Any], *args: Any, **k
 
 
 def patch_threads() -> tuple[Patch, ...]:
-    """Apply the patches; undo each to switch off."""
+    """Patch ``Thread.start`` and ``ThreadPoolExecutor.submit``; the caller undoes the patches."""
     return Patch(threading.Thread, "start", _start), Patch(pool.ThreadPoolExecutor, "submit", _submit)
 
 
 def _start(wrapped: Callable[..., Any], thread: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     is_worker = getattr(thread, "_target", None) is getattr(pool, "_worker", None)
-    if (
-        current_attempt() is not None and not is_worker
-    ):  # a pool's worker outlives the attempt; jobs carry theirs
+    if current_attempt() is not None and not is_worker:  # a pool's worker outlives the attempt
         thread.run = partial(_run_in, thread_context(), thread.run)
     return wrapped(*args, **kwargs)
 

@@ -1,8 +1,7 @@
 """One model call in the agent's process: its caller, its endpoint, and its spans.
 
-Invariant: a call ends once and makes one span for each choice; choice 0 has the span id that ``traceparent``
-carried to the gateway. Ids travel in the span only where no gateway records them: their digest is enough
-there.
+Invariants: a call ends once and makes one span for each choice; choice 0 has the span id that ``traceparent``
+carried to the gateway. A span holds the ids only where no gateway records them, else only their digest.
 """
 
 from __future__ import annotations
@@ -22,10 +21,11 @@ from urllib.parse import quote, urlsplit
 from agentlightning import semconv
 from agentlightning.capture.context import AttemptContext, ContextEntry, attached, current_attempt
 from agentlightning.capture.counts import COUNTS
-from agentlightning.capture.delivery import deliver, new_span, remember_response
+from agentlightning.capture.delivery import deliver, identity_attributes, new_span, remember_response
 from agentlightning.capture.identity import caller_tags, parent_ids
 from agentlightning.capture.scope import selects_call
 from agentlightning.capture.sdk.response import ResponseChoice, ResponseReader
+from agentlightning.capture.spans.convert import describe_error
 from agentlightning.keys import CONTEXT_KEY, PREFIX
 from agentlightning.types import LLM, Span, Tags, merge_tags
 from agentlightning.types.arrays import pack_float32
@@ -52,11 +52,11 @@ _SETTINGS = (
 _LOOPBACK = {"localhost": "127.0.0.1", "::1": "127.0.0.1"}
 
 RETRIES = "agl.retries"
-"""How often the SDK sent the request again before this answer."""
+"""How many times the SDK sent the request again before this answer."""
 LOGPROB_COUNT = "agl.logprob_count"
-"""Number of logprobs received; a call is exact where it equals ``agl.response_tokens``."""
+"""Number of logprobs received; an exact call has as many as ``agl.response_tokens``."""
 PARTIAL = "agl.partial"
-"""The stream broke off or was given up before its end: the ids are those of the chunks that were read."""
+"""The stream ended early: the ids are those of the chunks that were read."""
 
 CURRENT_CALL: Final = ContextEntry["SDKCall"]("agl-sdk-call")
 """The call that the SDK is sending now."""
@@ -74,7 +74,7 @@ class SDKCall:
         self.trace_id, self.parent_id = parent_ids(context.attempt_id)
         self.span_id = secrets.token_hex(8)
         self.selected = selects_call(self.tags, self.span_id)
-        if not gateway:  # a gateway gives the role of calls that nobody named, whoever makes them
+        if not gateway:  # a gateway sets the role of unnamed calls itself
             self.tags = with_role(self.tags)
         self.start = time.time()
         self.retries = 0
@@ -97,13 +97,14 @@ class SDKCall:
             self.add_chunk(answer)
 
     def end_unread(self) -> None:
-        """End a call whose body the user reads directly: its ids are not known here."""
+        """End a call whose body the user reads himself, so that its ids are unknown here."""
         if not self.ended:
             COUNTS.add("wire-not-read")
-            self.end(None)
+            self.end()
 
-    def end(self, error: BaseException | None, complete: bool = True) -> None:
-        """Deliver the spans. Safe from any thread and from ``__del__``."""
+    def end(self, error: BaseException | None = None, *, complete: bool = True) -> None:
+        """Deliver the spans. Safe from any thread and from ``__del__``. ``complete``: the answer was read to
+        its end."""
         if self.ended:
             return
         self.ended = True
@@ -131,33 +132,29 @@ class SDKCall:
             attributes,
             span_id=self.span_id if first else None,
             start=self.start,
-            error=f"{type(error).__name__}: {error}" if error else None,
+            error=describe_error(error) if error else None,
         )
         span.kind = "client"
         return span
 
     def _finished(self) -> bool:
-        """Whether the answer is whole: each choice of a stream had its finish reason."""
+        """Return whether the answer is whole: each choice of a stream had its finish reason."""
         return self.whole is not None or all(
             choice.finish_reason for choice in self.response.choices.values()
         )
 
     def _request_attributes(self) -> dict[str, Any]:
         body = self.body
+        settings = ((key, body.get(key)) for key in _SETTINGS)
         out: dict[str, Any] = {
             semconv.LAYER: "wire",
-            semconv.ROLLOUT_ID: self.context.rollout_id,
-            semconv.ATTEMPT_ID: self.context.attempt_id,
+            **identity_attributes(self.context, self.tags),
             semconv.OPERATION_NAME: self.operation,
             semconv.PROVIDER_NAME: self.sdk,
             semconv.REQUEST_MODEL: str(body.get("model", "")),
             RETRIES: self.retries,
+            **{f"gen_ai.request.{key}": v for key, v in settings if isinstance(v, bool | int | float)},
         }
-        settings = ((key, body.get(key)) for key in _SETTINGS)
-        out.update({f"gen_ai.request.{key}": v for key, v in settings if isinstance(v, bool | int | float)})
-        if "agent" in self.tags:
-            out[semconv.AGENT_NAME] = self.tags["agent"]
-        out.update({semconv.TAG_PREFIX + key: value for key, value in self.tags.items()})
         if not self.gateway:
             asked = body.get("messages", body.get("prompt", body.get("input")))
             out[semconv.INPUT_MESSAGES] = json.dumps(asked, ensure_ascii=False, default=str)
@@ -185,7 +182,7 @@ class SDKCall:
                 out[semconv.RESPONSE_IDS] = _base64(ids, pack)
                 out[semconv.LOGPROBS] = _base64(logprobs, pack_float32)
                 out[semconv.OUTPUT_MESSAGES] = json.dumps([choice.message()], ensure_ascii=False)
-        except (TypeError, ValueError):  # the engine sent something that is no int32 or no number
+        except (TypeError, ValueError):  # the engine sent a value that is no int32 or no number
             COUNTS.add("bad-ids")
         return out
 
@@ -196,7 +193,7 @@ def _base64(values: Sequence[Any] | None, pack: Callable[[Any], bytes]) -> str |
 
 @contextmanager
 def sending(call: SDKCall) -> Iterator[None]:
-    """The SDK sends ``call`` within the block; an error that it raises is the call's."""
+    """Make ``call`` the one that the SDK sends within the block. An error of the block ends the call."""
     try:
         with attached(CURRENT_CALL.set(call)):
             yield
@@ -206,8 +203,8 @@ def sending(call: SDKCall) -> Iterator[None]:
 
 
 def open_call(sdk: str, client: Any, options: Any) -> tuple[SDKCall, Any] | None:
-    """The call that ``options`` describe and the options to send; ``None`` outside an attempt or for other
-    paths."""
+    """Return the call that ``options`` describe and the options to send; ``None`` outside an attempt and for
+    requests that are no model calls."""
     context = current_attempt()
     operation = _operation(sdk, str(options.url)) if context else None
     if context is None or operation is None or options.method.lower() != "post":
@@ -237,7 +234,7 @@ def open_call(sdk: str, client: Any, options: Any) -> tuple[SDKCall, Any] | None
 
 
 def is_gateway(endpoint: str, gateway: str | None) -> bool:
-    """Whether ``endpoint`` is the gateway or below it: same scheme, host, port and path."""
+    """Return whether ``endpoint`` is the gateway or below it: same scheme, host, port and path."""
     if gateway is None:
         return False
     there, here = _origin(endpoint), _origin(gateway)
@@ -262,7 +259,7 @@ def _mapping(value: Any) -> dict[str, Any]:
 
 
 def _with_identity(call: SDKCall, client: Any, headers: dict[str, Any]) -> dict[str, Any]:
-    """The user's headers with ours: caller, attempt and span."""
+    """Add caller, attempt and span to the user's headers."""
     context = call.context
     headers[semconv.HEADER_ATTEMPT] = context.attempt_id
     headers["traceparent"] = headers[semconv.HEADER_TRACE] = f"00-{call.trace_id}-{call.span_id}-01"
@@ -279,16 +276,15 @@ def _with_identity(call: SDKCall, client: Any, headers: dict[str, Any]) -> dict[
 
 
 def _has_other_attempts_key(key: str, client: Any, headers: Mapping[str, Any]) -> bool:
-    """Whether the request has the key of another attempt. It is kept, and the gateway refuses the request."""
+    """Return whether the request has another attempt's key. The key stays, and the gateway refuses it."""
     given = next((str(v) for name, v in headers.items() if name.lower() == "authorization"), "")
     presented = given.removeprefix("Bearer ").strip() or str(getattr(client, "api_key", None) or "")
     return presented.startswith(PREFIX) and presented not in (key, CONTEXT_KEY)
 
 
 def _wants_ids(context: AttemptContext, endpoint: str) -> bool:
-    """Whether the attempt's resources have this endpoint with ``return_token_ids`` among its sampling
-    parameters.
-    """
+    """Return whether the attempt's resources list this endpoint with the sampling parameter
+    ``return_token_ids``."""
     return any(
         isinstance(r, LLM)
         and r.sampling_parameters.get("return_token_ids")

@@ -1,26 +1,21 @@
-"""Ids, logprobs and settings, read from an SDK's whole answers and streams.
+"""Read token ids, logprobs and settings from an SDK's whole answers and streams.
 
-SDKs keep fields they do not know (``prompt_token_ids``, ``token_ids``), so the engine's own tokens are read
-from the very objects the user gets: in chat and completions by choice, in Responses and Messages, which have
-one, on top of the answer or of the event that holds it. Invariant: reading changes nothing that the user
-sees.
+SDKs keep fields that they do not know (``prompt_token_ids``, ``token_ids``), so the engine's tokens are read
+from the objects that the user gets. Chat and completions carry them in each choice. Responses and Messages
+have one choice, made of items or blocks, and carry them in the answer itself. Invariants: reading changes
+nothing that the user sees; the events of a stream add up to the whole answer.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
+import json
 from dataclasses import dataclass, field
 from typing import Any
-
-from agentlightning.capture.sdk.response_items import add_event, add_single, has_one_choice, response_in
-
-OnEnd = Callable[[BaseException | None, bool], None]
-"""Called once when a stream ends: with the error or ``None``, and whether it was read to its end."""
 
 
 @dataclass(slots=True)
 class ResponseChoice:
-    """One choice of an answer. ``None``: the engine did not send it."""
+    """One choice of an answer. ``None``: the engine did not send the field."""
 
     prompt_ids: list[int] | None = None
     ids: list[int] | None = None
@@ -52,8 +47,45 @@ class ResponseChoice:
         call["name"] += getattr(function, "name", None) or ""
         call["arguments"] += getattr(function, "arguments", None) or ""
 
+    def add_single(self, answer: Any) -> None:
+        """Add a whole ``Response`` or ``Message``, or the state of one that begins or ends in a stream."""
+        if (ids := getattr(answer, "token_ids", None)) is not None:
+            self.ids = list(ids)
+        if (logprobs := getattr(answer, "token_logprobs", None)) is not None:
+            self.logprobs = list(logprobs)
+        status = getattr(answer, "status", None)
+        self.finish_reason = getattr(answer, "stop_reason", None) or (
+            status if status not in (None, "in_progress", "queued") else self.finish_reason
+        )
+        for item in getattr(answer, "output", None) or getattr(answer, "content", None) or ():
+            self._add_item(item)
+
+    def _add_item(self, item: Any) -> None:
+        kind, place = getattr(item, "type", None), len(self.tool_calls)
+        if kind == "text":
+            self.content += item.text
+        elif kind == "message":
+            self.content += "".join(getattr(part, "text", "") for part in item.content)
+        elif kind == "tool_use":
+            written = json.dumps(item.input, ensure_ascii=False)
+            self.tool_calls[place] = {"id": item.id, "name": item.name, "arguments": written}
+        elif kind == "function_call":
+            self.tool_calls[place] = {"id": item.call_id, "name": item.name, "arguments": item.arguments}
+
+    def add_event(self, event: Any) -> None:
+        """Add an event between the first and the last of a message's stream."""
+        delta: Any = getattr(event, "delta", None)
+        block: Any = getattr(event, "content_block", None)
+        if block is not None and getattr(block, "type", None) == "tool_use":
+            self.tool_calls[event.index] = {"id": block.id, "name": block.name, "arguments": ""}
+        self.finish_reason = getattr(delta, "stop_reason", None) or self.finish_reason
+        if getattr(delta, "type", None) == "text_delta":
+            self.content += delta.text
+        elif getattr(delta, "type", None) == "input_json_delta" and event.index in self.tool_calls:
+            self.tool_calls[event.index]["arguments"] += delta.partial_json
+
     def message(self) -> dict[str, Any]:
-        """The answer as ``gen_ai.output.messages`` has it."""
+        """Return the answer in the form of ``gen_ai.output.messages``."""
         parts: list[dict[str, Any]] = [{"type": "text", "content": self.content}] if self.content else []
         parts += [{"type": "tool_call", **call} for _, call in sorted(self.tool_calls.items())]
         return {"role": "assistant", "parts": parts, "finish_reason": self.finish_reason}
@@ -70,9 +102,10 @@ class ResponseReader:
     completion_tokens: int | None = None
     choices: dict[int, ResponseChoice] = field(default_factory=dict)
 
-    def add(self, answer: Any) -> None:
-        """Add an answer (``ChatCompletion``, ``Completion``, ``Response``, ``Message``) or a piece of one."""
-        piece, answer = answer, response_in(answer)
+    def add(self, piece: Any) -> None:
+        """Add an answer (``ChatCompletion``, ``Completion``, ``Response``, ``Message``), a chunk or an
+        event."""
+        answer = getattr(piece, "response", None) or getattr(piece, "message", None) or piece
         self.response_id = self.response_id or getattr(answer, "id", None)
         self.model = self.model or getattr(answer, "model", None)
         if (prompt := getattr(answer, "prompt_token_ids", None)) is not None:
@@ -81,16 +114,24 @@ class ResponseReader:
             self.prompt_tokens = _first(usage, "prompt_tokens", "input_tokens")
             self.completion_tokens = _first(usage, "completion_tokens", "output_tokens")
         for choice in getattr(answer, "choices", None) or ():
-            self.choices.setdefault(choice.index, ResponseChoice()).add(choice)
-        if has_one_choice(answer):
-            add_single(self.choices.setdefault(0, ResponseChoice()), answer)
+            self._choice(choice.index).add(choice)
+        if _has_one_choice(answer):
+            self._choice(0).add_single(answer)
         elif hasattr(piece, "type"):
-            add_event(self.choices.setdefault(0, ResponseChoice()), piece)
+            self._choice(0).add_event(piece)
+
+    def _choice(self, index: int) -> ResponseChoice:
+        return self.choices.setdefault(index, ResponseChoice())
 
 
 def is_answer(value: Any) -> bool:
-    """Whether an SDK's result is a model's answer, read whole."""
-    return hasattr(value, "choices") or has_one_choice(value)
+    """Return whether an SDK's result is a model's whole answer."""
+    return hasattr(value, "choices") or _has_one_choice(value)
+
+
+def _has_one_choice(answer: Any) -> bool:
+    """Return whether it is a ``response`` or a ``message``, which have no list of choices."""
+    return getattr(answer, "object", None) == "response" or getattr(answer, "type", None) == "message"
 
 
 def _first(usage: Any, *names: str) -> Any:
@@ -98,7 +139,7 @@ def _first(usage: Any, *names: str) -> Any:
 
 
 def logprobs_of(choice: Any) -> list[float] | None:
-    """Logprobs of a choice in chat form (``content``) or completions form (``token_logprobs``)."""
+    """Return the logprobs of a choice in chat form (``content``) or completions form (``token_logprobs``)."""
     logprobs = getattr(choice, "logprobs", None)
     if logprobs is None:
         return None
@@ -106,53 +147,3 @@ def logprobs_of(choice: Any) -> list[float] | None:
         return [token.logprob for token in content]
     tokens = getattr(logprobs, "token_logprobs", None)
     return None if tokens is None else list(tokens)
-
-
-class _Tee:
-    """What both tees share: ``on_end`` is called once, at the end, on an error, or when the stream is given
-    up.
-    """
-
-    def __init__(self, inner: Any, take: Callable[[Any], None], on_end: OnEnd) -> None:
-        self._inner, self._take, self._on_end = inner, take, on_end
-        self._ended = False
-
-    def _end(self, error: BaseException | None, complete: bool) -> None:
-        if not self._ended:
-            self._ended = True
-            self._on_end(error, complete)
-
-    def __del__(self) -> None:
-        self._end(None, False)
-
-
-class StreamTee(_Tee, Iterator[Any]):
-    """A stream's iterator that also passes each item to ``take``."""
-
-    def __next__(self) -> Any:
-        try:
-            item = next(self._inner)
-        except StopIteration:
-            self._end(None, True)
-            raise
-        except BaseException as error:
-            self._end(error, False)
-            raise
-        self._take(item)
-        return item
-
-
-class AsyncStreamTee(_Tee, AsyncIterator[Any]):
-    """:class:`StreamTee` for an asynchronous stream."""
-
-    async def __anext__(self) -> Any:
-        try:
-            item = await anext(self._inner)
-        except StopAsyncIteration:
-            self._end(None, True)
-            raise
-        except BaseException as error:
-            self._end(error, False)
-            raise
-        self._take(item)
-        return item

@@ -60,6 +60,11 @@ def error_text(error: BaseException, longest: int = 2000) -> str:
     return utf8_text(message) or "no message"
 
 
+def describe_error(error: BaseException) -> str:
+    """Return an error's type and message as text that can be stored."""
+    return f"{type(error).__name__}: {error_text(error)}"[:2000]
+
+
 class _Conversion:
     """One conversion of a bounded number of values."""
 

@@ -17,9 +17,9 @@ from opentelemetry import trace
 
 from agentlightning import semconv
 from agentlightning.capture.context import AttemptContext
-from agentlightning.capture.delivery import attempt_trace_id, deliver, new_span
+from agentlightning.capture.delivery import attempt_trace_id, deliver, identity_attributes, new_span
 from agentlightning.capture.identity import CALLER, Caller, RemoteParentSpan, span_number, tags_of
-from agentlightning.capture.spans.convert import error_text
+from agentlightning.capture.spans.convert import describe_error
 from agentlightning.types import Tags
 
 
@@ -93,20 +93,15 @@ class EventSpan:
         if self.title is None:
             return
         if error is not None:
-            failed = f"{type(error).__name__}: {error_text(error)}"
+            failed = describe_error(error)
             self.attributes[semconv.EXCEPTION_TYPE] = type(error).__name__
-        attributes = {
-            **self.attributes,
-            **{semconv.TAG_PREFIX + key: value for key, value in self.tags.items()},
-            semconv.AGENT_NAME: self.tags.get("agent"),
-            semconv.ROLLOUT_ID: self.context.rollout_id,
-            semconv.ATTEMPT_ID: self.context.attempt_id,
-        }
-        parent = self.trace_id, self.parent_id
-        span_id, start = self.span_id, self.start
-        deliver(
+        span = new_span(
             self.context,
-            new_span(
-                self.context, self.title, parent, attributes, span_id=span_id, start=start, error=failed
-            ),
+            self.title,
+            (self.trace_id, self.parent_id),
+            {**self.attributes, **identity_attributes(self.context, self.tags)},
+            span_id=self.span_id,
+            start=self.start,
+            error=failed,
         )
+        deliver(self.context, span)

@@ -1,6 +1,6 @@
-"""``operation``: a named part of an agent's work as a span, by a block or a decorator.
+"""``operation``: record a named part of an agent's work as a span, with a block or a decorator.
 
-Inside it, the operation is the current OpenTelemetry span, so that calls and tools made there hang below it.
+Inside it, the operation is the current OpenTelemetry span, and so the parent of the calls and tools in it.
 Invariant: an operation changes neither what its code returns nor what it raises.
 """
 
@@ -10,19 +10,19 @@ import functools
 import inspect
 import secrets
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, TypeVar
 
 from opentelemetry import trace
 
 from agentlightning import semconv
-from agentlightning.capture.context import AttemptContext, attached, current_attempt
+from agentlightning.capture.context import attached, current_attempt
 from agentlightning.capture.counts import COUNTS
 from agentlightning.capture.delivery import deliver, new_span
 from agentlightning.capture.identity import RemoteParentSpan, framework_tags, parent_ids
-from agentlightning.capture.spans.convert import error_text, jsonable
+from agentlightning.capture.spans.convert import describe_error, jsonable
 
 F = TypeVar("F", bound=Callable[..., Any])
 NAME = "agl.operation.name"
@@ -34,54 +34,51 @@ class operation:
     """``with operation("search", query=q) as op: …; op.output = hits``, or ``@operation("search")``.
 
     As a decorator it records arguments and result, of functions and coroutine functions. Outside an attempt
-    the code runs without a span (counted).
+    the code runs without a span, and the operation is counted.
     """
 
     def __init__(self, name: str, **inputs: Any) -> None:
         self.name, self.inputs = name, inputs
         self.output: Any = None
         """Set it inside the block to record a result."""
-        self._context: AttemptContext | None = None
-        self._entered: AbstractContextManager[Any] | None = None
 
     def __enter__(self) -> operation:
-        self._context = context = current_attempt()
-        if context is None:
-            COUNTS.add("emit-outside-attempt")
-            return self
-        self._parent, self._agent = parent_ids(context.attempt_id), framework_tags().get("agent")
-        self._id, self._start = secrets.randbits(64) or 1, time.time()
-        span = RemoteParentSpan(int(self._parent[0], 16), self._id, self._agent)
-        self._entered = attached(trace.set_span_in_context(span))
-        self._entered.__enter__()
+        self._block = self._recorded()
+        self._block.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
     ) -> None:
-        if self._context is None or self._entered is None:
+        self._block.__exit__(kind, error, tb)
+
+    @contextmanager
+    def _recorded(self) -> Iterator[None]:
+        """Deliver a span for the block, and make it the current OpenTelemetry span within."""
+        if (context := current_attempt()) is None:
+            COUNTS.add("emit-outside-attempt")
+            yield
             return
-        self._entered.__exit__(None, None, None)
-        attributes = {
-            NAME: self.name,
-            INPUT: self.inputs,
-            OUTPUT: self.output,
-            semconv.AGENT_NAME: self._agent,
-        }
-        span = new_span(
-            self._context,
-            semconv.OPERATION_SPAN,
-            self._parent,
-            attributes,
-            span_id=f"{self._id:016x}",
-            start=self._start,
-            error=f"{type(error).__name__}: {error_text(error)}" if error else None,
-        )
-        span.attributes = jsonable(span.attributes)
-        deliver(self._context, span)
+        parent, agent = parent_ids(context.attempt_id), framework_tags().get("agent")
+        number, start, failed = secrets.randbits(64) or 1, time.time(), None
+        current = RemoteParentSpan(int(parent[0], 16), number, agent)
+        try:
+            with attached(trace.set_span_in_context(current)):
+                yield
+        except BaseException as error:
+            failed = describe_error(error)
+            raise
+        finally:
+            about = {NAME: self.name, INPUT: self.inputs, OUTPUT: self.output, semconv.AGENT_NAME: agent}
+            span_id = f"{number:016x}"
+            span = new_span(
+                context, semconv.OPERATION_SPAN, parent, about, span_id=span_id, start=start, error=failed
+            )
+            span.attributes = jsonable(span.attributes)
+            deliver(context, span)
 
     def __call__(self, function: F) -> F:
-        """Decorate ``function``; each of its calls is one operation."""
+        """Decorate ``function``: record each of its calls as one operation."""
         if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
             raise TypeError(
                 f"operation({self.name!r}) cannot decorate the generator {function.__qualname__}: "
@@ -111,7 +108,7 @@ class operation:
     ) -> operation:
         try:
             given = dict(inspect.signature(function).bind(*args, **kwargs).arguments)
-        except TypeError:  # the call itself will raise it, with its own message
+        except TypeError:  # the call itself raises it, with its own message
             given = {}
         given.pop("self", None)
         return operation(self.name, **{**self.inputs, **given})

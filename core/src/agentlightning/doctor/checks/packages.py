@@ -11,7 +11,7 @@ from typing import Any
 
 from packaging.requirements import InvalidRequirement, Requirement
 
-from agentlightning.capture.sdk.openai import OpenAIInstrumentor
+from agentlightning.capture.instrument.sdks import OpenAIInstrumentor
 from agentlightning.doctor.findings import Findings
 from agentlightning.doctor.report import Check, Notes
 from agentlightning.plugins import package_conflict

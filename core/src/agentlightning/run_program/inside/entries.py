@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from numbers import Real
 from typing import Any
 
@@ -20,7 +20,7 @@ from agentlightning.capture.context import ATTEMPT, AttemptContext, attempt_cont
 from agentlightning.capture.counts import COUNTS
 from agentlightning.capture.delivery import end_attempt
 from agentlightning.capture.entries import ENTRY_WRAPPERS, undecorated
-from agentlightning.capture.spans.convert import error_text, jsonable
+from agentlightning.capture.spans.convert import describe_error, jsonable
 from agentlightning.run_program.inside.exporter import SpanExporter
 from agentlightning.run_program.inside.import_hook import warn
 from agentlightning.run_program.inside.messages import BeginEntry, EndEntry, EntryBegun
@@ -97,12 +97,17 @@ class EntryRollout(CallHooks):
     def on_return(self, value: Any) -> None:
         self.end(value)
 
-    def on_error(self, error: BaseException) -> None:
-        """The entry raised. The result of a stream that is not read to its end is its last item."""
-        if isinstance(error, GeneratorExit):
+    @contextmanager
+    def around(self) -> Iterator[None]:
+        """Report an error of the entry. A stream that is not read to its end returns its last item."""
+        try:
+            yield
+        except GeneratorExit:
             self.end(self._last)
-        else:
-            self.end(error=_error_text(error))
+            raise
+        except BaseException as error:
+            self.end(error=describe_error(error))
+            raise
 
     def end(self, result: Any = None, *, error: str | None = None) -> None:
         """Report that the entry returned or raised. A number that it returned is the reward."""
@@ -110,7 +115,7 @@ class EntryRollout(CallHooks):
             return
         self._ended = True
         if error is None and self._context.errors:
-            error = _error_text(self._context.errors[0])
+            error = describe_error(self._context.errors[0])
         end_attempt(self._context.attempt_id)
         result = next(iter(self._context.entry_reward or ()), result)
         try:
@@ -132,11 +137,6 @@ def _reward_number(result: Any) -> float | None:
         return math.inf
     except Exception:  # the object cannot be read as a number
         return math.nan
-
-
-def _error_text(error: BaseException) -> str:
-    """An error as text that can be sent."""
-    return f"{type(error).__name__}: {error_text(error)}"[:2000]
 
 
 def _call_arguments(entry: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -1,12 +1,11 @@
-"""The wire layer: every model call of an SDK becomes a span with the engine's own token ids.
+"""The wire layer: record every model call of an SDK as a span with the engine's own token ids.
 
 One private method of the SDK carries all its calls (``create``, ``parse``, ``stream``, raw responses; sync
-and async; openai 1.93 to 3, and anthropic, which is made by the same generator), so one patch sees them all.
-Towards the gateway it also says who is calling.
-Invariant: the attempt's key goes to the attempt's gateway and nowhere else; other endpoints see the request
-unchanged.
+and async; openai 1.93 to 3, and anthropic, which the same generator makes), so one patch sees them all. In
+requests to the gateway it also says who is calling. Invariant: the attempt's key goes to the attempt's
+gateway and nowhere else; other endpoints see the request unchanged.
 
-If the SDK has lost that method, :meth:`OpenAIInstrumentor.instrument` warns and capture goes on at the
+If the SDK has lost that method, :meth:`OpenAIInstrumentor.instrument` warns, and capture goes on at the
 gateway only.
 """
 
@@ -18,42 +17,41 @@ import weakref
 from collections.abc import Callable, Collection
 from functools import partial
 from importlib import import_module
-from typing import Any
+from typing import Any, Final, Self
 
 from opentelemetry.instrumentation.instrumentor import BaseInstrumentor  # type: ignore[attr-defined]
 
 from agentlightning.capture.counts import COUNTS
 from agentlightning.capture.instrument.patching import Patch
 from agentlightning.capture.sdk.call import CURRENT_CALL, SDKCall, open_call, sending
-from agentlightning.capture.sdk.response import AsyncStreamTee, StreamTee, is_answer
+from agentlightning.capture.sdk.response import is_answer
 from agentlightning.types.select import BadSelect
 
 _LOG = logging.getLogger(__name__)
+OPENAI: Final = "openai >= 1.93, < 4"
+"""The tested range of the openai SDK."""
 
 
 class OpenAIInstrumentor(BaseInstrumentor):  # type: ignore[misc]
-    """Instruments the openai SDK. ``available``: the installed version could be patched."""
+    """Instruments the openai SDK."""
 
-    available = False
     _patches: tuple[Patch, ...] = ()
 
     def instrumentation_dependencies(self) -> Collection[str]:
-        """The tested range."""
-        return ("openai >= 1.93, < 4",)
+        """Return the tested range."""
+        return (OPENAI,)
 
     def _instrument(self, **kwargs: Any) -> None:
-        self._patches = patch_sdk("openai", "openai >= 1.93, < 4")
-        self.available = bool(self._patches)
+        self._patches = patch_sdk("openai", OPENAI)
 
     def _uninstrument(self, **kwargs: Any) -> None:
-        for patch in reversed(self._patches):
+        for patch in self._patches:
             patch.undo()
         self._patches = ()
-        self.available = False
 
 
 def patch_sdk(sdk: str, tested: str) -> tuple[Patch, ...]:
-    """Patch the methods that carry an SDK's calls. An SDK without them is left alone, with a warning."""
+    """Patch the methods that carry an SDK's calls. Warn about an SDK without them, and leave it alone."""
     try:
         base = import_module(f"{sdk}._base_client")
         clients = (base.SyncAPIClient, _sync), (base.AsyncAPIClient, _async)
@@ -110,7 +108,7 @@ def _count_retries(
 def _open(
     sdk: str, client: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[SDKCall | None, tuple[Any, ...], dict[str, Any]]:
-    """The call to record, or ``None``, and the arguments to pass on."""
+    """Return the call to record, or ``None``, and the arguments to pass on."""
     try:
         named = "options" in kwargs
         opened = open_call(sdk, client, kwargs["options"] if named else args[1])
@@ -120,7 +118,7 @@ def _open(
         if named:
             return call, args, {**kwargs, "options": options}
         return call, (args[0], options, *args[2:]), kwargs
-    except BadSelect:  # a select that fails: to train the call without it would be a decision
+    except BadSelect:  # without the select, nobody has decided whether to train the call
         raise
     except Exception:
         COUNTS.add("wire-error")
@@ -129,25 +127,21 @@ def _open(
 
 
 def _observe(call: SDKCall, result: Any) -> Any:
-    """Record ``result`` without changing it; a stream while the user reads it."""
+    """Record ``result`` and return it unchanged. Record a stream while the user reads it."""
     try:
         kind = type(result).__name__
         if kind in ("APIResponse", "AsyncAPIResponse"):
             _observe_parsing(call, result)
-        else:
-            _observe_parsed(
-                call, result.parse() if kind == "LegacyAPIResponse" else result
-            )  # the SDK caches it
-    except (
-        Exception
-    ) as error:  # a structured output that does not parse is the user's to meet, not ours to raise
+        else:  # the SDK keeps what a LegacyAPIResponse parses to
+            _observe_parsed(call, result.parse() if kind == "LegacyAPIResponse" else result)
+    except Exception as error:  # e.g. a structured output that does not parse: the SDK raises it to the user
         COUNTS.add("wire-not-read")
         call.end(error)
     return result
 
 
 def _observe_parsing(call: SDKCall, raw: Any) -> None:
-    """A raw response: record it when the user parses the body; if that never happens, count it as unread."""
+    """Record a raw response when the user parses its body; count it as unread if that never happens."""
     kind, itself = type(raw), weakref.ref(raw)
     given_up = weakref.finalize(raw, call.end_unread)
 
@@ -166,12 +160,50 @@ def _observe_parsing(call: SDKCall, raw: Any) -> None:
 
 def _observe_parsed(call: SDKCall, parsed: Any) -> None:
     sdk = import_module(call.sdk)
-    if isinstance(parsed, sdk.Stream):
-        parsed._iterator = StreamTee(parsed._iterator, call.add_chunk, call.end)
-    elif isinstance(parsed, sdk.AsyncStream):
-        parsed._iterator = AsyncStreamTee(parsed._iterator, call.add_chunk, call.end)
+    if isinstance(parsed, sdk.Stream | sdk.AsyncStream):
+        parsed._iterator = RecordedStream(call, parsed._iterator)
     elif is_answer(parsed):
         call.add_whole(parsed)
-        call.end(None)
-    else:  # the body is the user's to read
+        call.end()
+    else:  # the user reads the body
         call.end_unread()
+
+
+class RecordedStream:
+    """The iterator of a stream, sync or async, that adds each chunk to its call.
+
+    The call ends with the stream, with its error, or when the user drops the stream before its end.
+    """
+
+    def __init__(self, call: SDKCall, chunks: Any) -> None:
+        self._call, self._chunks = call, chunks
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __aiter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Any:
+        try:
+            chunk = next(self._chunks)
+        except BaseException as error:
+            self._end(error)
+            raise
+        self._call.add_chunk(chunk)
+        return chunk
+
+    async def __anext__(self) -> Any:
+        try:
+            chunk = await anext(self._chunks)
+        except BaseException as error:
+            self._end(error)
+            raise
+        self._call.add_chunk(chunk)
+        return chunk
+
+    def _end(self, error: BaseException) -> None:
+        self._call.end(None if isinstance(error, StopIteration | StopAsyncIteration) else error)
+
+    def __del__(self) -> None:
+        self._call.end(complete=False)

@@ -1,0 +1,21 @@
+"""Record the anthropic SDK's calls like those of the openai SDK: one code generator made both SDKs.
+
+Without this adapter only the gateway records calls of the Messages API, under the client's own key. With it
+they carry the attempt's key, the caller's tags and span, and are verified.
+"""
+
+from __future__ import annotations
+
+from agentlightning.capture.instrument.adapter import AdapterInstrumentor
+from agentlightning.capture.instrument.sdks import patch_sdk
+
+
+class AnthropicInstrumentor(AdapterInstrumentor):
+    """Instruments the anthropic SDK."""
+
+    instruments = ("anthropic >= 0.70, < 3",)
+
+    def begin(self) -> None:
+        """Patch the methods that carry its calls."""
+        for patch in patch_sdk("anthropic", *self.instruments):
+            self.undo(patch.undo)
