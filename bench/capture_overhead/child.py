@@ -28,7 +28,7 @@ from frameworks import CASES, KEY, NAME, URL, Case, Run
 
 from agentlightning import capture, semconv
 from agentlightning.capture.context import AttemptContext, attempt_context
-from agentlightning.capture.instrument.sdks import OpenAIInstrumentor
+from agentlightning.capture.instrument.installation import OpenAIInstrumentor
 from agentlightning.types import Span
 
 WAYS = ("plain", "off", "wire", "on")

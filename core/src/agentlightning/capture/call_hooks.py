@@ -158,8 +158,8 @@ def hooked_generator(
 
 
 async def _close(source: Any) -> None:
-    """Close an async generator. The garbage collector closes one that hangs inside an item with nobody left to
-    wait for it: such a generator refuses to be closed here.
+    """Close an async generator. One that hangs inside an item, with nobody left to wait for it, refuses that;
+    the garbage collector closes it.
     """
     if not getattr(source, "ag_running", False):
         await source.aclose()

@@ -28,7 +28,7 @@ LIBRARY_LOGGERS: Final = ("asyncio", "aiohttp.server")
 OWN_LOGGERS: Final = (
     "agentlightning.capture.delivery",
     "agentlightning.capture.emit.validation",
-    "agentlightning.capture.instrument.sdks",
+    "agentlightning.capture.sdk.openai",
     "agentlightning.capture.sdk.call",
     "agentlightning.credit.scoring.apply_rule",
     "agentlightning.gateway.admission.attempts",

@@ -15,7 +15,7 @@ from contract.recording import Recording
 
 from agentlightning import capture
 from agentlightning.capture import COUNTS
-from agentlightning.capture.instrument.sdks import OpenAIInstrumentor
+from agentlightning.capture.instrument.installation import OpenAIInstrumentor
 from agentlightning.testing import ScriptedModelServer
 
 ASK: dict[str, Any] = {"model": "policy", "messages": [{"role": "user", "content": "hi"}]}

@@ -7,7 +7,7 @@ they carry the attempt's key, the caller's tags and span, and are verified.
 from __future__ import annotations
 
 from agentlightning.capture.instrument.adapter import AdapterInstrumentor
-from agentlightning.capture.instrument.sdks import patch_sdk
+from agentlightning.capture.sdk.openai import call_methods
 
 
 class AnthropicInstrumentor(AdapterInstrumentor):
@@ -17,5 +17,5 @@ class AnthropicInstrumentor(AdapterInstrumentor):
 
     def begin(self) -> None:
         """Patch the methods that carry its calls."""
-        for patch in patch_sdk("anthropic", *self.instruments):
-            self.undo(patch.undo)
+        for owner, name, wrapper in call_methods("anthropic", *self.instruments):
+            self.patch(owner, name, wrapper)

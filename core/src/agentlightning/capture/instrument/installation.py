@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from importlib.util import find_spec
 from threading import RLock
 from typing import Any
 
 from opentelemetry import trace
+from opentelemetry.instrumentation.instrumentor import BaseInstrumentor  # type: ignore[attr-defined]
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 
 from agentlightning.capture.instrument.patching import Patch
-from agentlightning.capture.instrument.sdks import OpenAIInstrumentor
 from agentlightning.capture.instrument.threads import patch_threads
+from agentlightning.capture.sdk.openai import OPENAI, call_methods
 from agentlightning.capture.spans.processors import IGNORED_SCOPES, AttemptProcessor
 
 _LOG = logging.getLogger(__name__)
@@ -30,6 +31,23 @@ _processors: list[tuple[TracerProvider, AttemptProcessor]] = []
 """Our processor of each provider that it was ever added to: OpenTelemetry cannot remove it."""
 _patches: list[Patch] = []
 """The patches in place; empty while capture is off."""
+
+
+class OpenAIInstrumentor(BaseInstrumentor):  # type: ignore[misc]
+    """Instruments the openai SDK."""
+
+    _patches: Sequence[Patch] = ()
+
+    def instrumentation_dependencies(self) -> Collection[str]:
+        """Return the tested range."""
+        return (OPENAI,)
+
+    def _instrument(self, **kwargs: Any) -> None:
+        self._patches = [Patch(*method) for method in call_methods("openai", OPENAI)]
+
+    def _uninstrument(self, **kwargs: Any) -> None:
+        for patch in self._patches:
+            patch.undo()
 
 
 class DefaultTracerProvider(TracerProvider):

@@ -7,7 +7,7 @@ session switches it off. What was on before any session (the user's own ``instru
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from threading import Lock
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 from agentlightning import capture
 
 _lock = Lock()
-_users: Counter[Hashable] = Counter()
+_users: Counter[type[Any] | None] = Counter()
 """Instrumentor class, or ``None`` for capture itself → sessions that use it, if a session switched it on."""
 
 
@@ -38,7 +38,7 @@ def capturing_for(tracer: Any, instrumentors: Sequence[Any]) -> AbstractContextM
 
 def _use(
     session: ExitStack,
-    key: Hashable,
+    key: type[Any] | None,
     on: bool,
     switch_on: Callable[[], object],
     switch_off: Callable[[], object],
@@ -52,7 +52,7 @@ def _use(
     session.callback(_leave, key, switch_off)
 
 
-def _leave(key: Hashable, switch_off: Callable[[], object]) -> None:
+def _leave(key: type[Any] | None, switch_off: Callable[[], object]) -> None:
     with _lock:
         _users[key] -= 1
         if not _users[key]:

@@ -89,8 +89,8 @@ class AgentSpan:
         return attached(caller_context(self.tags, self.span))
 
     def wrap_awaitable(self, work: Awaitable[Any]) -> Coroutine[Any, Any, Any]:
-        """Return a coroutine that awaits ``work`` within the span: for functions that return at once. It keeps
-        the tags of ``tagged`` and of the decorated agent that hold at this call."""
+        """Return a coroutine that awaits ``work`` within the span: for functions that return at once. The
+        coroutine keeps the tags of ``tagged`` and of the decorated agent that hold at this call."""
         tags = capture_tags()
 
         async def awaited() -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 
 from packaging.requirements import InvalidRequirement, Requirement
 
-from agentlightning.capture.instrument.sdks import OpenAIInstrumentor
+from agentlightning.capture.sdk.openai import OPENAI
 from agentlightning.doctor.findings import Findings
 from agentlightning.doctor.report import Check, Notes
 from agentlightning.plugins import package_conflict
@@ -58,8 +58,7 @@ async def check_packages(findings: Findings) -> Check:
     plugins = findings.plugins or load()
     if (other := package_conflict.find_conflict()) is not None:
         notes.fail(other.message().splitlines()[0], other.message())
-    wanted = OpenAIInstrumentor().instrumentation_dependencies()
-    sdk = check_versions(notes, "openai SDK", wanted, "captured at the gateway only, not confirmed exact")
+    sdk = check_versions(notes, "openai SDK", (OPENAI,), "captured at the gateway only, not confirmed exact")
     if sdk is None:
         notes.fact("openai SDK: not installed; agents that use it cannot run here")
     for spec in plugins.adapters.values():

@@ -5,8 +5,7 @@ and async; openai 1.93 to 3, and anthropic, which the same generator makes), so 
 requests to the gateway it also says who is calling. Invariant: the attempt's key goes to the attempt's
 gateway and nowhere else; other endpoints see the request unchanged.
 
-If the SDK has lost that method, :meth:`OpenAIInstrumentor.instrument` warns, and capture goes on at the
-gateway only.
+If the SDK has lost that method, :func:`call_methods` warns, and capture goes on at the gateway only.
 """
 
 from __future__ import annotations
@@ -14,15 +13,12 @@ from __future__ import annotations
 import logging
 import warnings
 import weakref
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from functools import partial
 from importlib import import_module
 from typing import Any, Final, Self
 
-from opentelemetry.instrumentation.instrumentor import BaseInstrumentor  # type: ignore[attr-defined]
-
 from agentlightning.capture.counts import COUNTS
-from agentlightning.capture.instrument.patching import Patch
 from agentlightning.capture.sdk.call import CURRENT_CALL, SDKCall, open_call, sending
 from agentlightning.capture.sdk.response import is_answer
 from agentlightning.types.select import BadSelect
@@ -32,26 +28,9 @@ OPENAI: Final = "openai >= 1.93, < 4"
 """The tested range of the openai SDK."""
 
 
-class OpenAIInstrumentor(BaseInstrumentor):  # type: ignore[misc]
-    """Instruments the openai SDK."""
-
-    _patches: tuple[Patch, ...] = ()
-
-    def instrumentation_dependencies(self) -> Collection[str]:
-        """Return the tested range."""
-        return (OPENAI,)
-
-    def _instrument(self, **kwargs: Any) -> None:
-        self._patches = patch_sdk("openai", OPENAI)
-
-    def _uninstrument(self, **kwargs: Any) -> None:
-        for patch in self._patches:
-            patch.undo()
-        self._patches = ()
-
-
-def patch_sdk(sdk: str, tested: str) -> tuple[Patch, ...]:
-    """Patch the methods that carry an SDK's calls. Warn about an SDK without them, and leave it alone."""
+def call_methods(sdk: str, tested: str) -> list[tuple[type, str, Callable[..., Any]]]:
+    """Return the methods that carry an SDK's calls, as class, name and wrapper of each. Warn about an SDK
+    without them, and return none."""
     try:
         base = import_module(f"{sdk}._base_client")
         clients = (base.SyncAPIClient, _sync), (base.AsyncAPIClient, _async)
@@ -66,13 +45,15 @@ def patch_sdk(sdk: str, tested: str) -> tuple[Patch, ...]:
             RuntimeWarning,
             stacklevel=4,
         )
-        return ()
-    patches = [Patch(client, "request", partial(wrapper, sdk)) for client, wrapper in clients]
+        return []
+    found: list[tuple[type, str, Callable[..., Any]]] = [
+        (client, "request", partial(wrapper, sdk)) for client, wrapper in clients
+    ]
     if hasattr(base.BaseClient, "_build_request"):
-        patches.append(Patch(base.BaseClient, "_build_request", _count_retries))
+        found.append((base.BaseClient, "_build_request", _count_retries))
     else:
         COUNTS.add("wire-retries-unknown")
-    return tuple(patches)
+    return found
 
 
 def _sync(
