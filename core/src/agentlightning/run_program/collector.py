@@ -262,17 +262,12 @@ async def _read_parts(request: web.Request, parts: asyncio.Queue[bytes | None]) 
 
 def _decoded(body: bytes) -> tuple[list[Span], int, list[ProcessReport]]:
     """Spans, how many of them are damaged, and reports."""
-    request, damaged = otlp.decode(body, otlp.PROTOBUF)
-    reports = [found for resource in request.resource_spans if (found := _report(resource)) is not None]
-    return list(otlp.spans(request)), damaged, reports
-
-
-def _report(resource: Any) -> ProcessReport | None:
-    """What a resource without spans says of its process."""
-    if resource.scope_spans:
-        return None
-    found = otlp.attributes(resource.resource.attributes).get(messages.PROCESS)
-    return None if found is None else msgspec.convert(found, ProcessReport)
+    exported, damaged = otlp.decode(body, otlp.PROTOBUF)
+    about = [otlp.attributes(one.resource.attributes) for one in exported if not one.spans]
+    reports = [
+        msgspec.convert(one[messages.PROCESS], ProcessReport) for one in about if messages.PROCESS in one
+    ]
+    return list(otlp.spans(exported)), damaged, reports
 
 
 async def _healthy(_: web.Request) -> web.Response:

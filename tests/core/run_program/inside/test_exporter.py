@@ -54,8 +54,8 @@ def decoded(part: bytes) -> list[Span]:
 
 
 def report(part: bytes) -> ProcessReport:
-    (resource,) = otlp.decode(part, otlp.PROTOBUF)[0].resource_spans
-    return msgspec.convert(otlp.attributes(resource.resource.attributes)[messages.PROCESS], ProcessReport)
+    ((resource, _),) = otlp.decode(part, otlp.PROTOBUF)[0]
+    return msgspec.convert(otlp.attributes(resource.attributes)[messages.PROCESS], ProcessReport)
 
 
 @pytest.fixture

@@ -3,25 +3,30 @@
 Source: opentelemetry-proto 1.x (``ExportTraceServiceRequest``) and the OTLP/HTTP specification. JSON
 bodies are the protobuf JSON mapping, except that trace and span ids are hex.
 
-Invariant: a span is converted here as by :mod:`agentlightning.capture.spans.convert` in the agent's
-process: hex ids, seconds, attributes that survive JSON. Bytes, which JSON lacks, are base64.
+Each span is decoded by itself: an exporter drops a batch that is refused, so one damaged span would otherwise
+lose its whole batch.
+
+Invariants: sound spans + damaged spans = spans that were sent. A span is converted here as by
+:mod:`agentlightning.capture.spans.convert` in the agent's process: hex ids, seconds, attributes that survive
+JSON. Bytes, which JSON lacks, are base64.
 """
 
 from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterable, Iterator
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final, NamedTuple
 
-from google.protobuf import json_format
-from google.protobuf.message import DecodeError
+from google.protobuf import descriptor_pb2, descriptor_pool, json_format, message_factory
+from google.protobuf.message import DecodeError, Message
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2 as service
+from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1 import trace_pb2 as trace
 
 from agentlightning.capture.spans.convert import jsonable
-from agentlightning.store.http import otlp_salvage
 from agentlightning.types import Span
+from agentlightning.types.base import RequestRefused
 
 PROTOBUF: Final = "application/x-protobuf"
 JSON: Final = "application/json"
@@ -34,87 +39,109 @@ _DECODE_ERRORS: Final = (
     TypeError,
     AttributeError,
     RecursionError,
-    SystemError,  # protobuf's, of a lone surrogate in a field's name
+    SystemError,  # protobuf raises it for a lone surrogate in a field's name
 )
 _IDS: Final = ("traceId", "spanId", "parentSpanId")
 
 
-class Undecodable(ValueError):
+class Undecodable(RequestRefused):
     """The body is no export request."""
 
 
-def decode(body: bytes, content_type: str) -> tuple[Any, int]:
-    """Decode an ``ExportTraceServiceRequest``; the request without its damaged spans, and their number.
-    :class:`Undecodable` where no sound span is left.
+class ExportedSpans(NamedTuple):
+    """The sound spans of one resource."""
+
+    resource: Any
+    spans: list[Any]
+
+
+def decode(body: bytes, content_type: str) -> tuple[list[ExportedSpans], int]:
+    """Decode an ``ExportTraceServiceRequest``; return its sound spans and the number of damaged ones.
+
+    Raises :class:`Undecodable` where spans are damaged and none is sound.
     """
-    kind, read = ("protobuf", _protobuf) if content_type == PROTOBUF else ("JSON", _json)
+    kind, read = ("protobuf", _read_protobuf) if content_type == PROTOBUF else ("JSON", _read_json)
+    exported: list[ExportedSpans] = []
+    damage: list[Exception] = []
     try:
-        return read(body)
+        for resource, encoded, decode_span in read(body):
+            spans = []
+            for span in encoded:
+                try:
+                    spans.append(decode_span(span))
+                except _DECODE_ERRORS as error:
+                    damage.append(error)
+            exported.append(ExportedSpans(resource, spans))
+        if damage and not any(one.spans for one in exported):
+            raise damage[0]
     except _DECODE_ERRORS as error:
-        raise Undecodable(f"the body is no ExportTraceServiceRequest in {kind}: {error}") from None
+        message = f"the body is no ExportTraceServiceRequest in {kind}: {error}"
+        raise Undecodable(400, "bad-body", message) from None
+    return exported, len(damage)
 
 
-def _protobuf(body: bytes) -> tuple[Any, int]:
-    try:
-        return service.ExportTraceServiceRequest.FromString(body), 0
-    except DecodeError as error:
-        return _require_spans(otlp_salvage.from_protobuf(body), error)
+_Parts = Iterator[tuple[Any, Iterable[Any], Callable[[Any], Any]]]
+"""For each resource: the resource, its encoded spans, and the function that decodes one."""
 
 
-def _json(body: bytes) -> tuple[Any, int]:
-    found = _with_ids(json.loads(body))
-    request = service.ExportTraceServiceRequest()
-    try:
-        return json_format.ParseDict(found, request, ignore_unknown_fields=True), 0
-    except _DECODE_ERRORS as error:
-        return _require_spans(otlp_salvage.from_json(found), error)
+def _frames() -> type[Message]:
+    """Make ``ExportTraceServiceRequest`` with resources and spans as bytes."""
+    file = descriptor_pb2.FileDescriptorProto(name="agl/frames.proto", package="agl.frames")
+    for name, fields in (
+        ("Scope", [("spans", 2, "")]),
+        ("ResourceSpans", [("resource", 1, ""), ("scope_spans", 2, "Scope")]),
+        ("Request", [("resource_spans", 1, "ResourceSpans")]),
+    ):
+        message = file.message_type.add(name=name)
+        for field_name, number, inner in fields:
+            field = message.field.add(name=field_name, number=number)
+            field.label, field.type = field.LABEL_REPEATED, field.TYPE_BYTES
+            if inner:
+                field.type, field.type_name = field.TYPE_MESSAGE, f".agl.frames.{inner}"
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("agl.frames.Request"))
 
 
-def _require_spans(salvaged: tuple[Any, int], error: Exception) -> tuple[Any, int]:
-    """The salvaged request if it holds a span; else raise ``error``."""
-    request, damaged = salvaged
-    if any(scope.spans for resource in request.resource_spans for scope in resource.scope_spans):
-        return request, damaged
-    raise error
+_Frames: Final = _frames()
 
 
-def _with_ids(found: Any) -> Any:
-    """Replace hex ids by base64, which protobuf's JSON mapping has for bytes. An id that is not hex becomes a
-    value that does not decode, so that only its own span is refused.
-    """
-    for span in _json_spans(found):
-        for item in (span, *(span.get("links") or ())) if isinstance(span, dict) else ():
-            for name in _IDS:
-                if isinstance(item, dict) and isinstance(text := item.get(name), str):
-                    item[name] = _as_base64(text)
-    return found
+def _read_protobuf(body: bytes) -> _Parts:
+    frames: Any = _Frames.FromString(body)
+    for found in frames.resource_spans:
+        resource = Resource.FromString(b"".join(found.resource))
+        yield resource, (span for scope in found.scope_spans for span in scope.spans), trace.Span.FromString
 
 
-def _as_base64(text: str) -> str | bool:
-    try:
-        return base64.b64encode(bytes.fromhex(text)).decode()
-    except ValueError:
-        return False
+def _read_json(body: bytes) -> _Parts:
+    for found in _listed(json.loads(body), "resourceSpans"):
+        scopes = _listed(found, "scopeSpans")
+        resource = json_format.ParseDict(found.get("resource") or {}, Resource(), ignore_unknown_fields=True)
+        yield resource, [span for scope in scopes for span in _listed(scope, "spans")], _span_from_json
 
 
-def _json_spans(found: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    for resource in found.get("resourceSpans") or ():
-        for scope in resource.get("scopeSpans") or ():
-            yield from scope.get("spans") or ()
+def _span_from_json(found: Any) -> trace.Span:
+    """Decode a span whose ids are hex; protobuf's JSON mapping has base64 for bytes."""
+    for item in (found, *(found.get("links") or ())):
+        for name in _IDS:
+            if item.get(name) is not None:
+                item[name] = base64.b64encode(bytes.fromhex(item[name])).decode()
+    return json_format.ParseDict(found, trace.Span(), ignore_unknown_fields=True)
 
 
-def count(request: Any) -> int:
-    """The number of spans in a request."""
-    return sum(len(scope.spans) for resource in request.resource_spans for scope in resource.scope_spans)
+def _listed(found: Any, name: str) -> list[Any]:
+    """Return the list under ``name``; ``ValueError`` for another type."""
+    value = (found.get(name) or []) if isinstance(found, dict) else None
+    if not isinstance(value, list):
+        raise ValueError(f"{name} is no list of objects")
+    return value
 
 
-def spans(request: Any) -> Iterator[Span]:
-    """The spans of a request, without their rollout and attempt."""
-    for resource in request.resource_spans:
-        about = attributes(resource.resource.attributes)
-        for scope in resource.scope_spans:
-            for span in scope.spans:
-                yield _span(span, about)
+def spans(exported: Iterable[ExportedSpans]) -> Iterator[Span]:
+    """Convert the spans of a request; rollout and attempt stay empty."""
+    for resource, found in exported:
+        about = attributes(resource.attributes)
+        yield from (_span(span, about) for span in found)
 
 
 def _span(span: trace.Span, resource: dict[str, Any]) -> Span:
@@ -148,6 +175,7 @@ def _span(span: trace.Span, resource: dict[str, Any]) -> Span:
 
 
 def attributes(pairs: Iterable[Any]) -> dict[str, Any]:
+    """Return ``KeyValue`` pairs as a dict of JSON-able values."""
     found: dict[str, Any] = jsonable({pair.key: _value(pair.value) for pair in pairs})
     return found
 
@@ -165,22 +193,18 @@ def _value(value: Any) -> Any:
 
 
 def answer(content_type: str, rejected: int = 0, reason: str = "") -> bytes:
-    """An ``ExportTraceServiceResponse`` with the number of refused spans and why."""
+    """Return an ``ExportTraceServiceResponse`` with the number of refused spans and the reason."""
     response = service.ExportTraceServiceResponse()
     if rejected:
         response.partial_success.rejected_spans = rejected
         response.partial_success.error_message = reason
-    return _encoded(response, content_type)
-
-
-def _encoded(response: Any, content_type: str) -> bytes:
     if content_type == PROTOBUF:
         return bytes(response.SerializeToString())
     return json_format.MessageToJson(response, indent=None).encode()
 
 
 def status(content_type: str, code: int, message: str) -> bytes:
-    """A ``google.rpc.Status``: the body of a failed request's response."""
+    """Return a ``google.rpc.Status``: the body of a response to a failed request."""
     if content_type == JSON:
         return json.dumps({"code": code, "message": message}).encode()
     # The same fields on the wire as google.rpc.Status, which opentelemetry-proto does not have.

@@ -10,11 +10,9 @@ Invariants: each span is stored or refused for itself; refused spans are reporte
 
 from __future__ import annotations
 
-import asyncio
 import hmac
 from collections import Counter
 from collections.abc import Awaitable, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
 from typing import Any, Final
 
@@ -26,7 +24,7 @@ from agentlightning.keys import PREFIX as KEY, Claims, Keys
 from agentlightning.store.base import Conflict, NotFound, Store, StoreError
 from agentlightning.types import Span
 from agentlightning.types.base import RequestRefused
-from agentlightning.webserver.body import check_container_count, read
+from agentlightning.webserver.body import check_container_count, read, run_in_thread
 from agentlightning.webserver.guard import JSON
 
 PATH: Final = "/v1/traces"
@@ -48,21 +46,15 @@ _CODES: Final = {400: 3, 401: 16, 403: 7, 409: 9, 413: 8, 415: 3, 503: 14}
 
 def add_route(app: web.Application, store: Store, token: str | None, keys: Keys | None) -> None:
     """Add the route. ``keys`` checks the keys of attempts; ``None``: they are refused."""
-    # A thread of its own: all threads of the default pool may be waiting for this route.
-    pool = ThreadPoolExecutor(1, "agl-otlp")
 
     async def handle(request: web.Request) -> web.Response:
         try:
             claims = _authenticate(request.headers.get("Authorization", ""), token, keys)
-            return await _ingest(request, store, claims, pool)
+            return await _ingest(request, store, claims)
         except RequestRefused as refused:
             return refusal_response(request, refused)
 
-    async def close(_: web.Application) -> None:
-        pool.shutdown(wait=False)
-
     app.router.add_post(PATH, handle)
-    app.on_cleanup.append(close)
 
 
 def refusal_response(request: web.Request, refused: RequestRefused) -> web.Response:
@@ -93,7 +85,7 @@ def _authenticate(authorization: str, token: str | None, keys: Keys | None) -> C
     return None
 
 
-async def _ingest(request: web.Request, store: Store, claims: Claims | None, pool: Executor) -> web.Response:
+async def _ingest(request: web.Request, store: Store, claims: Claims | None) -> web.Response:
     from agentlightning.store.http import otlp  # protobuf is imported on first use
 
     content_type = request.content_type
@@ -101,13 +93,9 @@ async def _ingest(request: web.Request, store: Store, claims: Claims | None, poo
         raise RequestRefused(
             415, "unknown-type", f"Content-Type {content_type}: send one of {', '.join(_TYPES)}"
         )
-    try:
-        body = await read(request, BODY_LIMIT if claims is None else KEY_BODY_LIMIT)
-        work = partial(_decoded, body, content_type)
-        small = len(body) < _SMALL_BODY
-        found, damaged = work() if small else await asyncio.get_running_loop().run_in_executor(pool, work)
-    except otlp.Undecodable as error:
-        raise RequestRefused(400, "bad-body", str(error)) from None
+    body = await read(request, BODY_LIMIT if claims is None else KEY_BODY_LIMIT)
+    work = partial(_decoded, body, content_type)
+    found, damaged = work() if len(body) < _SMALL_BODY else await run_in_thread(work)
     refused = await store_spans(store, found, claims, damaged)
     n, why = sum(refused.values()), reasons_text(refused)
     return web.Response(body=otlp.answer(content_type, n, why), content_type=content_type)
@@ -119,10 +107,10 @@ def _decoded(body: bytes, content_type: str) -> tuple[list[Span], int]:
 
     if content_type == JSON:
         check_container_count(body)
-    request, damaged = otlp.decode(body, content_type)
-    if (n := otlp.count(request)) > MAX_SPANS:
+    exported, damaged = otlp.decode(body, content_type)
+    if (n := sum(len(one.spans) for one in exported)) > MAX_SPANS:
         raise RequestRefused(413, "too-many-spans", f"{n} spans at once: send at most {MAX_SPANS}")
-    return list(otlp.spans(request)), damaged
+    return list(otlp.spans(exported)), damaged
 
 
 RefusalCounts = Counter[tuple[str, str]]
