@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from agl_verl import session
+from agl_verl.process import session
 
 CPUS = 24
 """Logical CPUs of each node: what Ray's and verl's own actors reserve and do not use."""

@@ -68,8 +68,8 @@ async def inside() -> int:
     import ray
     from verl.workers.rollout.replica import RolloutMode, RolloutReplicaRegistry
 
-    from agl_verl import channel
-    from agl_verl.inside.replica import ENGINES
+    from agl_verl.inside.serving.replica import ENGINES
+    from agl_verl.process import channel
 
     os.environ[channel.ADDRESS], os.environ[channel.SECRET] = "http://127.0.0.1:1", SECRET
     ray.init(address="local", num_cpus=4, num_gpus=1, include_dashboard=False, log_to_driver=False)
@@ -103,8 +103,8 @@ class Worker:
 def configuration() -> Any:
     """verl's tree as the driver writes it for a GPU, and what is otherwise here."""
     import agentlightning as agl
+    from agl_verl.config.options import overrides, read_options
     from agl_verl.inside import main as child
-    from agl_verl.options import overrides, read_options
 
     options = read_options({"device": "cuda", "engine": "vllm", "max_len": 512, "max_num_seqs": 16})
     rollout = "actor_rollout_ref.rollout"
@@ -121,7 +121,7 @@ async def asked(address: str) -> tuple[list[Any], int]:
     from agentlightning.gateway import AttemptInfo, Gateway, SamplingPolicy, Upstream
     from agentlightning.keys import Keys
     from agentlightning.store import SQLiteStore
-    from agl_verl.engines import key_of
+    from agl_verl.config.engines import key_of
 
     with tempfile.TemporaryDirectory() as folder:
         store = SQLiteStore(Path(folder) / "store.sqlite")

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 import agl_local.plugin
-import agl_verl.critic
+import agl_verl.config.critic
 import agl_verl.plugin
 from agentlightning import hookspecs
 from agentlightning.algorithms.recipe_checks import CORE_FIELDS
@@ -139,7 +139,7 @@ def honoured(name: str, spec: DriverSpec) -> str:
     if name == "lam":
         return "refused: it is a critic's"
     if name == "critic":
-        return agl_verl.critic.SAYS[name]
+        return agl_verl.config.critic.SAYS[name]
     return (
         "in the rows"
         if name in CORE_FIELDS
@@ -154,7 +154,7 @@ def with_critic(name: str, spec: DriverSpec) -> str:
     if name in critic.CRITIC_REQUIRES:
         wanted, why = critic.CRITIC_REQUIRES[name]
         return f"refused but for `{wanted!r}`: {why}"
-    return agl_verl.critic.SAYS.get(name) or honoured(name, spec)
+    return agl_verl.config.critic.SAYS.get(name) or honoured(name, spec)
 
 
 def main() -> int:

@@ -41,7 +41,7 @@ from agentlightning.audit.locations import RunLocation
 from agentlightning.audit.run import run_in
 from agentlightning.audit.verification.verify import verify
 from agentlightning.store import SQLiteStore
-from agl_verl import session
+from agl_verl.process import session
 
 ROOT = Path(__file__).resolve().parents[2]
 RUN = "drill"

@@ -140,5 +140,5 @@ def test_several_policies_are_for_the_local_driver() -> None:
 
 def test_every_entry_goes_to_something_there_is() -> None:
     assert set(RECIPE.values()) <= set(FIELDS)
-    options = pytest.importorskip("agl_verl.options").Options
+    options = pytest.importorskip("agl_verl.config.options").Options
     assert set(OPTIONS.values()) <= set(options.__struct_fields__)

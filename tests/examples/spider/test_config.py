@@ -33,7 +33,7 @@ def test_the_cpu_profile() -> None:
 @pytest.mark.plugins
 def test_the_gpu_profile_has_the_public_settings_and_verl_carries_them_out(tmp_path: Path) -> None:
     supported = pytest.importorskip("agl_verl.supported_fields")
-    options = pytest.importorskip("agl_verl.options")
+    options = pytest.importorskip("agl_verl.config.options")
     named = Path(read(EXAMPLE / "gpu.yaml", []).backend.policy or "")
     (tmp_path / named.name).mkdir()  # a folder of that name stands for the download
     config = read(EXAMPLE / "gpu.yaml", [f"backend.policy={tmp_path / named.name}"])

@@ -16,7 +16,7 @@ from agentlightning.train.run_file import load_config
 from agentlightning.types import UsageError
 
 supported = pytest.importorskip("agl_verl.supported_fields")
-options = pytest.importorskip("agl_verl.options")
+options = pytest.importorskip("agl_verl.config.options")
 GPU = Path(spider.__file__).parent / "gpu.yaml"
 
 

@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from agl_verl.channel import Channel
+from agl_verl.process.channel import Channel
 from agl_verl.rows import unpack
 from agl_verl.shape import KINDS
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from agl_verl.channel import Channel, ChannelClosed, ChannelServer
+from agl_verl.process.channel import Channel, ChannelClosed, ChannelServer
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 
 from agentlightning.types import UsageError
 from agl_verl.checkpoints import WEIGHTS, Checkpoints
-from agl_verl.lora import Lora
+from agl_verl.config.lora import Lora
 from agl_verl.shape import ADAPTERS, KINDS, Shape
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import agentlightning as agl
-from agl_verl.cluster import ClusterError, cpus
-from agl_verl.options import OptionError, overrides, read_options
+from agl_verl.config.options import OptionError, overrides, read_options
+from agl_verl.process.cluster import ClusterError, cpus
 
 INIT = "ray_kwargs.ray_init."
 

@@ -11,9 +11,9 @@ from plugins.verl.test_driver import Steps, life, policy, python  # noqa: F401 -
 
 import agentlightning as agl
 from agentlightning.types import Row, Segment
-from agl_verl.critic import SAYS, CriticError
+from agl_verl.config.critic import SAYS, CriticError
+from agl_verl.config.options import OptionError, overrides, read_options
 from agl_verl.driver import VerlDriver
-from agl_verl.options import OptionError, overrides, read_options
 from agl_verl.rows import step, train_row
 from agl_verl.supported_fields import SUPPORTED_FIELDS, Refused, plain, refuse
 

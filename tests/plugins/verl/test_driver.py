@@ -15,9 +15,9 @@ import pytest
 
 import agentlightning as agl
 from agentlightning.types import Batch, Row, StepReport
-from agl_verl import session
 from agl_verl.driver import VerlDriver, VerlFailed
-from agl_verl.machine import environment_info
+from agl_verl.process import session
+from agl_verl.process.machine import environment_info
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="verl runs on Linux")
 FAKE = Path(__file__).parent / "fake_verl.py"

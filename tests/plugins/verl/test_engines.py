@@ -6,8 +6,8 @@ import pytest
 
 import agentlightning as agl
 from agentlightning.types import UsageError
-from agl_verl.engines import key_of
-from agl_verl.options import overrides, read_options
+from agl_verl.config.engines import key_of
+from agl_verl.config.options import overrides, read_options
 
 ROLLOUT = "actor_rollout_ref.rollout"
 GPU = {"device": "cuda", "engine": "vllm"}

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 import agentlightning as agl
-from agl_verl.lora import LoraError
-from agl_verl.options import OptionError, overrides, read_options
+from agl_verl.config.lora import LoraError
+from agl_verl.config.options import OptionError, overrides, read_options
 
 
 def lines(**given: object) -> dict[str, str]:

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 import agentlightning as agl
-from agl_verl.modes import BUFFERS, ModeError
-from agl_verl.options import overrides, read_options
+from agl_verl.config.modes import BUFFERS, ModeError
+from agl_verl.config.options import overrides, read_options
 
 APART = {"mode": "separate_async", "device": "cuda", "engine": "vllm", "engine_gpus": 2}
 

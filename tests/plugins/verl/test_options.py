@@ -7,7 +7,7 @@ import pytest
 import agentlightning as agl
 from agentlightning.algorithms.recipe_checks import RecipeRefused, check_supported_fields
 from agentlightning.recipes import FIELDS
-from agl_verl.options import OptionError, overrides, read_options
+from agl_verl.config.options import OptionError, overrides, read_options
 from agl_verl.supported_fields import SUPPORTED_FIELDS, UNSUPPORTED_FIELDS, Refused, plain, refuse
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from agl_verl import session
-from agl_verl.child import Child
+from agl_verl.process import session
+from agl_verl.process.child import Child
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="verl runs on Linux")
 

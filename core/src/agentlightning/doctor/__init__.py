@@ -1,8 +1,8 @@
-"""The doctor: looks a run over before it costs anything, and says what would make it pointless.
+"""Check a run before it costs anything, and report problems that would waste it.
 
-Each check is one small function that returns a :class:`Check`; :func:`examine` runs them in order, each on
-what the ones before it found, and skips those whose ground is gone. The probe is real: the user's agent
-through gateway, engine and store, in a temporary folder that is removed; the policy is only read.
+Each check is a small function that returns a :class:`Check`. :func:`examine` runs the checks in order; a
+check reads the findings of earlier ones and is skipped if one that it needs failed. The probe runs the user's
+agent through a real gateway, engine and store in a temporary folder, and only reads the policy.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The examination: the checks in order, each on the ground that earlier ones laid."""
+"""Run the checks in order, each with the findings of earlier ones."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 class PlannedCheck(NamedTuple):
-    """A check, and the checks that must not have failed for it to make sense."""
+    """A check and the checks that it needs."""
 
     name: str
     check: Callable[[Findings], Awaitable[Check]]
@@ -58,11 +58,11 @@ async def examine(
     on_start: Callable[[str], None] = lambda name: None,
     on_check: Callable[[Check], None] = lambda check: None,
 ) -> Report:
-    """Run all checks; without ``load``, those of the machine only.
+    """Run all checks; without ``load``, only those of the machine.
 
-    ``load`` reads the configuration (UsageError: the check ``configuration`` fails with its message).
-    ``on_start`` and ``on_check`` are called as each check begins and ends. What the probe writes lies in a
-    temporary folder, which is removed whatever happens.
+    ``load`` reads the configuration; a UsageError fails the check ``configuration`` with its message.
+    ``on_start`` and ``on_check`` are called when each check begins and ends. The probe writes to a temporary
+    folder, which is always removed.
     """
     checks: list[Check] = []
 
@@ -91,7 +91,7 @@ async def examine(
 
 
 async def _checked(step: PlannedCheck, before: list[Check], findings: Findings) -> Check:
-    """One check, timed; an error in it is its result, and a check without its ground is skipped."""
+    """Run and time one check. An error becomes its result; a check whose needs failed is skipped."""
     unusable = {check.name for check in before if check.status in ("fail", "skipped")}
     if missing := [name for name in step.needs if name in unusable]:
         return Check(name=step.name, status="skipped", title=f"skipped: because {missing[0]} failed")

@@ -1,4 +1,4 @@
-"""What an examination works with: the run it was given, and what the checks found so far."""
+"""The state of an examination: its run, and the findings so far."""
 
 from __future__ import annotations
 
@@ -17,67 +17,67 @@ from agentlightning.types import Batch, Record
 
 @dataclass(frozen=True, slots=True)
 class ProbeSize:
-    """How much is probed."""
+    """Size of the probe."""
 
     tasks: int = 8
     """Tasks of the reward probe."""
     samples: int | None = None
-    """Rollouts of each; ``None``: the recipe's group size."""
+    """Rollouts per task; ``None``: the recipe's group size."""
     quick: bool = False
-    """Estimate the update instead of making one."""
+    """Estimate the update instead of measuring it."""
 
 
 @dataclass(slots=True)
 class ProbeCost:
-    """What the reward probe took."""
+    """Cost of the reward probe."""
 
     rollouts: int
     seconds: float
     concurrency: int
-    """Rollouts that ran side by side."""
+    """Rollouts that ran at the same time."""
     bytes: int
     """Growth of the store."""
 
 
 @dataclass(slots=True)
 class Findings:
-    """The blackboard of one examination: a check reads what earlier ones wrote."""
+    """Findings shared by the checks of one examination: each check reads those of earlier ones."""
 
     load: Callable[[], ConfiguredRun] | None
-    """Reads the configuration; ``None``: only the environment is looked at."""
+    """Reads the configuration; ``None``: only the machine is checked."""
     size: ProbeSize
     scratch: Path
-    """A temporary folder for everything the probe writes."""
+    """Temporary folder for all writes of the probe."""
     stack: AsyncExitStack
     plugins: Plugins | None = None
     configured: ConfiguredRun | None = None
     context: Context | None = None
     start_seconds: float = 0.0
-    """Until the engine served."""
+    """Seconds until the engine served."""
     probe: list[Record] = field(default_factory=list)
     """Records of the first rollouts of the user's agent."""
     records: list[Record] = field(default_factory=list)
     """Records of the reward probe."""
     oracle: list[Record] = field(default_factory=list)
     batch: Batch | None = None
-    """What credit makes of ``records``."""
+    """Credit of ``records``."""
     spent: ProbeCost | None = None
     usage: list[MemoryUsage] = field(default_factory=list)
-    """Memory in use, at moments of the examination."""
+    """Memory samples taken during the examination."""
     suggested_group_size: int | None = None
     forecast: dict[str, Any] = field(default_factory=dict)
 
     def require_configured(self) -> ConfiguredRun:
-        """The configured run; only checks that need the configuration ask."""
+        """Return the configured run; only checks that need the configuration call this."""
         assert self.configured is not None
         return self.configured
 
     def require_context(self) -> Context:
-        """The open session; only checks that need the engine ask."""
+        """Return the open session; only checks that need the engine call this."""
         assert self.context is not None
         return self.context
 
     @property
     def samples(self) -> int:
-        """Rollouts of each probed task."""
+        """Rollouts per task of the probe."""
         return self.size.samples or self.require_configured().trainer.recipe.group_size

@@ -1,4 +1,4 @@
-"""Time, disk and memory of the whole run, from what the probe measured. Every assumption is said."""
+"""Forecast time, disk and memory of the whole run from the probe, with every assumption stated."""
 
 from __future__ import annotations
 
@@ -15,57 +15,57 @@ LOGPROB_GAP = 1e-4
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What the run is going to do."""
+    """The rollouts of a run."""
 
     steps: int
     rollouts: int
-    """Of one step."""
+    """Rollouts per step."""
     held_out: int
     evaluate_every: int = 0
     scripted: int = 0
     """Rollouts of scripted policies (oracle, random)."""
     async_steps: int = 0
-    """Later steps whose rollouts are under way while one is trained."""
+    """Later steps whose rollouts run while one step is trained."""
     dynamic_sampling: int = 0
-    """Further batches that a step may roll out."""
+    """Extra batches that a step may roll out."""
 
     @property
     def evaluations(self) -> int:
-        """Rollouts of the held-out tasks: before and after, greedy and sampled each, and on schedule."""
+        """Held-out rollouts: before and after training, greedy and sampled, and the scheduled evaluations."""
         between = max(0, (self.steps - 1) // self.evaluate_every) if self.evaluate_every else 0
         return (4 + between) * self.held_out
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeMeasurements:
-    """What the probe took."""
+    """Measurements of the probe."""
 
     rollouts: int
     seconds: float
-    """Wall time of all of them."""
+    """Wall time of all rollouts."""
     tokens: float
-    """In the rows that credit made of them."""
+    """Tokens in the rows."""
     bytes: int
     start: float = 0.0
     update: float | None = None
-    """Seconds of one update on these rows, ``None``: not measured."""
+    """Seconds of one update on these rows; ``None``: not measured."""
     sync: float = 0.0
     """Seconds until the engine served the new weights."""
 
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """What the run will take. Seconds and bytes."""
+    """Predicted cost of the run, in seconds and bytes."""
 
     step_seconds: float
     rollout_seconds: float
-    """Of a step, collecting its rollouts."""
+    """Seconds per step to collect rollouts."""
     update_seconds: float
-    """Of a step, update and new weights."""
+    """Seconds per step for update and weight transfer."""
     evaluation_seconds: float
     total_seconds: float
     tokens: float
-    """Of a step's rows."""
+    """Tokens in a step's rows."""
     store_bytes_per_step: float
     store_bytes: float
     disk_bytes: float
@@ -73,16 +73,17 @@ class Forecast:
     assumptions: list[str] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
-        """For machines."""
+        """Return the forecast as a dictionary."""
         return asdict(self)
 
 
 def predict(
     workload: Workload, seen: ProbeMeasurements, *, policy_bytes: int = 0, checkpoints: int = 0
 ) -> Forecast:
-    """Scale what was seen to the workload: pure. ``policy_bytes``: of a policy folder; ``checkpoints``: kept.
+    """Scale measurements to the workload. Pure.
 
-    Rollouts are taken to come at the rate of the probe, and an update to cost in proportion to its tokens.
+    ``policy_bytes`` is the size of a policy folder, ``checkpoints`` the number kept. Assumes that rollouts
+    keep the probe's rate and that an update's cost is proportional to its tokens.
     """
     rate = seen.rollouts / seen.seconds
     share = workload.rollouts / seen.rollouts
@@ -135,7 +136,10 @@ def judge_forecast(
     free_memory: int,
     gap: float | None,
 ) -> Check:
-    """Whether the machine can carry it: pure. ``gap``: largest difference of logprobs in an update."""
+    """Judge whether the machine can carry the run. Pure.
+
+    ``gap`` is the largest logprob difference in an update.
+    """
     notes = Notes()
     f = forecast
     notes.fact(
@@ -169,7 +173,7 @@ def judge_forecast(
 
 
 def _memory(notes: Notes, usage: list[MemoryUsage], free: int) -> None:
-    """Resident memory now, and its growth since the first rollouts."""
+    """Report resident memory and its growth since the first rollouts."""
     if not usage:
         notes.fact("memory in use: not measured")
         return

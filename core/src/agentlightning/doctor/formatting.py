@@ -1,4 +1,4 @@
-"""Numbers for people: bytes, seconds, shares, lists."""
+"""Format bytes, seconds, shares and lists for people."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 
 def format_bytes(count: float) -> str:
-    """Bytes, e.g. ``3.4 MB`` (powers of 1000)."""
+    """Format bytes, e.g. ``3.4 MB`` (powers of 1000)."""
     for unit in ("B", "kB", "MB", "GB"):
         if abs(count) < 1000:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
@@ -16,7 +16,7 @@ def format_bytes(count: float) -> str:
 
 
 def format_seconds(seconds: float) -> str:
-    """Seconds, e.g. ``0.42 s``, ``73 s``, ``12 min``, ``3.5 h``, ``2.1 days``."""
+    """Format seconds, e.g. ``0.42 s``, ``73 s``, ``12 min``, ``3.5 h``, ``2.1 days``."""
     if seconds < 10:
         return f"{seconds:.2g} s"
     if seconds < 120:
@@ -29,21 +29,21 @@ def format_seconds(seconds: float) -> str:
 
 
 def format_number(value: float) -> str:
-    """A reward, e.g. ``0.250``; huge ones as ``1.5e+30``."""
+    """Format a reward, e.g. ``0.250``; huge ones as ``1.5e+30``."""
     return f"{value:.3f}" if abs(value) < 1e6 else f"{value:.3g}"
 
 
 def percent(share: float) -> str:
-    """A share, e.g. ``37 %``."""
+    """Format a share, e.g. ``37 %``."""
     return f"{100 * share:.0f} %"
 
 
 def format_counts(counts: Mapping[str, float], most: int = 4) -> str:
-    """``3 × template, 1 × branch``, the commonest first."""
+    """Format counts, most common first: ``3 × template, 1 × branch``."""
     listed = Counter({k: int(v) for k, v in counts.items()}).most_common(most)
     return ", ".join(f"{n} × {reason}" for reason, n in listed)
 
 
 def plural(n: int, noun: str) -> str:
-    """``1 call``, ``2 calls``."""
+    """Format a number with its noun: ``1 call``, ``2 calls``."""
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"

@@ -25,34 +25,34 @@ CONCENTRATIONS = tuple(0.125 * 2 ** (i / 2) for i in range(19))  # 0.125 … 64
 TARGET = 0.8
 """Share of groups with a signal that is enough."""
 WORTH = 1.2
-"""Factor by which twice the rollouts must raise the share to be worth it."""
+"""Factor by which doubling the rollouts must raise the share to be worth its cost."""
 
 
 class Suggestion(NamedTuple):
-    """A group size, and what it is expected to give."""
+    """A group size and its expected share of groups with a signal."""
 
     size: int
     informative: float
     why: str
-    """``enough`` (TARGET is met), ``knee`` (twice as many would hardly add groups) or ``most`` (the largest
-    that was considered).
+    """``enough`` (TARGET is met), ``knee`` (doubling would hardly add groups) or ``most`` (the largest size
+    considered).
     """
 
 
 def binary(groups: Sequence[Sequence[float]]) -> bool:
-    """Whether every reward is 0 or 1."""
+    """Return whether every reward is 0 or 1."""
     return all(reward in (0.0, 1.0) for group in groups for reward in group)
 
 
 def zero_variance_share(groups: Sequence[Sequence[float]]) -> float:
-    """Share of groups of two or more whose rewards are all equal; 1 if there is none."""
+    """Return the share of groups of two or more with equal rewards; 1 if there are no such groups."""
     judged = [group for group in groups if len(group) > 1]
     return sum(len(set(group)) == 1 for group in judged) / len(judged) if judged else 1.0
 
 
 def informative(groups: Sequence[Sequence[float]], n: int) -> float:
-    """Expected share of groups of ``n`` rollouts whose rewards are not all equal, judged by ``groups``: the
-    rewards seen, a list for each task.
+    """Return the expected share of groups of ``n`` rollouts with unequal rewards. ``groups`` holds observed
+    rewards by task.
     """
     seen = [group for group in groups if group]
     if n < 2 or not seen:
@@ -63,10 +63,10 @@ def informative(groups: Sequence[Sequence[float]], n: int) -> float:
 
 
 def suggest(groups: Sequence[Sequence[float]], most: int, target: float = TARGET) -> Suggestion:
-    """The smallest size up to ``most`` at which ``target`` of the groups carry a signal.
+    """Return the smallest size up to ``most`` at which ``target`` of the groups carry a signal.
 
-    Where tasks are so unlike that no size reaches that, the smallest one at which doubling the cost adds less
-    than a fifth of the groups; a task that is out of reach gets no signal from more rollouts.
+    If no size reaches the target, return the smallest one at which doubling the cost adds less than a fifth
+    of the groups: more rollouts give no signal for tasks out of reach.
     """
     for n in range(2, most + 1):
         if (share := informative(groups, n)) >= target:
@@ -78,7 +78,7 @@ def suggest(groups: Sequence[Sequence[float]], most: int, target: float = TARGET
 
 
 def _subsets(group: Sequence[float], n: int) -> float:
-    """Share of the subsets of ``n`` samples that are not all equal; all samples, if there are fewer."""
+    """Return the share of subsets of ``n`` samples (all, if there are fewer) that are not all equal."""
     n = min(n, len(group))
     if n < 2:
         return 0.0
@@ -94,7 +94,7 @@ def _binary(counts: tuple[tuple[int, int], ...], n: int) -> float:
 
 @lru_cache(maxsize=64)
 def _population(counts: tuple[tuple[int, int], ...]) -> list[tuple[float, float, float]]:
-    """(a, b, weight): Beta distributions of the tasks' success probabilities, weights summing to 1."""
+    """Return (a, b, weight) of Beta distributions of the tasks' success probabilities. Weights sum to 1."""
     found = []
     for mean in MEANS:
         for strength in CONCENTRATIONS:
@@ -107,7 +107,7 @@ def _population(counts: tuple[tuple[int, int], ...]) -> list[tuple[float, float,
 
 
 def _all_ones(a: float, b: float, n: int) -> float:
-    """E[p^n] for p ~ Beta(a, b)."""
+    """Return E[p^n] for p ~ Beta(a, b)."""
     return math.exp(_log_beta(a + n, b) - _log_beta(a, b))
 
 

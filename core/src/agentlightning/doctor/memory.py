@@ -1,4 +1,4 @@
-"""Resident memory of this process and of its children (the engine), and how it grows."""
+"""Resident memory of this process and its children (the engine), and its growth."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class MemoryUsage(NamedTuple):
 
 
 def measure(moment: str) -> MemoryUsage:
-    """Resident memory now."""
+    """Measure resident memory now."""
     me = psutil.Process()
     return MemoryUsage(moment, _resident(me), sum(map(_resident, me.children(recursive=True))))
 
@@ -24,5 +24,5 @@ def measure(moment: str) -> MemoryUsage:
 def _resident(process: psutil.Process) -> int:
     try:
         return int(process.memory_info().rss)
-    except psutil.Error:  # it has ended
+    except psutil.Error:  # ended meanwhile
         return 0

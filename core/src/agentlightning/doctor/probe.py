@@ -1,4 +1,4 @@
-"""The probe's session: the run's own parts, opened in the temporary folder, and calls made by hand in it."""
+"""The probe's session: the run's own parts opened in the temporary folder, and calls made by hand."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from agentlightning.train.trainer import Trainer
 from agentlightning.types import AttemptedRollout, AttemptStatus, Call, Record, RolloutStatus, UsageError
 
 DEFAULT_SECONDS = 600.0
-"""Seconds for a batch of rollouts whose agent has no time limit."""
+"""Time limit in seconds for a batch of rollouts whose agent has none."""
 CONCURRENCY = 16
-"""Rollouts side by side, where runners of their own would do the work."""
+"""Concurrent rollouts of the probe for runs whose runners are separate processes."""
 
 
 class CallFailed(UsageError):
-    """A call that the gateway or the engine did not answer."""
+    """A call without an answer from gateway or engine."""
 
 
 class RolloutsTimedOut(UsageError):
-    """Rollouts that did not end in time."""
+    """Rollouts that exceeded their time limit."""
 
 
 def probe_trainer(trainer: Trainer, scratch: Path) -> Trainer:
-    """A copy of the trainer that writes to ``scratch`` only, and tells nobody."""
+    """Return a copy of the trainer that writes only to ``scratch`` and has no trackers."""
     probe = copy.copy(trainer)
     probe.config = from_fields(
         {
@@ -55,7 +55,7 @@ def probe_trainer(trainer: Trainer, scratch: Path) -> Trainer:
 
 
 def probe_tasks(configured: ConfiguredRun, k: int) -> list[Any]:
-    """``k`` tasks as training would draw them first; held-out ones where there is nothing to train on."""
+    """Return the first ``k`` tasks in training order; held-out tasks if there are none to train on."""
     tasks = configured.train or configured.val
     return next(task_batches(tasks, min(k, len(tasks)), configured.trainer.seed)) if tasks else []
 
@@ -63,9 +63,9 @@ def probe_tasks(configured: ConfiguredRun, k: int) -> list[Any]:
 async def run_rollouts(
     findings: Findings, tasks: Sequence[Any], samples: int, *, name: str, policy: str | None = None
 ) -> list[Record]:
-    """Records of ``samples`` rollouts of each task by the user's agent; each is tried once.
+    """Return records of ``samples`` rollouts per task by the user's agent, one attempt each.
 
-    Raises :class:`RolloutsTimedOut` when they take longer than their time limits allow.
+    Raises :class:`RolloutsTimedOut` when they exceed their time limits.
     """
     context = findings.require_context()
     once = msgspec.structs.replace(context.config, max_attempts=1, retry_on=[], retry_condition=[])
@@ -96,17 +96,17 @@ async def run_rollouts(
 
 
 def concurrency(findings: Findings) -> int:
-    """Rollouts that run side by side in the probe."""
+    """Return the number of concurrent rollouts in the probe."""
     return findings.require_configured().trainer.config.agent.concurrency or CONCURRENCY
 
 
 def time_limit(timeout: float | None, rollouts: int, workers: int) -> float:
-    """Seconds in which rollouts with this time limit must have ended."""
+    """Return the seconds within which rollouts with this time limit must have ended."""
     return DEFAULT_SECONDS if timeout is None else 30.0 + -(-rollouts // workers) * (timeout + 5.0)
 
 
 class ProbeAttempt:
-    """Calls to the policy through the gateway, as one attempt would make them."""
+    """Calls to the policy through the gateway, as one attempt."""
 
     def __init__(self, context: Context, lease: AttemptedRollout, key: str) -> None:
         self.context = context
@@ -114,13 +114,13 @@ class ProbeAttempt:
         self.headers = {"Authorization": f"Bearer {key}"}
 
     async def ask(self, body: dict[str, Any], key: str | None = None) -> tuple[int, dict[str, Any]]:
-        """(HTTP status, answer) of a chat completion."""
+        """Return (HTTP status, answer) of a chat completion."""
         headers = self.headers if key is None else {"Authorization": f"Bearer {key}"}
         async with aiohttp.ClientSession() as http, self._post(http, body, headers) as response:
             return response.status, json.loads(await response.read())
 
     async def chat(self, messages: Sequence[Any], **fields: Any) -> dict[str, Any]:
-        """The assistant's message. Raises :class:`CallFailed` with what came instead."""
+        """Return the assistant's message. Raises :class:`CallFailed` with any other answer."""
         status, answer = await self.ask({"messages": list(messages), **fields})
         if status != 200:
             raise CallFailed(f"the engine answered with status {status}: {json.dumps(answer)[:500]}")
@@ -128,7 +128,7 @@ class ProbeAttempt:
         return message
 
     async def stream(self, messages: Sequence[Any], **fields: Any) -> tuple[float, float]:
-        """Seconds to the first piece of an answer, and to its end."""
+        """Return seconds to the first chunk and to the end of an answer."""
         body = {"messages": list(messages), "stream": True, **fields}
         began, first = time.perf_counter(), None
         async with aiohttp.ClientSession() as http, self._post(http, body, self.headers) as response:
@@ -143,7 +143,7 @@ class ProbeAttempt:
         return first, time.perf_counter() - began
 
     async def calls(self) -> list[Call]:
-        """What was recorded of these calls."""
+        """Return the recorded calls."""
         ids = self.lease.rollout.rollout_id, self.lease.attempt.attempt_id
         return await self.context.store.query_calls(*ids)
 
@@ -155,7 +155,7 @@ class ProbeAttempt:
 
 @asynccontextmanager
 async def open_probe_attempt(context: Context) -> AsyncIterator[ProbeAttempt]:
-    """An attempt of ours, open for calls."""
+    """Open an attempt that may make calls."""
     lease = await context.store.start_rollout({}, resources_id=context.resources[context.policy])
     attempt = lease.attempt
     key = context.gateway.open_attempt(

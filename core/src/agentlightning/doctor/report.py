@@ -1,6 +1,6 @@
-"""One check's result, the worst of several, and the report of an examination.
+"""Results of checks, and the report of an examination.
 
-Invariant: a check that failed or warns says what to do about it.
+Invariant: a check that failed or warns gives advice.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ _WORSE: tuple[Status, ...] = ("ok", "skipped", "warn", "fail")
 
 
 class Check(JsonDump, msgspec.Struct, kw_only=True):
-    """What one check found."""
+    """The result of one check."""
 
     name: str
     status: Status
     title: str = ""
     """The finding in one line."""
     detail: list[str] = []
-    """Facts behind it, a line each."""
+    """Supporting facts, one per line."""
     advice: list[str] = []
-    """What to do, a line each; never empty for ``warn`` and ``fail``."""
+    """Advice, one per line; never empty for ``warn`` and ``fail``."""
     seconds: float = 0.0
     data: dict[str, Any] = {}
-    """The figures, for machines."""
+    """Figures for machines."""
 
 
 @dataclass(slots=True)
 class Notes:
-    """Collects the lines of a check while it looks; the worst of them is its status."""
+    """Collects the findings of a check; its status is that of the worst one."""
 
     status: Status = "ok"
     detail: list[str] = field(default_factory=list)
@@ -46,15 +46,15 @@ class Notes:
     problems: list[str] = field(default_factory=list)
 
     def fact(self, line: str) -> None:
-        """Something worth showing, neither good nor bad."""
+        """Add a neutral fact."""
         self.detail.append(line)
 
     def warn(self, problem: str, advice: str) -> None:
-        """Something that will cost, and what to do about it."""
+        """Add a problem that will cost something, with advice."""
         self._problem("warn", problem, advice)
 
     def fail(self, problem: str, advice: str) -> None:
-        """Something that makes the run impossible or pointless, and what to do about it."""
+        """Add a problem that makes the run impossible or pointless, with advice."""
         self._problem("fail", problem, advice)
 
     def _problem(self, status: Status, problem: str, advice: str) -> None:
@@ -65,7 +65,7 @@ class Notes:
             self.advice.append(advice)
 
     def check(self, name: str, title: str, **data: Any) -> Check:
-        """What these notes amount to. Its line is ``title`` if all is well, else the first problem."""
+        """Make the check's result. Its title is the first problem, or ``title`` if there is none."""
         return Check(
             name=name,
             status=self.status,
@@ -77,17 +77,17 @@ class Notes:
 
 
 class Report(JsonDump, msgspec.Struct, kw_only=True):
-    """All checks of one examination."""
+    """The checks of one examination."""
 
     ok: bool
-    """Nothing failed: training is possible and not pointless, as far as this probe can tell."""
+    """No check failed: training is possible and, as far as the probe can tell, not pointless."""
     checks: list[Check]
     suggested_group_size: int | None = None
     forecast: dict[str, Any] = {}
 
     @property
     def verdict(self) -> str:
-        """The examination in a sentence."""
+        """Return the verdict in one sentence."""
         failed = [c for c in self.checks if c.status == "fail"]
         if failed:
             return f"Do not train yet: {failed[0].title}"
@@ -97,12 +97,12 @@ class Report(JsonDump, msgspec.Struct, kw_only=True):
 
 
 def worst(statuses: Sequence[Status]) -> Status:
-    """The status that decides."""
+    """Return the worst status."""
     return max(statuses, key=_WORSE.index, default="ok")
 
 
 def failure(name: str, error: Exception) -> Check:
-    """An error that ended a check, as its result."""
+    """Return an error that ended a check as its result."""
     if isinstance(error, UsageError):
         lines = str(error).splitlines() or ["no message"]
         return Check(

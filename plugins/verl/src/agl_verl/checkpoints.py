@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from agentlightning.types import UsageError
-
-from .shape import Shape
+from agl_verl.shape import Shape
 
 STATE = "job.json"
 WEIGHTS = Path("actor") / "huggingface"

@@ -25,16 +25,15 @@ from agentlightning.credit.fingerprints.digest import canonical_order, rows_dige
 from agentlightning.specs import Job
 from agentlightning.types import LLM, Batch, Recipe, StepReport, UsageError
 from agentlightning.types.policy import missing_policy_message
-
-from . import critic
-from .channel import ADDRESS, SECRET, ChannelServer
-from .checkpoints import Checkpoints
-from .child import Child
-from .engines import key_of
-from .options import Options, overrides, read_options
-from .rows import pack, step as rows_of
-from .shape import Shape
-from .supported_fields import plain, refuse
+from agl_verl.checkpoints import Checkpoints
+from agl_verl.config import critic
+from agl_verl.config.engines import key_of
+from agl_verl.config.options import Options, overrides, read_options
+from agl_verl.process.channel import ADDRESS, SECRET, ChannelServer
+from agl_verl.process.child import Child
+from agl_verl.rows import pack, step as rows_of
+from agl_verl.shape import Shape
+from agl_verl.supported_fields import plain, refuse
 
 log = logging.getLogger(__name__)
 

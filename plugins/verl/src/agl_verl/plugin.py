@@ -9,8 +9,7 @@ from typing import Any
 from agentlightning.hookspecs import hookimpl
 from agentlightning.specs import Driver, DriverSpec
 from agentlightning.types import Recipe
-
-from .supported_fields import SUPPORTED_FIELDS, UNSUPPORTED_FIELDS
+from agl_verl.supported_fields import SUPPORTED_FIELDS, UNSUPPORTED_FIELDS
 
 
 def make_driver(
@@ -22,14 +21,14 @@ def make_driver(
     options: Mapping[str, Any] | None = None,
 ) -> Driver:
     """A ``VerlDriver``; see there."""
-    from .driver import VerlDriver
+    from agl_verl.driver import VerlDriver
 
     return VerlDriver(policy, name, recipe, seed=seed, options=options)
 
 
 def environment_info(options: Mapping[str, Any]) -> dict[str, str]:
     """See ``machine.environment_info``."""
-    from . import machine
+    from agl_verl.process import machine
 
     return machine.environment_info(options)
 

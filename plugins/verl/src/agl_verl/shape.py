@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 from typing import NamedTuple
 
-from .lora import Lora
+from agl_verl.config.lora import Lora
 
 KINDS = ("model", "optim", "extra_state")
 """What each rank saves."""

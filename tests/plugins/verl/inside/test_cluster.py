@@ -13,11 +13,11 @@ from omegaconf import OmegaConf
 from transfer_queue import interface
 
 import agentlightning as agl
-from agl_verl.channel import SECRET
+from agl_verl.config.options import overrides, read_options
 from agl_verl.inside import cluster
 from agl_verl.inside.cluster import Kept, NotThis, check, joins, told
 from agl_verl.inside.main import configuration
-from agl_verl.options import overrides, read_options
+from agl_verl.process.channel import SECRET
 
 
 def ray_has(monkeypatch: pytest.MonkeyPatch, nodes: list[dict[str, float]], queues: list[bool]) -> None:

@@ -19,11 +19,11 @@ from verl.utils.config import omega_conf_to_dataclass
 
 import agentlightning as agl
 from agl_local.policy.folder import load_policy, save_policy
-from agl_verl.inside import gap
-from agl_verl.inside.critic import load, own_loader, valued as valued_engine
-from agl_verl.inside.loss import RecipeLoss
+from agl_verl.config.options import overrides, read_options
+from agl_verl.inside.learning import gap
+from agl_verl.inside.learning.critic import load, own_loader, valued as valued_engine
+from agl_verl.inside.learning.loss import RecipeLoss
 from agl_verl.inside.main import configuration
-from agl_verl.options import overrides, read_options
 from agl_verl.rows import WEIGHTS
 
 

@@ -18,8 +18,8 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from agl_local.policy.folder import load_policy, save_policy
-from agl_verl.inside import lora
-from agl_verl.inside.lora import adapted, export, merged, refuse_others
+from agl_verl.inside.learning import lora
+from agl_verl.inside.learning.lora import adapted, export, merged, refuse_others
 
 IDS = torch.tensor([[3, 17, 11, 5, 24, 9]])
 

@@ -14,8 +14,8 @@ from verl.utils import tensordict_utils as tu
 
 import agentlightning as agl
 from agl_local.training.loss import Terms, policy_loss
-from agl_verl.inside.gap import measure
-from agl_verl.inside.loss import RecipeLoss
+from agl_verl.inside.learning.gap import measure
+from agl_verl.inside.learning.loss import RecipeLoss
 from agl_verl.rows import SEGMENTS, STALE, WEIGHTS
 
 LENGTHS = [(3, [1, 1, 0, 1]), (2, [1, 0, 1, 1, 1, 1]), (5, [1]), (7, [0])]

@@ -23,12 +23,12 @@ from verl.workers.rollout.replica import RolloutReplica
 
 import agentlightning as agl
 from agl_local.policy.folder import save_policy, state_bytes
-from agl_verl.inside import sampler, trajectories
+from agl_verl.config.modes import BUFFERS
+from agl_verl.config.options import overrides, read_options
 from agl_verl.inside.main import configuration
-from agl_verl.inside.replica import EmbeddedServer
-from agl_verl.inside.sampler import StepBuffer
-from agl_verl.modes import BUFFERS
-from agl_verl.options import overrides, read_options
+from agl_verl.inside.serving.replica import EmbeddedServer
+from agl_verl.inside.steps import sampler, trajectories
+from agl_verl.inside.steps.sampler import StepBuffer
 from agl_verl.rows import Step, TrainRow, pack
 
 pytestmark = pytest.mark.filterwarnings("ignore:Disabled critic")  # verl's, where nobody asked for one

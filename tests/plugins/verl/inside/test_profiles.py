@@ -15,8 +15,8 @@ from verl.utils.config import omega_conf_to_dataclass
 
 from agentlightning.recipes import get
 from agentlightning.train.run_file import load_config
+from agl_verl.config.options import overrides, read_options
 from agl_verl.inside import main
-from agl_verl.options import overrides, read_options
 
 EXAMPLES = Path(__file__).parents[4] / "examples"
 PROFILES = ["calc_x/verl_gpu.yaml", "spider/gpu.yaml", "werewolf/gpu.yaml"]

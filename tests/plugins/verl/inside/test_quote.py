@@ -9,7 +9,7 @@ pytest.importorskip("verl", reason="verl has an environment of its own: make tes
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hypothesis import example, given, strategies as st
 
-from agl_verl.quote import quote
+from agl_verl.config.quote import quote
 
 LETTERS = st.characters(min_codepoint=32, exclude_categories=["Cs", "Cc"])
 

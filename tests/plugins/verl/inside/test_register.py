@@ -17,9 +17,10 @@ from verl.trainer.ppo.core_algos import get_adv_estimator_fn
 from verl.workers.rollout.base import get_rollout_class
 from verl.workers.rollout.replica import RolloutReplicaRegistry
 
-from agl_verl.inside import gap, register
-from agl_verl.inside.replica import EmbeddedReplica
-from agl_verl.inside.weights import EmbeddedWeights
+from agl_verl.inside import register
+from agl_verl.inside.learning import gap
+from agl_verl.inside.serving.replica import EmbeddedReplica
+from agl_verl.inside.serving.weights import EmbeddedWeights
 
 ASK = """
 import json, os, warnings

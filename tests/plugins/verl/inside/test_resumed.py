@@ -12,7 +12,7 @@ pytest.importorskip("verl", reason="verl has an environment of its own: make tes
 import torch
 from verl.utils.torch_functional import get_constant_schedule_with_warmup
 
-from agl_verl.inside.resumed import resumed
+from agl_verl.inside.learning.resumed import resumed
 
 
 class Engine:

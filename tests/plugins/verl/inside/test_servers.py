@@ -21,11 +21,12 @@ import ray
 from aiohttp import web
 from verl.workers.rollout.replica import RolloutReplica, RolloutReplicaRegistry
 
-from agl_verl.channel import ADDRESS, SECRET, ChannelServer
-from agl_verl.engines import key_of
-from agl_verl.inside import servers, sources
-from agl_verl.inside.replica import ENGINES
-from agl_verl.inside.servers import KEY, STILL, Announced, Server
+from agl_verl.config.engines import key_of
+from agl_verl.inside import sources
+from agl_verl.inside.serving import servers
+from agl_verl.inside.serving.replica import ENGINES
+from agl_verl.inside.serving.servers import KEY, STILL, Announced, Server
+from agl_verl.process.channel import ADDRESS, SECRET, ChannelServer
 
 
 class HttpServer:

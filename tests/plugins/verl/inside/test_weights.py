@@ -20,9 +20,9 @@ from plugins.local.engine_fixtures import small_policy
 from agl_local.policy.folder import save_policy
 from agl_local.training.logprobs import token_logprobs
 from agl_local.training.pack import pack
-from agl_verl.inside import weights
-from agl_verl.inside.replica import EmbeddedServer, place, server_name
-from agl_verl.inside.weights import EmbeddedWeights
+from agl_verl.inside.serving import weights
+from agl_verl.inside.serving.replica import EmbeddedServer, place, server_name
+from agl_verl.inside.serving.weights import EmbeddedWeights
 
 
 class Here:

@@ -1,1 +1,1 @@
-"""The checks of ``agl doctor``, one file a subject."""
+"""The checks of ``agl doctor``, one subject per file."""

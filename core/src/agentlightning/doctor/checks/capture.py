@@ -20,7 +20,7 @@ from agentlightning.types import Record, RolloutStatus
 from agentlightning.types.select import NAME_TAGS, UNKNOWN, Select, caller_name
 
 PROBES = 4
-"""Rollouts of the one task that is tried first."""
+"""Rollouts of the first task."""
 ENDPOINT = (
     "Give the agent's model client llm.endpoint and llm.api_key, or let it read OPENAI_BASE_URL and "
     "OPENAI_API_KEY."
@@ -28,7 +28,7 @@ ENDPOINT = (
 
 
 async def check_capture(findings: Findings) -> Check:
-    """A few rollouts of the user's agent on one task, and what became of their calls."""
+    """Run a few rollouts of the user's agent on one task and judge how its calls were captured."""
     configured = findings.require_configured()
     samples = min(PROBES, findings.samples)
     findings.probe = await run_rollouts(
@@ -46,8 +46,10 @@ def judge_capture(
     served: Policies | None = None,
     unrouted: Mapping[str, int] | None = None,
 ) -> Check:
-    """How the calls of these rollouts were captured: pure. ``served``: the policies of a run that names them,
-    ``unrouted``: calls that were refused because their maker has none.
+    """Judge how calls were captured. Pure.
+
+    ``served`` names the policies of a run with named policies; ``unrouted`` counts calls that were refused
+    because no policy is assigned to their agent.
     """
     notes = Notes()
     frozen = {c.call_id for r in records for c in r.calls if served and c.policy in served.frozen}
@@ -82,7 +84,7 @@ def judge_capture(
 
 
 def _ends(notes: Notes, records: Sequence[Record]) -> None:
-    """How the rollouts ended; a rollout without a reward did not end well either."""
+    """Count how the rollouts ended. A rollout without a reward counts as a problem."""
     failed = [r for r in records if r.rollout.status != RolloutStatus.SUCCEEDED]
     if failed:
         say = notes.fail if len(failed) == len(records) else notes.warn
@@ -113,7 +115,7 @@ def _calls(notes: Notes, recorded: int, bypassed: int) -> None:
 
 
 def _inexact(notes: Notes, kind: str, reason: str, n: int) -> None:
-    """One kind of call that is not exact, and where to look."""
+    """Report one kind of inexact call and where to look."""
     patchers = imported_sdk_wrappers()
     also = f" Others wrap the openai SDK in this process: {', '.join(patchers)}." if patchers else ""
     advice = {
@@ -127,7 +129,7 @@ def _inexact(notes: Notes, kind: str, reason: str, n: int) -> None:
 
 
 def _selection(notes: Notes, records: Sequence[Record], select: Select, agents: Counter[str]) -> None:
-    """Who is trained, if not everybody is, and who could not be told apart."""
+    """Report which agents are selected for training, and calls without a name."""
     calls = [call for record in records for call in record.calls]
     if 0 < (unnamed := sum(call.tags.get("role") == UNKNOWN for call in calls)) < len(calls):
         notes.warn(

@@ -1,4 +1,4 @@
-"""The configuration: it loads, its places can be used, its datasets hold what they should."""
+"""The configuration loads, its folders can be written, and its datasets are usable."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SMALL_VAL = 30
 
 
 async def check_configuration(findings: Findings) -> Check:
-    """The run as configured: recipe, driver, policy, datasets, places."""
+    """Check recipe, driver, policy, datasets and folders of the configured run."""
     assert findings.load is not None
     try:
         configured = findings.load()
@@ -60,7 +60,7 @@ async def check_configuration(findings: Findings) -> Check:
 
 
 def _recipe(configured: ConfiguredRun) -> None:
-    """What training would refuse at its first step is refused here. Raises UsageError or ValueError."""
+    """Raise the UsageError or ValueError that training would raise at its first step."""
     trainer, plugins = configured.trainer, configured.trainer.plugins
     spec = pick(plugins.drivers, "driver", trainer.driver)
     check_supported_fields(trainer.recipe, trainer.driver, spec.supported_fields, spec.unsupported_fields)
@@ -95,7 +95,9 @@ def _policy(notes: Notes, configured: ConfiguredRun) -> None:
 
 
 def datasets(notes: Notes, train: Sequence[Any], val: Sequence[Any], steps: int) -> dict[str, Any]:
-    """Sizes, doubles, ids that name two tasks, and held-out tasks that are trained on."""
+    """Report dataset sizes, duplicate tasks, ids shared by different tasks, and held-out tasks in the
+    training set.
+    """
     check_tasks(train, "training tasks")
     check_tasks(val, "held-out tasks")
     if not train and steps:
@@ -133,18 +135,18 @@ def datasets(notes: Notes, train: Sequence[Any], val: Sequence[Any], steps: int)
 
 
 def id_clashes(tasks: Sequence[Any]) -> list[str]:
-    """Task ids that stand for different tasks."""
+    """Return task ids that belong to different tasks."""
     distinct = {(task_id(task), _content(task)) for task in tasks}
     return sorted(name for name, n in Counter(name for name, _ in distinct).items() if n > 1)
 
 
 def folder_bytes(folder: Path) -> int:
-    """Bytes of all files below."""
+    """Return the size of all files below a folder, in bytes."""
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
 def _content(task: Any) -> str:
-    """A task without its id, canonical: the same question under another id is the same task."""
+    """Return a task without its id in canonical form, to find duplicates under another id."""
     bare = (
         {k: v for k, v in task.items() if k not in ("id", "task_id", "ID")}
         if isinstance(task, dict)
@@ -154,7 +156,7 @@ def _content(task: Any) -> str:
 
 
 def _places(configured: ConfiguredRun) -> list[Path]:
-    """Folders that the run will write to."""
+    """Return the folders that the run will write to."""
     store = configured.trainer.store
     places = [Path(configured.trainer.config.output)]
     if isinstance(store, str | Path) and "://" not in str(store) and str(store) != ":memory:":

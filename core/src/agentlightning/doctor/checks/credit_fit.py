@@ -1,4 +1,4 @@
-"""Whether the rewards that an agent emits, the credit rule and the baseline's grouping fit each other."""
+"""Whether rewards, credit rule and the baseline's grouping fit each other."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ ALONE = 0.5
 
 
 class CreditConflicts(NamedTuple):
-    """Rollouts whose calls have different credits where they are compared as one."""
+    """Share of rollouts whose calls have different credits while whole rollouts are compared."""
 
     rollouts: int
     of: int
 
 
 def judge_fit(notes: Notes, records: Sequence[Record], batch: Batch, recipe: Recipe) -> bool:
-    """Say what does not fit. Whether something was: calls that the rule gives nothing are no other fault."""
+    """Report misfits. Return whether the rule gives some calls no credit for a reason that was reported."""
     unfit = (
         unread_rewards(records, recipe.credit)
         if any("no-reward" in ledger.left_out for ledger in batch.ledgers)
@@ -43,13 +43,14 @@ def judge_fit(notes: Notes, records: Sequence[Record], batch: Batch, recipe: Rec
 
 
 def credits_differ(batch: Batch) -> bool:
-    """Whether some rollout's calls have different credits in one group: its mean then says little."""
+    """Return whether some rollout's calls have different credits, so that its mean says little."""
     return credit_conflicts(batch, "pool").rollouts > 0
 
 
 def credit_conflicts(batch: Batch, where: str) -> CreditConflicts:
-    """Rollouts with different credits at one place, of all. ``where``: ``group``, the place at which calls
-    are compared, or ``pool``, the whole group.
+    """Return the share of rollouts with different credits at one place.
+
+    ``where`` is ``group`` (the place at which calls are compared) or ``pool`` (the whole group).
     """
     credits: dict[tuple[str, ...], list[float]] = {}
     for row in batch.rows:
@@ -60,7 +61,7 @@ def credit_conflicts(batch: Batch, where: str) -> CreditConflicts:
 
 
 def _grouping(notes: Notes, batch: Batch, recipe: Recipe) -> None:
-    """Whether calls are compared with their like."""
+    """Report whether calls are compared with calls of the same turn."""
     compares = recipe.baseline != "none" or recipe.scale == "std"
     if recipe.baseline == "none" and recipe.scale == "std":
         notes.warn(

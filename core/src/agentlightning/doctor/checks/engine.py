@@ -31,14 +31,14 @@ NOT_SERVED = (
 
 
 async def check_engine(findings: Findings) -> Check:
-    """The driver starts, serves and answers a completion; how soon, and how fast."""
+    """Start the driver, request a completion, and measure latency and speed."""
     configured = findings.require_configured()
     began = time.perf_counter()
     trainer = probe_trainer(configured.trainer, findings.scratch)
     known = probe_tasks(configured, findings.size.tasks)
     session = trainer.session(
         configured.agent, configured.train, known
-    )  # scripted policies answer about these tasks
+    )  # scripted policies need tasks to answer
     try:
         context = findings.context = await findings.stack.enter_async_context(session)
     except Exception as error:
@@ -50,7 +50,7 @@ async def check_engine(findings: Findings) -> Check:
     assert context.driver is not None
     notes = Notes()
     async with open_probe_attempt(context) as calls:
-        await calls.chat(QUESTION, max_tokens=2)  # the first call of all warms up
+        await calls.chat(QUESTION, max_tokens=2)  # warm-up
         first, total = await calls.stream(QUESTION, max_tokens=TOKENS)
         recorded = await calls.calls()
         for name in context.named:
@@ -72,7 +72,7 @@ async def check_engine(findings: Findings) -> Check:
 
 
 async def _answers(notes: Notes, calls: ProbeAttempt, name: str) -> None:
-    """Whether a policy of a run with named policies answers."""
+    """Check that a policy of a run with named policies answers."""
     try:
         await calls.chat(QUESTION, max_tokens=2, model=name)
     except CallFailed as error:
@@ -82,7 +82,7 @@ async def _answers(notes: Notes, calls: ProbeAttempt, name: str) -> None:
 
 
 async def check_gateway(findings: Findings) -> Check:
-    """Healthy; refuses keys it did not give; an answered call is in the store's files already."""
+    """Check health, the refusal of a forged key, and that an answered call is on disk."""
     context = findings.require_context()
     notes = Notes()
     parts = urlsplit(context.gateway.url)
@@ -110,7 +110,7 @@ async def check_gateway(findings: Findings) -> Check:
 
 
 async def _is_durable(calls: ProbeAttempt, folder: Path) -> bool:
-    """Whether a copy of the files, taken now, has the attempt's calls."""
+    """Return whether a copy of the files, taken now, holds the attempt's calls."""
     attempt = calls.lease.attempt
     store = SQLiteStore(copy_as_if_killed(calls.context.folder / "store.sqlite", folder))
     try:

@@ -24,11 +24,11 @@ LEAST_DISK = 2e9
 LEAST_MEMORY = 1e9
 LEAST_FILES = 1024
 EPOCH = 1735689600.0
-"""A clock that shows less than the year 2025 is wrong: leases, keys and run names depend on it."""
+"""A clock before 2025 is wrong: leases, keys and run names depend on it."""
 
 
 async def check_environment(findings: Findings) -> Check:
-    """What the machine has, and whether that is enough to run anything."""
+    """Check that the machine can run anything at all."""
     notes = Notes()
     python = f"Python {platform.python_version()}, {platform.system()} {platform.machine()}"
     cores = usable_cores()
@@ -47,23 +47,23 @@ async def check_environment(findings: Findings) -> Check:
 
 
 def usable_cores() -> int:
-    """Cores that this process may use."""
+    """Return the number of cores available to this process."""
     affinity = getattr(os, "sched_getaffinity", None)
     return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
 def available_memory() -> int:
-    """Bytes that can be used without swapping."""
+    """Return the available memory in bytes, without swap."""
     return int(psutil.virtual_memory().available)
 
 
 def load_average() -> float:
-    """Processes that want to compute, over the last minute."""
+    """Return the load average of the last minute."""
     return psutil.getloadavg()[0]
 
 
 def nearest_existing(folder: Path) -> Path:
-    """``folder``, or the nearest folder above it that exists."""
+    """Return ``folder``, or its nearest existing parent."""
     return next(p for p in (folder, *folder.parents) if p.is_dir())
 
 
@@ -117,7 +117,7 @@ def _clock(notes: Notes, now: float) -> None:
 
 
 def _loopback(notes: Notes) -> None:
-    """A server on 127.0.0.1 can be reached: everything of a run talks over it."""
+    """Check that a server on 127.0.0.1 can be reached; all parts of a run talk over loopback."""
     try:
         with (
             socket.create_server(("127.0.0.1", 0)) as server,
@@ -132,7 +132,7 @@ def _loopback(notes: Notes) -> None:
 
 
 def _devices(notes: Notes, plugins: Plugins) -> None:
-    """What each driver would compute on."""
+    """Report the hardware and libraries of each driver."""
     for name, spec in sorted(plugins.drivers.items()):
         if spec.environment_info is None:
             continue

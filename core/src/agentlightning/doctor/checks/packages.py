@@ -1,6 +1,4 @@
-"""What is installed: plugins with versions, adapters and the frameworks they were tested with, the openai
-SDK, and packages that claim the same name or patch the same SDK.
-"""
+"""Installed packages: plugins, adapters with their frameworks, the openai SDK, and conflicting packages."""
 
 from __future__ import annotations
 
@@ -29,11 +27,11 @@ SDK_WRAPPERS = {
     "mlflow": "mlflow.openai",
     "weave": "weave",
 }
-"""Distributions that wrap the openai SDK or stand in for it → the module that does so once it is imported."""
+"""Distribution that wraps or replaces the openai SDK → the module that does so on import."""
 
 
 async def check_plugins(findings: Findings) -> Check:
-    """Which plugins are there, with versions; those that cannot be loaded, with their errors."""
+    """Report plugins with versions, and those that cannot be loaded with their errors."""
     notes = Notes()
     plugins = findings.plugins = findings.plugins or load()
     versions = plugin_versions()
@@ -53,7 +51,7 @@ async def check_plugins(findings: Findings) -> Check:
 
 
 async def check_packages(findings: Findings) -> Check:
-    """Frameworks and SDK within their tested ranges; nobody else's package in our place."""
+    """Check that frameworks and SDK are in their tested ranges and that no other package has our name."""
     notes = Notes()
     plugins = findings.plugins or load()
     if (other := package_conflict.find_conflict()) is not None:
@@ -72,7 +70,7 @@ async def check_packages(findings: Findings) -> Check:
 
 
 def check_versions(notes: Notes, what: str, requirements: Iterable[str], otherwise: str) -> str | None:
-    """Warn of installed versions outside ``requirements``; the first installed version, if there is one."""
+    """Warn of installed versions outside ``requirements``. Return the first installed version, if any."""
     first: str | None = None
     for text in requirements:
         try:
@@ -91,7 +89,7 @@ def check_versions(notes: Notes, what: str, requirements: Iterable[str], otherwi
 
 
 def plugin_versions() -> dict[str, str]:
-    """Entry point → distribution and version that bring it."""
+    """Return entry point → distribution and version."""
     return {
         point.name: f"{point.dist.name} {point.dist.version}" if point.dist else point.value
         for point in entry_points(group=GROUP)
@@ -99,12 +97,12 @@ def plugin_versions() -> dict[str, str]:
 
 
 def imported_sdk_wrappers() -> list[str]:
-    """Names of the packages that wrap the openai SDK and are imported in this process."""
+    """Return the packages that wrap the openai SDK and are imported in this process."""
     return [name for name, module in SDK_WRAPPERS.items() if module in sys.modules]
 
 
 def installed(distribution: str) -> str | None:
-    """Version of a distribution; ``None`` if it is not installed."""
+    """Return the version of a distribution, or ``None`` if it is not installed."""
     try:
         return version(distribution)
     except PackageNotFoundError:
@@ -118,8 +116,8 @@ def _adapter(notes: Notes, spec: AdapterSpec) -> None:
 
 
 def split(requires: str) -> list[str]:
-    """``a >= 1, < 2, b >= 3`` → ``["a >= 1, < 2", "b >= 3"]``: a part that names no package belongs to the
-    one before it.
+    """Split ``a >= 1, < 2, b >= 3`` into ``["a >= 1, < 2", "b >= 3"]``: a part without a name belongs to the
+    one before.
     """
     parts: list[str] = []
     for part in filter(None, (p.strip() for p in requires.split(","))):

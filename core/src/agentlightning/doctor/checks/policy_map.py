@@ -1,4 +1,4 @@
-"""Policies by name: which agents talked to which of them in the probe, and who talks to nobody."""
+"""Named policies: which agents called which policy in the probe, and which agents have none."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ORDER = "The first entry that matches counts: put the narrower one first."
 def judge_mapping(
     notes: Notes, served: Policies, records: Sequence[Record], unrouted: Mapping[str, int]
 ) -> None:
-    """What the probe's calls say about the map of agents. ``unrouted``: refused for want of a policy."""
+    """Report agents per policy. ``unrouted`` counts calls refused for want of a policy."""
     calls = [call for record in records for call in record.calls]
     for name in served.names:
         who = Counter(caller_name(call.tags) for call in calls if call.policy == name)

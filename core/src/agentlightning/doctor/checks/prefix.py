@@ -1,5 +1,7 @@
-"""Does history extend? A later prompt that begins with the earlier prompt and answer, id for id, shares a row
-with them; one that does not is trained as a row of its own, and its context is computed again.
+"""Whether later prompts extend earlier ones.
+
+A prompt that begins with the ids of the earlier prompt and answer shares a row with them. Any other prompt
+becomes a row of its own, and its context is computed again.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ ADVICE = {
     "longer max_len.",
     "temperature": "Calls of one conversation have different temperatures: use one.",
 }
-"""Reason of a break (see :mod:`agentlightning.credit.merging.merge_failures`) → what to do about it."""
+"""Merge failure (see :mod:`agentlightning.credit.merging.merge_failures`) → advice."""
 TOOL = {
     "type": "function",
     "function": {
@@ -42,27 +44,27 @@ TOOL = {
 
 
 class PrefixSharing(NamedTuple):
-    """What merging makes of some rollouts' calls."""
+    """How the calls of some rollouts merge into rows."""
 
     rollouts: int
     calls: int
     merged: int
     breaks: dict[str, int]
     tokens_merged: int
-    """Tokens of the rows, as they are."""
+    """Tokens of the rows."""
     tokens_apart: int
-    """Tokens if each call were a row."""
+    """Tokens with one row per call."""
     tokens_ideal: int
-    """About as many as there would be if every later turn extended: each agent's longest call."""
+    """Estimated tokens if every later turn extended: each agent's longest call."""
 
     @property
     def broken(self) -> int:
-        """Calls that continue an earlier one and do not extend it (branches are meant to)."""
+        """Calls that continue an earlier call without extending it. Intended branches are not counted."""
         return sum(n for reason, n in self.breaks.items() if reason != "branch")
 
 
 async def check_prefix(findings: Findings) -> Check:
-    """The agent's own turns; if it makes none, two turns made up here."""
+    """Measure the agent's own turns, or two made-up turns if it makes none."""
     recipe = findings.require_configured().trainer.recipe
     own = prefix_sharing([record.calls for record in findings.probe], recipe.temperature)
     if own.merged + own.broken:
@@ -77,7 +79,7 @@ async def check_prefix(findings: Findings) -> Check:
 
 
 def prefix_sharing(conversations: Iterable[Sequence[Call]], temperature: float = 1.0) -> PrefixSharing:
-    """Grow the forest of each rollout's calls and count: pure."""
+    """Merge the calls of each rollout and count rows and tokens. Pure."""
     rollouts = calls = merged = together = apart = ideal = 0
     breaks: Counter[str] = Counter()
     for conversation in conversations:
@@ -98,7 +100,7 @@ def prefix_sharing(conversations: Iterable[Sequence[Call]], temperature: float =
 
 
 def judge_prefix(found: PrefixSharing, what: str, *, merging: bool = True) -> Check:
-    """A verdict on the extension of ``what``: pure."""
+    """Judge whether ``what`` extends. Pure."""
     notes = Notes()
     turns = plural(found.broken + found.merged, "later turn")
     named = {reason: n for reason, n in found.breaks.items() if reason != "branch"}
@@ -117,7 +119,7 @@ def judge_prefix(found: PrefixSharing, what: str, *, merging: bool = True) -> Ch
 
 
 def _cost(found: PrefixSharing) -> str:
-    """What merging saves, and what breaks cost, in tokens of rows for each rollout."""
+    """Report tokens saved by merging and lost by breaks, per rollout."""
     n = max(1, found.rollouts)
     together, apart = found.tokens_merged / n, found.tokens_apart / n
     line = f"{found.calls / n:.3g} calls a rollout; {together:.0f} tokens in rows, {apart:.0f} if none merged"
@@ -125,7 +127,7 @@ def _cost(found: PrefixSharing) -> str:
 
 
 async def two_turns(calls: ProbeAttempt) -> bool:
-    """A question with a tool, and what follows its answer; whether the policy called the tool."""
+    """Send a question with a tool and a follow-up. Return whether the policy called the tool."""
     messages: list[Mapping[str, Any]] = [{"role": "user", "content": "What is 3 + 4? Use the tool."}]
     said = await calls.chat(messages, tools=[TOOL], max_tokens=48)
     messages.append(

@@ -1,4 +1,4 @@
-"""The forecast's measurements: real updates of the probe's rows, and the machine's room."""
+"""Measure updates on the probe's rows and the machine's free memory and disk, for the forecast."""
 
 from __future__ import annotations
 
@@ -16,13 +16,11 @@ from agentlightning.doctor.report import Check
 from agentlightning.types import Batch, Evaluation, StepReport
 
 SLOW = 30.0
-"""Seconds of an update that is not made twice."""
+"""An update that took longer, in seconds, is not repeated."""
 
 
 async def check_forecast(findings: Findings) -> Check:
-    """Scale the probe to the run. Without ``--quick`` the driver rehearses updates of the probe's rows, in
-    memory.
-    """
+    """Scale the probe to the run. Without ``--quick`` the driver updates on the probe's rows, in memory."""
     trainer, context = findings.require_configured().trainer, findings.require_context()
     assert findings.spent is not None and findings.batch is not None and context.driver is not None
     job = Rehearsal(findings, findings.batch)
@@ -60,7 +58,7 @@ async def check_forecast(findings: Findings) -> Check:
 
 
 def workload(findings: Findings) -> Workload:
-    """What the configured run will roll out."""
+    """Return the rollouts of the configured run."""
     configured = findings.require_configured()
     trainer, held_out = configured.trainer, len(configured.val)
     return Workload(
@@ -75,10 +73,10 @@ def workload(findings: Findings) -> Workload:
 
 
 class Rehearsal:
-    """A training run of two steps over rows that are there already (:class:`agentlightning.specs.Job`).
+    """A job of two steps over given rows (:class:`agentlightning.specs.Job`).
 
-    The first step pays for what is done once (libraries, buffers, the optimizer's state); the second is what
-    a step costs. Where the first took long, the second is made with the rows of one rollout only.
+    The first step includes one-time costs (libraries, buffers, optimizer state); the second is the
+    measurement. If the first took long, the second uses the rows of one rollout.
     """
 
     def __init__(self, findings: Findings, batch: Batch) -> None:
@@ -95,7 +93,7 @@ class Rehearsal:
 
     @property
     def seconds(self) -> dict[str, float]:
-        """Phase → seconds, of the step that says most about later ones; of all its policies together."""
+        """Return phase → seconds of the representative step, summed over its policies."""
         step = self.reports[0 if self._slow() else -1].step
         return self._spent(step)
 
@@ -108,7 +106,7 @@ class Rehearsal:
 
     @property
     def gap(self) -> float | None:
-        """Largest difference between a stored logprob and the trainer's own, before anything was trained."""
+        """Return the largest difference between a stored logprob and the trainer's own, before training."""
         gaps = [
             r.metrics["logprob_gap_max"]
             for r in self.reports
@@ -117,7 +115,7 @@ class Rehearsal:
         return max(gaps, default=None)
 
     async def collect(self, step: int) -> Batch:
-        """The probe's rows."""
+        """Return the probe's rows."""
         if not step or not self._slow():
             return self.batch
         first = self.batch.rows[0].rollout_id
@@ -128,22 +126,22 @@ class Rehearsal:
         return self._spent(0).get("update", 0.0) > SLOW
 
     async def report(self, report: StepReport) -> None:
-        """Keep what the step took."""
+        """Keep the measurements of the step."""
         self.reports.append(report)
 
     async def evaluate(self, step: int) -> Evaluation | None:
-        """Nothing is evaluated."""
+        """Skip evaluation."""
         return None
 
     def state(self) -> dict[str, Any]:
-        """Nothing is kept."""
+        """Skip saving."""
         return {}
 
     async def saved(self, folder: Path, step: int) -> None:
-        """A checkpoint goes with the temporary folder."""
+        """Return a checkpoint folder inside the temporary folder."""
 
     async def hold(self) -> None:
-        """Nobody calls."""
+        """There are no calls to hold."""
 
     async def release(self) -> None:
-        """Nobody has called."""
+        """There are no calls to release."""

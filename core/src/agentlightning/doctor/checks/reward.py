@@ -1,4 +1,4 @@
-"""Rewards: is there a difference to learn from, and how large must a group be to show it?"""
+"""Whether rewards differ enough to learn from, and how large groups must be."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ from agentlightning.types import Batch, Recipe, Record
 from agentlightning.types.failure import DEFAULT_FAILURE_TABLE, FailureTable
 
 FEW = 8
-"""Equal rewards of fewer rollouts than this say little."""
+"""Fewer equal rewards than this are no evidence."""
 LOW = 0.3
 """Share of groups with a signal below which most rollouts are wasted."""
 LITTLE_HEADROOM = 0.15
-"""Distance to the oracle under which a policy has little to learn here."""
+"""Distance to the oracle below which a policy has little to learn."""
 GROUPED = ("group", "rloo")
-"""Baselines that compare the samples of one task: a group without spread teaches nothing."""
+"""Baselines that compare the samples of one task; a group without spread teaches nothing."""
 UNINFORMATIVE = frozenset({"zero-spread", "group-of-one"})
 
 
 class RewardJudgement(NamedTuple):
-    """The check, and the group size it suggests."""
+    """A check and the group size that it suggests."""
 
     check: Check
     suggestion: Suggestion | None
 
 
 async def check_reward(findings: Findings) -> Check:
-    """Roll out k tasks n times each as training would, credit them, and judge the spread."""
+    """Run k tasks × n samples as training would, assign credit, and judge the spread of rewards."""
     configured, context = findings.require_configured(), findings.require_context()
     tasks, samples = probe_tasks(configured, findings.size.tasks), findings.samples
     before = (await context.store.statistics())["bytes"]
@@ -64,7 +64,7 @@ async def check_reward(findings: Findings) -> Check:
 
 
 def credit(findings: Findings) -> Batch:
-    """The rows that training would make of the probe."""
+    """Return the rows that training would make of the probe."""
     configured, context = findings.require_configured(), findings.require_context()
     return assign(
         findings.records,
@@ -83,7 +83,7 @@ def judge_reward(
     oracle: Sequence[Record] = (),
     failure: FailureTable = DEFAULT_FAILURE_TABLE,
 ) -> RewardJudgement:
-    """What these rollouts say about training with ``recipe`` and the table ``failure``: pure."""
+    """Judge training with ``recipe`` and the table ``failure`` from these rollouts. Pure."""
     notes = Notes()
     groups = list(rewards_by_task(records, failure).values())
     given = [reward for group in groups for reward in group]
@@ -129,8 +129,10 @@ def judge_reward(
 def rewards_by_task(
     records: Sequence[Record], failure: FailureTable = DEFAULT_FAILURE_TABLE
 ) -> dict[str, list[float]]:
-    """Group → the rewards of its rollouts that have one: the table's of a failure, else the final one, else
-    the mean of narrower ones. A rollout without a call to train moves no baseline and is not here.
+    """Return group → rewards of its rollouts.
+
+    A failure's reward comes from the failure table. Any other rollout counts with its final reward, or the
+    mean of its narrower ones. Rollouts without a call to train do not move the baseline and are left out.
     """
     found: dict[str, list[float]] = {}
     for record in records:
@@ -155,8 +157,10 @@ def _pointless(
     unfit: bool = False,
     by_call: bool = False,
 ) -> None:
-    """The ways in which training would be pointless. ``unfit``: why calls have no credit was said already;
-    ``by_call``: rollouts of equal rewards may have made better and worse calls.
+    """Report reasons for which training would be pointless.
+
+    ``unfit``: missing credit was reported already. ``by_call``: calls of rollouts with equal rewards may
+    differ in credit.
     """
     if not given:
         notes.fail(
@@ -182,7 +186,7 @@ def _pointless(
 
 
 def _spread(batch: Batch) -> float:
-    """Share of the groups, as credit compares them, in which rollouts did not all do the same."""
+    """Return the share of groups, as credit compares them, with any difference."""
     groups = batch.metrics.get("groups", 0.0)
     flat = batch.metrics.get("groups_zero_std", 0.0) + batch.metrics.get("groups_of_one", 0.0)
     return 1.0 - flat / groups if groups else 0.0
@@ -194,7 +198,7 @@ def _only_zero_variance(batch: Batch) -> bool:
 
 
 def _constant_reward(value: float) -> tuple[str, str]:
-    """What a reward that never varies means, and what to do."""
+    """Return the meaning of a constant reward, and advice."""
     if value > 0:
         return (
             ": there is nothing left to learn",
@@ -207,7 +211,7 @@ def _constant_reward(value: float) -> tuple[str, str]:
 
 
 def _group_size(notes: Notes, groups: Sequence[Sequence[float]], recipe: Recipe) -> Suggestion:
-    """Whether the recipe's groups are large enough to carry a signal, and which size would be."""
+    """Report whether the recipe's groups are large enough, and the size that would be."""
     best = group_size.suggest(groups, min(64, max(16, 4 * recipe.group_size)))
     now = group_size.informative(groups, recipe.group_size)
     sizes = sorted({2, 4, 8, 16, recipe.group_size, best.size})
@@ -233,7 +237,7 @@ def _group_size(notes: Notes, groups: Sequence[Sequence[float]], recipe: Recipe)
 
 
 def _headroom(notes: Notes, mean: float, oracle: Sequence[Record]) -> None:
-    """How far the oracle is, on the same tasks."""
+    """Report the distance to the oracle on the same tasks."""
     best = [reward for group in rewards_by_task(oracle).values() for reward in group]
     if not best:
         if oracle:

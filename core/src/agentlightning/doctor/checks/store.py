@@ -1,4 +1,4 @@
-"""The store: what it acknowledged survives a kill, and how fast it commits on the disk of the run."""
+"""The store keeps acknowledged writes when killed, and commits fast enough on the run's disk."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from agentlightning.store.sqlite.store import SQLiteStore
 
 COMMITS = 100
 ANSWER = 10.0
-"""Seconds for a store behind a URL to answer."""
+"""Time limit in seconds for the answer of a remote store."""
 SLOW = 0.02
-"""Seconds a commit: a network disk rather than a local one."""
+"""Seconds per commit that indicate a network disk."""
 
 
 async def check_store(findings: Findings) -> Check:
-    """Write, read back from a copy of the files as a kill would leave them, and time commits.
+    """Write, copy the files as a kill would leave them, read the copy back, and time commits.
 
-    A file store is tried in a folder of its own on the disk of ``output``; of a store behind a URL only its
-    answer is asked for, because whatever is written there stays.
+    A file store is tried in a folder of its own on the disk of ``output``. A remote store is only asked for
+    an answer, because writes there would stay.
     """
     trainer = findings.require_configured().trainer
     notes = Notes()
@@ -65,7 +65,7 @@ async def _remote(notes: Notes, url: str, findings: Findings) -> None:
 
 
 async def measure_commits(folder: Path) -> tuple[bool, float]:
-    """(Whether a copy taken after the last answer holds every write, seconds a commit)."""
+    """Return (whether a copy taken after the last answer holds every write, seconds per commit)."""
     store = SQLiteStore(folder / "store.sqlite")
     try:
         began = time.perf_counter()
@@ -78,7 +78,7 @@ async def measure_commits(folder: Path) -> tuple[bool, float]:
 
 
 def copy_as_if_killed(file: Path, folder: Path) -> Path:
-    """The store's files as a kill at this moment would leave them, in ``folder``."""
+    """Copy the store's files to ``folder`` as a kill at this moment would leave them."""
     folder.mkdir()
     for suffix in ("", "-wal"):
         source = file.with_name(file.name + suffix)
@@ -88,7 +88,7 @@ def copy_as_if_killed(file: Path, folder: Path) -> Path:
 
 
 async def rollouts_of(file: Path) -> set[str]:
-    """Ids of the rollouts in a store file."""
+    """Return the ids of the rollouts in a store file."""
     store = SQLiteStore(file)
     try:
         return {r.rollout_id for r in await store.query_rollouts(limit=10 * COMMITS)}

@@ -14,9 +14,9 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from agl_verl.channel import ADDRESS, SECRET
-from agl_verl.cluster import cpus
-from agl_verl.inside.tap import TAP
+from agl_verl.inside.learning.tap import TAP
+from agl_verl.process.channel import ADDRESS, SECRET
+from agl_verl.process.cluster import cpus
 
 WORKERS = ("VERL_PLATFORM", TAP)
 """Variables that every worker needs when it imports verl."""

@@ -15,8 +15,8 @@ import sys
 import threading
 from typing import Any
 
-from agl_verl import session
-from agl_verl.channel import Channel
+from agl_verl.process import session
+from agl_verl.process.channel import Channel
 
 PATIENCE = 15.0
 """Seconds that Ray may take to end by itself; less than the driver gives us."""

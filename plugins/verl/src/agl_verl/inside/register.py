@@ -13,7 +13,7 @@ import sys
 import traceback
 from typing import Any
 
-from agl_verl.inside.tap import tapped
+from agl_verl.inside.learning.tap import tapped
 
 NAME = "embedded"
 """``rollout.name`` of the local engine."""
@@ -32,8 +32,8 @@ def carried(
     """Advantages and returns: what the rows carry in the place of rewards. verl has just computed its own
     logprobs of them.
     """
-    from agl_verl.inside.gap import tell
-    from agl_verl.inside.sampler import StepBuffer
+    from agl_verl.inside.learning.gap import tell
+    from agl_verl.inside.steps.sampler import StepBuffer
 
     tell(StepBuffer.keys)
     advantages = token_level_rewards * response_mask
@@ -46,8 +46,8 @@ def critic() -> None:
     from verl.workers.engine import EngineRegistry
     from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithValueHead
 
-    from agl_verl.inside.critic import estimating, valued
-    from agl_verl.inside.resumed import resumed
+    from agl_verl.inside.learning.critic import estimating, valued
+    from agl_verl.inside.learning.resumed import resumed
 
     core_algos.compute_gae_advantage_return = estimating(core_algos.compute_gae_advantage_return)
     ours = valued(resumed(tapped(FSDPEngineWithValueHead, "critic")))
@@ -62,8 +62,8 @@ def engine() -> None:
     import verl.utils.distributed as distributed
     from verl.workers.engine import EngineRegistry, FSDPEngineWithLMHead
 
-    from agl_verl.inside.lora import adapted
-    from agl_verl.inside.resumed import resumed
+    from agl_verl.inside.learning.lora import adapted
+    from agl_verl.inside.learning.resumed import resumed
 
     class CpuFsdp(adapted(resumed(tapped(FSDPEngineWithLMHead)))):  # type: ignore[misc]
         """As it is, but for the tap, LoRA, options that stay, and a reference's way to the CPU."""
@@ -92,8 +92,8 @@ def gpu_engine() -> None:
     """verl's FSDP engine on a GPU: as it is, but for the tap, LoRA, and options that stay."""
     from verl.workers.engine import EngineRegistry, FSDPEngineWithLMHead
 
-    from agl_verl.inside.lora import adapted
-    from agl_verl.inside.resumed import resumed
+    from agl_verl.inside.learning.lora import adapted
+    from agl_verl.inside.learning.resumed import resumed
 
     ours = adapted(resumed(tapped(FSDPEngineWithLMHead)))
     where = {"model_type": "language_model", "device": "cuda", "vendor": "nvidia"}
@@ -106,25 +106,25 @@ def rollout() -> None:
     from verl.workers.rollout.replica import RolloutReplicaRegistry
 
     def replica() -> type:
-        from agl_verl.inside.replica import EmbeddedReplica
+        from agl_verl.inside.serving.replica import EmbeddedReplica
 
         return EmbeddedReplica
 
     RolloutReplicaRegistry.register(NAME, replica)
-    _ROLLOUT_REGISTRY[NAME, "async"] = "agl_verl.inside.weights.EmbeddedWeights"
+    _ROLLOUT_REGISTRY[NAME, "async"] = "agl_verl.inside.serving.weights.EmbeddedWeights"
 
 
 def servers() -> None:
     """Register verl's vLLM and SGLang servers, announced to the driver; imported on first use."""
-    from agl_verl.inside.servers import register
+    from agl_verl.inside.serving.servers import register
 
     def vllm() -> type:
-        from agl_verl.inside.vllm import VllmReplica
+        from agl_verl.inside.serving.vllm import VllmReplica
 
         return VllmReplica
 
     def sglang() -> type:
-        from agl_verl.inside.sglang import SglangReplica
+        from agl_verl.inside.serving.sglang import SglangReplica
 
         return SglangReplica
 

@@ -10,8 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from agentlightning.types import UsageError
-
-from .quote import quote
+from agl_verl.config.quote import quote
 
 
 class LoraError(UsageError, ValueError):

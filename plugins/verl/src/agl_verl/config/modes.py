@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Literal
 from agentlightning.types import UsageError
 
 if TYPE_CHECKING:
-    from .options import Options
+    from agl_verl.config.options import Options
 
 Mode = Literal["sync", "colocate_async", "separate_async"]
 BUFFERS = {"sync": "SyncSteps", "colocate_async": "AsyncSteps", "separate_async": "AsyncSteps"}
-"""Mode → class of :mod:`agl_verl.inside.sampler`."""
+"""Mode → class of :mod:`agl_verl.inside.steps.sampler`."""
 ROLLOUT = "actor_rollout_ref.rollout"
 
 
@@ -56,7 +56,7 @@ def lines(o: Options) -> list[str]:
     """For verl's configuration."""
     made = [
         f"trainer.v1.trainer_mode={o.mode}",
-        "trainer.v1.sampler.custom_sampler.path=pkg://agl_verl.inside.sampler",
+        "trainer.v1.sampler.custom_sampler.path=pkg://agl_verl.inside.steps.sampler",
         f"trainer.v1.sampler.custom_sampler.name={BUFFERS[o.mode]}",
     ]
     if o.mode == "sync":

@@ -12,11 +12,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from agentlightning.types import Recipe, UsageError
-
-from .quote import quote
+from agl_verl.config.quote import quote
 
 if TYPE_CHECKING:
-    from .options import Options
+    from agl_verl.config.options import Options
 
 SAYS = {"critic": "verl's critic", "gamma": "in verl's GAE, per token", "lam": "in verl's GAE"}
 """What becomes of recipe fields with a critic, where it is not what becomes of them without."""

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import save
 from verl.workers.rollout.base import BaseRollout
 
-from agl_verl.inside.replica import server_name
+from agl_verl.inside.serving.replica import server_name
 
 
 class EmbeddedWeights(BaseRollout):  # type: ignore[misc]

@@ -13,12 +13,11 @@ import hashlib
 from typing import TYPE_CHECKING, Literal
 
 from agentlightning.types import UsageError
-
-from .modes import ROLLOUT
-from .quote import quote
+from agl_verl.config.modes import ROLLOUT
+from agl_verl.config.quote import quote
 
 if TYPE_CHECKING:
-    from .options import Options
+    from agl_verl.config.options import Options
 
 Engine = Literal["embedded", "vllm", "sglang"]
 PARSERS = {"vllm": "hermes", "sglang": "qwen"}

@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Mapping
 from typing import Any
 
-from .options import OptionError, read_options
+from agl_verl.config.options import OptionError, read_options
 
 WANTED = ("verl", "torch", "ray", "agl-verl", "agl-local")
 ASK = """

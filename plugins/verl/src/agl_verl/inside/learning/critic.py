@@ -86,8 +86,8 @@ def estimating(theirs: Gae) -> Gae:
 
     @wraps(theirs)
     def gae(token_level_rewards: Any, values: Any, response_mask: Any, gamma: Any, lam: Any) -> Any:
-        from agl_verl.inside.gap import tell
-        from agl_verl.inside.sampler import StepBuffer
+        from agl_verl.inside.learning.gap import tell
+        from agl_verl.inside.steps.sampler import StepBuffer
 
         tell(StepBuffer.keys)
         if int(response_mask.sum()) < 2:

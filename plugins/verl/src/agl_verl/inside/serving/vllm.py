@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from verl.workers.rollout.vllm_rollout.vllm_async_server import vLLMHttpServer, vLLMReplica
 
-from agl_verl.inside.servers import Announced, Server
+from agl_verl.inside.serving.servers import Announced, Server
 
 
 class VllmServer(Server, vLLMHttpServer):  # type: ignore[misc]

@@ -17,9 +17,9 @@ from typing import Any
 import ray
 from verl.workers.rollout.replica import RolloutReplica, RolloutReplicaRegistry
 
-from agl_verl.channel import ADDRESS, SECRET, Channel
-from agl_verl.engines import key_of
-from agl_verl.inside.replica import ENGINES
+from agl_verl.config.engines import key_of
+from agl_verl.inside.serving.replica import ENGINES
+from agl_verl.process.channel import ADDRESS, SECRET, Channel
 
 KEY = "VLLM_API_KEY"
 """Variable from which vLLM reads the key that it asks for."""

@@ -11,7 +11,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from . import session
+from agl_verl.process import session
 
 log = logging.getLogger(__name__)
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 
-from agl_verl.channel import Channel
-from agl_verl.inside.replica import ENGINES
-from agl_verl.inside.sampler import StepBuffer
-from agl_verl.inside.trajectories import forget
-from agl_verl.inside.watch import Watch, everybody
+from agl_verl.inside.serving.replica import ENGINES
+from agl_verl.inside.steps.sampler import StepBuffer
+from agl_verl.inside.steps.trajectories import forget
+from agl_verl.inside.steps.watch import Watch, everybody
+from agl_verl.process.channel import Channel
 
 
 class Manager:
@@ -50,7 +50,7 @@ class Manager:
                 settings.max_actor_ckpt_to_keep = None  # the driver removes what is superfluous
                 settings.max_critic_ckpt_to_keep = None
                 if order["loss"] is not None:
-                    from agl_verl.inside.loss import RecipeLoss
+                    from agl_verl.inside.learning.loss import RecipeLoss
 
                     trainer.actor_rollout_wg.set_loss_fn(RecipeLoss(order["loss"]))
                 return

@@ -11,12 +11,12 @@ import msgspec
 
 from agentlightning.types import Recipe, UsageError
 from agentlightning.types.aliases import DRIVER_OPTIONS, renamed
-
-from . import cluster, critic, engines, modes
-from .engines import MEMORY, Engine
-from .lora import Lora, lines as lora_lines
-from .modes import ROLLOUT, Mode
-from .quote import quote
+from agl_verl.config import critic, engines, modes
+from agl_verl.config.engines import MEMORY, Engine
+from agl_verl.config.lora import Lora, lines as lora_lines
+from agl_verl.config.modes import ROLLOUT, Mode
+from agl_verl.config.quote import quote
+from agl_verl.process import cluster
 
 
 class OptionError(UsageError, ValueError):
@@ -36,7 +36,7 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     ray_address: str | None = None
     """``HOST:PORT`` of a Ray cluster to join; ``None``: a Ray of the run's own, on this machine."""
     mode: Mode = "sync"
-    """Whether calls under way wait for an update to end: see :mod:`agl_verl.modes`."""
+    """Whether calls under way wait for an update to end: see :mod:`agl_verl.config.modes`."""
     engine_gpus: int = 0
     """GPUs that engines have to themselves, in mode ``separate_async``."""
     lr: float = 1e-4
@@ -216,7 +216,7 @@ def _data(o: Options, seed: int) -> list[str]:
         # The data are placeholders, one a step: tasks belong to the algorithm.
         "data.train_files=[]",
         "data.val_files=[]",
-        "data.custom_cls.path=pkg://agl_verl.inside.dataset",
+        "data.custom_cls.path=pkg://agl_verl.inside.steps.dataset",
         "data.custom_cls.name=Steps",
         "data.train_batch_size=1",
         "data.dataloader_num_workers=0",
@@ -263,7 +263,7 @@ def _rollout(recipe: Recipe, o: Options, name: str) -> list[str]:
         f"{REFERENCE}.log_prob_use_dynamic_bsz=True",
         f"{REFERENCE}.log_prob_max_token_len_per_gpu={o.micro_batch_tokens}",
         f"{ROLLOUT}.agent.num_workers=1",
-        f"+{ROLLOUT}.agent.agent_loop_manager_class=agl_verl.inside.manager.Manager",
+        f"+{ROLLOUT}.agent.agent_loop_manager_class=agl_verl.inside.steps.manager.Manager",
         *engines.lines(o, name),
     ]
 

@@ -12,8 +12,8 @@ from typing import Any
 import transfer_queue as tq
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
 
-from agl_verl.channel import Channel
-from agl_verl.inside.trajectories import put
+from agl_verl.inside.steps.trajectories import put
+from agl_verl.process.channel import Channel
 from agl_verl.rows import Step, unpack
 
 POLL = 0.02

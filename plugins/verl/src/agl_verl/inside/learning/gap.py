@@ -11,7 +11,7 @@ from collections.abc import Iterable
 import torch
 import transfer_queue as tq
 
-from agl_verl.channel import Channel
+from agl_verl.process.channel import Channel
 from agl_verl.rows import STALE
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from verl.workers.rollout.sglang_rollout.async_sglang_server import SGLangHttpServer, SGLangReplica
 
-from agl_verl.inside.servers import Announced, Server
+from agl_verl.inside.serving.servers import Announced, Server
 
 
 class NoIds(RuntimeError):

@@ -1,0 +1,1 @@
+"""Options of the driver, and the lines of verl's configuration that they become."""

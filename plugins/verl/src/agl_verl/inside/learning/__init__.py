@@ -1,0 +1,1 @@
+"""What runs in verl's training workers: losses, critic, LoRA, logprob checks."""

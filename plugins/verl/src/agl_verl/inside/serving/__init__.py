@@ -1,0 +1,1 @@
+"""Engines as verl's rollout replicas, and the weights they get."""
