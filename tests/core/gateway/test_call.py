@@ -229,7 +229,7 @@ async def test_engine_too_slow(world, engine, store):
 
 
 async def test_engine_answer_too_large(world):
-    world.gateway._client._limits = Limits(answer_bytes=100)
+    world.gateway._client.limits = Limits(answer_bytes=100)
     got = await world.post()
     assert got.status == 502 and json.loads(got.raw)["error"]["code"] == "answer-too-large"
 

@@ -174,7 +174,7 @@ async def test_a_stream_of_wrong_lengths_is_a_mismatch(world):
 
 async def test_an_endless_stream_ends(world):
     world.gateway.add_route(Upstream(url=world.engine.url, model="tiny", stream_ids=True))
-    world.gateway._client._limits = Limits(answer_bytes=4_000)
+    world.gateway._client.limits = Limits(answer_bytes=4_000)
 
     async def answer(request, body):
         items = [chunks(body)[0], *[piece(token_ids=[1])] * 2_000]
@@ -201,7 +201,7 @@ async def test_a_stream_that_falls_silent_meets_the_deadline(world):
 
 
 async def test_a_small_body_that_unfolds_to_a_large_one(world):
-    world.gateway._client._limits = Limits(answer_bytes=10_000)
+    world.gateway._client.limits = Limits(answer_bytes=10_000)
 
     async def answer(request, body):
         raw = gzip.compress(json.dumps(whole(body, text="x " * 500_000)).encode())

@@ -128,7 +128,7 @@ async def test_what_is_served_and_closed() -> None:
         together = await serve(config, GRPO(), plugins, gateway, stack)
         assert isinstance(together, MultiPolicyDriver) and together.versions == {"wolves": 3, "town": 3}
         assert together.version == 6
-        routes = {route.policy: route for route in gateway._routes}
+        routes = dict(gateway._routes)
         assert {n: (r.trainable, r.seeded, r.reserve, r.model) for n, r in routes.items()} == {
             "wolves": (True, True, 7, "wolves-model"),
             "town": (True, True, 7, "town-model"),

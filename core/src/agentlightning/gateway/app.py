@@ -14,12 +14,12 @@ from aiohttp import web
 
 from agentlightning.gateway.admission.attempts import AttemptInfo, OpenAttempts
 from agentlightning.gateway.admission.identity import identify
-from agentlightning.gateway.apis.formats import FORMATS, format_of
+from agentlightning.gateway.apis import FORMATS, format_of
 from agentlightning.gateway.count_tokens import count_tokens
 from agentlightning.gateway.errors import RequestRefused
-from agentlightning.gateway.listen import ListenAddress
+from agentlightning.gateway.listen import agent_url
 from agentlightning.gateway.metrics import Metrics, expose
-from agentlightning.gateway.pause import PauseGate
+from agentlightning.gateway.pause import ALL, PauseGate
 from agentlightning.gateway.pipeline import Pipeline
 from agentlightning.gateway.recorder import RecordWriter
 from agentlightning.gateway.reply import AgentReply, error_response
@@ -71,9 +71,9 @@ class Gateway:
     ) -> None:
         self.metrics = Metrics()
         self._keys = keys
-        self._routes = Routes()
+        self._routes: Routes = {}
         self._gate = PauseGate()
-        self._attempts = OpenAttempts(store, keys, select, policies=policies)
+        self._attempts = OpenAttempts(store, keys, select, policies)
         self._client = EngineClient(limits or Limits(), self.metrics.failovers)
         self._pipeline = Pipeline(
             keys=keys,
@@ -93,16 +93,17 @@ class Gateway:
     # -------------------------------------------------------------------------------- routes and sampling
     def add_route(self, upstream: Upstream) -> None:
         """Serve a policy from an engine, in place of the one before."""
-        self._routes.add(upstream)
+        self._routes[upstream.policy] = upstream
 
     def limits(self, policy: str) -> tuple[int | None, int | None]:
         """Size of a policy's vocabulary, and of its context in tokens; ``None``: unknown."""
-        found = next((route for route in self._routes if route.policy == policy), None)
-        return (found.vocabulary, found.context) if found else (None, None)
+        route = self._routes.get(policy)
+        return (route.vocabulary, route.context) if route else (None, None)
 
     def remove_route(self, policy: str) -> None:
         """Stop serving a policy; calls under way finish."""
-        self._routes.remove(policy)
+        if self._routes.pop(policy, None) is None:
+            raise LookupError(f"no route {policy!r}; routes: {list(self._routes)}")
 
     def policy_sampling(self, policy: str, sampling: SamplingPolicy | None) -> None:
         """Set the sampling values of a policy's training calls; ``None`` keeps the agent's."""
@@ -123,7 +124,7 @@ class Gateway:
     # ------------------------------------------------------------------------------------- weight updates
     async def pause(self) -> None:
         """Make new calls wait before they reach an engine; those at an engine go on."""
-        self._gate.pause()
+        self._gate.hold(ALL)
 
     async def drain(self, timeout: float | None = None) -> bool:
         """Wait until no call is at an engine; False when ``timeout`` seconds did not suffice."""
@@ -131,7 +132,7 @@ class Gateway:
 
     async def resume(self) -> None:
         """Let waiting calls go on."""
-        self._gate.resume()
+        self._gate.release(ALL)
 
     async def hold(self, policy: str) -> None:
         """Make new calls of one policy wait. Those that its engine gives up meanwhile are retried whole after
@@ -199,7 +200,7 @@ class Gateway:
             await runner.cleanup()
             raise
         self._runner = runner
-        self._url = ListenAddress(host, port, advertise).url(runner.addresses[0][1])
+        self._url = agent_url(host, runner.addresses[0][1], advertise)
         return self._url
 
     @property
@@ -243,12 +244,12 @@ class Gateway:
     async def _models(self, request: web.Request) -> web.Response:
         data = [
             {"id": name, "object": "model", "created": 0, "owned_by": "agentlightning"}
-            for name in self._routes.names()
+            for name in self._routes
         ]
         return _json({"object": "list", "data": data})
 
     async def _health(self, request: web.Request) -> web.Response:
-        return _json({"status": "paused" if self._gate.paused else "ok", "policies": self._routes.names()})
+        return _json({"status": "paused" if self._gate.paused else "ok", "policies": list(self._routes)})
 
     async def _show_metrics(self, request: web.Request) -> web.Response:
         body, content_type = expose(self._state(), request.headers.get("Accept", ""))
@@ -263,11 +264,13 @@ class Gateway:
             "in_flight": gate.in_flight,
             "waiting": gate.waiting,
             "waited": gate.waited_total,
-            "engines": {r.policy: [e.state() for e in r.endpoints] for r in self._routes},
+            "engines": {
+                policy: [e.state() for e in route.endpoints] for policy, route in self._routes.items()
+            },
             "policies_held": gate.policies,
             "replayed_kinds": {
-                r.policy: ["with tools" if tools else "without tools" for tools in sorted(r.inexact_streams)]
-                for r in self._routes
+                policy: [f"{'with' if tools else 'without'} tools" for tools in sorted(route.inexact_streams)]
+                for policy, route in self._routes.items()
             },
         }
 

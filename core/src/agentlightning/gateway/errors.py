@@ -38,11 +38,11 @@ class CallFailure(Exception):
     retry: bool = field(default=True, kw_only=True)
     """Whether the agent's SDK may try again."""
     tokens: int = field(default=0, kw_only=True)
-    """Sampled before the failure, as far as known."""
+    """Tokens sampled before the failure, as far as known."""
     recorded_as: str | None = field(default=None, kw_only=True)
     """In place of ``code`` in the record."""
     reply: EngineReply | None = field(default=None, kw_only=True)
-    """The engine's own error answer, which the agent gets unchanged."""
+    """The engine's own error answer, which is sent to the agent unchanged."""
     event: bytes | None = field(default=None, kw_only=True)
     """The engine's own error event of a stream, likewise."""
 
@@ -68,22 +68,18 @@ class BadAnswer(CallFailure):
 
 
 class EngineUnreachable(CallFailure):
-    """The engine could not be asked, or did not finish: status 502, 503 or 504."""
-
-
-class AgentGone(Exception):
-    """The agent hung up before its answer was complete."""
+    """The engine could not be reached, or did not finish: status 502, 503 or 504."""
 
 
 def store_failed(message: str, error: Exception) -> RequestRefused:
-    """A request that the store failed. The text of a :class:`StoreError` is for people; any other exception
-    is only logged.
+    """The refusal of a request for which the store failed. It quotes a :class:`StoreError`, whose text is
+    written for users, and no other exception.
     """
     reason = f"{message}: {error}" if isinstance(error, StoreError) else message
     return RequestRefused(503, "store-failed", reason, retry=True)
 
 
 def error_body(status: int, code: str, message: str) -> bytes:
-    """An OpenAI error object as JSON bytes."""
+    """An OpenAI error object in JSON."""
     kind = _KINDS.get(status) or ("invalid_request_error" if status < 500 else "server_error")
     return msgspec.json.encode({"error": {"message": message, "type": kind, "param": None, "code": code}})

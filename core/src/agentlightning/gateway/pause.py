@@ -5,30 +5,30 @@ with an error, or by hanging up. Such a call is retried whole after the release.
 only if its policy was held since it was forwarded, so at most once per hold, and only if no part of its
 answer has left for the agent; the tokens of the first try are counted.
 
-Invariants of the gate: after :meth:`PauseGate.pause` and a successful :meth:`PauseGate.drain` no call is at
-an engine until :meth:`PauseGate.resume`; between :meth:`PauseGate.hold` and :meth:`PauseGate.release` no call
-of that policy is sent to one.
+Invariants of the gate: after :meth:`PauseGate.hold` of :data:`ALL` and a successful :meth:`PauseGate.drain`
+no call is at an engine until the release; while a policy is held, no call of that policy is sent to one.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from typing import Final
 
 ABORTED_BY_ENGINE = "aborted-by-engine"
 """Error code of a call that its engine gave up and that cannot be retried: part of its answer has left."""
+ALL: Final = ""
+"""In place of a policy: every policy."""
 
 
 class RetryAfterHold(Exception):
-    """A call is to be sent again, once its policy is released: the agent has seen nothing of an answer."""
+    """Send the call again once its policy is released: the agent has seen nothing of an answer."""
 
 
 class PauseGate:
     """Counts calls at the engines, and makes new ones wait while it is closed."""
 
     def __init__(self) -> None:
-        self._open = asyncio.Event()
-        self._open.set()
         self._idle = asyncio.Event()
         self._idle.set()
         self._released: dict[str, asyncio.Event] = {}
@@ -43,30 +43,22 @@ class PauseGate:
 
     @property
     def paused(self) -> bool:
-        """New calls wait, whatever their policy."""
-        return not self._open.is_set()
+        """Whether new calls wait, whatever their policy."""
+        return ALL in self._released
 
     @property
     def policies(self) -> list[str]:
         """The held policies."""
-        return sorted(self._released)
-
-    def pause(self) -> None:
-        """Make new calls wait."""
-        self._open.clear()
-
-    def resume(self) -> None:
-        """Let waiting calls go on, except those of a held policy."""
-        self._open.set()
+        return sorted(self._released.keys() - {ALL})
 
     def hold(self, policy: str) -> None:
-        """Make new calls of ``policy`` wait. Idempotent."""
+        """Make new calls of ``policy`` wait. A second hold changes nothing."""
         if policy not in self._released:
             self._released[policy] = asyncio.Event()
             self._holds[policy] += 1
 
     def release(self, policy: str) -> None:
-        """Let calls of ``policy`` go on. Idempotent."""
+        """Let calls of ``policy`` go on, unless another hold keeps them."""
         if released := self._released.pop(policy, None):
             released.set()
 
@@ -81,7 +73,7 @@ class PauseGate:
 
     async def wait(self, policy: str) -> None:
         """Wait until calls of ``policy`` may pass."""
-        if self._open.is_set() and policy not in self._released:
+        if self._closed(policy) is None:
             return
         self.waited_total += 1
         self.waiting += 1
@@ -93,10 +85,10 @@ class PauseGate:
 
     def _closed(self, policy: str) -> asyncio.Event | None:
         """The event that a call of ``policy`` waits for; ``None``: it may pass."""
-        return self._released.get(policy) if self._open.is_set() else self._open
+        return self._released.get(ALL) or self._released.get(policy)
 
     def __enter__(self) -> None:
-        """A call is at an engine, for the block."""
+        """Count a call that is at an engine during the block."""
         self.in_flight += 1
         self._idle.clear()
 
@@ -106,7 +98,7 @@ class PauseGate:
             self._idle.set()
 
     async def drain(self, timeout: float | None) -> bool:
-        """Wait until no call is at an engine; False when ``timeout`` seconds did not suffice."""
+        """Wait until no call is at an engine. Return False if ``timeout`` seconds did not suffice."""
         try:
             async with asyncio.timeout(timeout):
                 while self.in_flight:

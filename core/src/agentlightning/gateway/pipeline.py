@@ -19,7 +19,7 @@ from agentlightning.gateway.admission.body import read_json
 from agentlightning.gateway.admission.identity import RequestIdentity, identify
 from agentlightning.gateway.apis.base import ApiFormat
 from agentlightning.gateway.apis.reasoning import split_answer
-from agentlightning.gateway.errors import AgentGone, CallFailure, EngineReply, RequestRefused
+from agentlightning.gateway.errors import CallFailure, EngineReply, RequestRefused
 from agentlightning.gateway.metrics import Metrics
 from agentlightning.gateway.pause import ABORTED_BY_ENGINE, PauseGate, RetryAfterHold
 from agentlightning.gateway.record import answer_calls, check_answer, was_split
@@ -65,10 +65,7 @@ class Pipeline:
     async def serve(self, http: web.Request, api: ApiFormat) -> web.StreamResponse:
         """Answer one request of an API."""
         reply = AgentReply(http, api, self.keep_alive)
-        try:
-            return await self.admitted(reply, lambda admitted: self._call(admitted, reply))
-        except AgentGone:
-            raise asyncio.CancelledError from None
+        return await self.admitted(reply, lambda admitted: self._call(admitted, reply))
 
     # ---------------------------------------------------------------------------------------------- admit
     async def admitted(
@@ -110,8 +107,9 @@ class Pipeline:
         admitted.attempt.tasks.add(task)
         try:
             return await self._forward(request, reply, recorder)
-        except (asyncio.CancelledError, AgentGone) as stop:
-            return await self._stopped(admitted, reply, recorder, stop)
+        except asyncio.CancelledError:
+            await self._stopped(admitted, reply, recorder)
+            raise
         except RequestRefused:
             raise
         except Exception as error:
@@ -122,30 +120,28 @@ class Pipeline:
 
     # -------------------------------------------------------------------------------------------- forward
     async def _forward(
-        self, planned: ModelRequest, reply: AgentReply, recorder: CallRecorder
+        self, request: ModelRequest, reply: AgentReply, recorder: CallRecorder
     ) -> web.StreamResponse:
         """Send the call to the engine of its policy; again, if a hold made the engine give it up."""
-        policy = planned.route.policy
+        policy, planned = request.route.policy, request.engine_body
         while True:
             await self.gate.wait(policy)
-            # Once the head has left, the prompt stays as it was fitted: no second answer may follow.
-            request = recorder.request if reply.head_sent else planned
-            request = self.planner.reroute(request, self.gate.hold_count(policy))
-            recorder.begin(request)
+            self.planner.reroute(request, self.gate.hold_count(policy))
             with self.gate:
                 try:
                     return await self._once(request, reply, recorder)
                 except RetryAfterHold:
-                    recorder.begin(recorder.request)  # nothing of the answer is on record
+                    recorder.assembler = None  # nothing of the answer is on record
+                    if not reply.head_sent:
+                        request.engine_body, request.edited = planned, {}
 
     async def _once(
         self, request: ModelRequest, reply: AgentReply, recorder: CallRecorder
     ) -> web.StreamResponse:
         """Ask, record, answer."""
         try:
-            if not reply.head_sent:
-                request = await self._fit(request)
-                recorder.begin(request)
+            if not reply.head_sent:  # afterwards the prompt stays as it was fitted: no error may replace it
+                await self._fit(request)
             self.gate.check(request.route.policy, request.holds)
             answered = await self._ask(request, reply, recorder)
         except CallFailure as failure:
@@ -173,14 +169,13 @@ class Pipeline:
             return CallFailure(502, ABORTED_BY_ENGINE, str(failure))
         raise RetryAfterHold
 
-    async def _fit(self, request: ModelRequest) -> ModelRequest:
-        """The request with a prompt that fits the engine's context; :class:`CallFailure`: it cannot fit."""
+    async def _fit(self, request: ModelRequest) -> None:
+        """Shorten a prompt that the engine's context cannot take, or raise :class:`CallFailure`."""
         fitted = await self.fitter.fit(
             request.route, request.engine_body, request.attempt.dropped_blocks, request.api.engine_api
         )
-        if fitted is None:
-            return request
-        return msgspec.structs.replace(request, engine_body=fitted.body, edited=fitted.edited)
+        if fitted is not None:
+            request.engine_body, request.edited = fitted
 
     async def _ask(self, request: ModelRequest, reply: AgentReply, recorder: CallRecorder) -> Answered:
         """Ask the engine, passing its stream on where that is possible."""
@@ -189,7 +184,7 @@ class Pipeline:
         if request.passes_through:
             async with self.client.stream(*sent) as response:
                 if is_stream(response):
-                    closing = await relay(response, reply, recorder, self.client.answer_bytes)
+                    closing = await relay(response, reply, recorder, self.client.limits.answer_bytes)
                     return Answered(recorder.streamed_calls(), closing, counted_as="passed")
                 whole = await self.client.read(route, response)
         elif request.streams:
@@ -199,10 +194,10 @@ class Pipeline:
         return _answered(request, whole)
 
     # ----------------------------------------------------------------------------------------------- stop
-    async def _stopped(
-        self, admitted: Admitted, reply: AgentReply, recorder: CallRecorder, stop: BaseException
-    ) -> web.StreamResponse:
-        """The agent hung up, or its attempt was closed: record the part that has arrived."""
+    async def _stopped(self, admitted: Admitted, reply: AgentReply, recorder: CallRecorder) -> None:
+        """Record the part that has arrived: the agent hung up, or its attempt was closed. Raise
+        :class:`RequestRefused` when the agent can still be told.
+        """
         attempt, claims = admitted.attempt, admitted.caller.claims
         answers = attempt.closing and not reply.head_sent
         try:
@@ -214,7 +209,6 @@ class Pipeline:
         if answers:
             message = f"attempt {claims.attempt_id} has ended; this call was stopped"
             raise RequestRefused(409, "attempt-ended", message) from None
-        raise stop if isinstance(stop, asyncio.CancelledError) else asyncio.CancelledError from None
 
 
 def _answered(request: ModelRequest, whole: EngineReply) -> Answered:
@@ -224,7 +218,7 @@ def _answered(request: ModelRequest, whole: EngineReply) -> Answered:
         request.route.always_count |= failure.over_length
         raise failure
     answer = parse_answer(whole.body, request.api.engine_api, request.decode)
-    calls = answer_calls(request, check_answer(request, answer, request.choices))
+    calls = answer_calls(request, check_answer(request, answer))
     raw = whole.body
     if was_split(calls):
         raw = split_answer(raw, request.route.reasoning == "split-opened")

@@ -1,21 +1,18 @@
 """The records of a call: one :class:`Call` for each choice of its answer.
 
-Invariant: ids, logprobs and counts are the engine's own, never repaired. Whether they agree is decided by the
-fidelity verdict; an answer that cannot be read becomes a call with status ``error``.
+Invariant: ids, logprobs and counts are the engine's own, never repaired. The fidelity verdict decides whether
+they agree; an answer that cannot be read becomes a call with status ``error``.
 """
 
 from __future__ import annotations
 
 from typing import Any, TypeVar
 
-import msgspec
-
 from agentlightning.gateway.apis.reasoning import split_message
 from agentlightning.gateway.errors import BadAnswer, CallFailure
 from agentlightning.gateway.metrics import OVER_LENGTH, OVER_LENGTH_FIELD
 from agentlightning.gateway.request import ModelRequest
-from agentlightning.gateway.rewrite.guided_choice import is_allowed
-from agentlightning.gateway.rewrite.sampling import check_echo
+from agentlightning.gateway.rewrite.sampling import check_echo, is_allowed
 from agentlightning.gateway.upstream.answer import EngineAnswer, EngineChoice, check_choices
 from agentlightning.types import Call
 
@@ -24,9 +21,9 @@ OUTSIDE_VOCABULARY = "outside-vocabulary"
 """``Call.masked`` of a call with token ids that the policy does not have."""
 
 
-def check_answer(request: ModelRequest, answer: AnswerT, choices: int) -> AnswerT:
-    """An answer, or a chunk of one, that a request for so many choices can get; else :class:`BadAnswer`."""
-    check_choices(answer, choices)
+def check_answer(request: ModelRequest, answer: AnswerT) -> AnswerT:
+    """Return an answer, or a chunk of one, that the request can get; raise :class:`BadAnswer` for others."""
+    check_choices(answer, request.choices)
     served = request.route.served_version()
     # While weights are updated, an engine may be one version ahead of what the driver says.
     if served is not None and answer.policy_version is not None and answer.policy_version > served + 1:
@@ -37,34 +34,32 @@ def check_answer(request: ModelRequest, answer: AnswerT, choices: int) -> Answer
 
 
 def answer_calls(request: ModelRequest, answer: EngineAnswer, **fields: Any) -> list[Call]:
-    """The calls of a whole or assembled answer. Reasoning is split off its messages if the route says so."""
+    """The calls of a whole or assembled answer; move reasoning out of its messages if the route says so."""
     allowed = _allowed_ids(answer)
     sampling = request.sampling
     if answer.sampling and request.selected:
         sampling = check_echo(sampling, answer.sampling)
-    if allowed and sampling.guided:
-        sampling = msgspec.structs.replace(sampling, off_policy=False, guided=False)
-    edited = {**request.edited, "reasoning": "split"} if _split_reasoning(request, answer) else request.edited
-    if sampling is not request.sampling or edited is not request.edited:
-        request = msgspec.structs.replace(request, sampling=sampling, edited=edited)
+    masked = None if allowed and sampling.guided else sampling.masked
+    fields |= {"allowed": allowed, "masked": masked, "sampling": sampling.used, "response_id": answer.id}
+    if _split_reasoning(request, answer):
+        fields["edited"] = {**request.edited, "reasoning": "split"}
     if answer.policy_version is not None:
-        fields.setdefault("policy_version", answer.policy_version)
+        fields["policy_version"] = answer.policy_version
     counts = _counts(request, answer)
     return [
-        _choice_call(request, answer, choice, count, allowed=allowed, **fields)
+        _choice_call(request, answer, choice, count, fields)
         for choice, count in zip(answer.choices, counts, strict=True)
     ]
 
 
 def _choice_call(
-    request: ModelRequest, answer: EngineAnswer, choice: EngineChoice, count: Counts, **fields: Any
+    request: ModelRequest, answer: EngineAnswer, choice: EngineChoice, count: Counts, fields: dict[str, Any]
 ) -> Call:
     prompt_ids = _prompt_ids(answer, choice)
     if not (request.route.in_vocabulary(prompt_ids) and request.route.in_vocabulary(choice.token_ids)):
-        fields["masked"] = OUTSIDE_VOCABULARY
+        fields = {**fields, "masked": OUTSIDE_VOCABULARY}
     return request.call(
         choice.index,
-        response_id=answer.id,
         response=choice.message if request.api.engine_api == "chat" else {"text": choice.text},
         prompt_ids=prompt_ids,
         response_ids=choice.token_ids,
@@ -78,11 +73,11 @@ def _choice_call(
 
 def failed_call(request: ModelRequest, failure: CallFailure) -> Call:
     """The record of a call without an answer."""
-    if not failure.over_length:
-        return request.call(status="error", error=failure.record, masked=None)
-    action = "drop" if request.route.over_length == "drop" else "error"
-    request = msgspec.structs.replace(request, edited={OVER_LENGTH_FIELD: action})
-    return request.call(status="error", error=failure.record, masked=OVER_LENGTH)
+    fields: dict[str, Any] = {"status": "error", "error": failure.record, "masked": None}
+    if failure.over_length:
+        action = "drop" if request.route.over_length == "drop" else "error"
+        fields |= {"masked": OVER_LENGTH, "edited": {OVER_LENGTH_FIELD: action}}
+    return request.call(**fields)
 
 
 def was_split(calls: list[Call]) -> bool:
@@ -111,7 +106,7 @@ def _split_reasoning(request: ModelRequest, answer: EngineAnswer) -> bool:
 
 
 def _allowed_ids(answer: EngineAnswer) -> list[list[int]] | None:
-    """The ids of a guided choice, if the engine says them and every response is among them."""
+    """The allowed ids of a guided choice, if the engine sends them and every response is one of them."""
     allowed = answer.guided_choice_ids
     if not allowed or not all(is_allowed(allowed, choice.token_ids) for choice in answer.choices):
         return None
@@ -129,8 +124,8 @@ Counts = tuple[int | None, int | None]
 def _counts(request: ModelRequest, answer: EngineAnswer) -> list[Counts]:
     """The token counts of each choice.
 
-    The engine reports one sum. Where there are several choices (or prompts) and their ids add up to it, each
-    is confirmed; where they do not, each gets the sum as reported, and none will pass as exact.
+    The engine reports one sum. Where the ids of several choices (or prompts) add up to it, each gets its own
+    count; otherwise each gets the sum as reported, and none will pass as exact.
     """
     usage, choices = answer.usage, answer.choices
     if usage is None:
@@ -141,9 +136,9 @@ def _counts(request: ModelRequest, answer: EngineAnswer) -> list[Counts]:
     lengths = [None if c.token_ids is None else len(c.token_ids) for c in choices]
     adds_up = None not in lengths and sum(n or 0 for n in lengths) == completion
     n = request.body.get("n")
-    heads = choices[:: n if isinstance(n, int) and n > 0 else 1]
     prompts = [len(_prompt_ids(answer, c) or ()) for c in choices]
-    several = len(heads) > 1 and sum(len(_prompt_ids(answer, c) or ()) for c in heads) == prompt
+    heads = prompts[:: n if isinstance(n, int) and n > 0 else 1]
+    several = len(heads) > 1 and sum(heads) == prompt
     return [
         (prompts[i] if several else prompt, lengths[i] if adds_up else completion)
         for i in range(len(choices))

@@ -40,29 +40,34 @@ class RecordWriter:
     async def write(self, request: ModelRequest, calls: list[Call]) -> None:
         """Store the records of a call: durable on return, and written even if this task is cancelled.
 
-        :class:`RequestRefused`: the store did not take them, so the answer must be withheld.
+        Raise :class:`RequestRefused` when the store does not take them: the answer must be withheld.
         """
-        fence = request.caller.claims.fence
+        claims = request.caller.claims
         try:
-            await self.store.add_calls(calls, fence=fence)
-        except asyncio.CancelledError:
+            await self.store.add_calls(calls, fence=claims.fence)
+        except asyncio.CancelledError:  # a second write of the same call ids does no harm
             writes = request.attempt.writes
-            write = asyncio.create_task(self._write_again(calls, fence))
+            write = asyncio.gather(self.write(request, calls), return_exceptions=True)
             writes.add(write)
             write.add_done_callback(writes.discard)
             raise
         except AttemptEnded as error:
             self.metrics.lost_records += len(calls)
-            self.attempts.revoke(request.caller.claims.attempt_id)
+            self.attempts.revoke(claims.attempt_id)
             raise RequestRefused(409, "attempt-ended", str(error)) from None
         except Exception as error:
-            self._count_lost(calls)
+            self.metrics.lost_records += len(calls)
+            log.exception(
+                "attempt %s: the store did not take a record; its answer is withheld", claims.attempt_id
+            )
             message = "the record of this call could not be stored, so its answer is withheld"
             raise store_failed(message, error) from None
-        self._count_stored(calls)
+        self.metrics.count_calls(calls)
+        if self.on_call:
+            asyncio.get_running_loop().call_soon(self._notify, calls)
 
     async def count_refused(self, refused: RequestRefused) -> None:
-        """Count a refused request, in the ledger of its attempt where that is known."""
+        """Count a refused request, in the ledger of its attempt if that is known."""
         self.metrics.refused[refused.reason] += 1
         rollout, attempt = (c.rollout_id, c.attempt_id) if (c := refused.claims) else (None, None)
         try:
@@ -70,26 +75,6 @@ class RecordWriter:
         except Exception:
             self.metrics.uncounted += 1
             log.exception("the store did not take the count of a refused request (%s)", refused.reason)
-
-    async def _write_again(self, calls: list[Call], fence: int) -> None:
-        """Finish a write whose task was cancelled half-way. Call ids make the second write harmless."""
-        try:
-            await self.store.add_calls(calls, fence=fence)
-        except Exception:
-            self._count_lost(calls)
-        else:
-            self._count_stored(calls)
-
-    def _count_lost(self, calls: list[Call]) -> None:
-        self.metrics.lost_records += len(calls)
-        log.exception(
-            "attempt %s: the store did not take a record; its answer is withheld", calls[0].attempt_id
-        )
-
-    def _count_stored(self, calls: list[Call]) -> None:
-        self.metrics.count_calls(calls)
-        if self.on_call:
-            asyncio.get_running_loop().call_soon(self._notify, calls)
 
     def _notify(self, calls: list[Call]) -> None:
         """Call the hook, off the hot path."""
@@ -105,21 +90,15 @@ class RecordWriter:
                     )
 
 
-@dataclass
+@dataclass(slots=True)
 class CallRecorder:
     """Records one call."""
 
     writer: RecordWriter
     request: ModelRequest
-    """The call as it was last forwarded."""
     assembler: AnswerAssembler | None = None
     """The part of a stream that has arrived."""
     recorded: bool = False
-
-    def begin(self, request: ModelRequest) -> None:
-        """The call is forwarded (again): nothing has arrived of its answer."""
-        self.request = request
-        self.assembler = None
 
     @property
     def tokens(self) -> int:
@@ -151,10 +130,9 @@ class CallRecorder:
             await self.commit(self._partial("error", failure.record) or [failed_call(self.request, failure)])
 
     async def fault(self, error: Exception) -> None:
-        """Record that the gateway failed on the call, unless it is recorded already."""
-        if not self.recorded:
-            failure = CallFailure(500, "gateway-error", f"{type(error).__name__}: {error}")
-            await self.commit([failed_call(self.request, failure)])
+        """Record that the gateway failed on the call, without the part that arrived: it may be the cause."""
+        self.assembler = None
+        await self.failed(CallFailure(500, "gateway-error", f"{type(error).__name__}: {error}"))
 
     async def stopped(self, reason: str) -> None:
         """Record that the call was cancelled, unless it is recorded already."""
@@ -169,7 +147,7 @@ class CallRecorder:
         return answer_calls(self.request, self._assembled(), status=status, error=error)
 
     def _assembled(self) -> EngineAnswer:
-        """The answer of a stream. A key of the route that came in several pieces is removed, too."""
+        """The answer of a stream, without the route's key should it have come in several pieces."""
         assert self.assembler is not None
         answer = self.assembler.answer()
         for choice in answer.choices:

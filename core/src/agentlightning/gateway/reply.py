@@ -1,6 +1,8 @@
 """The answer to one HTTP request: a body sent whole, or a stream whose head leaves with its first bytes.
 
 Invariant: one answer leaves. Once the head of a stream has left, an error is the last event of that stream.
+An agent that hangs up cancels the handler of its request: writing to it raises ``CancelledError``, as aiohttp
+does itself.
 """
 
 from __future__ import annotations
@@ -13,19 +15,13 @@ from typing import TypeVar
 from aiohttp import web
 
 from agentlightning.gateway.apis.base import ApiFormat
-from agentlightning.gateway.errors import (
-    SDK_NO_RETRY,
-    AgentGone,
-    CallFailure,
-    RequestRefused,
-    error_body,
-)
+from agentlightning.gateway.errors import SDK_NO_RETRY, CallFailure, RequestRefused, error_body
 
 T = TypeVar("T")
 _STREAM_HEADERS = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"}
 
 
-@dataclass
+@dataclass(slots=True)
 class AgentReply:
     """Sends one answer in the shape of ``api``. ``keep_alive``: seconds between comments of a stream."""
 
@@ -41,24 +37,17 @@ class AgentReply:
         """The head of a stream has left."""
         return self._stream is not None
 
-    async def open(self) -> web.StreamResponse:
-        """Send the head of a stream, once."""
-        if self._stream is None:
-            self._stream = web.StreamResponse(headers=_STREAM_HEADERS)
-            try:
-                await self._stream.prepare(self.http)
-            except ConnectionResetError:
-                raise AgentGone from None
-        return self._stream
-
-    async def write(self, data: bytes) -> web.StreamResponse:
-        """Send a part of a stream. :class:`AgentGone`: the agent hung up."""
-        stream = await self.open()
+    async def write(self, data: bytes = b"") -> web.StreamResponse:
+        """Send a part of a stream, and before the first part its head."""
         try:
-            await stream.write(data)
+            if self._stream is None:
+                self._stream = web.StreamResponse(headers=_STREAM_HEADERS)
+                await self._stream.prepare(self.http)
+            if data:
+                await self._stream.write(data)
         except ConnectionResetError:
-            raise AgentGone from None
-        return stream
+            raise asyncio.CancelledError from None
+        return self._stream
 
     async def alive_until(self, result: Awaitable[T]) -> T:
         """Await ``result``, and send comments meanwhile so that the agent's connection stays open."""
@@ -76,26 +65,26 @@ class AgentReply:
 
     async def fail(self, failure: CallFailure) -> web.StreamResponse:
         """Send the error of a call: as the answer, or as the last event of its stream."""
-        if self._stream is None:
-            if (engine := failure.reply) is not None:
-                own_type = {"Content-Type": "application/json"} if self.api.translated else {}
-                body = self.api.error(engine.status, engine.body)
-                return web.Response(body=body, status=engine.status, headers=engine.headers | own_type)
+        if self.head_sent:
+            return await self.write(
+                failure.event or self._event(failure.status, failure.code, failure.message)
+            )
+        if (engine := failure.reply) is None:
             return error_response(self.api, failure.status, failure.code, str(failure), retry=failure.retry)
-        if failure.event is not None:
-            return await self.write(failure.event)
-        return await self._write_error(failure.status, failure.code, str(failure))
+        headers = engine.headers | ({"Content-Type": "application/json"} if self.api.translated else {})
+        body = self.api.error(engine.status, engine.body)
+        return web.Response(body=body, status=engine.status, headers=headers)
 
     async def refuse(self, refused: RequestRefused) -> web.StreamResponse:
         """Send a refusal: as the answer, or as the last event of a stream."""
-        if self._stream is not None:
-            return await self._write_error(refused.status, refused.reason, str(refused))
+        if self.head_sent:
+            return await self.write(self._event(refused.status, refused.reason, refused.message))
         response = error_response(self.api, refused.status, refused.reason, str(refused), retry=refused.retry)
         response.headers.update(refused.headers)
         return response
 
-    async def _write_error(self, status: int, code: str, message: str) -> web.StreamResponse:
-        return await self.write(self.api.error_event(status, error_body(status, code, message)))
+    def _event(self, status: int, code: str, message: str) -> bytes:
+        return self.api.error_event(status, error_body(status, code, message))
 
 
 def error_response(

@@ -1,6 +1,6 @@
 """One model call as the pipeline hands it on: its caller, the agent's body, and the engine's.
 
-Invariant: a :class:`ModelRequest` is never changed; a stage that decides more makes a new one.
+Invariant: ``body``, which is recorded, is the agent's request; only ``engine_body`` is rewritten.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from agentlightning.gateway.rewrite.sampling import (
     apply_sampling,
     ask_for_tokens,
 )
-from agentlightning.gateway.upstream.answer import AnswerT
-from agentlightning.gateway.upstream.route import Routes, Upstream
+from agentlightning.gateway.upstream.route import Routes, Upstream, choose_route
 from agentlightning.types import Call, Tags, merge_tags
 from agentlightning.types.select import caller_name, policy_for, with_role
 
 
-class ModelRequest(msgspec.Struct, kw_only=True, frozen=True):
+@dataclass(slots=True, kw_only=True, eq=False)
+class ModelRequest:
     """One call, with everything that was decided about it so far."""
 
     caller: RequestIdentity
@@ -44,7 +44,7 @@ class ModelRequest(msgspec.Struct, kw_only=True, frozen=True):
     body: dict[str, Any]
     """The same in the engine's API; it is recorded."""
     engine_body: dict[str, Any]
-    """The body that the engine gets."""
+    """The body that the engine gets; a copy of ``body``."""
     streams: bool
     """The agent asked for a stream."""
     choices: int
@@ -55,11 +55,11 @@ class ModelRequest(msgspec.Struct, kw_only=True, frozen=True):
     sampling: SamplingDecision
     sequence: int
     start: float
-    edited: dict[str, Any] = {}
+    edited: dict[str, Any] = field(default_factory=dict)
     """Changes beyond sampling (``Call.edited``)."""
     version: int | None = None
     """Policy version that the route served when the call was forwarded, for engines whose answers name none.
-    Should weights change under way, the older number is the safe one for staleness."""
+    If weights change during the call, the older number is the safe one for staleness."""
     holds: int = 0
     """How often the policy had been held when the call was forwarded."""
 
@@ -83,8 +83,8 @@ class ModelRequest(msgspec.Struct, kw_only=True, frozen=True):
         """Id of an answer to which the engine gave none."""
         return f"{self.attempt.info.attempt_id}-{self.sequence}"
 
-    def decode(self, raw: bytes, decode: Callable[[bytes], AnswerT]) -> AnswerT:
-        """Decode an answer, or a chunk of one; of its prompt ids, only those after the known beginning."""
+    def decode(self, raw: bytes, decode: Callable[[bytes], Any]) -> Any:
+        """Decode an answer, or a chunk of one; parse only those prompt ids that are new."""
         return self.attempt.prompts.decode((self.attempt.info.attempt_id, branch_of(self.tags)), raw, decode)
 
     def payload(self) -> bytes:
@@ -101,12 +101,14 @@ class ModelRequest(msgspec.Struct, kw_only=True, frozen=True):
         return msgspec.json.encode(body)
 
     def call(self, choice: int = 0, **fields: Any) -> Call:
-        """A record of this call; ``fields`` say how it went."""
-        info, caller = self.attempt.info, self.caller
-        fields.setdefault("masked", self.sampling.masked)
+        """A record of this call; ``fields`` say how it ended."""
+        info, caller, sampling = self.attempt.info, self.caller, self.sampling
+        fields.setdefault("masked", sampling.masked)
         fields.setdefault("policy_version", self.version)
+        fields.setdefault("sampling", sampling.used)
+        edited = fields.pop("edited", self.edited)
         return Call(
-            call_id=f"{info.attempt_id}-{self.sequence}.{choice}",
+            call_id=f"{self.answer_id}.{choice}",
             rollout_id=info.rollout_id,
             attempt_id=info.attempt_id,
             sequence=self.sequence,
@@ -120,9 +122,8 @@ class ModelRequest(msgspec.Struct, kw_only=True, frozen=True):
             tags=self.tags,
             selected=self.selected,
             request=self.body,
-            sampling=self.sampling.used,
-            asked=self.sampling.asked,
-            edited={"api": self.api.name, **self.edited} if self.api.translated else self.edited,
+            asked=sampling.asked,
+            edited={"api": self.api.name, **edited} if self.api.translated else edited,
             start_time=self.start,
             end_time=time.time(),
             **fields,
@@ -181,7 +182,7 @@ class Planner:
         tags = with_role(merge_tags(info.tags, caller.tags) if info.tags else caller.tags)
         mapped = policy_for(info.policies, tags)
         try:
-            return tags, self.routes.choose(str(body.get("model", "")), caller.policy, mapped)
+            return tags, choose_route(self.routes, str(body.get("model", "")), caller.policy, mapped)
         except RequestRefused as refused:
             if mapped is not None or caller.policy is not None:
                 raise
@@ -189,12 +190,8 @@ class Planner:
             message = f"no policy is given to {who!r}: add its agent, role or node to `policies` ({refused})"
             raise RequestRefused(404, "no-route", message) from None
 
-    def reroute(self, request: ModelRequest, holds: int) -> ModelRequest:
-        """The call for the engine that serves its policy now; that may have changed while it waited."""
-        route = self.routes.latest(request.route)
-        engine_body = request.engine_body
-        if engine_body["model"] != route.model:
-            engine_body = {**engine_body, "model": route.model}
-        return msgspec.structs.replace(
-            request, route=route, engine_body=engine_body, version=route.served_version(), holds=holds
-        )
+    def reroute(self, request: ModelRequest, holds: int) -> None:
+        """Send the request to the engine that serves its policy now; it may have changed during a wait."""
+        request.route = route = self.routes.get(request.route.policy, request.route)
+        request.engine_body["model"] = route.model
+        request.version, request.holds = route.served_version(), holds

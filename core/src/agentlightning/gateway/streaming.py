@@ -26,13 +26,17 @@ def is_stream(response: aiohttp.ClientResponse) -> bool:
 async def relay(
     response: aiohttp.ClientResponse, reply: AgentReply, recorder: CallRecorder, limit: int
 ) -> bytes:
-    """Pass an engine's stream on, all but its closing events: these are returned.
+    """Pass an engine's stream on to the agent, except its closing events, and return these.
 
-    ``limit``: bytes beyond which the stream counts as broken. :class:`CallFailure`: it ended early.
+    ``limit``: bytes beyond which the stream counts as broken. Raise :class:`CallFailure` when it ends early.
     """
-    await reply.open()
-    stream = StreamRelay(recorder, limit)
+    await reply.write()
+    stream = StreamRelay(recorder)
+    left = limit
     async for data in response.content.iter_any():
+        left -= len(data)
+        if left < 0:
+            raise BadAnswer(f"the engine's stream is longer than {limit} bytes")
         if ready := stream.feed(data):
             reply.content_sent = reply.content_sent or stream.content_begun
             await reply.write(ready)
@@ -40,20 +44,15 @@ async def relay(
 
 
 class StreamRelay:
-    """Sorts a stream's events: most may leave at once, the closing ones wait for the record."""
+    """Sorts a stream's events: most may leave at once, the closing events wait for the record."""
 
-    def __init__(self, recorder: CallRecorder, limit: int) -> None:
-        request = recorder.request
-        self._request = request
-        self._choices = request.choices
+    def __init__(self, recorder: CallRecorder) -> None:
+        self._request = request = recorder.request
         self._events = EventSplitter()
-        self._left = limit
-        self._limit = limit
-        splits = request.api.engine_api == "chat" and request.route.reasoning != "keep"
-        self._split = StreamReasoningSplitter(request.route.reasoning == "split-opened") if splits else None
-        self._assembler = AnswerAssembler(request.api.engine_api, request.choices)
-        recorder.assembler = self._assembler
-        self._wants_usage = request.wants_usage
+        api, reasoning = request.api.engine_api, request.route.reasoning
+        splits = api == "chat" and reasoning != "keep"
+        self._split = StreamReasoningSplitter(reasoning == "split-opened") if splits else None
+        self._assembler = recorder.assembler = AnswerAssembler(api, request.choices)
         self._closing: list[bytes] = []
         self._done = False
         self._early: list[bytes] | None = []
@@ -63,49 +62,46 @@ class StreamRelay:
 
     def feed(self, data: bytes) -> bytes:
         """The events of ``data`` that may leave now."""
-        self._left -= len(data)
-        if self._left < 0:
-            raise BadAnswer(f"the engine's stream is longer than {self._limit} bytes")
-        return b"".join([e for event in self._events.feed(data) if (e := self._passed(event)) is not None])
+        return b"".join([self._passed(event) for event in self._events.feed(data)])
 
     def end(self) -> bytes:
         """The closing events, once the engine has closed its stream."""
-        self._closing += [e for event in self._events.end() if (e := self._passed(event)) is not None]
+        self._closing += [self._passed(event) for event in self._events.end()]
         if self._assembler.empty or not (self._done or self._assembler.finished):
             raise BadAnswer("the engine's stream ended before its answer was complete")
         return b"".join(self._closing)
 
-    def _passed(self, event: bytes) -> bytes | None:
-        """The event as it may leave now; ``None``: it is held, or not for the agent."""
-        event = self._request.route.scrub(event)
+    def _passed(self, event: bytes) -> bytes:
+        """The event as it may leave now; empty if it is held, or not for the agent."""
+        request = self._request
+        event = request.route.scrub(event)
         data = payload(event)
         if data == DONE:
             self._done = True
         elif data is not None:
-            chunk = parse_chunk(data, self._request.decode)
+            chunk = parse_chunk(data, request.decode)
             if chunk.error is not None:
-                redact = self._request.route.redact
-                message = parse_error(200, redact(data)).message
-                raise CallFailure(502, "engine-error", message, event=redact(event))
-            self._assembler.add(check_answer(self._request, chunk, self._choices))
-            if not chunk.choices and chunk.usage is not None and not self._wants_usage:
-                return None  # asked for by the gateway, not by the agent
+                _, message = parse_error(200, request.route.redact(data))
+                raise CallFailure(502, "engine-error", message, event=request.route.redact(event))
+            self._assembler.add(check_answer(request, chunk))
+            if not chunk.choices and chunk.usage is not None and not request.wants_usage:
+                return b""  # the gateway asked for it, and the agent did not
             if self._split is not None and chunk.choices and (split := self._split.chunk(data)) is not data:
                 event = data_event(split)
             if self._early is not None and not _has_content(chunk) and not self._assembler.finished:
                 self._early.append(event)
-                return None
+                return b""
         if self._early is not None and data is not None:
             event, self._early = b"".join([*self._early, event]), None
         if self._done or self._assembler.finished:
             self._closing.append(event)
-            return None
+            return b""
         self.content_begun = self.content_begun or data is not None
         return event
 
 
 def _has_content(chunk: AnswerChunk) -> bool:
-    """Whether a chunk has a part of the answer in it; the first one often has but the role."""
+    """Whether a chunk has a part of the answer in it; the first chunk often has nothing but the role."""
     return any(
         choice.token_ids or choice.text or any(v for k, v in (choice.delta or {}).items() if k != "role")
         for choice in chunk.choices

@@ -23,8 +23,8 @@ from typing import Any, Literal
 import msgspec
 from aiohttp import web
 
+from agentlightning.gateway.apis import FORMATS
 from agentlightning.gateway.apis.base import TranslatedApi
-from agentlightning.gateway.apis.formats import FORMATS
 from agentlightning.gateway.errors import RequestRefused
 from agentlightning.gateway.reply import error_response
 from agentlightning.testing.replies import Answer, Reply, answer_of, chat_logprobs, deltas, text_logprobs

@@ -141,8 +141,8 @@ class TrainingSession:
             on_call=_call_recorded(plugins),
         )
         stack.push_async_callback(gateway.stop)
-        at = parse_listen(config.gateway.listen, config.gateway.advertise)
-        await gateway.start(at.host, at.port, allow_remote=at.remote, advertise=at.advertise)
+        host, port = parse_listen(config.gateway.listen, config.gateway.advertise)
+        await gateway.start(host, port, allow_remote=True, advertise=config.gateway.advertise)
         return gateway
 
     async def _driver(self, gateway: Gateway, stack: AsyncExitStack) -> Any:

@@ -122,8 +122,9 @@ async def test_an_unknown_attempt_is_refused(world):
         assert got.status == 409 and json.loads(got.raw)["error"]["code"] == "unknown-attempt"
 
 
-async def test_foreign_attempts_are_bounded(store, world):
-    attempts = OpenAttempts(store, world.keys, keep=2)
+async def test_foreign_attempts_are_bounded(store, world, monkeypatch):
+    monkeypatch.setattr("agentlightning.gateway.admission.attempts.MAX_LOADED", 2)
+    attempts = OpenAttempts(store, world.keys)
     for i in range(4):
         store.put(f"r{i}", f"a{i}")
         await attempts.get(Claims("", f"r{i}", f"a{i}", 1, 0.0))

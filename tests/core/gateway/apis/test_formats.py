@@ -9,7 +9,7 @@ from aiohttp import web
 from core.gateway.conftest import PROMPT, tokens_of, whole
 
 from agentlightning.gateway import AttemptInfo, SamplingPolicy, Upstream
-from agentlightning.gateway.apis.formats import FORMATS
+from agentlightning.gateway.apis import FORMATS
 from agentlightning.types import AttemptStatus
 
 WORDS = "hello there world"

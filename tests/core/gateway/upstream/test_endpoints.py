@@ -45,12 +45,12 @@ def test_a_resting_address_comes_last_and_one_call_tries_it_again():
 
     usual = order()
     (dead,) = [a for a in addresses if a.url == usual[0]]
-    assert addresses.mark_down(dead) and not addresses.mark_down(dead)
+    assert addresses.eject(dead) and not addresses.eject(dead)
     assert order() == [*usual[1:], usual[0]] and not dead.state()["up"]
     now[0] += EJECTION_SECONDS
     assert order() == usual  # the one call that tries
     assert order() == [*usual[1:], usual[0]]  # the others wait for how it ends
-    assert addresses.mark_up(dead) and not addresses.mark_up(dead)
+    dead.ejected_until = 0.0
     assert order() == usual and dead.state()["up"]
 
 

@@ -1,13 +1,12 @@
 """The attempts that may call now, and the state of each while it runs.
 
-Invariant: a closed attempt's key opens nothing, none of its calls is under way, and nothing of it is kept.
+Invariant: the key of a closed attempt is refused, none of its calls is under way, and no state of it is kept.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,11 +24,13 @@ from agentlightning.types import AttemptStatus, Mode, Tags, merge_tags
 from agentlightning.types.select import Select, selector
 
 log = logging.getLogger(__name__)
+MAX_LOADED = 10_000
+"""Attempts that were read from the store and are kept."""
 LIVE_STATUSES = (AttemptStatus.PREPARING, AttemptStatus.RUNNING, AttemptStatus.UNRESPONSIVE)
 
 
 class AttemptInfo(msgspec.Struct, kw_only=True):
-    """An attempt as the gateway needs it; it may be sent between processes."""
+    """The facts about an attempt that the gateway needs; they may be sent between processes."""
 
     rollout_id: str
     attempt_id: str
@@ -39,7 +40,7 @@ class AttemptInfo(msgspec.Struct, kw_only=True):
     seed: int | None = None
     """Root of the sampling seeds; ``None``: the engine's own randomness."""
     select: str | list[str] | None = None
-    """Calls to train; ``None``: those that the gateway selects."""
+    """Calls to train; ``None``: the gateway's own ``select``."""
     greedy: bool = False
     """Evaluation at temperature 0 (selected calls, outside of training)."""
     policies: dict[str, str] = {}
@@ -64,7 +65,7 @@ class OpenAttempt:
     """Number of blocks dropped of a chat that was too long, by the digest of its beginning."""
     tasks: set[asyncio.Task[object]] = field(default_factory=set)
     """Handlers of its calls."""
-    writes: set[asyncio.Future[None]] = field(default_factory=set)
+    writes: set[asyncio.Future[Any]] = field(default_factory=set)
     """Records being committed, which outlive a handler that is cancelled."""
     closing: bool = False
 
@@ -72,7 +73,7 @@ class OpenAttempt:
         self.seeds = RequestSeeds(self.info.seed)
 
     def remember_arguments(self, message: Mapping[str, Any], answer_id: str) -> None:
-        """Keep the arguments of the tool calls of an answer of that id, as the model wrote them."""
+        """Keep the arguments of an answer's tool calls as the model wrote them."""
         for place, call in enumerate(message.get("tool_calls") or ()):
             known = self.tool_arguments.setdefault(call_id(call, answer_id, place), [])
             if (written := call["function"].get("arguments") or "") not in known:
@@ -93,31 +94,27 @@ class Admitted(msgspec.Struct, frozen=True):
 
 
 class OpenAttempts:
-    """The attempts that may call. Those opened elsewhere are read from the store, and ``keep`` are kept."""
+    """The attempts that may call. Those opened elsewhere are read from the store, and :data:`MAX_LOADED` of
+    them are kept.
+    """
 
     def __init__(
-        self,
-        store: Store,
-        keys: Keys,
-        select: Select = None,
-        keep: int = 10_000,
-        policies: Mapping[str, str] | None = None,
+        self, store: Store, keys: Keys, select: Select = None, policies: Mapping[str, str] | None = None
     ) -> None:
         self._store = store
         self._keys = keys
         self._selects = selector(select)
         self._policies = dict(policies or {})
-        self._keep = keep
         self._prompts = PromptCache()
         self._open: dict[str, OpenAttempt] = {}
-        self._loaded: OrderedDict[str, OpenAttempt] = OrderedDict()
+        self._loaded: dict[str, OpenAttempt] = {}
         self._loading: dict[str, asyncio.Task[OpenAttempt]] = {}
 
     def __len__(self) -> int:
         return len(self._open) + len(self._loaded)
 
     def open(self, info: AttemptInfo) -> str:
-        """Let an attempt call; the result is its key."""
+        """Let an attempt call, and return its key."""
         if info.attempt_id in self._open:
             raise ValueError(f"attempt {info.attempt_id} is open already; close_attempt() ends it")
         selects = self._selects if info.select is None else selector(info.select)
@@ -126,7 +123,7 @@ class OpenAttempts:
         return self._keys.mint(info.rollout_id, info.attempt_id, run_id=info.run_id, fence=info.fence)
 
     async def get(self, claims: Claims) -> OpenAttempt:
-        """The attempt of a valid key."""
+        """The attempt of a valid key. Raise :class:`RequestRefused` 409 if it has ended or is unknown."""
         attempt = self._open.get(claims.attempt_id) or self._loaded.get(claims.attempt_id)
         if attempt is None:
             attempt = await self._load_once(claims)
@@ -214,16 +211,11 @@ class OpenAttempts:
             if call.choice == 0 and (call.selected or "seed" in call.sampling):  # in order of arrival
                 found.seeds.next(branch_of(call.tags), call.request or {}, call.span_id, call.retry)
         self._loaded[claims.attempt_id] = found
-        self._evict()
-        return found
-
-    def _evict(self) -> None:
-        """Forget the attempts that were loaded first and are idle; they would be read again."""
-        for attempt_id in list(self._loaded):
-            if len(self._loaded) <= self._keep:
-                return
-            if not self._loaded[attempt_id].tasks:
+        if (surplus := len(self._loaded) - MAX_LOADED) > 0:
+            idle = [attempt_id for attempt_id, attempt in self._loaded.items() if not attempt.tasks]
+            for attempt_id in idle[:surplus]:  # they would be read again
                 del self._loaded[attempt_id]
+        return found
 
 
 def _string_map(value: object) -> dict[str, str]:

@@ -5,6 +5,7 @@ Invariant: the attempt is the key's. Headers may add to what the key says, never
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import lru_cache
 from urllib.parse import unquote, unquote_plus
@@ -25,7 +26,8 @@ from agentlightning.types import Tags, merge_tags
 
 RETRY_HEADER = "x-stainless-retry-count"
 """The openai SDK counts its retries here."""
-_HEX = frozenset("0123456789abcdef")
+_TRACEPARENT = re.compile(r"\s*[^-]*-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-")
+"""W3C Trace Context, section 3.2: version, trace id, parent id, flags."""
 _tags_decoder = msgspec.json.Decoder(dict[str, str | int | float | bool | None])
 
 
@@ -35,7 +37,7 @@ class RequestIdentity(msgspec.Struct, kw_only=True, frozen=True):
     claims: Claims
     tags: Tags = {}
     policy: str | None = None
-    """Policy that the agent's SDK patch asks for."""
+    """The policy that the instrumented SDK asks for."""
     selected: bool = True
     """Whether the class that makes the call trains it (``@agl.agent(select=…)``)."""
     trace_id: str | None = None
@@ -44,21 +46,28 @@ class RequestIdentity(msgspec.Struct, kw_only=True, frozen=True):
 
 
 def identify(headers: Mapping[str, str], keys: Keys) -> RequestIdentity:
-    """The caller of a request. :class:`RequestRefused`: 400 header, 401 no valid key, 409 ended, conflict."""
+    """The caller of a request. Raise :class:`RequestRefused`: 400 for a bad header, 401 without a valid key,
+    409 after the attempt's end and for contradictions.
+    """
     key, other = _presented(headers)
     claims = _claims(key, keys)
     try:
         _check_same(claims, HEADER_ATTEMPT, headers.get(HEADER_ATTEMPT))
         if other:
-            _check_same(claims, "x-api-key", _attempt_of(other, keys))
-        trace_id, span_id = _traceparent(headers.get(HEADER_TRACE) or headers.get("traceparent"))
+            try:
+                also: Claims | None = _claims(other, keys)
+            except RequestRefused as refused:
+                also = refused.claims
+            _check_same(claims, "x-api-key", also.attempt_id if also else None)
+        # A malformed traceparent is ignored, as the specification asks.
+        trace = _TRACEPARENT.match(headers.get(HEADER_TRACE) or headers.get("traceparent", ""))
         return RequestIdentity(
             claims=claims,
-            tags=merge_tags(_baggage_tags(headers.get("baggage", "")), _tags(headers.get(HEADER_TAGS))),
+            tags=dict(_tags(headers.get(HEADER_TAGS), headers.get("baggage"))),
             policy=headers.get(HEADER_POLICY),
             selected=_selected(headers.get(HEADER_SELECTED)),
-            trace_id=trace_id,
-            span_id=span_id,
+            trace_id=trace and trace[1],
+            span_id=trace and trace[2],
             retry=_retry(headers.get(RETRY_HEADER)),
         )
     except RequestRefused as refused:
@@ -68,7 +77,7 @@ def identify(headers: Mapping[str, str], keys: Keys) -> RequestIdentity:
 def _presented(headers: Mapping[str, str]) -> tuple[str, str]:
     """The key of a request, as OpenAI's SDK or Anthropic's sends it, and a second key of ours, or ``""``.
 
-    Where both headers are there, a key of ours goes before any other.
+    Of two keys, one of ours goes before any other.
     """
     scheme, _, bearer = headers.get("Authorization", "").partition(" ")
     bearer = bearer.strip() if scheme.lower() == "bearer" else ""
@@ -80,18 +89,8 @@ def _presented(headers: Mapping[str, str]) -> tuple[str, str]:
     return ours[0], ours[1] if len(ours) > 1 else ""
 
 
-def _attempt_of(key: str, keys: Keys) -> str | None:
-    """The attempt of a key, valid still or not; ``None`` for no key of ours."""
-    try:
-        return keys.check(key).attempt_id
-    except RequestRefused as refused:
-        return refused.claims.attempt_id if refused.claims else None
-    except msgspec.DecodeError:
-        return None
-
-
 def _check_same(claims: Claims, header: str, attempt: str | None) -> None:
-    """A request belongs to one attempt: :class:`RequestRefused` 409 where ``header`` names another."""
+    """Raise :class:`RequestRefused` 409 when ``header`` names another attempt than the key."""
     if attempt is not None and attempt != claims.attempt_id:
         raise RequestRefused(
             409,
@@ -124,30 +123,20 @@ def _bad_header(header: str, problem: str) -> RequestRefused:
 
 
 @lru_cache(maxsize=4096)
-def _read_tags(value: str) -> Tags:
-    """Tags of a header, which hardly changes from call to call. Not to be mutated."""
-    return merge_tags(_tags_decoder.decode(unquote(value)))
-
-
-def _tags(value: str | None) -> Tags:
-    if value is None:
-        return {}
+def _tags(value: str | None, baggage: str | None) -> Tags:
+    """The tags of a request, from our own header and from W3C ``baggage``, which OpenTelemetry's propagators
+    send. All requests with these headers share the result: do not mutate it.
+    """
+    entries = (entry.partition(";")[0].strip().partition("=") for entry in (baggage or "").split(","))
+    tags = {
+        unquote(name.rstrip().removeprefix(BAGGAGE_PREFIX)): unquote_plus(tag.strip())
+        for name, _, tag in entries
+        if name.startswith(BAGGAGE_PREFIX)
+    }
     try:
-        return _read_tags(value)
+        return merge_tags(tags, _tags_decoder.decode(unquote("{}" if value is None else value)))
     except msgspec.DecodeError as error:
         raise _bad_header(HEADER_TAGS, f"not a URL-quoted JSON object of plain values: {error}") from None
-
-
-@lru_cache(maxsize=4096)
-def _baggage_tags(value: str) -> Tags:
-    """Tags among the entries of a W3C ``baggage`` header, which OpenTelemetry's propagators send."""
-    entries = (entry.partition(";")[0].partition("=") for entry in value.split(","))
-    start = len(BAGGAGE_PREFIX)
-    return {
-        unquote(name.strip()[start:]): unquote_plus(tag.strip())
-        for name, _, tag in entries
-        if name.strip().startswith(BAGGAGE_PREFIX)
-    }
 
 
 def _selected(value: str | None) -> bool:
@@ -162,13 +151,3 @@ def _retry(value: str | None) -> int:
     if value.isascii() and value.isdigit() and len(value) < 6:
         return int(value)
     raise _bad_header(RETRY_HEADER, f"{value[:40]!r}, not a small number")
-
-
-def _traceparent(value: str | None) -> tuple[str | None, str | None]:
-    """Trace and span id of a W3C ``traceparent``. A malformed one is ignored, as the specification asks."""
-    parts = (value or "").strip().split("-")
-    if len(parts) < 4 or len(parts[1]) != 32 or len(parts[2]) != 16:
-        return None, None
-    if not _HEX.issuperset(parts[1] + parts[2]) or not parts[1].strip("0") or not parts[2].strip("0"):
-        return None, None
-    return parts[1], parts[2]

@@ -1,4 +1,4 @@
-"""What the gateway needs of an API that agents speak, and the parts that translated APIs share.
+"""The interface of an API that agents speak, and the parts that translated APIs share.
 
 Engines are asked in chat completions or completions. Any other API is translated: a request to a chat body, a
 whole chat answer to the API's own answer and events. A format holds no state and does no I/O. Invariant: ids,
@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from agentlightning.gateway.apis.sse import KEEP_ALIVE, data_event
 from agentlightning.gateway.errors import BadAnswer
 
 EngineApi = Literal["chat", "completions"]
@@ -26,35 +27,37 @@ WRONG_SHAPE = (AttributeError, KeyError, TypeError)
 
 
 class ApiFormat(ABC):
-    """An API as the gateway serves it."""
+    """An API as the gateway serves it. By default it sends requests and errors in the engine's own shape."""
 
     name: str
-    """As metrics count it and, of a translated API, ``Call.edited["api"]`` records it."""
+    """The name in metrics and, of a translated API, in ``Call.edited["api"]``."""
     engine_api: EngineApi = "chat"
     """The API that the engine is asked in (``Call.api``)."""
     translated = True
-    """Whether answers are rewritten; streams of others may pass through."""
-    keep_alive: bytes
+    """Whether answers are rewritten; streams of other APIs may pass through."""
+    keep_alive = KEEP_ALIVE
     """Sent in a stream while its engine is silent."""
 
-    @abstractmethod
     def chat_body(self, body: dict[str, Any], arguments: ToolArguments) -> dict[str, Any]:
-        """The engine's request body for ``body``; :class:`RequestRefused` 400 names what is not served."""
+        """The engine's request body for ``body``. Raise :class:`RequestRefused` 400 with the part that is not
+        served. ``arguments``: those of earlier tool calls, as the model wrote them.
+        """
+        return body
 
     @abstractmethod
     def render(self, body: Mapping[str, Any], raw: bytes, answer_id: str, stream: bool) -> bytes:
-        """The engine's whole answer ``raw`` (parsed before) to ``body``: a body, or the events of its stream.
-
-        ``answer_id`` is used where the engine gave no id. :class:`BadAnswer`: the API cannot express it.
+        """The answer to ``body``, whole or as the events of a stream, from the engine's whole answer ``raw``,
+        which was parsed before. ``answer_id`` is used where the engine gave no id. Raise :class:`BadAnswer`
+        when the API cannot express the answer.
         """
 
-    @abstractmethod
     def error(self, status: int, raw: bytes) -> bytes:
         """The body of an error answer in this API's shape."""
+        return raw
 
-    @abstractmethod
     def error_event(self, status: int, raw: bytes) -> bytes:
-        """The same as the last event of a stream."""
+        """The same error as the last event of a stream."""
+        return data_event(raw)
 
 
 class TranslatedApi(ApiFormat):
@@ -62,17 +65,17 @@ class TranslatedApi(ApiFormat):
 
     @abstractmethod
     def answer(self, body: Mapping[str, Any], chat: Mapping[str, Any]) -> dict[str, Any]:
-        """A whole chat answer (checked, with an id) in this API's shape."""
+        """This API's answer from a whole chat answer, which was checked and has an id."""
 
     @abstractmethod
     def events(self, answer: Mapping[str, Any]) -> Iterator[bytes]:
-        """A whole answer of this API as the events of its stream."""
+        """The events of a stream from a whole answer of this API."""
 
     def render(self, body: Mapping[str, Any], raw: bytes, answer_id: str, stream: bool) -> bytes:
-        """The engine's chat answer in this API's shape."""
+        """Translate the engine's chat answer."""
         chat: dict[str, Any] = msgspec.json.decode(raw)
         chat["id"] = chat.get("id") or answer_id
-        check_message(chat["choices"][0]["message"])
+        _check_message(chat["choices"][0]["message"])
         try:
             answer = self.answer(body, chat)
         except WRONG_SHAPE as error:
@@ -84,13 +87,13 @@ def tokens(chat: Mapping[str, Any]) -> dict[str, Any]:
     """The sampled tokens of a chat answer, as top-level fields of a translated one."""
     choice = chat["choices"][0]
     content = (choice.get("logprobs") or {}).get("content")
-    found = (
-        chat.get("prompt_token_ids"),
-        choice.get("token_ids"),
-        None if content is None else [entry["logprob"] for entry in content],
-        chat.get("policy_version"),
-    )
-    return {name: value for name, value in zip(TOKEN_FIELDS, found, strict=True) if value is not None}
+    found = {
+        "prompt_token_ids": chat.get("prompt_token_ids"),
+        "token_ids": choice.get("token_ids"),
+        "token_logprobs": None if content is None else [entry["logprob"] for entry in content],
+        "policy_version": chat.get("policy_version"),
+    }
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def call_id(call: Mapping[str, Any], answer_id: str, index: int) -> str:
@@ -98,8 +101,8 @@ def call_id(call: Mapping[str, Any], answer_id: str, index: int) -> str:
     return str(call.get("id") or f"call_{answer_id}_{index}")
 
 
-def check_message(message: Mapping[str, Any]) -> None:
-    """:class:`BadAnswer` for an engine's message that a translated API cannot read."""
+def _check_message(message: Mapping[str, Any]) -> None:
+    """Raise :class:`BadAnswer` for an engine's message that a translated API cannot read."""
     for name in ("content", "refusal"):
         _expect(message.get(name), str | None, name)
     _expect(calls := message.get("tool_calls"), list | None, "tool_calls")
@@ -117,7 +120,6 @@ def _expect(value: Any, kind: Any, path: str) -> None:
 
 
 def reasoning_of(message: Mapping[str, Any]) -> str:
-    """The reasoning of a chat message that was split off, by the gateway or by the engine."""
-    return next(
-        (r for name in ("reasoning_content", "reasoning") if isinstance(r := message.get(name), str)), ""
-    )
+    """The reasoning of a chat message that the gateway or the engine has split off."""
+    thoughts = (message.get(name) for name in ("reasoning_content", "reasoning"))
+    return next((thought for thought in thoughts if isinstance(thought, str)), "")

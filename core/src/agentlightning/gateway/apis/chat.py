@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import msgspec
 
-from agentlightning.gateway.apis.base import WRONG_SHAPE, ApiFormat, EngineApi, ToolArguments
-from agentlightning.gateway.apis.sse import DONE, KEEP_ALIVE, data_event, pieces
+from agentlightning.gateway.apis.base import WRONG_SHAPE, ApiFormat, EngineApi
+from agentlightning.gateway.apis.sse import DONE, data_event, pieces
 from agentlightning.gateway.errors import BadAnswer
 
 
@@ -21,14 +21,9 @@ class NativeApi(ApiFormat):
     """``POST /v1/chat/completions`` and ``POST /v1/completions``."""
 
     translated = False
-    keep_alive = KEEP_ALIVE
 
     def __init__(self, engine_api: EngineApi) -> None:
         self.name = self.engine_api = engine_api
-
-    def chat_body(self, body: dict[str, Any], arguments: ToolArguments) -> dict[str, Any]:
-        """The body itself."""
-        return body
 
     def render(self, body: Mapping[str, Any], raw: bytes, answer_id: str, stream: bool) -> bytes:
         """The answer itself, or its replay."""
@@ -38,14 +33,6 @@ class NativeApi(ApiFormat):
             return b"".join(replay(raw, self.engine_api, wants_usage(body)))
         except WRONG_SHAPE as error:
             raise BadAnswer(f"the engine's message cannot be streamed: {error!r}") from None
-
-    def error(self, status: int, raw: bytes) -> bytes:
-        """The error itself."""
-        return raw
-
-    def error_event(self, status: int, raw: bytes) -> bytes:
-        """The error as an event."""
-        return data_event(raw)
 
 
 CHAT: Final = NativeApi("chat")
@@ -61,13 +48,9 @@ def wants_usage(body: Mapping[str, Any]) -> bool:
 def replay(raw: bytes, api: str, wants_usage: bool) -> Iterator[bytes]:
     """The events of a whole answer ``raw`` (checked before), the closing ``[DONE]`` included."""
     answer: dict[str, Any] = msgspec.json.decode(raw)
-    head: dict[str, Any] = {
-        name: answer[name] for name in ("id", "created", "model", "system_fingerprint") if name in answer
-    }
+    head = _present(answer, "id", "created", "model", "system_fingerprint")
     head["object"] = "chat.completion.chunk" if api == "chat" else "text_completion"
-    extra = {
-        name: answer[name] for name in ("prompt_token_ids", "policy_version") if answer.get(name) is not None
-    }
+    extra = _present(answer, "prompt_token_ids", "policy_version")
     for choice in answer["choices"]:
         for piece in _chunk_choices(choice, api):
             yield data_event(msgspec.json.encode({**head, "choices": [piece], **extra}))
@@ -78,30 +61,26 @@ def replay(raw: bytes, api: str, wants_usage: bool) -> Iterator[bytes]:
 
 
 def _chunk_choices(choice: dict[str, Any], api: str) -> Iterator[dict[str, Any]]:
-    """The chunks' choices. Ids and logprobs ride on the first with content, else on the closing one."""
+    """The choices of the chunks. The first with content has ids and logprobs, else the closing one."""
     index = choice.get("index", 0)
-    ride = {
-        name: choice[name]
-        for name in ("token_ids", "prompt_token_ids", "logprobs")
-        if choice.get(name) is not None
-    }
-    bodies: Iterator[dict[str, Any]]
+    ride = _present(choice, "token_ids", "prompt_token_ids", "logprobs")
     if api == "chat":
         message = choice["message"]
-        yield {
-            "index": index,
-            "delta": {"role": message.get("role", "assistant"), "content": ""},
-            "finish_reason": None,
-        }
-        bodies = ({"delta": delta} for delta in _deltas(message))
+        opening = {"role": message.get("role", "assistant"), "content": ""}
+        yield {"index": index, "delta": opening, "finish_reason": None}
+        bodies: list[dict[str, Any]] = [{"delta": delta} for delta in _deltas(message)]
         last: dict[str, Any] = {"delta": {}}
     else:
-        bodies = ({"text": text} for text in pieces(choice["text"]))
-        last = {"text": ""}
+        bodies, last = [{"text": text} for text in pieces(choice["text"])], {"text": ""}
     for body in bodies:
         yield {"index": index, **body, "finish_reason": None, **ride}
         ride = {}
     yield {"index": index, **last, "finish_reason": choice.get("finish_reason"), **ride}
+
+
+def _present(values: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    """The fields that have a value."""
+    return {name: values[name] for name in names if values.get(name) is not None}
 
 
 def _deltas(message: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -1,12 +1,13 @@
-"""Checks of a translated request: each returns a value in its type, or names the path that is wrong."""
+"""Checks of a translated request: each returns a value in its type, or raises with the path that is wrong."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Set
-from typing import Any
+from typing import Any, TypeVar
 
 from agentlightning.gateway.errors import RequestRefused
 
+T = TypeVar("T")
 PASSED_THROUGH = frozenset({
     "chat_template_kwargs", "frequency_penalty", "guided_choice", "logit_bias", "min_p",
     "presence_penalty", "repetition_penalty", "seed", "stop", "structured_outputs", "top_k",
@@ -15,7 +16,7 @@ PASSED_THROUGH = frozenset({
 
 
 def unsupported(what: str, instead: str) -> RequestRefused:
-    """The refusal of what the gateway does not serve; ``instead`` says what to do."""
+    """The refusal of a request that the gateway does not serve; ``instead`` says what to do."""
     return RequestRefused(400, "unsupported-field", f"{what} is not served here; {instead}")
 
 
@@ -27,7 +28,7 @@ def malformed(what: str, wanted: str) -> RequestRefused:
 def check_fields(
     body: Mapping[str, Any], known: Set[str], refused: Mapping[str, str], path: str = ""
 ) -> None:
-    """Refuse fields that are not ``known`` and not empty. ``refused``: field → what to do instead."""
+    """Refuse fields that are neither ``known`` nor empty. ``refused``: field → what to do instead."""
     for name in body.keys() - known - PASSED_THROUGH:
         value = body[name]
         if value is not None and value is not False and value not in ([], {}, ""):
@@ -35,16 +36,23 @@ def check_fields(
 
 
 def mapping(value: Any, path: str) -> Mapping[str, Any]:
-    """``value`` as a JSON object."""
-    if not isinstance(value, dict):
-        raise malformed(path, f"an object, got {type(value).__name__}")
-    return value
+    """Return ``value`` if it is a JSON object."""
+    return _typed(value, dict, "an object", path)
 
 
 def text(value: Any, path: str) -> str:
-    """``value`` as a text."""
-    if not isinstance(value, str):
-        raise malformed(path, f"a text, got {type(value).__name__}")
+    """Return ``value`` if it is a text."""
+    return _typed(value, str, "a text", path)
+
+
+def listed(value: Any, path: str) -> list[Any]:
+    """Return ``value`` if it is a list; an empty list for ``None``."""
+    return [] if value is None else _typed(value, list, "a list", path)
+
+
+def _typed(value: Any, kind: type[T], wanted: str, path: str) -> T:
+    if not isinstance(value, kind):
+        raise malformed(path, f"{wanted}, got {type(value).__name__}")
     return value
 
 
@@ -52,15 +60,6 @@ def type_of(value: Any, path: str, default: str | None = None) -> str | None:
     """The ``type`` of a JSON object; ``default`` where it has none."""
     kind = mapping(value, path).get("type", default)
     return None if kind is None else text(kind, f"{path}.type")
-
-
-def listed(value: Any, path: str) -> list[Any]:
-    """``value`` as a list; ``None`` is an empty one."""
-    if value is None:
-        return []
-    if not isinstance(value, list):
-        raise malformed(path, f"a list, got {type(value).__name__}")
-    return value
 
 
 def joined(content: Any, path: str, kinds: Collection[str]) -> str:
@@ -80,11 +79,15 @@ def text_of(part: Any, path: str, kinds: Collection[str]) -> str:
 
 def function(name: Any, description: Any, parameters: Any, strict: Any, path: str) -> dict[str, Any]:
     """A function tool as chat completions have it."""
-    out: dict[str, Any] = {"name": text(name, f"{path}.name")}
-    for key, value in (("description", description), ("parameters", parameters), ("strict", strict)):
-        if value is not None:
-            out[key] = value
-    return {"type": "function", "function": out}
+    optional = {"description": description, "parameters": parameters, "strict": strict}
+    given = {key: value for key, value in optional.items() if value is not None}
+    return {"type": "function", "function": {"name": text(name, f"{path}.name"), **given}}
+
+
+def copied(body: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    """The fields of these ``names`` and of :data:`PASSED_THROUGH`, which chat completions have too."""
+    found = {name: body[name] for name in (*names, *PASSED_THROUGH) if body.get(name) is not None}
+    return {**found, "stream": True} if body.get("stream") else found
 
 
 def response_format(format: Any, path: str, name: str = "answer") -> dict[str, Any] | None:

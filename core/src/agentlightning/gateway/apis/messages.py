@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
-from agentlightning.gateway.apis import checks
+import agentlightning.gateway.apis.checks as checks
 from agentlightning.gateway.apis.base import ToolArguments, TranslatedApi, call_id, reasoning_of, tokens
 from agentlightning.gateway.apis.checks import joined, listed, malformed, mapping, text, unsupported
 from agentlightning.gateway.apis.sse import pieces, typed_event
@@ -58,7 +58,7 @@ class Messages(TranslatedApi):
     keep_alive = typed_event({"type": "ping"})
 
     def chat_body(self, body: dict[str, Any], arguments: ToolArguments) -> dict[str, Any]:
-        """The chat body that asks the same; ``arguments``: of earlier tool calls, as the model wrote them."""
+        """The chat body of the same request."""
         checks.check_fields(body, TRANSLATED | IGNORED, REFUSED)
         _check_values(body)
         limit = body.get("max_tokens")
@@ -74,14 +74,11 @@ class Messages(TranslatedApi):
         form = (body.get("output_config") or {}).get("format") or body.get("output_format")
         if form and (response_format := checks.response_format(form, "output_config.format")):
             chat["response_format"] = response_format
-        same = ("temperature", "top_p", *checks.PASSED_THROUGH)
-        chat |= {name: body[name] for name in same if body.get(name) is not None}
+        chat |= checks.copied(body, "temperature", "top_p")
         if sequences := listed(body.get("stop_sequences"), "stop_sequences"):
             stop = chat.get("stop") or []
             stop = [stop] if isinstance(stop, str) else listed(stop, "stop")
             chat["stop"] = [*sequences, *(one for one in stop if one not in sequences)]
-        if body.get("stream"):
-            chat["stream"] = True
         return chat
 
     def answer(self, body: Mapping[str, Any], chat: Mapping[str, Any]) -> dict[str, Any]:
@@ -119,10 +116,10 @@ class Messages(TranslatedApi):
 
         The message of a prompt that is too long begins as Anthropic's does; agents look for it.
         """
-        info = parse_error(status, raw)
+        code, message = parse_error(status, raw)
         kind = _ERROR_TYPES.get(status) or ("invalid_request_error" if status < 500 else "api_error")
-        message = f"prompt is too long: {info.message}" if info.code == TOO_LONG else info.message
-        error = {"type": kind, "message": message, "code": info.code}
+        message = f"prompt is too long: {message}" if code == TOO_LONG else message
+        error = {"type": kind, "message": message, "code": code}
         return msgspec.json.encode({"type": "error", "error": error, "request_id": None})
 
     def error_event(self, status: int, raw: bytes) -> bytes:

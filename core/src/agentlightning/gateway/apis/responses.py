@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from agentlightning.gateway.apis import checks
+import agentlightning.gateway.apis.checks as checks
 from agentlightning.gateway.apis.base import (
     TOKEN_FIELDS,
     ToolArguments,
@@ -24,7 +24,7 @@ from agentlightning.gateway.apis.base import (
     tokens,
 )
 from agentlightning.gateway.apis.checks import listed, malformed, mapping, text, unsupported
-from agentlightning.gateway.apis.sse import KEEP_ALIVE, pieces, typed_event
+from agentlightning.gateway.apis.sse import pieces, typed_event
 from agentlightning.gateway.errors import error_body
 from agentlightning.gateway.upstream.answer import DECODE_ERRORS, parse_error
 
@@ -67,10 +67,9 @@ class Responses(TranslatedApi):
     """``POST /v1/responses``. Its errors are those of the chat API."""
 
     name = "responses"
-    keep_alive = KEEP_ALIVE
 
     def chat_body(self, body: dict[str, Any], arguments: ToolArguments) -> dict[str, Any]:
-        """The chat body that asks the same. Arguments come back as they were written: none is looked up."""
+        """The chat body of the same request. Arguments of tool calls come as text, so none is looked up."""
         checks.check_fields(body, TRANSLATED | IGNORED, REFUSED)
         _check_values(body)
         chat: dict[str, Any] = {"model": body.get("model", ""), "messages": _messages(body)}
@@ -83,12 +82,9 @@ class Responses(TranslatedApi):
             chat["response_format"] = response_format
         if (limit := body.get("max_output_tokens")) is not None:
             chat["max_completion_tokens"] = limit
-        same = ("temperature", "top_p", "parallel_tool_calls", "top_logprobs", *checks.PASSED_THROUGH)
-        chat |= {name: body[name] for name in same if body.get(name) is not None}
+        chat |= checks.copied(body, "temperature", "top_p", "parallel_tool_calls", "top_logprobs")
         if LOGPROBS in listed(body.get("include"), "include") or "top_logprobs" in chat:
             chat["logprobs"] = True
-        if body.get("stream"):
-            chat["stream"] = True
         return chat
 
     def answer(self, body: Mapping[str, Any], chat: Mapping[str, Any]) -> dict[str, Any]:
@@ -124,8 +120,7 @@ class Responses(TranslatedApi):
             same_shape = isinstance(msgspec.json.decode(raw)["error"], dict)
         except (*DECODE_ERRORS, LookupError, TypeError):
             same_shape = False
-        info = parse_error(status, raw)
-        return raw if same_shape else error_body(status, info.code, info.message)
+        return raw if same_shape else error_body(status, *parse_error(status, raw))
 
     def error_event(self, status: int, raw: bytes) -> bytes:
         """An ``error`` event; its field ``error`` makes the SDK raise."""
@@ -247,12 +242,12 @@ def _tool_choice(choice: Any) -> Any:
 
 
 def _full_name(namespace: str, name: str) -> str:
-    """The name of a function of a namespace towards the engine."""
+    """The name by which the engine knows a function of a namespace."""
     return f"{namespace}__{name}"
 
 
 def _namespaces(body: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
-    """Name of a function towards the engine → its namespace and its name there."""
+    """The name by which the engine knows a function → its namespace and its name there."""
     return {
         _full_name(group["name"], tool["name"]): (group["name"], tool["name"])
         for group in body.get("tools") or ()

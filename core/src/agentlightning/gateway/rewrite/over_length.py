@@ -11,7 +11,9 @@ Invariant: a shortened prompt was counted by the engine that answers it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,11 +40,8 @@ class TokenCount(msgspec.Struct):
     max_model_len: int | None = None
 
 
-class Fitted(msgspec.Struct, frozen=True):
-    """A request that was shortened: its new body, and the record of the cut (``Call.edited``)."""
-
-    body: dict[str, Any]
-    edited: dict[str, Any]
+Fitted = tuple[dict[str, Any], dict[str, Any]]
+"""A request that was shortened: its new body, and the record of the cut (``Call.edited``)."""
 
 
 @dataclass
@@ -55,11 +54,12 @@ class ContextFitter:
     async def fit(
         self, route: Upstream, body: dict[str, Any], dropped_blocks: dict[bytes, int], api: str
     ) -> Fitted | None:
-        """Shorten ``body`` where its prompt leaves no room for an answer; ``None``: it goes on as it is.
+        """Shorten ``body`` if its prompt leaves no room for an answer; return ``None`` to send it as it is.
 
-        :class:`CallFailure` 400: it cannot be served. :class:`EngineUnreachable`: the engine could not count.
-        ``error`` and ``drop`` without ``reserve`` rely on the engine's own refusal, and so does every prompt
-        for an engine that cannot count. ``dropped_blocks``: cuts of the attempt's chats, kept between turns.
+        Raise :class:`CallFailure` 400 when the prompt cannot be served, and :class:`EngineUnreachable` when
+        the engine does not answer. The engine's own refusal is the only check with ``error`` and ``drop``
+        without ``reserve``, and for an engine that cannot count. ``dropped_blocks``: cuts of the attempt's
+        chats, kept between turns.
         """
         if route.over_length != "truncate" and not route.reserve:
             return None
@@ -89,54 +89,35 @@ class ContextFitter:
         count: int,
         budget: int,
     ) -> Fitted | None:
-        """Drop the oldest chatter of a prompt of ``count`` tokens, until ``budget`` is met.
+        """Drop the oldest chatter of a prompt of ``count`` tokens, until it has at most ``budget``.
 
-        If an earlier turn of the same chat was cut, the same cut is made again where it suffices: the turn
-        then extends that one, and both are trained in one row. Else the cut leaves room for turns to come.
+        If an earlier turn of the same chat was cut, make the same cut again where it suffices: the turn then
+        extends the earlier one, and both are trained in one row. A new cut leaves room for turns to come.
         """
         messages = body.get("messages")
         if not isinstance(messages, list) or not all(isinstance(m, Mapping) for m in messages):
             return None  # no chat: the engine refuses it with a reason
         view = Window(messages)
+
+        async def tokens_without(n: int) -> int | None:
+            return await self.count(route, {**body, "messages": view.without(n)})
+
         n = min(dropped_blocks.get(view.origin, 0), len(view))
-        tokens = await self._without(route, body, view, n) if n else count
+        tokens = await tokens_without(n) if n else count
         if tokens is None or tokens > budget:
-            least = await self._without(route, body, view, len(view)) if len(view) else count
+            least = await tokens_without(len(view)) if len(view) else count
             if least is None:
                 return None  # the template refuses the rest: the engine says that it is too long
             if least > budget:
                 raise _too_long(route, least, route.window or 0, pinned=True)
             target = max(least, budget - (route.window or 0) // SLACK)
-            n, tokens = await self._search(route, body, view, (0, count), (len(view), least), target)
+            n, tokens = await _search(tokens_without, view.bytes, (0, count), (len(view), least), target)
         dropped_blocks[view.origin] = n
         edited = {"over_length": "truncate", "dropped": view.dropped(n), "tokens": [count, tokens]}
-        return Fitted({**body, "messages": view.without(n)}, edited)
-
-    async def _search(
-        self,
-        route: Upstream,
-        body: Mapping[str, Any],
-        view: Window,
-        low: tuple[int, int],
-        high: tuple[int, int],
-        target: int,
-    ) -> tuple[int, int]:
-        """The fewest blocks to drop, and the tokens then, between ``low`` (too many tokens) and ``high``.
-
-        Interpolation search by bytes: a handful of counts, whatever the length.
-        """
-        while high[0] - low[0] > 1:
-            guess = _between(view.bytes, low, high, target)
-            tokens = await self._without(route, body, view, guess)
-            fits = tokens is not None and tokens <= target
-            low, high = (low, (guess, tokens or 0)) if fits else ((guess, tokens or low[1]), high)
-        return high
-
-    async def _without(self, route: Upstream, body: Mapping[str, Any], view: Window, n: int) -> int | None:
-        return await self.count(route, {**body, "messages": view.without(n)})
+        return {**body, "messages": view.without(n)}, edited
 
     async def count(self, route: Upstream, body: Mapping[str, Any]) -> int | None:
-        """Tokens of the longest prompt of a request, ``None`` if the engine cannot say."""
+        """Tokens of the longest prompt of a request; ``None`` if the engine cannot count."""
         counts = [await self._ask(route, prompt) for prompt in _prompts(route, body)]
         known = [count for count in counts if count is not None]
         return max(known) if len(known) == len(counts) else None
@@ -144,28 +125,49 @@ class ContextFitter:
     async def _ask(self, route: Upstream, prompt: dict[str, Any]) -> int | None:
         if "tokens" in prompt:
             return len(prompt["tokens"])
-        raw = msgspec.json.encode(prompt)
-        answer = await self.client.ask(route, "tokenize", raw, {}, None)
-        status = answer.status
-        if status == 200:
-            try:
+        answer = await self.client.ask(route, "tokenize", msgspec.json.encode(prompt), {}, None)
+        if answer.status == 200:
+            with suppress(*DECODE_ERRORS):
                 found = msgspec.json.decode(answer.body, type=TokenCount)
-            except DECODE_ERRORS:
-                status = 501
-            else:
                 route.can_count = True
-                route.learn_window(found.max_model_len)
+                if (window := found.max_model_len) is not None:  # ``max_len`` may only lower it
+                    route.window = window if route.max_len is None else min(window, route.max_len)
                 return found.count
-        if route.can_count is None and status in (404, 405, 501):
+        if route.can_count is None and answer.status in (200, 404, 405, 501):
             route.can_count = False
             log.warning(
-                "policy %r: its engine has no POST /tokenize, so over_length=%r and reserve=%d rest on "
-                "the engine's own refusal",
+                "policy %r: its engine has no POST /tokenize, so only the engine's own refusal enforces "
+                "over_length=%r and reserve=%d",
                 route.policy,
                 route.over_length,
                 route.reserve,
             )
         return None
+
+
+async def _search(
+    tokens_without: Callable[[int], Awaitable[int | None]],
+    saved: Sequence[int],
+    low: tuple[int, int],
+    high: tuple[int, int],
+    target: int,
+) -> tuple[int, int]:
+    """The fewest blocks to drop for ``target`` tokens, and the tokens then.
+
+    ``low`` and ``high`` are known pairs (blocks, tokens): too many tokens, and few enough. ``saved``: bytes
+    that dropping 0, 1, 2, … blocks saves; interpolation by them takes a handful of counts.
+    """
+    while high[0] - low[0] > 1:
+        (a, tokens), (b, fewer) = low, high
+        share = (tokens - target) / max(1, tokens - fewer)
+        guess = bisect_left(saved, saved[a] + share * (saved[b] - saved[a]), a, b)
+        guess = min(max(guess, a + 1), b - 1)
+        counted = await tokens_without(guess)
+        if counted is not None and counted <= target:
+            high = guess, counted
+        else:
+            low = guess, counted or tokens
+    return high
 
 
 def _prompts(route: Upstream, body: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -180,21 +182,12 @@ def _prompts(route: Upstream, body: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _room(route: Upstream, body: Mapping[str, Any], window: int) -> int:
-    """Tokens to keep for the answer. A cut makes room for the agent's limit, up to half of the context."""
+    """Tokens to keep for the answer: with a cut, as many as the agent's limit, up to half of the context."""
     if route.over_length != "truncate":
         return max(route.reserve, 1)
     asked = body.get("max_completion_tokens") or body.get("max_tokens")
     wanted = asked if isinstance(asked, int) else 0
     return max(1, min(max(route.reserve, wanted), window // 2))
-
-
-def _between(saved: Sequence[int], low: tuple[int, int], high: tuple[int, int], target: int) -> int:
-    """The blocks at which the count should reach ``target``, strictly between two known (blocks, tokens)."""
-    (a, tokens), (b, fewer) = low, high
-    share = (tokens - target) / max(1, tokens - fewer)
-    bytes_ = saved[a] + share * (saved[b] - saved[a])
-    guess = next(n for n in range(a, b + 1) if saved[n] >= bytes_ or n == b)
-    return min(max(guess, a + 1), b - 1)
 
 
 def _too_long(route: Upstream, count: int, window: int, pinned: bool = False) -> CallFailure:

@@ -5,15 +5,18 @@ ones too: otherwise an engine silently uses the model's own ``generation_config`
 
 Invariant: a call whose distribution could not be set is recorded as such, and never trained as if it had
 been.
+
+A guided choice, a request that names the answers it allows, is sampled from these answers only. It can be
+trained if the allowed token ids are known and the engine's logprobs are those of the masked distribution; an
+engine confirms both by answering with ``guided_choice_ids``. Without them the call stays masked.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
-
-from agentlightning.gateway.rewrite.guided_choice import is_plain_choice, use_structured_outputs
 
 OFF_POLICY = "off-policy-sampling"
 """``Call.masked`` of a call that was not sampled from the run's distribution."""
@@ -44,6 +47,7 @@ _SHAPING = {
     "regex", "structural_tag", "structured_outputs", "typical_p", "use_beam_search",
 }  # fmt: skip
 """Request fields that change the distribution, or its logprobs, whatever the values are."""
+_GUIDED = frozenset({"guided_choice", "structured_outputs"})
 _NEUTRAL: tuple[Any, ...] = (None, False, 0, {}, [], "")
 
 
@@ -119,3 +123,29 @@ def ask_for_tokens(sent: dict[str, Any], api: str) -> None:
         sent["logprobs"] = True
     elif not isinstance(sent.get("logprobs"), int) or sent["logprobs"] is False:
         sent["logprobs"] = 1  # not 0: some engines return none for it
+
+
+def is_plain_choice(shaping: Mapping[str, Any]) -> bool:
+    """Whether only a list of allowed answers shapes the distribution."""
+    if len(shaping) != 1 or not _GUIDED.issuperset(shaping):
+        return False
+    outputs = shaping.get("structured_outputs")
+    if outputs is None:
+        return True
+    return isinstance(outputs, dict) and {k for k, v in outputs.items() if v is not None} == {"choice"}
+
+
+def use_structured_outputs(body: dict[str, Any]) -> None:
+    """Rename ``guided_choice`` to ``structured_outputs`` (in place), which engines share: vLLM has dropped
+    the older field and, given it, answers unconstrained without an error.
+    """
+    if body.get("guided_choice") is not None and body.get("structured_outputs") is None:
+        body["structured_outputs"] = {"choice": body.pop("guided_choice")}
+
+
+def is_allowed(allowed: Sequence[Sequence[int]], response: Sequence[int] | None) -> bool:
+    """Whether a response is one of the allowed, with or without an end token, or the beginning of one."""
+    if not response:
+        return False
+    ids = list(response)
+    return any(ids == list(one[: len(ids)]) or ids[:-1] == list(one) for one in allowed)

@@ -1,4 +1,4 @@
-"""The engine's answer as typed structs: the parts that the record needs, checked while they are parsed.
+"""The engine's answer as typed structs: the parts that the record needs, checked by their types when parsed.
 
 One shape covers chat and completions, whole answers and stream chunks. Source: OpenAI API reference; token
 ids as vLLM's ``return_token_ids`` gives them (``prompt_token_ids``: chat on top, completions per choice).
@@ -7,7 +7,7 @@ ids as vLLM's ``return_token_ids`` gives them (``prompt_token_ids``: chat on top
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Any, Protocol, TypeVar
+from typing import Annotated, Any, cast
 
 import msgspec
 
@@ -15,7 +15,7 @@ from agentlightning.gateway.errors import TOO_LONG, BadAnswer, CallFailure, Engi
 from agentlightning.webserver.body import check_plain
 
 DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""Raised by decoding bytes that are no JSON, of another shape, or nested endlessly."""
+"""Raised by decoding bytes that are no JSON, have another shape, or are nested endlessly."""
 ABORTED = "abort"
 """Finish reason, in vLLM and SGLang, of an answer that the engine gave up to make way for new weights."""
 TokenId = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
@@ -37,14 +37,14 @@ class Logprobs(msgspec.Struct):
     content: list[TokenLogprob] | None = None
     token_logprobs: list[float | None] | None = None
 
+    def numbers(self) -> list[float | None] | None:
+        """One number for each token, ``None`` for each that the engine left out."""
+        return self.token_logprobs if self.content is None else [entry.logprob for entry in self.content]
+
     def values(self) -> list[float] | None:
-        """One number per token; ``None`` if the engine left one out."""
-        if self.content is not None:
-            return [entry.logprob for entry in self.content]
-        if self.token_logprobs is None:
-            return None
-        numbers = [p for p in self.token_logprobs if p is not None]
-        return numbers if len(numbers) == len(self.token_logprobs) else None
+        """One number for each token; ``None`` if the engine left one out."""
+        numbers = self.numbers()
+        return None if numbers is None or None in numbers else cast("list[float]", numbers)
 
 
 class EngineChoice(msgspec.Struct):
@@ -91,60 +91,47 @@ class AnswerChunk(EngineAnswer):
     error: Any = None
 
 
-AnswerT = TypeVar("AnswerT", bound=EngineAnswer)
+Decode = Callable[[bytes, Callable[[bytes], Any]], Any]
+"""Decodes an answer, or a chunk of one, with the decoder that it is given."""
 _answers = msgspec.json.Decoder(EngineAnswer)
 _chunks = msgspec.json.Decoder(AnswerChunk)
 
 
-class Decode(Protocol):
-    """Decodes an answer, or a chunk of one, with the decoder it is given."""
-
-    def __call__(self, raw: bytes, decode: Callable[[bytes], AnswerT], /) -> AnswerT: ...
-
-
 def parse_answer(raw: bytes, api: str, decode: Decode | None = None) -> EngineAnswer:
-    """The answer in ``raw``. :class:`BadAnswer` names its error; :class:`EngineUnreachable`: the engine gave
-    it up half-way.
+    """Parse a whole answer. Raise :class:`BadAnswer` with the error in it, or :class:`EngineUnreachable` when
+    the engine gave the answer up half-way.
     """
     try:
-        answer = decode(raw, _answers.decode) if decode else _answers.decode(raw)
+        answer: EngineAnswer = decode(raw, _answers.decode) if decode else _answers.decode(raw)
     except DECODE_ERRORS as error:
         raise BadAnswer(f"the engine's answer is not a completion ({len(raw)} bytes): {error}") from None
     if not answer.choices:
         raise BadAnswer("the engine's answer has no choices")
     if len({choice.index for choice in answer.choices}) != len(answer.choices):
         raise BadAnswer("two choices of the engine's answer have the same index")
+    part = "message" if api == "chat" else "text"
     for choice in answer.choices:
-        if (choice.message if api == "chat" else choice.text) is None:
-            raise BadAnswer(
-                f"choice {choice.index} of the engine's answer has no "
-                + ("message" if api == "chat" else "text")
-            )
+        if getattr(choice, part) is None:
+            raise BadAnswer(f"choice {choice.index} of the engine's answer has no {part}")
     raise_if_aborted(answer)
     return answer
 
 
 def check_choices(answer: EngineAnswer, expected: int) -> None:
-    """:class:`BadAnswer` for more choices than were asked for, and for values that cannot be stored."""
+    """Raise :class:`BadAnswer` for more choices than were asked for, and for values that cannot be stored."""
     for choice in answer.choices:
         if choice.index >= expected:
             raise BadAnswer(f"the engine's answer has a choice {choice.index}, and {expected} were asked for")
-        for part in (choice.message, choice.delta):
-            if part is not None:
-                _check_part(part)
-    if answer.sampling is not None:
-        _check_part(answer.sampling)
-
-
-def _check_part(part: dict[str, Any]) -> None:
     try:
-        check_plain(part, MAX_INTEGER)
+        for part in (answer.sampling, *(p for c in answer.choices for p in (c.message, c.delta))):
+            if part is not None:
+                check_plain(part, MAX_INTEGER)
     except ValueError as error:
         raise BadAnswer(f"the engine's answer cannot be kept: {error}") from None
 
 
 def raise_if_aborted(answer: EngineAnswer) -> None:
-    """Raise :class:`EngineUnreachable` for an answer that the engine gave up: the agent may ask again."""
+    """Raise :class:`EngineUnreachable` for an answer that the engine gave up; the agent may ask again."""
     if any(choice.finish_reason == ABORTED for choice in answer.choices):
         message = f"the engine gave this answer up half-way (finish_reason {ABORTED!r})"
         tokens = sum(len(choice.token_ids or ()) for choice in answer.choices)
@@ -152,47 +139,39 @@ def raise_if_aborted(answer: EngineAnswer) -> None:
 
 
 def parse_chunk(raw: bytes, decode: Decode | None = None) -> AnswerChunk:
-    """One chunk of a stream, or :class:`BadAnswer`."""
+    """Parse one chunk of a stream, or raise :class:`BadAnswer`."""
     try:
-        return decode(raw, _chunks.decode) if decode else _chunks.decode(raw)
+        chunk: AnswerChunk = decode(raw, _chunks.decode) if decode else _chunks.decode(raw)
+        return chunk
     except DECODE_ERRORS as error:
         raise BadAnswer(f"an event of the engine's stream is not a completion chunk: {error}") from None
 
 
-class ErrorInfo(msgspec.Struct):
-    """Message and code of an engine's error answer."""
-
-    message: str
-    code: str
-
-    @property
-    def over_length(self) -> bool:
-        """The prompt did not fit the model's context: engines say so in many ways."""
-        text = self.message.lower()
-        return self.code == TOO_LONG or "maximum context length" in text or "context window" in text
+def is_over_length(code: str, message: str) -> bool:
+    """Whether an error says that the prompt does not fit the model's context; engines word it variously."""
+    text = message.lower()
+    return code == TOO_LONG or "maximum context length" in text or "context window" in text
 
 
-def parse_error(status: int, raw: bytes) -> ErrorInfo:
-    """Read an error answer of whatever shape."""
+def parse_error(status: int, raw: bytes) -> tuple[str, str]:
+    """Code and message of an error answer of any shape."""
     try:
         body: Any = msgspec.json.decode(raw)
     except DECODE_ERRORS:
-        return ErrorInfo(raw[:500].decode("utf-8", "replace") or "(empty answer)", f"http-{status}")
+        return f"http-{status}", raw[:500].decode("utf-8", "replace") or "(empty answer)"
     inner = body.get("error", body) if isinstance(body, dict) else body
+    code, message = None, inner
     if isinstance(inner, dict):
-        message, code = inner.get("message") or inner.get("detail"), inner.get("code")
-        return ErrorInfo(
-            str(message or inner)[:2000], code if isinstance(code, str) and code else f"http-{status}"
-        )
-    return ErrorInfo(str(inner)[:2000], f"http-{status}")
+        code, message = inner.get("code"), inner.get("message") or inner.get("detail") or inner
+    return code if isinstance(code, str) and code else f"http-{status}", str(message)[:2000]
 
 
 def engine_error(reply: EngineReply) -> CallFailure:
     """The failure of a call that the engine answered with a status other than 200."""
     if reply.status < 400:
         return BadAnswer(f"the engine answered HTTP {reply.status}")
-    info = parse_error(reply.status, reply.body)
-    recorded_as = f"HTTP {reply.status} {info.code}"
-    if info.over_length:  # the SDK and frameworks know one way to say it
-        return CallFailure(400, TOO_LONG, info.message, retry=False, recorded_as=recorded_as)
-    return CallFailure(reply.status, info.code, info.message, recorded_as=recorded_as, reply=reply)
+    code, message = parse_error(reply.status, reply.body)
+    recorded_as = f"HTTP {reply.status} {code}"
+    if is_over_length(code, message):  # frameworks look for OpenAI's status and code
+        return CallFailure(400, TOO_LONG, message, retry=False, recorded_as=recorded_as)
+    return CallFailure(reply.status, code, message, recorded_as=recorded_as, reply=reply)

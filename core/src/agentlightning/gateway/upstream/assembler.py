@@ -6,13 +6,14 @@ Invariant: the assembled answer has the ids and logprobs of every chunk, in orde
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from agentlightning.gateway.errors import BadAnswer
 from agentlightning.gateway.upstream.answer import AnswerChunk, EngineAnswer, EngineChoice, Logprobs
 
+T = TypeVar("T")
 _HEAD = ("id", "created", "model", "usage", "sampling", "guided_choice_ids")
-"""Top-level fields of which the last value counts."""
+"""Top-level fields whose last value counts."""
 
 
 @dataclass(slots=True)
@@ -28,29 +29,15 @@ class _PartialChoice:
     finish: str | None = None
 
     def add(self, piece: EngineChoice) -> None:
-        if piece.token_ids is not None:
-            if self.ids is None:
-                self.ids = []
-            self.ids += piece.token_ids
-        if self.prompt is None:
-            self.prompt = piece.prompt_token_ids
+        self.ids = _extended(self.ids, piece.token_ids)
+        self.prompt = piece.prompt_token_ids if self.prompt is None else self.prompt
         if piece.logprobs is not None:
-            self._add_logprobs(piece.logprobs)
+            self.logprobs = _extended(self.logprobs, piece.logprobs.numbers())
         if piece.text:
             self.text.append(piece.text)
         if piece.delta:
             self._add_delta(piece.delta)
         self.finish = piece.finish_reason or self.finish
-
-    def _add_logprobs(self, logprobs: Logprobs) -> None:
-        if logprobs.content is None and logprobs.token_logprobs is None:
-            return
-        if self.logprobs is None:
-            self.logprobs = []
-        if logprobs.content is not None:
-            self.logprobs += [entry.logprob for entry in logprobs.content]
-        else:
-            self.logprobs += logprobs.token_logprobs or ()
 
     def _add_delta(self, delta: dict[str, Any]) -> None:
         for key, value in delta.items():
@@ -77,21 +64,27 @@ class _PartialChoice:
     def choice(self, index: int, api: str) -> EngineChoice:
         """As a whole choice."""
         text = "".join(self.text)
-        message: dict[str, Any] | None = None
-        if api == "chat":
-            content = text if text or not self.tools else None
-            message = {"role": "assistant", "content": content, **self.message}
-            if self.tools:
-                message["tool_calls"] = [self.tools[i] for i in sorted(self.tools)]
-        return EngineChoice(
-            index=index,
-            message=message,
-            text=None if api == "chat" else text,
-            finish_reason=self.finish,
-            token_ids=self.ids,
-            prompt_token_ids=self.prompt,
-            logprobs=None if self.logprobs is None else Logprobs(token_logprobs=self.logprobs),
-        )
+        whole = EngineChoice(index, finish_reason=self.finish, token_ids=self.ids)
+        whole.prompt_token_ids = self.prompt
+        whole.logprobs = None if self.logprobs is None else Logprobs(token_logprobs=self.logprobs)
+        if api != "chat":
+            whole.text = text
+            return whole
+        content = (text or None) if self.tools else text
+        whole.message = {"role": "assistant", "content": content, **self.message}
+        if self.tools:
+            whole.message["tool_calls"] = [self.tools[i] for i in sorted(self.tools)]
+        return whole
+
+
+def _extended(known: list[T] | None, more: list[T] | None) -> list[T] | None:
+    """``known`` with ``more`` at its end; ``None`` while neither has come."""
+    if more is None:
+        return known
+    if known is None:
+        return list(more)
+    known += more
+    return known
 
 
 class AnswerAssembler:

@@ -2,8 +2,8 @@
 
 Only a short list of headers is passed on; the agent's key and this suite's own headers never are. Where a
 policy has several endpoints, a request that one cannot take is sent whole to the next: nothing of an answer
-has begun by then, so the agent sees one call, and one is recorded. An engine's answer is final, errors too:
-the SDK retries, and each try is recorded.
+has begun by then, so the agent sees one call, and one call is recorded. An engine's answer is final, an error
+too: the SDK retries, and each try is recorded.
 """
 
 from __future__ import annotations
@@ -44,19 +44,14 @@ class EngineClient:
     """Sends requests to engines. ``failovers`` counts, by policy, requests sent again to another endpoint."""
 
     def __init__(self, limits: Limits, failovers: Counter[str]) -> None:
-        self._limits = limits
+        self.limits = limits
         self._failovers = failovers
         self._session: aiohttp.ClientSession | None = None
-
-    @property
-    def answer_bytes(self) -> int:
-        """Bytes of an answer, whole or streamed, at most."""
-        return self._limits.answer_bytes
 
     async def start(self) -> None:
         """Open the pool."""
         timeout = aiohttp.ClientTimeout(
-            total=self._limits.total, connect=None, sock_connect=self._limits.connect, sock_read=None
+            total=self.limits.total, connect=None, sock_connect=self.limits.connect, sock_read=None
         )
         self._session = aiohttp.ClientSession(
             # below the idle time (5 s and up) after which engines hang up: no request meets a closing line
@@ -76,26 +71,18 @@ class EngineClient:
     async def ask(
         self, route: Upstream, api: str, body: bytes, headers: Mapping[str, str], key: str | None
     ) -> EngineReply:
-        """The whole answer of an engine of ``route``.
-
-        Requests of one ``key`` go to one endpoint, those without any go to each in turn.
-        :class:`EngineUnreachable`: no endpoint answered, or the answer broke off.
-        """
-        endpoint, response = await self._connect(route, api, body, headers, key)
-        try:
-            async with response:
-                return await self.read(route, response)
-        except (aiohttp.ClientError, OSError) as error:
-            raise _unreachable(route, endpoint, error) from None
-        finally:
-            endpoint.in_flight -= 1
+        """Send a request as :meth:`stream` does, and return the whole answer."""
+        async with self.stream(route, api, body, headers, key) as response:
+            return await self.read(route, response)
 
     @asynccontextmanager
     async def stream(
         self, route: Upstream, api: str, body: bytes, headers: Mapping[str, str], key: str | None
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """The same as a block around an answer of which the head is read; errors in the block, too, become
-        :class:`EngineUnreachable`.
+        """Send a request to an engine of ``route``; the block gets the answer with its head read.
+
+        Requests of one ``key`` go to one endpoint, requests without a key go to each in turn. Raise
+        :class:`EngineUnreachable` when no endpoint answers, or when the connection fails within the block.
         """
         endpoint, response = await self._connect(route, api, body, headers, key)
         try:
@@ -114,10 +101,8 @@ class EngineClient:
         """
         if self._session is None:
             raise RuntimeError("the gateway is not started: await start()")
-        send = {"Content-Type": "application/json"}
-        for name in REQUEST_HEADERS:
-            if (value := headers.get(name)) is not None:
-                send[name] = value
+        send = {name: value for name in REQUEST_HEADERS if (value := headers.get(name)) is not None}
+        send["Content-Type"] = "application/json"
         if route.api_key:
             send["Authorization"] = f"Bearer {route.api_key}"
         failed: tuple[Endpoint, Exception] | None = None
@@ -136,52 +121,47 @@ class EngineClient:
                 if not isinstance(error, (aiohttp.ClientError, OSError)):
                     raise
                 failed = endpoint, error
-                if isinstance(error, NOT_CONNECTED):
-                    _not_connected(route, endpoint, error)
-                elif isinstance(error, CONNECTION_LOST):
-                    endpoint.lost += 1
-                    lost += 1
-                else:
+                if not isinstance(error, NOT_CONNECTED + CONNECTION_LOST):
                     break
-                if lost > 1:
+                endpoint.lost += 1
+                if isinstance(error, NOT_CONNECTED):
+                    _eject(route, endpoint, error)
+                elif (lost := lost + 1) > 1:
                     break
             else:
                 endpoint.answered += 1
-                if endpoint.ejected_until and route.endpoints.mark_up(endpoint):
+                if endpoint.ejected_until:
+                    endpoint.ejected_until = 0.0
                     log.info("policy %r: the engine at %s answers again", route.policy, endpoint.url)
                 return endpoint, response
         assert failed is not None
         raise _unreachable(route, *failed) from None
 
     async def read(self, route: Upstream, response: aiohttp.ClientResponse) -> EngineReply:
-        """The whole answer, without the route's key should the engine quote it."""
-        body = route.scrub(await self._read_body(response))
+        """Read the whole answer, and remove the route's key from it should the engine quote it.
+
+        The limit counts bytes after decompression: a short body may unfold to a long one.
+        """
+        parts: list[bytes] = []
+        left = self.limits.answer_bytes
+        async for part in response.content.iter_any():
+            parts.append(part)
+            left -= len(part)
+            if left < 0:
+                message = f"the engine's answer is longer than {self.limits.answer_bytes} bytes"
+                raise EngineUnreachable(502, "answer-too-large", message)
         headers = {"Content-Type": response.headers.get("Content-Type", "application/json")}
         for name in RESPONSE_HEADERS:
             if (value := response.headers.get(name)) is not None:
                 headers[name] = value
-        return EngineReply(response.status, route.redacted(headers), body)
-
-    async def _read_body(self, response: aiohttp.ClientResponse) -> bytes:
-        """The whole body, within the limit."""
-        limit = self._limits.answer_bytes
-        if response.content_length is not None:
-            if response.content_length > limit:
-                raise _too_large(limit)
-            if "Content-Encoding" not in response.headers:  # a short body may unfold to a long one
-                return await response.read()
-        raw = bytearray()
-        async for part in response.content.iter_any():
-            raw += part
-            if len(raw) > limit:
-                raise _too_large(limit)
-        return bytes(raw)
+        if route.api_key:
+            headers = {name: route.redact_text(value) for name, value in headers.items()}
+        return EngineReply(response.status, headers, route.scrub(b"".join(parts)))
 
 
-def _not_connected(route: Upstream, endpoint: Endpoint, error: Exception) -> None:
-    """Eject an endpoint that could not be connected to."""
-    endpoint.lost += 1
-    if route.endpoints.mark_down(endpoint) and len(route.endpoints) > 1:
+def _eject(route: Upstream, endpoint: Endpoint, error: Exception) -> None:
+    """Make calls avoid an endpoint that refused a connection."""
+    if route.endpoints.eject(endpoint) and len(route.endpoints) > 1:
         log.warning(
             "policy %r: no connection to %s (%s); its calls go to the other endpoints",
             route.policy,
@@ -198,7 +178,3 @@ def _unreachable(route: Upstream, endpoint: Endpoint, error: Exception) -> Engin
         engine += f" at {endpoint.url} (one of {many})"
     reason = route.redact_text(str(error))[:500]  # it may quote a header of the answer
     return EngineUnreachable(502, "engine-unreachable", f"{engine} failed: {type(error).__name__}: {reason}")
-
-
-def _too_large(limit: int) -> EngineUnreachable:
-    return EngineUnreachable(502, "answer-too-large", f"the engine's answer is longer than {limit} bytes")

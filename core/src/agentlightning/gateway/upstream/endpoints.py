@@ -1,9 +1,9 @@
-"""The endpoints of one policy: which of them a call goes to, and which next when that one is down.
+"""The endpoints of one policy, and the order in which a call tries them.
 
 All calls of an attempt go to one endpoint, so that its prompts find their prefix in that engine's cache: the
-one that ranks first for the attempt's id (rendezvous hashing: Thaler and Ravishankar, 1998). Invariants: the
-ranking is a function of the key and the URLs alone; when an endpoint goes down, only its own calls move, each
-to the endpoint that ranks next; every endpoint is offered to a call once.
+endpoint that ranks first for the attempt's id (rendezvous hashing: Thaler and Ravishankar, 1998). Invariants:
+the ranking is a function of the key and the URLs alone; when an endpoint goes down, only its own calls move,
+each to the endpoint that ranks next; a call is offered every endpoint once.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hashlib import blake2b
 from yarl import URL
 
 EJECTION_SECONDS = 10.0
-"""Seconds for which an endpoint that could not be connected to is passed over; then one call tries it."""
+"""Seconds for which calls avoid an endpoint that refused a connection; then one call tries it again."""
 MAX_RANKINGS = 16_384
 """Rankings that are cached."""
 
@@ -35,6 +35,7 @@ class Endpoint:
 
     url: str
     urls: dict[str, URL] = field(init=False)
+    """API → URL of its requests."""
     in_flight: int = 0
     """Requests under way."""
     answered: int = 0
@@ -44,16 +45,18 @@ class Endpoint:
     failovers: int = 0
     """Lost requests that were sent again to another endpoint."""
     ejected_until: float = 0.0
-    """Time by the clock; 0: it is up, as far as known."""
+    """Time by the clock of :class:`Endpoints`; 0: the endpoint is up, as far as known."""
 
     def __post_init__(self) -> None:
         base = self.url.rstrip("/")
-        paths = {"chat": f"{base}/chat/completions", "completions": f"{base}/completions"}
-        paths["tokenize"] = f"{base.removesuffix('/v1')}/tokenize"
-        self.urls = {api: URL(path) for api, path in paths.items()}
+        self.urls = {
+            "chat": URL(f"{base}/chat/completions"),
+            "completions": URL(f"{base}/completions"),
+            "tokenize": URL(f"{base.removesuffix('/v1')}/tokenize"),
+        }
 
     def state(self) -> dict[str, object]:
-        """For JSON."""
+        """The counters, for JSON."""
         counts = {name: getattr(self, name) for name in ("in_flight", "answered", "lost", "failovers")}
         return {"url": self.url, "up": not self.ejected_until, **counts}
 
@@ -63,7 +66,7 @@ class Endpoints:
 
     def __init__(self, urls: Sequence[str], clock: Callable[[], float] = time.monotonic) -> None:
         self._all = [Endpoint(url) for url in urls]
-        self._names = tuple(urls)
+        self._urls = tuple(urls)
         self._clock = clock
         self._turn = 0
 
@@ -92,27 +95,21 @@ class Endpoints:
 
     def _ranked(self, key: str | None) -> Sequence[int]:
         if key is not None:
-            return ranking(key, self._names)
+            return ranking(key, self._urls)
         self._turn += 1
         return [(self._turn + i) % len(self._all) for i in range(len(self._all))]
 
     def _eligible(self, endpoint: Endpoint) -> bool:
-        """Whether to try it in its turn. When its ejection is over, one call does; the others wait for how
-        that ends.
+        """Whether to try an endpoint in its turn. After its ejection one call tries it; the others wait for
+        the result of that call.
         """
-        if not endpoint.ejected_until:
-            return True
-        if (now := self._clock()) < endpoint.ejected_until:
+        if endpoint.ejected_until and self._clock() < endpoint.ejected_until:
             return False
-        endpoint.ejected_until = now + EJECTION_SECONDS
+        if endpoint.ejected_until:
+            self.eject(endpoint)
         return True
 
-    def mark_down(self, endpoint: Endpoint) -> bool:
-        """Eject an endpoint that could not be connected to. Whether it was up before."""
+    def eject(self, endpoint: Endpoint) -> bool:
+        """Make calls avoid an endpoint for :data:`EJECTION_SECONDS`. Return whether it was up before."""
         was, endpoint.ejected_until = endpoint.ejected_until, self._clock() + EJECTION_SECONDS
         return not was
-
-    def mark_up(self, endpoint: Endpoint) -> bool:
-        """End the ejection of an endpoint that has answered. Whether it was down before."""
-        was, endpoint.ejected_until = endpoint.ejected_until, 0.0
-        return bool(was)

@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import msgspec
 
-from agentlightning.gateway.upstream.answer import AnswerT, EngineAnswer, EngineChoice
+from agentlightning.gateway.upstream.answer import EngineAnswer
 from agentlightning.types.tokens import WIDTH, PrefixDigests, TokenIds, pack
 
 _KEY = b'"prompt_token_ids":['
@@ -59,8 +59,8 @@ class PromptCache:
         self._known: OrderedDict[tuple[str, str], _Known] = OrderedDict()
         self._bytes = 0
 
-    def decode(self, key: tuple[str, str], raw: bytes, decode: Callable[[bytes], AnswerT]) -> AnswerT:
-        """``decode(raw)``, with the ids of the prompt as an array. ``key``: attempt and branch."""
+    def decode(self, key: tuple[str, str], raw: bytes, decode: Callable[[bytes], Any]) -> Any:
+        """Return ``decode(raw)`` with the ids of the prompt as an array. ``key``: attempt and branch."""
         start = raw.find(_KEY) + len(_KEY)
         end = raw.find(b"]", start)
         if start < len(_KEY) or end - start < _SHORT or raw.find(_KEY, start) >= 0:
@@ -69,7 +69,8 @@ class PromptCache:
         text, length = known.match(raw, start)
         rest = start + text + (raw[start + text : start + text + 1] == b"," and text > 0)
         answer = decode(raw[:start] + raw[rest:] if text else raw)
-        holder = _holder(answer)
+        parts = [answer, *answer.choices]
+        holder = next((part for part in parts if part.prompt_token_ids is not None), None)
         if holder is None:
             return answer
         data = _appended(known.buffer(length), pack(holder.prompt_token_ids or ()))
@@ -105,12 +106,3 @@ def _appended(data: PrefixDigests, more: bytes) -> PrefixDigests:
 def _ids(data: PrefixDigests, start: int) -> list[int]:
     """The ids from byte ``start`` on, in the place of an answer's list."""
     return cast("list[int]", TokenIds.of(data, start // WIDTH, len(data.data) // WIDTH))
-
-
-def _holder(answer: EngineAnswer) -> EngineAnswer | EngineChoice | None:
-    """The part of an answer that has the list of prompt ids."""
-    holders: list[EngineAnswer | EngineChoice] = [answer, *answer.choices]
-    for one in holders:
-        if one.prompt_token_ids is not None:
-            return one
-    return None

@@ -16,7 +16,7 @@ from typing import Any
 from agentlightning.capture.emit.validation import BadRecord, reward_number
 from agentlightning.capture.spans.convert import error_text
 from agentlightning.decorator.errors import BadReward
-from agentlightning.gateway.upstream.answer import ErrorInfo
+from agentlightning.gateway.upstream.answer import is_over_length
 from agentlightning.runner.outcomes.tracebacks import format_traceback
 from agentlightning.store.base import Store
 from agentlightning.types import AttemptedRollout, AttemptStatus, Call, Span
@@ -148,4 +148,4 @@ def _is_over_length(error: BaseException) -> bool:
     status, code = getattr(error, "status_code", None), getattr(error, "code", None)
     if status not in TOO_LONG_STATUS:
         return False
-    return ErrorInfo(error_text(error), code if isinstance(code, str) else "").over_length
+    return is_over_length(code if isinstance(code, str) else "", error_text(error))
