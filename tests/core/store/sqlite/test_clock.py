@@ -8,7 +8,7 @@ import pytest
 from contract.store import Clock
 
 from agentlightning.store.sqlite import core
-from agentlightning.store.sqlite.clock import MonotonicWallClock
+from agentlightning.store.sqlite.clock import monotonic_clock
 from agentlightning.store.sqlite.store import SQLiteStore
 from agentlightning.types import AttemptStatus, RolloutConfig, RolloutStatus
 
@@ -19,7 +19,7 @@ DAY = 86_400.0
 @pytest.mark.parametrize("jump", [DAY, -DAY])
 async def test_a_wall_clock_that_is_set_changes_nothing(tmp_path: Path, jump: float) -> None:
     wall, passed = Clock(), Clock()
-    store = SQLiteStore(tmp_path / "s.sqlite", clock=MonotonicWallClock(wall, passed))
+    store = SQLiteStore(tmp_path / "s.sqlite", clock=monotonic_clock(wall, passed))
     lease = await store.start_rollout(1, config=SILENCE)
     wall.now += jump
     passed.now += 20

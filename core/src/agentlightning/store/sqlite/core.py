@@ -1,28 +1,31 @@
-"""The base of the SQLite store's parts: file, writer, clock, idempotent writes, counted refusals."""
+"""The base of the SQLite store: reads and writes of its methods, remembered answers, counted refusals."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
-from sqlalchemy import bindparam, delete, func, select
+from sqlalchemy import bindparam, delete, func, select, update
 
 from agentlightning.store import codec
 from agentlightning.store.base import AttemptEnded, Conflict
-from agentlightning.store.routes import REMEMBERED
+from agentlightning.store.routes import BY_NAME, REMEMBERED
 from agentlightning.store.sqlite.cache import StoreCache
+from agentlightning.store.sqlite.clock import Clock
 from agentlightning.store.sqlite.file import schema
 from agentlightning.store.sqlite.file.database import Database
-from agentlightning.store.sqlite.file.statements import Upsert, compile_sql, given, insert_sql
+from agentlightning.store.sqlite.file.statements import compile_sql, given
 from agentlightning.store.sqlite.file.writer import Writer
-from agentlightning.store.sqlite.timer import ExpiryTimer
 from agentlightning.store.sqlite.waiters import Waiters
 
+P = ParamSpec("P")
 T = TypeVar("T")
+S = TypeVar("S", bound="StoreCore")
 
 REQUEST_SECONDS = REMEMBERED
-"""How long a request id is remembered. Clients stop retrying well before
+"""How long the store remembers a request id. Clients stop retrying well before
 (:mod:`agentlightning.store.http.transport`).
 """
 _PRUNE_EVERY = 1024
@@ -30,35 +33,60 @@ _PRUNE_EVERY = 1024
 
 _r, _c = schema.requests.c, schema.counts.c
 _FIND = compile_sql(select(_r.method, _r.answer).where(given(_r.request_id)))
-_REMEMBER = insert_sql(schema.requests)
-_FORGET = compile_sql(delete(schema.requests).where(given(_r.request_id)))
 _NEWEST = compile_sql(select(func.max(_r.seq)))
 _PRUNE = compile_sql(delete(schema.requests).where(_r.seq < bindparam("before")))
 _COUNT = compile_sql(
-    Upsert(schema.counts, ["rollout_id", "attempt_id", "kind", "reason"], lambda new: {"n": _c.n + new.n})
+    update(schema.counts)
+    .where(given(_c.rollout_id, _c.attempt_id, _c.kind, _c.reason))
+    .values(n=_c.n + bindparam("more"))
 )
 
 
 class StoreRefusal(AttemptEnded):
-    """An :class:`AttemptEnded` with the reason to count it under."""
+    """An :class:`AttemptEnded` with the reason under which the store counts it."""
 
     def __init__(self, message: str, reason: str, rollout_id: str, attempt_id: str, n: int) -> None:
         super().__init__(message)
         self.reason, self.rollout_id, self.attempt_id, self.n = reason, rollout_id, attempt_id, n
 
 
-class StoreCore:
-    """Base of the parts: public methods are coroutines, methods with ``_`` run inside a write or read."""
+def read(work: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
+    """Make a coroutine of a method that queries the tables."""
 
-    db: Database
-    writer: Writer
-    waiters: Waiters
-    cache: StoreCache
-    clock: Callable[[], float]
-    timer: ExpiryTimer
-    _remembered_count: int = 0
-    _age_marks: deque[tuple[float, int]]
-    """(Time, newest request at that time): the age of requests, whatever clock wrote the file before."""
+    @wraps(work)
+    async def method(self: S, /, *args: P.args, **given: P.kwargs) -> T:
+        return await self.writer.read(lambda: work(self, *args, **given))
+
+    return method
+
+
+def write(work: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
+    """Make a coroutine of a method that changes the tables: :meth:`StoreCore._write` runs it.
+
+    The method has a parameter ``request_id``, which it leaves to ``_write``.
+    """
+    kind = BY_NAME[work.__name__].result_type
+
+    @wraps(work)
+    async def method(self: S, /, *args: P.args, **given: P.kwargs) -> T:
+        request_id = cast("str | None", given.get("request_id"))
+        return await self._write(work.__name__, lambda: work(self, *args, **given), request_id, kind)
+
+    return method
+
+
+class StoreCore:
+    """Base of the store's parts. Public methods are coroutines; methods with ``_`` run within one."""
+
+    def __init__(self, db: Database, clock: Clock) -> None:
+        self.db = db
+        self.cache = StoreCache()
+        self.writer = Writer(db.connection, self.cache.clear, db.check_file, snapshots=db.read_only)
+        self.waiters = Waiters()
+        self.clock = clock
+        self._remembered_count = 0
+        self._age_marks: deque[tuple[float, int]] = deque()
+        """(Time, newest request at that time): the age of requests, whatever clock wrote the file before."""
 
     async def _write(
         self,
@@ -71,11 +99,11 @@ class StoreCore:
         from_answer: Callable[[Any], T] | None = None,
         should_remember: Callable[[T], bool] = lambda _: True,
     ) -> T:
-        """Do ``work`` once per request id and commit it. ``StoreError`` where the file was opened read-only.
+        """Do ``work`` once per request id and commit it. Raise ``StoreError`` if the file is open read-only.
 
-        The answer is remembered as a ``kind``. ``to_answer`` reduces it to what the caller does not
-        have already, and ``from_answer`` restores it. An answer that ``should_remember`` rejects is not
-        remembered. A refusal is counted although its write is rolled back.
+        The store remembers the answer, of type ``kind``, for requests that are sent again. ``to_answer``
+        leaves out of it what the caller has already, and ``from_answer`` restores that. An answer that
+        ``should_remember`` rejects is not remembered. A refusal is counted although its write is rolled back.
         """
 
         def once() -> T:
@@ -99,7 +127,7 @@ class StoreCore:
             raise AttemptEnded(str(r)) from None
 
     def _find_answer(self, method: str, request_id: str | None) -> bytes | None:
-        """The remembered answer of a request; ``None``: there is none."""
+        """Return the remembered answer of a request, or ``None``."""
         found = None if request_id is None else self.db.one(_FIND, request_id=request_id)
         if found is not None and found[0] != method:
             raise Conflict(f"request id {request_id} was already used for {found[0]}, not for {method}")
@@ -111,7 +139,8 @@ class StoreCore:
             self._prune_answers(now)
         self._remembered_count += 1
         blob = codec.pack(answer, small=4096)  # short-lived: compressing seldom pays
-        self.db.execute(_REMEMBER, request_id=request_id, method=method, time=now, answer=blob)
+        row = {"request_id": request_id, "method": method, "time": now, "answer": blob}
+        self.db.insert(schema.requests, row)
 
     def _prune_answers(self, now: float) -> None:
         newest = self.db.one(_NEWEST)
@@ -123,20 +152,16 @@ class StoreCore:
         if newest is not None and newest[0] is not None:
             self._age_marks.append((now, newest[0]))
 
-    def _forget_answer(self, request_id: str) -> None:
-        """Forget an answer that was undone: the request, sent again, is a new one."""
-        self.db.execute(_FORGET, request_id=request_id)
-
     def _count_refusal(self, r: StoreRefusal, request_id: str | None) -> None:
         """Count a refusal once, however often the refused request is sent again."""
         if request_id is not None:
             key = f"{request_id}:refused"
-            if self.db.one(_FIND, request_id=key) is not None:
+            if self._find_answer("refused", key) is not None:
                 return
             self._remember("refused", key, None)
         self._count("refused", r.reason, r.rollout_id, r.attempt_id, r.n)
 
     def _count(self, kind: str, reason: str, rollout_id: str | None, attempt_id: str | None, n: int) -> None:
-        self.db.execute(
-            _COUNT, rollout_id=rollout_id or "", attempt_id=attempt_id or "", kind=kind, reason=reason, n=n
-        )
+        key = {"rollout_id": rollout_id or "", "attempt_id": attempt_id or "", "kind": kind, "reason": reason}
+        if not self.db.execute(_COUNT, **key, more=n):
+            self.db.insert(schema.counts, {**key, "n": n})

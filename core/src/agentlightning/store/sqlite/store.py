@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from agentlightning.store.base import StoreError
-from agentlightning.store.sqlite.batch import BatchWriter
-from agentlightning.store.sqlite.cache import StoreCache
-from agentlightning.store.sqlite.clock import MonotonicWallClock
+from agentlightning.store.routes import BY_NAME, BatchOutcome, from_outcome, to_outcome
+from agentlightning.store.sqlite.clock import monotonic_clock
 from agentlightning.store.sqlite.file.database import Database
-from agentlightning.store.sqlite.file.writer import Writer
-from agentlightning.store.sqlite.queue.heartbeats import HeartbeatStore
+from agentlightning.store.sqlite.file.writer import PartialWrite
 from agentlightning.store.sqlite.queue.requeue import RequeueStore
 from agentlightning.store.sqlite.queue.waiting import EndWaitStore
 from agentlightning.store.sqlite.run_data.resources import ResourceStore
@@ -22,15 +20,12 @@ from agentlightning.store.sqlite.run_data.retention import RetentionStore
 from agentlightning.store.sqlite.run_data.runs import RunStore
 from agentlightning.store.sqlite.run_data.statistics import StatisticsReader
 from agentlightning.store.sqlite.run_data.steps import StepStore
-from agentlightning.store.sqlite.timer import ExpiryTimer
 from agentlightning.store.sqlite.trace.reading import TraceReader
 from agentlightning.store.sqlite.trace.records import RecordReader
-from agentlightning.store.sqlite.trace.span_numbers import SpanNumbers
-from agentlightning.store.sqlite.waiters import Waiters
 
 
 def store_file(place: str | Path | None = None) -> Path | Literal[":memory:"]:
-    """The file at a place; ``None``: ``AGL_STORAGE``, else ``~/.agent-lightning``."""
+    """Return the file at a place; ``None``: ``AGL_STORAGE``, else ``~/.agent-lightning``."""
     place = place if place is not None else os.environ.get("AGL_STORAGE") or Path.home() / ".agent-lightning"
     text = str(place)
     if text in (":memory:", "sqlite://", "sqlite:///:memory:"):
@@ -47,16 +42,13 @@ def store_file(place: str | Path | None = None) -> Path | Literal[":memory:"]:
 class SQLiteStore(
     TraceReader,
     RecordReader,
-    SpanNumbers,
     RequeueStore,
-    HeartbeatStore,
     EndWaitStore,
     ResourceStore,
     RunStore,
     StepStore,
     StatisticsReader,
     RetentionStore,
-    BatchWriter,
 ):
     """All of :class:`~agentlightning.store.base.Store`, in one SQLite file.
 
@@ -65,11 +57,10 @@ class SQLiteStore(
 
     ``path``: file, folder, ``sqlite:///…`` or ``:memory:``; ``None``: ``AGL_STORAGE``, else
     ``~/.agent-lightning/store.sqlite``. ``synchronous``: ``NORMAL`` survives kill -9, ``FULL`` power loss
-    too. ``clock`` gives seconds since the epoch; by default those that have passed since the wall clock was
-    read, once (:mod:`.clock`).
+    too. ``clock`` returns seconds since the epoch; the default reads the wall clock once (:mod:`.clock`).
 
-    Coroutines may be awaited from any loop or thread: work is handed to the loop that used the store first,
-    which must not be blocked meanwhile.
+    Coroutines may be awaited from any loop or thread: the loop that used the store first does the work, and
+    must not be blocked meanwhile.
     """
 
     def __init__(
@@ -80,19 +71,53 @@ class SQLiteStore(
         read_only: bool = False,
         clock: Callable[[], float] | None = None,
     ) -> None:
-        self.db = Database(store_file(path), synchronous, read_only)
-        self.cache = StoreCache()
-        self.writer = Writer(self.db.connection, self.cache.clear, self.db.check_file, snapshots=read_only)
-        self.waiters = Waiters()
-        self.clock = clock or MonotonicWallClock()
-        self.opened = self.clock()
-        self.timer = ExpiryTimer(self._expire_due)
-        self._age_marks = deque()
-        if not read_only:
-            self._clamp_future_times()
+        super().__init__(Database(store_file(path), synchronous, read_only), clock or monotonic_clock())
 
     def __repr__(self) -> str:
         return f"SQLiteStore({str(self.db.path or ':memory:')!r})"
+
+    async def batch(
+        self, calls: Sequence[tuple[str, dict[str, Any]]], *, request_id: str | None = None
+    ) -> list[Any]:
+        """Do each ``(method, parameters)`` in order, as one write. Return a result each, or the exception in
+        its place.
+
+        The batch is on file as a whole or not at all; a call that fails changes nothing; a batch that is sent
+        again under its request id is answered the same and not done again. Nothing waits: leave ``wait`` and
+        ``timeout`` out, or give 0.
+        """
+        coroutines = [partial(self._run_call, method, given) for method, given in calls]
+        names = [method for method, _ in calls]
+        if not any(name in BY_NAME and BY_NAME[name].mutates for name in names):
+            request_id = None  # nothing to remember
+
+        async def run(savepoints: bool) -> list[Any]:
+            return await self._write(
+                "batch",
+                lambda: self.writer.write_batch(coroutines, savepoints),
+                request_id,
+                list[BatchOutcome],
+                to_answer=lambda results: [to_outcome(r) for r in results],
+                from_answer=lambda outcomes: [
+                    from_outcome(*pair) for pair in zip(names, outcomes, strict=True)
+                ],
+            )
+
+        try:
+            return await run(savepoints=False)
+        except PartialWrite:
+            pass
+        try:
+            return await run(savepoints=True)
+        except PartialWrite as error:
+            raise StoreError(f"the write failed and nothing of it was stored: {error}") from error.__cause__
+
+    async def _run_call(self, method: str, given: dict[str, Any]) -> Any:
+        if method not in BY_NAME:
+            raise ValueError(f"method: there is no {method!r}; one of {', '.join(sorted(BY_NAME))}")
+        if given.get("wait") or (method == "wait_for_rollouts" and given.get("timeout") != 0):
+            raise ValueError(f"nothing waits in a batch: send {method} on its own, or without waiting")
+        return await getattr(self, method)(**given)
 
     async def close(self) -> None:
         """Commit, close the file and release its lock. A second call does nothing."""

@@ -1,110 +1,87 @@
 """Waiting without polling, for work or for rollouts to end.
 
-A signal means "look again", nothing more: the state is in the tables. Spurious signals are harmless, so a
-write signals at once, before its transaction commits. Waiters register *before* they look, so that no signal
+A signal means "look again", nothing more: the state is in the tables. A spurious signal does no harm, so a
+write signals at once, before its transaction commits. A caller registers *before* it looks, so that no signal
 is lost between looking and waiting.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 
-class WorkWaiter:
-    """Waits for work of a run (``None``: of any)."""
+class Waiter:
+    """A caller that waits for a signal."""
 
-    __slots__ = ("future", "run_id", "woken")
-
-    def __init__(self, run_id: str | None) -> None:
-        self.run_id = run_id
+    def __init__(self) -> None:
         self.woken = False
-        self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Whether :meth:`wait` returned because of a signal."""
+        self._signal: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    async def wait(self, timeout: float) -> None:
-        """Return when there may be work, or after ``timeout`` seconds."""
-        await asyncio.wait([self.future], timeout=timeout)
-        self.woken = self.future.done()
-
-
-class EndWaiter:
-    """Waits until all of its rollouts have ended."""
-
-    __slots__ = ("future", "pending")
-
-    def __init__(self, pending: Iterable[str]) -> None:
-        self.pending = set(pending)
-        self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def discard(self, rollout_id: str) -> None:
-        """Note that a rollout has ended."""
-        self.pending.discard(rollout_id)
-        if not self.pending and not self.future.done():
-            self.future.set_result(None)
+    def wake(self) -> None:
+        """Send the signal."""
+        if not self._signal.done():
+            self._signal.set_result(None)
 
     async def wait(self, timeout: float | None) -> None:
-        """Return when all have ended, or after ``timeout`` seconds."""
-        await asyncio.wait([self.future], timeout=timeout)
+        """Return at the signal, or after ``timeout`` seconds."""
+        await asyncio.wait([self._signal], timeout=timeout)
+        self.woken = self._signal.done()
 
 
 class Waiters:
     """The waiters of a store, all on its event loop."""
 
     def __init__(self) -> None:
-        self._workers: dict[WorkWaiter, None] = {}  # in order of arrival
-        self._end_waiters: defaultdict[str, set[EndWaiter]] = defaultdict(set)
+        self._workers: dict[Waiter, str | None] = {}
+        """Worker → the run whose work it wants (``None``: any), in order of arrival."""
+        self._ends: dict[Waiter, set[str]] = {}
+        """Waiter → those of its rollouts that have not ended."""
         self.closing = False
         """The store is closing: no wait is long any more."""
 
     def wake_all(self) -> None:
         """Wake all waiters; the store is closing."""
         self.closing = True
-        for worker in self._workers:
-            worker.future.set_result(None)
-        self._workers.clear()
-        for waiter in {w for waiters in self._end_waiters.values() for w in waiters}:
-            if not waiter.future.done():
-                waiter.future.set_result(None)
+        for waiter in (*self._workers, *self._ends):
+            waiter.wake()
 
-    def notify_queued(self, run_id: str | None, n: int = 1) -> None:
-        """``n`` rollouts of a run were queued: wake as many workers, the longest waiting first."""
-        if not self._workers:
-            return
-        for worker in [x for x in self._workers if x.run_id is None or x.run_id == run_id][:n]:
-            del self._workers[worker]
-            worker.future.set_result(None)
+    @contextmanager
+    def work(self, run_id: str | None) -> Iterator[Waiter]:
+        """Register for work of a run. A signal that did not wake this worker goes to the next one."""
+        waiter = Waiter()
+        self._workers[waiter] = run_id
+        try:
+            yield waiter
+        finally:
+            if waiter in self._workers:
+                del self._workers[waiter]
+            elif not waiter.woken:
+                self.notify_queued(run_id)
 
-    def add_worker(self, run_id: str | None) -> WorkWaiter:
-        """Register for work, until :meth:`remove_worker`."""
-        worker = WorkWaiter(run_id)
-        self._workers[worker] = None
-        return worker
+    def notify_queued(self, run_id: str | None) -> None:
+        """Signal that a rollout of a run was queued: wake the worker that has waited longest for it."""
+        for waiter, wanted in self._workers.items():
+            if wanted is None or wanted == run_id:
+                del self._workers[waiter]
+                waiter.wake()
+                return
 
-    def remove_worker(self, worker: WorkWaiter) -> None:
-        """Unregister. A signal that woke nobody goes to the next worker."""
-        if worker in self._workers:
-            del self._workers[worker]
-        elif not worker.woken:
-            self.notify_queued(worker.run_id)
+    @contextmanager
+    def ends(self, rollout_ids: Iterable[str]) -> Iterator[Waiter]:
+        """Register for the end of all these rollouts."""
+        waiter = Waiter()
+        self._ends[waiter] = set(rollout_ids)
+        try:
+            yield waiter
+        finally:
+            del self._ends[waiter]
 
     def notify_ended(self, rollout_id: str) -> None:
-        """Wake those who wait for a rollout's end."""
-        for waiter in self._end_waiters.pop(rollout_id, ()):
-            waiter.discard(rollout_id)
-
-    def add_end_waiter(self, rollout_ids: Iterable[str]) -> EndWaiter:
-        """Register for the end of rollouts, until :meth:`remove_end_waiter`."""
-        waiter = EndWaiter(rollout_ids)
-        for rollout_id in waiter.pending:
-            self._end_waiters[rollout_id].add(waiter)
-        return waiter
-
-    def remove_end_waiter(self, waiter: EndWaiter) -> None:
-        """Unregister."""
-        for rollout_id in waiter.pending:
-            waiters = self._end_waiters.get(rollout_id)
-            if waiters is not None:
-                waiters.discard(waiter)
-                if not waiters:
-                    del self._end_waiters[rollout_id]
+        """Signal that a rollout has ended: wake the waiters that wait for no other rollout."""
+        for waiter, pending in self._ends.items():
+            pending.discard(rollout_id)
+            if not pending:
+                waiter.wake()

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
+from sqlalchemy import Table
+
 from agentlightning.store.base import StoreError
 from agentlightning.store.sqlite.file import schema
 from agentlightning.store.sqlite.file.lock import FileLock
-from agentlightning.store.sqlite.file.statements import Statement
+from agentlightning.store.sqlite.file.statements import Statement, delete_sql, insert_sql, update_sql
 
 _PAGE = 16384
 """Bytes a page. A call takes about 3 kB, which 4 kB pages would store one a page."""
@@ -122,24 +124,33 @@ class Database:
             )
 
     def execute(self, statement: Statement, **values: Any) -> int:
-        """Run a write; the number of changed rows."""
-        return self.connection.execute(statement.text, statement.bind_values(values)).rowcount
+        """Run a write; return the number of rows that it changed."""
+        return self._run(statement, values).rowcount
 
-    def many(self, statement: Statement, rows: Iterable[dict[str, Any]]) -> None:
-        """Run a write for many rows."""
-        assert not statement.values
-        self.connection.executemany(statement.text, rows)
+    def insert(self, table: Table, *rows: dict[str, Any]) -> None:
+        """Insert rows, which have the same columns. The database sets the other columns, and ``seq``."""
+        if rows:
+            self.connection.executemany(insert_sql(table, tuple(rows[0])).text, rows)
+
+    def update(self, table: Table, key: dict[str, Any], **values: Any) -> int:
+        """Set columns of the rows whose columns equal ``key``; return the number of rows."""
+        return self.execute(update_sql(table, tuple(key), tuple(values)), **key, **values)
+
+    def delete(self, table: Table, **key: Any) -> int:
+        """Delete the rows whose columns equal ``key``; return the number of rows."""
+        return self.execute(delete_sql(table, tuple(key)), **key)
 
     def one(self, statement: Statement, **values: Any) -> tuple[Any, ...] | None:
-        """The first row, or ``None``."""
-        row: tuple[Any, ...] | None = self.connection.execute(
-            statement.text, statement.bind_values(values)
-        ).fetchone()
+        """Return the first row, or ``None``."""
+        row: tuple[Any, ...] | None = self._run(statement, values).fetchone()
         return row
 
     def all(self, statement: Statement, **values: Any) -> list[tuple[Any, ...]]:
-        """All rows."""
-        return self.connection.execute(statement.text, statement.bind_values(values)).fetchall()
+        """Return all rows."""
+        return self._run(statement, values).fetchall()
+
+    def _run(self, statement: Statement, values: dict[str, Any]) -> sqlite3.Cursor:
+        return self.connection.execute(statement.text, {**statement.constants, **values})
 
     def size_bytes(self) -> int:
         """Size of the database in bytes, without the write-ahead log."""

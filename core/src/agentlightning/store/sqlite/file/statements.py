@@ -1,138 +1,109 @@
-"""Statements of SQLAlchemy Core, compiled once, when their module is imported.
+"""SQL statements: built with SQLAlchemy Core, compiled once, run on the driver's own cursor.
 
-They run on the driver's own cursor, so Core costs nothing per row. Invariant: every statement compiles for
-SQLite and for PostgreSQL; SQL that the two spell differently is in this module only.
+Statements of a module are compiled when it is imported; inserts, updates and deletes of whole columns when
+they are first used. So Core costs nothing per row. Invariant: every statement compiles for SQLite and for
+PostgreSQL; the two dialects differ only in this module.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 from sqlalchemy import (
     ColumnElement,
     Dialect,
     Executable,
-    Float,
     Table,
     Text,
     and_,
     bindparam,
+    case,
+    delete,
     insert,
-    literal,
+    update,
 )
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects import sqlite
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
-from sqlalchemy.sql.functions import GenericFunction
 
 _SQLITE = sqlite.dialect(paramstyle="named")
-_INSERT: Mapping[str, Callable[[Table], Any]] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
-CHUNK = 500
-"""Ids bound in one ``IN (…)``."""
-
-
-class Upsert(NamedTuple):
-    """An insert, or an update of the row with the same key."""
-
-    table: Table
-    key: Sequence[str]
-    changes: Callable[[Any], dict[str, Any]]
-    """Columns of the new row → the columns to update, and their values."""
+Names = tuple[str, ...]
 
 
 class Statement(NamedTuple):
-    """A compiled statement: text with ``:name`` parameters, and the values of those that are constant."""
+    """A compiled statement: text with ``:name`` parameters, and the values of its constant parameters."""
 
     text: str
-    values: dict[str, Any]
-    source: Executable | Upsert
-    columns: Sequence[str]
-
-    def bind_values(self, values: dict[str, Any]) -> dict[str, Any]:
-        """The values of all parameters."""
-        return {**self.values, **values} if self.values else values
+    constants: dict[str, Any]
+    source: Executable
 
     def indexed_by(self, table: str, index: str) -> Statement:
-        """The statement with an index that SQLite must use."""
+        """Return the statement with an index that SQLite must use."""
         assert f"FROM {table}" in self.text
         return self._replace(text=self.text.replace(f"FROM {table}", f"FROM {table} INDEXED BY {index}"))
 
 
-def compile_sql(source: Executable | Upsert, *columns: str) -> Statement:
-    """Compile a statement for SQLite. ``columns``: those that an insert or update binds by name."""
-    compiled = compile_for(_SQLITE, source, columns)
-    bound_later = {name for name, bind in compiled.binds.items() if bind.required}
-    values = {name: value for name, value in compiled.params.items() if name not in bound_later}
-    return Statement(str(compiled), values, source, columns)
+def compile_sql(source: Executable) -> Statement:
+    """Compile a statement for SQLite."""
+    compiled = compile_for(_SQLITE, source)
+    required = {name for name, bind in compiled.binds.items() if bind.required}
+    constants = {name: value for name, value in compiled.params.items() if name not in required}
+    return Statement(str(compiled), constants, source)
 
 
-def compile_for(dialect: Dialect, source: Executable | Upsert, columns: Sequence[str] = ()) -> SQLCompiler:
-    """Compile a statement for any dialect of :data:`_INSERT`."""
-    statement: Any = source
-    if isinstance(source, Upsert):
-        row = _INSERT[dialect.name](source.table)
-        statement = row.on_conflict_do_update(index_elements=source.key, set_=source.changes(row.excluded))
-    compiled = statement.compile(
-        dialect=dialect, column_keys=list(columns) or None, compile_kwargs={"render_postcompile": True}
-    )
+def compile_for(dialect: Dialect, source: Executable) -> SQLCompiler:
+    """Compile a statement for any dialect."""
+    compiled = source.compile(dialect=dialect, compile_kwargs={"render_postcompile": True})  # type: ignore[attr-defined]
     assert isinstance(compiled, SQLCompiler)
     return compiled
 
 
 def given(*columns: ColumnElement[Any]) -> ColumnElement[bool]:
-    """Each column has the value that is bound by its name."""
+    """Each column equals the parameter of the same name."""
     return and_(*(column == bindparam(column.key) for column in columns))
 
 
-def insert_sql(table: Table) -> Statement:
-    """The insert of a whole row; the database numbers it, where there is a ``seq``."""
-    return compile_sql(insert(table), *(c.name for c in table.c if c.name != "seq"))
+@cache
+def insert_sql(table: Table, columns: Names) -> Statement:
+    """Insert rows of these columns."""
+    return compile_sql(insert(table).values({name: bindparam(name) for name in columns}))
 
 
-def chunks(ids: Sequence[str]) -> Iterator[Sequence[str]]:
-    """Split ``ids`` into pieces that fit one statement."""
-    for start in range(0, len(ids), CHUNK):
-        yield ids[start : start + CHUNK]
+@cache
+def update_sql(table: Table, key: Names, columns: Names) -> Statement:
+    """Set these columns of the rows with this key."""
+    change = update(table).where(given(*(table.c[name] for name in key)))
+    return compile_sql(change.values({name: bindparam(name) for name in columns}))
+
+
+@cache
+def delete_sql(table: Table, key: Names) -> Statement:
+    """Delete the rows with this key."""
+    return compile_sql(delete(table).where(given(*(table.c[name] for name in key))))
+
+
+def least(a: Any, b: Any) -> ColumnElement[Any]:
+    """The lesser of two values in one row; NULL if ``a`` is NULL."""
+    return case((a > b, b), else_=a)
 
 
 class InJson(ColumnElement[bool]):
-    """Whether ``column`` is one of ``ids``, or else of the JSON list that is bound as ``:ids``."""
+    """Whether ``column`` is in a JSON list of texts of any length, which is bound as ``:<name>``."""
 
     inherit_cache = False
 
-    def __init__(self, column: ColumnElement[Any], ids: Sequence[str] | None = None) -> None:
-        self.column = column
-        self.ids = bindparam("ids", type_=Text()) if ids is None else literal(json.dumps(list(ids)), Text())
+    def __init__(self, column: ColumnElement[Any], name: str = "ids") -> None:
+        self.column, self.texts = column, bindparam(name, type_=Text())
 
 
 @compiles(InJson, "sqlite")
 def _in_json_each(element: InJson, compiler: SQLCompiler, **options: Any) -> str:
-    column, ids = compiler.process(element.column, **options), compiler.process(element.ids, **options)
-    return f"{column} IN (SELECT value FROM json_each({ids}))"
+    column, texts = (compiler.process(part, **options) for part in (element.column, element.texts))
+    return f"{column} IN (SELECT value FROM json_each({texts}))"
 
 
 @compiles(InJson, "postgresql")
 def _in_jsonb(element: InJson, compiler: SQLCompiler, **options: Any) -> str:
-    column, ids = compiler.process(element.column, **options), compiler.process(element.ids, **options)
-    return f"{column} IN (SELECT jsonb_array_elements_text(CAST({ids} AS JSONB)))"
-
-
-class least(GenericFunction[float]):
-    """The least of several values in one row."""
-
-    type, inherit_cache = Float(), True
-
-
-class greatest(GenericFunction[float]):
-    """The greatest of several values in one row."""
-
-    type, inherit_cache = Float(), True
-
-
-@compiles(least, "sqlite")
-@compiles(greatest, "sqlite")
-def _of_row(element: least | greatest, compiler: SQLCompiler, **options: Any) -> str:
-    name = "min" if isinstance(element, least) else "max"
-    return f"{name}({compiler.process(element.clauses, **options)})"
+    column, texts = (compiler.process(part, **options) for part in (element.column, element.texts))
+    return f"{column} IN (SELECT jsonb_array_elements_text(CAST({texts} AS JSONB)))"

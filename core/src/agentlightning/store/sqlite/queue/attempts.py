@@ -1,4 +1,4 @@
-"""Attempts: which may write, their signs of life, their end and the next status of their rollout.
+"""Attempts: which of them may write, their end, and the next status of their rollout.
 
 A rollout goes queuing → preparing → running → final. An attempt that failed, timed out or fell silent sends
 its rollout to requeuing if the configuration allows, else to failed.
@@ -12,16 +12,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import and_, bindparam, func, select, update
+from sqlalchemy import bindparam, func, select
 
 from agentlightning.store import codec
 from agentlightning.store.base import Conflict, NotFound
 from agentlightning.store.pages import check_limit
 from agentlightning.store.sqlite.cache import CachedAttempt
-from agentlightning.store.sqlite.core import StoreRefusal
+from agentlightning.store.sqlite.clock import ExpiryTimer
+from agentlightning.store.sqlite.core import StoreRefusal, read, write
 from agentlightning.store.sqlite.file import schema
 from agentlightning.store.sqlite.file.statements import compile_sql, given
-from agentlightning.store.sqlite.queue.rollouts import RolloutStore
+from agentlightning.store.sqlite.queue.rollouts import (
+    RolloutStore,
+    check_rollout,
+    config_columns,
+    unpack_config,
+    unpack_metadata,
+)
 from agentlightning.store.sqlite.queue.workers import WorkerStore
 from agentlightning.types import Attempt, AttemptStatus, Rollout, RolloutConfig, RolloutStatus
 from agentlightning.types.failure import failure_kind
@@ -35,73 +42,39 @@ FINAL_STATUSES = (
     AttemptStatus.UNRESPONSIVE,
 )
 _a, _r = schema.attempts, schema.rollouts
-_PINS = ("resources_id", "resources_version")
-ATTEMPT_COLUMNS = [
-    *(c for c in _a.c if c.name not in ("arrivals", *_PINS)),
-    *(_a.c[name] for name in _PINS),
-]
+ATTEMPT_COLUMNS = [c for c in _a.c if c.name != "arrivals"]
 _NAMES = [c.name for c in ATTEMPT_COLUMNS]
-_OF_ROLLOUT = select(*ATTEMPT_COLUMNS).where(given(_a.c.rollout_id)).order_by(_a.c.sequence_id)
-_ALL_OF = compile_sql(_OF_ROLLOUT)
-_LATEST_OF = compile_sql(_OF_ROLLOUT.order_by(None).order_by(_a.c.sequence_id.desc()).limit(1))
+_OF_ROLLOUT = select(*ATTEMPT_COLUMNS).where(given(_a.c.rollout_id))
+_ALL_OF = compile_sql(_OF_ROLLOUT.order_by(_a.c.sequence_id))
+_LATEST_OF = compile_sql(_OF_ROLLOUT.order_by(_a.c.sequence_id.desc()).limit(1))
+_OF_ITS_ROLLOUT = (_r.c.status, _r.c.attempts, _r.c.run_id, _r.c.config, _r.c.forgiven)
 _STATE = compile_sql(
-    select(
-        *ATTEMPT_COLUMNS,
-        _a.c.arrivals,
-        _r.c.status.label("rollout_status"),
-        _r.c.attempts,
-        _r.c.run_id,
-        _r.c.config,
-        _r.c.forgiven,
-    )
+    select(*ATTEMPT_COLUMNS, _a.c.arrivals, *_OF_ITS_ROLLOUT)
     .join(_r, _r.c.rollout_id == _a.c.rollout_id)
     .where(given(_a.c.rollout_id, _a.c.attempt_id))
 )
-_AT = and_(_a.c.rollout_id == bindparam("rollout"), _a.c.sequence_id == bindparam("number"))
-_TOUCH = compile_sql(
-    update(_a)
-    .where(_AT)
-    .values(
-        status="running",
-        arrivals=_a.c.arrivals + bindparam("n"),
-        last_heartbeat_time=bindparam("now"),
-    )
-)
-_SET_RUNNING = compile_sql(update(_r).where(_r.c.rollout_id == bindparam("rollout")).values(status="running"))
-_WRITE = compile_sql(
-    update(_a).where(_AT).values(arrivals=_a.c.arrivals + bindparam("n")),
-    *("arrivals", "status", "worker_id", "end_time", "last_heartbeat_time", "reason", "metadata"),
-)
 _COUNT_LEFT = compile_sql(
     select(func.count()).where(
-        given(_a.c.rollout_id),
-        _a.c.sequence_id > bindparam("reset_at"),
-        _a.c.reason == WORKER_LEFT,
+        given(_a.c.rollout_id), _a.c.sequence_id > bindparam("reset_at"), _a.c.reason == WORKER_LEFT
     )
 )
 
 
 def attempt_from_row(row: Sequence[Any]) -> Attempt:
-    """The attempt of a row that begins with ``ATTEMPT_COLUMNS``."""
+    """Return the attempt of a row that begins with ``ATTEMPT_COLUMNS``."""
     found = dict(zip(_NAMES, row, strict=False))
     found["status"] = AttemptStatus(found["status"])
-    found["metadata"] = {} if found["metadata"] is None else codec.unpack(found["metadata"])
+    found["metadata"] = unpack_metadata(found["metadata"])
     return Attempt(**found)
 
 
 def reason_of(status: AttemptStatus, reason: str | None) -> str:
-    """The reason of a failed rollout, which begins with the kind of failure: a timeout and silence are kinds,
-    and a failure without a reason is ``failed``.
+    """Return the reason of a failed rollout. It begins with the kind of failure: ``timeout``,
+    ``unresponsive``, or the kind that ``reason`` begins with; a failure without a reason is ``failed``.
     """
-    if status is not AttemptStatus.FAILED:
-        return (
-            reason
-            if reason and failure_kind(reason) == status
-            else f"{status}: {reason}"
-            if reason
-            else status
-        )
-    return reason or status
+    if status is AttemptStatus.FAILED or (reason and failure_kind(reason) == status):
+        return reason or status
+    return f"{status}: {reason}" if reason else status
 
 
 class AttemptState(NamedTuple):
@@ -125,13 +98,17 @@ class AttemptState(NamedTuple):
 class AttemptStore(RolloutStore, WorkerStore):
     """Executions of rollouts."""
 
+    timer: ExpiryTimer
+
     def _watch_limits(self, config: RolloutConfig, now: float) -> None:
+        """Set the timer for an attempt that is alive now."""
         limits = [s for s in (config.unresponsive_seconds, config.timeout_seconds) if s is not None]
         if limits:
             self.cache.lower_next_due(now + min(limits))
             self.timer.arm(min(limits))
 
-    async def update_rollout(
+    @write
+    def update_rollout(
         self,
         rollout_id: str,
         status: RolloutStatus | None = None,
@@ -142,18 +119,19 @@ class AttemptStore(RolloutStore, WorkerStore):
         request_id: str | None = None,
     ) -> Rollout:
         """Set status or configuration, merge metadata. To end or requeue a rollout ends its attempt too."""
-
-        def work() -> Rollout:
-            rollout = self._rollout(rollout_id)
-            if config is not None or metadata:
-                self._configure(rollout, config, metadata)
-            if config is not None:
-                self._watch_limits(config, self.clock())
-            if status is not None and RolloutStatus(status) is not rollout.status:
-                self._set_status(rollout, RolloutStatus(status), reason)
-            return rollout
-
-        return await self._write("update_rollout", work, request_id, Rollout)
+        rollout, key = self._rollout(rollout_id), {"rollout_id": rollout_id}
+        if config is not None:
+            rollout.config = config
+            check_rollout(rollout)
+            self.db.update(_r, key, **config_columns(config))
+            self.cache.next_due = None
+            self._watch_limits(config, self.clock())
+        if metadata:
+            rollout.metadata = {**rollout.metadata, **metadata}
+            self.db.update(_r, key, metadata=codec.pack(rollout.metadata))
+        if status is not None and RolloutStatus(status) is not rollout.status:
+            self._set_status(rollout, RolloutStatus(status), reason)
+        return rollout
 
     def _set_status(self, rollout: Rollout, status: RolloutStatus, reason: str | None) -> None:
         """Set the status that a caller asked for."""
@@ -170,26 +148,22 @@ class AttemptStore(RolloutStore, WorkerStore):
         rollout.reason = rollout.reason if reason is None else reason
 
     def _end_latest(self, rollout_id: str, status: AttemptStatus, now: float, reason: str) -> None:
-        row = self.db.one(_LATEST_OF, rollout_id=rollout_id)
-        if row is not None:
-            attempt = attempt_from_row(row)
-            if attempt.status not in FINAL_STATUSES:
-                self._end_attempt(attempt, status, now, reason)
+        attempt = self._latest(rollout_id)
+        if attempt is not None and attempt.status not in FINAL_STATUSES:
+            self._end_attempt(attempt, status, now, reason)
 
     def _state(self, rollout_id: str, attempt_id: str) -> AttemptState | None:
         row = self.db.one(_STATE, rollout_id=rollout_id, attempt_id=attempt_id)
         if row is None:
             return None
-        arrivals, rollout_status, latest, run_id, config, attempts_reset_at = row[13:19]
-        tried = RolloutConfig() if config is None else codec.unpack(config, RolloutConfig)
-        return AttemptState(
-            attempt_from_row(row), arrivals, rollout_status, latest, run_id, tried, attempts_reset_at
-        )
+        arrivals, status, latest, run_id, config, reset_at = row[len(_NAMES) :]
+        attempt = attempt_from_row(row)
+        return AttemptState(attempt, arrivals, status, latest, run_id, unpack_config(config), reset_at)
 
     def _require_writable(
         self, rollout_id: str, attempt_id: str, what: str, n: int = 1, fence: int | None = None
     ) -> AttemptState:
-        """The attempt; :class:`StoreRefusal`, counted under ``refused``, if it may not write."""
+        """Return the attempt. Raise :class:`StoreRefusal`, counted under ``refused``, if it may not write."""
         state = self._state(rollout_id, attempt_id)
         if state is None:
             raise NotFound(f"rollout {rollout_id} has no attempt {attempt_id}")
@@ -202,24 +176,17 @@ class AttemptStore(RolloutStore, WorkerStore):
         elif fenced:
             why, say = "fenced", f"its lease went to a later attempt (fence {state.latest})"
         elif a.status in FINAL_STATUSES and not revivable:
-            why, say = (
-                f"after-{a.status}",
-                f"it has ended: {a.status}" + (f" ({a.reason})" if a.reason else ""),
-            )
+            why = f"after-{a.status}"
+            say = f"it has ended: {a.status}" + (f" ({a.reason})" if a.reason else "")
         else:
             return state
-        raise StoreRefusal(
-            f"attempt {attempt_id} of {rollout_id}: {what} refused, {say}",
-            f"{what}-{why}",
-            rollout_id,
-            attempt_id,
-            n,
-        )
+        message = f"attempt {attempt_id} of {rollout_id}: {what} refused, {say}"
+        raise StoreRefusal(message, f"{what}-{why}", rollout_id, attempt_id, n)
 
     def _writable_attempt(
         self, rollout_id: str, attempt_id: str, what: str, n: int = 1, fence: int | None = None
     ) -> CachedAttempt:
-        """As :meth:`_require_writable`, without a query for a cached attempt."""
+        """Do the same as :meth:`_require_writable`, without a query for a cached attempt."""
         cached = self.cache.attempts.get(rollout_id)
         if cached is not None and cached.attempt_id == attempt_id and fence in (None, cached.fence):
             return cached
@@ -239,31 +206,25 @@ class AttemptStore(RolloutStore, WorkerStore):
         self._watch_limits(state.config, self.clock())
 
     def _touch(self, rollout_id: str, cached: CachedAttempt, now: float, arrivals: int = 0) -> None:
-        """Note a sign of life: attempt and rollout are running."""
-        self.db.execute(_TOUCH, rollout=rollout_id, number=cached.sequence_id, n=arrivals, now=now)
+        """Note a sign of life, and new spans or calls: attempt and rollout are running."""
+        key, total = {"rollout_id": rollout_id, "sequence_id": cached.sequence_id}, cached.arrivals + arrivals
+        self.db.update(_a, key, status="running", arrivals=total, last_heartbeat_time=now)
         if not cached.running:
-            self._set_running(rollout_id)
-        cached.arrivals, cached.running = cached.arrivals + arrivals, True
+            self.db.update(_r, {"rollout_id": rollout_id}, status="running")
+        cached.arrivals, cached.running = total, True
 
-    def _set_running(self, rollout_id: str) -> None:
-        self.db.execute(_SET_RUNNING, rollout=rollout_id)
-
-    def _end_attempt(
-        self, attempt: Attempt, status: AttemptStatus, now: float, reason: str | None, arrivals: int = 0
-    ) -> None:
+    def _end_attempt(self, attempt: Attempt, status: AttemptStatus, now: float, reason: str | None) -> None:
         attempt.status, attempt.end_time = status, now
         attempt.reason = reason if reason is not None else attempt.reason
-        self._save(attempt, arrivals)
+        self._save(attempt)
         if attempt.worker_id is not None:
             self._worker_free(attempt.worker_id, attempt.attempt_id)
 
-    def _save(self, a: Attempt, arrivals: int = 0) -> None:
+    def _save(self, a: Attempt) -> None:
         self.cache.attempts.pop(a.rollout_id, None)
-        self.db.execute(
-            _WRITE,
-            rollout=a.rollout_id,
-            number=a.sequence_id,
-            n=arrivals,
+        self.db.update(
+            _a,
+            {"rollout_id": a.rollout_id, "sequence_id": a.sequence_id},
             status=a.status.value,
             worker_id=a.worker_id,
             end_time=a.end_time,
@@ -273,10 +234,10 @@ class AttemptStore(RolloutStore, WorkerStore):
         )
 
     def _end_and_move_on(
-        self, state: AttemptState, status: AttemptStatus, now: float, reason: str | None, arrivals: int = 0
+        self, state: AttemptState, status: AttemptStatus, now: float, reason: str | None
     ) -> None:
         """End an attempt, and set the next status of its rollout."""
-        self._end_attempt(state.attempt, status, now, reason, arrivals)
+        self._end_attempt(state.attempt, status, now, reason)
         rollout_id, why = state.attempt.rollout_id, reason_of(status, reason)
         if status is AttemptStatus.SUCCEEDED:
             self._set_rollout_status(rollout_id, state.run_id, RolloutStatus.SUCCEEDED, now)
@@ -292,27 +253,25 @@ class AttemptStore(RolloutStore, WorkerStore):
             made -= 0 if untried is None else untried[0]
         return made < most
 
-    async def query_attempts(
+    @read
+    def query_attempts(
         self, rollout_id: str, *, limit: int | None = None, after: str | None = None
     ) -> list[Attempt]:
-        """Attempts of a rollout, first to last. ``after``: the last attempt id of the page before."""
+        """Return the attempts of a rollout, first to last. ``after``: the last id of the page before."""
         check_limit(limit)
+        self._rollout(rollout_id)
+        found = [attempt_from_row(row) for row in self.db.all(_ALL_OF, rollout_id=rollout_id)]
+        if after is not None:
+            ids = [attempt.attempt_id for attempt in found]
+            if after not in ids:
+                raise NotFound(f"after: rollout {rollout_id} has no attempt {after}")
+            found = found[ids.index(after) + 1 :]
+        return found[:limit]
 
-        def work() -> list[Attempt]:
-            self._rollout(rollout_id)
-            found = [attempt_from_row(row) for row in self.db.all(_ALL_OF, rollout_id=rollout_id)]
-            if after is not None:
-                places = [i for i, a in enumerate(found) if a.attempt_id == after]
-                if not places:
-                    raise NotFound(f"after: rollout {rollout_id} has no attempt {after}")
-                found = found[places[0] + 1 :]
-            return found[:limit]
-
-        return await self.writer.read(work)
-
-    async def get_latest_attempt(self, rollout_id: str) -> Attempt | None:
-        """The attempt that counts; ``None`` before the first lease."""
-        return await self.writer.read(lambda: self._latest(rollout_id))
+    @read
+    def get_latest_attempt(self, rollout_id: str) -> Attempt | None:
+        """Return the attempt that counts; ``None`` before the first lease."""
+        return self._latest(rollout_id)
 
     def _latest(self, rollout_id: str) -> Attempt | None:
         row = self.db.one(_LATEST_OF, rollout_id=rollout_id)

@@ -1,19 +1,24 @@
-"""Expiry: ends attempts that exceed their limits.
+"""Signs of life of attempts, and the end of attempts that exceed their limits.
 
-Limits count from the later of the last sign of life and the opening of the file.
+Limits count from the later of the last sign of life and the opening of the file: a worker may have been alive
+while the store was down.
 """
 
 from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import and_, bindparam, case, func, literal_column, or_, select, text, update
 
 from agentlightning.store.base import StoreError
+from agentlightning.store.sqlite.clock import Clock, ExpiryTimer
+from agentlightning.store.sqlite.core import StoreRefusal, write
 from agentlightning.store.sqlite.file import schema
-from agentlightning.store.sqlite.file.statements import compile_sql, least
+from agentlightning.store.sqlite.file.database import Database
+from agentlightning.store.sqlite.file.statements import compile_sql, given, least
 from agentlightning.store.sqlite.queue.attempts import AttemptStore
 from agentlightning.types import AttemptStatus
 
@@ -23,13 +28,14 @@ TIMEOUT_GRACE_SECONDS = 10.0
 _RETRY_SECONDS = 5.0
 """Seconds until the next try after one that failed."""
 _a, _r = schema.attempts, schema.rollouts
+_HELD = compile_sql(select(_a.c.rollout_id).where(given(_a.c.attempt_id), text(schema.OPEN_ATTEMPT)))
 _opened: Any = bindparam("opened")
 _now: Any = bindparam("now")
 
 
 def _since(time: Any) -> Any:
-    """``time`` if it lies between the opening of the file and now, else the opening: the clock may have been
-    set, and a worker that is alive needs time to say so.
+    """Return ``time`` if it lies between the opening of the file and now, else the opening. The clock may
+    have been set, and a worker that is alive needs time to say so.
     """
     return case((time.between(_opened, _now), time), else_=_opened)
 
@@ -52,11 +58,11 @@ _CLAMP_FUTURE = compile_sql(
     update(_a)
     .where(
         text("attempts." + schema.OPEN_ATTEMPT),
-        or_(_a.c.start_time > bindparam("opened"), _a.c.last_heartbeat_time > bindparam("opened")),
+        or_(_a.c.start_time > _opened, _a.c.last_heartbeat_time > _opened),
     )
     .values(
-        start_time=least(_a.c.start_time, bindparam("opened")),
-        last_heartbeat_time=least(_a.c.last_heartbeat_time, bindparam("opened")),
+        start_time=least(_a.c.start_time, _opened),
+        last_heartbeat_time=least(_a.c.last_heartbeat_time, _opened),
     )
 )
 
@@ -64,16 +70,41 @@ _CLAMP_FUTURE = compile_sql(
 class ExpiryStore(AttemptStore):
     """Attempts under limits."""
 
-    opened: float
-    """When this process opened the file, by ``clock``. Limits count from here at the earliest: a worker may
-    have been alive while the store was down.
-    """
+    def __init__(self, db: Database, clock: Clock) -> None:
+        super().__init__(db, clock)
+        self.timer = ExpiryTimer(self._expire_due)
+        self.opened = clock()
+        """When this process opened the file, by ``clock``."""
+        if not db.read_only:  # the clock was set back: times in the future would lengthen limits later
+            db.execute(_CLAMP_FUTURE, opened=self.opened)
 
-    def _clamp_future_times(self) -> None:
-        """Set times of live attempts that lie in the future to now. The clock was set back, and they would
-        lengthen limits once it has reached them again.
+    @write
+    def heartbeat(
+        self,
+        worker_id: str,
+        attempt_ids: Sequence[str] = (),
+        stats: dict[str, Any] | None = None,
+        *,
+        request_id: str | None = None,
+    ) -> list[str]:
+        """Note a sign of life of a worker and of the attempts it runs.
+
+        Return the attempts it has lost (ended, fenced, unknown). It should stop them: their writes are
+        refused.
         """
-        self.db.execute(_CLAMP_FUTURE, opened=self.opened)
+        now = self.clock()
+        self._set_worker(worker_id, "busy" if attempt_ids else "idle", stats)
+        return [attempt_id for attempt_id in attempt_ids if not self._heartbeat_attempt(attempt_id, now)]
+
+    def _heartbeat_attempt(self, attempt_id: str, now: float) -> bool:
+        row = self.db.one(_HELD, attempt_id=attempt_id)
+        if row is None:
+            return False
+        try:
+            self._touch(row[0], self._writable_attempt(row[0], attempt_id, "heartbeat"), now)
+        except StoreRefusal:  # the result names it; nothing was lost, so nothing is counted
+            return False
+        return True
 
     def _end_overdue(self, now: float) -> int:
         if self.cache.next_due is not None and now < self.cache.next_due:
@@ -82,33 +113,36 @@ class ExpiryStore(AttemptStore):
         for rollout_id, attempt_id, silent in overdue:
             state = self._state(rollout_id, attempt_id)
             assert state is not None
+            limits = state.config
             if silent:
-                limit = state.config.unresponsive_seconds
-                why = f"unresponsive: no sign of life within unresponsive_seconds ({limit:g} s)"
-                self._end_and_move_on(state, AttemptStatus.UNRESPONSIVE, now, why)
+                status, limit = AttemptStatus.UNRESPONSIVE, limits.unresponsive_seconds
+                why = f"no sign of life within unresponsive_seconds ({limit:g} s)"
             else:
-                why = f"timeout: longer than timeout_seconds ({state.config.timeout_seconds:g} s)"
-                self._end_and_move_on(state, AttemptStatus.TIMEOUT, now, why)
+                status = AttemptStatus.TIMEOUT
+                why = f"longer than timeout_seconds ({limits.timeout_seconds:g} s)"
+            self._end_and_move_on(state, status, now, f"{status}: {why}")
         self.cache.next_due = self._find_next_due()
         return len(overdue)
 
     def _next_due(self) -> float | None:
-        """When the next attempt may be overdue; ``None``: never."""
+        """Return the time at which the next attempt may be overdue; ``None``: never."""
         if self.cache.next_due is None:
             self.cache.next_due = self._find_next_due()
         return None if math.isinf(self.cache.next_due) else self.cache.next_due
 
     def _find_next_due(self) -> float:
-        """When the next live attempt will be overdue without a sign of life; ``inf``: never."""
+        """Return the time at which the next live attempt will be overdue without a sign of life; ``inf``:
+        never.
+        """
         row = self.db.one(_NEXT_DUE, now=self.clock(), opened=self.opened)
         return math.inf if row is None or row[0] is None or row[0] >= _NEVER else float(row[0])
 
     async def expire(self, now: float | None = None) -> int:
-        """End attempts that are overdue at ``now``; how many. The store's timer does the same."""
+        """End the attempts that are overdue at ``now``; return how many. The store's timer does the same."""
         return await self._write("expire", lambda: self._end_overdue(self.clock() if now is None else now))
 
     async def _expire_due(self) -> float | None:
-        """End overdue attempts, for the timer; the seconds until the next is overdue."""
+        """End overdue attempts, for the timer. Return the seconds until the next attempt is overdue."""
 
         def work() -> float | None:
             self._end_overdue(self.clock())
@@ -122,6 +156,6 @@ class ExpiryStore(AttemptStore):
         return None if due is None else due - self.clock()
 
     def _ensure_timer(self) -> None:
-        """Set the timer, for a caller that waits for attempts to end."""
+        """Set the timer for a caller that waits for attempts to end."""
         if not self.timer.armed and (due := self._next_due()) is not None:
             self.timer.arm(due - self.clock())

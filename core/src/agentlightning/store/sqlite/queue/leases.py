@@ -11,19 +11,24 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
-from sqlalchemy import bindparam, select, text, update
+from sqlalchemy import bindparam, select, text
 
 from agentlightning.semconv import RESAMPLED
 from agentlightning.store import codec
 from agentlightning.store.base import Conflict
 from agentlightning.store.bounds import check_count, check_seconds
 from agentlightning.store.sqlite.cache import CachedAttempt
+from agentlightning.store.sqlite.core import write
 from agentlightning.store.sqlite.file import schema
-from agentlightning.store.sqlite.file.statements import compile_sql, given, insert_sql
+from agentlightning.store.sqlite.file.statements import compile_sql, given
 from agentlightning.store.sqlite.queue.attempts import WORKER_LEFT
 from agentlightning.store.sqlite.queue.expiry import ExpiryStore
-from agentlightning.store.sqlite.queue.ids import time_ordered_id
-from agentlightning.store.sqlite.queue.rollouts import ROLLOUT_COLUMNS, check_rollout, rollout_from_row
+from agentlightning.store.sqlite.queue.rollouts import (
+    ROLLOUT_COLUMNS,
+    check_rollout,
+    rollout_from_row,
+    time_ordered_id,
+)
 from agentlightning.types import (
     Attempt,
     AttemptedRollout,
@@ -37,17 +42,9 @@ from agentlightning.types.failure import OUTAGE_KINDS, failure_kind_of_end
 
 _a, _r = schema.attempts, schema.rollouts
 _QUEUE = text(schema.QUEUED)
-_NEXT = compile_sql(select(*ROLLOUT_COLUMNS).where(_QUEUE).order_by(_r.c.seq).limit(bindparam("n")))
-_NEXT_OF = compile_sql(
-    select(*ROLLOUT_COLUMNS).where(_QUEUE, given(_r.c.run_id)).order_by(_r.c.seq).limit(bindparam("n"))
-).indexed_by("rollouts", "rollouts_queue_run")
-_LEASE = compile_sql(
-    update(_r)
-    .where(_r.c.rollout_id == bindparam("rollout"))
-    .values(status="preparing", attempts=bindparam("n")),
-    *("resources_id", "resources_version"),
-)
-_INSERT = insert_sql(_a)
+_QUEUED = select(*ROLLOUT_COLUMNS).where(_QUEUE).order_by(_r.c.seq).limit(bindparam("n"))
+_NEXT = compile_sql(_QUEUED)
+_NEXT_OF = compile_sql(_QUEUED.where(given(_r.c.run_id))).indexed_by("rollouts", "rollouts_queue_run")
 _FAILED = compile_sql(
     select(_a.c.status, _a.c.reason)
     .join(_r, _r.c.rollout_id == _a.c.rollout_id)
@@ -69,48 +66,42 @@ class LeaseStore(ExpiryStore):
         rollout.end_time = None
         if rollout.resources_id is None:  # there were no resources when it was made
             rollout.resources_id, rollout.resources_version = self._pin(None)
-        resources_id, version = rollout.resources_id, rollout.resources_version
-        pin: dict[str, Any] = {"resources_id": resources_id, "resources_version": version}
-        self.db.execute(_LEASE, rollout=rollout.rollout_id, n=rollout.attempts, **pin)
+        pin = {"resources_id": rollout.resources_id, "resources_version": rollout.resources_version}
+        number, key = rollout.attempts, {"rollout_id": rollout.rollout_id}
+        self.db.update(_r, key, status="preparing", attempts=number, **pin)
         attempt = Attempt(
             attempt_id=time_ordered_id("at"),
             rollout_id=rollout.rollout_id,
-            sequence_id=rollout.attempts,
-            fence=rollout.attempts,
+            sequence_id=number,
+            fence=number,
             worker_id=worker_id,
             start_time=now,
             metadata={RESAMPLED: failed} if failed else {},
-            **pin,
+            resources_id=rollout.resources_id,
+            resources_version=rollout.resources_version,
         )
-        row = {**msgspec.structs.asdict(attempt), "metadata": codec.pack_optional(attempt.metadata)}
-        self.db.execute(_INSERT, **{**row, "status": "preparing", "arrivals": 0})
+        metadata = codec.pack_optional(attempt.metadata)
+        row = {**msgspec.structs.asdict(attempt), "status": "preparing", "metadata": metadata, "arrivals": 0}
+        self.db.insert(_a, row)
         if worker_id is not None:
-            self._worker_busy(worker_id, rollout.rollout_id, attempt.attempt_id, now)
-        number = attempt.sequence_id
-        self.cache.put(
-            rollout.rollout_id, CachedAttempt(attempt.attempt_id, number, number, 0, running=False)
-        )
+            self._worker_busy(worker_id, rollout.rollout_id, attempt.attempt_id)
+        live = CachedAttempt(attempt.attempt_id, number, number, 0, running=False)
+        self.cache.put(rollout.rollout_id, live)
         self._watch_limits(rollout.config, now)
         return AttemptedRollout(rollout=rollout, attempt=attempt)
 
     def _count_failed(self, rollout_id: str) -> int:
-        """The number of attempts that failed themselves, not by an outage; those before a requeue do not
-        count.
-        """
+        """Return the number of attempts that failed themselves, not by an outage, since the last requeue."""
         ends = self.db.all(_FAILED, rollout_id=rollout_id)
         return sum(failure_kind_of_end(status, reason) not in OUTAGE_KINDS for status, reason in ends)
 
     def _dequeue(self, worker_id: str | None, limit: int, run_id: str | None) -> list[AttemptedRollout]:
         now = self.clock()
-        rows = self._queued_rows(limit, run_id)
+        query = _NEXT if run_id is None else _NEXT_OF
+        rows = self.db.all(query, n=limit, run_id=run_id)
         if not rows and self._end_overdue(now):
-            rows = self._queued_rows(limit, run_id)
+            rows = self.db.all(query, n=limit, run_id=run_id)
         return [self._lease(rollout_from_row(row), worker_id, now) for row in rows]
-
-    def _queued_rows(self, limit: int, run_id: str | None) -> list[tuple[Any, ...]]:
-        return (
-            self.db.all(_NEXT, n=limit) if run_id is None else self.db.all(_NEXT_OF, n=limit, run_id=run_id)
-        )
 
     async def dequeue_rollout(
         self,
@@ -138,8 +129,6 @@ class LeaseStore(ExpiryStore):
         """Lease up to ``limit`` queued rollouts; wait up to ``wait`` seconds for the first."""
         check_count("limit", limit, 1)
         check_seconds("wait", wait)
-        if wait <= 0:
-            return await self._dequeue_once(worker_id, limit, run_id, request_id)
         return await self.writer.on_writer_loop(
             lambda: self._await_work(worker_id, limit, run_id, wait, request_id)
         )
@@ -150,16 +139,13 @@ class LeaseStore(ExpiryStore):
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait
         while True:
-            listener = self.waiters.add_worker(run_id)
-            try:
+            with self.waiters.work(run_id) as waiter:
                 leases = await self._dequeue_once(worker_id, limit, run_id, request_id)
                 left = deadline - loop.time()
                 if leases or left <= 0 or self.waiters.closing:
                     return leases
                 self._ensure_timer()
-                await listener.wait(left)
-            finally:
-                self.waiters.remove_worker(listener)
+                await waiter.wait(left)
 
     async def _dequeue_once(
         self, worker_id: str | None, limit: int, run_id: str | None, request_id: str | None
@@ -181,7 +167,7 @@ class LeaseStore(ExpiryStore):
 
     def _return_leases(self, leases: Sequence[AttemptedRollout], request_id: str | None) -> None:
         if request_id is not None:
-            self._forget_answer(request_id)
+            self.db.delete(schema.requests, request_id=request_id)  # sent again, it is a new request
         for lease in leases:
             state = self._state(lease.rollout.rollout_id, lease.attempt.attempt_id)
             if state is not None and state.attempt.status is AttemptStatus.PREPARING:
@@ -191,7 +177,8 @@ class LeaseStore(ExpiryStore):
                     lease.rollout.rollout_id, lease.rollout.run_id, RolloutStatus.REQUEUING, now
                 )
 
-    async def start_rollout(
+    @write
+    def start_rollout(
         self,
         input: Any,
         mode: Mode = "train",
@@ -204,35 +191,25 @@ class LeaseStore(ExpiryStore):
     ) -> AttemptedRollout:
         """Make a rollout and lease it at once, past the queue."""
         rollout = Rollout(
-            rollout_id=time_ordered_id("ro"),
+            rollout_id="",
             input=input,
-            status=RolloutStatus.PREPARING,
             mode=mode,
             resources_id=resources_id,
             config=config or RolloutConfig(),
             metadata=metadata or {},
         )
         check_rollout(rollout)
+        made = self._insert(rollout, self._pin(resources_id), rollout.config, RolloutStatus.PREPARING)
+        return self._lease(made, worker_id, made.start_time)
 
-        def work() -> AttemptedRollout:
-            now = self.clock()
-            pin = self._pin(rollout.resources_id)
-            made = self._insert(rollout, now, pin, rollout.config, RolloutStatus.PREPARING)
-            return self._lease(made, worker_id, now)
-
-        return await self._write("start_rollout", work, request_id, AttemptedRollout)
-
-    async def start_attempt(
+    @write
+    def start_attempt(
         self, rollout_id: str, *, worker_id: str | None = None, request_id: str | None = None
     ) -> AttemptedRollout:
         """Lease this rollout, past the queue. An attempt that still runs is fenced."""
-
-        def work() -> AttemptedRollout:
-            rollout, now = self._rollout(rollout_id), self.clock()
-            if rollout.status.final:
-                raise Conflict(f"rollout {rollout_id} has {rollout.status}: no further attempt")
-            why = "unresponsive: taken over by a later attempt"
-            self._end_latest(rollout_id, AttemptStatus.UNRESPONSIVE, now, why)
-            return self._lease(rollout, worker_id, now)
-
-        return await self._write("start_attempt", work, request_id, AttemptedRollout)
+        rollout, now = self._rollout(rollout_id), self.clock()
+        if rollout.status.final:
+            raise Conflict(f"rollout {rollout_id} has {rollout.status}: no further attempt")
+        why = "unresponsive: taken over by a later attempt"
+        self._end_latest(rollout_id, AttemptStatus.UNRESPONSIVE, now, why)
+        return self._lease(rollout, worker_id, now)

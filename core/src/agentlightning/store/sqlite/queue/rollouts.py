@@ -1,83 +1,97 @@
-"""Rollouts: made, queried, and their status. Leases are in :mod:`.leases`.
+"""Rollouts: queued, queried, configured. Leases are in :mod:`.leases`.
 
-Invariants: a final status never changes, except by a requeue (:mod:`.requeue`); a rollout id names one
-content; a rollout keeps the version of the resources that was the newest when it was made.
+Invariants: a final status never changes, except by a requeue (:mod:`.requeue`); a rollout id stands for one
+content. The transaction that makes a rollout also reads the version of its resources and its run's
+configuration, and records both with it.
 """
 
 from __future__ import annotations
 
+import json
+import secrets
+import time
 from collections.abc import Sequence
 from functools import cache
 from typing import Any, cast
 
-from sqlalchemy import bindparam, func, select, update
+import msgspec
+from sqlalchemy import bindparam, func, select
 
 from agentlightning.store import codec
 from agentlightning.store.base import Conflict, NotFound
-from agentlightning.store.bounds import check_count
+from agentlightning.store.bounds import check_count, check_seconds
 from agentlightning.store.pages import SortOrder, check_limit, check_order
+from agentlightning.store.sqlite.core import StoreCore, read, write
 from agentlightning.store.sqlite.file import schema
-from agentlightning.store.sqlite.file.statements import InJson, compile_sql, given, insert_sql
-from agentlightning.store.sqlite.queue.defaults import Pin, RolloutDefaults, check_config
-from agentlightning.store.sqlite.queue.ids import time_ordered_id
+from agentlightning.store.sqlite.file.statements import InJson, compile_sql, given
 from agentlightning.types import Mode, Rollout, RolloutConfig, RolloutStatus
 
-_t = schema.rollouts
+_t, _k, _run = schema.rollouts, schema.resources.c, schema.runs.c
 _INTERNAL_COLUMNS = ("seq", "timeout_seconds", "unresponsive_seconds", "forgiven")
 ROLLOUT_COLUMNS = [c for c in _t.c if c.name not in _INTERNAL_COLUMNS]
 _NAMES = [c.name for c in ROLLOUT_COLUMNS]
-_INSERT = insert_sql(_t)
 _GET = compile_sql(select(*ROLLOUT_COLUMNS).where(given(_t.c.rollout_id)))
 _SEQ = compile_sql(select(_t.c.seq).where(given(_t.c.rollout_id)))
-_MOVE = compile_sql(
-    update(_t)
-    .where(_t.c.rollout_id == bindparam("rollout"))
-    .values(
-        status=bindparam("to"),
-        end_time=bindparam("at"),
-        reason=func.coalesce(bindparam("why"), _t.c.reason),
-    )
+_PINS = select(_k.resources_id, _k.version).limit(1)
+_LATEST = compile_sql(_PINS.order_by(_k.seq.desc()))
+_NAMED = compile_sql(
+    _PINS.where(
+        given(_k.resources_id), _k.version == func.coalesce(bindparam("version"), _k.version)
+    ).order_by(_k.version.desc())
 )
-_CONFIGURE = compile_sql(
-    update(_t).where(_t.c.rollout_id == bindparam("rollout")),
-    *("config", "timeout_seconds", "unresponsive_seconds", "metadata"),
-)
-
-
-def rollout_from_row(row: Sequence[Any]) -> Rollout:
-    """The rollout of a row of ``ROLLOUT_COLUMNS``."""
-    found = dict(zip(_NAMES, row, strict=True))
-    config, metadata = found["config"], found["metadata"]
-    found["input"] = codec.unpack(found["input"])
-    found["status"] = RolloutStatus(found["status"])
-    found["config"] = RolloutConfig() if config is None else codec.unpack(config, RolloutConfig)
-    found["metadata"] = {} if metadata is None else codec.unpack(metadata)
-    return Rollout(**found)
-
-
-def rollout_row(rollout: Rollout) -> dict[str, Any]:
-    """The columns of a new rollout."""
-    return {
-        **{name: getattr(rollout, name) for name in _NAMES},
-        "status": rollout.status.value,
-        "attempts": 0,
-        "end_time": None,
-        "reason": None,
-        "timeout_seconds": rollout.config.timeout_seconds,
-        "unresponsive_seconds": rollout.config.unresponsive_seconds,
-        "input": codec.pack_input(rollout),
-        "config": codec.pack_config(rollout.config),
-        "metadata": codec.pack_optional(rollout.metadata),
-        "forgiven": 0,
-    }
-
-
+_RUN_CONFIG = compile_sql(select(_run.config).where(given(_run.run_id)))
+Pin = tuple[str | None, int | None]
+"""Id and version of resources."""
 RESERVED_IDS = (".", "..", "null")
 """Ids that have another meaning in a URL or a query."""
 
 
+def time_ordered_id(prefix: str) -> str:
+    """Return a fresh id, e.g. ``ro-019…``: 44 bits of milliseconds since the epoch, 48 random bits.
+
+    Ids grow with time, so that their index grows at one end. Random ids make every new row touch another page
+    of each index, and a commit writes whole pages.
+    """
+    return f"{prefix}-{time.time_ns() // 1_000_000:011x}{secrets.token_hex(6)}"
+
+
+def unpack_config(blob: bytes | None) -> RolloutConfig:
+    """Return the configuration of a blob; the usual one for ``None``."""
+    return RolloutConfig() if blob is None else cast(RolloutConfig, codec.unpack(blob, RolloutConfig))
+
+
+def unpack_metadata(blob: bytes | None) -> dict[str, Any]:
+    """Return the metadata of a blob; ``None`` stands for ``{}``."""
+    return {} if blob is None else cast("dict[str, Any]", codec.unpack(blob, dict[str, Any]))
+
+
+def rollout_from_row(row: Sequence[Any]) -> Rollout:
+    """Return the rollout of a row of ``ROLLOUT_COLUMNS``."""
+    found = dict(zip(_NAMES, row, strict=True))
+    found["input"] = codec.unpack(found["input"])
+    found["status"] = RolloutStatus(found["status"])
+    found["config"] = unpack_config(found["config"])
+    found["metadata"] = unpack_metadata(found["metadata"])
+    return Rollout(**found)
+
+
+def config_columns(config: RolloutConfig) -> dict[str, Any]:
+    """Return the columns of a configuration: the blob, and the limits that :mod:`.expiry` compares."""
+    limits = {name: getattr(config, name) for name in ("timeout_seconds", "unresponsive_seconds")}
+    return {"config": codec.pack_config(config), **limits}
+
+
+def check_config(config: RolloutConfig | None) -> None:
+    """Raise ``ValueError`` for limits that a timer cannot keep."""
+    if config is None:
+        return
+    check_count("config.max_attempts", config.max_attempts, 1)
+    for name in ("timeout_seconds", "unresponsive_seconds"):
+        check_seconds(f"config.{name}", getattr(config, name), positive=True)
+
+
 def check_rollout(rollout: Rollout) -> None:
-    """``ValueError`` names a bad value before a worker meets it."""
+    """Raise ``ValueError``, which names a bad value before a worker meets it."""
     for name in ("rollout_id", "run_id", "group_id"):
         if getattr(rollout, name) in RESERVED_IDS:
             raise ValueError(
@@ -92,10 +106,11 @@ def check_rollout(rollout: Rollout) -> None:
         raise ValueError(f"seed must fit 64 bits, not {rollout.seed}")
 
 
-class RolloutStore(RolloutDefaults):
+class RolloutStore(StoreCore):
     """Units of work."""
 
-    async def enqueue_rollout(
+    @write
+    def enqueue_rollout(
         self,
         input: Any,
         mode: Mode = "train",
@@ -111,7 +126,7 @@ class RolloutStore(RolloutDefaults):
         seed: int | None = None,
         request_id: str | None = None,
     ) -> Rollout:
-        """Put one task into the queue. The same ``rollout_id`` with the same content is done once.
+        """Put one task into the queue. The same ``rollout_id`` with the same content is queued once.
 
         Default of ``resources_id``: the latest resources. Default of ``config``: that of its run
         (:meth:`agentlightning.store.sqlite.run_data.runs.RunStore.add_run`), else ``RolloutConfig()``.
@@ -129,64 +144,80 @@ class RolloutStore(RolloutDefaults):
             config=config or RolloutConfig(),
             metadata=metadata or {},
         )
-        check_rollout(rollout)
-        return await self._write("enqueue_rollout", lambda: self._enqueue([rollout])[0], request_id, Rollout)
+        return self._enqueue([rollout])[0]
 
-    async def enqueue_many_rollouts(
+    @write
+    def enqueue_many_rollouts(
         self, rollouts: Sequence[Rollout], *, request_id: str | None = None
     ) -> list[Rollout]:
         """Put many into the queue in one transaction; an empty ``rollout_id`` becomes a fresh one.
 
         A ``config`` equal to ``RolloutConfig()`` means that of the run.
         """
+        return self._enqueue(rollouts)
+
+    def _enqueue(self, rollouts: Sequence[Rollout]) -> list[Rollout]:
         for rollout in rollouts:
             check_rollout(rollout)
-        return await self._write(
-            "enqueue_many_rollouts", lambda: self._enqueue(rollouts), request_id, list[Rollout]
-        )
-
-    def _enqueue(self, given: Sequence[Rollout]) -> list[Rollout]:
-        now = self.clock()
-        pin, config = cache(self._pin), cache(self._run_config)
+        pin, run_config = cache(self._pin), cache(self._run_config)
         out: list[Rollout] = []
-        for rollout in given:
-            named = pin(rollout.resources_id, rollout.resources_version)
+        for rollout in rollouts:
+            pinned = pin(rollout.resources_id, rollout.resources_version)
             known = self.db.one(_GET, rollout_id=rollout.rollout_id) if rollout.rollout_id else None
             if known:
                 out.append(_require_same(rollout, rollout_from_row(known)))
-            else:
-                silent = rollout.run_id is not None and rollout.config == RolloutConfig()
-                tried = config(rollout.run_id) if silent else rollout.config
-                out.append(self._insert(rollout, now, named, tried))
+                continue
+            of_run = rollout.run_id is not None and rollout.config == RolloutConfig()
+            config = run_config(rollout.run_id) if of_run else rollout.config
+            out.append(self._insert(rollout, pinned, config))
+            self.waiters.notify_queued(rollout.run_id)
         return out
+
+    def _pin(self, resources_id: str | None, version: int | None = None) -> Pin:
+        """Return the named resources in the named version, else the latest. Raise ``NotFound`` if there are
+        none of that name.
+        """
+        if resources_id is None:
+            latest = self.db.one(_LATEST)
+            return (None, None) if latest is None else (latest[0], latest[1])
+        named = self.db.one(_NAMED, resources_id=resources_id, version=version)
+        if named is None:
+            of = "" if version is None else f" in version {version}"
+            raise NotFound(f"no resources {resources_id}{of}: add_resources first")
+        return named[0], named[1]
+
+    def _run_config(self, run_id: str | None) -> RolloutConfig:
+        """Return the configuration of a run, for its rollouts that have none of their own."""
+        row = self.db.one(_RUN_CONFIG, run_id=run_id)
+        return unpack_config(None if row is None else row[0])
 
     def _insert(
         self,
         given: Rollout,
-        now: float,
         pin: Pin,
         config: RolloutConfig,
         status: RolloutStatus = RolloutStatus.QUEUING,
     ) -> Rollout:
-        rollout = Rollout(
+        rollout = msgspec.structs.replace(
+            given,
             rollout_id=given.rollout_id or time_ordered_id("ro"),
-            input=given.input,
             status=status,
-            mode=given.mode,
-            run_id=given.run_id,
-            task_id=given.task_id,
-            group_id=given.group_id,
-            sample=given.sample,
-            seed=given.seed,
             resources_id=pin[0],
             resources_version=pin[1],
             config=config,
-            metadata=given.metadata,
-            start_time=now,
+            attempts=0,
+            start_time=self.clock(),
+            end_time=None,
+            reason=None,
         )
-        self.db.execute(_INSERT, **rollout_row(rollout))
-        if status is RolloutStatus.QUEUING:
-            self.waiters.notify_queued(rollout.run_id)
+        columns = {
+            **msgspec.structs.asdict(rollout),
+            **config_columns(config),
+            "status": status.value,
+            "input": codec.pack_input(rollout),
+            "metadata": codec.pack_optional(rollout.metadata),
+        }
+        self.db.insert(_t, columns)
         return rollout
 
     def _rollout(self, rollout_id: str) -> Rollout:
@@ -204,36 +235,21 @@ class RolloutStore(RolloutDefaults):
         reason: str | None = None,
     ) -> None:
         """Set an allowed status, and signal it. Without a reason the old one stays."""
-        self.db.execute(
-            _MOVE, rollout=rollout_id, to=status.value, at=now if status.final else None, why=reason
-        )
+        changes = {} if reason is None else {"reason": reason}
+        end_time = now if status.final else None
+        self.db.update(_t, {"rollout_id": rollout_id}, status=status.value, end_time=end_time, **changes)
         if status.final:
             self.waiters.notify_ended(rollout_id)
         elif status in (RolloutStatus.QUEUING, RolloutStatus.REQUEUING):
             self.waiters.notify_queued(run_id)
 
-    def _configure(
-        self, rollout: Rollout, config: RolloutConfig | None, metadata: dict[str, Any] | None
-    ) -> None:
-        if config is not None:
-            rollout.config = config
-            check_rollout(rollout)
-            self.cache.next_due = None
-        rollout.metadata = {**rollout.metadata, **(metadata or {})}
-        self.db.execute(
-            _CONFIGURE,
-            rollout=rollout.rollout_id,
-            config=codec.pack_config(rollout.config),
-            timeout_seconds=rollout.config.timeout_seconds,
-            unresponsive_seconds=rollout.config.unresponsive_seconds,
-            metadata=codec.pack_optional(rollout.metadata),
-        )
+    @read
+    def get_rollout_by_id(self, rollout_id: str) -> Rollout:
+        """Return the rollout, or raise :class:`NotFound`."""
+        return self._rollout(rollout_id)
 
-    async def get_rollout_by_id(self, rollout_id: str) -> Rollout:
-        """The rollout, or :class:`NotFound`."""
-        return await self.writer.read(lambda: self._rollout(rollout_id))
-
-    async def query_rollouts(
+    @read
+    def query_rollouts(
         self,
         *,
         status: Sequence[RolloutStatus] | None = None,
@@ -246,8 +262,8 @@ class RolloutStore(RolloutDefaults):
         limit: int = 1000,
         after: str | None = None,
     ) -> list[Rollout]:
-        """Rollouts in order of arrival (``desc``: latest first), filtered; ``after`` is the last id of the
-        page before.
+        """Return rollouts in order of arrival (``desc``: latest first), filtered. ``after`` is the last id of
+        the page before.
         """
         check_limit(limit)
         check_order(sort_order)
@@ -257,41 +273,27 @@ class RolloutStore(RolloutDefaults):
             if value is not None:
                 query = query.where(_t.c[name] == value)
         if status is not None:
-            query = query.where(_t.c.status.in_([RolloutStatus(s).value for s in status]))
+            query = query.where(InJson(_t.c.status, "statuses"))
         if rollout_ids is not None:
-            query = query.where(InJson(_t.c.rollout_id, rollout_ids))
-
-        def work() -> list[Rollout]:
-            found = query
-            if after is not None:
-                place = self._seq_of(after)
-                found = query.where(_t.c.seq < place if back else _t.c.seq > place)
-            return [rollout_from_row(row) for row in self.db.all(compile_sql(found))]
-
-        return await self.writer.read(work)
-
-    def _seq_of(self, rollout_id: str) -> int:
-        row = self.db.one(_SEQ, rollout_id=rollout_id)
-        if row is None:
-            raise NotFound(f"after: no rollout {rollout_id}")
-        return cast(int, row[0])
+            query = query.where(InJson(_t.c.rollout_id))
+        if after is not None:
+            place = self.db.one(_SEQ, rollout_id=after)
+            if place is None:
+                raise NotFound(f"after: no rollout {after}")
+            query = query.where(_t.c.seq < place[0] if back else _t.c.seq > place[0])
+        ids = json.dumps(list(rollout_ids or ()))
+        statuses = json.dumps([RolloutStatus(s) for s in status or ()])
+        rows = self.db.all(compile_sql(query), ids=ids, statuses=statuses)
+        return [rollout_from_row(row) for row in rows]
 
 
 def _require_same(given: Rollout, known: Rollout) -> Rollout:
-    for name in (
-        "mode",
-        "run_id",
-        "task_id",
-        "group_id",
-        "sample",
-        "seed",
-    ):  # fields that never change
-        if getattr(given, name) != getattr(known, name):
-            raise Conflict(f"rollout {given.rollout_id} exists with another {name}")
-    pinned = {"resources_id": known.resources_id, "resources_version": known.resources_version}
-    for name, value in pinned.items():
-        if getattr(given, name) not in (None, value):
-            raise Conflict(f"rollout {given.rollout_id} exists with another {name}")
-    if codec.pack(given.input) != codec.pack(known.input):
-        raise Conflict(f"rollout {given.rollout_id} exists with another input")
+    """Return ``known``; raise :class:`Conflict` if ``given`` has another content."""
+    never_change = ("mode", "run_id", "task_id", "group_id", "sample", "seed")
+    other = [name for name in never_change if getattr(given, name) != getattr(known, name)]
+    for name in ("resources_id", "resources_version"):
+        if getattr(given, name) not in (None, getattr(known, name)):
+            other.append(name)
+    if other or codec.pack(given.input) != codec.pack(known.input):
+        raise Conflict(f"rollout {given.rollout_id} exists with another {[*other, 'input'][0]}")
     return known

@@ -9,24 +9,26 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 import msgspec
-from sqlalchemy import and_, func, select
+from sqlalchemy import and_, bindparam, func, select
 
 from agentlightning.store import codec
 from agentlightning.store.base import NotFound
 from agentlightning.store.bounds import check_count
 from agentlightning.store.pages import check_limit
-from agentlightning.store.sqlite.core import StoreCore
+from agentlightning.store.sqlite.core import StoreCore, read, write
 from agentlightning.store.sqlite.file import schema
-from agentlightning.store.sqlite.file.statements import compile_sql, given, insert_sql
+from agentlightning.store.sqlite.file.statements import compile_sql, given
 from agentlightning.types import LLM, JsonResource, PromptTemplate, Resource, Resources, new_id
 
 _t = schema.resources
 _COLUMNS = (_t.c.resources_id, _t.c.version, _t.c.create_time, _t.c.data)
-_INSERT = insert_sql(_t)
-_VERSION = compile_sql(select(func.max(_t.c.version)).where(given(_t.c.resources_id)))
 _LATEST = compile_sql(select(*_COLUMNS).order_by(_t.c.seq.desc()).limit(1))
-_GET = compile_sql(select(*_COLUMNS).where(given(_t.c.resources_id)).order_by(_t.c.version.desc()).limit(1))
-_GET_VERSION = compile_sql(select(*_COLUMNS).where(given(_t.c.resources_id, _t.c.version)))
+_GET = compile_sql(
+    select(*_COLUMNS)
+    .where(given(_t.c.resources_id), _t.c.version == func.coalesce(bindparam("wanted"), _t.c.version))
+    .order_by(_t.c.version.desc())
+    .limit(1)
+)
 _id = _t.c.resources_id
 _bundles = (
     select(_id, func.min(_t.c.seq).label("first"), func.max(_t.c.version).label("newest"))
@@ -42,7 +44,9 @@ _CURSOR = compile_sql(select(func.min(_t.c.seq)).where(given(_id)))
 
 
 def to_resource(name: str, value: Resource | str | dict[str, Any]) -> Resource:
-    """The resource of an object, a string (prompt template) or a dict (by ``resource_type``, else JSON)."""
+    """Return the resource of an object, a string (a prompt template) or a dict (its ``resource_type``, or
+    JSON).
+    """
     if isinstance(value, (LLM, PromptTemplate, JsonResource)):
         return value
     if isinstance(value, str):
@@ -60,16 +64,15 @@ def to_resource(name: str, value: Resource | str | dict[str, Any]) -> Resource:
 class ResourceStore(StoreCore):
     """Bundles for agents."""
 
-    async def add_resources(
+    @write
+    def add_resources(
         self, resources: dict[str, Resource | str | dict[str, Any]], *, request_id: str | None = None
     ) -> Resources:
         """Add a bundle, version 1. It becomes the latest."""
-        made = {name: to_resource(name, value) for name, value in resources.items()}
-        return await self._write(
-            "add_resources", lambda: self._add(new_id("rs"), 1, made), request_id, Resources
-        )
+        return self._add(new_id("rs"), 1, resources)
 
-    async def update_resources(
+    @write
+    def update_resources(
         self,
         resources_id: str,
         resources: dict[str, Resource | str | dict[str, Any]],
@@ -77,70 +80,55 @@ class ResourceStore(StoreCore):
         request_id: str | None = None,
     ) -> Resources:
         """Add the next version of a bundle. It replaces all of the content and becomes the latest."""
+        row = self.db.one(_GET, resources_id=resources_id, wanted=None)
+        if row is None:
+            raise NotFound(f"no resources {resources_id}")
+        return self._add(resources_id, row[1] + 1, resources)
+
+    def _add(
+        self, resources_id: str, version: int, resources: dict[str, Resource | str | dict[str, Any]]
+    ) -> Resources:
         made = {name: to_resource(name, value) for name, value in resources.items()}
+        columns: dict[str, Any] = {
+            "resources_id": resources_id,
+            "version": version,
+            "create_time": self.clock(),
+        }
+        self.db.insert(_t, {**columns, "data": codec.pack(made)})
+        return Resources(**columns, resources=made)
 
-        def work() -> Resources:
-            row = self.db.one(_VERSION, resources_id=resources_id)
-            if row is None or row[0] is None:
-                raise NotFound(f"no resources {resources_id}")
-            return self._add(resources_id, row[0] + 1, made)
+    @read
+    def get_latest_resources(self) -> Resources | None:
+        """Return the bundle that was added or updated last."""
+        row = self.db.one(_LATEST)
+        return None if row is None else _resources_from_row(row)
 
-        return await self._write("update_resources", work, request_id, Resources)
-
-    def _add(self, resources_id: str, version: int, made: dict[str, Resource]) -> Resources:
-        bundle = Resources(
-            resources_id=resources_id, resources=made, version=version, create_time=self.clock()
-        )
-        self.db.execute(
-            _INSERT,
-            resources_id=resources_id,
-            version=version,
-            create_time=bundle.create_time,
-            data=codec.pack(made),
-        )
-        return bundle
-
-    async def get_latest_resources(self) -> Resources | None:
-        """The bundle that was added or updated last."""
-        row = await self.writer.read(lambda: self.db.one(_LATEST))
-        return None if row is None else _resources_of(row)
-
-    async def get_resources_by_id(self, resources_id: str, version: int | None = None) -> Resources:
-        """A bundle in this version, or the newest."""
+    @read
+    def get_resources_by_id(self, resources_id: str, version: int | None = None) -> Resources:
+        """Return a bundle in this version, or the newest."""
         check_count("version", version, 1)
-
-        def work() -> tuple[Any, ...] | None:
-            if version is None:
-                return self.db.one(_GET, resources_id=resources_id)
-            return self.db.one(_GET_VERSION, resources_id=resources_id, version=version)
-
-        row = await self.writer.read(work)
+        row = self.db.one(_GET, resources_id=resources_id, wanted=version)
         if row is None:
             of = "" if version is None else f" in version {version}"
             raise NotFound(f"no resources {resources_id}{of}")
-        return _resources_of(row)
+        return _resources_from_row(row)
 
-    async def query_resources(self, limit: int = 100, *, after: str | None = None) -> list[Resources]:
-        """The newest version of each bundle, the bundle added last first. ``after``: the last id of the page
-        before.
+    @read
+    def query_resources(self, limit: int = 100, *, after: str | None = None) -> list[Resources]:
+        """Return the newest version of each bundle; the bundle that was added last comes first. ``after``:
+        the last id of the page before.
         """
         check_limit(limit)
-
-        def work() -> list[tuple[Any, ...]]:
-            if after is None:
-                return self.db.all(compile_sql(_QUERY.limit(limit)))
+        query = _QUERY.limit(limit)
+        if after is not None:
             place = self.db.one(_CURSOR, resources_id=after)
             if place is None or place[0] is None:
                 raise NotFound(f"after: no resources {after}")
-            return self.db.all(compile_sql(_QUERY.where(_bundles.c.first < place[0]).limit(limit)))
+            query = query.where(_bundles.c.first < place[0])
+        return [_resources_from_row(row) for row in self.db.all(compile_sql(query))]
 
-        return [_resources_of(row) for row in await self.writer.read(work)]
 
-
-def _resources_of(row: Sequence[Any]) -> Resources:
-    return Resources(
-        resources_id=row[0],
-        version=row[1],
-        create_time=row[2],
-        resources=codec.unpack(row[3], dict[str, Resource]),
-    )
+def _resources_from_row(row: Sequence[Any]) -> Resources:
+    resources_id, version, create_time, data = row
+    resources = codec.unpack(data, dict[str, Resource])
+    return Resources(resources_id=resources_id, version=version, create_time=create_time, resources=resources)

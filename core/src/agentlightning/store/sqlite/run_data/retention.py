@@ -1,7 +1,7 @@
-"""Retention: deletes finished runs, run by run, a few rollouts a transaction.
+"""Retention: deletes finished runs, run by run, a few rollouts in each transaction.
 
 Other requests go on between two transactions. Freed pages are used before the file grows; the file does not
-shrink. Invariants: a run with a live attempt is not touched; an interrupted deletion goes on where it stopped
+shrink. Invariants: a run with a live attempt is not touched. An interrupted deletion goes on where it stopped
 when it is asked for again, because the run's own row is deleted last.
 """
 
@@ -13,19 +13,19 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from sqlalchemy import Table, bindparam, case, delete, func, select, text
+from sqlalchemy import bindparam, case, delete, func, select, text
 
 from agentlightning.store import codec
 from agentlightning.store.base import Conflict, NotFound, Store, StoreError
 from agentlightning.store.bounds import check_count, check_seconds
 from agentlightning.store.sqlite.core import StoreCore
 from agentlightning.store.sqlite.file import schema
-from agentlightning.store.sqlite.file.statements import InJson, Statement, compile_sql, given, insert_sql
+from agentlightning.store.sqlite.file.statements import InJson, compile_sql, given
 
 _log = logging.getLogger(__name__)
 _ROLLOUTS_PER_TRANSACTION = 25
 """Rollouts deleted in one transaction, with their attempts, spans, calls, counts and seals."""
-_r, _a, _m, _n = schema.rollouts, schema.attempts, schema.meta, schema.runs
+_r, _a, _n, _k = schema.rollouts, schema.attempts, schema.runs, schema.resources
 _OF = given(_r.c.run_id)
 _QUEUED, _HELD = text("rollouts." + schema.QUEUED), text("attempts." + schema.OPEN_ATTEMPT)
 _KNOWN = compile_sql(select(_n.c.run_id).where(given(_n.c.run_id)))
@@ -44,42 +44,19 @@ _WITHOUT_RUN = compile_sql(
     .limit(_ROLLOUTS_PER_TRANSACTION)
 )
 _USED = compile_sql(select(_r.c.resources_id).where(_OF, _r.c.resources_id.is_not(None)).distinct())
-_NOTED = compile_sql(select(_m.c.value).where(_m.c.key == bindparam("name")))
-_NOTE = insert_sql(_m)
-_DROP_NOTE = compile_sql(delete(_m).where(_m.c.key == bindparam("name")))
+_NOTED = compile_sql(select(schema.meta.c.value).where(given(schema.meta.c.key)))
 _UNUSED = compile_sql(
-    delete(schema.resources).where(
-        InJson(schema.resources.c.resources_id),
+    delete(_k).where(
+        InJson(_k.c.resources_id),
         text("resources_id NOT IN (SELECT resources_id FROM rollouts WHERE resources_id IS NOT NULL)"),
         text("resources_id != (SELECT resources_id FROM resources ORDER BY seq DESC LIMIT 1)"),
     )
 )
-
-
-def _of_rollouts(table: Table) -> Statement:
-    return compile_sql(delete(table).where(InJson(table.c.rollout_id)))
-
-
 _DELETE = {
-    name: _of_rollouts(table)
-    for name, table in (
-        ("spans", schema.spans),
-        ("calls", schema.calls),
-        ("counts", schema.counts),
-        ("seals", schema.seals),
-        ("attempts", _a),
-        ("rollouts", _r),
-    )
+    table.name: compile_sql(delete(table).where(InJson(table.c.rollout_id)))
+    for table in (schema.spans, schema.calls, schema.counts, schema.seals, _a, _r)
 }
-_OF_RUN = {
-    name: compile_sql(delete(table).where(given(table.c.run_id)))
-    for name, table in (
-        ("seals", schema.seals),
-        ("steps", schema.steps),
-        ("links", schema.links),
-        ("runs", _n),
-    )
-}
+_TABLES_OF_RUN = (schema.seals, schema.steps, schema.links, _n)
 _open = func.sum(case((_r.c.status.in_(("queuing", "preparing", "running", "requeuing")), 1), else_=0))
 _ROLLOUTS = compile_sql(
     select(
@@ -98,24 +75,27 @@ class RetentionStore(StoreCore):
     """Deletion of finished runs."""
 
     async def delete_run(self, run_id: str, *, request_id: str | None = None) -> dict[str, int]:
-        """Delete a run with everything it made. Returns the number of deleted rows by table.
+        """Delete a run with everything it made. Return the number of deleted rows by table.
 
         Its queued rollouts are deleted first. ``Conflict`` if it has a live attempt. Resources that other
         rollouts use, and the latest resources, stay.
         """
-        known = await self.writer.read(lambda: self._find_answer("delete_run", request_id))
-        if known is not None:
-            return dict(codec.unpack(known, dict[str, int]))
-        deleted: Counter[str] = Counter()
-        deleted.update(await self._write("delete_run", lambda: self._begin_deletion(run_id)))
-        while done := await self._write("delete_run", lambda: self._delete_piece(run_id)):
+        if (known := await self._answer("delete_run", request_id)) is not None:
+            return known
+        deleted = Counter(await self._write("delete_run", lambda: self._begin_deletion(run_id)))
+        while (done := await self._write("delete_run", lambda: self._delete_piece(run_id)))["rollouts"]:
             deleted.update(done)
 
         def last() -> dict[str, int]:
             found = self._delete_run_rows(run_id)
-            return {name: deleted[name] + found.get(name, 0) for name in (*_DELETE, *_OF_RUN, "resources")}
+            return {name: deleted[name] + found.get(name, 0) for name in deleted | found}
 
         return await self._write("delete_run", last, request_id, dict[str, int])
+
+    async def _answer(self, method: str, request_id: str | None) -> dict[str, int] | None:
+        """Return the remembered answer of a request that was sent before."""
+        found = await self.writer.read(lambda: self._find_answer(method, request_id))
+        return None if found is None else dict(codec.unpack(found, dict[str, int]))
 
     async def prune(
         self,
@@ -126,7 +106,7 @@ class RetentionStore(StoreCore):
         request_id: str | None = None,
     ) -> dict[str, int]:
         """Delete finished runs: this one, or all older than ``older_than`` seconds and not among the newest
-        ``keep_runs``. Returns the number of deleted rows by table; ``kept``: runs that are due, but have work
+        ``keep_runs``. Return the number of deleted rows by table; ``kept``: runs that are due, but have work
         queued or under way.
 
         ``older_than`` also deletes rollouts of no run that ended before.
@@ -139,10 +119,9 @@ class RetentionStore(StoreCore):
             raise ValueError("prune: say what to delete: run_id, older_than (seconds), or keep_runs")
         check_seconds("older_than", older_than)
         check_count("keep_runs", keep_runs)
+        if (known := await self._answer("prune", request_id)) is not None:
+            return known
         deleted: Counter[str] = Counter()
-        known = await self.writer.read(lambda: self._find_answer("prune", request_id))
-        if known is not None:
-            return dict(codec.unpack(known, dict[str, int]))
         chosen, kept = await self.writer.read(lambda: self._choose(older_than, keep_runs))
         for chosen_id in chosen:
             try:
@@ -154,7 +133,7 @@ class RetentionStore(StoreCore):
         return await self._write("prune", lambda: {**deleted, "kept": kept}, request_id, dict[str, int])
 
     def _choose(self, older_than: float | None, keep_runs: int | None) -> tuple[list[str], int]:
-        """The runs to delete, oldest first, and the number of due runs that are not finished."""
+        """Return the runs to delete, oldest first, and the number of due runs that are not finished."""
         created, last_active, unfinished = self._ages()
         chosen = sorted(created, key=lambda i: (created[i], i))
         if keep_runs is not None:
@@ -166,7 +145,7 @@ class RetentionStore(StoreCore):
         return finished, len(chosen) - len(finished)
 
     def _ages(self) -> tuple[dict[str, float], dict[str, float], set[str]]:
-        """Run → when it was made; run → its last activity; the runs with work queued or under way."""
+        """Return run → when it was made; run → its last activity; the runs with work queued or under way."""
         created: dict[str, float] = {}
         last_active: dict[str, float] = {}
         unfinished: set[str] = set()
@@ -189,13 +168,16 @@ class RetentionStore(StoreCore):
         if not (self.db.one(_KNOWN, run_id=run_id) or self.db.one(_NEXT, run_id=run_id)):
             raise NotFound(f"no run {run_id}")
         self._refuse_live(run_id)
-        used = {row[0] for row in self.db.all(_USED, run_id=run_id)}
-        noted = self.db.one(_NOTED, name=_deletion_key(run_id))
-        if noted is not None:
-            used |= set(json.loads(noted[0]))
-            self.db.execute(_DROP_NOTE, name=_deletion_key(run_id))
-        self.db.execute(_NOTE, key=_deletion_key(run_id), value=json.dumps(sorted(used)))
+        used = {row[0] for row in self.db.all(_USED, run_id=run_id)} | self._take_note(run_id)
+        self.db.insert(schema.meta, {"key": _deletion_key(run_id), "value": json.dumps(sorted(used))})
         return self._delete([row[0] for row in self.db.all(_WAITING, run_id=run_id)])
+
+    def _take_note(self, run_id: str) -> set[str]:
+        """Return the resources that a run under deletion used, and delete the note of them."""
+        key = _deletion_key(run_id)
+        noted = self.db.one(_NOTED, key=key)
+        self.db.delete(schema.meta, key=key)
+        return set() if noted is None else set(json.loads(noted[0]))
 
     def _refuse_live(self, run_id: str) -> None:
         live = self.db.one(_LIVE, run_id=run_id)
@@ -210,8 +192,7 @@ class RetentionStore(StoreCore):
         return self._delete([row[0] for row in self.db.all(_NEXT, run_id=run_id)])
 
     def _delete(self, ids: Sequence[str]) -> dict[str, int]:
-        if not ids:
-            return {}
+        """Delete rollouts with everything they made. Return the number of deleted rows by table."""
         for rollout_id in ids:
             self.cache.attempts.pop(rollout_id, None)
             self.waiters.notify_ended(rollout_id)
@@ -219,11 +200,9 @@ class RetentionStore(StoreCore):
         return {name: self.db.execute(statement, ids=which) for name, statement in _DELETE.items()}
 
     def _delete_run_rows(self, run_id: str) -> dict[str, int]:
-        deleted = {name: self.db.execute(statement, run_id=run_id) for name, statement in _OF_RUN.items()}
-        noted = self.db.one(_NOTED, name=_deletion_key(run_id))
-        deleted["resources"] = self.db.execute(_UNUSED, ids="[]" if noted is None else noted[0])
-        self.db.execute(_DROP_NOTE, name=_deletion_key(run_id))
-        return deleted
+        deleted = {table.name: self.db.delete(table, run_id=run_id) for table in _TABLES_OF_RUN}
+        used = sorted(self._take_note(run_id))
+        return {**deleted, "resources": self.db.execute(_UNUSED, ids=json.dumps(used))}
 
     async def _prune_without_run(self, before: float) -> Counter[str]:
         deleted: Counter[str] = Counter()
@@ -235,7 +214,7 @@ class RetentionStore(StoreCore):
 
         while True:
             done, last = await self._write("prune", piece)
-            if not done:
+            if not done["rollouts"]:
                 return deleted
             deleted.update(done)
 
@@ -261,5 +240,5 @@ async def keep_pruned(
 
 
 def _deletion_key(run_id: str) -> str:
-    """Key of the note with the resources that a run under deletion used."""
+    """Return the key of the note of the resources that a run under deletion used."""
     return f"deleting:{run_id}"

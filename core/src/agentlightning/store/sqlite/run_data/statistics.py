@@ -10,9 +10,9 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Select, Table, bindparam, func, select
 
-from agentlightning.store.sqlite.core import StoreCore
+from agentlightning.store.sqlite.core import StoreCore, read
 from agentlightning.store.sqlite.file import schema
-from agentlightning.store.sqlite.file.statements import Statement, compile_sql, given, greatest
+from agentlightning.store.sqlite.file.statements import Statement, compile_sql, given, least
 
 _r, _a, _c, _s = schema.rollouts, schema.attempts, schema.calls, schema.spans
 QUANTILES = {"p50": 50, "p90": 90, "p99": 99, "max": 100}
@@ -20,13 +20,13 @@ QUANTILES = {"p50": 50, "p90": 90, "p99": 99, "max": 100}
 
 
 def _both(query: Select[Any], table: Table) -> tuple[Statement, Statement]:
-    """A query over all runs, and the same over one run."""
+    """Compile a query over all runs, and the same over one run."""
     of_run = query if table is _r else query.join(_r, _r.c.rollout_id == table.c.rollout_id)
     return compile_sql(query), compile_sql(of_run.where(given(_r.c.run_id)))
 
 
 def _seconds(value: ColumnElement[Any], table: Table) -> Statement:
-    """Rank, count, mean and value at the quantiles of a duration, in one run."""
+    """Select rank, count, mean and value at the quantiles of a duration, in one run."""
     ranked = (
         select(
             func.row_number().over(order_by=value).label("rank"),
@@ -44,7 +44,7 @@ def _seconds(value: ColumnElement[Any], table: Table) -> Statement:
 
 
 def _rank(n: Any, share: int) -> Any:
-    """The smallest rank that has at least ``share`` per cent of ``n`` values at or below it."""
+    """Return the smallest rank that has at least ``share`` per cent of ``n`` values at or below it."""
     return (n * share + 99) // 100
 
 
@@ -62,7 +62,8 @@ _CALLS = _both(
     _c,
 )
 _SPANS = _both(select(func.count()).select_from(_s), _s)
-_busy = func.sum(greatest(0.0, func.coalesce(_a.c.end_time, bindparam("now")) - _a.c.start_time))
+_end = func.coalesce(_a.c.end_time, bindparam("now"))
+_busy = func.sum(_end - least(_a.c.start_time, _end))  # never negative, also if the clock was set back
 _WORK = _both(
     select(_a.c.worker_id, _a.c.status, func.count(), _busy)
     .where(_a.c.worker_id.is_not(None))
@@ -84,24 +85,22 @@ _TOTALS = {
 class StatisticsReader(StoreCore):
     """Sums over the tables."""
 
-    async def statistics(self, run_id: str | None = None) -> dict[str, Any]:
-        """Rollouts and attempts by status, calls, spans, tokens, and the work of each worker.
+    @read
+    def statistics(self, run_id: str | None = None) -> dict[str, Any]:
+        """Return rollouts and attempts by status, calls, spans, tokens, and the work of each worker.
 
         For one run also quantiles of call and attempt seconds, and ``call_bytes``; for the whole store also
         workers by status, resources, runs, and the size of the file (``free_bytes``: free pages in it).
         ``work``: worker → its ``attempts`` by status and its ``busy_seconds``. An unknown run has zeros.
         """
-        return await self.writer.read(lambda: self._statistics(run_id))
-
-    def _statistics(self, run_id: str | None) -> dict[str, Any]:
-        which, given = (0, {}) if run_id is None else (1, {"run_id": run_id})
+        which, asked = int(run_id is not None), {"run_id": run_id, "now": self.clock()}
         found: dict[str, Any] = {
-            name: dict(self.db.all(queries[which], **given)) for name, queries in _STATUS.items()
+            name: dict(self.db.all(queries[which], **asked)) for name, queries in _STATUS.items()
         }
-        calls, prompt, completion, size = self.db.all(_CALLS[which], **given)[0]
-        found["calls"], found["spans"] = calls, self.db.all(_SPANS[which], **given)[0][0]
+        calls, prompt, completion, size = self.db.all(_CALLS[which], **asked)[0]
+        found["calls"], found["spans"] = calls, self.db.all(_SPANS[which], **asked)[0][0]
         found["tokens"] = {"prompt": prompt, "completion": completion}
-        found["work"] = self._work(self.db.all(_WORK[which], now=self.clock(), **given))
+        found["work"] = self._work(self.db.all(_WORK[which], **asked))
         if run_id is None:
             found["workers"] = dict(self.db.all(_WORKERS))
             found.update((name, self.db.all(query)[0][0]) for name, query in _TOTALS.items())

@@ -6,39 +6,30 @@ transaction; links are only added, each under the next number.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import bindparam, delete, func, select, tuple_
+from sqlalchemy import func, select, tuple_
 
 from agentlightning.store import codec
 from agentlightning.store.base import Conflict, NotFound
 from agentlightning.store.bounds import check_count
 from agentlightning.store.pages import check_limit
-from agentlightning.store.sqlite.core import StoreCore
+from agentlightning.store.sqlite.core import StoreCore, read, write
 from agentlightning.store.sqlite.file import schema
-from agentlightning.store.sqlite.file.statements import Upsert, compile_sql, given, insert_sql
+from agentlightning.store.sqlite.file.statements import compile_sql, given
 from agentlightning.types import AuditLink, RolloutFingerprint, StepReport
 
 _s, _e, _l = schema.steps, schema.seals, schema.links
-_ADD_STEP = compile_sql(
-    Upsert(_s, ["run_id", "step", "policy"], lambda new: {"report": new.report, "time": new.time})
-)
-_UNSEAL = compile_sql(delete(_e).where(given(_e.c.run_id, _e.c.step, _e.c.policy)))
-_SEAL = insert_sql(_e)
-_LINK = insert_sql(_l)
 _LAST_LINK = compile_sql(select(func.max(_l.c.number)).where(given(_l.c.run_id)))
-_SEALED = compile_sql(
-    select(_e.c.seq).where(
-        given(_e.c.run_id, _e.c.step, _e.c.policy, _e.c.rollout_id),
-    )
-)
+_SEALED = compile_sql(select(_e.c.seq).where(given(_e.c.run_id, _e.c.step, _e.c.policy, _e.c.rollout_id)))
 
 
 class StepStore(StoreCore):
-    """Reports and seals."""
+    """Reports, seals and links."""
 
-    async def add_step(
+    @write
+    def add_step(
         self,
         report: StepReport,
         seals: Sequence[RolloutFingerprint] = (),
@@ -50,23 +41,21 @@ class StepStore(StoreCore):
         if link is not None and link.run_id != report.run_id:
             raise ValueError(f"the link is of run {link.run_id}, the step of run {report.run_id}")
         check_count("step", report.step)
-        rows = [_seal_row(report, seal) for seal in seals]
+        key = {"run_id": report.run_id, "step": report.step, "policy": report.policy}
+        rows = [_seal_row(seal, key) for seal in seals]
         if len({seal.rollout_id for seal in seals}) < len(seals):
             raise ValueError(f"seals: step {report.step} seals a rollout twice")
+        self.db.delete(_s, **key)
+        self.db.insert(_s, {**key, "time": self.clock(), "report": codec.pack(report)})
+        self.db.delete(_e, **key)
+        self.db.insert(_e, *rows)
+        if link is not None:
+            self._append_link(link)
 
-        def work() -> None:
-            key = {"run_id": report.run_id, "step": report.step, "policy": report.policy}
-            self.db.execute(_ADD_STEP, **key, time=self.clock(), report=codec.pack(report))
-            self.db.execute(_UNSEAL, **key)
-            self.db.many(_SEAL, rows)
-            if link is not None:
-                self._append_link(link)
-
-        await self._write("add_step", work, request_id)
-
-    async def add_link(self, link: AuditLink, *, request_id: str | None = None) -> None:
-        """Add a link to the end of a run's chain; ``Conflict`` if its number is not the next."""
-        await self._write("add_link", lambda: self._append_link(link), request_id)
+    @write
+    def add_link(self, link: AuditLink, *, request_id: str | None = None) -> None:
+        """Add a link to the end of a run's chain. Raise ``Conflict`` if its number is not the next."""
+        self._append_link(link)
 
     def _append_link(self, link: AuditLink) -> None:
         last = self.db.one(_LAST_LINK, run_id=link.run_id)
@@ -76,33 +65,34 @@ class StepStore(StoreCore):
                 f"link {link.number} of run {link.run_id}: the next one is {number}; does another process "
                 "train this run?"
             )
-        self.db.execute(_LINK, run_id=link.run_id, number=link.number, link=codec.pack(link))
+        self.db.insert(_l, {"run_id": link.run_id, "number": link.number, "link": codec.pack(link)})
 
-    async def query_links(
+    @read
+    def query_links(
         self, run_id: str, *, limit: int | None = None, after: str | None = None
     ) -> list[AuditLink]:
-        """The chain of a run, oldest first. ``after``: the number of the last link of the page before."""
+        """Return the chain of a run, oldest first. ``after``: the last number of the page before."""
         check_limit(limit)
-        query = select(_l.c.link).where(_l.c.run_id == run_id).order_by(_l.c.number)
+        query = select(_l.c.link).where(_l.c.run_id == run_id).order_by(_l.c.number).limit(limit)
         if after is not None:
             if not after.isdigit():
-                raise ValueError(f"after: {after!r} is no place in this list")
+                raise _no_place(after)
             query = query.where(_l.c.number > int(after))
-        rows = await self.writer.read(lambda: self.db.all(compile_sql(query.limit(limit))))
-        return [codec.unpack(row[0], AuditLink) for row in rows]
+        return [codec.unpack(row[0], AuditLink) for row in self.db.all(compile_sql(query))]
 
-    async def query_steps(
+    @read
+    def query_steps(
         self, run_id: str, *, limit: int | None = None, after: str | None = None
     ) -> list[StepReport]:
-        """The reports of a run, by step and policy. ``after``: ``<step>/<policy>`` of the page before."""
+        """Return the reports of a run by step and policy. ``after``: ``<step>/<policy>``."""
         check_limit(limit)
-        query = select(_s.c.report).where(_s.c.run_id == run_id).order_by(_s.c.step, _s.c.policy)
+        query = select(_s.c.report).where(_s.c.run_id == run_id).order_by(_s.c.step, _s.c.policy).limit(limit)
         if after is not None:
-            query = query.where(tuple_(_s.c.step, _s.c.policy) > tuple_(*_parse_cursor(after, 2)))
-        rows = await self.writer.read(lambda: self.db.all(compile_sql(query.limit(limit))))
-        return [codec.unpack(row[0], StepReport) for row in rows]
+            query = query.where(tuple_(_s.c.step, _s.c.policy) > tuple_(*_parse_cursor(after)))
+        return [codec.unpack(row[0], StepReport) for row in self.db.all(compile_sql(query))]
 
-    async def query_seals(
+    @read
+    def query_seals(
         self,
         run_id: str,
         step: int | None = None,
@@ -111,55 +101,46 @@ class StepStore(StoreCore):
         limit: int | None = None,
         after: str | None = None,
     ) -> list[RolloutFingerprint]:
-        """Seals of a run, by step, then in order of arrival. ``after``: ``<step>/<policy>/<rollout>`` of the
-        page before.
+        """Return the seals of a run, by step, then in order of arrival. ``after``:
+        ``<step>/<policy>/<rollout>`` of the page before.
         """
         check_limit(limit)
-        query = select(_e.c.seal).where(_e.c.run_id == run_id).order_by(_e.c.step, _e.c.seq)
-        if step is not None:
-            query = query.where(_e.c.step == step)
-        if rollout_id is not None:
-            query = query.where(_e.c.rollout_id == rollout_id)
+        query = select(_e.c.seal).where(_e.c.run_id == run_id).order_by(_e.c.step, _e.c.seq).limit(limit)
+        for name, value in (("step", step), ("rollout_id", rollout_id)):
+            if value is not None:
+                query = query.where(_e.c[name] == value)
         if after is not None:
-            query = query.where(
-                tuple_(_e.c.step, _e.c.seq) > tuple_(_parse_cursor(after, 2)[0], bindparam("at"))
-            )
+            query = query.where(tuple_(_e.c.step, _e.c.seq) > tuple_(*self._place_of_seal(run_id, after)))
+        return [codec.unpack(row[0], RolloutFingerprint) for row in self.db.all(compile_sql(query))]
 
-        def work() -> list[tuple[Any, ...]]:
-            given = {} if after is None else {"at": self._seal_seq(run_id, after)}
-            return self.db.all(compile_sql(query.limit(limit)), **given)
-
-        return [codec.unpack(row[0], RolloutFingerprint) for row in await self.writer.read(work)]
-
-    def _seal_seq(self, run_id: str, after: str) -> int:
-        step, policy, rollout_id = _parse_cursor(after, 3)
+    def _place_of_seal(self, run_id: str, after: str) -> tuple[int, int]:
+        """Return step and sequence number of the seal of a cursor."""
+        step, rest = _parse_cursor(after)
+        policy, slash, rollout_id = rest.rpartition("/")
+        if not slash:
+            raise _no_place(after)
         row = self.db.one(_SEALED, run_id=run_id, step=step, policy=policy, rollout_id=rollout_id)
         if row is None:
             raise NotFound(f"after: run {run_id} has no seal {after}")
-        return int(row[0])
+        return step, int(row[0])
 
 
-def _seal_row(report: StepReport, seal: RolloutFingerprint) -> dict[str, object]:
-    if (seal.run_id, seal.step, seal.policy) != (report.run_id, report.step, report.policy):
-        raise ValueError(
-            f"the seal of {seal.rollout_id} is of run {seal.run_id}, step {seal.step}, policy {seal.policy}: "
-            f"not of run {report.run_id}, step {report.step}, policy {report.policy}"
-        )
-    return {
-        "run_id": seal.run_id,
-        "step": seal.step,
-        "policy": seal.policy,
-        "rollout_id": seal.rollout_id,
-        "seal": codec.pack(seal),
-    }
+def _seal_row(seal: RolloutFingerprint, step: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the row of a seal. Raise ``ValueError`` if it is a seal of another step."""
+    of = {"run_id": seal.run_id, "step": seal.step, "policy": seal.policy}
+    if of != step:
+        place = "run {run_id}, step {step}, policy {policy}".format
+        raise ValueError(f"the seal of {seal.rollout_id} is of {place(**of)}: not of {place(**step)}")
+    return {**of, "rollout_id": seal.rollout_id, "seal": codec.pack(seal)}
 
 
-def _parse_cursor(after: str, parts: int) -> tuple[int | str, ...]:
-    step, *rest = after.split("/")
-    if parts == 3 and len(rest) >= 2:
-        rest = ["/".join(rest[:-1]), rest[-1]]
-    elif parts == 2:
-        rest = ["/".join(rest)]
-    if len(rest) != parts - 1 or not step.lstrip("-").isdigit():
-        raise ValueError(f"after: {after!r} is no place in this list")
-    return (int(step), *rest)
+def _parse_cursor(after: str) -> tuple[int, str]:
+    """Return the step of a cursor, and the text behind it."""
+    step, slash, rest = after.partition("/")
+    if not slash or not step.lstrip("-").isdigit():
+        raise _no_place(after)
+    return int(step), rest
+
+
+def _no_place(after: str) -> ValueError:
+    return ValueError(f"after: {after!r} is no place in this list")

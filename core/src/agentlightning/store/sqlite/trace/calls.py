@@ -1,11 +1,12 @@
-"""Model calls: each is written as what is new in it, and read as it was recorded (:mod:`.store.calls`).
+"""Model calls: the store writes what is new in each, and reads each as it was recorded (:mod:`.store.calls`).
 
-Invariant: the index of an attempt holds no call that is not in the tables. Whatever undoes a write forgets it
-(:mod:`.cache`), and it is made again from the tables.
+Invariant: the index of an attempt holds no call that is not in the tables. A write that is undone drops the
+index (:mod:`.cache`), and the next write makes it again from the tables.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from typing import Any
@@ -15,8 +16,9 @@ from sqlalchemy import select
 from agentlightning.store import codec
 from agentlightning.store.base import Conflict
 from agentlightning.store.calls import CALL_FIELDS, CallIndex, StoredCall, parents, whole_calls
+from agentlightning.store.sqlite.core import write
 from agentlightning.store.sqlite.file import schema
-from agentlightning.store.sqlite.file.statements import chunks, compile_sql, given, insert_sql
+from agentlightning.store.sqlite.file.statements import InJson, compile_sql, given
 from agentlightning.store.sqlite.queue.leases import LeaseStore
 from agentlightning.types import Call
 
@@ -24,17 +26,18 @@ Row = Sequence[Any]
 _c = schema.calls.c
 CALL_COLUMNS = (*(_c[name] for name in CALL_FIELDS), _c.seq, _c.data)
 _CALLS = select(*CALL_COLUMNS)
-_BY_ID = compile_sql(_CALLS.where(given(_c.call_id)))
+_BY_IDS = compile_sql(_CALLS.where(InJson(_c.call_id)))
 _OF_ATTEMPT = compile_sql(_CALLS.where(given(_c.rollout_id, _c.attempt_id)))
-_INSERT = insert_sql(schema.calls)
 _NUMBERS = ("prompt_tokens", "completion_tokens", "seconds", "size")
 
 
 def stored_calls(
     rows: Iterable[Row], find: Callable[[Sequence[str]], Iterable[Row]] = lambda ids: ()
 ) -> list[StoredCall]:
-    """The calls of rows of ``CALL_COLUMNS`` and those they build on, in order of arrival. ``find``: the rows
-    of call ids; it is asked for the calls that the rows build on and do not hold. Whole attempts need none.
+    """Return the calls of rows of ``CALL_COLUMNS`` and the calls that they build on, in order of arrival.
+
+    ``find`` returns the rows of call ids: of calls that the rows build on and do not hold. Whole attempts
+    need none.
     """
     found: dict[str, tuple[int, StoredCall]] = {}
     missing = list(rows)
@@ -48,7 +51,7 @@ def stored_calls(
 
 
 def calls_from_rows(rows: Sequence[Row], find: Callable[[Sequence[str]], Iterable[Row]]) -> list[Call]:
-    """The calls of rows, in the order of the rows, each as it was recorded."""
+    """Return the calls of rows, in the order of the rows, each as it was recorded."""
     calls = {call.call_id: call for call in whole_calls(stored_calls(rows, find))}
     return [calls[row[0]] for row in rows]
 
@@ -56,30 +59,28 @@ def calls_from_rows(rows: Sequence[Row], find: Callable[[Sequence[str]], Iterabl
 class CallStore(LeaseStore):
     """Model calls."""
 
-    async def add_calls(
+    @write
+    def add_calls(
         self, calls: Sequence[Call], *, fence: int | None = None, request_id: str | None = None
     ) -> None:
-        """Store model calls, all or none. A call id that is known with the same content is done already."""
-
-        def work() -> None:
-            now = self.clock()
-            new = [call for call in calls if not self._is_stored(call)]
-            for attempt, group in groupby(new, lambda call: (call.rollout_id, call.attempt_id)):
-                part = list(group)
-                cached = self._writable_attempt(*attempt, "calls", len(part), fence)
-                self._insert_calls(part, cached.arrivals)
-                self.cache.trim_indexes()
-                self._touch(attempt[0], cached, now, len(part))
-
-        await self._write("add_calls", work, request_id)
+        """Store model calls, all or none. A call id that is known with the same content is stored already."""
+        now = self.clock()
+        new = [call for call in calls if not self._is_stored(call)]
+        for attempt, group in groupby(new, lambda call: (call.rollout_id, call.attempt_id)):
+            part = list(group)
+            cached = self._writable_attempt(*attempt, "calls", len(part), fence)
+            self._insert_calls(part, cached.arrivals)
+            self.cache.trim_indexes()
+            self._touch(attempt[0], cached, now, len(part))
 
     def _is_stored(self, call: Call) -> bool:
-        row = self.db.one(_BY_ID, call_id=call.call_id)
-        if row is None:
+        rows = self._rows_of_calls([call.call_id])
+        if not rows:
             return False
-        (stored,) = self._calls([row])
+        (stored,) = self._calls(rows)
         if _content(stored) != _content(call):
-            raise Conflict(f"call {call.call_id} exists with other content, in attempt {row[2]} of {row[1]}")
+            of = f"attempt {stored.attempt_id} of {stored.rollout_id}"
+            raise Conflict(f"call {call.call_id} exists with other content, in {of}")
         return True
 
     def _insert_calls(self, calls: Sequence[Call], arrivals: int) -> None:
@@ -93,13 +94,13 @@ class CallStore(LeaseStore):
                 columns = {name: getattr(call, name) for name in CALL_FIELDS}
                 numbers = dict(zip(_NUMBERS, codec.numbers(call, blob), strict=True))
                 rows.append({**columns, "arrival": arrival, "data": blob, **numbers})
-            self.db.many(_INSERT, rows)
+            self.db.insert(schema.calls, *rows)
         except BaseException:
             self.cache.call_indexes.pop(attempt_id, None)  # it holds calls that are not in the table
             raise
 
     def _call_index(self, rollout_id: str, attempt_id: str, arrivals: int) -> CallIndex:
-        """The index of an attempt, made from the table where the cache does not have it."""
+        """Return the index of an attempt; make it from the table if the cache does not have it."""
         if (cached := self.cache.index(attempt_id)) is not None:
             return cached
         index = CallIndex()
@@ -109,15 +110,14 @@ class CallStore(LeaseStore):
         return self.cache.put_index(attempt_id, index)
 
     def _calls(self, rows: Sequence[Row]) -> list[Call]:
-        """The calls of rows of ``CALL_COLUMNS``."""
+        """Return the calls of rows of ``CALL_COLUMNS``."""
         return calls_from_rows(rows, self._rows_of_calls)
 
-    def _rows_of_calls(self, call_ids: Sequence[str]) -> Iterable[Row]:
-        for part in chunks(call_ids):
-            yield from self.db.all(compile_sql(_CALLS.where(_c.call_id.in_(part))))
+    def _rows_of_calls(self, call_ids: Sequence[str]) -> list[tuple[Any, ...]]:
+        return self.db.all(_BY_IDS, ids=json.dumps(call_ids))
 
 
 def _content(call: Call) -> tuple[Any, ...]:
-    """Everything a call holds, at the precision of the store."""
+    """Return the content of a call, at the precision of the store."""
     blob = codec.pack(codec.call_body(call))
     return (*(getattr(call, name) for name in CALL_FIELDS), blob)
