@@ -1,3 +1,4 @@
+# mypy: disable-error-code="empty-body"
 """The store's interface: work, spans, calls, rewards and resources, durable before they are acknowledged.
 
 Method names are those of Agent Lightning 0.3, with calls, records and steps added. The SQLite store, its HTTP
@@ -11,7 +12,7 @@ and is counted.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 from agentlightning.types import (
     Attempt,
@@ -57,8 +58,11 @@ class AttemptEnded(Conflict):
     """A late write, refused and counted: the attempt has ended, or a later attempt has its lease."""
 
 
-class Store(Protocol):
-    """The methods of a store. All are coroutines, and safe for concurrent tasks of one event loop."""
+class Store:
+    """The methods of a store. A store inherits this class and defines every method that has no body here.
+
+    All methods are coroutines, and safe for concurrent tasks of one event loop.
+    """
 
     # -- work
     async def enqueue_rollout(
@@ -98,7 +102,13 @@ class Store(Protocol):
         run_id: str | None = None,
         wait: float = 0.0,
         request_id: str | None = None,
-    ) -> AttemptedRollout | None: ...
+    ) -> AttemptedRollout | None:
+        """Lease the oldest queued rollout; wait up to ``wait`` seconds for one."""
+        found = await self.dequeue_many_rollouts(
+            worker_id, 1, run_id=run_id, wait=wait, request_id=request_id
+        )
+        return found[0] if found else None
+
     async def dequeue_many_rollouts(
         self,
         worker_id: str | None = None,
@@ -171,7 +181,10 @@ class Store(Protocol):
     async def records(self, rollout_ids: Sequence[str]) -> list[Record]: ...
 
     # -- what attempts did
-    async def add_span(self, span: Span, *, request_id: str | None = None) -> Span: ...
+    async def add_span(self, span: Span, *, request_id: str | None = None) -> Span:
+        """Store one span; return it with its ``sequence_id``."""
+        return (await self.add_many_spans([span], request_id=request_id))[0]
+
     async def add_many_spans(
         self, spans: Sequence[Span], *, numbered: bool = False, request_id: str | None = None
     ) -> list[Span]: ...
@@ -183,10 +196,25 @@ class Store(Protocol):
         sequence_id: int | None = None,
         *,
         request_id: str | None = None,
-    ) -> Span: ...
+    ) -> Span:
+        """Store a finished span of OpenTelemetry, converted as capture does
+        (:mod:`agentlightning.capture.spans.convert`). ``sequence_id``: a number that was reserved for it.
+        """
+        from agentlightning.capture.context import AttemptContext
+        from agentlightning.capture.spans.convert import convert
+
+        span = convert(readable_span, AttemptContext(rollout_id, attempt_id, sink=lambda _: None))
+        span.sequence_id = sequence_id or 0
+        numbered = sequence_id is not None
+        return (await self.add_many_spans([span], numbered=numbered, request_id=request_id))[0]
+
     async def get_next_span_sequence_id(
         self, rollout_id: str, attempt_id: str, *, request_id: str | None = None
-    ) -> int: ...
+    ) -> int:
+        """Reserve the next sequence number of an attempt: no other span or call gets it."""
+        pairs = [(rollout_id, attempt_id)]
+        return (await self.get_many_span_sequence_ids(pairs, request_id=request_id))[0]
+
     async def get_many_span_sequence_ids(
         self, attempts: Sequence[tuple[str, str]], *, request_id: str | None = None
     ) -> list[int]: ...

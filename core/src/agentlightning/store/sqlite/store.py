@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from agentlightning.store.base import StoreError
+from agentlightning.store.base import Store, StoreError
 from agentlightning.store.routes import BY_NAME, BatchOutcome, from_outcome, to_outcome
 from agentlightning.store.sqlite.clock import monotonic_clock
 from agentlightning.store.sqlite.file.database import Database
@@ -49,6 +49,7 @@ class SQLiteStore(
     StepStore,
     StatisticsReader,
     RetentionStore,
+    Store,
 ):
     """All of :class:`~agentlightning.store.base.Store`, in one SQLite file.
 

@@ -103,20 +103,6 @@ class LeaseStore(ExpiryStore):
             rows = self.db.all(query, n=limit, run_id=run_id)
         return [self._lease(rollout_from_row(row), worker_id, now) for row in rows]
 
-    async def dequeue_rollout(
-        self,
-        worker_id: str | None = None,
-        *,
-        run_id: str | None = None,
-        wait: float = 0.0,
-        request_id: str | None = None,
-    ) -> AttemptedRollout | None:
-        """Lease the oldest queued rollout; wait up to ``wait`` seconds for one."""
-        found = await self.dequeue_many_rollouts(
-            worker_id, 1, run_id=run_id, wait=wait, request_id=request_id
-        )
-        return found[0] if found else None
-
     async def dequeue_many_rollouts(
         self,
         worker_id: str | None = None,

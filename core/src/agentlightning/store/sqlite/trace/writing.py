@@ -11,14 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sqlalchemy import select, text
 
 from agentlightning import semconv
 from agentlightning.store import codec
 from agentlightning.store.base import Conflict
-from agentlightning.store.otel_spans import span_from_otel
 from agentlightning.store.sqlite.core import StoreRefusal, write
 from agentlightning.store.sqlite.file import schema
 from agentlightning.store.sqlite.file.statements import compile_sql, given
@@ -26,9 +25,6 @@ from agentlightning.store.sqlite.queue.attempts import FINAL_STATUSES, AttemptSt
 from agentlightning.store.sqlite.trace.calls import CallStore
 from agentlightning.types import Attempt, AttemptStatus, Span
 from agentlightning.types.rewards import reward_target
-
-if TYPE_CHECKING:
-    from opentelemetry.sdk.trace import ReadableSpan
 
 _s = schema.spans
 SPAN_COLUMNS = (_s.c.rollout_id, _s.c.attempt_id, _s.c.sequence, _s.c.name, _s.c.data, _s.c.returned)
@@ -56,10 +52,6 @@ def _attempt_key(span: Span) -> tuple[str, str]:
 
 class TraceStore(CallStore):
     """Spans, model calls, and the end of an attempt."""
-
-    async def add_span(self, span: Span, *, request_id: str | None = None) -> Span:
-        """Store one span; return it with its ``sequence_id``."""
-        return (await self.add_many_spans([span], request_id=request_id))[0]
 
     async def add_many_spans(
         self, spans: Sequence[Span], *, numbered: bool = False, request_id: str | None = None
@@ -204,13 +196,6 @@ class TraceStore(CallStore):
         if n:
             self._count("refused", OVERRIDDEN, *ids, n)
 
-    async def get_next_span_sequence_id(
-        self, rollout_id: str, attempt_id: str, *, request_id: str | None = None
-    ) -> int:
-        """Reserve the next sequence number of an attempt: no other span or call gets it."""
-        pairs = [(rollout_id, attempt_id)]
-        return (await self.get_many_span_sequence_ids(pairs, request_id=request_id))[0]
-
     @write
     def get_many_span_sequence_ids(
         self, attempts: Sequence[tuple[str, str]], *, request_id: str | None = None
@@ -223,20 +208,6 @@ class TraceStore(CallStore):
             self._touch(rollout_id, cached, now, 1)
             found.append(cached.arrivals)
         return found
-
-    async def add_otel_span(
-        self,
-        rollout_id: str,
-        attempt_id: str,
-        readable_span: ReadableSpan,
-        sequence_id: int | None = None,
-        *,
-        request_id: str | None = None,
-    ) -> Span:
-        """Store a finished span of OpenTelemetry. ``sequence_id``: a number that was reserved for it."""
-        span = span_from_otel(rollout_id, attempt_id, readable_span, sequence_id)
-        numbered = sequence_id is not None
-        return (await self.add_many_spans([span], numbered=numbered, request_id=request_id))[0]
 
 
 def _require_same_attempt(spans: Sequence[Span], rollout_id: str, attempt_id: str) -> None:
