@@ -16,7 +16,7 @@ from agentlightning.capture.instrument.sessions import capturing
 from agentlightning.gateway import Gateway, SamplingPolicy, Upstream
 from agentlightning.keys import Keys
 from agentlightning.plugins.manager import Plugins, load
-from agentlightning.runner.adapters import instrumentors
+from agentlightning.runner.agent.adapters import instrumentors
 from agentlightning.runner.runner import Runner
 from agentlightning.store import SQLiteStore
 from agentlightning.types import Mode, Record

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from agentlightning.plugins.manager import PluginError as PluginError, Plugins as Plugins
     from agentlightning.plugins.stores import open_store as open_store
     from agentlightning.recipes import GRPO as GRPO, PPO as PPO, RLOO as RLOO
-    from agentlightning.runner.hooks import Hook as Hook
+    from agentlightning.runner.agent.hooks import Hook as Hook
     from agentlightning.store import StoreClient
     from agentlightning.train.policies import PolicyFolder as PolicyFolder
     from agentlightning.train.trainer import Trainer as Trainer
@@ -85,7 +85,7 @@ _PUBLIC = {
     "decorator": "agent",
     "plugins.manager": "PluginError Plugins",
     "recipes": "GRPO PPO RLOO",
-    "runner.hooks": "Hook",
+    "runner.agent.hooks": "Hook",
     "compat.v0.lit_agent_runner": "LitAgentRunner",
     "compat.v0.strategy": "ClientServerExecutionStrategy SharedMemoryExecutionStrategy",
     "train.policies": "PolicyFolder",

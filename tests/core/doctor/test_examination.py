@@ -217,14 +217,14 @@ async def test_an_agent_without_a_limit_is_not_waited_for(
     import asyncio
 
     from agentlightning.doctor import probe
-    from agentlightning.runner import background
+    from agentlightning.runner import runner
 
     async def hangs(task: Mapping[str, Any], llm: LLM) -> float:
         await asyncio.Event().wait()
         return 1.0
 
     monkeypatch.setattr(probe, "DEFAULT_SECONDS", 0.3)
-    monkeypatch.setattr(background, "FINISH_SECONDS", 0.3)
+    monkeypatch.setattr(runner, "FINISH_SECONDS", 0.3)
     found = await examined(tmp_path, monkeypatch, hangs, timeout_seconds=None)
     assert "4 of 4 rollouts still ran after 0.3 s" in said(found["capture"])
 

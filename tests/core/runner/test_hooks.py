@@ -8,7 +8,7 @@ from typing import Any
 
 from agentlightning import LitAgent, Rollout
 from agentlightning.capture.context import AttemptContext
-from agentlightning.runner.hooks import Hook, HookCalls, HookedAgent, with_hooks
+from agentlightning.runner.agent.hooks import Hook, HookCalls, HookedAgent, with_hooks
 
 ROLLOUT = Rollout(rollout_id="ro-1", input="task")
 

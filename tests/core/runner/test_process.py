@@ -245,12 +245,12 @@ async def test_one_that_is_stopped_twice_gives_its_place_back_once(
     async with serving(agents.misbehave, store, concurrency=1, isolation="process") as runner:
         await store.enqueue_rollout("swallow", config=RolloutConfig(max_attempts=1))
         assert runner._pool is not None
-        while not (runner._attempts._agents and runner._pool._busy):
+        while not (runner._agents and runner._pool._busy):
             await asyncio.sleep(0.01)
-        [attempt_id] = runner._attempts._agents
-        runner._attempts.stop(attempt_id)
+        [attempt_id] = runner._agents
+        runner.stop(attempt_id)
         await killing.wait()
-        runner._attempts.stop(attempt_id)
+        runner.stop(attempt_id)
         [good] = await finish(store, [1])
     assert good.status == RolloutStatus.SUCCEEDED
 

@@ -14,7 +14,7 @@ from agentlightning.capture import delivery
 from agentlightning.credit.scoring.rewards import resolve
 from agentlightning.decorator.agents import LitAgent
 from agentlightning.runner import Runner
-from agentlightning.runner.runner import Isolation
+from agentlightning.runner.attempt import Isolation
 from agentlightning.semconv import REWARD_SPAN, REWARD_VALUE
 from agentlightning.store import SQLiteStore, Store
 from agentlightning.types import Record, RolloutConfig, Span

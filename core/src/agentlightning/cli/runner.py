@@ -6,6 +6,7 @@ import asyncio
 import os
 import sys
 from collections.abc import Callable
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,7 +18,7 @@ from agentlightning.types import Model, UsageError
 
 if TYPE_CHECKING:
     from agentlightning.runner import Runner
-    from agentlightning.runner.processes.service import RunnerState
+    from agentlightning.runner.service import RunnerState
     from agentlightning.store import Store
 
 
@@ -87,27 +88,24 @@ def register(app: typer.Typer) -> None:
 
 
 async def _supervise(options: Options, workers: int) -> int:
-    from agentlightning.runner.processes.status_line import StatusLine
-    from agentlightning.runner.processes.supervisor import Supervisor
+    from agentlightning.runner.status_line import StatusLine
+    from agentlightning.runner.supervisor import Supervisor
 
     _require_server(options, workers)
     with StatusLine(_store_name(options), workers) as line:
-        supervisor = Supervisor(
-            _supervised, options, workers, lambda: line.show(supervisor.state, supervisor.restarts)
-        )
-        return await supervisor.run()
+        return await Supervisor(_supervised, options, workers, line.show).run()
 
 
 def _supervised(connection: Connection, supervisor: int, options: Options) -> None:
     """A worker process of a supervisor: this command without its status line."""
     from agentlightning.cli import run_command
-    from agentlightning.runner.processes.spawn import enter
-    from agentlightning.runner.processes.supervisor import Reporter
+    from agentlightning.runner.processes.process_tree import enter
+    from agentlightning.runner.supervisor import send_report
 
     enter(connection, supervisor)
 
     def work() -> None:
-        code = asyncio.run(_serve(options, Reporter(connection)))
+        code = asyncio.run(_serve(options, partial(send_report, connection)))
         set_exit_status(code)
         raise SystemExit(code)
 
@@ -119,7 +117,7 @@ def _supervised(connection: Connection, supervisor: int, options: Options) -> No
 
 async def _run_worker(options: Options) -> int:
     """The one worker of this command, to its end."""
-    from agentlightning.runner.processes.status_line import StatusLine
+    from agentlightning.runner.status_line import StatusLine
 
     with StatusLine(_store_name(options), 1) as line:
         return await _serve(options, line.show)
@@ -128,8 +126,8 @@ async def _run_worker(options: Options) -> int:
 async def _serve(options: Options, report: Callable[[RunnerState], None]) -> int:
     from agentlightning.capture.instrument.sessions import capturing
     from agentlightning.plugins.manager import load
-    from agentlightning.runner.adapters import instrumentors
-    from agentlightning.runner.processes.service import serve
+    from agentlightning.runner.agent.adapters import instrumentors
+    from agentlightning.runner.service import serve
 
     plugins = load()
     store, runner = _open(options, plugins)

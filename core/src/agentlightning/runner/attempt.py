@@ -1,116 +1,165 @@
 """One attempt, from its lease to its written end.
 
-Invariant: when an attempt ends, its key is revoked first; then spans and status are written in one
-transaction. A reader of an ended attempt reads all of it.
+Invariant: when an attempt ends, its key is revoked first; then its spans and its status are written in one
+transaction. Who reads an ended attempt reads all of it.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from functools import partial
+from typing import Any, Literal, get_args
 
 from agentlightning import capture
 from agentlightning.capture.emit.rewards import find_reward_spans
+from agentlightning.decorator.agents import as_agent
 from agentlightning.gateway import AttemptInfo
 from agentlightning.gateway.admission.seeds import root_seed
 from agentlightning.plugins.manager import Plugins
-from agentlightning.runner.attempt_keys import AttemptKeys, CannotRun, with_attempt_key
-from agentlightning.runner.execute import AttemptResult
+from agentlightning.runner.attempt_keys import AttemptKeys, with_attempt_key
+from agentlightning.runner.ending import EndWriter
 from agentlightning.runner.execution import Execution
 from agentlightning.runner.heartbeat import Heartbeat
-from agentlightning.runner.outcomes.ending import EndWriter
-from agentlightning.runner.outcomes.outcome import cancelled, outcome_of_error
+from agentlightning.runner.outcomes.outcome import CannotRun, Outcome, cancelled, outcome_of_error
 from agentlightning.runner.processes.messages import AttemptJob
+from agentlightning.runner.processes.pool import WorkerPool
 from agentlightning.runner.resources import attempt_resources
 from agentlightning.store.base import Store
-from agentlightning.types import Attempt, AttemptedRollout, Rollout, Span
+from agentlightning.types import Attempt, AttemptedRollout, Rollout, Span, UsageError, new_id
 from agentlightning.types.rewards import reward_of
 
+Isolation = Literal["inline", "process"]
 
-@dataclass(slots=True)
+
+@dataclass(eq=False, repr=False)
 class AttemptRunner:
-    """Runs leased attempts. The fields are arguments of :class:`.Runner`."""
+    """Runs attempts of ``agent`` whose lease it is given, and writes their ends to ``store``."""
 
+    agent: Any
     store: Store
-    execution: Execution
-    counts: Counter[str]
-    worker_id: str
-    heartbeat_seconds: float
-    attempt_keys: AttemptKeys | None
-    plugins: Plugins | None
-    policies: dict[str, str]
-    timeout_seconds: float | None
-    stopping: bool = False
-    """Whether attempts that begin now are stopped at once."""
-    heartbeat: Heartbeat = field(init=False)
-    _agents: dict[str, asyncio.Task[AttemptResult]] = field(default_factory=dict)
-    """Agents at work, by attempt. They can be stopped; the rest of an attempt cannot."""
+    _: KW_ONLY
+    attempt_keys: AttemptKeys | None = None
+    """The gateway, or :class:`.RemoteAttemptKeys` for a gateway in another process. Without keys the agent
+    calls its endpoints directly, and only the wire layer records.
+    """
+    plugins: Plugins | None = None
+    worker_id: str = field(default_factory=partial(new_id, "worker"))
+    concurrency: int = 16
+    """Rollouts that run at a time, at most."""
+    timeout_seconds: float | None = None
+    """Time limit of a rollout whose configuration has none."""
+    policies: dict[str, str] = field(default_factory=dict)
+    heartbeat: float = 5.0
+    """Seconds between two heartbeats, at most."""
+    isolation: Isolation = "inline"
+    adapters: Sequence[str] = ()
+    """Adapters that worker processes activate by name."""
+    own_loop: bool = True
+    """Whether agents run on an event loop of their own. Only code of Agent Lightning that shares objects with
+    the runner's loop sets ``False``.
+    """
+    counts: Counter[str] = field(init=False, default_factory=Counter)
+    """Attempt status → attempts that ended with it. Further counts: ``fenced`` (ends that the store refused),
+    ``abandoned`` (agents that went on after their attempt had ended), ``loop-blocked`` (lines at which an
+    agent blocks its event loop), ``stopped-for-another`` (attempts that were stopped because another attempt
+    blocked their loop), ``killed`` and ``died`` (worker processes), ``lease-lost``, ``supplied-refused``,
+    ``heartbeat-failed`` and ``end-hook-failed``.
+    """
 
     def __post_init__(self) -> None:
-        self.heartbeat = Heartbeat(self.store, self.worker_id, self.heartbeat_seconds, self.stop, self.counts)
+        if self.concurrency < 1:
+            raise UsageError(f"concurrency is {self.concurrency}: at least one rollout must run at a time")
+        if self.isolation not in get_args(Isolation):
+            raise UsageError(f"isolation is {self.isolation!r}; use {' or '.join(get_args(Isolation))}")
+        self.agent = as_agent(self.agent)
+        self._pool: WorkerPool | None = None
+        if self.isolation == "process":
+            self._pool = WorkerPool(
+                self.agent, size=self.concurrency, adapters=self.adapters, counts=self.counts
+            )
+        self._execution = Execution(self.agent, self.counts, pool=self._pool, own_loop=self.own_loop)
+        self._heartbeat = Heartbeat(self.store, self.worker_id, self.heartbeat, self.stop, self.counts)
+        self._ends = EndWriter(
+            self.store, self.policies, self.counts, calls_recorded=self.attempt_keys is not None
+        )
+        self._agents: dict[str, asyncio.Task[Outcome]] = {}
+        """Running agents, by attempt. They can be stopped; the rest of an attempt cannot."""
+        self._stopping = False
+        """Whether attempts that begin now are stopped at once."""
 
     async def run(self, lease: AttemptedRollout) -> None:
-        """Run an attempt and write its end. Raises what keeps the runner from running any attempt, and what
-        keeps the end from being written.
+        """Run an attempt and write its end. Raise the error that prevents this runner from running any
+        attempt, or from writing the end.
         """
         spans: list[Span] = []
+        attempt_id = lease.attempt.attempt_id
         if self.plugins:
             self.plugins.notify("agl_rollout_started", rollout=lease.rollout, attempt=lease.attempt)
-        result, fatal = await self._run_agent(lease, spans)
-        capture.end_attempt(lease.attempt.attempt_id)
+        outcome, fatal = await self._run_agent(lease, spans)
+        capture.end_attempt(attempt_id)
         if self.attempt_keys:
-            await self.attempt_keys.close_attempt(lease.attempt.attempt_id)
-        recorded = self.attempt_keys is not None
-        ends = EndWriter(self.store, self.policies, self.counts, calls_recorded=recorded)
-        attempt = await ends.write(lease, result, spans)
-        await self._notify_ended(lease.rollout, attempt, [*spans, *result.returned])
+            await self.attempt_keys.close_attempt(attempt_id)
+        attempt = await self._ends.write(lease, outcome, spans)
+        await self._notify_ended(lease.rollout, attempt, [*spans, *outcome.returned])
         if fatal is not None:
             raise fatal
 
+    async def run_lease(self, lease: AttemptedRollout) -> Rollout:
+        """Run an attempt with heartbeats of its own, and return its rollout as it then stands."""
+        beat = asyncio.create_task(self._heartbeat.run())
+        try:
+            await self.run(lease)
+        finally:
+            beat.cancel()
+        return await self.store.get_rollout_by_id(lease.rollout.rollout_id)
+
     def stop(self, attempt_id: str) -> None:
-        """Stop the agent of an attempt, if it is at work."""
+        """Stop the agent of an attempt, if it runs."""
         if attempt_id in self._agents:
             self._agents[attempt_id].cancel()
 
     def stop_all(self) -> None:
-        """Stop every agent at work, and those that begin from now on."""
-        self.stopping = True
+        """Stop all agents, and those that begin from now on. Their attempts end as cancelled."""
+        self._stopping = True
         for agent in self._agents.values():
             agent.cancel()
 
     async def _run_agent(
         self, lease: AttemptedRollout, spans: list[Span]
-    ) -> tuple[AttemptResult, CannotRun | None]:
-        """Run the agent while the lease is kept alive; why this runner can run no attempt at all, if so."""
+    ) -> tuple[Outcome, CannotRun | None]:
+        """Run the agent while heartbeats keep its lease. Return its outcome, and the error if this runner can
+        run no attempt at all.
+        """
         attempt_id = lease.attempt.attempt_id
-        self.heartbeat.add(attempt_id, lease.rollout.config.unresponsive_seconds)
+        self._heartbeat.add(attempt_id, lease.rollout.config.unresponsive_seconds)
         agent = self._agents[attempt_id] = asyncio.create_task(self._execute(lease, spans))
-        if self.stopping:
+        if self._stopping:
             agent.cancel()
         try:
             return await agent, None
         except asyncio.CancelledError:
-            return AttemptResult(cancelled()), None
+            return cancelled(), None
         except CannotRun as error:
-            return AttemptResult(cancelled(str(error))), error
+            return cancelled(str(error)), error
         finally:
-            self.heartbeat.discard(attempt_id)
+            self._heartbeat.discard(attempt_id)
             del self._agents[attempt_id]
 
-    async def _execute(self, lease: AttemptedRollout, spans: list[Span]) -> AttemptResult:
+    async def _execute(self, lease: AttemptedRollout, spans: list[Span]) -> Outcome:
         try:
             job = await self._job(lease)
         except CannotRun:
             raise
         except Exception as error:
-            return AttemptResult(outcome_of_error(error))
+            return outcome_of_error(error)
         timeout = lease.rollout.config.timeout_seconds or self.timeout_seconds
-        return await self.execution.run(lease, job, timeout, spans)
+        return await self._execution.run(lease, job, timeout, spans)
 
     async def _job(self, lease: AttemptedRollout) -> AttemptJob:
-        """What the agent is given: its task, and the rollout's resources with the attempt's key in them."""
+        """Open the attempt at the gateway and return what the agent needs to run."""
         rollout, attempt = lease.rollout, lease.attempt
         info = AttemptInfo(
             rollout_id=rollout.rollout_id,

@@ -1,10 +1,10 @@
 """Keys of attempts, with which agents call the gateway.
 
-In the trainer's process the gateway mints them. A runner elsewhere holds the run's secret (``AGL_SECRET``)
-and mints keys that the gateway recognises. It finds the gateway in the rollout's resources: an :class:`LLM`
-whose ``api_key`` is the placeholder ``keys.CONTEXT_KEY`` is given the attempt's key.
+In the trainer's process the gateway mints the keys. A runner elsewhere holds the run's secret
+(``AGL_SECRET``) and mints keys that the gateway recognises. It finds the gateway in the rollout's resources:
+the attempt's key replaces the placeholder ``keys.CONTEXT_KEY`` in the ``api_key`` of an :class:`LLM`.
 
-Invariant: a key goes to one gateway, and never to another server.
+Invariant: a key is sent to one gateway and to no other server.
 """
 
 from __future__ import annotations
@@ -17,13 +17,8 @@ import msgspec
 
 from agentlightning.gateway import AttemptInfo
 from agentlightning.keys import CONTEXT_KEY, Keys
-from agentlightning.types import LLM, Resource, UsageError
-
-
-class CannotRun(UsageError):
-    """This runner cannot run such rollouts at all. Serving ends with it, and another runner may try the
-    rollout.
-    """
+from agentlightning.runner.outcomes.outcome import CannotRun
+from agentlightning.types import LLM, Resource
 
 
 class AttemptKeys(Protocol):
@@ -38,8 +33,8 @@ class AttemptKeys(Protocol):
 
 
 class RemoteAttemptKeys:
-    """Keys for a gateway in another process, which reads an attempt from the store when it first sees its
-    key.
+    """Keys for a gateway in another process. When the gateway first sees a key, it reads the attempt from the
+    store.
     """
 
     url = None
@@ -48,16 +43,16 @@ class RemoteAttemptKeys:
         self._keys = keys
 
     def open_attempt(self, info: AttemptInfo) -> str:
-        """The attempt's key."""
+        """Return the attempt's key."""
         return self._keys.mint(info.rollout_id, info.attempt_id, run_id=info.run_id, fence=info.fence)
 
     async def close_attempt(self, attempt_id: str) -> None:
-        """Nothing: the gateway refuses the attempt's calls once the store has its end."""
+        """Do nothing: the gateway refuses the attempt's calls once the store has the attempt's end."""
 
 
 def attempt_keys_from_env() -> RemoteAttemptKeys | None:
-    """Keys by the secret in ``AGL_SECRET``. ``None`` if it is not set: then agents cannot call a gateway of
-    ours.
+    """Return keys made with the secret in ``AGL_SECRET``; ``None`` if it is not set. Without keys, agents
+    cannot call a gateway of Agent Lightning.
     """
     return RemoteAttemptKeys(Keys.from_env()) if "AGL_SECRET" in os.environ else None
 
@@ -65,10 +60,9 @@ def attempt_keys_from_env() -> RemoteAttemptKeys | None:
 def with_attempt_key(
     resources: Mapping[str, Resource], attempt_keys: AttemptKeys | None, info: AttemptInfo
 ) -> tuple[dict[str, Resource], str | None, str | None]:
-    """The resources with the attempt's key in them, the key, and the gateway's URL.
-
-    :class:`CannotRun`: endpoints need a key and ``attempt_keys`` is ``None``, or they are of several
-    gateways.
+    """Return the resources with the attempt's key in them, the key, and the gateway's URL. Raise
+    :class:`CannotRun` if an endpoint needs a key and ``attempt_keys`` is ``None``, or if the endpoints belong
+    to several gateways.
     """
     ours = {
         name: r

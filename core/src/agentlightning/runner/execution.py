@@ -1,5 +1,5 @@
-"""Where an agent runs, and for how long: in a worker process, on an event loop for agents, or on the runner's
-own loop.
+"""Chooses where an agent runs, and keeps its time: in a worker process, on an event loop for agents, or on
+the runner's own loop.
 
 Invariant: an attempt ends when its time is up, even if its agent ignores being cancelled. Such an agent is
 abandoned and counted.
@@ -10,29 +10,28 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
 from agentlightning.decorator.agents import LitAgent
-from agentlightning.runner.event_loops.agent_task import AgentTask, ExitRaised
+from agentlightning.runner.agent.execute import execute
+from agentlightning.runner.event_loops.agent_loop import AgentTask
 from agentlightning.runner.event_loops.loop_pool import REMEDY, current_loop_pool
-from agentlightning.runner.execute import AttemptResult, execute
 from agentlightning.runner.outcomes.outcome import Outcome, outcome_of_error, timed_out
-from agentlightning.runner.outcomes.source_line import SourceLine
 from agentlightning.runner.processes.messages import AttemptJob
 from agentlightning.runner.processes.pool import WorkerPool
 from agentlightning.types import AttemptedRollout, AttemptStatus, Span
 
 log = logging.getLogger(__name__)
 CANCEL_SECONDS = 1.0
-"""Seconds an agent has to unwind when it is cancelled."""
+"""Seconds that a cancelled agent has to end."""
 
 
 @dataclass(slots=True)
 class Execution:
     """Runs ``agent``: in the worker processes of ``pool``, if there is one; else on an event loop for agents;
-    or, where ``own_loop`` is false, on the runner's own loop, which an agent may then block. ``counts``: as
+    or, if ``own_loop`` is false, on the runner's own loop, which an agent may then block. ``counts``:
     :attr:`.Runner.counts`.
     """
 
@@ -45,8 +44,8 @@ class Execution:
 
     async def run(
         self, lease: AttemptedRollout, job: AttemptJob, timeout: float | None, spans: list[Span]
-    ) -> AttemptResult:
-        """Run one attempt, at most ``timeout`` seconds. Cancelled: the agent is stopped."""
+    ) -> Outcome:
+        """Run one attempt for at most ``timeout`` seconds. Cancellation stops the agent."""
         if self.pool is not None:
             worker = await self.pool.take()  # the time begins when a worker is free
             try:
@@ -58,83 +57,75 @@ class Execution:
         return await self._run_task(self._execute(job, spans), job, timeout)
 
     async def _run_task(
-        self, work: Coroutine[Any, Any, AttemptResult], job: AttemptJob, timeout: float | None
-    ) -> AttemptResult:
+        self, work: Coroutine[Any, Any, Outcome], job: AttemptJob, timeout: float | None
+    ) -> Outcome:
         task = asyncio.create_task(work)
         try:
             await asyncio.wait({task}, timeout=timeout)
-            return _result_of(task) if task.done() else AttemptResult(timed_out(timeout))
+            return _outcome_of(task) if task.done() else timed_out(timeout)
         finally:
-            if not task.done():
-                task.cancel()
-                await asyncio.wait({task}, timeout=CANCEL_SECONDS)
-            if not task.done():
+            if not await self._stop(task, task.cancel, job.attempt_id):
                 asyncio._unregister_task(task)  # so that the end of the loop does not wait for it
-                self._count_abandoned(job.attempt_id)
 
-    async def _execute(self, job: AttemptJob, spans: list[Span]) -> AttemptResult:
+    async def _execute(self, job: AttemptJob, spans: list[Span]) -> Outcome:
         return await execute(self.agent, job.rollout, job.context(spans.append), self.counts)
 
-    def _count_abandoned(self, attempt_id: str) -> None:
-        self.counts["abandoned"] += 1
-        log.warning("attempt %s ended, but its agent ignores being cancelled", attempt_id)
+    async def _stop(self, work: asyncio.Future[Any], cancel: Callable[[], object], attempt_id: str) -> bool:
+        """Cancel the agent if it runs, and return whether it has ended. An agent that has not is counted."""
+        if work.done():
+            return True
+        cancel()
+        await asyncio.wait({work}, timeout=CANCEL_SECONDS)
+        if not work.done():
+            self.counts["abandoned"] += 1
+            log.warning("attempt %s ended, but its agent ignores being cancelled", attempt_id)
+        return work.done()
 
     async def _run_on_agent_loop(
         self, lease: AttemptedRollout, job: AttemptJob, timeout: float | None, spans: list[Span]
-    ) -> AttemptResult:
-        def work() -> Coroutine[Any, Any, AttemptResult]:
-            return self._execute(job, spans)
+    ) -> Outcome:
+        async def work() -> Outcome:
+            try:
+                return await self._execute(job, spans)
+            except (KeyboardInterrupt, SystemExit, GeneratorExit) as error:  # it would end the loop
+                return outcome_of_error(error)
 
-        rollout = lease.rollout
+        rollout_id, loops = lease.rollout.rollout_id, current_loop_pool()
         agent_task = AgentTask(work, job.attempt_id, self.counts, retryable=_will_retry(lease))
-        current_loop_pool().start(agent_task, alone=rollout.rollout_id in self._stopped)
-        self._stopped.discard(rollout.rollout_id)
+        loops.start(agent_task, alone=rollout_id in self._stopped)
+        self._stopped.discard(rollout_id)
         try:
             await asyncio.wait({agent_task.done}, timeout=timeout)
             late = None if agent_task.done.done() else self._timed_out(agent_task, timeout)
         finally:
-            await self._stop_on_loop(agent_task)
-        if agent_task.stopped_for is not None:
+            if not await self._stop(agent_task.done, agent_task.cancel, job.attempt_id):
+                loops.abandon(agent_task)
+        if (line := agent_task.stopped_for) is not None:
             self.counts["stopped-for-another"] += 1
-            self._stopped.add(rollout.rollout_id)
-            return AttemptResult(_stopped_for_another(agent_task.stopped_for))
-        return late or _result_of(agent_task.done)
+            self._stopped.add(rollout_id)
+            reason = f"cancelled: another rollout blocked their event loop at {line}; to fix it, {REMEDY}"
+            return Outcome(AttemptStatus.FAILED, reason)
+        return late or _outcome_of(agent_task.done)
 
-    def _timed_out(self, agent_task: AgentTask, timeout: float | None) -> AttemptResult:
-        """The time is up: the agent took too long, or its loop is blocked, by itself or by another."""
+    def _timed_out(self, agent_task: AgentTask, timeout: float | None) -> Outcome:
+        """Return the outcome when the time is up: the agent took too long, or its loop is blocked. Stop the
+        agent without waiting if another attempt blocks the loop.
+        """
         blocked = current_loop_pool().blocked(agent_task)
         if blocked is None:
-            return AttemptResult(timed_out(timeout))
+            return timed_out(timeout)
         line, own = blocked
         if not own:
             agent_task.stop_for(line)
-        return AttemptResult(timed_out(timeout, f"it blocks its event loop at {line}"))
-
-    async def _stop_on_loop(self, agent_task: AgentTask) -> None:
-        """Cancel the agent if it is at work; abandon its loop if it ignores that."""
-        if agent_task.done.done():
-            return
-        agent_task.cancel()
-        await asyncio.wait({agent_task.done}, timeout=CANCEL_SECONDS)
-        if not agent_task.done.done():
-            self._count_abandoned(agent_task.attempt_id)
-            current_loop_pool().abandon(agent_task)
+        return timed_out(timeout, f"it blocks its event loop at {line}")
 
 
 def _will_retry(lease: AttemptedRollout) -> bool:
-    """Whether another attempt follows if this one is stopped."""
+    """Return whether another attempt follows if this one is stopped."""
     config = lease.rollout.config
     again = "cancelled" in config.retry_on or AttemptStatus.FAILED in config.retry_condition
     return again and lease.attempt.sequence_id < config.max_attempts
 
 
-def _stopped_for_another(line: SourceLine) -> Outcome:
-    reason = f"cancelled: another rollout blocked their event loop at {line}; to fix it, {REMEDY}"
-    return Outcome(AttemptStatus.FAILED, reason)
-
-
-def _result_of(work: asyncio.Future[Any]) -> AttemptResult:
-    if work.cancelled():
-        return AttemptResult(outcome_of_error(asyncio.CancelledError()))
-    result: AttemptResult | ExitRaised = work.result()
-    return AttemptResult(outcome_of_error(result.error)) if isinstance(result, ExitRaised) else result
+def _outcome_of(work: asyncio.Future[Outcome]) -> Outcome:
+    return outcome_of_error(asyncio.CancelledError()) if work.cancelled() else work.result()

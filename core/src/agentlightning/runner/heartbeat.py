@@ -1,16 +1,16 @@
-"""A runner's heartbeat: it keeps the leases of its attempts, and learns which of them it has lost.
+"""The heartbeat of a runner: it keeps the leases of running attempts and reports which leases are lost.
 
-The store takes a worker for dead that is silent for a rollout's ``unresponsive_seconds``, so a heartbeat is
-sent at least four times within the shortest of them.
+The store takes a worker for dead after ``unresponsive_seconds`` of a rollout without a heartbeat. So at least
+four heartbeats are sent within the shortest of these times.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import math
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from agentlightning.store.base import Store
@@ -23,8 +23,8 @@ PER_SILENCE = 4
 @dataclass(slots=True)
 class Heartbeat:
     """Sends a heartbeat for ``worker_id`` every ``longest`` seconds, or more often if an attempt needs it.
-    ``on_lost`` is called with each attempt whose lease is lost. ``counts``: of ``heartbeat-failed`` and
-    ``lease-lost``.
+    ``on_lost`` is called with each attempt whose lease is lost. ``heartbeat-failed`` and ``lease-lost`` are
+    counted in ``counts``.
     """
 
     store: Store
@@ -33,18 +33,18 @@ class Heartbeat:
     on_lost: Callable[[str], None]
     counts: Counter[str]
     _intervals: dict[str, float] = field(default_factory=dict)
+    """Attempt → seconds between two heartbeats that it needs."""
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
-    _current_wait: float = math.inf
 
     def add(self, attempt_id: str, unresponsive: float | None) -> None:
         """Keep the lease of an attempt. ``unresponsive``: its rollout's ``unresponsive_seconds``."""
-        wanted = self.longest if unresponsive is None else unresponsive / PER_SILENCE
-        self._intervals[attempt_id] = wanted
-        if wanted < self._current_wait:
+        needed = self.longest if unresponsive is None else unresponsive / PER_SILENCE
+        if needed < self.interval:
             self._wake.set()
+        self._intervals[attempt_id] = needed
 
     def discard(self, attempt_id: str) -> None:
-        """Let the lease of an attempt go: its agent has ended."""
+        """Send no further heartbeat for an attempt: its agent has ended."""
         self._intervals.pop(attempt_id, None)
 
     @property
@@ -56,12 +56,9 @@ class Heartbeat:
         """Send heartbeats until cancelled."""
         self._wake = asyncio.Event()  # of this loop
         while True:
-            self._current_wait = self.interval
             self._wake.clear()
-            try:
-                await asyncio.wait_for(self._wake.wait(), self._current_wait)
-            except TimeoutError:
-                pass
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), self.interval)
             await self._send()
 
     async def _send(self) -> None:

@@ -1,8 +1,8 @@
 """The resources of an attempt: the version that its rollout was queued with.
 
-An attempt never sees a later version, or the rewards of one prompt would be credited to another. The
-exception is an address: an endpoint at the run's gateway is taken from the newest version of the same
-resources, because the gateway listens elsewhere after the trainer was started again.
+An attempt never gets a later version, because the rewards of one prompt would then be credited to another. An
+address is the exception: an endpoint at the run's gateway is taken from the newest version, because the
+gateway has another address after the trainer was started again.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from agentlightning.types import LLM, Resource, Rollout
 
 
 async def attempt_resources(store: Store, rollout: Rollout) -> dict[str, Resource]:
-    """The resources of a leased rollout, by name; empty if it was queued without any."""
+    """Return the resources of a leased rollout by name; an empty dict if it was queued without resources."""
     if rollout.resources_id is None:
         return {}
     newest = await store.get_resources_by_id(rollout.resources_id)
@@ -27,7 +27,7 @@ async def attempt_resources(store: Store, rollout: Rollout) -> dict[str, Resourc
 
 
 def _same_gateway_policy(given: Resource, now: Resource | None) -> bool:
-    """Whether both are endpoints at the run's gateway that serve the same policy."""
+    """Return whether both are endpoints at the run's gateway and serve the same policy."""
     if not (isinstance(given, LLM) and isinstance(now, LLM)):
         return False
     return given.api_key == now.api_key == CONTEXT_KEY and given.model == now.model

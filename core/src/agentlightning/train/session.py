@@ -23,9 +23,8 @@ from agentlightning.keys import Keys
 from agentlightning.plugins.manager import Plugins, pick
 from agentlightning.plugins.stores import open_store
 from agentlightning.runner import Runner
-from agentlightning.runner.adapters import instrumentors
-from agentlightning.runner.background import serve_in_background
-from agentlightning.runner.hooks import with_hooks
+from agentlightning.runner.agent.adapters import instrumentors
+from agentlightning.runner.agent.hooks import with_hooks
 from agentlightning.store import Store
 from agentlightning.trackers import TrackerHooks
 from agentlightning.train.algorithm import recipe_of
@@ -177,7 +176,7 @@ class TrainingSession:
         if self.hooks:
             hooked.runner = runner
         context.ended = runner.counts
-        context.runner = serve_in_background(runner, stack)
+        context.runner = runner.serve_within(stack)
 
 
 def rollouts_config(config: RunConfig) -> RolloutConfig:

@@ -19,9 +19,9 @@ from agentlightning.runner.outcomes.outcome import (
     classify,
     model_fault,
     outcome_of_error,
-    outcome_of_return,
     timed_out,
 )
+from agentlightning.runner.outcomes.returned import read_return
 from agentlightning.types import (
     Attempt,
     AttemptedRollout,
@@ -52,7 +52,7 @@ SPAN = Span(rollout_id="r", attempt_id="a", name="x")
     ],
 )
 def test_returned(result: object, status: AttemptStatus, reward: float | None, reason: str | None) -> None:
-    outcome = outcome_of_return(result)
+    outcome = read_return(result, "r", "a")
     assert (outcome.status, outcome.reward) == (status, reward)
     assert outcome.reason is None if reason is None else (outcome.reason or "").startswith(reason)
 
@@ -79,9 +79,12 @@ def test_ended_from_outside() -> None:
 
 def test_scalars_of_array_libraries_are_numbers() -> None:
     for value in (np.float32(0.5), np.float64(0.5), np.array(0.5), torch.tensor(0.5)):
-        assert outcome_of_return(value) == Outcome(AttemptStatus.SUCCEEDED, reward=0.5)
-    assert outcome_of_return(np.bool_(True)).reward == 1.0 and outcome_of_return(np.int64(3)).reward == 3.0
-    assert (outcome_of_return(np.array([0.5])).reason or "").startswith(
+        assert read_return(value, "r", "a") == Outcome(AttemptStatus.SUCCEEDED, reward=0.5)
+    assert (
+        read_return(np.bool_(True), "r", "a").reward == 1.0
+        and read_return(np.int64(3), "r", "a").reward == 3.0
+    )
+    assert (read_return(np.array([0.5]), "r", "a").reason or "").startswith(
         "bad-reward: the agent returned ndarray"
     )
 
@@ -179,7 +182,7 @@ async def test_the_reason_keeps_what_the_agent_said() -> None:
 
 @pytest.mark.parametrize(
     "outcome",
-    [cancelled(), timed_out(1.0), outcome_of_return("text"), outcome_of_error(refused(400, TOO_LONG))],
+    [cancelled(), timed_out(1.0), read_return("text", "r", "a"), outcome_of_error(refused(400, TOO_LONG))],
 )
 async def test_other_ends_stay_and_cost_no_read(outcome: Outcome) -> None:
     store: Any = Reads([made(0, "HTTP 503 busy")])
@@ -203,7 +206,7 @@ async def test_no_call_fails_an_attempt_only_where_it_is_tried_again(
 ) -> None:
     store: Any = Reads(calls)
     outcome = await classify(
-        store, lease(mode, *["no-call"] * retry), outcome_of_return(1.0), calls_recorded=recorded
+        store, lease(mode, *["no-call"] * retry), read_return(1.0, "r", "a"), calls_recorded=recorded
     )
     assert outcome.status is status and store.asked == (mode == "train" and retry and recorded)
     assert status is AttemptStatus.SUCCEEDED or (outcome.reason or "").startswith("no-call: ")

@@ -9,12 +9,13 @@ from typing import Any, Generic, TypeVar
 from agentlightning.capture.instrument.sessions import capturing_for
 from agentlightning.compat.v0.strategy import check_tracer
 from agentlightning.plugins.manager import load
-from agentlightning.runner.adapters import instrumentors, listed
+from agentlightning.runner.agent.adapters import instrumentors, listed
+from agentlightning.runner.agent.hooks import with_hooks
+from agentlightning.runner.attempt import Isolation
 from agentlightning.runner.attempt_keys import attempt_keys_from_env
-from agentlightning.runner.hooks import with_hooks
-from agentlightning.runner.runner import Isolation, Runner, StopEvent
+from agentlightning.runner.runner import Runner, StopEvent
 from agentlightning.store.base import Store
-from agentlightning.types import Mode, Resource, Rollout, UsageError
+from agentlightning.types import Mode, Resource, Rollout, UsageError, new_id
 
 T = TypeVar("T")
 
@@ -64,7 +65,7 @@ class LitAgentRunner(Generic[T]):
             store,
             attempt_keys=attempt_keys_from_env(),
             plugins=plugins,
-            worker_id=worker_id,
+            worker_id=worker_id or new_id("worker"),
             adapters=self._adapters,
             **self._options,
         )

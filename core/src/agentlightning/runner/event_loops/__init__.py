@@ -1,1 +1,1 @@
-"""The event loops and threads that agents run on, apart from the loop that serves store and gateway."""
+"""Event loops and threads for agents, apart from the loop that serves the store and the gateway."""

@@ -1,7 +1,7 @@
-"""An event loop for agents, in a daemon thread of its own.
+"""An event loop for agents, in a daemon thread of its own, and the agents' coroutines on it.
 
-Invariants: the loop runs until it is stopped, even if a task raises SystemExit; a thread that hangs in an
-agent's code keeps no process from ending.
+Invariants: the loop runs until it is stopped, even if a task raises SystemExit. A thread that hangs in an
+agent's code does not keep the process from ending. A coroutine begins on at most one loop.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ import asyncio
 import logging
 import sys
 import threading
-from collections.abc import Coroutine, Generator
+from collections import Counter
+from collections.abc import Callable, Coroutine, Generator
 from contextlib import suppress
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from agentlightning.capture.context import current_attempt
-from agentlightning.runner.event_loops.agent_task import AgentTask
 from agentlightning.runner.event_loops.forks import exit_forks_of_loop
 from agentlightning.runner.event_loops.threads import use_daemon_executor
 from agentlightning.runner.outcomes.source_line import SourceLine, innermost_user_line, is_idle, stack_lines
@@ -24,61 +24,147 @@ from agentlightning.runner.outcomes.source_line import SourceLine, innermost_use
 log = logging.getLogger(__name__)
 Awaited = Coroutine[Any, Any, Any] | Generator[Any, None, Any]
 STOP_SECONDS = 1.0
-"""Seconds that the tasks left on a loop have to end, once it is stopped."""
+"""Seconds that the tasks left on a stopped loop have to end."""
+
+
+class AgentTask:
+    """The coroutine of one agent, as the serving loop sees it. Methods are called from the serving loop.
+
+    ``work`` makes the coroutine. A loop that the agent blocks is counted in ``counts``. ``retryable``: a new
+    attempt follows if this one is stopped because another attempt blocks their loop.
+    """
+
+    def __init__(
+        self,
+        work: Callable[[], Coroutine[Any, Any, Any]],
+        attempt_id: str,
+        counts: Counter[str],
+        *,
+        retryable: bool = False,
+    ) -> None:
+        self._serving_loop = asyncio.get_running_loop()
+        self._work = work
+        self._mutex = threading.Lock()
+        self._home: AgentLoop | None = None
+        """The loop on which the coroutine may begin."""
+        self.task: asyncio.Task[Any] | None = None
+        """The asyncio task, once the coroutine has begun."""
+        self.attempt_id = attempt_id
+        self.counts = counts
+        self.retryable = retryable
+        self.stopped_for: SourceLine | None = None
+        """The line at which another attempt blocked the loop, if this attempt was stopped for it."""
+        self.done: asyncio.Future[Any] = self._serving_loop.create_future()
+        """The result, a future of the serving loop."""
+
+    def assign(self, home: AgentLoop) -> bool:
+        """Let the coroutine begin on ``home``. Return ``False`` if it has begun or was stopped."""
+        with self._mutex:
+            if self.task is not None or self.done.done():
+                return False
+            self._home = home
+            return True
+
+    def begin(self, home: AgentLoop) -> asyncio.Task[Any] | None:
+        """Begin, in the thread of ``home``, unless the task was stopped or assigned to another loop."""
+        with self._mutex:
+            if self._home is not home or self.task is not None:
+                return None
+            self.task = asyncio.get_running_loop().create_task(self._work())
+        self.task.add_done_callback(self._ended)
+        return self.task
+
+    def cancel(self) -> None:
+        """Cancel the coroutine; ``done`` is resolved when it has ended."""
+        with self._mutex:
+            self._home = None
+            if self.task is not None:
+                with suppress(RuntimeError):  # its loop has ended
+                    self.task.get_loop().call_soon_threadsafe(self.task.cancel)
+                return
+        self.done.cancel()
+
+    def stop_for(self, line: SourceLine) -> None:
+        """Stop without waiting, because another attempt blocks the loop at ``line``."""
+        if not self.done.done():
+            self.stopped_for = line
+            self.cancel()
+            self.done.cancel()
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        with suppress(RuntimeError):  # the serving loop is closed, and the attempt has ended with it
+            self._serving_loop.call_soon_threadsafe(self._resolve, task)
+
+    def _resolve(self, task: asyncio.Task[Any]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if self.done.done():  # it was stopped without waiting
+            return
+        if task.cancelled():
+            self.done.cancel()
+        elif error is not None:
+            self.done.set_exception(error)
+        else:
+            self.done.set_result(task.result())
 
 
 class AgentLoop:
-    """Runs tasks until :meth:`stop`. Its methods are called from the serving loop, which made it."""
+    """Runs tasks until :meth:`stop`. Its methods are called from the serving loop, which made it. ``shared``:
+    new rollouts run here too.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, *, shared: bool) -> None:
+        self.shared = shared
+        self.missed_pings = 0
+        """Pings in a row that came before the last one was answered."""
+        self.tasks: set[AgentTask] = set()
         self._serving_loop = asyncio.get_running_loop()
+        self.ended = asyncio.Event()
+        self._attempt_ids: WeakKeyDictionary[asyncio.Task[Any], str] = WeakKeyDictionary()
+        self._answered = True
+        self._stopping = asyncio.Event()
         self._loop = asyncio.new_event_loop()
         self._loop.set_task_factory(self._make_task)
-        self._stopping = asyncio.Event()
-        self._attempt_ids: WeakKeyDictionary[asyncio.Task[Any], str] = WeakKeyDictionary()
-        self._ponged = True
-        self.missed_pings = 0
-        """Pings in a row before which the loop had not answered the last one."""
-        self.tasks: set[AgentTask] = set()
-        self.ended: asyncio.Future[None] = self._serving_loop.create_future()
         self._thread = threading.Thread(target=self._run, name="agl-agents", daemon=True)
         self._thread.start()
 
     def start(self, agent_task: AgentTask) -> None:
         """Run a task here, unless it runs on another loop already."""
-        if agent_task.start_on(self._loop):
+        if agent_task.assign(self):
             self.tasks.add(agent_task)
             agent_task.done.add_done_callback(lambda _: self.tasks.discard(agent_task))
+            self._loop.call_soon_threadsafe(self._begin, agent_task)
 
     def ping(self) -> None:
         """Ping the loop, or count that it has not answered the last ping yet."""
-        if not self._ponged:
+        if not self._answered:
             self.missed_pings += 1
             return
-        self.missed_pings, self._ponged = 0, False
+        self.missed_pings, self._answered = 0, False
         with suppress(RuntimeError):  # it has ended
-            self._loop.call_soon_threadsafe(self._pong)
+            self._loop.call_soon_threadsafe(self._answer)
 
     def blocked_at(self) -> SourceLine | None:
-        """The line that keeps the loop busy; ``None``: the loop is idle."""
+        """Return the line that keeps the loop busy; ``None`` if the loop is idle."""
         frames = stack_lines(sys._current_frames().get(self._thread.ident or 0))
         return None if is_idle(frames) else innermost_user_line(frames)
 
     def running_attempt(self) -> str | None:
-        """The attempt whose code is running, if it is known."""
+        """Return the attempt whose code is running, if it is known."""
         task = asyncio.current_task(self._loop)
-        if task is None:
-            return None
-        own = next((agent_task.attempt_id for agent_task in self.tasks if agent_task.task is task), None)
-        return own or self._attempt_ids.get(task)
+        return None if task is None else self._attempt_ids.get(task)
 
     def stop(self) -> None:
         """Cancel the tasks left on the loop and end it."""
         with suppress(RuntimeError):  # it has ended
             self._loop.call_soon_threadsafe(self._stopping.set)
 
-    def _pong(self) -> None:
-        self._ponged = True
+    # ------------------------------------------------------------------------------- in the loop's thread
+    def _answer(self) -> None:
+        self._answered = True
+
+    def _begin(self, agent_task: AgentTask) -> None:
+        if (task := agent_task.begin(self)) is not None:
+            self._attempt_ids[task] = agent_task.attempt_id
 
     def _make_task(
         self, loop: asyncio.AbstractEventLoop, work: Awaited, /, **given: Any
@@ -100,11 +186,7 @@ class AgentLoop:
                 log.warning("an agent broke out of its event loop with %r; the loop goes on", error)
         self._loop.close()
         with suppress(RuntimeError):  # the serving loop is closed
-            self._serving_loop.call_soon_threadsafe(self._set_ended)
-
-    def _set_ended(self) -> None:
-        if not self.ended.done():
-            self.ended.set_result(None)
+            self._serving_loop.call_soon_threadsafe(self.ended.set)
 
     async def _serve(self) -> None:
         exit_forks_of_loop()

@@ -1,7 +1,7 @@
 """Processes that an agent forks while it runs on an event loop.
 
-Such a process is a copy of the whole run: its loop would read the gateway's sockets and answer in its name.
-Invariant: it runs the agent's code, and exits before the loop runs again.
+Such a process is a copy of the whole run: its loop would read the gateway's sockets and answer requests.
+Invariant: the process runs the agent's code and exits before the loop runs again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _registered: list[bool] = []
 
 
 def exit_forks_of_loop() -> None:
-    """Have every fork of this process exit instead of coming back to the running loop."""
+    """Let every fork of this process exit instead of returning to the running loop."""
     if not _registered:
         os.register_at_fork(after_in_child=_in_child)
         _registered.append(True)

@@ -6,18 +6,18 @@ asyncio program. The agent loop lives as long as the serving loop.
 
 The watchdog pings each loop. A loop that does not answer is reported once, with the line that blocks it.
 After :data:`ABANDON_AFTER` seconds, or when the attempt that blocks it has timed out, the loop is abandoned:
-later rollouts, and those that had not begun, run on a new one. Of those that had begun, the ones that will be
-retried are stopped; the others go on when the loop answers.
+later rollouts, and those that had not begun, run on a new loop. Begun rollouts that will be retried are
+stopped; other begun rollouts go on when the loop answers.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 from weakref import WeakKeyDictionary
 
-from agentlightning.runner.event_loops.agent_loop import STOP_SECONDS, AgentLoop
-from agentlightning.runner.event_loops.agent_task import AgentTask
+from agentlightning.runner.event_loops.agent_loop import STOP_SECONDS, AgentLoop, AgentTask
 from agentlightning.runner.outcomes.source_line import SourceLine
 
 log = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ _pools: WeakKeyDictionary[asyncio.AbstractEventLoop, LoopPool] = WeakKeyDictiona
 
 
 def current_loop_pool() -> LoopPool:
-    """The agent loops of the running loop, which is their serving loop."""
+    """Return the agent loops of the running loop, which is their serving loop."""
     serving_loop = asyncio.get_running_loop()
     if serving_loop not in _pools:
         _pools[serving_loop] = LoopPool()
@@ -43,33 +43,27 @@ def current_loop_pool() -> LoopPool:
 
 
 class LoopPool:
-    """The agent loops of one serving loop: the shared one, abandoned ones, and those of single rollouts."""
+    """The agent loops of one serving loop: a shared loop, abandoned loops, and loops of single rollouts."""
 
     def __init__(self) -> None:
-        self._shared: AgentLoop | None = None
-        self._others: set[AgentLoop] = set()
+        self._loops: list[AgentLoop] = []
         self._warned: set[SourceLine] = set()
         self._watching: asyncio.Task[None] | None = None
 
     def start(self, agent_task: AgentTask, *, alone: bool = False) -> None:
-        """Run a task on the shared loop, or ``alone`` on one of its own."""
+        """Run a task on the shared loop, or ``alone`` on a loop of its own."""
         if self._watching is None or self._watching.done():
             self._watching = asyncio.create_task(self._watch(), name="watch agents")
-        if not alone:
-            self._shared_loop().start(agent_task)
-            return
-        own = AgentLoop()
-        self._others.add(own)
-        own.start(agent_task)
+        loop = None if alone else next((one for one in self._loops if one.shared), None)
+        if loop is None:
+            loop = AgentLoop(shared=not alone)
+            self._loops.append(loop)
+        loop.start(agent_task)
 
     def blocked(self, agent_task: AgentTask) -> tuple[SourceLine, bool] | None:
-        """The line that blocks the task's loop just now, and whether the task itself runs it."""
+        """Return the line that blocks the task's loop at present, and whether the task itself runs it."""
         loop = self._loop_of(agent_task)
-        if (
-            loop is None
-            or loop.missed_pings * PING_SECONDS < WARN_AFTER
-            or (line := loop.blocked_at()) is None
-        ):
+        if loop is None or (line := _blocking_line(loop)) is None:
             return None
         return line, loop.running_attempt() in (None, agent_task.attempt_id)
 
@@ -79,16 +73,8 @@ class LoopPool:
         if loop is not None and (line := loop.blocked_at()) is not None:
             self._abandon(loop, line, agent_task.attempt_id)
 
-    def _shared_loop(self) -> AgentLoop:
-        if self._shared is None:
-            self._shared = AgentLoop()
-        return self._shared
-
-    def _all(self) -> list[AgentLoop]:
-        return [*([self._shared] if self._shared else []), *self._others]
-
     def _loop_of(self, agent_task: AgentTask) -> AgentLoop | None:
-        return next((loop for loop in self._all() if agent_task in loop.tasks), None)
+        return next((loop for loop in self._loops if agent_task in loop.tasks), None)
 
     # --------------------------------------------------------------------------------------- watching
     async def _watch(self) -> None:
@@ -96,26 +82,28 @@ class LoopPool:
         try:
             while True:
                 await asyncio.sleep(PING_SECONDS)
-                for loop in self._all():
+                for loop in [*self._loops]:
                     loop.ping()
                     self._check(loop)
-                for loop in [one for one in self._others if not one.tasks]:
-                    loop.stop()
-                    self._others.discard(loop)
+                    if not loop.shared and not loop.tasks:
+                        loop.stop()
+                        self._loops.remove(loop)
         finally:
-            loops, self._shared, self._others = self._all(), None, set()
+            loops, self._loops = self._loops, []
             for loop in loops:
                 loop.stop()
-            if loops:
-                await asyncio.wait([loop.ended for loop in loops], timeout=2 * STOP_SECONDS)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(2 * STOP_SECONDS):
+                    for loop in loops:
+                        await loop.ended.wait()
 
     def _check(self, loop: AgentLoop) -> None:
-        silent = loop.missed_pings * PING_SECONDS
-        if silent < WARN_AFTER or (line := loop.blocked_at()) is None:
+        """Report a loop that is blocked, and abandon it after :data:`ABANDON_AFTER` seconds."""
+        if (line := _blocking_line(loop)) is None:
             return
         owner = loop.running_attempt()
         self._warn_once(loop, line, owner)
-        if silent >= ABANDON_AFTER:
+        if loop.missed_pings * PING_SECONDS >= ABANDON_AFTER:
             self._abandon(loop, line, owner)
 
     def _warn_once(self, loop: AgentLoop, line: SourceLine, owner: str | None) -> None:
@@ -135,15 +123,19 @@ class LoopPool:
 
     def _abandon(self, loop: AgentLoop, line: SourceLine, owner: str | None) -> None:
         """Abandon a loop, and take from it the tasks that need not wait for it."""
-        if loop is self._shared:
-            self._shared = None
-            self._others.add(loop)
+        if loop.shared:
+            loop.shared = False
             log.warning(
                 "an event loop of agents is abandoned, blocked at %s; further rollouts get another", line
             )
         for agent_task in [one for one in loop.tasks if one.attempt_id != owner]:
-            if agent_task.task is not None and agent_task.retryable:
-                agent_task.stop_for(line)
-            elif agent_task.task is None:
+            if agent_task.task is None:
                 loop.tasks.discard(agent_task)
-                self._shared_loop().start(agent_task)
+                self.start(agent_task)
+            elif agent_task.retryable:
+                agent_task.stop_for(line)
+
+
+def _blocking_line(loop: AgentLoop) -> SourceLine | None:
+    """Return the line that has blocked a loop for :data:`WARN_AFTER` seconds, if there is one."""
+    return loop.blocked_at() if loop.missed_pings * PING_SECONDS >= WARN_AFTER else None

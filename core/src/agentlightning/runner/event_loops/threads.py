@@ -1,7 +1,7 @@
-"""Daemon threads for synchronous agents, and for what agents hand to ``asyncio.to_thread``.
+"""Daemon threads for synchronous agents, and for calls that agents pass to ``asyncio.to_thread``.
 
-A thread cannot be killed, so one that outlives its attempt is abandoned. Being a daemon in no pool, it
-neither takes a place from the next rollout nor keeps the process from ending.
+A thread cannot be killed, so a thread that outlives its attempt is abandoned. It is a daemon and belongs to
+no pool: it takes no slot from the next rollout and does not keep the process from ending.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 def start_thread(function: Callable[..., T], *args: Any, name: str) -> Future[T]:
-    """Call ``function`` in a new daemon thread, in this context; its result."""
+    """Call ``function`` in a new daemon thread, in this context, and return the future of its result."""
     future: Future[T] = Future()
     context = contextvars.copy_context()
 
@@ -29,10 +29,7 @@ def start_thread(function: Callable[..., T], *args: Any, name: str) -> Future[T]
             return
         try:
             result = context.run(function, *args)
-        except (
-            StopIteration,
-            GeneratorExit,
-        ) as error:  # a coroutine that awaits the result must not raise these
+        except (StopIteration, GeneratorExit) as error:  # a coroutine that awaits it must not raise these
             wrapped = RuntimeError(f"{type(error).__name__}: {error}")
             wrapped.__cause__ = error
             future.set_exception(wrapped)
@@ -46,13 +43,16 @@ def start_thread(function: Callable[..., T], *args: Any, name: str) -> Future[T]
 
 
 async def in_thread(function: Callable[..., T], *args: Any, name: str = "agl-agent") -> T:
-    """Call ``function`` in a new daemon thread, in this task's context; cancelling stops only the waiting."""
+    """Call ``function`` in a new daemon thread, in this task's context, and return its result. Cancellation
+    stops only the waiting.
+    """
     return await asyncio.wrap_future(start_thread(function, *args, name=name))
 
 
 def run_sync(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Run a coroutine from synchronous code; in a new thread if an event loop runs already, as in a notebook.
-    That loop waits meanwhile. Ctrl-C cancels the coroutine and is raised when it has ended.
+    """Run a coroutine from synchronous code and return its result. If an event loop runs already, as in a
+    notebook, the coroutine runs in a new thread and that loop waits. Ctrl-C cancels the coroutine and is
+    raised when the coroutine has ended.
     """
     try:
         asyncio.get_running_loop()
@@ -77,14 +77,16 @@ def run_sync(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
 
 
 def blocking_threads() -> list[str]:
-    """Names of the threads that keep this process from ending. Threads of an executor do, daemons or not."""
+    """Return the names of the threads that keep this process from ending: threads that are no daemons, and
+    threads of an executor.
+    """
     mine = (threading.main_thread(), threading.current_thread())
     others = [one for one in threading.enumerate() if one not in mine]
     return [one.name for one in others if not one.daemon or one in _threads_queues]
 
 
 class DaemonExecutor(ThreadPoolExecutor):
-    """An executor that starts a daemon thread for each piece of work and waits for none at its end."""
+    """An executor that starts a daemon thread for each call and waits for no thread at its end."""
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
         return start_thread(functools.partial(fn, *args, **kwargs), name="agl-to-thread")
@@ -94,8 +96,8 @@ class DaemonExecutor(ThreadPoolExecutor):
 
 
 def use_daemon_executor() -> None:
-    """Have the running loop end without waiting for threads in which agents hang. An executor that the loop
-    has already stays.
+    """Let the running loop end without waiting for threads in which agents hang. If the loop has an executor
+    already, keep it.
     """
     loop = asyncio.get_running_loop()
     if getattr(loop, "_default_executor", None) is None:

@@ -1,17 +1,18 @@
-"""Reads and checks a list of triplets and spans that an agent returned: its own transitions.
+"""Reads and checks what an agent returned: a number, or a list of its own transitions and spans.
 
-What the agent hands in wins over what was captured, and nothing is overwritten. A triplet that names a
-recorded call *refines* it: its reward becomes the call's, and its ids must be the recorded ones. Any other
-becomes a new call, marked ``api="supplied"``. Recorded calls that no triplet names stay in the store, and
-credit leaves them out as ``replaced-by-agent``.
+Transitions of the agent count before captured calls, and no record is overwritten. A triplet that names a
+recorded call *refines* the call: the triplet's reward becomes the call's, and its ids must equal the recorded
+ones. Any other triplet becomes a new call with ``api="supplied"``. Recorded calls that no triplet names stay
+in the store, and credit leaves them out as ``replaced-by-agent``.
 
-Invariant: a list is accepted as a whole or not at all; a refusal names the item and the field.
+Invariant: a list is accepted as a whole or not at all, and a refusal names the item and the field.
 """
 
 from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
+from numbers import Real
 from typing import Any, TypeVar
 
 import msgspec
@@ -21,37 +22,80 @@ from agentlightning.capture.emit.validation import (
     LARGEST_INT,
     LONGEST_NAME,
     BadRecord,
+    checked_mapping,
+    checked_text,
     reward_number,
     short_repr,
     validated,
 )
 from agentlightning.capture.spans.convert import error_text, utf8_text
+from agentlightning.runner.outcomes.outcome import Outcome
 from agentlightning.store import codec
-from agentlightning.types import Span, Triplet
+from agentlightning.types import AttemptStatus, Span, Triplet
+from agentlightning.types.arrays import unwrap_scalar
 from agentlightning.types.tokens import TokenIds
 
 T = TypeVar("T")
-Fields = dict[str, Any]
 _LEAST = -1e30
-"""Least logprob: float32 holds it, in which logprobs are stored."""
+"""Smallest logprob: logprobs are stored as float32."""
 _POSITIVE = 1e-4
 """Largest logprob: engines round."""
 _PACKED = (semconv.PROMPT_IDS, semconv.RESPONSE_IDS, semconv.LOGPROBS)
 _COLDEST, _HOTTEST = 0.0, 1e3
-"""Temperatures that a call may have been sampled at."""
+"""Range of sampling temperatures."""
 MOST_TAGS = 1_000
 """Tags of one call, at most."""
 LONGEST_METADATA = 16 << 20
 """Bytes of one triplet's metadata or one returned span, at most, as JSON."""
 
 
-def read_supplied(result: Any, rollout_id: str, attempt_id: str) -> tuple[list[Triplet], list[Span]] | None:
-    """The checked transitions and spans of a returned list; ``None`` if ``result`` is no such list.
-
-    Spans get the attempt's ids where theirs are empty. A span that carries token ids is a transition too.
-    :class:`BadRecord` names the item that is wrong.
+def read_return(result: Any, rollout_id: str, attempt_id: str) -> Outcome:
+    """Return the outcome of a returned value: a number is the final reward, ``None`` means that rewards were
+    emitted or are missing, a list holds the agent's own transitions and spans. Any other value is a failure.
     """
-    if not isinstance(result, list | tuple) or not any(isinstance(item, Triplet | Span) for item in result):
+    try:
+        supplied = read_supplied(result, rollout_id, attempt_id)
+        if supplied is None:
+            return Outcome(AttemptStatus.SUCCEEDED, reward=_final_reward(result))
+        triplets, spans = supplied
+        rewards = [span for span in spans if span.name == semconv.REWARD_SPAN]
+        others = [span for span in spans if span.name != semconv.REWARD_SPAN]
+        return Outcome(AttemptStatus.SUCCEEDED, triplets=triplets, returned=rewards, spans=others)
+    except BadRecord as bad:
+        reason = bad.reason
+    except Exception as error:  # the agent's own classes may raise anything while they are read
+        reason = f"bad-record: the returned {type(result).__name__} cannot be read: {error_text(error)}"
+    return Outcome(AttemptStatus.FAILED, reason)
+
+
+def _final_reward(result: Any) -> float | None:
+    """Return the returned number, or ``None`` for ``None`` and for an empty list."""
+    kind = type(result).__name__
+    try:
+        value = unwrap_scalar(result)
+        number = float(value) if isinstance(value, Real) else None
+    except Exception as error:
+        what = f"a {kind} that cannot be read as a number: {error_text(error)}"
+        raise BadRecord(f"the agent returned {what}", "bad-reward") from None
+    if number is not None:
+        try:
+            return reward_number(number, "the returned reward")
+        except BadRecord as bad:
+            raise BadRecord(f"the agent returned {number:g}: {bad}", bad.kind) from None
+    empty = isinstance(value, Sequence) and not isinstance(value, str | bytes) and not value
+    if value is None or empty:
+        return None
+    expected = "return a number, None (after emit_reward), or spans"
+    raise BadRecord(f"the agent returned {kind}; {expected}", "bad-reward")
+
+
+def read_supplied(result: Any, rollout_id: str, attempt_id: str) -> tuple[list[Triplet], list[Span]] | None:
+    """Return the checked transitions and spans of a returned list, or ``None`` if ``result`` is no such list.
+
+    Empty ids of a span become the attempt's. A span with token ids is a transition too. Raise
+    :class:`BadRecord`, which names the item, for a wrong one.
+    """
+    if not isinstance(result, Sequence) or not any(isinstance(item, Triplet | Span) for item in result):
         return None
     triplets: list[Triplet] = []
     spans: list[Span] = []
@@ -68,7 +112,7 @@ def read_supplied(result: Any, rollout_id: str, attempt_id: str) -> tuple[list[T
 
 
 def _span(span: Span, owner: tuple[str, str], where: str) -> Span:
-    """The checked span, without packed ids: the call that it becomes has them."""
+    """Return the checked span without its packed token ids, which go into the call made of it."""
     for name, own in zip(("rollout_id", "attempt_id"), owner, strict=True):
         if getattr(span, name) not in ("", own):
             raise BadRecord(f"{where}: its {name} is {getattr(span, name)!r}, the attempt's is {own!r}")
@@ -84,7 +128,7 @@ def _span(span: Span, owner: tuple[str, str], where: str) -> Span:
 
 
 def _transition(span: Span, where: str) -> Triplet | None:
-    """The triplet of a span with packed token ids."""
+    """Return the triplet in a span with packed token ids; ``None`` for other spans."""
     a = span.attributes if isinstance(span.attributes, dict) else {}
     if semconv.PROMPT_IDS not in a or semconv.RESPONSE_IDS not in a:
         return None
@@ -104,7 +148,7 @@ def _bytes(text: str) -> bytes:
 
 
 def _triplet(item: Triplet, where: str) -> Triplet:
-    """A copy in plain lists, with each field checked."""
+    """Return a copy in plain lists, with each field checked."""
     prompt = _ids(item.prompt_ids, f"{where}: prompt_ids")
     response = _ids(item.response_ids, f"{where}: response_ids")
     if item.call_id is not None and (not isinstance(item.call_id, str) or not item.call_id):
@@ -125,7 +169,7 @@ def _triplet(item: Triplet, where: str) -> Triplet:
 
 
 def _listed(values: Any, where: str) -> Sequence[Any]:
-    """A list, or an array of a library as a list."""
+    """Return a list as it is and an array of a library as a list."""
     listed = values.tolist() if callable(getattr(values, "tolist", None)) else values
     if not isinstance(listed, list | tuple):
         raise BadRecord(f"{where} is a {type(values).__name__}, not a list")
@@ -168,25 +212,21 @@ def _tags(tags: Any, where: str) -> dict[str, str]:
     return {utf8_text(name): utf8_text(value) for name, value in tags.items()}
 
 
-def _metadata(given: Any, where: str) -> Fields:
-    """Metadata whose fields of a call are checked: policy, policy_version, model, sampling."""
+def _metadata(given: Any, where: str) -> dict[str, Any]:
+    """Return the metadata with the fields of a call checked: policy, model, policy_version, sampling."""
     if not isinstance(given, dict):
         raise BadRecord(f"{where}: metadata is a {type(given).__name__}, not a dict")
-    kinds = {"policy": str, "model": str, "policy_version": int, "sampling": dict}
-    for name, kind in kinds.items():
-        value = given.get(name)
-        if value is not None and (not isinstance(value, kind) or isinstance(value, bool)):
-            raise BadRecord(
-                f"{where}: metadata[{name!r}] is {short_repr(value)}, not of type {kind.__name__}"
-            )
-        if isinstance(value, str) and not 0 < len(value) <= LONGEST_NAME:
-            raise BadRecord(f"{where}: metadata[{name!r}] has {len(value)} characters")
+    for name in ("policy", "model"):
+        if given.get(name) is not None:
+            checked_text(given[name], f"{where}: metadata[{name!r}]")
     version = given.get("policy_version")
-    if version is not None and not 0 <= version <= LARGEST_INT:
+    if version is not None and (type(version) is not int or not 0 <= version <= LARGEST_INT):
         raise BadRecord(
-            f"{where}: metadata['policy_version'] is {short_repr(version)}, not from 0 to {LARGEST_INT}"
+            f"{where}: metadata['policy_version'] is {short_repr(version)}, not an integer from 0 to "
+            f"{LARGEST_INT}"
         )
-    temperature = (given.get("sampling") or {}).get("temperature", 1.0)
+    sampling = checked_mapping(given.get("sampling"), f"{where}: metadata['sampling']")
+    temperature = sampling.get("temperature", 1.0)
     if type(temperature) not in (int, float) or not _COLDEST <= temperature <= _HOTTEST:
         raise BadRecord(
             f"{where}: metadata['sampling']['temperature'] is {short_repr(temperature)}, not from "
@@ -196,7 +236,7 @@ def _metadata(given: Any, where: str) -> Fields:
 
 
 def _encodable(value: T, where: str, what: str) -> T:
-    """The value, encoded and decoded as another process would get it."""
+    """Return the value as JSON carries it, so that later readers get the same in every process."""
     try:
         encoded = msgspec.json.encode(value)
         if len(encoded) > LONGEST_METADATA:

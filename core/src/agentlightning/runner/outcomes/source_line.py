@@ -1,6 +1,7 @@
 """Source lines of an agent: where it blocks its event loop, or where it raised.
 
-A line is the agent's if its file is neither of the standard library, nor an installed package, nor ours.
+A line is the agent's if its file belongs neither to the standard library, nor to an installed package, nor to
+Agent Lightning.
 """
 
 from __future__ import annotations
@@ -36,19 +37,19 @@ class SourceLine(msgspec.Struct, frozen=True):
 
 
 def is_own_code(file: str) -> bool:
-    """Whether the file belongs to Agent Lightning."""
+    """Return whether the file belongs to Agent Lightning."""
     return file.startswith(_OWN_CODE)
 
 
 def is_user_code(file: str) -> bool:
-    """Whether the file belongs to the agent's author."""
+    """Return whether the file belongs to the agent's author."""
     if is_own_code(file) or file.startswith("<"):
         return False
     return not file.startswith(_STANDARD) and not any(part in file for part in _INSTALLED)
 
 
 def innermost_user_line(frames: Sequence[SourceLine]) -> SourceLine | None:
-    """The agent's innermost line, or a library's if the agent has none. ``frames``: outermost first."""
+    """Return the agent's innermost line, or a library's if there is none. ``frames``: outermost first."""
     for wanted in (is_user_code, lambda file: not is_own_code(file)):
         for line in reversed(frames):
             if wanted(line.file):
@@ -57,7 +58,7 @@ def innermost_user_line(frames: Sequence[SourceLine]) -> SourceLine | None:
 
 
 def stack_lines(top: FrameType | None) -> list[SourceLine]:
-    """The stack of a thread, outermost first."""
+    """Return the stack of a thread, outermost frame first."""
     found: list[SourceLine] = []
     while top is not None:
         found.append(SourceLine(top.f_code.co_filename, top.f_lineno, top.f_code.co_name))
@@ -66,5 +67,5 @@ def stack_lines(top: FrameType | None) -> list[SourceLine]:
 
 
 def is_idle(frames: Sequence[SourceLine]) -> bool:
-    """Whether the thread's event loop waits for something to do. ``frames``: outermost first."""
+    """Return whether the thread's event loop waits for events. ``frames``: outermost first."""
     return bool(frames) and (os.path.basename(frames[-1].file), frames[-1].function) in _IDLE

@@ -1,7 +1,7 @@
-"""The traceback of an agent's error, as text that is kept with its attempt.
+"""The traceback of an agent's error, as the text that is kept with its attempt.
 
-Its first line is the agent's own innermost line. Our frames above the agent's are left out, and of a long
-traceback the last :data:`LONGEST` characters are kept.
+The first line is the agent's own innermost line. Frames of Agent Lightning above the agent's are left out,
+and a long traceback is cut to its last :data:`LONGEST` characters.
 """
 
 from __future__ import annotations
@@ -15,12 +15,15 @@ LONGEST = 4000
 
 
 def format_traceback(error: BaseException) -> str | None:
-    """The traceback of ``error``; ``None`` if it has none, or none that can be read."""
+    """Return the traceback of ``error``; ``None`` if it has none or cannot be read."""
     try:
         summary = traceback.TracebackException.from_exception(error, compact=True)
-        for one in _chain(summary):
-            _trim(one)
-        frames = [SourceLine(f.filename, f.lineno or 0, f.name) for f in _raised(summary).stack]
+        chain = _chain(summary)
+        for one in chain:
+            while len(one.stack) > 1 and is_own_code(one.stack[0].filename):
+                del one.stack[0]
+        raised = next((one for one in chain if one.stack), summary)  # an error may have no frame of its own
+        frames = [SourceLine(f.filename, f.lineno or 0, f.name) for f in raised.stack]
         line = innermost_user_line(frames)
         if line is None:
             return None
@@ -31,27 +34,11 @@ def format_traceback(error: BaseException) -> str | None:
     return f"{line}\n{cut}".encode(errors="replace").decode()
 
 
-def _raised(summary: traceback.TracebackException) -> traceback.TracebackException:
-    """The error itself, or its cause if it has no frame."""
-    for one in _chain(summary):
-        if one.stack:
-            return one
-    return summary
-
-
 def _chain(summary: traceback.TracebackException) -> list[traceback.TracebackException]:
-    """An error, what it was raised from or after, and so on; the error first."""
+    """Return an error followed by its causes and contexts."""
     found: list[traceback.TracebackException] = []
     at: traceback.TracebackException | None = summary
     while at is not None and all(at is not one for one in found):
         found.append(at)
         at = at.__cause__ or at.__context__
     return found
-
-
-def _trim(one: traceback.TracebackException) -> None:
-    """Remove our frames above the agent's."""
-    frames = [*one.stack]
-    while len(frames) > 1 and is_own_code(frames[0].filename):
-        frames.pop(0)
-    one.stack[:] = frames

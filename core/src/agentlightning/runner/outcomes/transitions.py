@@ -1,21 +1,19 @@
-"""Makes calls and rewards of the transitions that an agent handed in, by matching them with its recorded
-calls.
+"""Matches the transitions that an agent returned with its recorded calls; makes calls and rewards of them.
 
-The recorded calls are read once, when no further one can arrive. The writes are two transactions: new calls
-first; then, with the attempt's end, the rewards and the ids of the calls that count. Nobody reads them until
-then, and an attempt whose end is never written is not trained.
+The recorded calls are read once, when no further call can arrive. Two transactions follow: the first adds the
+new calls; the second writes the attempt's end with the rewards and with the ids of the calls that count.
+Calls are read only after that, and an attempt whose end is never written is not trained.
 """
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from agentlightning import semconv
-from agentlightning.capture.delivery import attempt_trace_id
+from agentlightning.capture.context import AttemptContext
+from agentlightning.capture.delivery import attempt_trace_id, new_span
 from agentlightning.capture.emit.validation import BadRecord, short_repr
 from agentlightning.store.base import Store
 from agentlightning.types import LLM, AttemptedRollout, Call, Resource, Span, Triplet
@@ -24,25 +22,26 @@ from agentlightning.types.select import policy_for, with_role
 from agentlightning.types.tokens import TokenIds
 
 CLOSE = 1e-3
-"""Two logprobs of one token that differ by more are in conflict."""
+"""Largest difference between two logprobs of one token that do not conflict."""
 
 
 @dataclass(slots=True)
 class MatchedTransitions:
-    """Triplets of one attempt, matched with its recorded calls: new ``calls`` to store, ``rewards`` of calls,
-    and ``named``, the ids of all calls that count.
-    """
+    """Triplets of one attempt, matched with its recorded calls."""
 
     lease: AttemptedRollout
     recorded: Sequence[Call]
     policies: Mapping[str, str]
     resources: Mapping[str, Resource]
     calls: list[Call] = field(default_factory=list)
+    """New calls to store."""
     rewards: list[Span] = field(default_factory=list)
+    """Spans of the rewards of calls."""
     named: list[str] = field(default_factory=list)
+    """Ids of all calls that count."""
 
     def match(self, triplets: Sequence[Triplet]) -> MatchedTransitions:
-        """Match the triplets. :class:`BadRecord`: one contradicts what was recorded."""
+        """Match the triplets. Raise :class:`BadRecord` if a triplet contradicts a recorded call."""
         for index, triplet in enumerate(triplets):
             if triplet.call_id is None:
                 call = self._new_call(triplet, index)
@@ -55,7 +54,7 @@ class MatchedTransitions:
         return self
 
     def _new_call(self, triplet: Triplet, index: int) -> Call:
-        """A new call, after the recorded ones, in the order of the list."""
+        """Return a new call, numbered after the recorded calls in the order of the list."""
         known = dict(triplet.metadata)
         policy = known.pop("policy", None) or self._policy(triplet)
         self._check_policy(policy, triplet, f"triplet {index}")
@@ -79,7 +78,7 @@ class MatchedTransitions:
         return call
 
     def _check_policy(self, policy: str, triplet: Triplet, where: str) -> None:
-        """Check that the attempt could call the policy, and that the policy takes the ids."""
+        """Check that the attempt could call the policy and that the policy takes the ids."""
         models = {r.model: r for r in self.resources.values() if isinstance(r, LLM)}
         served = {*models, *self.policies.values(), *(call.policy for call in self.recorded)}
         if models and policy not in served:
@@ -91,8 +90,8 @@ class MatchedTransitions:
             _check_ids(triplet, model, where)
 
     def _policy(self, triplet: Triplet) -> str:
-        """The policy of a transition that names none: its agent's; else the one that all recorded calls went
-        to; else the one that the rollout's endpoint serves.
+        """Return the policy of a transition that names none: the policy of its agent; else the policy of all
+        recorded calls; else the policy that the rollout's endpoint serves.
         """
         mapped = policy_for(self.policies, with_role(triplet.tags))
         if mapped:
@@ -103,7 +102,9 @@ class MatchedTransitions:
         return next((r.model for r in self.resources.values() if isinstance(r, LLM)), "default")
 
     def _recorded_call(self, triplet: Triplet, index: int) -> Call:
-        """The recorded call that the triplet names by call id or response id, and must agree with."""
+        """Return the recorded call that the triplet names by call id or response id. Raise
+        :class:`BadRecord` if there is none, or if the triplet differs from it.
+        """
         name = triplet.call_id
         found = [c for c in self.recorded if c.call_id == name] or [
             c for c in self.recorded if c.response_id == name
@@ -122,31 +123,18 @@ class MatchedTransitions:
         return found[0]
 
     def _reward_span(self, call: Call, value: float) -> Span:
-        now = time.time()
-        return Span(
-            rollout_id=call.rollout_id,
-            attempt_id=call.attempt_id,
-            name=semconv.REWARD_SPAN,
-            trace_id=attempt_trace_id(call.attempt_id),
-            span_id=secrets.token_hex(8),
-            status="ok",
-            start_time=now,
-            end_time=now,
-            attributes={
-                semconv.REWARD_VALUE: value,
-                semconv.REWARD_NAME: "reward",
-                semconv.EVALUATION_NAME: "reward",
-                semconv.EVALUATION_SCORE: value,
-                semconv.REWARD_FINAL: False,
-                semconv.REWARD_CALL: call.call_id,
-                semconv.SUPPLIED: True,
-            },
-        )
-
-    @property
-    def metadata(self) -> dict[str, Any]:
-        """The attempt's metadata: the calls that count."""
-        return {semconv.SUPPLIED: self.named}
+        """Return the span of a call's reward."""
+        attributes = {
+            semconv.REWARD_VALUE: value,
+            semconv.REWARD_NAME: "reward",
+            semconv.EVALUATION_NAME: "reward",
+            semconv.EVALUATION_SCORE: value,
+            semconv.REWARD_FINAL: False,
+            semconv.REWARD_CALL: call.call_id,
+            semconv.SUPPLIED: True,
+        }
+        context = AttemptContext(call.rollout_id, call.attempt_id, sink=lambda span: None)
+        return new_span(context, semconv.REWARD_SPAN, (attempt_trace_id(call.attempt_id), None), attributes)
 
 
 async def match_transitions(
@@ -157,9 +145,8 @@ async def match_transitions(
     policies: Mapping[str, str],
     resources: Mapping[str, Resource],
 ) -> MatchedTransitions:
-    """Match triplets with the attempt's recorded calls, and store the new calls.
-
-    ``policies`` and ``resources`` are the attempt's. :class:`BadRecord`: nothing was stored.
+    """Match triplets with the attempt's recorded calls and store the new calls. ``policies`` and
+    ``resources`` are the attempt's. :class:`BadRecord` is raised before a call is stored.
     """
     recorded = await store.query_calls(lease.rollout.rollout_id, lease.attempt.attempt_id)
     captured = [call for call in recorded if call.api != "supplied"]
@@ -187,8 +174,8 @@ def _check_ids(triplet: Triplet, model: LLM, where: str) -> None:
 
 
 def _difference(triplet: Triplet, call: Call) -> str:
-    """How a triplet contradicts the call that it names; empty if it does not. Its empty fields are not
-    compared.
+    """Return the first difference between a triplet and the call that it names, or an empty text. Empty
+    fields of the triplet are not compared.
     """
     if triplet.prompt_ids or triplet.response_ids:
         for name in ("prompt_ids", "response_ids"):

@@ -1,1 +1,1 @@
-"""Worker processes of a runner, and runner processes of ``agl runner``: started, watched and ended."""
+"""Worker processes of a runner: started, watched and ended."""

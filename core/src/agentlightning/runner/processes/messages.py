@@ -1,6 +1,6 @@
-"""Messages between a runner and its worker process, packed as the store packs its records.
+"""Messages between a runner and its worker process, in the encoding of the store's records.
 
-So every value that a store can hold can be sent, and reading a message runs no code of the agent's.
+So every value that a store can hold can be sent, and reading a message runs no code of the agent.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from typing import Any
 import msgspec
 
 from agentlightning.capture.context import AttemptContext
-from agentlightning.runner.execute import AttemptResult
+from agentlightning.runner.outcomes.outcome import Outcome
 from agentlightning.store import codec
 from agentlightning.types import Resource, Rollout, Span
 
 LARGEST = 1 << 30
-"""Bytes of a message, at most."""
+"""Largest message in bytes."""
 
 
 class LoadAgent(msgspec.Struct, tag=True):
@@ -37,7 +37,7 @@ class AttemptJob(msgspec.Struct, tag=True, kw_only=True):
     resources: dict[str, Resource] = {}
 
     def context(self, sink: Callable[[Span], None]) -> AttemptContext:
-        """The identity under which the agent runs; its spans go to ``sink``."""
+        """Return the identity under which the agent runs. Its spans go to ``sink``."""
         return AttemptContext(
             rollout_id=self.rollout.rollout_id,
             attempt_id=self.attempt_id,
@@ -51,7 +51,7 @@ class AttemptJob(msgspec.Struct, tag=True, kw_only=True):
 
 
 class AgentLoaded(msgspec.Struct, tag=True):
-    """From the worker: it can run attempts, or why not."""
+    """From the worker: it can run attempts, or ``error`` says why not."""
 
     error: str | None = None
 
@@ -64,10 +64,12 @@ class SpanMessage(msgspec.Struct, tag=True):
 
 
 class AttemptDone(msgspec.Struct, tag=True):
-    """From the worker: the agent has ended. ``counts`` and ``capture``: counted since the last attempt."""
+    """From the worker: the agent has ended. ``counts`` (of the runner) and ``capture`` are the counts since
+    the last attempt.
+    """
 
     attempt_id: str
-    result: AttemptResult
+    outcome: Outcome
     counts: dict[str, int]
     capture: dict[str, int]
 
@@ -77,12 +79,12 @@ FromWorker = AgentLoaded | SpanMessage | AttemptDone
 
 
 def pack(message: ToWorker | FromWorker) -> bytes:
-    """Encode a message. ``TypeError`` or ``ValueError``: it holds what has no encoding."""
+    """Encode a message. Raise ``TypeError`` or ``ValueError`` if a value has no encoding."""
     return codec.pack(message, small=LARGEST)  # within one machine it does not pay to compress
 
 
 def unpack(data: bytes, kind: Any) -> Any:
-    """Decode a message of one of the kinds. ``ValueError``: it is none."""
+    """Decode a message of type ``kind``. Raise ``ValueError`` for other data."""
     try:
         return codec.unpack(data, kind)
     except (codec.Corrupt, msgspec.MsgspecError) as error:

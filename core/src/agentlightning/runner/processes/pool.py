@@ -1,7 +1,7 @@
-"""Warm worker processes, one attempt at a time each, killed when their attempt's time is up.
+"""Warm worker processes. Each runs one attempt at a time and is killed when the attempt's time is up.
 
-Invariant: a worker that is given back can run the next attempt. One that was cancelled, died or sent nonsense
-is killed with everything it started, and another takes its place when it is needed.
+Invariant: an idle worker can run the next attempt. A worker that was cancelled, died or sent an unreadable
+message is killed with all processes that it started, and a new worker is started when it is needed.
 """
 
 from __future__ import annotations
@@ -15,18 +15,15 @@ from typing import Any
 
 from agentlightning.capture.counts import COUNTS
 from agentlightning.decorator.agents import LitAgent
-from agentlightning.runner.attempt_keys import CannotRun
-from agentlightning.runner.execute import AttemptResult
-from agentlightning.runner.outcomes.outcome import Outcome
+from agentlightning.runner.outcomes.outcome import CannotRun, Outcome
 from agentlightning.runner.processes.messages import AttemptDone, AttemptJob, LoadAgent
 from agentlightning.runner.processes.worker_handle import Sink, WorkerHandle
 from agentlightning.types import AttemptStatus
 
 
 class WorkerPool:
-    """At most ``size`` workers for one agent. ``counts``: ``killed``, ``died``, and what workers counted.
-
-    :class:`.CannotRun`: the agent cannot be sent to another process.
+    """At most ``size`` workers for one agent. ``killed``, ``died`` and the workers' own counts are added to
+    ``counts``. Raises :class:`.CannotRun` if the agent cannot be sent to another process.
     """
 
     def __init__(
@@ -39,18 +36,17 @@ class WorkerPool:
         self._busy: set[WorkerHandle] = set()
 
     async def start(self) -> None:
-        """Start the first worker: an agent that cannot be imported is known before anything is leased."""
+        """Start the first worker, so that an agent that cannot be imported is found before a lease."""
         self.give_back(await self.take())
 
     async def take(self) -> WorkerHandle:
-        """A worker that waits for work, the one that worked last first."""
+        """Return an idle worker, the one that worked last first, or a new one."""
         await self._slots.acquire()
         try:
             while self._idle:
                 worker = self._idle.pop()
                 if worker.usable:
                     break
-                await worker.close()
             else:
                 worker = await WorkerHandle.start(self._agent)
         except BaseException:
@@ -60,14 +56,14 @@ class WorkerPool:
         return worker
 
     def give_back(self, worker: WorkerHandle) -> None:
-        """Keep a worker that was taken for the next attempt."""
+        """Keep a worker for the next attempt, unless it died or is being killed."""
         self._busy.discard(worker)
-        if not worker.closed:  # one that died after its work is closed by take()
+        if worker.usable:
             self._idle.append(worker)
         self._slots.release()
 
-    async def run(self, worker: WorkerHandle, job: AttemptJob, sink: Sink) -> AttemptResult:
-        """Run one attempt on a worker that was taken. Cancelled: the worker is killed, counted."""
+    async def run(self, worker: WorkerHandle, job: AttemptJob, sink: Sink) -> Outcome:
+        """Run one attempt on a worker that was taken. Cancellation kills the worker."""
         try:
             done = await worker.run(job, sink)
         except asyncio.CancelledError:
@@ -77,10 +73,10 @@ class WorkerPool:
             self._counts.update(done.counts)
             for reason, times in done.capture.items():
                 COUNTS.add(reason, times)
-            return done.result
+            return done.outcome
         self._counts["died"] += 1
         await worker.close()
-        return AttemptResult(Outcome(AttemptStatus.FAILED, f"agent-raised: the worker process {done}"))
+        return Outcome(AttemptStatus.FAILED, f"agent-raised: the worker process {done}")
 
     async def close(self) -> None:
         """End all workers."""

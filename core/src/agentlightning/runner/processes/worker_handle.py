@@ -1,7 +1,7 @@
-"""A worker process, as its runner sees it: spawned by :mod:`multiprocessing`, reached over a connection.
+"""A worker process, as its runner sees it.
 
-A thread for each worker reads what it sends, so a worker that stalls holds up no event loop. Invariant: when
-``died`` is resolved, every message that the worker sent has been handled, and its process group is killed.
+A thread for each worker reads its messages, so a worker that stalls blocks no event loop. Invariant: when
+``died`` is resolved, every message of the worker has been handled, and its process group is killed.
 """
 
 from __future__ import annotations
@@ -21,24 +21,25 @@ from typing import Any
 import psutil
 
 from agentlightning.capture.counts import COUNTS
-from agentlightning.runner.attempt_keys import CannotRun
 from agentlightning.runner.event_loops.threads import in_thread
+from agentlightning.runner.outcomes.outcome import CannotRun
 from agentlightning.runner.processes import messages, worker
 from agentlightning.runner.processes.messages import AgentLoaded, AttemptDone, AttemptJob, LoadAgent
-from agentlightning.runner.processes.process_tree import describe_exit, kill_group, kill_tree
-from agentlightning.runner.processes.spawn import spawn
+from agentlightning.runner.processes.process_tree import describe_exit, kill_group, kill_tree, spawn
 from agentlightning.types import Span
 
 log = logging.getLogger(__name__)
 LOAD_SECONDS = 120.0
 """Seconds a worker has to import the agent."""
 POLL_SECONDS = 0.5
-"""Seconds between two looks whether a silent worker has ended: what it forked may hold its connection."""
+"""Seconds between two checks whether a silent worker has ended: a process that it forked may hold its
+connection open.
+"""
 Sink = Callable[[Span], None]
 
 
 class WorkerHandle:
-    """Runs attempts in one worker process, one at a time. To be used from the loop that made it."""
+    """Runs attempts in one worker process, one at a time. It belongs to the loop that made it."""
 
     def __init__(self, process: SpawnProcess, connection: Connection) -> None:
         self._loop = asyncio.get_running_loop()
@@ -55,7 +56,7 @@ class WorkerHandle:
 
     @classmethod
     async def start(cls, agent: LoadAgent) -> WorkerHandle:
-        """Start a process and wait until it has imported the agent; :class:`CannotRun` says why not."""
+        """Start a process and wait until it has imported the agent. Raise :class:`CannotRun` if it cannot."""
         try:
             process, connection = spawn(worker.main, name="agl-worker")
         except (OSError, RuntimeError) as error:
@@ -63,12 +64,10 @@ class WorkerHandle:
         handle = cls(process, connection)
         try:
             loaded = await asyncio.wait_for(handle._ask(agent), LOAD_SECONDS)
-        except BaseException as error:
+        except TimeoutError:
+            loaded = AgentLoaded(f"it took over {LOAD_SECONDS:g} s")
+        except BaseException:
             await handle.close()
-            if isinstance(error, TimeoutError):
-                raise CannotRun(
-                    f"a worker process took over {LOAD_SECONDS:g} s to import the agent"
-                ) from None
             raise
         if isinstance(loaded, AgentLoaded) and loaded.error is None:
             return handle
@@ -77,8 +76,8 @@ class WorkerHandle:
         raise CannotRun(f"a worker process could not load the agent: {why}")
 
     async def run(self, job: AttemptJob, sink: Sink) -> AttemptDone | str:
-        """Run one attempt; the text says how the worker died instead. Cancelled: the worker is killed, and
-        what it had sent before has reached ``sink``.
+        """Run one attempt and return its end, or a text that says how the worker died. Cancellation kills the
+        worker; the spans that it had sent before have reached ``sink`` then.
         """
         self._sink = job.attempt_id, sink
         try:
@@ -92,28 +91,23 @@ class WorkerHandle:
 
     @property
     def usable(self) -> bool:
-        """Whether it lives and waits for work."""
+        """Whether the process lives and waits for work."""
         return not self._closing and self._sink is None and not self.died.done()
 
-    @property
-    def closed(self) -> bool:
-        """Whether :meth:`close` was called."""
-        return self._closing
-
     async def close(self) -> None:
-        """Kill the process and all it started; wait until what it had sent is handled."""
+        """Kill the process and all processes that it started, and wait until its messages are handled."""
         self._closing = True
         if not self.died.done():
             await in_thread(self.kill, name="agl-worker-kill")  # it looks at every process of the machine
             await asyncio.wait({self.died})
 
     def kill(self) -> None:
-        """Kill the process, unless it has ended, and all it started."""
+        """Kill the process and all processes that it started, unless it has ended."""
         if self._system.is_running():
             kill_tree(self._system.pid)
 
     async def _ask(self, message: messages.ToWorker) -> AgentLoaded | AttemptDone | None:
-        """Send a message; the worker's answer, or ``None`` if it died without one."""
+        """Send a message and return the worker's answer, or ``None`` if it died without one."""
         self._answer = self._loop.create_future()
         data = messages.pack(message)
         # A large message waits until the worker reads it, which a worker that hangs never does.
@@ -142,7 +136,7 @@ class WorkerHandle:
             self._loop.call_soon_threadsafe(self._set_died, describe_exit(code))
 
     def _receive(self) -> None:
-        """Hand messages to the loop until the connection or the process ends."""
+        """Pass messages to the loop until the connection or the process ends."""
         while True:
             try:
                 if self._connection.poll(POLL_SECONDS):
@@ -156,7 +150,9 @@ class WorkerHandle:
             try:
                 message = messages.unpack(data, messages.FromWorker)
             except ValueError as error:
-                log.warning("worker process %d sent what is no message (%s): killed", self._system.pid, error)
+                log.warning(
+                    "worker process %d sent an unreadable message (%s): killed", self._system.pid, error
+                )
                 return
             self._loop.call_soon_threadsafe(self._take, message)
 

@@ -20,7 +20,7 @@ from agentlightning.capture.instrument.sessions import capturing
 from agentlightning.capture.spans.operation import operation
 from agentlightning.compat.v0.tracer.drawing import print_tree, svg
 from agentlightning.plugins.manager import load
-from agentlightning.runner.adapters import instrumentors
+from agentlightning.runner.agent.adapters import instrumentors
 from agentlightning.types import Span, UsageError, new_id
 
 

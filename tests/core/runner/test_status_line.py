@@ -6,15 +6,15 @@ import io
 
 from rich.console import Console
 
-from agentlightning.runner.processes.service import RunnerState
-from agentlightning.runner.processes.status_line import StatusLine
+from agentlightning.runner.service import RunnerState
+from agentlightning.runner.status_line import StatusLine
 
 
 def short_repr(terminal: bool) -> str:
     out = io.StringIO()
     with StatusLine("http://store", 3, Console(file=out, force_terminal=terminal, width=60)) as line:
         line.show(RunnerState({"succeeded": 2, "failed": 1, "killed": 1}, 4))
-        line.show(RunnerState({"succeeded": 5, "failed": 1, "killed": 1}, 2), restarts=1)
+        line.show(RunnerState({"succeeded": 5, "failed": 1, "killed": 1}, 2, restarts=1))
     return out.getvalue()
 
 

@@ -1,4 +1,4 @@
-"""The framework adapters to activate in a process."""
+"""The framework adapters that a process activates."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from agentlightning.plugins.manager import Plugins, pick
 
 
 def listed(names: str | Sequence[str]) -> tuple[str, ...]:
-    """A list of names; a single name may be given as a text."""
+    """Return the names as a tuple. A string is a single name."""
     return (names,) if isinstance(names, str) else tuple(names)
 
 
 def instrumentors(plugins: Plugins, adapters: str | Sequence[str] = ()) -> list[Any]:
-    """Instrumentors of the named adapters, and of those whose framework this process has imported."""
+    """Return the instrumentors of the named adapters and of those whose framework is imported here. Raise
+    ``PluginError`` for an unknown name.
+    """
     names = listed(adapters)
     for name in names:
         pick(plugins.adapters, "adapter", name)

@@ -1,7 +1,7 @@
-"""The end of an attempt, as it is written: its spans and rewards, its outcome, and the transitions that the
-agent handed in.
+"""Writes the end of an attempt: its spans and rewards, its outcome, and the transitions that the agent
+returned.
 
-Invariant: what the agent recorded and no store can hold fails its attempt, not the runner.
+Invariant: a record that no store can hold fails its attempt, not the runner.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import Any
 from agentlightning.capture.counts import COUNTS
 from agentlightning.capture.emit.validation import BadRecord, admit_all, quarantine
 from agentlightning.capture.spans.convert import error_text
-from agentlightning.runner.execute import AttemptResult
 from agentlightning.runner.outcomes.outcome import Outcome, classify
 from agentlightning.runner.outcomes.transitions import match_transitions
 from agentlightning.runner.resources import attempt_resources
+from agentlightning.semconv import SUPPLIED
 from agentlightning.store import codec
 from agentlightning.store.base import AttemptEnded, Store
 from agentlightning.types import Attempt, AttemptedRollout, AttemptStatus, Span
@@ -26,35 +26,37 @@ from agentlightning.types.failure import TRACEBACK
 
 log = logging.getLogger(__name__)
 UNSTORABLE = (TypeError, ValueError, ArithmeticError, RecursionError)
-"""Errors of a record that has no stored form; the store itself is well."""
+"""Errors of a record that has no stored form; the store itself works."""
 
 
 @dataclass(frozen=True, slots=True)
 class EndWriter:
-    """Writes ends of attempts. ``counts``: as :attr:`.Runner.counts`."""
+    """Writes ends of attempts to ``store``. ``counts``: :attr:`.Runner.counts`. ``calls_recorded``: a gateway
+    records the calls of the attempts.
+    """
 
     store: Store
     policies: Mapping[str, str]
     counts: Counter[str]
     calls_recorded: bool
-    """A gateway records the calls of the attempts."""
 
-    async def write(self, lease: AttemptedRollout, result: AttemptResult, spans: list[Span]) -> Attempt:
-        """Write an end; the attempt as it is now stored. ``spans`` and ``result.returned`` become what was
-        written. An end that the store refuses, because the attempt has ended already, is counted.
+    async def write(self, lease: AttemptedRollout, outcome: Outcome, spans: list[Span]) -> Attempt:
+        """Write the end and return the attempt as it is stored. ``spans`` and ``outcome.returned`` are
+        replaced by what was written. If the attempt has ended already, the end is dropped and counted.
         """
         ids = (lease.rollout.rollout_id, lease.attempt.attempt_id)
-        for handed in (spans, result.returned):
-            handed[:] = admit_all(handed, *ids)
+        spans[:] = admit_all(spans, *ids)
+        outcome.returned = admit_all(outcome.returned, *ids)
         try:
-            outcome, metadata = await self._outcome(lease, result, spans)
+            outcome, metadata = await self._settle(lease, outcome)
+            spans += outcome.spans
             try:
                 attempt = await self.store.update_attempt(
                     *ids,
                     outcome.status,
                     reason=outcome.reason,
                     spans=spans,
-                    returned=result.returned,
+                    returned=outcome.returned,
                     metadata=metadata,
                 )
             except UNSTORABLE as error:
@@ -66,42 +68,43 @@ class EndWriter:
         self.counts[attempt.status] += 1
         return attempt
 
-    async def _outcome(
-        self, lease: AttemptedRollout, result: AttemptResult, spans: list[Span]
+    async def _settle(
+        self, lease: AttemptedRollout, outcome: Outcome
     ) -> tuple[Outcome, dict[str, Any] | None]:
-        """The outcome and the attempt's metadata, once the transitions that the agent handed in are matched
-        with its calls, and a failure has its kind.
+        """Match the returned transitions with the recorded calls and give a failure its kind. Return the
+        outcome and the attempt's metadata.
         """
-        metadata = None
-        if result.triplets and result.outcome.status is AttemptStatus.SUCCEEDED:
+        metadata: dict[str, Any] = {}
+        if outcome.triplets:
             try:
                 resources = await attempt_resources(self.store, lease.rollout)
                 matched = await match_transitions(
-                    self.store, lease, result.triplets, policies=self.policies, resources=resources
+                    self.store, lease, outcome.triplets, policies=self.policies, resources=resources
                 )
             except UNSTORABLE as error:
-                return await self._refuse(lease, error), None
-            metadata = matched.metadata
-            result.returned += matched.rewards
-        spans += result.outcome.spans
-        if result.outcome.traceback is not None:
-            metadata = {**(metadata or {}), TRACEBACK: result.outcome.traceback}
-        outcome = await classify(self.store, lease, result.outcome, calls_recorded=self.calls_recorded)
-        return outcome, metadata
+                return await self._refuse(lease, outcome, error), None
+            metadata[SUPPLIED] = matched.named
+            outcome.returned += matched.rewards
+        if outcome.traceback is not None:
+            metadata[TRACEBACK] = outcome.traceback
+        outcome = await classify(self.store, lease, outcome, calls_recorded=self.calls_recorded)
+        return outcome, metadata or None
 
-    async def _refuse(self, lease: AttemptedRollout, error: Exception) -> Outcome:
-        """Refuse transitions that contradict what was recorded."""
+    async def _refuse(self, lease: AttemptedRollout, outcome: Outcome, error: Exception) -> Outcome:
+        """Count transitions that contradict the recorded calls, and return the failure."""
         if not isinstance(error, BadRecord):
             error = BadRecord(f"it cannot be stored: {error_text(error)}")
         self.counts["supplied-refused"] += 1
         rollout_id, attempt_id = lease.rollout.rollout_id, lease.attempt.attempt_id
         await self.store.count("refused", "supplied-conflict", rollout_id=rollout_id, attempt_id=attempt_id)
-        return Outcome(AttemptStatus.FAILED, error.reason)
+        return Outcome(AttemptStatus.FAILED, error.reason, returned=outcome.returned)
 
     async def _write_storable(
         self, rollout_id: str, attempt_id: str, spans: list[Span], error: Exception
     ) -> Attempt:
-        """Write a failure with the spans that can be stored; if none can, without any, which is counted."""
+        """Write a failure with the spans that can be stored. If none can, write it without spans and count
+        them.
+        """
         ids = (rollout_id, attempt_id)
         reason = f"bad-record: what the attempt recorded could not be stored: {error_text(error)}"
         spans[:] = [_storable(span, *ids) for span in spans]
@@ -114,7 +117,7 @@ class EndWriter:
 
 
 def _storable(span: Span, rollout_id: str, attempt_id: str) -> Span:
-    """The span, or one in its place that says why it has no stored form."""
+    """Return the span, or a bad-record span with the reason if it has no stored form."""
     try:
         codec.pack_span(span)
         return span

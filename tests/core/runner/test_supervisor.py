@@ -6,15 +6,15 @@ from multiprocessing import Pipe
 
 import msgspec
 
-from agentlightning.runner.processes.service import RunnerState
-from agentlightning.runner.processes.supervisor import Reporter
+from agentlightning.runner.service import RunnerState
+from agentlightning.runner.supervisor import send_report
 
 
 def test_a_supervisor_that_reads_nothing_stops_no_worker() -> None:
     ours, theirs = Pipe()
-    report, number = Reporter(theirs), 20_000
+    number = 20_000
     for running in range(number):
-        report(RunnerState({"succeeded": running}, running))
+        send_report(theirs, RunnerState({"succeeded": running}, running))
     theirs.close()
     found = []
     while ours.poll():

@@ -1,6 +1,6 @@
-"""Hooks around an attempt: the agent's own methods, and those of ``Trainer(hooks=[…])``.
+"""Hooks around an attempt: methods of the agent, and the hooks of ``Trainer(hooks=[…])``.
 
-A hook takes any of ``task, rollout, result, error, spans, agent, runner, tracer``, by name, in any order.
+A hook takes any of ``task, rollout, result, error, spans, agent, runner, tracer`` by name, in any order.
 Invariant: a start hook that raises fails the attempt; an end hook that raises is logged and counted.
 """
 
@@ -24,14 +24,14 @@ POSITIONAL = {
     "on_trace_end": ("task", "rollout", "spans"),
     "on_rollout_end": ("task", "rollout", "result", "error"),
 }
-"""Hook → its arguments by position, if it uses names of its own."""
+"""Hook → arguments by position, for a hook whose parameters have other names."""
 
 
 class Hook:
     """Hooks of a trainer's or runner's attempts. Override any, as functions or coroutine functions.
 
-    A hook runs where the agent runs: in a worker process ``runner`` is ``None``. ``spans``: those that have
-    ended there so far.
+    A hook runs where the agent runs; in a worker process ``runner`` is ``None``. ``spans``: the spans of the
+    attempt that have ended in this process.
     """
 
     def on_rollout_start(self, *, agent: Any, runner: Any, rollout: Rollout) -> Any:
@@ -48,7 +48,7 @@ class Hook:
 
 
 class HookedAgent(LitAgent[Any]):
-    """An agent with hooks around it. ``runner`` runs it, and is not sent to worker processes."""
+    """An agent with hooks around it. ``runner`` is passed to the hooks, but not in worker processes."""
 
     def __init__(self, agent: Any, hooks: Sequence[Any], tracer: Any = None) -> None:
         self.agent: LitAgent[Any] = as_agent(agent)
@@ -60,22 +60,22 @@ class HookedAgent(LitAgent[Any]):
         return {**vars(self), "runner": None}
 
     def entry(self, mode: str) -> Callable[..., Any]:
-        """The agent's own."""
+        """Return the agent's own entry."""
         return self.agent.entry(mode)
 
     def is_async_in(self, mode: str) -> bool:
-        """As the agent's own."""
+        """Return whether the agent's own entry is async."""
         return self.agent.is_async_in(mode)
 
 
 def with_hooks(agent: Any, hooks: Sequence[Any], tracer: Any = None) -> Any:
-    """The agent with ``hooks`` around it; the agent itself if there are none."""
+    """Return the agent with ``hooks`` around it, or the agent itself if there are no hooks."""
     return HookedAgent(agent, hooks, tracer) if hooks else agent
 
 
 class HookCalls:
-    """Calls the hooks of one attempt. ``context``: the attempt's; it also collects spans, if a hook takes
-    them. ``counts``: of ``end-hook-failed``.
+    """Calls the hooks of one attempt. ``context``: the attempt's context, which also collects spans if a hook
+    takes them. Failures are counted in ``counts`` as ``end-hook-failed``.
     """
 
     def __init__(
@@ -97,7 +97,12 @@ class HookCalls:
         self._counts = counts
         self.context = context
         if self._hooks or any(_overrides(self._agent, name) for name in ("on_trace_end", "on_rollout_end")):
-            self.context = dataclasses.replace(context, sink=self._recording_sink(context))
+
+            def sink(span: Span) -> None:
+                self._spans.append(span)
+                context.sink(span)
+
+            self.context = dataclasses.replace(context, sink=sink)
 
     async def start(self) -> None:
         """Call the start hooks."""
@@ -117,7 +122,7 @@ class HookCalls:
                     log.exception("%s of rollout %s failed", hook, self._known["rollout"].rollout_id)
 
     def add_span(self, span: Span) -> Span:
-        """Show the hooks a span that capture does not deliver; the span."""
+        """Pass the hooks a span that capture does not deliver, and return the span."""
         self._spans.append(span)
         return span
 
@@ -130,13 +135,6 @@ class HookCalls:
         if inspect.isawaitable(answer):
             await answer
 
-    def _recording_sink(self, context: AttemptContext) -> Callable[[Span], None]:
-        def sink(span: Span) -> None:
-            self._spans.append(span)
-            context.sink(span)
-
-        return sink
-
 
 def _overrides(owner: Any, hook: str) -> bool:
     own = getattr(type(owner), hook, None) or getattr(owner, hook, None)
@@ -146,7 +144,9 @@ def _overrides(owner: Any, hook: str) -> bool:
 def _arguments(
     method: Callable[..., Any], known: dict[str, Any], order: Sequence[str]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Arguments by name, if the method uses our names (all of them for ``**kwargs``); else by position."""
+    """Return the arguments: by name if the method uses the names above (all of them for ``**kwargs``), else
+    by position.
+    """
     parameters = inspect.signature(method).parameters.values()
     kinds = {p.kind for p in parameters}
     named = {p.name: known[p.name] for p in parameters if p.name in known}

@@ -1,4 +1,4 @@
-"""A runner's state in one line: repainted on a terminal, printed now and then elsewhere."""
+"""Shows the state of runners in one line: updated on a terminal, printed now and then elsewhere."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from agentlightning.runner.processes.service import RunnerState
+from agentlightning.runner.service import RunnerState
 
 PRINT_SECONDS = 10.0
 """Seconds between two lines, if there is no terminal."""
@@ -18,7 +18,7 @@ _STYLE = {"succeeded": "green", "failed": "red", "timeout": "yellow"}
 
 
 class StatusLine:
-    """The line of ``workers`` runners on the store ``place``. A context manager."""
+    """The line of ``workers`` runners on the store ``place``. Use it as a context manager."""
 
     def __init__(self, place: str, workers: int, console: Console | None = None) -> None:
         self._place = place
@@ -26,7 +26,7 @@ class StatusLine:
         self._console = console or Console(stderr=True)
         self._live: Live | None = None
         self._began = time.monotonic()
-        self._last = (RunnerState(), 0)
+        self._last = RunnerState()
         self._printed = RunnerState()
         self._next = 0.0
 
@@ -40,23 +40,23 @@ class StatusLine:
     ) -> None:
         if self._live is not None:
             self._live.__exit__(kind, error, trace)
-        elif self._last[0] != self._printed or kind is None:
+        elif self._last != self._printed or kind is None:
             self._print()
 
-    def show(self, state: RunnerState, restarts: int = 0) -> None:
+    def show(self, state: RunnerState) -> None:
         """Show a new state."""
-        self._last = (state, restarts)
+        self._last = state
         if self._live is not None:
             self._live.update(self._text())
         elif state != self._printed and time.monotonic() >= self._next:
             self._print()
 
     def _print(self) -> None:
-        self._printed, self._next = self._last[0], time.monotonic() + PRINT_SECONDS
+        self._printed, self._next = self._last, time.monotonic() + PRINT_SECONDS
         self._console.print(self._text(), soft_wrap=True)
 
     def _text(self) -> Text:
-        state, restarts = self._last
+        state = self._last
         done = sum(state.counts.get(name, 0) for name in _ORDER)
         seconds = max(time.monotonic() - self._began, 1e-9)
         text = Text("agl runner", style="bold")
@@ -64,11 +64,10 @@ class StatusLine:
         if self._workers > 1:
             text.append(f" · {self._workers} workers", style="none")
         text.append(f" · {state.running} running", style="none")
-        names = [*_ORDER, *sorted(set(state.counts) - set(_ORDER))]
-        for name in names:
+        for name in [*_ORDER, *sorted(set(state.counts) - set(_ORDER))]:
             if state.counts.get(name):
                 text.append(f" · {state.counts[name]} {name}", style=_STYLE.get(name, "none"))
         text.append(f" · {done / seconds:.1f}/s", style="none")
-        if restarts:
-            text.append(f" · {restarts} restarted", style="yellow")
+        if state.restarts:
+            text.append(f" · {state.restarts} restarted", style="yellow")
         return text

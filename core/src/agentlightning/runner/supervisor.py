@@ -1,6 +1,6 @@
-"""Keeps several runner processes alive: one that dies is started again, after a longer pause each time.
+"""Keeps several runner processes alive: a process that dies is started again, after a longer pause each time.
 
-Invariant: a worker ends with its supervisor, and an error that a restart would meet again ends all workers.
+Invariant: a worker ends with its supervisor, and an error that a restart would repeat ends all workers.
 """
 
 from __future__ import annotations
@@ -22,41 +22,37 @@ import msgspec
 import psutil
 
 from agentlightning.runner.event_loops.threads import in_thread
-from agentlightning.runner.processes.process_tree import describe_exit
-from agentlightning.runner.processes.service import RunnerState, StopSignals
-from agentlightning.runner.processes.spawn import spawn
+from agentlightning.runner.processes.process_tree import describe_exit, spawn
+from agentlightning.runner.service import Report, RunnerState, StopSignals
 
 log = logging.getLogger(__name__)
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
 """Seconds before a worker is started again: doubled each time."""
 STABLE_SECONDS = 60.0
-"""Seconds that a worker must live for its earlier deaths not to count."""
+"""Seconds after which a worker's earlier deaths no longer lengthen the pause."""
 UNRECOVERABLE = 2
 """Exit status of an error that a person must fix."""
 STOPPED = (0, -signal.SIGTERM, -signal.SIGINT, 128 + signal.SIGTERM, 128 + signal.SIGINT)
-"""Exit statuses of a worker that a signal stopped: before it handled signals, when it had leased nothing, or
-after.
-"""
+"""Exit statuses of a worker that a signal stopped, before or after it handles signals itself."""
 KILL_SECONDS = 5.0
 """Seconds a worker has after the second signal."""
 Work = Callable[[Connection, int, Any], None]
-"""What a worker process does, with its connection, its supervisor's id, and the options."""
+"""Function of a worker process: takes its connection, its supervisor's process id and the options."""
 
 
 @dataclass(slots=True)
 class Supervisor:
-    """Runs ``workers`` processes of ``work``, which send a :class:`RunnerState` now and then. ``changed`` is
-    called after each. ``work`` and ``options`` can be pickled.
+    """Runs ``workers`` processes of ``work``, which send a :class:`RunnerState` now and then. After each,
+    ``report`` is called with their sum. ``work`` and ``options`` must be picklable.
     """
 
     work: Work
     options: Any
     workers: int
-    changed: Callable[[], None]
-    restarts: int = 0
-    _ended_counts: Counter[str] = field(default_factory=Counter)
-    """Counts of processes that have ended."""
-    _states: dict[int, RunnerState] = field(default_factory=dict)
+    report: Report
+    _restarts: int = 0
+    _states: list[RunnerState] = field(default_factory=list)
+    """The last state of each process, of ended ones too."""
     _processes: dict[int, psutil.Process] = field(default_factory=dict)
     _signals: StopSignals = field(default_factory=StopSignals)
     _failed: int = 0
@@ -64,26 +60,27 @@ class Supervisor:
     @property
     def state(self) -> RunnerState:
         """The sum over all workers."""
-        ended = Counter(self._ended_counts)
-        for state in self._states.values():
-            ended.update(state.counts)
-        return RunnerState(dict(ended), sum(state.running for state in self._states.values()))
+        counts: Counter[str] = Counter()
+        for state in self._states:
+            counts.update(state.counts)
+        running = sum(state.running for state in self._states)
+        return RunnerState(dict(counts), running, self._restarts)
 
     async def run(self) -> int:
-        """Run until a signal or an unrecoverable error; the exit status."""
+        """Run until a signal or an unrecoverable error, and return the exit status."""
         self._signals.listen()
         slots = [asyncio.create_task(self._keep_alive(slot)) for slot in range(self.workers)]
-        passing = [asyncio.create_task(self._forward_signals())]
+        forwarding = asyncio.create_task(self._forward_signals())
         try:
             await asyncio.gather(*slots)
         finally:
-            for task in (*slots, *passing):
+            for task in (*slots, forwarding):
                 task.cancel()
             self._signal(signal.SIGKILL)
         return self._failed or self._signals.code
 
     async def _forward_signals(self) -> None:
-        """Pass signals on to the workers: their sessions do not get them from the terminal."""
+        """Forward signals to the workers, whose sessions do not get them from the terminal."""
         await self._signals.stop.wait()
         self._signal(signal.SIGINT if self._signals.code else signal.SIGTERM)
         await self._signals.at_once.wait()
@@ -97,7 +94,7 @@ class Supervisor:
                 process.send_signal(number)
 
     async def _keep_alive(self, slot: int) -> None:
-        """Keep one worker alive."""
+        """Run one worker again and again until a stop."""
         deaths = 0
         while not self._signals.stop.is_set():
             began = time.monotonic()
@@ -111,46 +108,41 @@ class Supervisor:
                 return
             deaths = 1 if time.monotonic() - began > STABLE_SECONDS else deaths + 1
             pause = min(FIRST_PAUSE * 2 ** (deaths - 1), LONGEST_PAUSE)
-            self.restarts += 1
+            self._restarts += 1
             log.warning("worker %d %s; starting it again in %g s", slot, describe_exit(code), pause)
-            try:
+            with suppress(TimeoutError):
                 await asyncio.wait_for(self._signals.stop.wait(), pause)
-            except TimeoutError:
-                continue
 
     async def _run_once(self, slot: int) -> int:
-        """Run one process to its end; its exit status."""
+        """Run one process to its end and return its exit status."""
         process, connection = spawn(self.work, self.options, name=f"agl-runner-{slot}")
         self._processes[slot] = psutil.Process(process.pid)
+        number = len(self._states)
+        self._states.append(RunnerState())
         if self._signals.stop.is_set():
             self._processes[slot].send_signal(signal.SIGTERM)
         try:
-            return await in_thread(self._read_to_end, slot, process, connection, asyncio.get_running_loop())
+            return await in_thread(self._read_to_end, number, process, connection, asyncio.get_running_loop())
         finally:
             del self._processes[slot]
-            self._ended_counts.update(self._states.pop(slot, RunnerState()).counts)
+            self._states[number].running = 0
 
     def _read_to_end(
-        self, slot: int, process: SpawnProcess, connection: Connection, loop: asyncio.AbstractEventLoop
+        self, number: int, process: SpawnProcess, connection: Connection, loop: asyncio.AbstractEventLoop
     ) -> int:
         with connection, suppress(EOFError, OSError):
             while True:
                 state = msgspec.json.decode(connection.recv_bytes(), type=RunnerState)
-                loop.call_soon_threadsafe(self._set_state, slot, state)
+                loop.call_soon_threadsafe(self._set_state, number, state)
         process.join()
         return process.exitcode or 0
 
-    def _set_state(self, slot: int, state: RunnerState) -> None:
-        self._states[slot] = state
-        self.changed()
+    def _set_state(self, number: int, state: RunnerState) -> None:
+        self._states[number] = state
+        self.report(self.state)
 
 
-class Reporter:
-    """Sends a runner's state to its supervisor; skips it while the supervisor does not read."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-
-    def __call__(self, state: RunnerState) -> None:
-        if select.select([], [self._connection], [], 0)[1]:
-            self._connection.send_bytes(msgspec.json.encode(state))
+def send_report(connection: Connection, state: RunnerState) -> None:
+    """Send a runner's state to its supervisor, unless the supervisor does not read at present."""
+    if select.select([], [connection], [], 0)[1]:
+        connection.send_bytes(msgspec.json.encode(state))

@@ -1,8 +1,7 @@
 """A runner as a process of its own: it stops on signals and reports its state.
 
 The first SIGTERM or SIGINT lets running attempts end (``Runner.drain``); the second stops them at once. Exit
-status: 0 after a drain that SIGTERM began, 130 after one that Ctrl-C began, 128 + the signal after the
-second.
+status: 0 if SIGTERM came first, 130 if Ctrl-C came first, 128 + the second signal if there was one.
 """
 
 from __future__ import annotations
@@ -19,14 +18,17 @@ REPORT_SECONDS = 0.5
 """Seconds between two reports."""
 STOP_SECONDS = 2.0
 """Seconds to write the ends of attempts that are stopped at once."""
-SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class RunnerState(msgspec.Struct):
-    """Counts of attempts that ended (:attr:`.Runner.counts`), and the number that runs."""
+    """State of one runner, or the sum over the runners of a supervisor."""
 
     counts: dict[str, int] = {}
+    """:attr:`.Runner.counts`."""
     running: int = 0
+    """Attempts that run."""
+    restarts: int = 0
+    """Processes that were started again."""
 
 
 Report = Callable[[RunnerState], None]
@@ -42,9 +44,9 @@ class StopSignals:
         """Exit status after the signals."""
 
     def listen(self) -> None:
-        """Handle the signals in the running loop; not outside the main thread, which alone may."""
+        """Handle the signals in the running loop, if this is the main thread: only that thread may."""
         loop = asyncio.get_running_loop()
-        for number in SIGNALS:
+        for number in (signal.SIGTERM, signal.SIGINT):
             try:
                 loop.add_signal_handler(number, self._signal, number)
             except (RuntimeError, ValueError):  # not the main thread
@@ -60,7 +62,7 @@ class StopSignals:
 
 
 async def serve(runner: Runner, report: Report) -> int:
-    """Serve until a signal; the exit status. Raises the error that ends the runner by itself."""
+    """Serve until a signal and return the exit status. Raise the error that ends the runner by itself."""
     signals = StopSignals()
     signals.listen()
     reporting = asyncio.create_task(_report_until_cancelled(runner, report))
