@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
 
+from agentlightning.cli.options import add_command
+from agentlightning.run_program.options import (
+    CannotStart,
+    ProgramOptions,
+    read_input,
+    read_tags,
+    read_tasks,
+)
+from agentlightning.types import UsageError
+
 if TYPE_CHECKING:
     from agentlightning.run_program.attempts import ProcessResult
-    from agentlightning.run_program.options import ProgramOptions
     from agentlightning.run_program.session import ProgramSession
 
 TIMED_OUT = 124
@@ -31,115 +42,56 @@ _FORWARDED = (
 )
 
 
-def register(app: typer.Typer) -> None:
-    @app.command("run", context_settings={"allow_interspersed_args": False})
-    def run(
-        command: Annotated[list[str], typer.Argument(metavar="PROGRAM [ARGS]…", help="What to run.")],
-        upstream: Annotated[
-            str | None, typer.Option(help="Base URL (…/v1) of the OpenAI-compatible engine that answers.")
-        ] = None,
-        model: Annotated[
-            str | None, typer.Option(help="Name under which that engine serves the model.")
-        ] = None,
-        api_key_env: Annotated[
-            str | None, typer.Option(help="Environment variable with that engine's key.")
-        ] = None,
-        frozen: Annotated[
-            bool, typer.Option("--frozen", help="That engine returns no token ids: record messages only.")
-        ] = False,
-        policy: Annotated[
-            Path | None, typer.Option(help="Folder of a model to serve here, instead of --upstream.")
-        ] = None,
-        driver: Annotated[str, typer.Option(help="Driver that serves --policy.")] = "local",
-        adapter: Annotated[
-            list[str] | None,
-            typer.Option(
-                help="Framework adapter to use; default: those of the frameworks that the program imports."
-            ),
-        ] = None,
-        select: Annotated[
-            list[str] | None, typer.Option(help="Agents whose calls are trained; re:… for a pattern.")
-        ] = None,
-        tag: Annotated[list[str] | None, typer.Option(help="key=value, a tag of every call.")] = None,
-        task: Annotated[
-            str | None,
-            typer.Option("--input", help="The task, JSON or text; the program finds it in AGL_TASK."),
-        ] = None,
-        tasks: Annotated[
-            Path | None, typer.Option(help="JSON lines, one process for each; {task} in ARGS is replaced.")
-        ] = None,
-        times: Annotated[int, typer.Option(min=1, help="Runs of each task.")] = 1,
-        concurrency: Annotated[int, typer.Option(min=1, help="Processes that run at the same time.")] = 1,
-        timeout: Annotated[float | None, typer.Option(help="Seconds after which a process is ended.")] = None,
-        reward_file: Annotated[
-            str | None,
-            typer.Option(
-                help="File into which the program writes its reward; default: that of AGL_REWARD_FILE."
-            ),
-        ] = None,
-        per_entry: Annotated[
-            bool,
-            typer.Option(
-                "--per-entry", help="A rollout for each call of an @agl.rollout or @agl.agent entry."
-            ),
-        ] = False,
-        store: Annotated[
-            str | None, typer.Option(help="The store to record in; default: one in the run's folder.")
-        ] = None,
-        output: Annotated[Path, typer.Option(help="Where run folders are made.")] = Path("runs"),
-        run_id: Annotated[str | None, typer.Option(help="The run's id; default: time and program.")] = None,
-        as_json: Annotated[
-            bool, typer.Option("--json", help="The summary as one JSON object, the last line of stderr.")
-        ] = False,
-    ) -> None:
-        """Run a program as it is, and record every model call that it makes.
+@dataclass(frozen=True, kw_only=True)
+class RunOptions(ProgramOptions):
+    """The options of the command: those of the program, and where tasks and tags come from."""
 
-        agl run --upstream http://127.0.0.1:8000/v1 --model qwen -- python app.py --its-own option
+    task: Annotated[
+        str | None,
+        typer.Option("--input", help="The task, JSON or text; the program finds it in AGL_TASK."),
+    ] = None
+    tasks_file: Annotated[
+        Path | None,
+        typer.Option("--tasks", help="JSON lines, one process for each; {task} in ARGS is replaced."),
+    ] = None
+    times: Annotated[int, typer.Option(min=1, help="Runs of each task.")] = 1
+    tag: Annotated[list[str] | None, typer.Option(help="key=value, a tag of every call.")] = None
+    as_json: Annotated[
+        bool, typer.Option("--json", help="The summary as one JSON object, the last line of stderr.")
+    ] = False
 
-        Standard streams, signals and exit status are the program's; agl writes nothing to stdout.
-        """
-        from agentlightning.run_program.options import (
-            CannotStart,
-            ProgramOptions,
-            read_input,
-            read_tags,
-            read_tasks,
-        )
-        from agentlightning.types import UsageError
-
-        if task is not None and tasks is not None:
+    def read(self) -> RunOptions:
+        """Return the options with the tasks and tags read."""
+        if self.task is not None and self.tasks_file is not None:
             raise UsageError("--input and --tasks exclude each other: give one of them")
-        given = read_tasks(tasks) if tasks else [None if task is None else read_input(task)]
-        try:
-            options = ProgramOptions(
-                command=command,
-                tasks=[one for one in given for _ in range(times)],
-                concurrency=concurrency,
-                upstream=upstream,
-                model=model,
-                api_key_env=api_key_env,
-                frozen=frozen,
-                policy=policy,
-                driver=driver,
-                adapters=adapter or [],
-                select=(select[0] if len(select) == 1 else select) if select else None,
-                tags=read_tags(tag or []),
-                timeout=timeout,
-                reward_file=reward_file,
-                per_entry=per_entry,
-                store=store,
-                output=output,
-                run_id=run_id,
-            ).check()
-            code = asyncio.run(_run(options, as_json))
-        except CannotStart as error:
-            print(f"agl: {error}", file=sys.stderr)
-            raise typer.Exit(error.code) from None
-        if code:
-            raise typer.Exit(code)
+        given = [None if self.task is None else read_input(self.task)]
+        if self.tasks_file:
+            given = read_tasks(self.tasks_file)
+        tasks = [one for one in given for _ in range(self.times)]
+        return replace(self, tasks=tasks, tags=read_tags(self.tag or []))
 
 
-async def _run(options: ProgramOptions, as_json: bool) -> int:
+def register(app: typer.Typer) -> None:
+    add_command(app, "run", RunOptions, run_program, context_settings={"allow_interspersed_args": False})
+
+
+def run_program(options: RunOptions) -> None:
+    """Run a program as it is, and record every model call that it makes.
+
+    agl run --upstream http://127.0.0.1:8000/v1 --model qwen -- python app.py --its-own option
+
+    Standard streams, signals and exit status are the program's; agl writes nothing to stdout.
+    """
+    try:
+        code = asyncio.run(_run(options.read().check()))
+    except CannotStart as error:
+        print(f"agl: {error}", file=sys.stderr)
+        raise typer.Exit(error.code) from None
+    if code:
+        raise typer.Exit(code)
+
+
+async def _run(options: RunOptions) -> int:
     from agentlightning.cli.interrupts import restore_ignored_sigint
     from agentlightning.cli.run_view import show
     from agentlightning.run_program.attempts import run_all
@@ -158,7 +110,7 @@ async def _run(options: ProgramOptions, as_json: bool) -> int:
         except Exception as error:  # the programs have ended: their exit status stands whatever fails here
             print(f"agl: the run cannot be summarised: {error}", file=sys.stderr, flush=True)
             return code
-    if as_json:
+    if options.as_json:
         print(msgspec.json.encode(summary).decode(), file=sys.stderr, flush=True)
     else:
         show(summary)
@@ -166,7 +118,7 @@ async def _run(options: ProgramOptions, as_json: bool) -> int:
 
 
 def _info(options: ProgramOptions) -> dict[str, Any]:
-    """What the run's record keeps of the program: its name, for its arguments may hold secrets."""
+    """Return what the run's record says of the program: its name, because its arguments may hold secrets."""
     return {
         "about": {
             "agent": f"program · {options.name}",
@@ -180,8 +132,8 @@ def _info(options: ProgramOptions) -> dict[str, Any]:
 
 
 def _exit_code(results: list[ProcessResult], planned: int, signalled: int | None) -> int:
-    """The exit status of the program; of several, 0 if all succeeded, else 1. ``signalled``: the signal after
-    which no further one was started.
+    """Return the exit status of the program; of several processes, 0 if all succeeded, else 1. ``signalled``:
+    the signal after which no further process was started.
     """
     from agentlightning.run_program.process import exit_status
 
@@ -193,9 +145,9 @@ def _exit_code(results: list[ProcessResult], planned: int, signalled: int | None
 
 @contextmanager
 def _forward_signals(session: ProgramSession) -> Iterator[None]:
-    """Forward our signals to the program, but not those typed at the terminal, which it got itself."""
+    """Forward signals to the program, except those typed at the terminal, which it got itself."""
     loop = asyncio.get_running_loop()
-    # The program inherits from us to ignore a signal (nohup, a shell's background): it stays ignored.
+    # A signal that this process ignores (nohup, a shell's background) the program ignores too.
     before = {number: signal.getsignal(number) for number in _FORWARDED}
     before = {number: handler for number, handler in before.items() if handler != signal.SIG_IGN}
 
@@ -220,9 +172,7 @@ def _forward_signals(session: ProgramSession) -> Iterator[None]:
 
 
 def _in_foreground() -> bool:
-    """Whether a terminal has us in the foreground: it sends typed signals to the program too."""
-    import os
-
+    """Return whether this process is in a terminal's foreground, which sends typed signals to the program."""
     try:
         with open("/dev/tty") as terminal:
             return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()

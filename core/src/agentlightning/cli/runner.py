@@ -6,6 +6,7 @@ import asyncio
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -14,7 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from agentlightning.cli.interrupts import exit_despite_threads, set_exit_status
-from agentlightning.types import Model, UsageError
+from agentlightning.cli.options import add_command
+from agentlightning.types import UsageError
 
 if TYPE_CHECKING:
     from agentlightning.runner import Runner
@@ -22,82 +24,89 @@ if TYPE_CHECKING:
     from agentlightning.store import Store
 
 
-class Options(Model):
-    """The options of the command, as its worker processes get them."""
+@dataclass(frozen=True, kw_only=True)
+class RunnerOptions:
+    """The options of the command. Its worker processes get them too."""
 
-    store: str | None
-    agent: str | None
-    config: str | None
-    concurrency: int | None
-    isolation: str
-    run: str | None
-    adapters: list[str]
-    drain: float
-    patience: float
-    timeout: float | None
+    store: Annotated[
+        str | None,
+        typer.Option(help="URL or file of the store; default: the configuration's, AGL_STORAGE, ours."),
+    ] = None
+    agent: Annotated[str | None, typer.Option(help="module:object; instead of agent.target.")] = None
+    config: Annotated[Path | None, typer.Option("--config", "-c", help="The run's YAML file.")] = None
+    workers: Annotated[int, typer.Option(min=1, help="Processes; each is kept alive.")] = 1
+    concurrency: Annotated[
+        int | None,
+        typer.Option(min=1, help="Rollouts at a time in each process; default: agent.concurrency, 16."),
+    ] = None
+    isolation: Annotated[
+        str, typer.Option(help="inline, or process: an attempt can be killed when its time is up.")
+    ] = "inline"
+    run: Annotated[str | None, typer.Option(help="Only the rollouts of this run.")] = None
+    adapters: Annotated[
+        list[str] | None, typer.Option("--adapter", help="Framework adapter to activate.")
+    ] = None
+    drain: Annotated[float, typer.Option(min=0, help="Seconds that running attempts have after SIGTERM.")] = (
+        30.0
+    )
+    patience: Annotated[
+        float, typer.Option(min=0, help="Seconds to wait for a store that does not answer.")
+    ] = 600.0
+    timeout: Annotated[
+        float | None, typer.Option(help="Seconds of an attempt whose rollout has no limit.")
+    ] = None
+
+    def with_config(self) -> RunnerOptions:
+        """Return the options with missing ones from the configuration file, and prepare to import the agent
+        from where the file, or else the current folder, says.
+        """
+        from agentlightning.train.run_file import load_config
+
+        if self.config is None:
+            if "" not in sys.path and os.getcwd() not in sys.path:
+                sys.path.insert(0, os.getcwd())
+            return self
+        config = load_config(self.config)
+        return replace(
+            self,
+            store=self.store or config.store_location(),
+            agent=self.agent or config.agent.target,
+            timeout=self.timeout or config.agent.timeout_seconds,
+            concurrency=self.concurrency or config.agent.concurrency,
+            adapters=self.adapters or config.agent.adapters,
+        )
 
 
 def register(app: typer.Typer) -> None:
-    @app.command("runner")
-    def runner(
-        store: Annotated[
-            str | None,
-            typer.Option(help="URL or file of the store; default: the configuration's, AGL_STORAGE, ours."),
-        ] = None,
-        agent: Annotated[str | None, typer.Option(help="module:object; instead of agent.target.")] = None,
-        config: Annotated[Path | None, typer.Option("--config", "-c", help="The run's YAML file.")] = None,
-        workers: Annotated[int, typer.Option(min=1, help="Processes; each is kept alive.")] = 1,
-        concurrency: Annotated[
-            int | None,
-            typer.Option(min=1, help="Rollouts at a time in each process; default: agent.concurrency, 16."),
-        ] = None,
-        isolation: Annotated[
-            str, typer.Option(help="inline, or process: an attempt can be killed when its time is up.")
-        ] = "inline",
-        run: Annotated[str | None, typer.Option(help="Only the rollouts of this run.")] = None,
-        adapter: Annotated[list[str] | None, typer.Option(help="Framework adapter to activate.")] = None,
-        drain: Annotated[
-            float, typer.Option(min=0, help="Seconds that running attempts have after SIGTERM.")
-        ] = 30.0,
-        patience: Annotated[
-            float, typer.Option(min=0, help="Seconds to wait for a store that does not answer.")
-        ] = 600.0,
-        timeout: Annotated[
-            float | None, typer.Option(help="Seconds of an attempt whose rollout has no limit.")
-        ] = None,
-    ) -> None:
-        """Run an agent on rollouts until SIGTERM (exit status 0) or Ctrl-C (130). AGL_SECRET: the secret of
-        the run, if its gateway is ours.
-        """
-        options = Options(
-            store=store,
-            agent=agent,
-            config=None if config is None else str(config),
-            concurrency=concurrency,
-            isolation=isolation,
-            run=run,
-            adapters=adapter or [],
-            drain=drain,
-            patience=patience,
-            timeout=timeout,
-        )
-        code = asyncio.run(_run_worker(options) if workers == 1 else _supervise(options, workers))
-        set_exit_status(code)
-        if code:
-            raise typer.Exit(code)
+    add_command(app, "runner", RunnerOptions, run_runner)
 
 
-async def _supervise(options: Options, workers: int) -> int:
+def run_runner(options: RunnerOptions) -> None:
+    """Run an agent on rollouts until SIGTERM (exit status 0) or Ctrl-C (130). AGL_SECRET: the secret of the
+    run, if its gateway is ours.
+    """
+    code = asyncio.run(_run(options))
+    set_exit_status(code)
+    if code:
+        raise typer.Exit(code)
+
+
+async def _run(options: RunnerOptions) -> int:
+    """Run one worker in this process, or several as processes of their own, and return the exit status."""
     from agentlightning.runner.status_line import StatusLine
     from agentlightning.runner.supervisor import Supervisor
 
-    _require_server(options, workers)
-    with StatusLine(_store_name(options), workers) as line:
-        return await Supervisor(_supervised, options, workers, line.show).run()
+    if options.workers > 1:
+        _require_server(options)
+    place = options.store or options.config or os.environ.get("AGL_STORAGE") or "the default store"
+    with StatusLine(str(place), options.workers) as line:
+        if options.workers == 1:
+            return await _serve(options, line.show)
+        return await Supervisor(_supervised, options, options.workers, line.show).run()
 
 
-def _supervised(connection: Connection, supervisor: int, options: Options) -> None:
-    """A worker process of a supervisor: this command without its status line."""
+def _supervised(connection: Connection, supervisor: int, options: RunnerOptions) -> None:
+    """Run a worker process of a supervisor: this command without its status line."""
     from agentlightning.cli import run_command
     from agentlightning.runner.processes.process_tree import enter
     from agentlightning.runner.supervisor import send_report
@@ -115,15 +124,7 @@ def _supervised(connection: Connection, supervisor: int, options: Options) -> No
         exit_despite_threads()
 
 
-async def _run_worker(options: Options) -> int:
-    """The one worker of this command, to its end."""
-    from agentlightning.runner.status_line import StatusLine
-
-    with StatusLine(_store_name(options), 1) as line:
-        return await _serve(options, line.show)
-
-
-async def _serve(options: Options, report: Callable[[RunnerState], None]) -> int:
+async def _serve(options: RunnerOptions, report: Callable[[RunnerState], None]) -> int:
     from agentlightning.capture.instrument.sessions import capturing
     from agentlightning.plugins.manager import load
     from agentlightning.runner.agent.adapters import instrumentors
@@ -132,36 +133,27 @@ async def _serve(options: Options, report: Callable[[RunnerState], None]) -> int
     plugins = load()
     store, runner = _open(options, plugins)
     try:
-        with capturing([] if options.isolation == "process" else instrumentors(plugins, options.adapters)):
+        active = [] if options.isolation == "process" else instrumentors(plugins, options.adapters or ())
+        with capturing(active):
             return await serve(runner, report)
     finally:
         await store.close()
 
 
-def _open(options: Options, plugins: Any) -> tuple[Store, Runner]:
-    """Store and runner as the options and the configuration say; the options win."""
+def _open(options: RunnerOptions, plugins: Any) -> tuple[Store, Runner]:
+    """Open the store and return it with a runner on it."""
     from agentlightning.plugins.stores import open_store
     from agentlightning.runner import Runner, attempt_keys_from_env
     from agentlightning.store import StoreClient
     from agentlightning.train.configured import import_target
-    from agentlightning.train.run_file import load_config
 
-    place, target, timeout = options.store, options.agent, options.timeout
-    concurrency, adapters = options.concurrency, options.adapters
-    if options.config is not None:
-        config = load_config(options.config)
-        place = place or config.store_location()
-        target = target or config.agent.target
-        timeout = timeout or config.agent.timeout_seconds
-        concurrency = concurrency or config.agent.concurrency
-        adapters = adapters or config.agent.adapters
-    elif "" not in sys.path and os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    if target is None:
+    named = "--agent" if options.agent else "agent.target"
+    options = options.with_config()
+    if options.agent is None:
         raise UsageError("which agent? Give --agent module:object, or --config with agent.target")
-    agent = import_target(target, "--agent" if options.agent else "agent.target")
+    agent = import_target(options.agent, named)
     attempt_keys = attempt_keys_from_env()
-    store = open_store(place, plugins=plugins)
+    store = open_store(options.store, plugins=plugins)
     if isinstance(store, StoreClient):
         store.patience = options.patience
     isolation: Any = options.isolation
@@ -171,30 +163,23 @@ def _open(options: Options, plugins: Any) -> tuple[Store, Runner]:
         attempt_keys=attempt_keys,
         plugins=plugins,
         run_id=options.run,
-        concurrency=concurrency or 16,
-        timeout_seconds=timeout,
+        concurrency=options.concurrency or 16,
+        timeout_seconds=options.timeout,
         drain=options.drain,
         isolation=isolation,
-        adapters=adapters,
+        adapters=options.adapters or (),
     )
     return store, runner
 
 
-def _require_server(options: Options, workers: int) -> None:
+def _require_server(options: RunnerOptions) -> None:
+    """Raise :class:`UsageError` if the store is a file: only one process may write it."""
     from agentlightning.store.sqlite.store import store_file
-    from agentlightning.train.run_file import load_config
 
-    place = options.store
-    if place is None and options.config is not None:
-        place = load_config(options.config).store_location()
-    place = place or os.environ.get("AGL_STORAGE") or None
+    place = options.with_config().store or os.environ.get("AGL_STORAGE") or None
     if place is None or "://" not in place or place.startswith("sqlite:"):
         file = store_file(place)
         raise UsageError(
-            f"--workers {workers} cannot share {file}: one process writes a store file. Start "
+            f"--workers {options.workers} cannot share {file}: one process writes a store file. Start "
             f"`agl store {file}`, and give its URL with --store"
         )
-
-
-def _store_name(options: Options) -> str:
-    return options.store or options.config or os.environ.get("AGL_STORAGE") or "the default store"

@@ -99,7 +99,7 @@ class ProgramAttempt:
             task=self._task,
             tags=dict(options.tags),
             policies=context.policies,
-            adapters=list(options.adapters),
+            adapters=list(options.adapters or ()),
             per_entry=options.per_entry,
         )
 

@@ -9,10 +9,14 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
-from agentlightning.gateway import Upstream
+import typer
+
 from agentlightning.types import UsageError
+
+if TYPE_CHECKING:
+    from agentlightning.gateway import Upstream
 
 POLICY = "policy"
 """Name under which the gateway serves the model."""
@@ -20,49 +24,71 @@ PLACEHOLDER = "{task}"
 
 
 class CannotStart(UsageError):
-    """There is no such program, or it is not executable. ``code``: exit status that a shell would give."""
+    """There is no such program, or it is not executable. ``code``: the exit status that a shell reports."""
 
     def __init__(self, message: str, code: int) -> None:
         super().__init__(message)
         self.code = code
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ProgramOptions:
-    """One ``agl run``: a process for each of ``tasks``. ``per_entry``: a rollout for each call of an entry,
-    beside those of the processes.
-    """
+    """One ``agl run``: a process for each of ``tasks``. ``Annotated`` fields are options of the command."""
 
-    command: Sequence[str]
+    command: Annotated[list[str], typer.Argument(metavar="PROGRAM [ARGS]…", help="What to run.")]
+    upstream: Annotated[
+        str | None, typer.Option(help="Base URL (…/v1) of the OpenAI-compatible engine that answers.")
+    ] = None
+    model: Annotated[str | None, typer.Option(help="Name under which that engine serves the model.")] = None
+    api_key_env: Annotated[str | None, typer.Option(help="Environment variable with that engine's key.")] = (
+        None
+    )
+    frozen: Annotated[
+        bool, typer.Option("--frozen", help="That engine returns no token ids: record messages only.")
+    ] = False
+    policy: Annotated[
+        Path | None, typer.Option(help="Folder of a model to serve here, instead of --upstream.")
+    ] = None
+    driver: Annotated[str, typer.Option(help="Driver that serves --policy.")] = "local"
+    adapters: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--adapter",
+            help="Framework adapter to use; default: those of the frameworks that the program imports.",
+        ),
+    ] = None
+    select: Annotated[
+        list[str] | None, typer.Option(help="Agents whose calls are trained; re:… for a pattern.")
+    ] = None
+    concurrency: Annotated[int, typer.Option(min=1, help="Processes that run at the same time.")] = 1
+    timeout: Annotated[float | None, typer.Option(help="Seconds after which a process is ended.")] = None
+    reward_file: Annotated[
+        str | None,
+        typer.Option(help="File into which the program writes its reward; default: that of AGL_REWARD_FILE."),
+    ] = None
+    per_entry: Annotated[
+        bool,
+        typer.Option("--per-entry", help="A rollout for each call of an @agl.rollout or @agl.agent entry."),
+    ] = False
+    store: Annotated[
+        str | None, typer.Option(help="The store to record in; default: one in the run's folder.")
+    ] = None
+    output: Annotated[Path, typer.Option(help="Where run folders are made.")] = Path("runs")
+    run_id: Annotated[str | None, typer.Option(help="The run's id; default: time and program.")] = None
     tasks: Sequence[Any] = (None,)
-    concurrency: int = 1
-    upstream: str | None = None
-    model: str | None = None
-    api_key_env: str | None = None
-    frozen: bool = False
-    """The engine returns no token ids: only messages are recorded."""
-    policy: Path | None = None
-    driver: str = "local"
-    adapters: Sequence[str] = ()
-    select: str | list[str] | None = None
     tags: Mapping[str, str] = field(default_factory=dict)
-    timeout: float | None = None
-    reward_file: str | None = None
-    per_entry: bool = False
-    store: str | None = None
-    output: Path = Path("runs")
-    run_id: str | None = None
+    """Tags of every call."""
 
     @property
     def name(self) -> str:
-        """The program's name, fit for a folder."""
+        """The program's name, as a part of a folder's name."""
         words = [word for word in self.command if not word.startswith("-")]
         scripts = [word for word in words[1:] if word.endswith(".py")]
         stem = Path(scripts[0] if scripts else words[0] if words else "program").stem
         return re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("-._")[:60] or "program"
 
-    def check(self) -> ProgramOptions:
-        """Check the options and return them; :class:`UsageError` names the one that is wrong."""
+    def check(self) -> Self:
+        """Return the options. Raise :class:`UsageError`, which names the option, for a wrong one."""
         if not self.command:
             raise UsageError("there is no program to run: agl run [OPTIONS] -- python app.py")
         if (self.upstream is None) == (self.policy is None):
@@ -95,7 +121,9 @@ class ProgramOptions:
             raise UsageError(f"--upstream: {error}") from None
 
     def engine(self) -> Upstream | None:
-        """The engine that ``upstream`` names; ``None`` where ``policy`` is served here."""
+        """Return the engine that ``upstream`` names, or ``None`` if ``policy`` is served here."""
+        from agentlightning.gateway import Upstream  # here, so that `agl --help` does not import the gateway
+
         if self.upstream is None or self.model is None:
             return None
         return Upstream(
@@ -107,13 +135,13 @@ class ProgramOptions:
         )
 
     def arguments(self, task: Any) -> list[str]:
-        """The command with ``{task}`` replaced by the task: text as it is, anything else as JSON."""
+        """Return the command with ``{task}`` replaced by the task: a text as it is, other values as JSON."""
         text = task if isinstance(task, str) else json.dumps(task, ensure_ascii=False)
         return [word.replace(PLACEHOLDER, text) for word in self.command]
 
 
 def executable(program: str, environment: Mapping[str, str]) -> str:
-    """The path of a program; :class:`CannotStart`: there is none."""
+    """Return the path of a program. Raise :class:`CannotStart` if there is none."""
     if found := shutil.which(program, path=environment.get("PATH")):
         return found
     path = Path(program)
@@ -125,7 +153,7 @@ def executable(program: str, environment: Mapping[str, str]) -> str:
 
 
 def read_tasks(file: Path) -> list[Any]:
-    """The tasks of a JSON-lines file; an error names the line."""
+    """Return the tasks of a JSON-lines file. An error names the line."""
     try:
         lines = file.read_text().splitlines()
     except OSError as error:
@@ -143,7 +171,7 @@ def read_tasks(file: Path) -> list[Any]:
 
 
 def read_input(text: str) -> Any:
-    """The task of ``--input``: JSON, else the text itself."""
+    """Return the task of ``--input``: parsed if it is JSON, else the text."""
     try:
         return json.loads(text)
     except ValueError:
@@ -151,7 +179,7 @@ def read_input(text: str) -> Any:
 
 
 def read_tags(given: Sequence[str]) -> dict[str, str]:
-    """Tags from ``key=value`` texts."""
+    """Return the tags in ``key=value`` texts."""
     tags = {}
     for item in given:
         key, sep, value = item.partition("=")

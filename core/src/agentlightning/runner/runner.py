@@ -147,8 +147,8 @@ class Runner(AttemptRunner):
         """Free the slot of a lease that has ended."""
         self._running.discard(task)
         self._slot_freed.set()
-        if not task.cancelled():
-            self._fatal = self._fatal or task.exception()
+        error = None if task.cancelled() else task.exception()
+        self._fatal = self._fatal or error
 
     async def _drain(self) -> None:
         """Let running attempts end; after ``drain`` seconds stop them."""
