@@ -6,21 +6,16 @@ folder those of the suite that it needs: what is left out, pip would look for el
 
 from __future__ import annotations
 
+_ADAPTERS = (
+    *("agent-framework", "agentscope", "autogen", "crewai", "langchain", "langgraph", "openai-agents"),
+    "pydantic-ai",
+)
+_NEEDED = {"langgraph": ("./adapters/langchain",)}
 CHECKOUT: dict[str, dict[str, tuple[str, ...]]] = {
     "adapter": {
-        "agent-framework": ("./core", "./adapters/agent-framework[instruments]"),
-        "agentscope": ("./core", "./adapters/agentscope[instruments]"),
-        "autogen": ("./core", "./adapters/autogen[instruments]"),
-        "crewai": ("./core", "./adapters/crewai[instruments]"),
-        "langchain": ("./core", "./adapters/langchain[instruments]"),
-        "langgraph": ("./core", "./adapters/langchain", "./adapters/langgraph[instruments]"),
-        "openai-agents": ("./core", "./adapters/openai-agents[instruments]"),
-        "pydantic-ai": ("./core", "./adapters/pydantic-ai[instruments]"),
+        name: ("./core", *_NEEDED.get(name, ()), f"./adapters/{name}[instruments]") for name in _ADAPTERS
     },
-    "driver": {
-        "local": ("./core", "./plugins/local"),
-        "verl": ("./core", "./plugins/verl"),
-    },
+    "driver": {name: ("./core", f"./plugins/{name}") for name in ("local", "verl")},
 }
 """Kind → name → folders of a checkout, with the extra that brings the framework."""
 

@@ -25,7 +25,7 @@ from agentlightning.store.base import Store
 from agentlightning.store.http import otlp, traces
 from agentlightning.types import Span
 from agentlightning.types.base import RequestRefused
-from agentlightning.webserver import app_runner
+from agentlightning.webserver import app_runner, listen
 from agentlightning.webserver.body import read, run_in_thread, too_large
 
 _LOG = logging.getLogger(__name__)
@@ -95,11 +95,8 @@ class Collector:
         self._runner = app_runner(app, handler_cancellation=False, keepalive_timeout=_IDLE_SECONDS)
 
     async def start(self) -> str:
-        """Listen on loopback; the result is the base URL."""
-        await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
-        host, port = self._runner.addresses[0][:2]
-        return f"http://{host}:{port}"
+        """Listen on loopback; return the base URL."""
+        return await listen(self._runner)
 
     async def stop(self) -> None:
         """Let nobody in any more."""

@@ -18,18 +18,9 @@ from agentlightning.store import codec
 from agentlightning.types import Call, Span
 
 _SAMPLING = (
-    "temperature",
-    "top_p",
-    "top_k",
-    "seed",
-    "max_tokens",
-    "frequency_penalty",
-    "presence_penalty",
-    "n",
-    "stop",
+    *("temperature", "top_p", "top_k", "seed", "max_tokens", "frequency_penalty", "presence_penalty"),
+    *("n", "stop"),
 )
-
-
 _PACKED = (semconv.PROMPT_IDS, semconv.RESPONSE_IDS, semconv.LOGPROBS)
 
 
@@ -64,23 +55,15 @@ def merge_calls(spans: Sequence[Span], calls: Iterable[tuple[Call, int]]) -> lis
         if call.span_id:
             key = (call.attempt_id, call.span_id)
             primary[key] = max(primary.get(key, call), call, key=lambda c: (c.retry, -c.choice))
-    order = {
-        a: i
-        for i, a in enumerate(
-            dict.fromkeys([s.attempt_id for s in spans] + [c.attempt_id for c, _ in placed])
-        )
-    }
+    attempts = [span.attempt_id for span in spans] + [call.attempt_id for call, _ in placed]
+    order = {attempt: place for place, attempt in enumerate(dict.fromkeys(attempts))}
     out: list[Span] = []
     for call, arrival in placed:
         key = (call.attempt_id, call.span_id or "")
         is_primary = primary.get(key) is call
         out.append(call_span(call, arrival, wire.get(key), is_primary))
-    merged = {key for key in wire if key in primary}
-    out.extend(
-        s
-        for s in spans
-        if (s.attempt_id, s.span_id) not in merged or s is not wire[(s.attempt_id, s.span_id)]
-    )
+    merged = {id(span) for key, span in wire.items() if key in primary}
+    out.extend(span for span in spans if id(span) not in merged)
     out.sort(key=lambda s: (order[s.attempt_id], s.sequence_id))
     return out
 
@@ -119,8 +102,8 @@ def attributes(call: Call) -> dict[str, Any]:
         semconv.RESPONSE_MODEL: response.get("model") or call.model,
         semconv.RESPONSE_ID: call.response_id,
         semconv.FINISH_REASONS: [call.finish_reason] if call.finish_reason else None,
-        semconv.INPUT_TOKENS: _token_count(call.prompt_tokens, call.prompt_ids),
-        semconv.OUTPUT_TOKENS: _token_count(call.completion_tokens, call.response_ids),
+        semconv.INPUT_TOKENS: codec.token_count(call.prompt_tokens, call.prompt_ids),
+        semconv.OUTPUT_TOKENS: codec.token_count(call.completion_tokens, call.response_ids),
         "agl.call_id": call.call_id,
         "agl.policy": call.policy,
         "agl.policy_version": call.policy_version,
@@ -137,10 +120,6 @@ def attributes(call: Call) -> dict[str, Any]:
     out.update(_tokens(call))
     out.update((semconv.TAG_PREFIX + k, v) for k, v in call.tags.items())
     return {k: v for k, v in out.items() if v is not None}
-
-
-def _token_count(usage: int | None, ids: Sequence[int] | None) -> int | None:
-    return usage if usage is not None else len(ids) if ids is not None else None
 
 
 def _tokens(call: Call) -> Iterable[tuple[str, Any]]:
@@ -175,17 +154,12 @@ def _messages(prefix: str, messages: Sequence[dict[str, Any]]) -> Iterable[tuple
     for n, message in enumerate(messages):
         at = f"{prefix}.{n}"
         for key in ("role", "content", "finish_reason", "tool_call_id", "name"):
-            value = message.get(key)
-            if value is not None:
-                yield (
-                    f"{at}.{key}",
-                    value if isinstance(value, str) else json.dumps(value, ensure_ascii=False),
-                )
+            if (value := message.get(key)) is not None:
+                text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+                yield f"{at}.{key}", text
         for m, tool in enumerate(message.get("tool_calls") or ()):
             function = tool.get("function") or {}
-            for key, value in (
-                ("id", tool.get("id")),
-                *((k, function.get(k)) for k in ("name", "arguments")),
-            ):
+            parts = {"id": tool.get("id"), **{key: function.get(key) for key in ("name", "arguments")}}
+            for key, value in parts.items():
                 if value is not None:
                     yield f"{at}.tool_calls.{m}.{key}", value

@@ -14,7 +14,7 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, get_type_hints
 
 import msgspec
 
@@ -37,11 +37,11 @@ class _Zstd(threading.local):
     """One compressor a thread: it keeps its tables from frame to frame and must not be shared."""
 
     def __init__(self) -> None:
-        compressor = zstd.ZstdCompressor(level=3)
-        self.compress: Callable[[bytes], bytes] = lambda data: compressor.compress(
-            data, compressor.FLUSH_FRAME
-        )
-        self.decompress = zstd.decompress
+        self.compressor = zstd.ZstdCompressor(level=3)
+
+    def compress(self, data: bytes) -> bytes:
+        """Compress ``data`` as one frame."""
+        return self.compressor.compress(data, self.compressor.FLUSH_FRAME)
 
 
 _zstd = _Zstd()
@@ -75,9 +75,9 @@ def unpack(blob: bytes, kind: Any = Any) -> Any:
     if mark == _RAW:
         return decoder(kind)(body)
     if mark == _ZSTD:
-        return decoder(kind)(_zstd.decompress(body))
+        return decoder(kind)(zstd.decompress(body))
     if mark == _JSON:
-        return msgspec.convert(json.loads(_zstd.decompress(body)), kind)
+        return msgspec.convert(json.loads(zstd.decompress(body)), kind)
     raise ValueError(f"not a blob of the store: it begins with {blob[:1]!r}")
 
 
@@ -180,60 +180,39 @@ def call_from_body(body: CallBody, **columns: Any) -> Call:
     return Call(**{**values, **columns})
 
 
+def token_count(usage: int | None, ids: Sequence[int] | None) -> int | None:
+    """Return the engine's own count of tokens, else the number of ids, else ``None``."""
+    return usage if usage is not None else len(ids) if ids is not None else None
+
+
 def numbers(call: Call, blob: bytes) -> tuple[int | None, int | None, float, int]:
     """What statistics sum: tokens of the prompt (on the first choice of a request) and of the completion, as
     the engine counted them or else as ids show; seconds; bytes of the blob.
     """
-    prompt, completion = call.prompt_tokens, call.completion_tokens
-    if prompt is None and call.prompt_ids is not None:
-        prompt = len(call.prompt_ids)
-    if completion is None and call.response_ids is not None:
-        completion = len(call.response_ids)
+    prompt = token_count(call.prompt_tokens, call.prompt_ids)
+    completion = token_count(call.completion_tokens, call.response_ids)
     seconds = max(0.0, call.end_time - call.start_time)
     return prompt if call.choice == 0 else None, completion, seconds, len(blob)
 
 
-class _Span(msgspec.Struct, array_like=True):
-    """What of a span is not a column; appended to only."""
-
-    trace_id: str
-    span_id: str
-    parent_id: str | None
-    kind: str
-    status: str
-    status_message: str | None
-    attributes: dict[str, Any]
-    events: list[dict[str, Any]]
-    links: list[dict[str, Any]]
-    resource: dict[str, Any]
-    start_time: float
-    end_time: float
+_SPAN_FIELDS = (
+    "trace_id", "span_id", "parent_id", "kind", "status", "status_message", "attributes", "events", "links",
+    "resource", "start_time", "end_time",
+)  # fmt: skip
+"""The fields of a span that are not columns. New ones go to the end, so that older blobs can be read."""
+_SpanBody = msgspec.defstruct(
+    "_SpanBody", [(name, get_type_hints(Span)[name]) for name in _SPAN_FIELDS], array_like=True
+)
 
 
-def pack_span(s: Span) -> bytes:
-    """The blob of a span."""
-    return pack(
-        _Span(
-            s.trace_id,
-            s.span_id,
-            s.parent_id,
-            s.kind,
-            s.status,
-            s.status_message,
-            s.attributes,
-            s.events,
-            s.links,
-            s.resource,
-            s.start_time,
-            s.end_time,
-        )
-    )
+def pack_span(span: Span) -> bytes:
+    """Return the blob of a span."""
+    return pack([getattr(span, name) for name in _SPAN_FIELDS])
 
 
 def unpack_span(blob: bytes, **columns: Any) -> Span:
-    """The span of a blob and its columns."""
-    body: _Span = unpack(blob, _Span)
-    return Span(**{name: getattr(body, name) for name in _Span.__struct_fields__}, **columns)
+    """Return the span of a blob and its columns."""
+    return Span(**msgspec.structs.asdict(unpack(blob, _SpanBody)), **columns)
 
 
 def pack_input(rollout: Rollout) -> bytes:

@@ -24,19 +24,17 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from agentlightning.trackers.curve import curve, smooth, sparkline
+from agentlightning.trackers.curve import RewardHistory, curve, smooth, sparkline
 from agentlightning.types import Evaluation, StepReport
 
 
-class ConsoleTracker:
+class ConsoleTracker(RewardHistory):
     """Writes to stderr, so that a command's result on stdout stays machine-readable."""
 
     def __init__(self, folder: Path, console: Console | None = None) -> None:
+        super().__init__()
         self.folder = folder
         self.console = console or Console(stderr=True)
-        self.rewards: list[float] = []
-        self.policies: dict[str, list[float]] = {}
-        """Of a run with named policies: the mean credit of each, step by step."""
         self._latest: dict[str, StepReport] = {}
         self._evaluations: dict[str, Evaluation] = {}
         self._live: Live | None = None
@@ -57,7 +55,7 @@ class ConsoleTracker:
 
     def start(self, run: Mapping[str, Any]) -> None:
         self._steps = int(run.get("steps", 0))
-        self.policies = {name: [] for name in run.get("trained") or ()}
+        self.begin(run)
         facts = Table.grid(padding=(0, 2))
         for name, value in run.get("about", {}).items():
             facts.add_row(Text(str(name), style="bold"), Text(str(value)))
@@ -97,19 +95,13 @@ class ConsoleTracker:
         self._progress.update(self._task, completed=report.step + 1)
         self._live.update(self._panel(report))
         if report.step + 1 >= self._steps and whole:
-            self._stop_live()
+            self.close()
 
     def _remember(self, report: StepReport) -> bool:
-        """Take note of a step; whether all policies have reported it. Its rollouts are theirs together."""
-        reward = report.metrics.get("reward_mean", float("nan"))
-        if report.policy not in self.policies:
-            self.rewards.append(reward)
-            return True
-        self.policies[report.policy].append(report.metrics.get("credit_mean", float("nan")))
-        self._latest[report.policy] = report
-        if len(self.policies[report.policy]) > len(self.rewards):
-            self.rewards.append(reward)
-        return min(map(len, self.policies.values())) == len(self.rewards)
+        """Note a step; return whether every policy has reported it."""
+        if report.policy in self.policies:
+            self._latest[report.policy] = report
+        return self.add(report)
 
     def evaluated(self, evaluation: Evaluation) -> None:
         self._evaluations[evaluation.name] = evaluation
@@ -121,7 +113,7 @@ class ConsoleTracker:
         self.console.print(Text.assemble(("evaluated", "bold"), text), highlight=False, soft_wrap=True)
 
     def finish(self, summary: Mapping[str, Any]) -> None:
-        self._stop_live()
+        self.close()
         if {"before", "after"} <= self._evaluations.keys():
             self.console.print(_before_after(self._evaluations))
         if len(self.rewards) > 1:
@@ -159,9 +151,6 @@ class ConsoleTracker:
 
     def close(self) -> None:
         """Give the terminal back, also in the middle of a run."""
-        self._stop_live()
-
-    def _stop_live(self) -> None:
         if self._live:
             self._live.stop()
             self._live = None
@@ -172,15 +161,7 @@ class ConsoleTracker:
     def _by_policy(self, totals: Mapping[str, Mapping[str, float]]) -> Table:
         """What each of several policies was trained on, and how its credit went."""
         table = Table(title="policies", title_justify="left")
-        for column in (
-            "",
-            "version",
-            "updates",
-            "idle",
-            "calls",
-            "tokens",
-            "mean credit",
-        ):
+        for column in ("", "version", "updates", "idle", "calls", "tokens", "mean credit"):
             table.add_column(column, justify="right" if column else "left")
         for name, values in self.policies.items():
             of, last = totals.get(name, {}), self._latest.get(name)
@@ -244,12 +225,8 @@ def _calls(totals: Mapping[str, float]) -> str:
     behind = totals.get("calls_left_behind", 0.0)
     text = f"{totals['calls'] - behind:.0f} calls, {totals['calls_exact']:.0f} captured exactly"
     if none := totals.get("calls_no_ids", 0.0):
-        frozen = " or of a frozen policy" if totals.get("calls_frozen") else ""
-        text += (
-            f", {none:.0f} without ids (refused, failed{frozen})"
-            if frozen
-            else f", {none:.0f} without ids (refused or failed)"
-        )
+        why = "refused, failed or of a frozen policy" if totals.get("calls_frozen") else "refused or failed"
+        text += f", {none:.0f} without ids ({why})"
     return text + (f" (and {behind:.0f} in attempts that were followed by another)" if behind else "")
 
 

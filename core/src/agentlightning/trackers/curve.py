@@ -1,9 +1,15 @@
-"""A curve for the terminal, in Braille dots. A value that is missing (NaN) is a gap, never 0."""
+"""The reward of a run, step by step, and its curve for the terminal, in Braille dots.
+
+Invariant: a missing value (NaN) is a gap, never 0.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from agentlightning.types import StepReport
 
 _DOTS = (
     (0x01, 0x02, 0x04, 0x40),
@@ -11,8 +17,29 @@ _DOTS = (
 )  # Unicode's bit of (column, row) in a cell of 2 × 4
 
 
+class RewardHistory:
+    """Mean reward of every step, and the mean credit of every named policy in it."""
+
+    def __init__(self) -> None:
+        self.rewards: list[float] = []
+        self.policies: dict[str, list[float]] = {}
+
+    def begin(self, run: Mapping[str, Any]) -> None:
+        """Note the names of the policies that the run trains."""
+        self.policies = {name: [] for name in run.get("trained") or ()}
+
+    def add(self, report: StepReport) -> bool:
+        """Add a report; return whether every policy has reported the step. Policies share its rollouts."""
+        credits = self.policies.get(report.policy)
+        if credits is not None:
+            credits.append(report.metrics.get("credit_mean", math.nan))
+        if credits is None or len(credits) > len(self.rewards):
+            self.rewards.append(report.metrics.get("reward_mean", math.nan))
+        return all(len(credits) == len(self.rewards) for credits in self.policies.values())
+
+
 def smooth(values: Sequence[float], window: int) -> list[float]:
-    """Trailing mean over those of ``window`` values that there are (fewer at the start)."""
+    """Return the mean of the last ``window`` values at every place, of fewer at the start, without NaN."""
     windows = (values[max(0, i - window + 1) : i + 1] for i in range(len(values)))
     known = ([value for value in one if not math.isnan(value)] for one in windows)
     return [sum(one) / len(one) if one else math.nan for one in known]
@@ -21,8 +48,8 @@ def smooth(values: Sequence[float], window: int) -> list[float]:
 def curve(
     values: Sequence[float], *, width: int = 60, height: int = 8, low: float = 0.0, high: float = 1.0
 ) -> list[str]:
-    """``values`` as ``height`` lines of text, with the axis at the left. Out-of-range values stick to the
-    border.
+    """Draw ``values`` as ``height`` lines of text, with the axis at the left. Values beyond ``low`` and
+    ``high`` are drawn at the border.
     """
     if not values:
         return []
@@ -36,9 +63,8 @@ def curve(
             continue
         share = min(1.0, max(0.0, (value - low) / (high - low)))
         y = round((1 - share) * (rows - 1))
-        for step in range(
-            min(y, before if before is not None else y), max(y, before if before is not None else y) + 1
-        ):
+        last = y if before is None else before
+        for step in range(min(y, last), max(y, last) + 1):
             cells[step // 4][x // 2] |= _DOTS[x % 2][step % 4]
         before = y
     lines = []
@@ -49,7 +75,7 @@ def curve(
 
 
 def sparkline(values: Sequence[float], width: int = 24, low: float = 0.0, high: float = 1.0) -> str:
-    """The last ``width`` values as bars of eight heights."""
+    """Draw the last ``width`` values as bars of eight heights."""
     bars = "▁▂▃▄▅▆▇█"
     shares = ((v if math.isnan(v) else min(1.0, max(0.0, (v - low) / (high - low)))) for v in values[-width:])
     return "".join(" " if math.isnan(share) else bars[min(7, int(8 * share))] for share in shares)

@@ -9,57 +9,47 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from agentlightning.trackers.curve import smooth
+from agentlightning.trackers.curve import RewardHistory, smooth
 from agentlightning.types import Evaluation, StepReport
 
 log = logging.getLogger(__name__)
 
 
-class PlotTracker:
-    """Draws once, at the end. Without matplotlib it says how to get it."""
+class PlotTracker(RewardHistory):
+    """Draws once, at the end. Without matplotlib it logs how to install it."""
 
     def __init__(self, folder: Path) -> None:
+        super().__init__()
         self.folder = folder
-        self.steps: list[int] = []
-        self.rewards: list[float] = []
-        self.policies: dict[str, tuple[list[int], list[float]]] = {}
-        """Of a run with named policies: the steps of each, and its mean credit in them."""
         self.evaluations: list[tuple[int, Evaluation]] = []
         self.title = ""
 
     def start(self, run: Mapping[str, Any]) -> None:
         self.title = str(run.get("about", {}).get("agent", run["run_id"]))
-        self.policies = {name: ([], []) for name in run.get("trained") or ()}
+        self.begin(run)
 
     def resumed(
         self, run: Mapping[str, Any], reports: Sequence[StepReport], evaluations: Sequence[Evaluation]
     ) -> None:
-        """The curve begins where the run began."""
+        """Begin the curve where the run began."""
         self.start(run)
         for report in reports:
             self.step(report)
         for evaluation in evaluations:
-            self._mark(evaluation, _step_of(evaluation, len(self.steps)))
+            self.evaluated(evaluation)
 
     def step(self, report: StepReport) -> None:
-        if report.policy in self.policies:
-            steps, credits = self.policies[report.policy]
-            steps.append(report.step + 1)
-            credits.append(report.metrics.get("credit_mean", float("nan")))
-        if self.steps and self.steps[-1] == report.step + 1:  # another policy's, of the same rollouts
-            return
-        self.steps.append(report.step + 1)
-        self.rewards.append(report.metrics.get("reward_mean", float("nan")))
+        self.add(report)
 
     def evaluated(self, evaluation: Evaluation) -> None:
-        self._mark(evaluation, self.steps[-1] if self.steps else 0)
-
-    def _mark(self, evaluation: Evaluation, step: int) -> None:
-        if evaluation.name in ("before", "after") or evaluation.name.startswith("step-"):
-            self.evaluations.append((step, evaluation))
+        """Note an evaluation of the run's own schedule. Its name gives the number of steps before it."""
+        kind, _, number = evaluation.name.partition("-")
+        if kind == "step" or evaluation.name in ("before", "after"):
+            last = 0 if kind == "before" else len(self.rewards)
+            self.evaluations.append((int(number) if number.isdigit() else last, evaluation))
 
     def finish(self, summary: Mapping[str, Any]) -> None:
-        if not self.steps:
+        if not self.rewards:
             return
         try:
             from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -70,22 +60,13 @@ class PlotTracker:
         figure = Figure(figsize=(8, 4.5), dpi=120, layout="constrained")
         FigureCanvasAgg(figure)
         axes = figure.add_subplot()
-        axes.plot(
-            self.steps,
-            self.rewards,
-            color="#9ecae1",
-            linewidth=1,
-            label="training reward (sampled), one step",
-        )
-        axes.plot(
-            self.steps,
-            smooth(self.rewards, 5),
-            color="#2171b5",
-            linewidth=2,
-            label="training reward (sampled), mean of 5",
-        )
-        for name, (steps, credits) in self.policies.items():
-            axes.plot(steps, smooth(credits, 5), linewidth=1.5, linestyle="--", label=f"credit of {name}")
+        steps = range(1, len(self.rewards) + 1)
+        label = "training reward (sampled)"
+        axes.plot(steps, self.rewards, color="#9ecae1", linewidth=1, label=f"{label}, one step")
+        axes.plot(steps, smooth(self.rewards, 5), color="#2171b5", linewidth=2, label=f"{label}, mean of 5")
+        for name, credits in self.policies.items():
+            seen = steps[: len(credits)]
+            axes.plot(seen, smooth(credits, 5), linewidth=1.5, linestyle="--", label=f"credit of {name}")
         if self.evaluations:
             xs = [x for x, _ in self.evaluations]
             ys = [e.reward for _, e in self.evaluations]
@@ -108,16 +89,8 @@ class PlotTracker:
             ylabel="reward",
             title=self.title,
             **({} if self.policies else {"ylim": (0, 1.02)}),  # credit has any range
-            xlim=(-0.5, self.steps[-1] + 0.5),
+            xlim=(-0.5, len(self.rewards) + 0.5),
         )
         axes.grid(alpha=0.3)
         axes.legend(loc="lower right", frameon=False)
         figure.savefig(self.folder / "curve.png")
-
-
-def _step_of(evaluation: Evaluation, last: int) -> int:
-    """After how many steps an evaluation of the run's earlier life was made: its name says so."""
-    if evaluation.name == "before":
-        return 0
-    number = evaluation.name.removeprefix("step-")
-    return int(number) if number.isdigit() else last

@@ -23,3 +23,10 @@ def app_runner(app: web.Application, *, handler_cancellation: bool = True, **opt
         logger=LOG,
         **options,
     )
+
+
+async def listen(runner: web.AppRunner, host: str = "127.0.0.1", port: int = 0, **options: Any) -> str:
+    """Bind ``host`` and ``port`` (0: a free one) and return the base URL. ``OSError``: the port is taken."""
+    await runner.setup()
+    await web.TCPSite(runner, host, port, **options).start()
+    return f"http://{f'[{host}]' if ':' in host else host}:{runner.addresses[0][1]}"

@@ -13,7 +13,7 @@ from aiohttp import web
 from agentlightning.store.base import StoreError
 from agentlightning.store.http.app import create_app as create_app
 from agentlightning.store.sqlite.store import SQLiteStore
-from agentlightning.webserver import app_runner, gc_tuning, log_limit
+from agentlightning.webserver import app_runner, gc_tuning, listen, log_limit
 from agentlightning.webserver.loopback import ExposedServer, check_interface, check_token
 
 
@@ -49,15 +49,11 @@ async def start(
     runner = app_runner(create_app(store, token), shutdown_timeout=5.0)
     log_limit.limit()
     try:
-        await runner.setup()
-        site = web.TCPSite(runner, host, port)
-        await site.start()
+        url = await listen(runner, host, port)
     except OSError as error:
         await runner.cleanup()
         await store.close()
         raise StoreError(f"cannot serve the store on {host}:{port}: {error.strerror or error}") from error
-    bound = runner.addresses[0][1]
-    url = f"http://{f'[{host}]' if ':' in host else host}:{bound}"
     if store.db.lock is not None:
         store.db.lock.announce(url=url)
     return ServedStore(store, url, runner)

@@ -20,7 +20,7 @@ import msgspec
 from aiohttp import web
 
 from agentlightning.types.base import RequestRefused
-from agentlightning.webserver import app_runner
+from agentlightning.webserver import app_runner, listen
 from agentlightning.webserver.body import TooDeep, check_container_count, check_plain, read
 from agentlightning.webserver.guard import guard
 from agentlightning.webserver.loopback import check_interface, check_token
@@ -88,11 +88,7 @@ async def serve(app: web.Application, host: str = "127.0.0.1", port: int = 0) ->
     """
     check_interface("the engine", host, guarded=app[_GUARDED], variable=TOKEN_VARIABLE)
     runner = app_runner(app)
-    await runner.setup()
-    await web.TCPSite(runner, host, port).start()
-    bound = runner.addresses[0]
-    shown = f"[{bound[0]}]" if ":" in bound[0] else bound[0]
-    return runner, f"http://{shown}:{bound[1]}"
+    return runner, await listen(runner, host, port)
 
 
 @web.middleware

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from aiohttp import web
 
-from agentlightning.webserver import app_runner
+from agentlightning.webserver import app_runner, listen
 
 ADDRESS, SECRET = "AGL_VERL_CHANNEL", "AGL_VERL_SECRET"
 """Variables by which the child, and the workers that Ray starts for it, find the channel."""
@@ -39,9 +39,7 @@ class ChannelServer:
         app = web.Application(client_max_size=64 * 2**20)
         app.router.add_post("/{what}", self._serve)
         self._runner = app_runner(app, shutdown_timeout=0.5)
-        await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
-        return f"http://127.0.0.1:{self._runner.addresses[0][1]}"
+        return await listen(self._runner)
 
     async def stop(self) -> None:
         """Stop serving; who waits for an answer gets none."""
