@@ -120,7 +120,7 @@ async def train(
     trainer, agent, tasks, _ = configure(config)
     curve = Curve()
     trainer.plugins = trainer.plugins.with_listeners([curve])
-    rl = RL(trainer.recipe, steps=steps, batch_size=trainer.batch_size)
+    rl = RL(trainer.recipe, trainer.config.training)
     async with trainer.session(agent, tasks, ()) as context:
         before = before or await pairs(context, "before", n)
         summary = await context.guard(rl.run(context))

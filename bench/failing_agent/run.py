@@ -106,9 +106,7 @@ async def train(
     trainer, agent, tasks, held_out = configure(config)
     account = Account()
     trainer.plugins = trainer.plugins.with_listeners([account])
-    rl = RL(
-        trainer.recipe, steps=trainer.steps, batch_size=trainer.batch_size, failure=config.training.failure
-    )
+    rl = RL(trainer.recipe, trainer.config.training)
     began = time.perf_counter()
     async with trainer.session(agent, tasks, held_out) as context, mischief(context):
         summary = await context.guard(rl.run(context))

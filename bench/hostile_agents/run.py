@@ -82,9 +82,7 @@ async def train(given: argparse.Namespace, output: Path, **agent: Any) -> dict[s
     trainer, what, tasks, held_out = configure(config)
     account = Account()
     trainer.plugins = trainer.plugins.with_listeners([account])
-    rl = RL(
-        trainer.recipe, steps=trainer.steps, batch_size=trainer.batch_size, failure=config.training.failure
-    )
+    rl = RL(trainer.recipe, trainer.config.training)
     began = time.perf_counter()
     async with trainer.session(what, tasks, held_out) as context:
         summary = await context.guard(rl.run(context))

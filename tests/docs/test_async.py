@@ -7,9 +7,9 @@ from pathlib import Path
 
 import yaml
 
-from agentlightning.algorithms.recipe_checks import check_async_fields
+from agentlightning.algorithms.recipe_checks import check_schedule
+from agentlightning.algorithms.settings import TrainingSection
 from agentlightning.recipes import get
-from agentlightning.train.run_config import TrainingSection
 
 PAGE = (Path(__file__).parents[2] / "docs" / "async.md").read_text()
 SOURCE = Path(__file__).parents[2]
@@ -20,11 +20,7 @@ def test_the_examples_are_taken() -> None:
     sections = [TrainingSection.model_validate(block) for block in blocks]
     assert [(s.async_steps, s.dynamic_sampling) for s in sections] == [(1, 0), (0, 3)]
     for section in sections:
-        check_async_fields(
-            get("grpo", **section.recipe),
-            async_steps=section.async_steps,
-            dynamic_sampling=section.dynamic_sampling,
-        )
+        check_schedule(get("grpo", **section.recipe), section)
 
 
 def test_the_metrics_are_those_of_the_code() -> None:

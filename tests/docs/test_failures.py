@@ -7,7 +7,8 @@ from pathlib import Path
 
 import yaml
 
-from agentlightning.algorithms.rollouts.quorum import Quorum, QuorumResult, read_quorum
+from agentlightning.algorithms.rollouts.quorum import METRICS
+from agentlightning.algorithms.settings import Quorum
 from agentlightning.types.failure import (
     DEFAULT_FAILURE_TABLE,
     FAILURE_KINDS,
@@ -41,5 +42,5 @@ def test_the_examples_are_read_as_the_page_says() -> None:
     )
     assert table["over-length"] == FailureAction(reward=0.0) and table["model-5xx"] == FailureAction()
     assert table["bad-reward"] == FailureAction(retry=True, reward=-1.0)
-    assert read_quorum(quorum) == Quorum(k=6, deadline=30)
-    assert all(f"`{name}`" in PAGE for name in QuorumResult().metrics())
+    assert Quorum.model_validate(quorum) == Quorum(k=6, deadline=30)
+    assert all(f"`{name}`" in PAGE for name in (*METRICS, "quorum/waited_seconds"))

@@ -11,7 +11,6 @@ import pytest
 
 import agentlightning as agl
 from agentlightning import types
-from agentlightning.algorithms.rl import RL
 from agentlightning.credit.fingerprints.fingerprint import terms_digest
 from agentlightning.recipes import FIELDS
 from agentlightning.specs import DriverSpec, RecipeSpec
@@ -133,10 +132,3 @@ def test_options_of_drivers_have_former_names() -> None:
         value = values.get(present, 3)
         found, said = warned(lambda former=former, value=value: local.read_options({former: value}))
         assert getattr(found, present) == value and len(said) == 1 and repr(present) in said[0]
-
-
-@pytest.mark.parametrize(("former", "present"), aliases.TRAINING.items())
-def test_the_algorithm_takes_former_settings(former: str, present: str) -> None:
-    recipe = agl.GRPO(max_staleness=1, filter_zero_std_groups=True)
-    found, said = warned(lambda: RL(recipe, steps=1, **{former: 1}))
-    assert getattr(found, present) == 1 and len(said) == 1 and repr(present) in said[0]

@@ -5,11 +5,11 @@ Invariant: no field of a recipe is ignored in silence.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
 
-from agentlightning.algorithms.rollouts.quorum import Quorum
+from agentlightning.algorithms.rollouts.quorum import group_size_needed
+from agentlightning.algorithms.settings import TrainingSection
 from agentlightning.credit.assign import check_recipe
 from agentlightning.plugins.manager import Plugins
 from agentlightning.types import Recipe, UsageError
@@ -49,11 +49,11 @@ def check_credit_fields(recipe: Recipe, plugins: Plugins) -> None:
         raise RecipeRefused(str(error)) from None
 
 
-def check_async_fields(recipe: Recipe, *, async_steps: int = 0, dynamic_sampling: int = 0) -> None:
-    """Raise for values of ``async_steps`` and ``dynamic_sampling`` that have no effect with ``recipe``."""
-    for name, value in (("async_steps", async_steps), ("dynamic_sampling", dynamic_sampling)):
-        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-            raise RecipeRefused(f"{name} = {value!r}: a whole number, 0 or more")
+def check_schedule(recipe: Recipe, training: TrainingSection) -> None:
+    """Raise if ``quorum``, ``async_steps`` or ``dynamic_sampling`` do not work with ``recipe``."""
+    async_steps, dynamic_sampling = training.async_steps, training.dynamic_sampling
+    if training.quorum is not None:
+        group_size_needed(training.quorum, recipe.group_size + training.quorum.hedge)
     if recipe.max_staleness < async_steps:
         raise RecipeRefused(
             f"async_steps = {async_steps} with recipe.max_staleness = {recipe.max_staleness}: calls made "
@@ -72,13 +72,3 @@ def check_async_fields(recipe: Recipe, *, async_steps: int = 0, dynamic_sampling
             f"dynamic_sampling = {dynamic_sampling} with recipe.baseline = 'none': nothing is compared, so "
             "no group is without a spread and none is replaced; drop dynamic_sampling, or use a baseline"
         )
-
-
-def check_deterministic(
-    quorum: Quorum | None, async_steps: int, options: Sequence[Mapping[str, Any]]
-) -> None:
-    """Raise for what depends on timing, if a driver's ``options`` ask for determinism."""
-    if any(one.get("deterministic") for one in options) and (quorum is not None or async_steps):
-        first = f"async_steps = {async_steps}: which version answers a call"
-        what = "quorum: which rollouts end first" if quorum else first
-        raise UsageError(f"{what} depends on timing, which deterministic mode excludes")

@@ -16,64 +16,39 @@ from typing import Any
 
 from agentlightning.algorithms.context import Context
 from agentlightning.algorithms.no_signal import HOW_TO_GET_VARIANCE, NoSignalGuard
-from agentlightning.algorithms.recipe_checks import check_async_fields
+from agentlightning.algorithms.recipe_checks import check_schedule
 from agentlightning.algorithms.rollouts.batching import group_rollouts, repetition_warning, task_batches
 from agentlightning.algorithms.rollouts.dynamic_sampling import extra_batches, groups_with_spread
 from agentlightning.algorithms.rollouts.prefetch import Prefetcher, TaskGroups
-from agentlightning.algorithms.rollouts.quorum import Quorum, QuorumResult, wait_for_groups
+from agentlightning.algorithms.rollouts.quorum import wait_for_groups
+from agentlightning.algorithms.settings import TrainingSection
 from agentlightning.algorithms.totals import Totals
 from agentlightning.credit.assign import assign
 from agentlightning.credit.eligibility.trainable import Versions, version_of
 from agentlightning.credit.fingerprints.fingerprint import fingerprint_rollouts, terms_digest
 from agentlightning.credit.policy_batch import policy_batch
 from agentlightning.types import Batch, Evaluation, Recipe, Record, RolloutFingerprint, StepReport
-from agentlightning.types.aliases import TRAINING, StepMetrics, former_names
-from agentlightning.types.failure import read_failure_table
+from agentlightning.types.aliases import StepMetrics
 
 
-@former_names(TRAINING, "RL")
 class RL:
-    """Trains with ``recipe``: ``steps`` steps of ``batch_size`` tasks.
+    """Trains with ``recipe`` as ``training`` says: steps, batch size, failure table, quorum and schedule.
 
-    ``async_steps``: number of later steps whose rollouts run while a step is trained. ``dynamic_sampling``:
-    at most so many extra batches in a step, until ``batch_size`` groups have a spread (``docs/async.md``).
+    ``headroom_tasks``: held-out tasks that scripted policies answer. Raises ``UsageError`` if the schedule
+    does not work with the recipe.
     """
 
-    def __init__(
-        self,
-        recipe: Recipe,
-        *,
-        steps: int,
-        batch_size: int = 8,
-        evaluate_every: int = 0,
-        headroom_tasks: int = 100,
-        failure: Mapping[str, Any] | None = None,
-        quorum: Quorum | None = None,
-        async_steps: int = 0,
-        dynamic_sampling: int = 0,
-    ) -> None:
-        if quorum is not None:
-            quorum.size(recipe.group_size + quorum.hedge)
-        check_async_fields(recipe, async_steps=async_steps, dynamic_sampling=dynamic_sampling)
-        if steps < 0 or batch_size < 1:
-            raise ValueError(
-                f"steps={steps} and batch_size={batch_size}: need steps >= 0 and batch_size >= 1"
-            )
+    def __init__(self, recipe: Recipe, training: TrainingSection, *, headroom_tasks: int = 100) -> None:
+        check_schedule(recipe, training)
         self.recipe = recipe
-        self.steps = steps
-        self.batch_size = batch_size
-        self.evaluate_every = evaluate_every
+        self.training = training
         self.headroom_tasks = headroom_tasks
-        self.failure = read_failure_table(failure)
-        self.quorum = quorum
-        self.async_steps = async_steps
-        self.dynamic_sampling = dynamic_sampling
 
     async def run(self, context: Context) -> dict[str, Any]:
         """Evaluate, train, evaluate. The summary holds both evaluations and how long training took."""
         if context.driver is None:
             raise ValueError("RL needs a driver; name one with backend.driver")
-        if self.steps and (said := repetition_warning(context.train, self.batch_size)):
+        if self.training.steps and (said := repetition_warning(context.train, self.training.batch_size)):
             context.say(said)
         job = RLJob(context, self)
         before = await job.measure("before")
@@ -92,7 +67,7 @@ class RL:
         sampled_after = await job.measure("after-sampled", greedy=False)
         return {
             "recipe": self.recipe.model_dump(),
-            "steps": self.steps,
+            "steps": self.training.steps,
             **_scores("before", before),
             **_scores("after", after),
             "sampled_before": sampled_before and sampled_before.reward,
@@ -121,10 +96,11 @@ class RLJob:
     def __init__(self, context: Context, rl: RL) -> None:
         self.context = context
         self.rl = rl
+        self.training = training = rl.training
         self.run_id = context.run_id
         self.recipe = rl.recipe
         self.policy = context.policy
-        self.steps = rl.steps
+        self.steps = training.steps
         self.first_step = context.first_step
         self.seed = context.seed
         self.folder: Path = context.folder
@@ -135,9 +111,9 @@ class RLJob:
         """Fingerprints of the present step, by policy."""
         self._versions: Versions = None
         """Policy version that its rows are built for."""
-        self._batches = task_batches(context.train, rl.batch_size, context.seed) if rl.steps else None
+        self._batches = task_batches(context.train, training.batch_size, context.seed) if self.steps else None
         self._prefetcher = Prefetcher(
-            context.store, self._groups_of_step, steps=rl.steps, async_steps=rl.async_steps
+            context.store, self._groups_of_step, steps=self.steps, async_steps=training.async_steps
         )
         self._restore(context.progress)
 
@@ -166,34 +142,33 @@ class RLJob:
         """
         found = await self._prefetcher.progress(step)
         groups = await self._prefetcher.take(step)
-        gathered, records = await self._wait_for(groups)
+        waited, records = await self._wait_for(groups)
         batch = self._credit(records)
-        more = extra_batches(
-            self.context.train, self.rl.batch_size, self.seed, step, [group[0].input for group in groups]
-        )
-        for number in range(1, self.rl.dynamic_sampling + 1):
-            if groups_with_spread(batch, groups) >= self.rl.batch_size:
+        own, batch_size = [group[0].input for group in groups], self.training.batch_size
+        more = extra_batches(self.context.train, batch_size, self.seed, step, own)
+        for number in range(1, self.training.dynamic_sampling + 1):
+            if groups_with_spread(batch, groups) >= batch_size:
                 break
             extra = self._groups(f"train/{step}+{number}", next(more))
             await self._prefetcher.add(step, extra)
             also, new = await self._wait_for(extra)
-            gathered.add(also)
+            waited = {name: waited[name] + value for name, value in also.items()}
             groups, records = [*groups, *extra], [*records, *new]
             batch = self._credit(records)
         self._prefetcher.finish(step)
-        if self.rl.quorum:
-            found |= gathered.metrics()
-        if self.rl.dynamic_sampling:
+        found |= waited
+        if self.training.dynamic_sampling:
             found |= self._refill_metrics(batch, groups)
         batch.metrics.update(found)
         await self._record_step(step, batch, records)
         return batch
 
-    async def _wait_for(self, groups: TaskGroups) -> tuple[QuorumResult, list[Record]]:
-        """The records of queued groups, once they have ended."""
-        gathered = await wait_for_groups(self.context.store, groups, self.rl.quorum, failure=self.rl.failure)
+    async def _wait_for(self, groups: TaskGroups) -> tuple[dict[str, float], list[Record]]:
+        """Wait for queued groups; return the quorum's metrics and the records of the rollouts."""
+        quorum, failure = self.training.quorum, self.training.failure
+        waited = await wait_for_groups(self.context.store, groups, quorum, failure=failure)
         ids = [rollout.rollout_id for group in groups for rollout in group]
-        return gathered, await self.context.store.records(ids)
+        return waited, await self.context.store.records(ids)
 
     def _credit(self, records: list[Record]) -> Batch:
         """The rows of a step's records, for the versions served now."""
@@ -203,12 +178,12 @@ class RLJob:
             self.recipe,
             version=self._versions,
             **self.context.plugins.credit_functions,
-            failure=self.rl.failure,
+            failure=self.training.failure,
         )
 
     def _refill_metrics(self, batch: Batch, groups: TaskGroups) -> dict[str, float]:
         """Metrics of dynamic sampling. ``groups``: of tasks, whatever the baseline groups by."""
-        spread, size = groups_with_spread(batch, groups), self.rl.batch_size
+        spread, size = groups_with_spread(batch, groups), self.training.batch_size
         return {
             "dynamic_sampling/batches": float(math.ceil(len(groups) / size) - 1),
             "dynamic_sampling/groups": float(len(groups)),
@@ -240,7 +215,7 @@ class RLJob:
 
     def _groups(self, name: str, tasks: list[Any]) -> TaskGroups:
         """A group of rollouts for each task. ``name``: the batch's, on which ids and seeds depend."""
-        size = self.recipe.group_size + (self.rl.quorum.hedge if self.rl.quorum else 0)
+        size = self.recipe.group_size + (self.training.quorum.hedge if self.training.quorum else 0)
         rollouts = group_rollouts(
             tasks,
             size,
@@ -271,7 +246,7 @@ class RLJob:
         report.version = version_of(self._versions, report.policy)
         if isinstance(self._versions, Mapping):
             report.versions = dict(self._versions)
-        report.terms_digest = terms_digest(self.recipe, self.rl.failure)
+        report.terms_digest = terms_digest(self.recipe, self.training.failure)
         await self.context.journal.step(report, self._fingerprints[report.policy])
         self.totals.count(report, multi_policy=isinstance(self._versions, Mapping))
         report.metrics = StepMetrics(report.metrics)
@@ -300,7 +275,7 @@ class RLJob:
     # -------------------------------------------------------------------------------------- evaluation
     async def evaluate(self, step: int) -> Evaluation | None:
         """The evaluation that is due after ``step``, if any."""
-        every = self.rl.evaluate_every
+        every = self.training.evaluate_every
         if not every or (step + 1) % every or step + 1 >= self.steps:
             return None
         return await self.measure(f"step-{step + 1}")

@@ -7,8 +7,8 @@ from typing import Any
 from agentlightning.algorithms.context import TrainingLoop
 from agentlightning.algorithms.custom import as_algorithm, refuse_rl_settings
 from agentlightning.algorithms.recipe_checks import (
-    check_async_fields,
     check_credit_fields,
+    check_schedule,
     check_supported_fields,
 )
 from agentlightning.plugins.manager import Plugins, pick
@@ -33,9 +33,7 @@ def recipe_of(config: RunConfig, plugins: Plugins) -> Recipe:
 def check_recipe_fits(config: RunConfig, recipe: Recipe) -> None:
     """:class:`ConfigError` for a recipe that the schedule of the run would turn into nothing."""
     try:
-        check_async_fields(
-            recipe, async_steps=config.training.async_steps, dynamic_sampling=config.training.dynamic_sampling
-        )
+        check_schedule(recipe, config.training)
     except ValueError as error:
         raise ConfigError(f"training.{error}") from None
 
@@ -57,21 +55,13 @@ def algorithm_of(config: RunConfig, plugins: Plugins, trainer: Any) -> TrainingL
 
 
 def _rl(config: RunConfig, plugins: Plugins) -> TrainingLoop:
-    training, recipe, policies = config.training, recipe_of(config, plugins), config.served
+    recipe, policies = recipe_of(config, plugins), config.served
     if policies.named and not policies.trained:
         raise UsageError(f"policy: nothing is trained: {', '.join(policies.names)} are frozen")
     spec = driver_spec(plugins, config.backend.driver, policies)
     check_supported_fields(recipe, spec.name, spec.supported_fields, spec.unsupported_fields)
     check_credit_fields(recipe, plugins)
     made: TrainingLoop = plugins.algorithms["rl"].factory(
-        recipe=recipe,
-        steps=training.steps,
-        batch_size=training.batch_size,
-        evaluate_every=training.evaluate_every,
-        headroom_tasks=config.environment.headroom_tasks,
-        failure=training.failure,
-        quorum=training.quorum,
-        async_steps=training.async_steps,
-        dynamic_sampling=training.dynamic_sampling,
+        recipe=recipe, training=config.training, headroom_tasks=config.environment.headroom_tasks
     )
     return made

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypedDict, get_args
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
-from agentlightning.train.field_types import FILE, Section
+from agentlightning.algorithms.settings import FILE, Quorum, Section
 from agentlightning.train.policies import PolicySource
 from agentlightning.train.run_config import DataSection, PolicySection, RunConfig
 from agentlightning.types import UsageError
@@ -75,6 +75,8 @@ SECTIONS: dict[str, type[Section]] = {
     for name, field in RunConfig.model_fields.items()
     if isinstance(field.annotation, type) and issubclass(field.annotation, Section)
 }
+NESTED = {"train": DataSection, "val": DataSection, "quorum": Quorum, "<section>": PolicySection}
+"""Part of an error's place → the section below one of :data:`SECTIONS` that it leads to."""
 SECTION_OF: dict[str, str | None] = {
     **{name: None for name in RunConfig.model_fields if name not in SECTIONS},
     **{field: name for name, section in SECTIONS.items() for field in section.model_fields},
@@ -188,15 +190,11 @@ def _placed(text: str) -> str:
 
 
 def _meant(error: Mapping[str, Any], keys: Sequence[str]) -> str:
-    """For a key that is not known: the one of its section that looks most like it."""
+    """For an unknown key: the most similar key of its section."""
     if error["type"] != "extra_forbidden":
         return ""
-    loc = error["loc"]
-    section: type[Section] = SECTIONS.get(loc[0], RunConfig) if len(loc) > 1 else RunConfig
-    if "<section>" in loc:
-        section = PolicySection
-    elif len(loc) > 2:
-        section = DataSection
+    inner: dict[Any, type[Section]] = {**SECTIONS, **NESTED}
+    section = next((inner[part] for part in reversed(error["loc"][:-1]) if part in inner), RunConfig)
     return _near(keys[-1], list(section.model_fields))
 
 

@@ -16,19 +16,17 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import Discriminator, Field, PrivateAttr, Tag, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
-from agentlightning.algorithms.recipe_checks import check_deterministic
-from agentlightning.train.field_types import (
-    FailureField,
+from agentlightning.algorithms.settings import (
     Names,
     NamesOrDefault,
-    QuorumField,
     Section,
     SelectField,
     Text,
+    TrainingSection,
 )
 from agentlightning.train.policies import Policies, PolicyFolder, read_policies
 from agentlightning.types import LLM
-from agentlightning.types.failure import MAX_ATTEMPTS, read_failure_table
+from agentlightning.types.failure import MAX_ATTEMPTS
 from agentlightning.types.work import UNRESPONSIVE_SECONDS
 
 
@@ -58,31 +56,6 @@ class AgentSection(Section):
     policies: dict[str, str] = {}
     """Which agent talks to which policy: agent, role, node or ``re:…`` → name; the first that matches counts,
     all others talk to the only policy that is trained."""
-
-
-class TrainingSection(Section):
-    """What is learned and how."""
-
-    algorithm: Text = "grpo"
-    """A recipe (``grpo``, ``rloo``, …) or an algorithm."""
-    steps: int = Field(default=40, ge=0)
-    """Updates of the policy."""
-    batch_size: int = Field(default=8, ge=1)
-    """Tasks per step; each is rolled out ``group_size`` times."""
-    seed: int = Field(default=1, ge=0, lt=2**63)
-    """Decides the order of the tasks and every sampled token."""
-    recipe: dict[str, Any] = {}
-    """Overrides of the recipe's fields."""
-    evaluate_every: int = Field(default=0, ge=0)
-    """Steps between two evaluations; 0: only before and after."""
-    failure: FailureField = Field(default_factory=lambda: read_failure_table(None))
-    """The failure table, e.g. ``{timeout: 0.0, agent-raised: retry}`` (``docs/failures.md``)."""
-    quorum: QuorumField = None
-    """When a step goes on without its slowest rollouts: ``{k: 6, deadline: 30, hedge: 0}``; none: never."""
-    async_steps: int = Field(default=0, ge=0)
-    """How many later steps' rollouts are under way while a step is trained (``docs/async.md``)."""
-    dynamic_sampling: int = Field(default=0, ge=0)
-    """Further batches that a step may roll out until ``batch_size`` groups have a spread."""
 
 
 class DataSection(Section):
@@ -241,9 +214,12 @@ class RunConfig(Section):
 
     @model_validator(mode="after")
     def _fields_agree(self) -> RunConfig:
-        folders = self.served.trained.values()
-        options = [self.backend.options, *(folder.options for folder in folders)]
-        check_deterministic(self.training.quorum, self.training.async_steps, options)
+        options = [self.backend.options, *(folder.options for folder in self.served.trained.values())]
+        quorum, async_steps = self.training.quorum, self.training.async_steps
+        if (quorum or async_steps) and any(one.get("deterministic") for one in options):
+            first = f"async_steps = {async_steps}: which version answers a call"
+            what = "quorum: which rollouts end first" if quorum else first
+            raise ValueError(f"{what} depends on timing, which deterministic mode excludes")
         return self
 
     @property

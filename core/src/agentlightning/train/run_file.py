@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from agentlightning.train.field_types import FILE
+from agentlightning.algorithms.settings import FILE
 from agentlightning.train.fields import ConfigError, build, new_key, rename_keys
 from agentlightning.train.run_config import RunConfig
 

@@ -72,7 +72,7 @@ def run_info(config: RunConfig, recipe: Recipe, context: Context, agent: Any) ->
         "options": backend.options,
         "select": getattr(select, "__qualname__", "a function") if callable(select) else select,
         "gateway": config.gateway.route,
-        "quorum": training.quorum,
+        "quorum": training.quorum and training.quorum.model_dump(),
         "tries": context.config.model_dump(),
         "python": platform.python_version(),
         "versions": versions(("agl-core", "agl-local", "agl-autogen", "torch", "openai")),

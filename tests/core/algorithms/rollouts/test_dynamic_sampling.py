@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from agentlightning import GRPO, Trainer
-from agentlightning.algorithms.recipe_checks import RecipeRefused, check_deterministic
+from agentlightning import GRPO, PolicyFolder, Trainer
+from agentlightning.algorithms.recipe_checks import RecipeRefused
 from agentlightning.algorithms.rl import RL
 from agentlightning.algorithms.rollouts.dynamic_sampling import extra_batches, groups_with_spread
-from agentlightning.algorithms.rollouts.quorum import QuorumResult
+from agentlightning.algorithms.settings import TrainingSection
+from agentlightning.train.fields import ConfigError, from_fields
 from agentlightning.types import Batch, Ledger, Rollout, UsageError
 
 SPREAD = GRPO(filter_zero_std_groups=True)
@@ -66,10 +67,6 @@ def test_a_group_has_a_spread_where_a_call_of_it_is_trained() -> None:
             r"async_steps = 1 with recipe.max_staleness = 0: .*max_staleness to 1 .*importance_cap",
         ),
         (GRPO(max_staleness=1), {"async_steps": 2}, r"async_steps = 2 with recipe.max_staleness = 1"),
-        (GRPO(), {"async_steps": -1}, r"async_steps = -1: a whole number, 0 or more"),
-        (GRPO(), {"async_steps": 0.5}, r"async_steps = 0.5: a whole number"),
-        (GRPO(), {"async_steps": True}, r"async_steps = True: a whole number"),
-        (SPREAD, {"dynamic_sampling": -2}, r"dynamic_sampling = -2: a whole number, 0 or more"),
         (
             GRPO(),
             {"dynamic_sampling": 1},
@@ -84,34 +81,31 @@ def test_a_group_has_a_spread_where_a_call_of_it_is_trained() -> None:
 )
 def test_what_would_come_to_nothing_is_refused(recipe: Any, options: dict[str, Any], said: str) -> None:
     with pytest.raises(RecipeRefused, match=said):
-        RL(recipe, steps=1, **options)
+        RL(recipe, TrainingSection(steps=1, **options))
+
+
+@pytest.mark.parametrize("name", ["async_steps", "dynamic_sampling"])
+@pytest.mark.parametrize("value", [-1, 0.5])
+def test_values_that_are_no_number_of_steps_or_batches_are_refused(name: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=f"Trainer: {name}: "):
+        Trainer(GRPO(), **{name: value})
 
 
 def test_what_a_recipe_takes() -> None:
-    assert RL(GRPO(max_staleness=2), steps=1, async_steps=2).async_steps == 2
-    assert RL(SPREAD, steps=1, dynamic_sampling=3).dynamic_sampling == 3
-    RL(GRPO(max_staleness=1, filter_zero_std_groups=True), steps=1, async_steps=1, dynamic_sampling=1)
+    RL(GRPO(max_staleness=2), TrainingSection(async_steps=2))
+    RL(SPREAD, TrainingSection(dynamic_sampling=3))
+    both = TrainingSection(async_steps=1, dynamic_sampling=1)
+    RL(GRPO(max_staleness=1, filter_zero_std_groups=True), both)
 
 
 def test_deterministic_mode_excludes_what_depends_on_timing() -> None:
-    check_deterministic(None, 0, [{"deterministic": True}])
-    check_deterministic(None, 1, [{}, {"deterministic": False}])
+    policy = {"a": "a", "b": PolicyFolder("b", options={"deterministic": True})}
+    from_fields({"policy": policy})
+    from_fields({"async_steps": 1, "options": {"deterministic": False}})
     with pytest.raises(UsageError, match=r"async_steps = 1: which version answers a call depends on timing"):
-        check_deterministic(None, 1, [{}, {"deterministic": True}])
-
-
-def test_what_was_gathered_adds_up() -> None:
-    one = QuorumResult(counted=["a"], left_out=["b"], stragglers=1, cancelled=1, waited_seconds=1.0)
-    one.add(QuorumResult(counted=["c"], hedged=2, short_groups=1, waited_seconds=0.5))
-    assert one == QuorumResult(
-        counted=["a", "c"],
-        left_out=["b"],
-        stragglers=1,
-        hedged=2,
-        cancelled=1,
-        short_groups=1,
-        waited_seconds=1.5,
-    )
+        from_fields({"async_steps": 1, "policy": policy})
+    with pytest.raises(UsageError, match=r"quorum: which rollouts end first depends on timing"):
+        from_fields({"quorum": {"hedge": 1}, "options": {"deterministic": True}})
 
 
 @pytest.mark.parametrize("given", [{"async_steps": 1}, {"dynamic_sampling": 2}, {"quorum": {"hedge": 1}}])

@@ -5,24 +5,27 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from core.runner.across import Event
 
+from agentlightning.algorithms.rl import RL
 from agentlightning.algorithms.rollouts.batching import group_rollouts
-from agentlightning.algorithms.rollouts.quorum import (
-    BadQuorum,
-    Quorum,
-    QuorumResult,
-    read_quorum,
-    wait_for_groups,
-)
+from agentlightning.algorithms.rollouts.quorum import METRICS, BadQuorum, wait_for_groups
+from agentlightning.algorithms.settings import Quorum, TrainingSection
 from agentlightning.credit import assign
 from agentlightning.runner import Runner
 from agentlightning.store import SQLiteStore, Store
+from agentlightning.train.fields import ConfigError, from_fields
 from agentlightning.types import Call, Recipe, Rollout, RolloutStatus
-from agentlightning.types.failure import FAILURE_KINDS, failure_kind, read_failure_table
+from agentlightning.types.failure import (
+    FAILURE_KINDS,
+    SET_ASIDE_REASON,
+    failure_kind,
+    read_failure_table,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -86,17 +89,23 @@ async def statuses(store: Store, groups: list[list[Rollout]]) -> list[list[str]]
     return [[str((await store.get_rollout_by_id(r.rollout_id)).status) for r in group] for group in groups]
 
 
-async def gathered(store: Store, groups: list[list[Rollout]], *args: Any, **options: Any) -> QuorumResult:
-    """The result, its own account checked: everybody has ended, and is counted or left out."""
-    found = await asyncio.wait_for(wait_for_groups(store, groups, *args, **options), 20)
+async def gathered(store: Store, groups: list[list[Rollout]], *args: Any, **options: Any) -> SimpleNamespace:
+    """The metrics, checked against the store: every rollout has ended, and is counted or left out."""
+    metrics = await asyncio.wait_for(wait_for_groups(store, groups, *args, **options), 20)
     ids = [r.rollout_id for group in groups for r in group]
-    ended = await store.query_rollouts(rollout_ids=ids)
-    assert all(r.status.final for r in ended)
-    assert sorted([*found.counted, *found.left_out]) == sorted(ids)
-    assert found.stragglers + found.hedged == len(found.left_out) >= found.cancelled
-    cancelled = [r for r in ended if r.status == RolloutStatus.CANCELLED]
-    assert len(cancelled) == found.cancelled and {failure_kind(r.reason) for r in cancelled} <= {"straggler"}
-    assert found.waited_seconds >= 0
+    ended = {r.rollout_id: r for r in await store.query_rollouts(rollout_ids=ids)}
+    assert all(r.status.final for r in ended.values())
+    cancelled = [i for i in ids if ended[i].status == RolloutStatus.CANCELLED]
+    left_out = [i for i in ids if i in cancelled or SET_ASIDE_REASON in ended[i].metadata]
+    counted = [i for i in ids if i not in left_out]
+    if not args:
+        assert metrics == {}
+        return SimpleNamespace(counted=counted, left_out=left_out)
+    assert set(metrics) == {*METRICS, "quorum/waited_seconds"} and metrics["quorum/waited_seconds"] >= 0
+    found = SimpleNamespace(**{name.removeprefix("quorum/"): value for name, value in metrics.items()})
+    assert found.stragglers + found.hedged == len(left_out) >= found.cancelled == len(cancelled)
+    assert {failure_kind(ended[i].reason) for i in cancelled} <= {"straggler"}
+    found.counted, found.left_out = counted, left_out
     return found
 
 
@@ -253,18 +262,18 @@ async def test_who_stops_waiting_leaves_nothing_behind(store: Store) -> None:
     ("given", "words"),
     [
         ({}, "give k .*hedge"),
-        ({"k": 0}, "quorum.k = 0"),
-        ({"k": "3"}, "quorum: .*k"),
-        ({"k": 3, "hegde": 1}, "hegde"),
-        ({"hedge": -1}, "quorum.hedge = -1"),
-        ({"k": 2, "deadline": 0}, "quorum.deadline = 0"),
-        ({"k": 2, "deadline": float("nan")}, "quorum.deadline = nan"),
+        ({"k": 0}, r"quorum\.k: .*greater than or equal to 1"),
+        ({"k": "3"}, r"quorum\.k: .*valid integer"),
+        ({"k": 3, "hegde": 1}, r"quorum\.hegde: .*Did you mean 'hedge'"),
+        ({"hedge": -1}, r"quorum\.hedge: .*greater than or equal to 0"),
+        ({"k": 2, "deadline": 0}, r"quorum\.deadline: .*greater than 0"),
+        ({"k": 2, "deadline": float("nan")}, r"quorum\.deadline: .*finite"),
         ({"deadline": 3.0}, "deadline without quorum.k"),
     ],
 )
 def test_bad_quorums_are_named(given: dict[str, Any], words: str) -> None:
-    with pytest.raises(BadQuorum, match=words):
-        read_quorum(given)
+    with pytest.raises(ConfigError, match=f"^Trainer: .*{words}"):
+        from_fields({"quorum": given})
 
 
 @pytest.mark.parametrize(("quorum", "words"), [(Quorum(k=3), "more than the 2"), (Quorum(hedge=2), "extra")])
@@ -272,12 +281,13 @@ async def test_a_quorum_must_fit_its_groups(store: Store, quorum: Quorum, words:
     groups = await queue(store, [1, 1])
     with pytest.raises(BadQuorum, match=words):
         await wait_for_groups(store, groups, quorum)
+    with pytest.raises(BadQuorum, match=words):
+        RL(Recipe(name="t", group_size=2 - quorum.hedge), TrainingSection(quorum=quorum))
 
 
 def test_reading() -> None:
-    assert read_quorum(None) is None
-    assert read_quorum({"k": 6, "deadline": 30}) == Quorum(k=6, deadline=30.0)
-    assert read_quorum({"hedge": 2}) == Quorum(hedge=2) and "straggler" in FAILURE_KINDS
-    assert set(QuorumResult().metrics()) == {
-        f"quorum/{n}" for n in ("stragglers", "hedged", "cancelled", "short_groups", "waited_seconds")
-    }
+    assert from_fields({"quorum": None}).training.quorum is None
+    assert from_fields({"quorum": {"k": 6, "deadline": 30}}).training.quorum == Quorum(k=6, deadline=30.0)
+    assert from_fields({"quorum": {"hedge": 2}}).training.quorum == Quorum(hedge=2)
+    assert "straggler" in FAILURE_KINDS
+    assert {*METRICS} == {f"quorum/{n}" for n in ("stragglers", "hedged", "cancelled", "short_groups")}

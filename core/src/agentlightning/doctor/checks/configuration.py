@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from agentlightning.algorithms.recipe_checks import check_async_fields, check_supported_fields
+from agentlightning.algorithms.recipe_checks import check_schedule, check_supported_fields
 from agentlightning.algorithms.rollouts.batching import check_tasks, repetition_warning, task_id
 from agentlightning.credit.advantage.baselines import BASELINES
 from agentlightning.credit.assign import check_recipe
@@ -64,9 +64,7 @@ def _recipe(configured: ConfiguredRun) -> None:
     trainer, plugins = configured.trainer, configured.trainer.plugins
     spec = pick(plugins.drivers, "driver", trainer.driver)
     check_supported_fields(trainer.recipe, trainer.driver, spec.supported_fields, spec.unsupported_fields)
-    check_async_fields(
-        trainer.recipe, async_steps=trainer.async_steps, dynamic_sampling=trainer.dynamic_sampling
-    )
+    check_schedule(trainer.recipe, trainer.config.training)
     rules = {name: s.rule for name, s in plugins.credit_rules.items()}
     baselines = {name: s.baseline for name, s in plugins.baselines.items()}
     check_recipe(trainer.recipe, {**RULES, **rules}, {**BASELINES, **baselines})

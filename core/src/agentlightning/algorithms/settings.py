@@ -1,0 +1,121 @@
+"""The settings of training, and the types of fields that all sections of a run's description share.
+
+A type says what a field accepts, and how the JSON Schema of a run's YAML file describes the field.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, TypeAlias
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    WithJsonSchema,
+    model_validator,
+)
+
+from agentlightning.types.failure import FAILURE_KINDS, FailureAction, read_failure_table
+from agentlightning.types.select import selector
+
+FILE = "file"
+"""Validation context of a YAML file, whose fields hold names and no objects."""
+
+
+def _text(value: Any, info: ValidationInfo) -> Any:
+    if info.context == FILE and not isinstance(value, str | None):
+        raise ValueError(f"give a text, not {value!r}")
+    return value
+
+
+def _select(value: Any) -> Any:
+    selector(value)
+    return value
+
+
+def _names(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+def _failure(value: Any) -> Any:
+    return read_failure_table(value) if isinstance(value, Mapping | None) else value
+
+
+_TEXT = {"type": "string"}
+_NAMES = {"anyOf": [_TEXT, {"type": "array", "items": _TEXT}, {"type": "null"}]}
+Text: TypeAlias = Annotated[Any, AfterValidator(_text), WithJsonSchema(_TEXT)]
+"""A name, or the object itself."""
+Names: TypeAlias = Annotated[list[str], BeforeValidator(_names), WithJsonSchema(_NAMES)]
+"""Names; a single one may be given bare."""
+NamesOrDefault: TypeAlias = Annotated[list[str] | None, BeforeValidator(_names), WithJsonSchema(_NAMES)]
+"""Names, or ``None`` for the default."""
+SelectField: TypeAlias = Annotated[Any, AfterValidator(_select), WithJsonSchema(_NAMES)]
+FailureField: TypeAlias = Annotated[
+    dict[str, FailureAction],
+    BeforeValidator(_failure),
+    WithJsonSchema({
+        "type": "object",
+        "additionalProperties": False,
+        "properties": {
+            kind: {"description": about, "type": ["number", "string", "null", "object"]}
+            for kind, about in FAILURE_KINDS.items()
+        },
+    }),
+]  # fmt: skip
+
+
+class Section(BaseModel):
+    """A part of the description. Unknown keys are errors; values do not change."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, arbitrary_types_allowed=True, use_attribute_docstrings=True
+    )
+
+
+class Quorum(Section):
+    """When a group of ``n`` rollouts is done before all of them have ended."""
+
+    k: int | None = Field(default=None, ge=1, strict=True)
+    """This many of ``n`` suffice; none: all ``n`` are needed."""
+    deadline: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """Seconds from the start of the wait after which ``k`` suffice; none: at once. Rollouts that started
+    earlier (``async_steps``) have more time: the deadline bounds a step's wait, not a rollout's time."""
+    hedge: int = Field(default=0, ge=0, strict=True)
+    """Rollouts queued beyond ``n`` in each group; the first ``n`` that succeed count."""
+
+    @model_validator(mode="after")
+    def _fields_agree(self) -> Quorum:
+        if self.k is None and self.deadline is not None:
+            raise ValueError("quorum.deadline without quorum.k: give k, how many suffice after the deadline")
+        if self.k is None and not self.hedge:
+            raise ValueError("quorum: give k (how many of a group suffice), hedge (how many extra), or both")
+        return self
+
+
+class TrainingSection(Section):
+    """What is learned and how."""
+
+    algorithm: Text = "grpo"
+    """A recipe (``grpo``, ``rloo``, …) or an algorithm."""
+    steps: int = Field(default=40, ge=0)
+    """Updates of the policy."""
+    batch_size: int = Field(default=8, ge=1)
+    """Tasks per step; each is rolled out ``group_size`` times."""
+    seed: int = Field(default=1, ge=0, lt=2**63)
+    """Decides the order of the tasks and every sampled token."""
+    recipe: dict[str, Any] = {}
+    """Overrides of the recipe's fields."""
+    evaluate_every: int = Field(default=0, ge=0)
+    """Steps between two evaluations; 0: only before and after."""
+    failure: FailureField = Field(default_factory=lambda: read_failure_table(None))
+    """The failure table, e.g. ``{timeout: 0.0, agent-raised: retry}`` (``docs/failures.md``)."""
+    quorum: Quorum | None = None
+    """When a step goes on without its slowest rollouts: ``{k: 6, deadline: 30, hedge: 0}``; none: never."""
+    async_steps: int = Field(default=0, ge=0)
+    """How many later steps' rollouts are under way while a step is trained (``docs/async.md``)."""
+    dynamic_sampling: int = Field(default=0, ge=0)
+    """Further batches that a step may roll out until ``batch_size`` groups have a spread."""
