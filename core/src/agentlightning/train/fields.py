@@ -75,7 +75,12 @@ SECTIONS: dict[str, type[Section]] = {
     for name, field in RunConfig.model_fields.items()
     if isinstance(field.annotation, type) and issubclass(field.annotation, Section)
 }
-NESTED = {"train": DataSection, "val": DataSection, "quorum": Quorum, "<section>": PolicySection}
+NESTED: dict[str, type[Section]] = {
+    "train": DataSection,
+    "val": DataSection,
+    "quorum": Quorum,
+    "<section>": PolicySection,
+}
 """Part of an error's place → the section below one of :data:`SECTIONS` that it leads to."""
 SECTION_OF: dict[str, str | None] = {
     **{name: None for name in RunConfig.model_fields if name not in SECTIONS},
@@ -193,7 +198,7 @@ def _meant(error: Mapping[str, Any], keys: Sequence[str]) -> str:
     """For an unknown key: the most similar key of its section."""
     if error["type"] != "extra_forbidden":
         return ""
-    inner: dict[Any, type[Section]] = {**SECTIONS, **NESTED}
+    inner = {**SECTIONS, **NESTED}
     section = next((inner[part] for part in reversed(error["loc"][:-1]) if part in inner), RunConfig)
     return _near(keys[-1], list(section.model_fields))
 
