@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 from agentlightning import cli
 from agentlightning.algorithms.evaluate import NothingRewarded
 from agentlightning.algorithms.no_signal import NothingTrained
+from agentlightning.plugins.manager import load
 from agentlightning.store import SQLiteStore
 from agentlightning.types import UsageError
 
@@ -35,6 +36,15 @@ def test_help_lists_every_command() -> None:
     result = CliRunner().invoke(cli.app(), ["--help"])
     assert result.exit_code == 0
     assert all(name in result.output for name in ("train", "eval", "store", "plugins"))
+
+
+def test_only_the_named_command_is_imported() -> None:
+    """The help and other commands start without the modules of all commands."""
+    code = "import sys; from agentlightning.cli import app; app(['runs']); print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert "agentlightning.cli.inspect.runs" in loaded and "agentlightning.cli.train" not in loaded
+    listed = CliRunner().invoke(cli.app(["--help"]), ["--help"]).output
+    assert all(f" {name} " in listed for name in load().commands)
 
 
 @pytest.mark.parametrize(
@@ -197,7 +207,7 @@ async def _rollouts(store: SQLiteStore) -> int:
 
 
 def test_ctrl_c_before_anything_runs_is_said_too(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    def interrupted() -> None:
+    def interrupted(line: list[str]) -> None:
         raise KeyboardInterrupt
 
     before = signal.getsignal(signal.SIGTERM)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import typer
@@ -32,8 +32,12 @@ class _Group(TyperGroup):
             raise Interrupted from None
 
 
-def app() -> typer.Typer:
-    """The application with every plugin's commands."""
+def app(line: Sequence[str] | None = None) -> typer.Typer:
+    """Return the application with every plugin's commands.
+
+    ``line``: the words of the command line. Only the command that they name is imported; the help lists the
+    others by their :class:`.CommandSpec`.
+    """
     root = typer.Typer(
         name="agl",
         cls=_Group,
@@ -42,14 +46,21 @@ def app() -> typer.Typer:
         add_completion=False,
         pretty_exceptions_enable=False,
     )
-    for spec in load_plugins().commands.values():
-        spec.register(root)
+    commands = load_plugins().commands
+    named = (line or ["--help"])[0]
+    # A word that names no spec may be a further command of some plugin: only its module knows.
+    every = line is None or (named not in commands and not named.startswith("-"))
+    for spec in commands.values():
+        if every or spec.name == named or not spec.about:
+            spec.register(root)
+        else:
+            root.command(spec.name, help=spec.about)(lambda: None)
     return root
 
 
 def main() -> None:
     """Entry point."""
-    run_command(lambda: app()())
+    run_command(lambda: app(sys.argv[1:])())
 
 
 def run_command(command: Callable[[], object]) -> None:

@@ -1,17 +1,27 @@
-"""What ``train`` and ``eval`` share: ``--config`` with ``--set``, and the last line, for machines."""
+"""Options that several commands have, the configuration that they name, and the last line of a command."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeAlias
+
+import typer
 
 from agentlightning.train.run_config import RunConfig
 from agentlightning.train.run_file import load_config, read_overrides
 
+Config: TypeAlias = Annotated[Path, typer.Option("--config", "-c", help="The run's YAML file.")]
+Sets: TypeAlias = Annotated[
+    list[str] | None, typer.Option("--set", help="key=value, e.g. training.batch_size=4.")
+]
+
 
 def read(config: Path, sets: list[str] | None, **direct: Any) -> RunConfig:
-    """The configuration with ``--set key=value`` and the direct options applied (YAML values)."""
+    """Return the configuration with ``--set key=value`` and the ``direct`` options applied, which win.
+
+    The name of a direct option is its key with ``__`` in place of the dot; ``None``: the option is not given.
+    """
     overrides = read_overrides(sets)
     overrides.update({key.replace("__", "."): value for key, value in direct.items() if value is not None})
     return load_config(config, overrides)

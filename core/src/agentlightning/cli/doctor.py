@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
+from rich.console import Console
+from rich.panel import Panel
+from rich.text import Text
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from agentlightning.doctor import Check, ConfiguredRun, Report
+from agentlightning.cli.config_options import Sets, last_line, read
+from agentlightning.cli.view import TextTable
+from agentlightning.doctor import Check, ConfiguredRun, ProbeSize, Report, examine
+from agentlightning.train.configured import configure
 
 SIGNS = {"ok": ("✓", "green"), "warn": ("!", "yellow"), "fail": ("✗", "bold red"), "skipped": ("–", "dim")}
 WIDTH = 110
@@ -31,43 +36,26 @@ def register(app: typer.Typer) -> None:
         as_json: Annotated[
             bool, typer.Option("--json", help="One JSON object as the last line of stdout.")
         ] = False,
-        sets: Annotated[list[str] | None, typer.Option("--set", help="key=value.")] = None,
+        sets: Sets = None,
     ) -> None:
         """Check machine, plugins and, with a configuration, the whole line from a task to an update.
 
         Exit status 1 when training would be impossible or pointless, with the reason; 0 with warnings. Leaves
         nothing behind.
         """
-        from rich.console import Console
-
-        from agentlightning.doctor import ProbeSize
-
         console = Console(stderr=as_json)
         console.width = min(console.width, WIDTH)
-        load = None if config is None else lambda: _configured(config, sets)
+        load = None if config is None else lambda: configure(read(config, sets))
         report = _examined(load, ProbeSize(tasks, samples, quick), console)
         _conclude(report, console)
         if as_json:
-            from agentlightning.cli.config_options import last_line
-
             last_line(report.model_dump())
         if not report.ok:
             raise typer.Exit(1)
 
 
-def _configured(config: Path, sets: list[str] | None) -> ConfiguredRun:
-    from agentlightning.cli.config_options import read
-    from agentlightning.train.configured import configure
-
-    return configure(read(config, sets))
-
-
-def _examined(load: Any, size: Any, console: Console) -> Report:
-    """Run the examination; each check is shown when it is done, the one under way while it lasts."""
-    import asyncio
-
-    from agentlightning.doctor import examine
-
+def _examined(load: Callable[[], ConfiguredRun] | None, size: ProbeSize, console: Console) -> Report:
+    """Run the examination. Show each check when it is done, and the name of the one under way meanwhile."""
     console.print()
     with console.status("") as status:
         return asyncio.run(
@@ -81,16 +69,13 @@ def _examined(load: Any, size: Any, console: Console) -> Report:
 
 
 def _show(check: Check, console: Console) -> None:
-    """One check: its sign, its line, the facts behind it, and what to do."""
-    from rich.table import Table
-    from rich.text import Text
-
+    """Print one check: its sign, its line, the facts behind it, and what to do."""
     sign, style = SIGNS[check.status]
-    table = Table.grid(padding=(0, 1))
+    skipped = check.status == "skipped"
+    table = TextTable.grid(padding=(0, 1))
     table.add_column(width=3, justify="right")
     table.add_column(width=14)
     table.add_column()
-    skipped = check.status == "skipped"
     table.add_row(
         Text(sign, style=style),
         Text(check.name, style="dim" if skipped else "bold"),
@@ -104,10 +89,7 @@ def _show(check: Check, console: Console) -> None:
 
 
 def _conclude(report: Report, console: Console) -> None:
-    """The verdict, in words."""
-    from rich.panel import Panel
-    from rich.text import Text
-
+    """Print the verdict."""
     warned = any(check.status == "warn" for check in report.checks)
     style = "red" if not report.ok else "yellow" if warned else "green"
     text = Text(report.verdict, style=f"bold {style}")

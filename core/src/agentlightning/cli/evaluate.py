@@ -5,18 +5,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-if TYPE_CHECKING:
-    from agentlightning.train.run_config import RunConfig
+from agentlightning.cli.config_options import Config, Sets, last_line, read
+from agentlightning.train.configured import configure
+from agentlightning.train.fields import ConfigError, from_fields
+from agentlightning.train.run_config import RunConfig
+from agentlightning.types.policy import missing_policy_message
 
 
 def register(app: typer.Typer) -> None:
     @app.command("eval")
     def evaluate(
-        config: Annotated[Path, typer.Option("--config", "-c", help="The run's YAML file.")],
+        config: Config,
         policy: Annotated[
             list[str] | None,
             typer.Option(
@@ -27,14 +30,11 @@ def register(app: typer.Typer) -> None:
         limit: Annotated[int | None, typer.Option(help="At most so many tasks.")] = None,
         sampled: Annotated[bool, typer.Option(help="Sample at temperature 1 instead of greedily.")] = False,
         seed: Annotated[int | None, typer.Option(help="Instead of training.seed.")] = None,
-        sets: Annotated[list[str] | None, typer.Option("--set", help="key=value.")] = None,
+        sets: Sets = None,
     ) -> None:
         """Mean reward on the held-out tasks with its 95 % interval. The last line of stdout is one JSON
         object.
         """
-        from agentlightning.cli.config_options import last_line, read
-        from agentlightning.train.configured import configure
-
         folders = {name: _folder(folder) for name, folder in map(_named, policy or ())}
         only = folders.pop("", None)
         loaded = read(config, sets, backend__policy=only, training__seed=seed, training__steps=0)
@@ -50,9 +50,6 @@ def _named(given: str) -> tuple[str, str]:
 
 def _folder(given: str) -> str:
     """A policy's folder, which is relative to where the command was typed."""
-    from agentlightning.train.fields import ConfigError
-    from agentlightning.types.policy import missing_policy_message
-
     if not Path(given).is_dir():
         raise ConfigError(f"--policy {missing_policy_message(given)}")
     return str(Path(given).resolve())
@@ -60,8 +57,6 @@ def _folder(given: str) -> str:
 
 def _point(config: RunConfig, folders: dict[str, str]) -> RunConfig:
     """The configuration with other folders for some of its policies."""
-    from agentlightning.train.fields import ConfigError, from_fields
-
     policy = config.backend.policy if isinstance(config.backend.policy, dict) else {}
     known = {name: given.path for name, given in policy.items() if getattr(given, "path", given)}
     for name, folder in folders.items():

@@ -3,39 +3,30 @@
 from __future__ import annotations
 
 import typer
+from rich.console import Console
+from rich.text import Text
+
+from agentlightning.cli.view import TextTable
+from agentlightning.plugins.manager import load
+
+KINDS = (
+    "adapters", "recipes", "algorithms", "drivers", "stores", "credit_rules", "baselines", "trackers",
+    "commands",
+)  # fmt: skip
 
 
 def register(app: typer.Typer) -> None:
     @app.command("plugins")
     def plugins() -> None:
         """List plugins, the names they register, and plugins that could not be loaded."""
-        from rich.console import Console
-        from rich.table import Table
-        from rich.text import Text
-
-        from agentlightning.plugins.manager import load
-
         loaded = load()
-        table = Table(title="plugins", title_justify="left")
-        table.add_column("plugin")
-        table.add_column("hooks")
+        console = Console()
+        table = TextTable("plugin", "hooks", title="plugins", title_justify="left")
         for name, plugin in loaded.manager.list_name_plugin():
             callers = loaded.manager.get_hookcallers(plugin) or []
             table.add_row(name, ", ".join(sorted(caller.name for caller in callers)))
-        kinds = (
-            "adapters",
-            "recipes",
-            "algorithms",
-            "drivers",
-            "stores",
-            "credit_rules",
-            "baselines",
-            "trackers",
-            "commands",
-        )
-        console = Console()
         console.print(table)
-        for kind in kinds:
+        for kind in KINDS:
             console.print(f"[bold]{kind:13}[/] {', '.join(sorted(getattr(loaded, kind))) or '–'}")
         for name, why in loaded.broken.items():
             console.print(Text.assemble(("broken", "red"), f" {name}: {why}"))

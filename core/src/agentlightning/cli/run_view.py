@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.text import Text
-
-    from agentlightning.run_program.summary import Summary
+from agentlightning.run_program.summary import Summary
 
 _COLOURS = {
     "exact": "green",
@@ -22,10 +20,6 @@ _SHOWN = 6
 
 def show(summary: Summary, console: Console | None = None) -> None:
     """Print a title, a small table, warnings, and the commands to run next."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
     out = console or Console(stderr=True)
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim", justify="right")
@@ -45,8 +39,6 @@ def show(summary: Summary, console: Console | None = None) -> None:
 
 
 def _rows(summary: Summary) -> list[tuple[str, str | Text]]:
-    from rich.text import Text
-
     rows: list[tuple[str, str | Text]] = [("rollouts", _counts(summary.statuses))]
     exact = summary.verdicts.get("exact", 0)
     calls = Text(str(summary.calls), style="bold")
@@ -80,8 +72,6 @@ def _reward(rewards: list[float]) -> str:
 
 
 def _counts(counts: dict[str, int]) -> Text:
-    from rich.text import Text
-
     out = Text()
     for place, (name, times) in enumerate(counts.items()):
         if place == _SHOWN:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-if TYPE_CHECKING:
-    from agentlightning.store.sqlite.store import SQLiteStore
+from agentlightning.store.http import server
+from agentlightning.store.sqlite.run_data.retention import keep_pruned
+from agentlightning.store.sqlite.store import SQLiteStore
 
 _DAY = 86_400.0
 
@@ -45,9 +46,6 @@ def register(app: typer.Typer) -> None:
 async def _serve(
     path: str | None, host: str, port: int, keep_days: float | None, keep_runs: int | None
 ) -> None:
-    from agentlightning.store.http import server
-    from agentlightning.store.sqlite.store import SQLiteStore
-
     store = SQLiteStore(path)
     pruning: list[asyncio.Task[None]] = []
 
@@ -65,8 +63,6 @@ async def _serve(
 
 
 async def _prune(store: SQLiteStore, keep_days: float | None, keep_runs: int | None) -> None:
-    from agentlightning.store.sqlite.run_data.retention import keep_pruned
-
     def told(gone: dict[str, int]) -> None:
         typer.echo(", ".join(f"{n} {name}" for name, n in gone.items() if n and name != "kept") + " deleted")
 

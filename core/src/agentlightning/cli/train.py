@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from agentlightning.cli.config_options import Config, Sets, last_line, read
+from agentlightning.train.configured import configure
 from agentlightning.types.base import LEARNED_NOTHING
+
+LAST_LINE = (
+    "reward_before", "reward_after", "ci_before", "ci_after", "train_seconds", "seed", "sampled_before",
+    "sampled_after", "calls", "calls_exact", "calls_no_ids", "logprob_gap_max", "total_seconds", "run_id",
+)  # fmt: skip
+"""Entries of the summary, or of its totals, in the last line of stdout."""
 
 
 def register(app: typer.Typer) -> None:
     @app.command("train")
     def train(
-        config: Annotated[Path, typer.Option("--config", "-c", help="The run's YAML file.")],
+        config: Config,
         seed: Annotated[int | None, typer.Option(help="Instead of training.seed.")] = None,
         steps: Annotated[int | None, typer.Option(help="Instead of training.steps.")] = None,
         run: Annotated[
@@ -28,43 +35,25 @@ def register(app: typer.Typer) -> None:
         advertise: Annotated[
             str | None, typer.Option(help="URL of the gateway for runners on other machines.")
         ] = None,
-        sets: Annotated[
-            list[str] | None, typer.Option("--set", help="key=value, e.g. training.batch_size=4.")
-        ] = None,
+        sets: Sets = None,
     ) -> None:
         """Evaluate, train, evaluate. The last line of stdout is one JSON object; files lie in the run's
         folder. Exit status 3: nothing was learned.
         """
-        from agentlightning.cli.config_options import last_line, read
-        from agentlightning.train.configured import configure
-
-        direct = {
-            "training__seed": seed,
-            "training__steps": steps,
-            "gateway__listen": listen,
-            "gateway__advertise": advertise,
-            "run": run,
-            "resume": resume or None,
-        }
-        trainer, agent, train_tasks, val_tasks = configure(read(config, sets, **direct))
-        summary = trainer.fit(agent, train_tasks, val_tasks)
-        keys = (
-            "reward_before",
-            "reward_after",
-            "ci_before",
-            "ci_after",
-            "train_seconds",
-            "seed",
-            "sampled_before",
-            "sampled_after",
-            "calls",
-            "calls_exact",
-            "calls_no_ids",
-            "logprob_gap_max",
-            "total_seconds",
-            "run_id",
+        trainer, agent, train_tasks, val_tasks = configure(
+            read(
+                config,
+                sets,
+                training__seed=seed,
+                training__steps=steps,
+                gateway__listen=listen,
+                gateway__advertise=advertise,
+                run=run,
+                resume=resume or None,
+            )
         )
+        summary = trainer.fit(agent, train_tasks, val_tasks)
         found = {**summary.get("totals", {}), **summary}
-        last_line({key: found.get(key) for key in keys})
+        last_line({key: found.get(key) for key in LAST_LINE})
         if summary.get("learned") is False:
             raise typer.Exit(LEARNED_NOTHING)

@@ -1,21 +1,23 @@
-"""``agl runs``: the list of runs, and what lists their rollouts."""
+"""``agl runs``: the list of runs, and the command that lists the rollouts of one."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
-import msgspec
 import typer
+from rich.table import Table
+from rich.text import Text
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
-    from agentlightning.audit.run_list import RunSummary
+from agentlightning.audit.locations import RUNS_FOLDER, NoSuchRun, find_run, stores
+from agentlightning.audit.run_list import RunSummary, list_runs
+from agentlightning.cli.inspect.options import JsonLines
+from agentlightning.cli.view import TextTable, number, print_json, wide_console
 
 _WIDE = 130
-"""Columns of the table where nobody's terminal sets them."""
+"""Columns of the table where stdout is no terminal."""
 _WHOLE = ("when", "steps", "seconds", "status", "recipe", "reward")
 """Columns that are never broken."""
 _COLOURS = {"finished": "green", "running": "cyan", "broken off": "yellow", "unreadable": "red"}
@@ -31,39 +33,35 @@ def register(app: typer.Typer) -> None:
                 help="A run, runs folder, store file or URL; default: all of runs/ and AGL_STORAGE.",
             ),
         ] = None,
-        as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+        as_json: JsonLines = False,
     ) -> None:
         """List runs: what was trained with what, how far it came, and what it gained."""
         lines = asyncio.run(_list(place))
         if as_json:
             for line in lines:
-                print(msgspec.json.encode(line).decode())
-            return
-        from rich.console import Console
-        from rich.text import Text
+                print_json(line)
+        else:
+            _show(lines, place)
 
-        console = Console()
-        if not console.is_terminal:
-            console.width = _WIDE
-        if not lines:
-            console.print(Text(f"no runs in {place or 'runs/'}"), highlight=False, soft_wrap=True)
-            return
-        console.print(table(lines))
-        for line in lines:
-            if line.reason:
-                text = Text.assemble(("unreadable", "red"), f" {line.run}: {line.reason}")
-                console.print(text, highlight=False, soft_wrap=True)
-        readable = [line for line in lines if not line.reason]
-        if readable:
-            which = _where(readable[0]) if len(readable) == 1 else "RUN"
-            console.print(f"what a run did: agl rollouts {which}", highlight=False, soft_wrap=True)
+
+def _show(lines: list[RunSummary], place: str | None) -> None:
+    console = wide_console(_WIDE)
+    if not lines:
+        console.print(Text(f"no runs in {place or 'runs/'}"), highlight=False, soft_wrap=True)
+        return
+    console.print(table(lines))
+    readable = [line for line in lines if not line.reason]
+    for line in lines:
+        if line.reason:
+            text = Text.assemble(("unreadable", "red"), f" {line.run}: {line.reason}")
+            console.print(text, highlight=False, soft_wrap=True)
+    if readable:
+        which = _where(readable[0]) if len(readable) == 1 else "RUN"
+        console.print(f"what a run did: agl rollouts {which}", highlight=False, soft_wrap=True)
 
 
 async def _list(place: str | None) -> list[RunSummary]:
-    """The runs of a place; a place that is none may be a run."""
-    from agentlightning.audit.locations import NoSuchRun, find_run, stores
-    from agentlightning.audit.run_list import list_runs
-
+    """Return the runs of a place. If ``place`` is no place, it may be a run."""
     try:
         return await list_runs(stores(place))
     except NoSuchRun as nowhere:
@@ -79,46 +77,34 @@ async def _list(place: str | None) -> list[RunSummary]:
 
 
 def _where(line: RunSummary) -> str:
-    """How the run is named so that it is found again: by its folder's store where that is not in runs/."""
-    from pathlib import Path
-
-    from agentlightning.audit.locations import RUNS_FOLDER
-
+    """Return arguments with which commands find the run again: its store too where it is not in runs/."""
     store = Path(line.store)
     return line.run if store.parent.parent == RUNS_FOLDER else f"{line.store} --run {line.run}"
 
 
 def table(lines: list[RunSummary]) -> Table:
-    """The runs, newest first."""
-    from rich.table import Table
-    from rich.text import Text
-
-    out = Table(title="runs", title_justify="left", header_style="bold")
-    for name, right in (("run", False), ("when", False), ("agent", False), ("recipe", False), ("steps", True),
-                        ("reward", True), ("seconds", True), ("status", False)):  # fmt: skip
-        out.add_column(name, justify="right" if right else "left", overflow="fold", no_wrap=name in _WHOLE)
+    """The table of runs, newest first."""
+    out = TextTable(title="runs", title_justify="left", header_style="bold")
+    for name in ("run", "when", "agent", "recipe", "steps", "reward", "seconds", "status"):
+        side: Any = "right" if name in ("steps", "reward", "seconds") else "left"
+        out.add_column(name, justify=side, overflow="fold", no_wrap=name in _WHOLE)
     for line in lines:
+        policies = f" · {len(line.policies)} policies" if line.policies else ""
         out.add_row(
-            Text(line.run),
+            line.run,
             time.strftime("%Y-%m-%d %H:%M", time.localtime(line.when)) if line.when else "–",
-            Text(line.agent or "–"),
-            Text(
-                " · ".join(
-                    [line.recipe or "–", *([f"{len(line.policies)} policies"] if line.policies else [])]
-                )
-            ),
+            line.agent or "–",
+            f"{line.recipe or '–'}{policies}",
             f"{line.steps}/{line.planned}" if line.planned is not None else str(line.steps),
             _reward(line),
-            f"{line.seconds:.0f}" if line.seconds is not None else "–",
+            number(line.seconds, ".0f"),
             Text(line.status, style=_COLOURS.get(line.status, "")),
         )
     return out
 
 
 def _reward(line: RunSummary) -> str:
-    """Held out, before → after; else what training last saw."""
+    """The held-out reward before → after; without evaluations, the reward of the last steps."""
     if line.before is not None and line.after is not None:
         return f"{line.before:.3f} → {line.after:.3f}"
-    if line.training is not None:
-        return f"{line.training:.3f} (training)"
-    return "–"
+    return "–" if line.training is None else f"{line.training:.3f} (training)"

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
-import msgspec
 import typer
+from rich.text import Text
+from rich.tree import Tree
 
-if TYPE_CHECKING:
-    from rich.tree import Tree
-
-    from agentlightning.audit.attempt_tree import AttemptTree, SpanNode
+from agentlightning.audit.attempt_tree import AttemptTree, SpanNode, attempt_trees
+from agentlightning.audit.targets import open_target
+from agentlightning.cli.inspect.options import InRun, InStore, JsonObject
+from agentlightning.cli.view import print_json, short, wide_console
+from agentlightning.types import UsageError
 
 _SHORT = 100
 """Characters of an answer, an argument or a result that are shown."""
 _WIDE = 130
-"""Columns where nobody's terminal sets them."""
+"""Columns where stdout is no terminal."""
 _ICONS = {
     "call": "◆",
     "tool": "⚒",
@@ -36,41 +38,29 @@ def register(app: typer.Typer) -> None:
             typer.Argument(metavar="ROLLOUT|ATTEMPT", help="A rollout (its latest attempt) or an attempt."),
         ],
         every: Annotated[bool, typer.Option("--all", help="All attempts of the rollout.")] = False,
-        run: Annotated[str | None, typer.Option(help="The run it belongs to; default: look in all.")] = None,
-        store: Annotated[str | None, typer.Option(help="The store to look in.")] = None,
-        as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+        run: InRun = None,
+        store: InStore = None,
+        as_json: JsonObject = False,
     ) -> None:
         """Show the tree of an attempt: agents, model calls, tools, rewards, errors."""
-        from rich.console import Console
-
-        from agentlightning.types import UsageError
-
         traces = asyncio.run(_trace(what, run, store, every))
         if as_json:
-            print(msgspec.json.encode({"attempts": traces}, enc_hook=str).decode(), flush=True)
+            print_json({"attempts": traces})
             return
         if not traces:
             raise UsageError(f"{what} has no attempt yet")
-        console = Console()
-        if not console.is_terminal:
-            console.width = _WIDE
+        console = wide_console(_WIDE)
         for one in traces:
             console.print(tree(one), highlight=False)
 
 
 async def _trace(what: str, run: str | None, store: str | None, every: bool) -> list[AttemptTree]:
-    from agentlightning.audit.attempt_tree import attempt_trees
-    from agentlightning.audit.targets import open_target
-
     async with open_target(what, run, store) as (opened, target):
         return await attempt_trees(opened, target, every)
 
 
 def tree(one: AttemptTree) -> Tree:
     """An attempt as a rich tree."""
-    from rich.text import Text
-    from rich.tree import Tree
-
     good = one.status == "succeeded"
     title = Text.assemble(
         ("attempt ", "bold"), one.attempt, (f"  {one.status}", "green" if good else "red"),
@@ -80,7 +70,7 @@ def tree(one: AttemptTree) -> Tree:
     if one.resources:
         title.append(f"  given {one.resources}", style="dim")
     if one.reason:
-        title.append(f"\n{_short(one.reason, 300)}", style="red")
+        title.append(f"\n{short(one.reason, 300)}", style="red")
     if one.traceback:
         title.append(f"\n{one.traceback}", style="dim")
     root = Tree(title, guide_style="dim")
@@ -90,17 +80,15 @@ def tree(one: AttemptTree) -> Tree:
 
 
 def _add(above: Tree, node: SpanNode) -> None:
-    from rich.text import Text
-
     label = Text.assemble((f"{_ICONS.get(node.kind, '·')} ", "cyan"), *_label(node))
     if node.milliseconds:
         label.append(f"  {node.milliseconds:.1f} ms", style="dim")
     if "call" in node.facts:
         label.append(f"  {node.facts['call']}", style="dim")
     if "answer" in node.facts:
-        label.append(f"\n“{_short(node.facts['answer'])}”", style="italic")
+        label.append(f"\n“{short(node.facts['answer'], _SHORT)}”", style="italic")
     if node.error:
-        label.append(f"\n✗ {_short(node.error, 300)}", style="bold red")
+        label.append(f"\n✗ {short(node.error, 300)}", style="bold red")
     branch = above.add(label)
     for child in node.children:
         _add(branch, child)
@@ -116,12 +104,12 @@ def _label(node: SpanNode) -> list[Any]:
         of = (f"  of {f['of']}{whose}", "dim")
         return [(node.name, "bold yellow"), f" {f.get('value', 'no number')}", of]
     if node.kind in ("tool", "operation"):
-        result = [(" → ", "dim"), _short(f["result"])] if "result" in f else []
-        return [(node.name, "bold"), f"({_short(f.get('arguments', ''))})", *result]
+        result = [(" → ", "dim"), short(f["result"], _SHORT)] if "result" in f else []
+        return [(node.name, "bold"), f"({short(f.get('arguments', ''), _SHORT)})", *result]
     if node.kind == "agent" and f.get("operation") == "create_agent":
         return [(node.name, "bold"), ("  created", "dim")]
     if node.kind == "message":
-        return [(node.name, "bold"), f" {_short(f.get('body', ''))}"]
+        return [(node.name, "bold"), f" {short(f.get('body', ''), _SHORT)}"]
     return [(node.name, "bold red" if node.kind == "exception" else "bold")]
 
 
@@ -143,9 +131,3 @@ def _call(node: SpanNode) -> list[Any]:
     if f.get("selected") is False:
         parts.append(("  not selected", "yellow"))
     return parts
-
-
-def _short(value: Any, most: int = _SHORT) -> str:
-    """One line, cut where it is long."""
-    text = " ".join(str(value).split())
-    return text if len(text) <= most else f"{text[: most - 1]}…"

@@ -3,31 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any
 
-import msgspec
 import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.text import Text
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from agentlightning.audit.verification.verify import Verification
+from agentlightning.audit.run import open_run
+from agentlightning.audit.verification.verify import Verification, verify as verify_run
+from agentlightning.cli.inspect.options import JsonObject, OneOf, RunArgument, StoreOfRun
+from agentlightning.cli.view import counted, print_json
 
 
 def register(app: typer.Typer) -> None:
     @app.command("verify")
     def verify(
-        what: Annotated[
-            str, typer.Argument(metavar="RUN", help="Run id or its beginning, run folder, or store.")
-        ],
+        what: RunArgument,
         step: Annotated[int | None, typer.Option(help="Only this step, counted from 0.")] = None,
-        run: Annotated[str | None, typer.Option(help="Which run, if RUN is a store of several.")] = None,
-        store: Annotated[str | None, typer.Option(help="The store of RUN, if it lies elsewhere.")] = None,
+        run: OneOf = None,
+        store: StoreOfRun = None,
         head: Annotated[
             str | None, typer.Option(help="The head of its chain, as the run printed it at its end.")
         ] = None,
-        as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+        as_json: JsonObject = False,
     ) -> None:
         """Make every row, advantage, weight and evaluation of a run again from its store, and compare them,
         its files and its checkpoints with what was logged while it trained.
@@ -35,11 +36,9 @@ def register(app: typer.Typer) -> None:
         Exit status 1 if anything differs; each difference is named, its root cause first. AGL_SEAL_KEY: the
         key that the run was signed with.
         """
-        from rich.console import Console
-
         result = asyncio.run(_verify(what, store, run, step, head, quiet=as_json))
         if as_json:
-            print(msgspec.json.encode(result, enc_hook=str).decode(), flush=True)
+            print_json(result)
         else:
             show(result, Console())
         if not result.equal:
@@ -49,60 +48,38 @@ def register(app: typer.Typer) -> None:
 async def _verify(
     what: str, store: str | None, run: str | None, step: int | None, head: str | None, quiet: bool
 ) -> Verification:
-    from agentlightning.audit.run import open_run
-    from agentlightning.audit.verification.verify import verify
-
     async with open_run(what, store, run=run) as opened:
         with _progress(quiet) as advance:
-            return await verify(opened, step, advance, head=head)
+            return await verify_run(opened, step, advance, head=head)
 
 
-def _progress(quiet: bool) -> AbstractContextManager[Callable[[int, int], None]]:
-    """A bar on stderr, while a person watches."""
-    from rich.console import Console
-
+@contextmanager
+def _progress(quiet: bool) -> Iterator[Callable[[int, int], None]]:
+    """Show a bar on stderr if stderr is a terminal. Yields the function that moves the bar."""
     console = Console(stderr=True)
-    if quiet or not console.is_terminal:
-        return nullcontext(lambda done, of: None)
-    return _Bar(console)
+    columns = (
+        TextColumn("[bold]step"), MofNCompleteColumn(), BarColumn(bar_width=36), TimeRemainingColumn()
+    )  # fmt: skip
+    hidden = quiet or not console.is_terminal
+    with Progress(*columns, console=console, transient=True, disable=hidden) as progress:
+        task = progress.add_task("", total=None)
+        yield lambda done, of: progress.update(task, completed=done, total=of)
 
 
-class _Bar(AbstractContextManager["Callable[[int, int], None]"]):
-    def __init__(self, console: Any) -> None:
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-        self._progress = Progress(
-            TextColumn("[bold]step"), MofNCompleteColumn(), BarColumn(bar_width=36), TimeRemainingColumn(),
-            console=console, transient=True,
-        )  # fmt: skip
-        self._task = self._progress.add_task("", total=None)
-
-    def __enter__(self) -> Callable[[int, int], None]:
-        self._progress.start()
-        return lambda done, of: self._progress.update(self._task, completed=done, total=of)
-
-    def __exit__(self, *_: object) -> None:
-        self._progress.stop()
-
-
-def show(result: Verification, console: Any) -> None:
-    """The verdict, for a person."""
-    from rich.text import Text
+def show(result: Verification, console: Console) -> None:
+    """Print the verdict, and every difference."""
 
     def say(*parts: Any) -> None:
         console.print(Text.assemble(*parts), highlight=False, soft_wrap=True)
 
-    counted = (
-        f"{_n(result.steps, 'step')}, {_n(result.rollouts, 'rollout')}, {_n(result.rows, 'row')}, "
-        f"{_n(result.tokens, 'token')}, {_n(result.evaluations, 'evaluation')}, "
-        f"{_n(result.checkpoints, 'checkpoint')}"
-    )
+    nouns = ("step", "rollout", "row", "token", "evaluation", "checkpoint")
+    compared = ", ".join(counted(getattr(result, f"{noun}s"), noun) for noun in nouns)
     if result.equal:
-        text = f": {counted}: everything that can be made again equals what was logged"
+        text = f": {compared}: everything that can be made again equals what was logged"
         say(("verified", "bold green"), text)
     else:
         causes = [d for d in result.differences if d.kind != "consequence"]
-        say(("different", "bold red"), f": {_n(len(causes), 'difference')} in {result.run} ({counted})")
+        say(("different", "bold red"), f": {counted(len(causes), 'difference')} in {result.run} ({compared})")
     for difference in result.differences:
         follows = difference.kind == "consequence"
         say(("  └", "dim") if follows else ("✗", "red"), f" {difference.text}")
@@ -111,12 +88,8 @@ def show(result: Verification, console: Any) -> None:
         what = "the run went on from a checkpoint before that and is making it again"
         say(("not compared", "yellow"), f": step {steps}: {what}")
     if result.links:
-        say((f"chain: {_n(result.links, 'link')}, head {result.head}", "dim"))
+        say((f"chain: {counted(result.links, 'link')}, head {result.head}", "dim"))
     for note in result.notes:
         say(("note", "yellow"), f": {note}")
     if result.params:
         say((result.params, "dim"))
-
-
-def _n(count: int, word: str) -> str:
-    return f"{count:,} {word}{'' if count == 1 else 's'}"

@@ -1,0 +1,46 @@
+"""What the commands' views share: tables of plain text, a console as wide as the table, JSON, short texts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+
+class TextTable(Table):
+    """A table that shows strings as they are: rich's markup in the words of a model or an agent is text."""
+
+    def add_row(self, *cells: RenderableType | None, **options: Any) -> None:
+        super().add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in cells), **options)
+
+
+def wide_console(width: int) -> Console:
+    """Return the console of stdout, ``width`` columns wide where stdout is no terminal."""
+    console = Console()
+    if not console.is_terminal:
+        console.width = width
+    return console
+
+
+def print_json(value: Any) -> None:
+    """Print ``value`` as JSON on one line of stdout."""
+    print(msgspec.json.encode(value, enc_hook=str).decode(), flush=True)
+
+
+def short(value: Any, most: int) -> str:
+    """Return ``value`` as one line of at most ``most`` characters."""
+    text = " ".join(str(value).split())
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def number(value: float | None, form: str = ".3f") -> str:
+    """Return ``value`` in the format ``form``, and a dash for ``None``."""
+    return "–" if value is None else format(value, form)
+
+
+def counted(n: int, word: str) -> str:
+    """Return ``n`` with its noun: ``1 step``, ``2 steps``."""
+    return f"{n:,} {word}{'' if n == 1 else 's'}"
