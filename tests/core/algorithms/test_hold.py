@@ -43,6 +43,3 @@ async def test_a_driver_of_several_holds_its_own_policy() -> None:
     await wolf.release()
     assert held(gate) == ["villager"]
     await villager.release()
-    without = PolicyJob(SharedJob(job, ["wolf"]), "wolf")
-    await without.hold()
-    await without.release()

@@ -152,7 +152,7 @@ async def test_an_error_of_the_common_work_is_the_runs() -> None:
 
     job.collect = broken  # type: ignore[method-assign]
     with pytest.raises(ValueError, match="nothing came back"):
-        await MultiPolicyDriver({"a": Driver("a", log), "b": Driver("b", log)}).run(job)
+        await MultiPolicyDriver({"a": Driver("a", log), "b": Driver("b", log)}, Gate(log)).run(job)
 
 
 @pytest.mark.parametrize(("first", "second"), [(1, 99), (99, 1), (0, 99)])
@@ -160,7 +160,7 @@ async def test_a_driver_that_ends_before_the_others_is_an_error(first: int, seco
     log: list[str] = []
     drivers = {"a": Driver("a", log, ends=first), "b": Driver("b", log, ends=second)}
     with pytest.raises(RuntimeError, match=r"out of step: .* has ended"):
-        await MultiPolicyDriver(drivers).run(Job(log, steps=3))
+        await MultiPolicyDriver(drivers, Gate(log)).run(Job(log, steps=3))
 
 
 async def test_a_run_that_is_cancelled_leaves_no_task() -> None:
@@ -202,14 +202,14 @@ async def test_those_who_meet_must_mean_the_same_point() -> None:
 )
 async def test_a_run_goes_on_where_all_have_a_checkpoint(a: list[int], b: list[int], common: int) -> None:
     drivers = {"a": Driver("a", [], a), "b": Driver("b", [], b)}
-    assert await MultiPolicyDriver(drivers).resume(Path("f")) == (common, {"state": common})
+    assert await MultiPolicyDriver(drivers, Gate([])).resume(Path("f")) == (common, {"state": common})
     assert drivers["a"].resumed == drivers["b"].resumed == common
 
 
 async def test_checkpoints_that_no_kill_explains_are_not_removed() -> None:
     drivers = {"a": Driver("a", [], [2, 4]), "b": Driver("b", [], [])}
     with pytest.raises(CheckpointMismatch, match=r"'a' has checkpoints of steps 2, 4 .*b: none"):
-        await MultiPolicyDriver(drivers).resume(Path("f"))
+        await MultiPolicyDriver(drivers, Gate([])).resume(Path("f"))
     assert drivers["a"].resumed is None
 
 
@@ -244,8 +244,10 @@ async def test_who_gives_up_waiting_takes_nothing_from_the_others() -> None:
 
 async def test_what_is_removed_on_the_way_back_is_said(caplog: pytest.LogCaptureFixture) -> None:
     drivers = {"a": Driver("a", [], [2, 4]), "b": Driver("b", [], [2])}
-    await MultiPolicyDriver(drivers).resume(Path("f"))
+    await MultiPolicyDriver(drivers, Gate([])).resume(Path("f"))
     assert "'a'" in caplog.text and "checkpoint of step 4" in caplog.text and "step 2" in caplog.text
     caplog.clear()
-    await MultiPolicyDriver({"a": Driver("a", [], [2]), "b": Driver("b", [], [2])}).resume(Path("f"))
+    await MultiPolicyDriver({"a": Driver("a", [], [2]), "b": Driver("b", [], [2])}, Gate([])).resume(
+        Path("f")
+    )
     assert not caplog.text

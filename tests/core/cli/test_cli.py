@@ -309,9 +309,8 @@ def test_a_run_that_learned_nothing_has_a_status_of_its_own(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    from agentlightning.train import configured
-
-    monkeypatch.setattr(configured, "configure", lambda *_, **__: (_Trained(end), None, (), ()))
+    made = (_Trained(end), None, (), ())
+    monkeypatch.setattr("agentlightning.cli.train.configure", lambda *_, **__: made)
     monkeypatch.setattr(sys, "argv", ["agl", "train", "-c", str(CONFIG)])
     with pytest.raises(SystemExit) as ended:
         cli.main()

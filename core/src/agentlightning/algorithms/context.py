@@ -14,6 +14,7 @@ import msgspec
 from agentlightning.algorithms.evaluate import evaluate
 from agentlightning.algorithms.journal import Journal
 from agentlightning.algorithms.multi_policy import MultiPolicyDriver
+from agentlightning.algorithms.rollouts.batching import group_rollouts
 from agentlightning.capture import COUNTS
 from agentlightning.credit.eligibility.trainable import Versions
 from agentlightning.gateway import Gateway
@@ -21,7 +22,7 @@ from agentlightning.keys import CONTEXT_KEY
 from agentlightning.plugins.manager import Plugins
 from agentlightning.specs import Driver
 from agentlightning.store.base import Store
-from agentlightning.types import LLM, AttemptStatus, Evaluation, Mode, Resource, RolloutConfig
+from agentlightning.types import LLM, AttemptStatus, Evaluation, Mode, Resource, Rollout, RolloutConfig
 
 Task = Any
 T = TypeVar("T")
@@ -117,6 +118,20 @@ class Context:
             else:
                 self.resources[name] = (await self.store.add_resources(bundle)).resources_id
 
+    def rollouts(
+        self, tasks: Dataset, samples: int, *, name: str, mode: Mode, policy: str | None = None, **fields: Any
+    ) -> list[Rollout]:
+        """Return ``samples`` rollouts of each task for batch ``name``, with ``policy`` (default: the trained
+        one) and the run's settings; ``fields`` go to :func:`group_rollouts`.
+        """
+        fields = {
+            "seed": self.seed,
+            "config": self.config,
+            "resources_id": self.resources[policy] if policy else self.resources.get(self.policy),
+            **fields,
+        }
+        return group_rollouts(tasks, samples, run_id=self.run_id, name=name, mode=mode, **fields)
+
     async def evaluate(
         self,
         tasks: Dataset,
@@ -134,20 +149,9 @@ class Context:
         version = self.driver.version if self.driver else 0
         if (known := self.known.get(batch)) and _still_valid(known, name, policy, version):
             return msgspec.convert(known["evaluation"], Evaluation)
-        evaluation, records = await self.guard(
-            evaluate(
-                self.store,
-                tasks,
-                name=name,
-                batch=batch,
-                run_id=self.run_id,
-                seed=self.seed,
-                resources_id=self.resources[policy] if policy else self.resources.get(self.policy),
-                greedy=greedy,
-                config=self.config,
-                mode=mode,
-            )
-        )
+        about = {"greedy": greedy, "evaluation": name}
+        rollouts = self.rollouts(tasks, 1, name=batch, mode=mode, policy=policy, metadata=about)
+        evaluation, records = await self.guard(evaluate(self.store, name, rollouts))
         entry = {"version": version, "evaluation": evaluation.model_dump()}
         await self.journal.evaluation(batch, entry, records)
         self.known[batch] = entry

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -46,31 +45,11 @@ class AlgorithmStore:
         return await self._store.enqueue_many_rollouts(mine, request_id=request_id)
 
 
-@dataclass(frozen=True)
-class AlgorithmInputs:
-    """The arguments that an algorithm may name."""
-
-    context: Context
-    trainer: Any = None
-    adapter: Any = None
-    tracer: Any = None
-    initial_resources: Resources | None = None
-
-    def by_name(self) -> dict[str, Any]:
-        """Name → value of each."""
-        c = self.context
-        return {
-            "store": AlgorithmStore(c),
-            "train_dataset": c.train,
-            "val_dataset": c.val,
-            "context": c,
-            "trainer": self.trainer,
-            "llm_proxy": c.gateway.url,
-            "gateway": c.gateway,
-            "adapter": self.adapter,
-            "tracer": self.tracer,
-            "initial_resources": self.initial_resources,
-        }
+INPUTS = (
+    "store", "train_dataset", "val_dataset", "context", "trainer", "llm_proxy", "gateway", "adapter",
+    "tracer", "initial_resources",
+)  # fmt: skip
+"""The arguments that an algorithm may name. ``llm_proxy``: the gateway's URL."""
 
 
 class Algorithm:
@@ -118,28 +97,16 @@ class Algorithm:
         found: Resources | None = self._get("initial_resources")
         return found
 
-    async def start(self, given: AlgorithmInputs) -> dict[str, Any]:
-        """Called by the trainer with the arguments."""
-        self._given = given.by_name()
-        try:
-            return as_summary(await _call(self.run, **_arguments_of(self.run, self._given)))
-        finally:
-            self._given = None
-
 
 class FunctionAlgorithm(Algorithm):
     """A function as an algorithm. It stays callable."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         functools.update_wrapper(self, function)
-        self.function = function
+        self.run = function  # type: ignore[method-assign]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.function(*args, **kwargs)
-
-    async def start(self, given: AlgorithmInputs) -> dict[str, Any]:
-        """Run on what is given; for the trainer."""
-        return as_summary(await _call(self.function, **_arguments_of(self.function, given.by_name())))
+        return self.run(*args, **kwargs)
 
 
 def algo(function: Callable[..., Any]) -> FunctionAlgorithm:
@@ -147,11 +114,8 @@ def algo(function: Callable[..., Any]) -> FunctionAlgorithm:
     ``store, train_dataset, val_dataset, context, trainer, llm_proxy`` (the gateway's URL)\\ ``, gateway,
     adapter, tracer, initial_resources``.
     """
-    _arguments_of(function, dict.fromkeys(AlgorithmInputs.__dataclass_fields__ | _NAMES))
+    _arguments_of(function, dict.fromkeys(INPUTS))
     return FunctionAlgorithm(function)
-
-
-_NAMES = dict.fromkeys(("store", "train_dataset", "val_dataset", "llm_proxy", "gateway"))
 
 
 class BoundAlgorithm:
@@ -161,15 +125,26 @@ class BoundAlgorithm:
         self._algorithm, self._trainer = algorithm, trainer
 
     async def run(self, context: Context) -> dict[str, Any]:
-        """Run the algorithm on this run."""
+        """Run the algorithm on this run, with the arguments that it asks for."""
+        algorithm, trainer = self._algorithm, self._trainer
         given = context.resources.get(context.policy) if context.initial else None
         stored = await context.store.get_resources_by_id(given) if given else None
-        trainer = self._trainer
-        return await self._algorithm.start(
-            AlgorithmInputs(
-                context, trainer, getattr(trainer, "adapter", None), getattr(trainer, "tracer", None), stored
-            )
-        )
+        algorithm._given = inputs = {
+            "store": AlgorithmStore(context),
+            "train_dataset": context.train,
+            "val_dataset": context.val,
+            "context": context,
+            "trainer": trainer,
+            "llm_proxy": context.gateway.url,
+            "gateway": context.gateway,
+            "adapter": getattr(trainer, "adapter", None),
+            "tracer": getattr(trainer, "tracer", None),
+            "initial_resources": stored,
+        }
+        try:
+            return as_summary(await _call(algorithm.run, **_arguments_of(algorithm.run, inputs)))
+        finally:
+            algorithm._given = None
 
 
 def as_algorithm(given: Any, trainer: Any) -> Any:

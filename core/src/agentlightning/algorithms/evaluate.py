@@ -6,9 +6,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
-from agentlightning.algorithms.rollouts.batching import group_rollouts
 from agentlightning.algorithms.rollouts.enqueue import enqueue
 from agentlightning.credit.eligibility.failure import failure_of
 from agentlightning.credit.eligibility.verdicts import verdicts
@@ -16,7 +14,7 @@ from agentlightning.credit.ledger import open_ledger
 from agentlightning.credit.scoring.rewards import resolve
 from agentlightning.credit.scoring.rules import READS
 from agentlightning.store.base import Store
-from agentlightning.types import Evaluation, Mode, Record, RolloutConfig, RolloutStatus, UsageError
+from agentlightning.types import Evaluation, Record, Rollout, RolloutStatus, UsageError
 from agentlightning.types.base import LEARNED_NOTHING
 from agentlightning.types.failure import TRACEBACK
 
@@ -50,40 +48,16 @@ def interval(rewards: Sequence[float]) -> tuple[float, float] | None:
     return (mean - half, mean + half)
 
 
-async def evaluate(
-    store: Store,
-    tasks: Sequence[Any],
-    *,
-    name: str,
-    batch: str,
-    run_id: str,
-    seed: int,
-    resources_id: str | None,
-    greedy: bool = True,
-    config: RolloutConfig | None = None,
-    mode: Mode = "val",
-) -> tuple[Evaluation, list[Record]]:
-    """Run every task once and average the rewards; returns the evaluation and its records. ``batch``: names
-    the rollouts, unique in the run. ``config``: their attempts and timeouts.
+async def evaluate(store: Store, name: str, rollouts: Sequence[Rollout]) -> tuple[Evaluation, list[Record]]:
+    """Run ``rollouts``, one of each task, and average their rewards; return the evaluation and its records.
 
     A rollout that failed or emitted no reward counts as 0 *here*, because a broken agent has solved
     nothing; ``failed`` counts them. (Training leaves such rollouts out.) A rollout with rewards of calls or
-    agents only counts as their mean.
+    agents only counts as their mean. Raises :class:`NothingRewarded` if no rollout has a reward.
     """
-    if not tasks:
+    if not rollouts:
         raise UsageError(f"evaluation {name!r}: there are no tasks")
     began = time.perf_counter()
-    rollouts = group_rollouts(
-        tasks,
-        1,
-        run_id=run_id,
-        name=batch,
-        seed=seed,
-        mode=mode,
-        resources_id=resources_id,
-        config=config,
-        metadata={"greedy": greedy, "evaluation": name},
-    )
     ids = await enqueue(store, rollouts)
     await store.wait_for_rollouts(ids)
     records = await store.records(ids)

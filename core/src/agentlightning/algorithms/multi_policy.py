@@ -13,9 +13,10 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from agentlightning.credit.policy_batch import policy_batch
+from agentlightning.gateway import Gateway
 from agentlightning.specs import Job, PeerDriver
 from agentlightning.types import Batch, Evaluation, StepReport, UsageError
 
@@ -29,27 +30,17 @@ class CheckpointMismatch(UsageError):
     """One policy has checkpoints that another lacks; the message says which and what to do."""
 
 
-class PauseControl(Protocol):
-    """The part of the gateway that is used here."""
-
-    async def pause(self) -> None: ...
-    async def drain(self, timeout: float | None = None) -> bool: ...
-    async def resume(self) -> None: ...
-    async def hold(self, policy: str) -> None: ...
-    async def release(self, policy: str) -> None: ...
-
-
 def policy_home(folder: Path, policy: str) -> Path:
     """The folder of one of several policies, in the run's folder."""
     return folder / "policies" / policy
 
 
 class MultiPolicyDriver:
-    """The drivers of a run with named policies. ``pause_control``: the gateway before their engines."""
+    """The drivers of a run with named policies, and the gateway before their engines."""
 
-    def __init__(self, drivers: Mapping[str, PeerDriver], pause_control: PauseControl | None = None) -> None:
+    def __init__(self, drivers: Mapping[str, PeerDriver], gateway: Gateway) -> None:
         self.drivers = dict(drivers)
-        self.pause_control = pause_control
+        self.gateway = gateway
 
     @property
     def versions(self) -> dict[str, int | None]:
@@ -69,13 +60,12 @@ class MultiPolicyDriver:
         steps = {name: await driver.checkpoints(places[name]) for name, driver in self.drivers.items()}
         common = max(set.intersection(*map(set, steps.values())), default=0)
         _check_same_step(steps, common)
-        _say_removed(steps, common)
         states = [await driver.resume(places[name], common) for name, driver in self.drivers.items()]
         return common, states[0][1]
 
     async def run(self, job: Job) -> None:
         """Run all drivers on ``job``. The first error ends all."""
-        shared = SharedJob(job, list(self.drivers), self.pause_control)
+        shared = SharedJob(job, list(self.drivers), self.gateway)
         tasks = [
             asyncio.create_task(shared.run_driver(name, driver), name=f"driver {name}")
             for name, driver in self.drivers.items()
@@ -89,8 +79,7 @@ class MultiPolicyDriver:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            if self.pause_control is not None:
-                await self.pause_control.resume()
+            await self.gateway.resume()
 
     async def export(self, folder: Path) -> Path:
         """Write every policy to ``folder/<its name>``; the folder."""
@@ -155,10 +144,10 @@ class Barrier:
 class SharedJob:
     """One job, shared by the drivers of several policies."""
 
-    def __init__(self, job: Job, names: Sequence[str], pause_control: PauseControl | None = None) -> None:
+    def __init__(self, job: Job, names: Sequence[str], gateway: Gateway) -> None:
         self.job = job
         self.names = list(names)
-        self.pause_control = pause_control
+        self.gateway = gateway
         self.barrier = Barrier(names)
         self.reports: dict[str, StepReport] = {}
         self.saved: dict[str, Path] = {}
@@ -182,10 +171,9 @@ class SharedJob:
     async def collect(self, step: int) -> dict[str, Batch]:
         """Collect the step and split it. No call passes from here until all serve their new versions."""
         batch = await self.job.collect(step)
-        if self.pause_control is not None:
-            await self.pause_control.pause()
-            if not await self.pause_control.drain(PATIENCE):
-                log.warning("calls are still at the engines %g s after step %d was collected", PATIENCE, step)
+        await self.gateway.pause()
+        if not await self.gateway.drain(PATIENCE):
+            log.warning("calls are still at the engines %g s after step %d was collected", PATIENCE, step)
         self.turns = {name: asyncio.Event() for name in self.names}
         self.turns[self.names[0]].set()
         return {name: policy_batch(batch, name) for name in self.names}
@@ -198,8 +186,7 @@ class SharedJob:
     async def report(self) -> None:
         """Report all policies after their updates. The first report holds the seconds of the rollouts,
         which all share."""
-        if self.pause_control is not None:
-            await self.pause_control.resume()
+        await self.gateway.resume()
         for name in self.names:
             report = self.reports.pop(name)
             if name != self.names[0]:
@@ -255,17 +242,17 @@ class PolicyJob:
 
     async def hold(self) -> None:
         """Hold calls of this policy before its engine; others pass."""
-        if self.shared.pause_control is not None:
-            await self.shared.pause_control.hold(self.policy)
+        await self.shared.gateway.hold(self.policy)
 
     async def release(self) -> None:
         """Let them pass again."""
-        if self.shared.pause_control is not None:
-            await self.shared.pause_control.release(self.policy)
+        await self.shared.gateway.release(self.policy)
 
 
 def _check_same_step(steps: Mapping[str, Sequence[int]], common: int) -> None:
-    """:class:`CheckpointMismatch` if a policy has several checkpoints that another lacks."""
+    """Log which checkpoints after step ``common`` will be removed. Raise :class:`CheckpointMismatch` if a
+    policy has several checkpoints that another lacks.
+    """
     for name, found in steps.items():
         ahead = [step for step in found if step > common]
         if len(ahead) > 1:
@@ -274,11 +261,7 @@ def _check_same_step(steps: Mapping[str, Sequence[int]], common: int) -> None:
                 f"policy {name!r} has checkpoints of steps {', '.join(map(str, ahead))} that another policy "
                 f"lacks ({others}); bring those back, or remove these folders to go on from step {common}"
             )
-
-
-def _say_removed(steps: Mapping[str, Sequence[int]], common: int) -> None:
-    for name, found in steps.items():
-        for step in (step for step in found if step > common):
+        for step in ahead:
             log.warning(
                 "policy %r: its checkpoint of step %d is removed, because another policy has none of it; the "
                 "run goes on from step %d",

@@ -17,7 +17,7 @@ from typing import Any
 from agentlightning.algorithms.context import Context
 from agentlightning.algorithms.no_signal import HOW_TO_GET_VARIANCE, NoSignalGuard
 from agentlightning.algorithms.recipe_checks import check_schedule
-from agentlightning.algorithms.rollouts.batching import group_rollouts, repetition_warning, task_batches
+from agentlightning.algorithms.rollouts.batching import repetition_warning, task_batches
 from agentlightning.algorithms.rollouts.dynamic_sampling import extra_batches, groups_with_spread
 from agentlightning.algorithms.rollouts.prefetch import Prefetcher, TaskGroups
 from agentlightning.algorithms.rollouts.quorum import wait_for_groups
@@ -216,16 +216,7 @@ class RLJob:
     def _groups(self, name: str, tasks: list[Any]) -> TaskGroups:
         """A group of rollouts for each task. ``name``: the batch's, on which ids and seeds depend."""
         size = self.recipe.group_size + (self.training.quorum.hedge if self.training.quorum else 0)
-        rollouts = group_rollouts(
-            tasks,
-            size,
-            run_id=self.run_id,
-            name=name,
-            seed=self.seed,
-            mode="train",
-            resources_id=self.context.resources[self.policy],
-            config=self.context.config,
-        )
+        rollouts = self.context.rollouts(tasks, size, name=name, mode="train")
         return [rollouts[i : i + size] for i in range(0, len(rollouts), size)]
 
     def _by_policy(self, batch: Batch) -> list[tuple[str, int | None, Batch]]:

@@ -14,7 +14,7 @@ import aiohttp
 import msgspec
 
 from agentlightning.algorithms.context import Context
-from agentlightning.algorithms.rollouts.batching import group_rollouts, task_batches
+from agentlightning.algorithms.rollouts.batching import task_batches
 from agentlightning.doctor.findings import Findings
 from agentlightning.doctor.formatting import format_seconds, plural
 from agentlightning.gateway import AttemptInfo
@@ -69,15 +69,8 @@ async def run_rollouts(
     """
     context = findings.require_context()
     once = msgspec.structs.replace(context.config, max_attempts=1, retry_on=[], retry_condition=[])
-    rollouts = group_rollouts(
-        tasks,
-        samples,
-        run_id=context.run_id,
-        name=f"doctor/{name}",
-        seed=context.seed,
-        mode="train",
-        resources_id=context.resources[policy or context.policy],
-        config=once,
+    rollouts = context.rollouts(
+        tasks, samples, name=f"doctor/{name}", mode="train", policy=policy, config=once
     )
     ids = [rollout.rollout_id for rollout in rollouts]
     await context.store.enqueue_many_rollouts(rollouts)

@@ -91,25 +91,27 @@ class Policies:
 def read_policies(
     policy: PolicySource | Mapping[str, PolicySource] | None, agents: Mapping[str, str] | None = None
 ) -> Policies:
-    """What ``Trainer(policy=…, policies=…)`` was given, checked. :class:`PolicyError` names what is wrong."""
-    if policy is None:
-        found = Policies()
-    elif isinstance(policy, Mapping):
-        folders = {name: _folder(name, given) for name, given in policy.items()}
-        _check_same_but_case(list(folders))
-        trained = {n: f for n, f in folders.items() if isinstance(f, PolicyFolder) and f.train}
-        frozen = {n: f for n, f in folders.items() if n not in trained}
-        found = Policies(trained, frozen, named=True)
-    else:
-        only = _folder(POLICY, policy)
-        if isinstance(only, LLM) or not only.train:
+    """Check ``Trainer(policy=…, policies=…)``. :class:`PolicyError` names the entry that is wrong."""
+    trained: dict[str, PolicyFolder] = {}
+    frozen: dict[str, PolicyFolder | LLM] = {}
+    named = isinstance(policy, Mapping)
+    for name, given in (policy if isinstance(policy, Mapping) else {POLICY: policy}).items():
+        if given is None and not named:
+            continue
+        source = _folder(name, given)
+        if isinstance(source, PolicyFolder) and source.train:
+            trained[name] = source
+        elif named:
+            frozen[name] = source
+        else:
             raise PolicyError("policy: the only policy is the one that is trained: give its folder")
-        found = Policies({POLICY: only})
-    _check_agents(agents or {}, found)
-    return Policies(found.trained, found.frozen, dict(agents or {}), found.named)
+    found = Policies(trained, frozen, dict(agents or {}), named)
+    _check_same_but_case(found.names)
+    _check_agents(found)
+    return found
 
 
-def _folder(name: str, given: PolicySource) -> PolicyFolder | LLM:
+def _folder(name: Any, given: Any) -> PolicyFolder | LLM:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise PolicyError(f"policy {name!r}: a name has letters, digits, '-' and '_', at most 64")
     if name in (BY_AGENT, "llm"):
@@ -122,7 +124,7 @@ def _folder(name: str, given: PolicySource) -> PolicyFolder | LLM:
                 f"policy {name!r}: an endpoint is asked as the agent asks; leave sampling_parameters out"
             )
         try:
-            frozen_route(name, given, {})
+            route(name, given)
         except ValueError as error:
             raise PolicyError(f"policy {name!r}: {error}") from None
     elif not isinstance(given, PolicyFolder):
@@ -143,8 +145,8 @@ def _check_same_but_case(names: Sequence[str]) -> None:
             )
 
 
-def _check_agents(agents: Mapping[str, str], found: Policies) -> None:
-    for who, policy in agents.items():
+def _check_agents(found: Policies) -> None:
+    for who, policy in found.agents.items():
         selector(who, "policies")
         if policy not in found.names:
             near = difflib.get_close_matches(str(policy), found.names, n=1)
@@ -153,18 +155,17 @@ def _check_agents(agents: Mapping[str, str], found: Policies) -> None:
             raise PolicyError(f"policies: {who!r} has the unknown policy {policy!r}. {hint}Known: {known}")
 
 
-def frozen_route(name: str, llm: LLM, own: Mapping[str, Any]) -> Upstream:
-    """The route to an endpoint that is never trained, with the settings ``own``."""
+def route(name: str, llm: LLM, **settings: Any) -> Upstream:
+    """Return the route to ``llm``, an endpoint that is not trained unless ``settings`` say so."""
     return Upstream(
         policy=name,
         url=llm.endpoint,
         replicas=llm.replicas,
         model=llm.model,
         api_key=llm.api_key,
-        trainable=False,
         vocabulary=llm.vocabulary,
         context=llm.context,
-        **own,
+        **{"trainable": False, **settings},
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,13 +14,7 @@ from agentlightning.algorithms.multi_policy import MultiPolicyDriver
 from agentlightning.gateway import Gateway, SamplingPolicy, Upstream
 from agentlightning.plugins.manager import Plugins, pick
 from agentlightning.specs import Driver, DriverSpec, PeerDriver
-from agentlightning.train.policies import (
-    POLICY,
-    Policies,
-    PolicyError,
-    PolicyFolder,
-    frozen_route,
-)
+from agentlightning.train.policies import POLICY, Policies, PolicyError, PolicyFolder, route
 from agentlightning.train.run_config import RunConfig
 from agentlightning.types import LLM, Recipe
 
@@ -30,10 +25,11 @@ SHARED_OPTIONS = ("save_every", "deterministic")
 async def serve(
     config: RunConfig, recipe: Recipe, plugins: Plugins, gateway: Gateway, stack: AsyncExitStack
 ) -> Driver | MultiPolicyDriver | None:
-    """Start the engines of the run's policies and open the routes to them; the driver of what is trained,
-    ``None`` if nothing is. What was started is closed by ``stack``.
+    """Start the engines of the run's policies and open the routes to them; ``stack`` closes the engines.
+
+    Returns the driver of the trained policies, ``None`` if no policy is trained.
     """
-    policies, options, route = config.served, config.backend.options, config.gateway.route
+    policies, options, settings = config.served, config.backend.options, config.gateway.route
     spec = driver_spec(plugins, config.backend.driver, policies)
     merged = {name: {**options, **folder.options} for name, folder in policies.trained.items()}
     _check_shared_options(merged, spec)
@@ -48,23 +44,27 @@ async def serve(
         )
         stack.push_async_callback(driver.close)
         llm = with_limits(await driver.start(), Path(folder.path))
-        gateway.add_route(_trained_route(name, llm, driver, policies.named, route))
+        more = {"trainable": True, "seeded": policies.named, "version": partial(getattr, driver, "version")}
+        gateway.add_route(route(name, llm, **more, **settings))
         gateway.policy_sampling(
             name, SamplingPolicy(temperature=recipe.temperature, top_p=recipe.top_p, top_k=recipe.top_k)
         )
     for name, given in policies.frozen.items():
         if isinstance(given, LLM):
-            gateway.add_route(frozen_route(name, given, {}))
+            gateway.add_route(route(name, given))
             continue
-        served = with_limits(await _serve_frozen(name, given, spec, options, stack), Path(given.path))
-        gateway.add_route(frozen_route(name, served, {"seeded": True, **route}))
+        assert spec.serve is not None
+        server = spec.serve(policy=Path(given.path), name=name, options={**options, **given.options})
+        stack.push_async_callback(server.close)
+        llm = with_limits(await server.start(), Path(given.path))
+        gateway.add_route(route(name, llm, seeded=True, **settings))
     if not policies.named:
         return drivers.get(POLICY)
     return MultiPolicyDriver(cast(Mapping[str, PeerDriver], drivers), gateway) if drivers else None
 
 
 def with_limits(llm: LLM, folder: Path) -> LLM:
-    """``llm`` with the sizes of its vocabulary and context: what its driver says, else the folder's
+    """Return ``llm`` with the sizes of its vocabulary and context: the driver's, else those of the folder's
     ``config.json``.
     """
     try:
@@ -79,7 +79,7 @@ def with_limits(llm: LLM, folder: Path) -> LLM:
 
 
 def _size(config: Any, name: str) -> int | None:
-    """A size of a model's configuration, which may stand in that of its text part."""
+    """Return a size of a model's configuration; it may stand in the configuration of the text part."""
     for part in (config, config.get("text_config")) if isinstance(config, dict) else ():
         if isinstance(part, dict) and type(size := part.get(name)) is int and size > 0:
             return int(size)
@@ -93,7 +93,7 @@ async def serve_scripted(
     stack: AsyncExitStack,
     taken: Sequence[str] = (),
 ) -> None:
-    """Scripted policies (oracle, random) answer through the same gateway as the real ones."""
+    """Serve scripted policies (oracle, random) through the same gateway as the real ones."""
     if clash := sorted(set(headroom) & set(taken)):
         raise PolicyError(f"headroom: {clash[0]!r} is the name of a policy; choose another")
     if not headroom or not tasks:
@@ -108,7 +108,7 @@ async def serve_scripted(
 
 
 def driver_spec(plugins: Plugins, driver: str, policies: Policies) -> DriverSpec:
-    """The driver's spec, if it can do what ``policies`` asks. :class:`PolicyError` if not."""
+    """Return the driver's spec. Raise :class:`PolicyError` if the driver cannot serve ``policies``."""
     spec = pick(plugins.drivers, "driver", driver)
     if policies.named and policies.trained and not spec.multi_policy:
         able = ", ".join(sorted(name for name, other in plugins.drivers.items() if other.multi_policy))
@@ -134,29 +134,3 @@ def _check_shared_options(options: Mapping[str, Mapping[str, Any]], spec: Driver
                 f"options.{key}: driver {spec.name!r} needs one value for all policies of a run ({listed}); "
                 "set it in the options of the run"
             )
-
-
-# ---------------------------------------------------------------------------------------------------- serving
-def _trained_route(name: str, llm: LLM, driver: Driver, named: bool, routes: Mapping[str, Any]) -> Upstream:
-    return Upstream(
-        policy=name,
-        url=llm.endpoint,
-        replicas=llm.replicas,
-        model=llm.model,
-        api_key=llm.api_key,
-        trainable=True,
-        seeded=named,
-        vocabulary=llm.vocabulary,
-        context=llm.context,
-        version=lambda: driver.version,
-        **routes,
-    )
-
-
-async def _serve_frozen(
-    name: str, folder: PolicyFolder, spec: DriverSpec, options: Mapping[str, Any], stack: AsyncExitStack
-) -> LLM:
-    assert spec.serve is not None
-    server = spec.serve(policy=Path(folder.path), name=name, options={**options, **folder.options})
-    stack.push_async_callback(server.close)
-    return await server.start()

@@ -14,6 +14,7 @@ from core.runner.test_runner import finish, serving
 from agentlightning.algorithms.evaluate import NothingRewarded, evaluate
 from agentlightning.runner.outcomes.tracebacks import LONGEST, format_traceback
 from agentlightning.store import SQLiteStore, Store
+from agentlightning.types import Rollout
 from agentlightning.types.failure import TRACEBACK
 
 
@@ -87,7 +88,7 @@ def test_an_error_that_cannot_be_read_has_a_traceback_or_none() -> None:
 async def test_an_evaluation_of_which_nothing_came_shows_the_first(store: Store) -> None:
     async with serving(solve, store):
         with pytest.raises(NothingRewarded, match="none of 2 rollouts") as caught:
-            await evaluate(store, ["a", "b"], name="before", batch="b", run_id="r", seed=1, resources_id=None)
+            await evaluate(store, "before", [Rollout(rollout_id=f"ro-{task}", input=task) for task in "ab"])
     assert "The first traceback" in str(caught.value) and "in solve: `return json.loads(task)`" in str(
         caught.value
     )
