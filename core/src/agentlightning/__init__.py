@@ -13,8 +13,12 @@ from typing import TYPE_CHECKING, Any
 from agentlightning._version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from agentlightning.algorithms.baseline import FAST as FAST, Baseline as Baseline
-    from agentlightning.algorithms.custom import Algorithm as Algorithm, algo as algo
+    from agentlightning.algorithms.custom import (
+        FAST as FAST,
+        Algorithm as Algorithm,
+        Baseline as Baseline,
+        algo as algo,
+    )
     from agentlightning.algorithms.verl_config import VERL as VERL
     from agentlightning.capture.context import (
         current_attempt as current_attempt,
@@ -72,8 +76,7 @@ if TYPE_CHECKING:
 # module → its public names; "public=name" where the public name differs; "public=": the module itself
 _PUBLIC = {
     "compat.v0.tracer": "tracer=",
-    "algorithms.custom": "Algorithm algo",
-    "algorithms.baseline": "Baseline FAST",
+    "algorithms.custom": "Algorithm Baseline FAST algo",
     "algorithms.verl_config": "VERL",
     "decorator.agents": "LitAgent rollout",
     "capture.context": "current_attempt current_task tagged",

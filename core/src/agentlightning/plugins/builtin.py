@@ -39,7 +39,7 @@ def agl_recipes() -> list[RecipeSpec]:
 @hookimpl
 def agl_algorithms() -> list[AlgorithmSpec]:
     rl = lazily("agentlightning.algorithms.rl:RL")
-    baseline = lazily("agentlightning.algorithms.baseline:Baseline")
+    baseline = lazily("agentlightning.algorithms.custom:Baseline")
     return [
         AlgorithmSpec("rl", rl, "policy-gradient RL: a recipe run by a driver"),
         AlgorithmSpec("baseline", baseline, "the agent as it is, run once on each task"),

@@ -118,20 +118,21 @@ def _folder(name: Any, given: Any) -> PolicyFolder | LLM:
         raise PolicyError(f"policy {name!r}: that name is taken; choose another")
     if isinstance(given, str | Path):
         return PolicyFolder(given)
-    if isinstance(given, LLM):
-        if given.sampling_parameters:
-            raise PolicyError(
-                f"policy {name!r}: an endpoint is asked as the agent asks; leave sampling_parameters out"
-            )
-        try:
-            route(name, given)
-        except ValueError as error:
-            raise PolicyError(f"policy {name!r}: {error}") from None
-    elif not isinstance(given, PolicyFolder):
+    if isinstance(given, PolicyFolder):
+        return given
+    if not isinstance(given, LLM):
         raise PolicyError(
             f"policy {name!r} is a {type(given).__name__}: give a folder, agl.PolicyFolder(…), or "
             "agl.LLM(endpoint=…, model=…)"
         )
+    if given.sampling_parameters:
+        raise PolicyError(
+            f"policy {name!r}: an endpoint is asked as the agent asks; leave sampling_parameters out"
+        )
+    try:
+        route(name, given)
+    except ValueError as error:
+        raise PolicyError(f"policy {name!r}: {error}") from None
     return given
 
 

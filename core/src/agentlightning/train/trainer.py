@@ -8,9 +8,8 @@ from contextlib import AbstractAsyncContextManager
 from copy import copy
 from typing import Any, Unpack
 
-from agentlightning.algorithms.baseline import Baseline
 from agentlightning.algorithms.context import Context
-from agentlightning.algorithms.custom import BoundAlgorithm
+from agentlightning.algorithms.custom import Baseline, BoundAlgorithm
 from agentlightning.algorithms.verl_config import VERL
 from agentlightning.compat.v0.strategy import Strategy, check_tracer, read_strategy
 from agentlightning.gateway.listen import parse_listen

@@ -18,7 +18,7 @@ from agentlightning.audit.locations import NoSuchRun
 from agentlightning.audit.run import open_run
 from agentlightning.audit.targets import open_target
 from agentlightning.audit.verification.verify import verify
-from agentlightning.cli.inspect.explain_view import view
+from agentlightning.cli.inspect.explain import view
 from agentlightning.credit import assign, fingerprint_rollouts
 from agentlightning.hookspecs import hookimpl
 from agentlightning.recipes import GRPO, PPO

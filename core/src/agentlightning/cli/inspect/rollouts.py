@@ -12,7 +12,7 @@ from rich.text import Text
 
 from agentlightning.audit.rollout_list import RolloutPage, RolloutSummary, list_rollouts
 from agentlightning.audit.run import open_run
-from agentlightning.cli.inspect.options import JsonLines, OneOf, RunArgument, StoreOfRun
+from agentlightning.cli.inspect import JsonLines, OneOf, RunArgument, StoreOfRun
 from agentlightning.cli.view import TextTable, number, print_json, short, wide_console
 from agentlightning.types import UsageError
 

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from agentlightning.audit.locations import RUNS_FOLDER, NoSuchRun, find_run, stores
 from agentlightning.audit.run_list import RunSummary, list_runs
-from agentlightning.cli.inspect.options import JsonLines
+from agentlightning.cli.inspect import JsonLines
 from agentlightning.cli.view import TextTable, number, print_json, wide_console
 
 _WIDE = 130

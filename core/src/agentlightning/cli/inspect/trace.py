@@ -11,7 +11,7 @@ from rich.tree import Tree
 
 from agentlightning.audit.attempt_tree import AttemptTree, SpanNode, attempt_trees
 from agentlightning.audit.targets import open_target
-from agentlightning.cli.inspect.options import InRun, InStore, JsonObject
+from agentlightning.cli.inspect import InRun, InStore, JsonObject
 from agentlightning.cli.view import print_json, short, wide_console
 from agentlightning.types import UsageError
 

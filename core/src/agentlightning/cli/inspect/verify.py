@@ -14,7 +14,7 @@ from rich.text import Text
 
 from agentlightning.audit.run import open_run
 from agentlightning.audit.verification.verify import Verification, verify as verify_run
-from agentlightning.cli.inspect.options import JsonObject, OneOf, RunArgument, StoreOfRun
+from agentlightning.cli.inspect import JsonObject, OneOf, RunArgument, StoreOfRun
 from agentlightning.cli.view import counted, print_json
 
 
