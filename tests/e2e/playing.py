@@ -50,7 +50,7 @@ class Play:
         http = httpx.AsyncClient(verify=False)  # no certificates to read: it is loopback, and there are many
         async with AsyncOpenAI(base_url=llm.endpoint, api_key=llm.api_key, http_client=http) as client:
             await client.chat.completions.create(
-                model=llm.model, messages=[{"role": "user", "content": str(task)}], max_tokens=4
+                model=llm.model, messages=[{"role": "user", "content": f"step {step}: {task}"}], max_tokens=4
             )
         reward = await self.act(step, rollout) if self.act else float(rollout.sample)
         self.ended[step].append(rollout.rollout_id)

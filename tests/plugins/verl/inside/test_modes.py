@@ -29,7 +29,7 @@ from agl_verl.inside.main import configuration
 from agl_verl.inside.serving.replica import EmbeddedServer
 from agl_verl.inside.steps import sampler, trajectories
 from agl_verl.inside.steps.sampler import StepBuffer
-from agl_verl.rows import Step, TrainRow, pack
+from agl_verl.rows import Step, TrainRow, pack, unpack
 
 pytestmark = pytest.mark.filterwarnings("ignore:Disabled critic")  # verl's, where nobody asked for one
 ROW = TrainRow([1], [2, 3], [1, 1], [-1.0, -2.0], [0.5, 0.5], [1.0, 1.0], [0, 0], 1, 2, [1, 0])
@@ -151,7 +151,8 @@ def test_what_a_checkpoint_of_the_queue_brings_back_is_removed(monkeypatch: pyte
     queue = Queue()
     monkeypatch.setattr(trajectories, "tq", queue)
     trajectories.forget()
-    trajectories.put("uid1", 1, [ROW, ROW])
+    trajectories.put("uid1", 1, unpack(pack(Step([ROW, ROW]))).rows)  # with arrays, as the channel gives them
+    assert list(queue.tags) == ["uid1_0_0", "uid1_1_0"]
     trajectories.forget()
     assert not queue.tags
 
