@@ -9,6 +9,8 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3 python; do \
 	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo "$$p"; break; }; done)
 PY := .venv/bin/python
 PIP := $(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt
+# Bytecode is kept: tests start hundreds of interpreters, each of which would compile the suite anew.
+unexport PYTHONDONTWRITEBYTECODE
 PATHS := -e ./core -e ./plugins/local -e ./plugins/verl -e "./adapters/autogen[instruments,mcp]" $(patsubst %/pyproject.toml,-e ./%,$(filter-out adapters/autogen/%,$(wildcard adapters/*/pyproject.toml)))
 MANIFESTS := constraints.txt pyproject.toml $(wildcard core/pyproject.toml plugins/*/pyproject.toml adapters/*/pyproject.toml)
 
@@ -23,11 +25,11 @@ demo: .venv/demo ## an agent gets better on this machine: evaluate, train, evalu
 spider: .venv/spider ## a LangGraph agent that corrects its SQL gets better; the last line is JSON
 	@$(PY) examples/spider/demo.py
 
-test: .venv/test ## the test suite, without the slow tests
+test: .venv/test ## the test suite, a sample of its long tables and property tests
 	@$(PY) -m pytest -q -n 2 --dist worksteal
 
-test-slow: .venv/test ## the tests that take minutes
-	@$(PY) -m pytest -q -m slow
+test-slow: .venv/test ## what `make test` only samples: the rest of the tables, all examples of each property
+	@$(PY) -m pytest -q -n 2 --dist worksteal -m "slow or hypothesis" --hypothesis-profile thorough
 
 test-adapters: ## every adapter's contract in its environments (some: ENVS="latest crewai"); the last line is JSON
 	@python=$$($(PYTHON) scripts/environment $(firstword $(ENVS) latest)) && "$$python" scripts/adapters.py $(ENVS)

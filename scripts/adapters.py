@@ -61,6 +61,7 @@ def run(name: str, folders: list[str]) -> tuple[list[dict[str, Any]], list[str]]
         report = Path(scratch) / "report.jsonl"
         command = [
             *(str(python), "-m", "pytest", "-q", "-p", "contract.report", "--contract-report", str(report)),
+            *("-m", ""),  # slow tests too
             *("-n", str(min(os.cpu_count() or 1, 4)), "--dist", "worksteal"),
             *(f"tests/adapters/{folder}" for folder in (*folders, *ALSO)),
         ]

@@ -6,6 +6,7 @@ suite on every machine.
 
 from __future__ import annotations
 
+import gc
 import ipaddress
 import os
 import random
@@ -16,18 +17,29 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import certifi
 import pytest
 from hypothesis import settings
+from marks import THOROUGH
 
 from agentlightning.webserver import log_limit
 
-settings.register_profile("suite", deadline=None)  # a slow machine is no fault of what is tested
+# A slow machine is no fault of what is tested: no deadlines. `make test-slow` asks for the thorough profile.
+settings.register_profile("thorough", deadline=None, max_examples=THOROUGH)
+settings.register_profile("suite", deadline=None, max_examples=THOROUGH // 10)
 settings.load_profile("suite")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # read by torch when it is first imported; tests are tiny
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's background job; children inherit it
     signal.signal(signal.SIGINT, signal.default_int_handler)
-PREFIXES = ("AGL_", "OPENAI_", "OTEL_")
+gc.disable()  # until all is imported
+PREFIXES = ("AGL_", "OPENAI_", "OTEL_", "SSL_CERT_")
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
+
+
+def pytest_collection_finish() -> None:
+    """Spare the garbage collector what was imported: it would look at a million objects again and again."""
+    gc.enable()
+    gc.freeze()
 
 
 class NetworkRefused(RuntimeError):
@@ -73,9 +85,23 @@ def loopback_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "getaddrinfo", _guard_lookup(socket.getaddrinfo))
 
 
+@pytest.fixture(scope="session")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file with one certificate, for tests to trust. All is loopback and meets none; to read those that the
+    machine trusts takes 50 ms of each HTTP client and 150 ms of each process.
+    """
+    text, end = certifi.contents(), "-----END CERTIFICATE-----\n"
+    path: Path = tmp_path_factory.mktemp("certificate") / "one.pem"
+    path.write_text(text[text.index("-----BEGIN") : text.index(end)] + end)
+    return path
+
+
 @pytest.fixture(autouse=True)
 def clean_environment(
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path_factory: pytest.TempPathFactory,
+    certificate: Path,
 ) -> None:
     """Remove the shell's settings, keep the home folder untouched, load no installed plugin unless asked."""
     for name in list(os.environ):
@@ -84,6 +110,7 @@ def clean_environment(
     home: Path = tmp_path_factory.getbasetemp() / "home"
     home.mkdir(exist_ok=True)
     monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
     if request.node.get_closest_marker("plugins") is None:
         monkeypatch.setenv("AGL_PLUGINS", "")
     plugins = sys.modules.get("agentlightning.plugins.manager")

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from e2e.test_line import POLICY, Watch
+from marks import sampled
 from openai import AsyncOpenAI
 
 import agentlightning as agl
@@ -113,6 +114,7 @@ async def perhaps_lost(store: SQLiteStore, rollout: Rollout) -> None:
         raise ConnectionAbortedError
 
 
+@pytest.mark.slow
 async def test_the_timing_of_parallel_calls_and_attempts_cut_short_change_nothing(tmp_path: Path) -> None:
     found, attempts = [], 0
     for n_runners in (1, 16):
@@ -234,7 +236,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("owner", "name", "when", "nth"), POINTS, ids=lambda v: getattr(v, "__name__", str(v))
+    ("owner", "name", "when", "nth"), sampled(POINTS, 3, 10), ids=lambda v: getattr(v, "__name__", str(v))
 )
 async def test_a_run_broken_off_anywhere_becomes_the_run_it_was_to_be(
     owner: Any, name: str, when: str, nth: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
@@ -248,7 +250,7 @@ async def test_a_run_broken_off_anywhere_becomes_the_run_it_was_to_be(
     assert await whole(tmp_path) == undisturbed
 
 
-@pytest.mark.parametrize("file", ["trainer.pt", "manifest.json", "policy/model.safetensors"])
+@pytest.mark.parametrize("file", sampled(["trainer.pt", "manifest.json", "policy/model.safetensors"], 1))
 async def test_a_damaged_checkpoint_is_refused_and_the_one_before_gone_on_from(
     file: str, tmp_path: Path, undisturbed: dict[str, Any]
 ) -> None:

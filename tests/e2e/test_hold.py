@@ -27,7 +27,7 @@ async def test_calls_given_up_for_new_weights_are_asked_again(how: Reply, tmp_pa
     held: list[dict[str, Any]] = []
 
     async def reply(body: dict[str, Any]) -> str | Reply:
-        """Version 0 answers the calls of step 0; it gives up those of step 1, which may arrive before them."""
+        """Version 0 answers calls of step 0 and gives up calls of step 1, which may arrive first."""
         if made.driver.version or body["messages"][0]["content"].startswith("step 0:"):
             return f"version {made.driver.version}"
         held.append(body)

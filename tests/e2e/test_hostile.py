@@ -12,6 +12,7 @@ import pytest
 from e2e.bad import Line, soon
 from e2e.hostile import Deed, ask, play, program
 from hypothesis import HealthCheck, given, settings, strategies as st
+from marks import examples
 
 import agentlightning as agl
 from agentlightning import LLM, semconv
@@ -39,7 +40,7 @@ async def train(folder: Path, agent: Any, tasks: list[Any], **options: Any) -> t
     return line, result
 
 
-@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+@settings(max_examples=examples(10), deadline=None, suppress_health_check=list(HealthCheck), database=None)
 @given(programs=st.lists(program, min_size=20, max_size=20))
 def test_no_agent_ends_the_run(programs: list[Program], tmp_path_factory: pytest.TempPathFactory) -> None:
     """Ten runs of twenty hostile rollouts."""

@@ -12,6 +12,7 @@ import pytest
 from e2e.test_deterministic import Crash, breaking
 from e2e.test_line import Watch
 from e2e.two_policies import KEY, OPTIONS, digests, game, judge, said, trainer
+from marks import sampled
 from openai import AsyncOpenAI, NotFoundError
 
 import agl_local.driver
@@ -129,6 +130,7 @@ async def take_away_a_call(folder: Path, rollout_id: str) -> None:
     await store.close()
 
 
+@pytest.mark.slow
 async def test_timing_changes_nothing_and_a_snapshot_stays_as_it_is(tmp_path: Path) -> None:
     found = []
     async with judge() as referee:
@@ -198,7 +200,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 @pytest.mark.plugins
 @pytest.mark.parametrize(
-    ("owner", "name", "when", "nth"), POINTS, ids=lambda v: getattr(v, "__name__", str(v))
+    ("owner", "name", "when", "nth"), sampled(POINTS, 5), ids=lambda v: getattr(v, "__name__", str(v))
 )
 async def test_a_run_broken_off_between_its_policies_becomes_the_run_it_was_to_be(
     owner: Any, name: str, when: str, nth: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,

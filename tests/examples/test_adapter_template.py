@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from marks import sampled
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "examples" / "adapter_template"
@@ -75,8 +76,11 @@ def test_it_is_found_and_costs_nothing_until_it_is_used(begun: Path, site: Path)
     assert done.stdout.strip() == "AcmeAgentsInstrumentor", done.stderr
 
 
-def test_it_keeps_the_contract(begun: Path, site: Path) -> None:
-    done = run("-m", "pytest", "-q", "-p", "no:cacheprovider", cwd=begun / "acme-agents", site=site)
+@pytest.mark.parametrize("tests", sampled(["exact_and_named", ""], 0))
+def test_it_keeps_the_contract(begun: Path, site: Path, tests: str) -> None:
+    """The tests of the contract whose names contain ``tests``."""
+    command = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", tests)
+    done = run(*command, cwd=begun / "acme-agents", site=site)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
     assert "passed" in done.stdout and "failed" not in done.stdout
 

@@ -52,11 +52,13 @@ def metadata(wheel: Path) -> Message:
         return email.message_from_bytes(archive.read(name))
 
 
+@pytest.mark.slow
 def test_every_distribution_has_a_wheel(wheels: dict[str, Path]) -> None:
     assert set(wheels) == {str(project(manifest)["name"]) for manifest in MANIFESTS}
     assert set(wheels) >= {"agentlightning", "agl-core", "agl-local", "agl-autogen"}
 
 
+@pytest.mark.slow
 def test_all_have_one_version_and_need_that_version_of_each_other(wheels: dict[str, Path]) -> None:
     from agentlightning import __version__
 
@@ -67,6 +69,7 @@ def test_all_have_one_version_and_need_that_version_of_each_other(wheels: dict[s
         assert all(f"=={__version__}" in need for need in ours), ours
 
 
+@pytest.mark.slow
 def test_no_wheel_carries_tests_or_bytecode_and_each_carries_its_licence(wheels: dict[str, Path]) -> None:
     for name, wheel in wheels.items():
         carried = files(wheel)
@@ -75,6 +78,7 @@ def test_no_wheel_carries_tests_or_bytecode_and_each_carries_its_licence(wheels:
         assert metadata(wheel)["License-Expression"] == "MIT"
 
 
+@pytest.mark.slow
 def test_typed_packages_say_so_and_the_umbrella_has_no_modules(wheels: dict[str, Path]) -> None:
     core = files(wheels["agl-core"])
     assert {"agentlightning/py.typed", "agentlightning/__init__.py", "_agl_main.py"} <= core
@@ -83,6 +87,7 @@ def test_typed_packages_say_so_and_the_umbrella_has_no_modules(wheels: dict[str,
     assert all(".dist-info/" in f for f in files(wheels["agentlightning"]))
 
 
+@pytest.mark.slow
 def test_the_umbrellas_extras_pull_the_suite(wheels: dict[str, Path]) -> None:
     described = metadata(wheels["agentlightning"])
     assert set(described.get_all("Provides-Extra")) >= {"local", "autogen", "plot", "all", "demo"}
@@ -92,6 +97,7 @@ def test_the_umbrellas_extras_pull_the_suite(wheels: dict[str, Path]) -> None:
     assert demo == {"agl-autogen[instruments,mcp]", "agl-core[plot]", "agl-local"}
 
 
+@pytest.mark.slow
 def test_the_adapter_pulls_no_framework(wheels: dict[str, Path]) -> None:
     plain = [n for n in metadata(wheels["agl-autogen"]).get_all("Requires-Dist") if "extra ==" not in n]
     assert not [n for n in plain if n.startswith(("autogen", "openai", "mcp", "torch"))]
@@ -102,6 +108,7 @@ def test_licences_are_the_same_text() -> None:
         assert (manifest.parent / "LICENSE").read_text() == (ROOT / "LICENSE").read_text()
 
 
+@pytest.mark.slow
 def test_an_adapter_installs_into_an_empty_environment(wheels: dict[str, Path], tmp_path: Path) -> None:
     """`pip install --find-links dist agl-autogen`, and what it gives."""
     dist = wheels["agl-autogen"].parent

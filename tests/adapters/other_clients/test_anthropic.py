@@ -17,6 +17,7 @@ import anthropic._base_client as sdk
 from contract.recording import Recording, assert_exact
 from contract.through_gateway import leased_attempt
 from hypothesis import given, settings, strategies as st
+from marks import examples
 
 from agentlightning import capture, semconv
 from agentlightning.capture import COUNTS
@@ -198,7 +199,7 @@ CALLS = st.lists(
 
 
 @given(st.text(max_size=150), st.text(max_size=100), CALLS)
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 def test_what_the_sdk_accumulates_is_the_whole_message(text: str, thought: str, calls: list[Any]) -> None:
     tools = [
         {"id": f"t{n}", "type": "function", "function": {"name": name, "arguments": json.dumps(given)}}

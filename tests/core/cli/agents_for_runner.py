@@ -9,8 +9,6 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import openai
-
 from agentlightning import LLM
 
 
@@ -27,6 +25,8 @@ async def solve(task: Any) -> float:
 
 
 async def ask(task: Any, llm: LLM) -> float:
+    import openai  # half of a process's start, which the other agents are spared
+
     async with openai.AsyncOpenAI(base_url=llm.endpoint, api_key=llm.api_key, max_retries=0) as client:
         said = await client.chat.completions.create(
             model=llm.model, messages=[{"role": "user", "content": str(task)}]

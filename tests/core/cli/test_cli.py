@@ -8,10 +8,12 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import pytest
+from marks import sampled
 from typer.testing import CliRunner
 
 from agentlightning import cli
@@ -25,11 +27,39 @@ CONFIG = Path(__file__).parents[3] / "examples" / "calc_x" / "cpu.yaml"
 AGL = [sys.executable, "-c", "from _agl_main import main; main()"]
 
 
-def agl(*arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {
-        k: v for k, v in os.environ.items() if k != "AGL_PLUGINS"
-    }  # installed plugins, as for a user
-    return subprocess.run([*AGL, *arguments], capture_output=True, text=True, timeout=120, env=environment)
+class Ended(NamedTuple):
+    """How a command ended, and what it printed."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+Command = Callable[..., Ended]
+
+
+@pytest.fixture
+def agl(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Command:
+    """Run a command in this process."""
+
+    def run(*arguments: str) -> Ended:
+        monkeypatch.setattr(sys, "argv", ["agl", *arguments])
+        monkeypatch.setattr(sys, "path", [*sys.path])  # a configuration may add to it
+        monkeypatch.delitem(sys.modules, "agent_of_test_cli", raising=False)
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+            raise SystemExit(0)
+        code = ended.value.code
+        return Ended(code if isinstance(code, int) else 0, *capfd.readouterr())
+
+    return run
+
+
+def agl_process(*arguments: str) -> Ended:
+    """Run a command as a user does."""
+    environment = {k: v for k, v in os.environ.items() if k != "AGL_PLUGINS"}
+    done = subprocess.run([*AGL, *arguments], capture_output=True, text=True, timeout=120, env=environment)
+    return Ended(done.returncode, done.stdout, done.stderr)
 
 
 def test_help_lists_every_command() -> None:
@@ -47,6 +77,7 @@ def test_only_the_named_command_is_imported() -> None:
     assert all(f" {name} " in listed for name in load().commands)
 
 
+@pytest.mark.plugins
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -94,10 +125,18 @@ def test_only_the_named_command_is_imported() -> None:
         ),
     ],
 )
-def test_what_a_person_can_mend_is_said_without_a_traceback(arguments: list[str], message: str) -> None:
+def test_what_a_person_can_mend_is_said_without_a_traceback(
+    agl: Command, arguments: list[str], message: str
+) -> None:
     done = agl(*arguments)
     assert done.returncode == 2, done.stderr
     assert message in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_process_ends_with_the_status_of_its_command() -> None:
+    done = agl_process("train", "-c", "none.yaml")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "agl: none.yaml: there is no such file\n"
 
 
 AGENT = """
@@ -135,6 +174,7 @@ def small_run(folder: Path, **changes: Any) -> Path:
     return path
 
 
+@pytest.mark.plugins
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -144,7 +184,7 @@ def small_run(folder: Path, **changes: Any) -> Path:
     ],
 )
 def test_what_the_driver_cannot_use_is_said_without_a_traceback(
-    tmp_path: Path, changes: dict[str, Any], message: str
+    agl: Command, tmp_path: Path, changes: dict[str, Any], message: str
 ) -> None:
     done = agl("train", "-c", str(small_run(tmp_path, **changes)))
     assert done.returncode == 2 and done.stderr.splitlines()[-1].startswith("agl: "), done.stderr
@@ -164,11 +204,14 @@ def is_running(pid: int) -> bool:
 
 @pytest.mark.parametrize(
     ("number", "ctrl_c", "status"),
-    [
-        (signal.SIGINT, "default_int_handler", 130),
-        (signal.SIGTERM, "default_int_handler", 143),
-        (signal.SIGTERM, "SIG_IGN", 143),  # as in a shell's background job
-    ],
+    sampled(
+        [
+            (signal.SIGINT, "default_int_handler", 130),
+            (signal.SIGTERM, "default_int_handler", 143),
+            (signal.SIGTERM, "SIG_IGN", 143),  # as in a shell's background job
+        ],
+        0,
+    ),
 )
 def test_an_interrupted_run_closes_everything(
     tmp_path: Path, number: signal.Signals, ctrl_c: str, status: int
@@ -219,7 +262,7 @@ def test_ctrl_c_before_anything_runs_is_said_too(monkeypatch: pytest.MonkeyPatch
 
 
 def test_eval_prints_one_json_object_last(tmp_path: Path) -> None:
-    done = agl(
+    done = agl_process(
         "eval",
         "-c",
         str(CONFIG),
@@ -229,6 +272,8 @@ def test_eval_prints_one_json_object_last(tmp_path: Path) -> None:
         f"output={tmp_path}",
         "--set",
         "environment.headroom={}",
+        "--set",
+        "backend.options.engine=thread",
     )
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout.splitlines()[-1])
@@ -236,9 +281,10 @@ def test_eval_prints_one_json_object_last(tmp_path: Path) -> None:
     assert "evaluated eval" in done.stderr
 
 
+@pytest.mark.slow
 def test_real_problems_run_through_the_same_command(tmp_path: Path) -> None:
     sets = ("environment.val={target: calc_x.datasets:load, args: {spec: svamp}}", "environment.headroom={}")
-    done = agl(
+    done = agl_process(
         "eval",
         "-c",
         str(CONFIG),

@@ -7,11 +7,13 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from agentlightning import cli
 
@@ -46,7 +48,13 @@ def environment(folder: Path, **more: str) -> dict[str, str]:
     return {**known, "TMPDIR": str(scratch), "COLUMNS": "100", **more}
 
 
+def nothing_left(folder: Path) -> bool:
+    left = [p.name for p in (folder / "scratch").iterdir() if not p.name.startswith("torchinductor_")]
+    return left == [] and not (folder / "runs").exists()
+
+
 def doctor(folder: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+    """``agl doctor`` as a process."""
     done = subprocess.run(
         [*AGL, "doctor", *arguments],
         capture_output=True,
@@ -54,9 +62,30 @@ def doctor(folder: Path, *arguments: str, **more: str) -> subprocess.CompletedPr
         timeout=300,
         env=environment(folder, **more),
     )
-    left = [p.name for p in (folder / "scratch").iterdir() if not p.name.startswith("torchinductor_")]
-    assert left == [] and not (folder / "runs").exists()
+    assert nothing_left(folder)
     return done
+
+
+Examine = Callable[..., Result]
+
+
+@pytest.fixture
+def examine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Examine]:
+    """``agl doctor`` in this process."""
+    (tmp_path / "scratch").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "scratch"))
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setattr(tempfile, "tempdir", None)  # it is found anew
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "agent_of_test_doctor", raising=False)
+
+    def run(*arguments: str) -> Result:
+        done = CliRunner().invoke(cli.app(), ["doctor", *arguments])
+        assert nothing_left(tmp_path)
+        return done
+
+    yield run
+    sys.modules.pop("agent_of_test_doctor", None)
 
 
 def run_file(folder: Path, **changes: Any) -> Path:
@@ -81,17 +110,19 @@ def run_file(folder: Path, **changes: Any) -> Path:
     return path
 
 
-def test_without_a_configuration_the_machine_is_checked(tmp_path: Path) -> None:
-    done = doctor(tmp_path)
-    assert done.returncode == 0, done.stderr
+@pytest.mark.plugins
+def test_without_a_configuration_the_machine_is_checked(examine: Examine) -> None:
+    done = examine()
+    assert done.exit_code == 0, done.stderr
     lines = done.stdout.splitlines()
     assert [next(line for line in lines if f" {name} " in line)[2] for name in ("plugins", "packages")]
     assert "This machine is ready" in done.stdout and "configuration" not in done.stdout
 
 
-def test_an_agent_that_never_succeeds_is_refused_with_the_reason(tmp_path: Path) -> None:
-    done = doctor(tmp_path, "-c", str(run_file(tmp_path)), "--quick", "--json")
-    assert done.returncode == 1, done.stderr
+@pytest.mark.plugins
+def test_an_agent_that_never_succeeds_is_refused_with_the_reason(tmp_path: Path, examine: Examine) -> None:
+    done = examine("-c", str(run_file(tmp_path)), "--quick", "--json")
+    assert done.exit_code == 1, done.stderr
     report = json.loads(done.stdout.splitlines()[-1])
     checks = {check["name"]: check for check in report["checks"]}
     assert report["ok"] is False and report["forecast"] == {} and report["suggested_group_size"] is None
@@ -114,18 +145,15 @@ def test_an_agent_that_never_succeeds_is_refused_with_the_reason(tmp_path: Path)
     ],
 )
 def test_a_run_that_cannot_start_is_refused_with_the_reason(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], reason: str
+    tmp_path: Path, examine: Examine, changes: dict[str, Any], reason: str
 ) -> None:
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.delitem(sys.modules, "agent_of_test_doctor", raising=False)
-    done = CliRunner().invoke(cli.app(), ["doctor", "-c", str(run_file(tmp_path, **changes)), "--json"])
+    done = examine("-c", str(run_file(tmp_path, **changes)), "--json")
     assert done.exit_code == 1, done.stderr
     checks = {check["name"]: check for check in json.loads(done.stdout.splitlines()[-1])["checks"]}
     configuration = checks["configuration"]
     assert configuration["status"] == "fail" and configuration["advice"]
     assert reason in "\n".join([configuration["title"], *configuration["detail"]])
     assert checks["engine"]["title"] == "skipped: because configuration failed"
-    sys.modules.pop("agent_of_test_doctor", None)
 
 
 @pytest.mark.parametrize(
@@ -139,6 +167,7 @@ def test_a_wrong_command_line_is_an_error_of_its_own(
     assert done.returncode == 2 and message in done.stderr.replace("\n", " ")
 
 
+@pytest.mark.slow
 def test_a_plugin_that_cannot_be_loaded_is_a_warning(tmp_path: Path) -> None:
     info = tmp_path / "site" / "agl_cracked-1.5.dist-info"
     info.mkdir(parents=True)
@@ -152,6 +181,7 @@ def test_a_plugin_that_cannot_be_loaded_is_a_warning(tmp_path: Path) -> None:
     assert title.startswith("plugin cracked (agl-cracked 1.5) cannot be loaded: ModuleNotFoundError: ")
 
 
+@pytest.mark.slow
 def test_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:
     config = run_file(tmp_path, agent__target="agent_of_test_doctor:hang")
     process = subprocess.Popen(
@@ -172,12 +202,11 @@ def test_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:
     finally:
         process.kill()
         process.communicate()
-    left = [p.name for p in (tmp_path / "scratch").iterdir() if not p.name.startswith("torchinductor_")]
-    assert left == [] and not (tmp_path / "runs").exists()
+    assert nothing_left(tmp_path)
 
 
 def test_the_calculator_is_ready_to_train(tmp_path: Path) -> None:
-    sets = ["--set", f"output={tmp_path / 'runs'}"]
+    sets = ["--set", f"output={tmp_path / 'runs'}", "--set", "backend.options.engine=thread"]
     done = doctor(tmp_path, "-c", str(CONFIG), "--tasks", "4", "--samples", "4", "--quick", "--json", *sets)
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout.splitlines()[-1])

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from marks import sampled
 
 from agentlightning.testing import ScriptedModelServer
 
@@ -97,6 +98,7 @@ def test_several_processes_at_once(tmp_path: Path, server: ScriptedModelServer) 
     assert len(set(found["rollouts"])) == 16 and found["statuses"] == {"succeeded": 16}
 
 
+@pytest.mark.slow
 def test_of_several_one_that_fails_is_in_the_status(tmp_path: Path, server: ScriptedModelServer) -> None:
     (tmp_path / "t.jsonl").write_text("0\n3\n")
     code = "import json, os, sys; sys.exit(json.loads(os.environ['AGL_TASK']))"
@@ -134,7 +136,7 @@ def as_in_a_terminal() -> None:
         signal.signal(number, signal.SIG_DFL)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1])
+@pytest.mark.parametrize("number", sampled([signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1], 1))
 def test_signals_are_passed_on(tmp_path: Path, server: ScriptedModelServer, number: signal.Signals) -> None:
     code = f"""
         import signal, sys
@@ -198,6 +200,7 @@ def test_ctrl_c_at_a_terminal_arrives_once(tmp_path: Path, server: ScriptedModel
     assert b"interrupts 1" in said and os.waitstatus_to_exitcode(status) == 0
 
 
+@pytest.mark.slow
 def test_signals_that_are_ignored_stay_ignored(tmp_path: Path, server: ScriptedModelServer) -> None:
     """As under ``nohup``, and in the background of a shell's script."""
     code = "import signal; print(*(int(signal.getsignal(n) == signal.SIG_IGN) for n in (1, 2, 15)))"
@@ -224,6 +227,7 @@ def test_a_signal_to_us_ends_the_run_and_not_one_process(tmp_path: Path, server:
     assert told["exit_codes"] == [143] and any("2 of 3" in line for line in told["warnings"])
 
 
+@pytest.mark.slow
 def test_a_rollout_of_thousands_of_spans_is_summarised_and_the_status_stands(
     tmp_path: Path, server: ScriptedModelServer
 ) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import psutil
 import pytest
 from core.runner.test_process import alive
+from marks import sampled
 from typer.testing import CliRunner
 
 from agentlightning import cli
@@ -113,7 +114,7 @@ async def test_sigterm_ends_it_with_status_0(served: server.Served) -> None:
     assert "0 running · 2 succeeded" in process.said
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", sampled([1, 2], 0))
 async def test_sigterm_ends_it_although_an_agent_left_a_thread_behind(
     served: server.Served, workers: int
 ) -> None:
@@ -132,6 +133,7 @@ async def test_the_first_ctrl_c_ends_it_although_an_agent_blocks_its_loop(served
     assert await reason(served.store, rollout) == "cancelled: the attempt was stopped from outside"
 
 
+@pytest.mark.slow
 async def test_only_the_run_that_was_asked_for(served: server.Served) -> None:
     other = await served.store.enqueue_rollout(1, run_id="theirs")
     async with runner("--store", served.url, "--run", "ours"):
@@ -139,7 +141,7 @@ async def test_only_the_run_that_was_asked_for(served: server.Served) -> None:
     assert (await served.store.get_rollout_by_id(other.rollout_id)).status == RolloutStatus.QUEUING
 
 
-@pytest.mark.parametrize("isolation", ["inline", "process"])
+@pytest.mark.parametrize("isolation", sampled(["inline", "process"], 0))
 async def test_what_runs_may_end_and_then_is_stopped_and_settled(
     served: server.Served, tmp_path: Path, isolation: str
 ) -> None:
@@ -160,7 +162,7 @@ async def test_what_runs_may_end_and_then_is_stopped_and_settled(
     assert await reason(store, rollout) == "cancelled: the attempt was stopped from outside"
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "code"), sampled([(signal.SIGINT, 130), (signal.SIGTERM, 143)], 0))
 async def test_the_second_signal_ends_it_at_once(
     served: server.Served, number: signal.Signals, code: int
 ) -> None:
@@ -247,6 +249,7 @@ async def test_workers_that_die_are_replaced_and_end_together(served: server.Ser
     assert "2 workers" in process.said and "1 restarted" in process.said
 
 
+@pytest.mark.slow
 async def test_what_a_killed_worker_ran_is_run_by_another(served: server.Served, tmp_path: Path) -> None:
     """Without being asked for: of the configuration only the silence is shorter than it is by default."""
     task = {"marker": str(tmp_path / "killed"), "reward": 0.5}
@@ -259,6 +262,7 @@ async def test_what_a_killed_worker_ran_is_run_by_another(served: server.Served,
     assert Path(task["marker"]).exists()
 
 
+@pytest.mark.slow
 async def test_workers_share_a_mistake(served: server.Served) -> None:
     async with runner("--store", served.url, "--workers", "2", agent="nobody") as process:
         assert await process.end() == 2
@@ -286,6 +290,7 @@ async def test_workers_die_with_their_supervisor(served: server.Served) -> None:
         assert not await alive(pid)
 
 
+@pytest.mark.slow
 async def test_a_store_that_is_killed_and_comes_back_costs_nothing(tmp_path: Path) -> None:
     """The store's server dies while attempts run, and is started again: their ends are written after all."""
     file, path = tmp_path / "go", tmp_path / "s.sqlite"

@@ -11,6 +11,7 @@ import pytest
 from core.credit.builders import PATIENT, make_call, make_record, make_wire, one_call, world, worlds
 from core.credit.merging.test_rows import RECIPES
 from hypothesis import given, settings, strategies as st
+from marks import examples
 
 from agentlightning.credit import assign, rows_digest, trace_token
 from agentlightning.recipes import GRPO
@@ -361,7 +362,7 @@ def test_two_hundred_calls_of_ten_thousand_tokens():
     assert len(rows_digest(batch.rows)) == 64
 
 
-@settings(PATIENT, max_examples=20)
+@settings(PATIENT, max_examples=examples(20))
 @given(st.integers(0, 10_000))
 def test_the_same_world_gives_the_same_digest(seed):
     digests = {rows_digest(assign(world(Random(seed)), GRPO()).rows) for _ in range(2)}

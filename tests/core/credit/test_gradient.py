@@ -8,6 +8,7 @@ import torch
 from core.credit.builders import PATIENT, make_call, make_record, worlds
 from core.credit.reference import Toy, gradient, row_loss, torch_loss
 from hypothesis import given, settings, strategies as st
+from marks import examples
 
 from agentlightning.credit import assign
 from agentlightning.recipes import RLOO
@@ -37,7 +38,7 @@ def on_policy(records):
     return records
 
 
-@settings(PATIENT, max_examples=40)
+@settings(PATIENT, max_examples=examples(40))
 @given(worlds(vocabulary=VOCABULARY, clean=True), RECIPE, st.booleans())
 def test_merged_equals_unmerged(records, recipe, near):
     records = on_policy(records) if near else records
@@ -61,7 +62,7 @@ def test_the_comparison_would_notice_a_wrong_prefix_or_weight():
         assert (gradient(MODEL, [wrong], recipe) - true).abs().max().item() > 1e-4
 
 
-@settings(PATIENT, max_examples=20)
+@settings(PATIENT, max_examples=examples(20))
 @given(worlds(vocabulary=VOCABULARY, clean=True), RECIPE)
 def test_the_loss_in_plain_python_is_the_loss_in_torch(records, recipe):
     rows = assign(on_policy(records), recipe).rows

@@ -13,7 +13,6 @@ import threading
 import time
 from typing import Any
 
-import openai
 import psutil
 
 from agentlightning import LLM, LitAgent, Triplet, current_attempt, emit_annotation, emit_reward, rollout
@@ -155,6 +154,8 @@ async def decorated(task: float) -> float:
 
 
 async def ask(task: Any, llm: LLM) -> float:
+    import openai  # half of a worker's start, which the other agents are spared
+
     async with openai.AsyncOpenAI(base_url=llm.endpoint, api_key=llm.api_key, max_retries=0) as client:
         said = await client.chat.completions.create(
             model=llm.model, messages=[{"role": "user", "content": str(task)}]

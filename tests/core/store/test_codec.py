@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from hypothesis import given, settings, strategies as st
+from marks import examples
 
 from agentlightning.store import codec
 from agentlightning.store.calls import CALL_FIELDS
@@ -27,14 +28,14 @@ def float32(value: float) -> float:
     return float(struct.unpack("<f", struct.pack("<f", value))[0])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(JSON)
 def test_values_come_back(value: Any) -> None:
     assert codec.unpack(codec.pack(value)) == value
     assert codec.unpack(codec.pack(value, small=1 << 20)) == value
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     IDS,
     IDS,

@@ -8,7 +8,9 @@ import socket
 import sys
 from pathlib import Path
 
+import pytest
 from contract.store import call, reward
+from marks import sampled
 
 from agentlightning.store import SQLiteStore, StoreClient
 from agentlightning.types import AttemptStatus
@@ -29,7 +31,8 @@ async def serve(path: Path, port: int) -> asyncio.subprocess.Process:
     return process
 
 
-async def test_nothing_is_lost_and_nothing_is_doubled(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kills", sampled([1, KILLS], 0))
+async def test_nothing_is_lost_and_nothing_is_doubled(tmp_path: Path, kills: int) -> None:
     path, rng = tmp_path / "s.sqlite", random.Random(4)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -37,7 +40,7 @@ async def test_nothing_is_lost_and_nothing_is_doubled(tmp_path: Path) -> None:
     process = await serve(path, port)
     client = StoreClient(f"http://127.0.0.1:{port}")
     finished: list[str] = []
-    kill_at = sorted(rng.sample(range(5, LANES * CYCLES - 20), KILLS))
+    kill_at = sorted(rng.sample(range(5, LANES * CYCLES - 20), kills))
 
     async def lane(name: str) -> None:
         for i in range(CYCLES):

@@ -18,6 +18,7 @@ from contract.store import Clock
 from core.store.model import SILENCE, Lease, Model
 from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from marks import examples
 
 from agentlightning.store.base import AttemptEnded, Conflict, Store
 from agentlightning.store.http.client import StoreClient
@@ -341,5 +342,5 @@ async def run(ask: Ask, side: Side, request_id: str | None) -> Any:
     return await ask(side, request_id)
 
 
-StoreMachine.TestCase.settings = settings(max_examples=30, stateful_step_count=40, deadline=None)
+StoreMachine.TestCase.settings = settings(max_examples=examples(50), stateful_step_count=40, deadline=None)
 TestStoreMachine = StoreMachine.TestCase

@@ -15,6 +15,7 @@ import msgspec
 import pytest
 from contract.pages import Said, request, send
 from hypothesis import HealthCheck, given, settings, strategies as st
+from marks import examples
 
 from agentlightning.gateway.app import ROUTES as GATEWAY_ROUTES
 from agentlightning.store.routes import BY_NAME, TABLE
@@ -103,7 +104,10 @@ def asked(name: str) -> tuple[str, ...]:
     return tuple(field for field in known if field not in WAITS) or ("nothing",)
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(
+    max_examples=examples(150),
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(data=st.data())
 def test_the_store(running: Running, data: st.DataObject) -> None:
     route = data.draw(st.sampled_from(STORE))
@@ -151,7 +155,10 @@ GATEWAY = [path for path, verb in GATEWAY_ROUTES.items() if verb == "POST"]
 GOOD: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "prompt": "hi"}
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(
+    max_examples=examples(150),
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(data=st.data())
 def test_the_gateway(running: Running, data: st.DataObject) -> None:
     path = data.draw(st.sampled_from(GATEWAY))
@@ -169,7 +176,10 @@ def test_the_gateway(running: Running, data: st.DataObject) -> None:
     assert running.send(url, request("GET", "/metrics", {"Host": "localhost"})).status == 200
 
 
-@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(
+    max_examples=examples(100),
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(
     body=st.one_of(
         st.binary(max_size=100),

@@ -289,6 +289,7 @@ def test_hostile_text_is_graded_at_once(text: str) -> None:
     assert grade(text, "29") == 0.0
 
 
+@pytest.mark.slow
 def test_gold_self_check_over_the_bundled_samples(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 0
     last = capsys.readouterr().out.strip().splitlines()[-1]

@@ -159,11 +159,17 @@ def test_a_missing_database_says_where_it_was_looked_for(tmp_path: Path) -> None
             find(name, tmp_path)
 
 
-def test_the_self_check_accepts_the_data_and_finds_a_broken_gold(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.slow
+def test_the_self_check_accepts_the_data(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "gold self-check: 4976 questions, 0 failed"
+
+
+def test_the_self_check_accepts_a_good_gold_and_finds_a_broken_one(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([str(_file(folder, ROW))]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "gold self-check: 1 questions, 0 failed"
     path = _file(folder, ROW, {**ROW, "id": "bad", "query": "SELECT x FROM person"})
     assert main([str(path)]) == 1
     assert "bad: people.sqlite: the gold query 'SELECT x FROM person' fails" in capsys.readouterr().out

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
+from marks import examples
 
 from spider.databases import find
 from spider.sql.execution import Limits, SqlError, run
@@ -173,7 +174,9 @@ def test_a_file_that_is_no_database_is_an_error(tmp_path: Path) -> None:
         run(path, "SELECT * FROM t")
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(
     parts=st.lists(
         st.sampled_from(

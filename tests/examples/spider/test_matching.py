@@ -14,6 +14,7 @@ import mutations
 import pytest
 import second
 from hypothesis import given, settings, strategies as st
+from marks import examples
 
 from spider.databases import BUNDLED
 from spider.datasets import load
@@ -184,7 +185,7 @@ def test_a_computed_limit_leaves_the_order_as_it_is(people: Path) -> None:
 values = st.one_of(st.integers(0, 2), st.sampled_from([None, "", "1", 1.0, 0.5]))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.data())
 def test_the_search_finds_every_order_of_columns_and_no_other(data: Any) -> None:
     width = data.draw(st.integers(1, 5))

@@ -6,6 +6,7 @@ import random
 
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
+from marks import examples, sampled
 
 from werewolf.engine import PRESETS, Game, Say, Side
 from werewolf.engine.victory import winner
@@ -32,17 +33,20 @@ def random_game(name: str, deal: int, chance: int) -> Game:
     return game
 
 
-@pytest.mark.parametrize("name", sorted(PRESETS))
-def test_a_thousand_games_without_an_illegal_state(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "games"),
+    sampled([(name, games) for games in (100, 1000) for name in sorted(PRESETS)], *range(len(PRESETS))),
+)
+def test_many_games_without_an_illegal_state(name: str, games: int) -> None:
     won = {side: 0 for side in (*Side, None)}
-    for deal in range(1000):
+    for deal in range(games):
         game = random_game(name, deal, deal)
         assert game.outcome is not None and game.outcome.winner == winner(game.state)
         won[game.outcome.winner] += 1
     assert won[Side.WOLVES] and won[Side.TOWN]
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(name=st.sampled_from(sorted(PRESETS)), deal=st.integers(0, 2**40), chance=st.integers(0, 2**40))
 def test_any_seeds(name: str, deal: int, chance: int) -> None:
     game = random_game(name, deal, chance)

@@ -19,6 +19,7 @@ from typing import NamedTuple
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
+from marks import examples, sampled
 from plugins.local.engine_fixtures import logprobs_of, small_policy
 
 from agl_local.generation.engine import Completion, Engine, EngineError, Request
@@ -109,8 +110,9 @@ def compare(load: Load, got: dict[int, Bits]) -> None:
 NAMES = ["qwen2", "qwen3", "llama", "calc_x"]
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("slots", [1, 4, 64])
+@pytest.mark.parametrize(
+    ("name", "slots"), sampled([(name, slots) for slots in (4, 1, 64) for name in NAMES], 0)
+)
 def test_all_at_once_in_any_order_with_any_number_of_slots(name, slots):
     load = load_of(name)
     order = list(range(len(load.requests)))
@@ -122,7 +124,7 @@ def test_all_at_once_in_any_order_with_any_number_of_slots(name, slots):
         compare(load, ask_all(engine, load, order[::-1]))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", sampled(NAMES, 0))
 def test_one_after_the_other(name):
     load = load_of(name)
     with engine_of(load, slots=8) as engine:
@@ -131,6 +133,7 @@ def test_one_after_the_other(name):
         assert engine.stats.reused_tokens > 0
 
 
+@pytest.mark.slow
 def test_two_threads_of_torch():
     """Its own reference: the promise is for one number of threads."""
     load = load_of("calc_x")
@@ -148,7 +151,7 @@ def test_the_room_of_the_engine_changes_nothing():
         compare(load, ask_all(engine, load, few))
 
 
-@pytest.mark.parametrize("name", ["qwen2", "calc_x"])
+@pytest.mark.parametrize("name", sampled(["qwen2", "calc_x"], 0))
 def test_a_hold_for_the_same_weights_changes_nothing(name):
     """Requests stop where they are, and what they have is computed again, in another grouping of tokens."""
     load = load_of(name)
@@ -169,6 +172,7 @@ def test_a_hold_for_the_same_weights_changes_nothing(name):
     compare(load, got)
 
 
+@pytest.mark.slow
 def test_after_an_update_it_is_a_fresh_engine_of_the_new_weights():
     load, other = load_of("qwen2"), small_policy(seed=5)
     with Engine(other, slots=8, max_len=MAX_LEN, deterministic=True, threads=1) as engine:
@@ -213,7 +217,7 @@ def test_streamed_tokens_are_those_of_the_answer():
     assert sorted((e.token, e.logprob) for e in events) == sorted(wanted)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", sampled(NAMES, 0))
 def test_the_trainer_sees_what_the_engine_saw(name):
     load = load_of(name)
     plain = [i for i, r in enumerate(load.requests) if set(SETTINGS[r.sampling.seed % 10]) <= {"temperature"}]
@@ -232,7 +236,7 @@ SCHEDULES = st.tuples(
 )
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 @given(SCHEDULES)
 def test_any_schedule(schedule):
     """Waves of any size, some awaited before the next, and some requests given up by their clients."""
@@ -258,6 +262,7 @@ def test_any_schedule(schedule):
     compare(load, got)
 
 
+@pytest.mark.slow
 def test_another_process_gives_the_same_bits(tmp_path):
     load = load_of("qwen2")
     folder = save_policy(load.policy, tmp_path)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from marks import sampled
 from plugins.local.driver_fixtures import saved_policy
 from plugins.local.test_driver_loop import PROMPT, RECIPE, FakeJob, post
 
@@ -58,7 +59,7 @@ async def digests(
     return [(report.rows_digest, report.params_digest) for report in job.reports]
 
 
-@pytest.mark.parametrize("engine", ["thread", "process"])
+@pytest.mark.parametrize("engine", sampled(["thread", "process"], 0))
 async def test_concurrency_order_and_resume_change_no_digest(tmp_path: Path, engine: str) -> None:
     policy = saved_policy(tmp_path / "policy")
     straight = await digests(policy, tmp_path / "a", 3, 1, max_num_seqs=2, engine=engine)

@@ -8,6 +8,7 @@ import pytest
 from aiohttp import web
 from core.gateway.conftest import chunks, whole
 from hypothesis import given, settings, strategies as st
+from marks import examples
 
 from agentlightning.gateway import Upstream
 from agentlightning.gateway.apis.messages import MESSAGES
@@ -50,7 +51,7 @@ CHAT = {
 }
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(ASKED)
 @pytest.mark.parametrize("api_format", [RESPONSES, MESSAGES], ids=["responses", "messages"])
 def test_any_json_is_translated_or_refused(api_format, asked):

@@ -9,6 +9,7 @@ import openai
 from core.gateway.apis.test_base_streams import answers
 from core.gateway.conftest import PROMPT, tokens_of
 from hypothesis import given, settings
+from marks import examples
 from openai import AsyncOpenAI, OpenAI
 from openai._base_client import SyncAPIClient
 from pydantic import BaseModel
@@ -88,7 +89,7 @@ def replaying(content, kind):
 
 
 @given(answers())
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=examples(30))
 def test_what_the_sdk_accumulates_is_the_whole_answer(chat):
     answer = RESPONSES.answer({"model": "m", "input": "hi"}, chat)
     with replaying(json.dumps(answer).encode(), "application/json") as client:

@@ -1,0 +1,27 @@
+"""What ``make test`` samples and ``make test-slow`` runs whole: long tables of cases, property tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from hypothesis import settings
+
+THOROUGH = 100
+"""Examples of a property test under the profile ``thorough``; see ``tests/conftest.py``."""
+
+
+def sampled(cases: Iterable[Any], *kept: int) -> list[Any]:
+    """The cases of a parametrization; all but those at the places ``kept`` are marked slow."""
+    return [
+        case
+        if place in kept
+        else pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.slow)
+        for place, case in enumerate(cases)
+    ]
+
+
+def examples(thorough: int) -> int:
+    """The number of examples of a property test: ``thorough``, or in the default run a tenth of it."""
+    return thorough if settings().max_examples >= THOROUGH else max(3, thorough // 10)
