@@ -5,6 +5,7 @@ gateway and engine. Requests are bytes on a socket, for no client library would 
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
@@ -17,12 +18,18 @@ class Said(NamedTuple):
 
 
 async def send(url: str, request: bytes) -> Said:
-    """Bytes to the server of ``url``; what it answers until it closes the connection."""
+    """Send bytes to the server of ``url`` and return its answer.
+
+    After an answer that has a length nothing is waited for: a server that has refused a body reads on for
+    seconds.
+    """
     parts = urlsplit(url)
     reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
     try:
         writer.write(request)
-        head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = re.search(rb"(?i)\r\ncontent-length: *(\d+)", head)
+        body = await (reader.readexactly(int(length[1])) if length else reader.read())
         return Said(int(head.split()[1]), body)
     finally:
         writer.close()

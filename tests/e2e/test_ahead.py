@@ -23,12 +23,6 @@ from agentlightning.types import RolloutStatus, UsageError
 from agentlightning.types.failure import failure_kind
 
 
-@pytest.fixture(autouse=True)
-def brisk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runners that are told to stop do so at once, instead of waiting for work a little longer."""
-    monkeypatch.setattr("agentlightning.runner.runner.POLL", 0.02)
-
-
 def ages(made: Line) -> list[set[int]]:
     """How many versions old the trained tokens of each step were."""
     return [

@@ -101,6 +101,7 @@ def test_who_hangs_is_left_behind_when_its_time_is_up(tmp_path: Path) -> None:
     assert result["accounts"] == {"runner": {"abandoned": 1}}
 
 
+@pytest.mark.slow
 async def test_worker_processes_bear_what_a_process_can_do(tmp_path: Path) -> None:
     killed = ["holds the gil", "ignores being cancelled"]
     raised = {name: RAISED[name] for name in ("raises unpicklably", "raises a base exception", "exits")}

@@ -26,7 +26,10 @@ from calc_x.headroom import chance, oracle
 POLICY = Path(__file__).parents[2] / "examples" / "calc_x" / "policy"
 
 
+PROCESS = {"threads": 1, "engine_threads": 1, "max_len": 512}
+"""The engine in a process of its own, as it is for a user."""
 THREAD = {"threads": 1, "engine": "thread", "max_len": 512}
+"""The engine in a thread, which starts at once."""
 MOMENTS = {
     name
     for name, hook in vars(hookspecs).items()
@@ -62,7 +65,7 @@ def trainer(folder: Path, watch: Watch, **options: Any) -> Trainer:
     defaults: dict[str, Any] = dict(
         algorithm=GRPO(group_size=4),
         policy=POLICY,
-        options={"threads": 1, "engine_threads": 1, "max_len": 512},
+        options=THREAD,
         steps=2,
         batch_size=3,
         output=folder,
@@ -81,7 +84,8 @@ def evaluation_calls(folder: Path) -> int:
 
 async def test_train_two_steps(tmp_path: Path) -> None:
     watch = Watch()
-    summary = await trainer(tmp_path, watch, headroom={"oracle": oracle, "random": chance}).afit(
+    headroom = {"oracle": oracle, "random": chance}
+    summary = await trainer(tmp_path, watch, options=PROCESS, headroom=headroom).afit(
         solve, load("generated:train", limit=50), load("generated:heldout", limit=6)
     )
     folder = tmp_path / summary["run_id"]

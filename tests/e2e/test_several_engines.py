@@ -39,6 +39,7 @@ async def talk(task: int, llm: LLM) -> float:
     return float(sum(map(ord, said)) % 5)
 
 
+@pytest.mark.slow
 @pytest.mark.plugins
 async def test_two_engines_serve_one_policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[dict[str, Any]] = []

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from core.run_program.running import CALL, run, run_command
+from marks import sampled
 
 from agentlightning.run_program.attempts import run_all, run_one
 from agentlightning.run_program.options import CannotStart, ProgramOptions
@@ -28,13 +29,17 @@ def server() -> Iterator[ScriptedModelServer]:
 
 @pytest.mark.parametrize(
     ("end", "code", "reason"),
-    [
-        ("raise SystemExit(3)", 3, "exited with status 3"),
-        ("raise ValueError('no')", 1, "exited with status 1"),
-        ("import os; os._exit(7)", 7, "exited with status 7"),
-        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", 137, "signal 9 (SIGKILL)"),
-        ("import os, signal; os.kill(os.getpid(), signal.SIGTERM)", 143, "signal 15 (SIGTERM)"),
-    ],
+    sampled(
+        [
+            ("raise SystemExit(3)", 3, "exited with status 3"),
+            ("raise ValueError('no')", 1, "exited with status 1"),
+            ("import os; os._exit(7)", 7, "exited with status 7"),
+            ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", 137, "signal 9 (SIGKILL)"),
+            ("import os, signal; os.kill(os.getpid(), signal.SIGTERM)", 143, "signal 15 (SIGTERM)"),
+        ],
+        0,
+        3,
+    ),
 )
 async def test_recorded_spans_survive_any_end(
     tmp_path: Path, server: ScriptedModelServer, end: str, code: int, reason: str
@@ -63,7 +68,7 @@ url = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
 urllib.request.urlopen(urllib.request.Request(url, body, head))
 signal.pause()
 """
-    outcome = await run(tmp_path, source, server, timeout=8.0)
+    outcome = await run(tmp_path, source, server, timeout=5.0)
     (attempt,) = outcome.attempts
     assert attempt.status is AttemptStatus.TIMEOUT and outcome.summary.exit_codes == [None]
     assert outcome.kinds == ["gateway-only"]

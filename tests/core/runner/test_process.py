@@ -17,6 +17,7 @@ import psutil
 import pytest
 from core.runner import agents_for_workers as agents
 from core.runner.test_runner import FakeGateway, finish, reason, serving
+from marks import sampled
 
 from agentlightning.credit.eligibility.verdicts import verdicts
 from agentlightning.credit.scoring.rewards import resolve
@@ -57,7 +58,7 @@ async def test_attempts_run_in_few_warm_processes(store: Store) -> None:
     assert values[6] == 0.25 and runner.counts == {"succeeded": 7}
 
 
-@pytest.mark.parametrize("vice", ["hold the gil", "swallow", "spin"])
+@pytest.mark.parametrize("vice", sampled(["hold the gil", "swallow", "spin"], 0))
 async def test_what_cannot_be_cancelled_is_killed_and_the_run_goes_on(store: Store, vice: str) -> None:
     async with serving(agents.misbehave, store, concurrency=1, isolation="process") as runner:
         [bad] = await finish(store, [vice], config=LIMIT)
@@ -68,6 +69,7 @@ async def test_what_cannot_be_cancelled_is_killed_and_the_run_goes_on(store: Sto
     assert runner.counts == {"timeout": 1, "killed": 1, "succeeded": 1}
 
 
+@pytest.mark.slow
 async def test_a_sync_agent_is_killed_too(store: Store) -> None:
     async with serving(agents.sync_hang, store, concurrency=1, isolation="process") as runner:
         await finish(store, ["hang"], config=LIMIT)
@@ -75,44 +77,44 @@ async def test_a_sync_agent_is_killed_too(store: Store) -> None:
     assert runner.counts == {"timeout": 1, "killed": 1, "succeeded": 1}
 
 
-@pytest.mark.parametrize(
-    ("vice", "why"),
-    [
-        ("segfault", "agent-raised: the worker process died with signal 11 (SIGSEGV)"),
-        ("exit hard", "agent-raised: the worker process exited with status 7"),
-    ],
-)
-async def test_a_process_that_dies_fails_its_attempt(store: Store, vice: str, why: str) -> None:
+async def test_a_process_that_dies_fails_its_attempt(store: Store) -> None:
+    deaths = {
+        "segfault": "agent-raised: the worker process died with signal 11 (SIGSEGV)",
+        "exit hard": "agent-raised: the worker process exited with status 7",
+    }
     async with serving(agents.misbehave, store, concurrency=1, isolation="process") as runner:
-        bad, good = await finish(store, [vice, 1])
-    assert await reason(store, bad) == why
-    assert await rewards(store, bad.rollout_id) == [0.5]
-    assert good.status == RolloutStatus.SUCCEEDED and runner.counts["died"] == 1
+        *bad, good = await finish(store, [*deaths, 1])
+    for rollout, why in zip(bad, deaths.values(), strict=True):
+        assert await reason(store, rollout) == why
+        assert await rewards(store, rollout.rollout_id) == [0.5]
+    assert good.status == RolloutStatus.SUCCEEDED and runner.counts["died"] == 2
 
 
-@pytest.mark.parametrize(
-    ("vice", "why"),
-    [
-        ("exit", "agent-raised: SystemExit: 3"),
-        ("interrupt", "agent-raised: KeyboardInterrupt: no message"),
-        ("surrogates", "agent-raised: RuntimeError: half a character: "),
-    ],
-)
-async def test_what_is_raised_ends_the_attempt_only(store: Store, vice: str, why: str) -> None:
+async def test_what_is_raised_ends_the_attempt_only(store: Store) -> None:
+    """One process runs them all."""
+    raised = {
+        "exit": "agent-raised: SystemExit: 3",
+        "interrupt": "agent-raised: KeyboardInterrupt: no message",
+        "surrogates": "agent-raised: RuntimeError: half a character: ",
+    }
+    tasks = [task for vice in raised for task in (vice, 1)]
     async with serving(agents.misbehave, store, concurrency=1, isolation="process") as runner:
-        bad, good = await finish(store, [vice, 1])
-    assert (await reason(store, bad)).startswith(why)
-    assert good.status == RolloutStatus.SUCCEEDED and not runner.counts["died"]
+        done = await finish(store, tasks)
+    for bad, good, why in zip(done[::2], done[1::2], raised.values(), strict=True):
+        assert (await reason(store, bad)).startswith(why)
+        assert good.status == RolloutStatus.SUCCEEDED
+    assert not runner.counts["died"]
 
 
-@pytest.mark.parametrize("vice", ["read stdin", "noise", "threads", "fork", "environment"])
-async def test_what_does_no_harm(store: Store, vice: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_does_no_harm(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One process runs them all, each before an honest attempt."""
     monkeypatch.setenv("AGL_SECRET", "x" * 32)
+    tasks = [task for vice in ("read stdin", "noise", "threads", "fork", "environment") for task in (vice, 1)]
     async with serving(agents.misbehave, store, concurrency=1, isolation="process") as runner:
-        done = await finish(store, [vice, 1])
+        done = await finish(store, tasks)
     for rollout in done:
-        assert await rewards(store, rollout.rollout_id) == [1.0]
-    assert runner.counts == {"succeeded": 2}
+        assert await rewards(store, rollout.rollout_id) == [1.0], rollout.input
+    assert runner.counts == {"succeeded": len(tasks)}
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="orphans are adopted by the kernel's subreaper")

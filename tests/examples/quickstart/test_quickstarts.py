@@ -84,7 +84,12 @@ def test_a_step_is_trained(name: str, tmp_path: Path) -> None:
         pytest.importorskip({"openai_agents": "agents", "langchain": "langchain_openai"}.get(name, name))
     script = imported(EXAMPLES / f"quickstart_{name}.py")
     trainer = agl.Trainer(
-        policy=HERE / "policy", steps=1, batch_size=4, output=tmp_path, trackers=[], options={"threads": 1}
+        policy=HERE / "policy",
+        steps=1,
+        batch_size=4,
+        output=tmp_path,
+        trackers=[],
+        options={"threads": 1, "engine": "thread"},
     )
     summary = trainer.fit(
         script.solve, script.load("generated:train", 4), script.load("generated:heldout", 8)

@@ -42,8 +42,9 @@ async def test_it_is_served_as_it_is(tmp_path: Path, engine: str) -> None:
 async def test_what_cannot_be_served_is_said(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="no option 'slot'"):
         LocalServer(tmp_path, "old", {"slot": 1})
+    thread = {"engine": "thread", "threads": 1}
     for folder, said in ((tmp_path / "none", "there is no such folder"), (tmp_path, r"config\.json")):
-        server = LocalServer(folder, "old")
+        server = LocalServer(folder, "old", thread)
         with pytest.raises(UsageError, match=said):
             await server.start()
         await server.close()
