@@ -100,9 +100,8 @@ class Metrics:
             if "reasoning" in call.edited:
                 self.split += 1
             if call.masked == OVER_LENGTH:
-                self.over_length[
-                    "dropped" if call.edited.get(OVER_LENGTH_FIELD) == "drop" else "refused"
-                ] += 1
+                dropped = call.edited.get(OVER_LENGTH_FIELD) == "drop"
+                self.over_length["dropped" if dropped else "refused"] += 1
             elif OVER_LENGTH_FIELD in call.edited and call.choice == 0:
                 self.over_length["truncated"] += 1
                 self.over_length["messages"] += sum(b - a for a, b in call.edited["dropped"])

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+import aiohttp
 import msgspec
 from aiohttp import web
 
@@ -27,7 +28,7 @@ from agentlightning.gateway.recorder import CallRecorder, RecordWriter
 from agentlightning.gateway.reply import AgentReply
 from agentlightning.gateway.request import ModelRequest, Planner
 from agentlightning.gateway.rewrite.over_length import ContextFitter
-from agentlightning.gateway.streaming import is_stream, relay
+from agentlightning.gateway.streaming import relay
 from agentlightning.gateway.upstream.answer import engine_error, parse_answer
 from agentlightning.gateway.upstream.client import EngineClient
 from agentlightning.keys import Keys
@@ -79,34 +80,27 @@ class Pipeline:
             body = await read_json(http, self.body_limit)
             attempt = await self.attempts.get(caller.claims)
             return await answer(Admitted(caller, attempt, body))
-        except (RequestRefused, BadSelect) as error:
-            return await self._refused(reply, error, caller)
+        except RequestRefused as error:
+            refused = error
+        except BadSelect as error:  # a predicate of the user's fails on a call's tags
+            log.error("%s", error)
+            refused = RequestRefused(500, "bad-select", str(error))
         except Exception:
             log.exception("%s %s failed", http.method, http.path)
             message = "the gateway failed on this request; its log says why"
-            fault = RequestRefused(500, "gateway-error", message, retry=True)
-            return await self._refused(reply, fault, caller)
-
-    async def _refused(
-        self, reply: AgentReply, error: RequestRefused | BadSelect, caller: RequestIdentity | None
-    ) -> web.StreamResponse:
-        """Count a refusal, and send it."""
-        if isinstance(error, BadSelect):  # a predicate of the user's fails on a call's tags
-            log.error("%s", error)
-            error = RequestRefused(500, "bad-select", str(error))
-        await self.writer.count_refused(error.of(caller.claims if caller else None))
-        return await reply.refuse(error)
+            refused = RequestRefused(500, "gateway-error", message, retry=True)
+        await self.writer.count_refused(refused.of(caller.claims if caller else None))
+        return await reply.refuse(refused)
 
     # ------------------------------------------------------------------------------------ parse, rewrite
     async def _call(self, admitted: Admitted, reply: AgentReply) -> web.StreamResponse:
         """Run a call as one of its attempt's tasks, so that closing the attempt can stop it."""
-        request = self.planner.plan(admitted, reply.api)
-        recorder = CallRecorder(self.writer, request)
+        recorder = CallRecorder(self.writer, self.planner.plan(admitted, reply.api))
         task = asyncio.current_task()
         assert task is not None
         admitted.attempt.tasks.add(task)
         try:
-            return await self._forward(request, reply, recorder)
+            return await self._forward(reply, recorder)
         except asyncio.CancelledError:
             await self._stopped(admitted, reply, recorder)
             raise
@@ -119,33 +113,31 @@ class Pipeline:
             admitted.attempt.tasks.discard(task)
 
     # -------------------------------------------------------------------------------------------- forward
-    async def _forward(
-        self, request: ModelRequest, reply: AgentReply, recorder: CallRecorder
-    ) -> web.StreamResponse:
+    async def _forward(self, reply: AgentReply, recorder: CallRecorder) -> web.StreamResponse:
         """Send the call to the engine of its policy; again, if a hold made the engine give it up."""
+        request = recorder.request
         policy, planned = request.route.policy, request.engine_body
         while True:
             await self.gate.wait(policy)
             self.planner.reroute(request, self.gate.hold_count(policy))
             with self.gate:
                 try:
-                    return await self._once(request, reply, recorder)
+                    return await self._once(reply, recorder)
                 except RetryAfterHold:
                     recorder.assembler = None  # nothing of the answer is on record
                     if not reply.head_sent:
                         request.engine_body, request.edited = planned, {}
 
-    async def _once(
-        self, request: ModelRequest, reply: AgentReply, recorder: CallRecorder
-    ) -> web.StreamResponse:
-        """Ask, record, answer."""
+    async def _once(self, reply: AgentReply, recorder: CallRecorder) -> web.StreamResponse:
+        """Fit, ask, record, answer."""
+        request = recorder.request
         try:
             if not reply.head_sent:  # afterwards the prompt stays as it was fitted: no error may replace it
                 await self._fit(request)
             self.gate.check(request.route.policy, request.holds)
-            answered = await self._ask(request, reply, recorder)
+            answered = await self._ask(reply, recorder)
         except CallFailure as failure:
-            failure = self._retried_or_failed(failure, request, reply, recorder)
+            failure = self._retried_or_failed(failure, reply, recorder)
             await recorder.failed(failure)
             return await reply.fail(failure)
         await recorder.commit(answered.calls)
@@ -154,15 +146,15 @@ class Pipeline:
         return await reply.finish(answered.body, answered.headers, stream=request.streams)
 
     def _retried_or_failed(
-        self, failure: CallFailure, request: ModelRequest, reply: AgentReply, recorder: CallRecorder
+        self, failure: CallFailure, reply: AgentReply, recorder: CallRecorder
     ) -> CallFailure:
         """Raise :class:`RetryAfterHold`, or return the failure that the call ends with.
 
         An error of the request's own (4xx) is never retried, nor is a call of which a part has left.
         """
+        request, aborted = recorder.request, self.metrics.aborted
         if failure.status < 500 or request.holds == self.gate.hold_count(request.route.policy):
             return failure
-        aborted = self.metrics.aborted
         aborted["tokens"] += recorder.tokens or failure.tokens
         aborted["streams" if reply.content_sent else "calls"] += 1
         if reply.content_sent:
@@ -171,27 +163,30 @@ class Pipeline:
 
     async def _fit(self, request: ModelRequest) -> None:
         """Shorten a prompt that the engine's context cannot take, or raise :class:`CallFailure`."""
-        fitted = await self.fitter.fit(
-            request.route, request.engine_body, request.attempt.dropped_blocks, request.api.engine_api
-        )
+        route, cuts = request.route, request.attempt.dropped_blocks
+        fitted = await self.fitter.fit(route, request.engine_body, cuts, request.api.engine_api)
         if fitted is not None:
             request.engine_body, request.edited = fitted
 
-    async def _ask(self, request: ModelRequest, reply: AgentReply, recorder: CallRecorder) -> Answered:
-        """Ask the engine, passing its stream on where that is possible."""
+    async def _ask(self, reply: AgentReply, recorder: CallRecorder) -> Answered:
+        """Ask the engine, passing its stream on if possible."""
+        request = recorder.request
         route, attempt_id = request.route, request.attempt.info.attempt_id
         sent = (route, request.api.engine_api, request.payload(), reply.http.headers, attempt_id)
         if request.passes_through:
-            async with self.client.stream(*sent) as response:
-                if is_stream(response):
-                    closing = await relay(response, reply, recorder, self.client.limits.answer_bytes)
-                    return Answered(recorder.streamed_calls(), closing, counted_as="passed")
-                whole = await self.client.read(route, response)
-        elif request.streams:
-            whole = await reply.alive_until(self.client.ask(*sent))
-        else:
-            whole = await self.client.ask(*sent)
-        return _answered(request, whole)
+            return await self.client.send(*sent, lambda response: self._pass(response, reply, recorder))
+        asked = self.client.ask(*sent)
+        return _answered(request, await (reply.alive_until(asked) if request.streams else asked))
+
+    async def _pass(
+        self, response: aiohttp.ClientResponse, reply: AgentReply, recorder: CallRecorder
+    ) -> Answered:
+        """Pass a stream on; errors, and engines that cannot stream, answer whole."""
+        request = recorder.request
+        if response.status != 200 or response.content_type != "text/event-stream":
+            return _answered(request, await self.client.read(request.route, response))
+        closing = await relay(response, reply, recorder, self.client.limits.answer_bytes)
+        return Answered(recorder.streamed_calls(), closing, counted_as="passed")
 
     # ----------------------------------------------------------------------------------------------- stop
     async def _stopped(self, admitted: Admitted, reply: AgentReply, recorder: CallRecorder) -> None:

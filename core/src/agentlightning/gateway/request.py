@@ -31,8 +31,7 @@ from agentlightning.types import Call, Tags, merge_tags
 from agentlightning.types.select import caller_name, policy_for, with_role
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
-class ModelRequest:
+class ModelRequest(msgspec.Struct, kw_only=True):
     """One call, with everything that was decided about it so far."""
 
     caller: RequestIdentity
@@ -55,7 +54,7 @@ class ModelRequest:
     sampling: SamplingDecision
     sequence: int
     start: float
-    edited: dict[str, Any] = field(default_factory=dict)
+    edited: dict[str, Any] = {}
     """Changes beyond sampling (``Call.edited``)."""
     version: int | None = None
     """Policy version that the route served when the call was forwarded, for engines whose answers name none.

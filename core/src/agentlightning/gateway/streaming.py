@@ -18,11 +18,6 @@ from agentlightning.gateway.upstream.answer import AnswerChunk, parse_chunk, par
 from agentlightning.gateway.upstream.assembler import AnswerAssembler
 
 
-def is_stream(response: aiohttp.ClientResponse) -> bool:
-    """Whether an engine answered with a stream; errors, and engines that cannot stream, answer whole."""
-    return response.status == 200 and response.content_type == "text/event-stream"
-
-
 async def relay(
     response: aiohttp.ClientResponse, reply: AgentReply, recorder: CallRecorder, limit: int
 ) -> bytes:

@@ -39,7 +39,8 @@ _OWN_IDS = ""
 """In place of a call id: the value is the list of the prompt's token ids."""
 _LARGE = 64
 """Values of a request of at least so many bytes are stored once for all calls."""
-_encode = msgspec.msgpack.Encoder().encode
+_encoder = msgspec.msgpack.Encoder()
+_encode = _encoder.encode
 _NOT_PACKABLE = (OverflowError, UnicodeEncodeError, TypeError, ValueError)
 """Raised for values that MessagePack cannot hold (big integers, lone surrogates): they are stored whole."""
 
@@ -56,12 +57,13 @@ class _Prefix(NamedTuple):
 class _Prefixes:
     """Prefixes that stored calls hold, by length in bytes and digest."""
 
-    __slots__ = ("_known", "_lengths", "recent")
+    __slots__ = ("_known", "_lengths", "_scratch", "recent")
 
     def __init__(self) -> None:
         self.recent = PrefixDigests()
         """What was added last: most often the next call begins with it."""
         self._lengths: list[int] = []
+        self._scratch = bytearray()
         self._known: dict[tuple[int, bytes], tuple[bytes, _Prefix]] = {}
 
     def expect(self, data: PrefixDigests) -> None:
@@ -69,6 +71,29 @@ class _Prefixes:
         if data is not self.recent:
             data.hash_from(self.recent)
             self.recent = data
+
+    def joined(self, asked: list[Any] | str, answer: list[Any] | str) -> tuple[int, PrefixDigests]:
+        """The number of bytes of ``asked``, and a buffer of ``asked`` and ``answer``.
+
+        Messages that are the last ones and more extend the buffer of the last ones: what is known is compared
+        message by message, and neither joined nor hashed again.
+        """
+        last, at, known = self.recent.data, 0, 0
+        if isinstance(asked, list) and isinstance(last, bytearray):
+            while at < len(last) and known < len(asked):
+                _encoder.encode_into(asked[known], self._scratch)
+                if not last.startswith(self._scratch, at):
+                    break
+                at, known = at + len(self._scratch), known + 1
+        if at < len(last):
+            at, known = 0, 0
+        parts, more = _bytes(asked[known:]), _bytes(answer)
+        own, new = at + sum(map(len, parts)), b"".join(parts + more)
+        if at:
+            last += new
+        else:
+            self.expect(PrefixDigests(bytearray(new)))
+        return own, self.recent
 
     def longest(self, data: PrefixDigests, length: int) -> _Prefix | None:
         """The longest known prefix that the first ``length`` bytes of ``data`` begin with."""
@@ -140,11 +165,9 @@ class CallIndex:
             return
         known = self._chats if name == "messages" else self._texts
         try:
-            parts, more = _bytes(asked), _bytes(answer)
+            own, data = known.joined(asked, answer)
         except _NOT_PACKABLE:
             return
-        own, data = sum(map(len, parts)), PrefixDigests(b"".join(parts + more))
-        known.expect(data)
         if found := known.longest(data, own):
             body.messages_parent, body.messages_shared = found
             request[name] = asked[found.shared :]

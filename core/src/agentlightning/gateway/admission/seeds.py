@@ -14,13 +14,13 @@ from agentlightning.types import Attempt, Rollout, Tags
 
 
 def branch_of(tags: Tags) -> str:
-    """The sequence of calls that a call belongs to: its tag ``lane``, else its agent."""
+    """The name of the sequence of calls that a call belongs to: its tag ``lane``, else its agent."""
     return tags.get("lane") or tags.get("agent", "")
 
 
 def root_seed(rollout: Rollout, attempt: Attempt) -> int | None:
-    """Root of an attempt's sampling seeds: the rollout's, so that an attempt that repeats an interrupted one
-    gets the same tokens. After a failure of the attempt's own, which the same tokens would repeat, another.
+    """Root of an attempt's sampling seeds: the rollout's seed, so that an attempt after an interrupted one
+    gets the same tokens. After a failure of the agent, which they would repeat, it is another number.
     """
     failed = attempt.metadata.get(RESAMPLED, 0)
     return rollout.seed if rollout.seed is None or not failed else _derived(rollout.seed, RESAMPLED, failed)
@@ -58,18 +58,18 @@ class RequestSeeds:
         return derive_seed(self._root, branch, content, index)
 
 
-_CONTENT = (
+_CONTENT = frozenset({
     "messages", "prompt", "suffix", "tools", "functions", "tool_choice", "response_format", "guided_choice",
     "structured_outputs", "stop", "n", "max_tokens", "max_completion_tokens",
-)  # fmt: skip
+})  # fmt: skip
 """Request fields that decide what is asked."""
 
 
 def content_digest(body: Mapping[str, Any]) -> bytes:
-    """Digest of what a request asks. Ids of messages and tool calls are left out: engines and frameworks draw
-    them at random, and no prompt should hold them.
+    """Digest of the fields that decide what is asked, without the ids of messages and tool calls: engines and
+    frameworks draw these at random, and no prompt should hold them.
     """
-    asked = {name: body[name] for name in _CONTENT if body.get(name) is not None}
+    asked = {name: value for name, value in body.items() if name in _CONTENT and value is not None}
     messages = asked.get("messages")
     if isinstance(messages, list):
         asked["messages"] = [_without_ids(message) for message in messages]

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TypeVar
 
 import aiohttp
 import msgspec
@@ -21,6 +21,7 @@ from agentlightning.gateway.upstream.endpoints import Endpoint
 from agentlightning.gateway.upstream.route import Upstream
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 REQUEST_HEADERS = ("traceparent", "tracestate", "x-request-id", "openai-organization", "openai-project")
 """Headers of a request that reach the engine."""
@@ -71,23 +72,28 @@ class EngineClient:
     async def ask(
         self, route: Upstream, api: str, body: bytes, headers: Mapping[str, str], key: str | None
     ) -> EngineReply:
-        """Send a request as :meth:`stream` does, and return the whole answer."""
-        async with self.stream(route, api, body, headers, key) as response:
-            return await self.read(route, response)
+        """Send a request as :meth:`send` does, and return the whole answer."""
+        return await self.send(route, api, body, headers, key, lambda response: self.read(route, response))
 
-    @asynccontextmanager
-    async def stream(
-        self, route: Upstream, api: str, body: bytes, headers: Mapping[str, str], key: str | None
-    ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Send a request to an engine of ``route``; the block gets the answer with its head read.
+    async def send(
+        self,
+        route: Upstream,
+        api: str,
+        body: bytes,
+        headers: Mapping[str, str],
+        key: str | None,
+        use: Callable[[aiohttp.ClientResponse], Awaitable[T]],
+    ) -> T:
+        """Send a request to an engine of ``route``, and return what ``use`` makes of the answer, of which the
+        head has been read.
 
         Requests of one ``key`` go to one endpoint, requests without a key go to each in turn. Raise
-        :class:`EngineUnreachable` when no endpoint answers, or when the connection fails within the block.
+        :class:`EngineUnreachable` when no endpoint answers, or when the connection fails during ``use``.
         """
         endpoint, response = await self._connect(route, api, body, headers, key)
         try:
             async with response:
-                yield response
+                return await use(response)
         except (aiohttp.ClientError, OSError) as error:
             raise _unreachable(route, endpoint, error) from None
         finally:

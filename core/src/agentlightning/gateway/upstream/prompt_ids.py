@@ -2,7 +2,7 @@
 
 An engine answers with the ids of the whole prompt, and a prompt begins with the prompt and response of the
 call before it: parsing them again is most of a long call's CPU (65,000 ids: 4 ms). So the JSON text of the
-last ids is kept, and if an answer's ids begin with that text, only the rest is parsed.
+last ids of a long prompt is kept, and if an answer's ids begin with that text, only the rest is parsed.
 
 Invariant: the ids are the engine's own. The part that is not parsed was compared byte by byte.
 """
@@ -11,12 +11,11 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import msgspec
 
-from agentlightning.gateway.upstream.answer import EngineAnswer
 from agentlightning.types.tokens import WIDTH, PrefixDigests, TokenIds, pack
 
 _KEY = b'"prompt_token_ids":['
@@ -36,8 +35,11 @@ class _Known:
     ids: PrefixDigests
     prompt_ids: int
     """Bytes of ``ids`` that are the prompt's."""
-    size: int
-    """Bytes of both, when it was kept."""
+    size: int = field(init=False)
+    """Bytes of both, when they were kept."""
+
+    def __post_init__(self) -> None:
+        self.size = len(self.text) + len(self.ids.data)
 
     def match(self, raw: bytes, start: int) -> tuple[int, int]:
         """The longest known beginning of the ids at ``start``: its bytes of text, and of ids."""
@@ -60,36 +62,38 @@ class PromptCache:
         self._bytes = 0
 
     def decode(self, key: tuple[str, str], raw: bytes, decode: Callable[[bytes], Any]) -> Any:
-        """Return ``decode(raw)`` with the ids of the prompt as an array. ``key``: attempt and branch."""
+        """Return ``decode(raw)`` with the ids of the prompt as an array. If the answer has one choice, the
+        ids of its response follow in the same memory. ``key``: attempt and branch.
+        """
         start = raw.find(_KEY) + len(_KEY)
-        end = raw.find(b"]", start)
-        if start < len(_KEY) or end - start < _SHORT or raw.find(_KEY, start) >= 0:
+        if start < len(_KEY) or raw.find(_KEY, start) >= 0:
             return decode(raw)
-        known = self._known.get(key) or _Known(b"", 0, PrefixDigests(), 0, 0)
-        text, length = known.match(raw, start)
+        known = self._known.get(key)
+        text, length = known.match(raw, start) if known else (0, 0)
         rest = start + text + (raw[start + text : start + text + 1] == b"," and text > 0)
         answer = decode(raw[:start] + raw[rest:] if text else raw)
         parts = [answer, *answer.choices]
         holder = next((part for part in parts if part.prompt_token_ids is not None), None)
         if holder is None:
             return answer
-        data = _appended(known.buffer(length), pack(holder.prompt_token_ids or ()))
-        holder.prompt_token_ids = _ids(data, 0)
-        self._keep(key, raw[start:end], data, answer)
-        return answer
-
-    def _keep(self, key: tuple[str, str], text: bytes, data: PrefixDigests, answer: EngineAnswer) -> None:
-        """Keep the beginning of later prompts: the prompt, and the response if it is the only one."""
-        prompt, own = len(text), len(data.data)
-        if len(answer.choices) == 1 and (response := answer.choices[0].token_ids):
-            text += b"," + msgspec.json.encode(response)[1:-1]
+        data = known.buffer(length) if known else PrefixDigests()
+        data = _appended(data, pack(holder.prompt_token_ids))
+        holder.prompt_token_ids, own = _ids(data, 0), len(data.data)
+        response = answer.choices[0].token_ids if len(answer.choices) == 1 else None
+        if response:
             data = _appended(data, pack(response))
             answer.choices[0].token_ids = _ids(data, own)
+        prompt = raw[start : raw.find(b"]", start)]
+        if len(prompt) >= _SHORT:
+            written = b"," + msgspec.json.encode(response)[1:-1] if response else b""
+            self._keep(key, _Known(prompt + written, len(prompt), data, own))
+        return answer
+
+    def _keep(self, key: tuple[str, str], known: _Known) -> None:
         if (old := self._known.pop(key, None)) is not None:
             self._bytes -= old.size
-        size = len(text) + len(data.data)
-        self._known[key] = _Known(text, prompt, data, own, size)
-        self._bytes += size
+        self._known[key] = known
+        self._bytes += known.size
         while self._bytes > _MAX_BYTES:
             self._bytes -= self._known.popitem(last=False)[1].size
 
