@@ -120,10 +120,8 @@ class Plugins:
 
 def pick(table: dict[str, Spec], kind: str, name: str) -> Spec:
     """The spec called ``name``; the error lists what there is, and what installs one of ours that is not."""
-    try:
+    if name in table:
         return table[name]
-    except KeyError:
-        pass
     known = ", ".join(sorted(table)) or "none are installed"
     if (line := install_line(kind, name)) is not None:
         raise PluginError(

@@ -230,25 +230,8 @@ class StoredCall(NamedTuple):
     body: CallBody
 
 
-class _Ids(NamedTuple):
-    """Where the ids of a call are: its prompt is the first ``own`` bytes of ``data``, its response is
-    ``[start, stop)`` of ``answer``.
-    """
-
-    data: PrefixDigests
-    own: int
-    answer: PrefixDigests
-    start: int
-    stop: int
-
-    def prefix(self, length: int) -> PrefixDigests:
-        """A buffer of the first ``length`` bytes of prompt + response: this one, if it has just those."""
-        if self.data is self.answer and len(self.data.data) == length:
-            return self.data
-        if length <= self.own or self.data is self.answer:
-            return PrefixDigests(self.data.data[:length])
-        rest = self.start + length - self.own
-        return PrefixDigests(self.data.data[: self.own] + self.answer.data[self.start : rest])
+_Ids = tuple[TokenIds, TokenIds]
+"""Prompt and response of a call."""
 
 
 def whole_calls(stored: Iterable[StoredCall]) -> list[Call]:
@@ -262,17 +245,11 @@ def whole_calls(stored: Iterable[StoredCall]) -> list[Call]:
         call = codec.call_from_body(body, **columns)
         if body.prompt_ids is not None:
             parent = None if body.ids_parent is None else _parent(ids, body.ids_parent, call)
-            ids[call.call_id] = _whole_ids(parent, body)
+            call.prompt_ids, response = ids[call.call_id] = _whole_ids(parent, body)
+            call.response_ids = None if body.response_ids is None else response
         calls[call.call_id] = call, body
         if call.request is not None:
             call.request = _whole_request(call, call.request, body, calls)
-    for call_id, place in ids.items():  # now that no buffer grows any more
-        call, body = calls[call_id]
-        call.prompt_ids = TokenIds.of(place.data, 0, place.own // WIDTH)
-        if body.response_ids is not None:
-            call.response_ids = TokenIds.of(place.answer, place.start // WIDTH, place.stop // WIDTH)
-        if call.request is not None and body.same_values.get("prompt") == _OWN_IDS:
-            call.request["prompt"] = call.prompt_ids.tolist()
     return [call for call, _ in calls.values()]
 
 
@@ -307,14 +284,16 @@ def _parent(known: Mapping[str, Known], call_id: str, call: Call) -> Known:
 
 def _whole_ids(parent: _Ids | None, body: CallBody) -> _Ids:
     new, answer = body.prompt_ids or b"", body.response_ids or b""
+    if parent is not None and not new and body.ids_shared <= len(parent[0]):
+        # It is the parent's prompt, or the beginning of it.
+        return parent[0][: body.ids_shared], TokenIds.unpacked(answer)
     shared = body.ids_shared * WIDTH
-    if parent is not None and not new and shared <= parent.own:  # the parent's prompt, or part of it
-        return _Ids(parent.data, shared, PrefixDigests(bytearray(answer)), 0, len(answer))
-    data = PrefixDigests() if parent is None else parent.prefix(shared)
-    data.data += new
-    own = len(data.data)
-    data.data += answer
-    return _Ids(data, own, data, own, own + len(answer))
+    buffer = PrefixDigests() if parent is None else shared_buffer(*parent)[0]
+    if len(buffer.data) > shared:  # another call continues it
+        buffer = PrefixDigests(buffer.data[:shared])
+    buffer.data += new + answer
+    own, whole = (shared + len(new)) // WIDTH, len(buffer.data) // WIDTH
+    return TokenIds.of(buffer, 0, own), TokenIds.of(buffer, own, whole)
 
 
 def _whole_request(
@@ -322,7 +301,9 @@ def _whole_request(
 ) -> dict[str, Any]:
     request = dict(request)
     for name, holder in body.same_values.items():
-        if holder != _OWN_IDS:
+        if holder == _OWN_IDS:
+            request[name] = call.prompt_ids.tolist() if call.prompt_ids is not None else None
+        else:
             request[name] = (_parent(calls, holder, call)[0].request or {})[name]
     if body.messages_parent is not None:
         parent, _ = _parent(calls, body.messages_parent, call)

@@ -160,9 +160,8 @@ class StepMetrics(dict[str, float]):
         if not dict.__contains__(self, name):
             for former, present in METRICS.items():
                 for mine, other in ((former, present), (present, former)):
-                    exact = not mine.endswith("/")
-                    if name == mine if exact else str(name).startswith(mine):
-                        renamed_to = other if exact else other + str(name)[len(mine) :]
-                        if dict.__contains__(self, renamed_to):
-                            return renamed_to
+                    if name == mine or (mine.endswith("/") and str(name).startswith(mine)):
+                        held = other + str(name)[len(mine) :]
+                        if dict.__contains__(self, held):
+                            return held
         return name

@@ -95,6 +95,14 @@ def as_floats(values: Iterable[float]) -> Floats:
     return values if isinstance(values, Floats) else Floats(values)
 
 
+def make_arrays(record: object, **kinds: Any) -> None:
+    """Turn lists in fields of ``record`` into arrays; ``kinds``: field → type of array."""
+    for field, kind in kinds.items():
+        values = getattr(record, field)
+        if values is not None and type(values) is not kind:
+            setattr(record, field, kind(values))
+
+
 def pack_float32(values: Iterable[float]) -> bytes:
     """Numbers as little-endian float32, the precision that engines give logprobs in."""
     return little_endian(array("f", values)).tobytes()

@@ -88,13 +88,6 @@ class Recipe(JsonDump, msgspec.Struct, kw_only=True, frozen=True, metaclass=_For
         return aliases.former_attribute(self, name, aliases.RECIPE, "recipe")
 
     def uses(self) -> dict[str, Any]:
-        """Fields that differ from their defaults: what a driver must honour."""
-        out: dict[str, Any] = {}
-        for f in msgspec.structs.fields(self):
-            value = getattr(self, f.name)
-            if f.name == "name":
-                continue
-            default = f.default_factory() if f.default is msgspec.NODEFAULT else f.default
-            if value != default:
-                out[f.name] = value
-        return out
+        """Return the fields that differ from their defaults: a driver must implement these."""
+        default, own = Recipe(name=self.name), msgspec.structs.asdict(self)
+        return {name: value for name, value in own.items() if value != getattr(default, name)}

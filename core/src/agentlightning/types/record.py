@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from agentlightning.types.arrays import Floats, as_floats
+from agentlightning.types.arrays import Floats, make_arrays
 from agentlightning.types.base import Model, Tags
-from agentlightning.types.tokens import TokenIds, as_ids
+from agentlightning.types.tokens import TokenIds
 from agentlightning.types.work import Attempt, AttemptStatus, Rollout
 
 
@@ -101,12 +101,7 @@ class Call(Model):
     end_time: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.prompt_ids is not None:
-            self.prompt_ids = as_ids(self.prompt_ids)
-        if self.response_ids is not None:
-            self.response_ids = as_ids(self.response_ids)
-        if self.logprobs is not None:
-            self.logprobs = as_floats(self.logprobs)
+        make_arrays(self, prompt_ids=TokenIds, response_ids=TokenIds, logprobs=Floats)
 
     @property
     def has_ids(self) -> bool:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from agentlightning.types import aliases
-from agentlightning.types.arrays import Flags, Floats, Ints
+from agentlightning.types.arrays import Flags, Floats, Ints, make_arrays
 from agentlightning.types.base import Model
-from agentlightning.types.tokens import TokenIds, as_ids
+from agentlightning.types.tokens import TokenIds
 
 
 class Segment(Model):
@@ -50,18 +50,13 @@ class Row(Model):
     metadata: dict[str, Any] = {}
 
     def __post_init__(self) -> None:
-        self.token_ids = as_ids(self.token_ids)
-        for name, kind in _PER_TOKEN.items():
-            if type(values := getattr(self, name)) is not kind:
-                setattr(self, name, kind(values))
+        make_arrays(self, token_ids=TokenIds, mask=Flags, versions=Ints)
+        make_arrays(self, advantages=Floats, logprobs=Floats, weights=Floats)
 
     @property
     def trained_tokens(self) -> int:
         """How many tokens of this row are trained."""
         return self.mask.tobytes().count(b"\x01")
-
-
-_PER_TOKEN = {"mask": Flags, "advantages": Floats, "logprobs": Floats, "weights": Floats, "versions": Ints}
 
 
 class Ledger(Model):

@@ -123,12 +123,8 @@ def check_container_count(raw: bytes) -> None:
         )
 
 
-class TooDeep(ValueError):
-    """A value that is nested too deeply."""
-
-
 class NotPlain(ValueError):
-    """A value of a type that JSON lacks, or a key that is no text."""
+    """A value that is nested too deeply, or of a type that JSON lacks, or a key that is no text."""
 
 
 _SCALARS: Final = frozenset({type(None), bool, int, float, str, bytes})
@@ -145,7 +141,7 @@ def check_plain(value: Any, largest: int | None = None) -> None:
     while level:
         depth += 1
         if depth > MAX_DEPTH:
-            raise TooDeep(f"values are nested more than {MAX_DEPTH} levels deep")
+            raise NotPlain(f"values are nested more than {MAX_DEPTH} levels deep")
         below: list[Any] = []
         for held in level:
             parts = held

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import MutableMapping
 from typing import Any, Final
 
 from aiohttp import http_exceptions
@@ -20,10 +19,6 @@ class ServerLog(logging.LoggerAdapter[logging.Logger]):
             super().log(logging.INFO, "a malformed request was refused: %s", what)
         else:
             super().log(level, msg, *args, **kwargs)
-
-    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
-        """Unchanged: there is nothing to add."""
-        return msg, kwargs
 
 
 LOG: Final = ServerLog(logging.getLogger("aiohttp.server"))

@@ -12,7 +12,7 @@ from agentlightning.gateway.errors import RequestRefused
 from agentlightning.gateway.upstream.answer import DECODE_ERRORS
 from agentlightning.webserver.body import (
     THREAD_BYTES,
-    TooDeep,
+    NotPlain,
     check_container_count,
     check_plain,
     read,
@@ -38,7 +38,7 @@ def decode_json(raw: bytes) -> dict[str, Any]:
     try:
         body = _bodies.decode(raw)
         check_plain(body)
-    except (*DECODE_ERRORS, TooDeep) as error:
+    except (*DECODE_ERRORS, NotPlain) as error:
         raise RequestRefused(400, "bad-body", f"the request's body is not a JSON object: {error}") from None
     if (n := choice_count(body)) > MAX_CHOICES:
         message = f"{n} choices were asked for: at most {MAX_CHOICES} at once"

@@ -11,8 +11,10 @@ from __future__ import annotations
 import hmac
 import logging
 import os
+import typing
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -23,7 +25,6 @@ from agentlightning.keys import Keys
 from agentlightning.store.base import Store, StoreError
 from agentlightning.store.bounds import check_seconds
 from agentlightning.store.http import traces
-from agentlightning.store.http.content import check_json
 from agentlightning.store.http.transport import BODY_LIMIT
 from agentlightning.store.routes import (
     BY_NAME,
@@ -49,7 +50,9 @@ from agentlightning.types.arrays import from_either
 from agentlightning.types.base import RequestRefused
 from agentlightning.webserver.body import (
     THREAD_BYTES,
+    NotPlain,
     check_container_count,
+    check_plain,
     read,
     run_in_thread,
 )
@@ -198,3 +201,45 @@ def _batch_outcome(found: Any) -> BatchOutcome:
     if isinstance(found, Exception) and error_body(found)[1] >= 500:
         _log.error("error in a batch", exc_info=found)
     return to_outcome(found)
+
+
+# ---------------------------------------------------------------------------------------------------- content
+def check_json(value: Any, where: str = "$") -> None:
+    """Check what decoding did not: values of type ``Any`` (a task, attributes, a message) must be JSON.
+
+    ``ValueError`` names the place of a value of another type, or nested too deep.
+    """
+    if isinstance(value, msgspec.Struct):
+        for name in _untyped_fields(type(value)):
+            check_json(getattr(value, name), f"{where}.{name}")
+    elif isinstance(value, list) and value and isinstance(value[0], msgspec.Struct):
+        for place, one in enumerate(value):
+            check_json(one, f"{where}[{place}]")
+    elif value and not isinstance(value, str | int | float | bytes | msgspec.UnsetType):
+        _check_plain(value, where)
+
+
+def _check_plain(value: Any, where: str) -> None:
+    try:
+        check_plain(_as_builtins(value))
+    except NotPlain as error:
+        raise ValueError(f"{error} - at `{where}`") from None
+
+
+def _as_builtins(value: Any) -> Any:
+    """Structs in a mapping (resources) as plain dicts."""
+    if isinstance(value, dict) and any(isinstance(one, msgspec.Struct) for one in value.values()):
+        return {key: msgspec.to_builtins(one) for key, one in value.items()}
+    return value
+
+
+@cache
+def _untyped_fields(kind: type[msgspec.Struct]) -> tuple[str, ...]:
+    """Fields of type ``Any``, and those whose structs have such fields."""
+    return tuple(name for name, hint in typing.get_type_hints(kind).items() if _is_untyped(hint))
+
+
+def _is_untyped(hint: Any) -> bool:
+    if hint is Any or (isinstance(hint, type) and issubclass(hint, msgspec.Struct)):
+        return hint is Any or bool(_untyped_fields(hint))
+    return any(_is_untyped(inner) for inner in typing.get_args(hint))

@@ -21,7 +21,7 @@ from aiohttp import web
 
 from agentlightning.types.base import RequestRefused
 from agentlightning.webserver import app_runner, listen
-from agentlightning.webserver.body import TooDeep, check_container_count, check_plain, read
+from agentlightning.webserver.body import NotPlain, check_container_count, check_plain, read
 from agentlightning.webserver.guard import guard
 from agentlightning.webserver.loopback import check_interface, check_token
 from agl_local.generation.engine import Engine
@@ -175,7 +175,7 @@ async def _body(request: web.Request) -> dict[str, Any]:
         check_plain(body)
     except RequestRefused as error:
         raise ApiError(error.status, str(error), code=error.reason) from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, TooDeep) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, NotPlain) as error:
         raise ApiError(400, f"the body is not valid JSON: {error}") from error
     if not isinstance(body, dict):
         raise ApiError(400, "the body must be a JSON object")
