@@ -51,7 +51,7 @@ if TYPE_CHECKING:
         ClientServerExecutionStrategy as ClientServerExecutionStrategy,
         SharedMemoryExecutionStrategy as SharedMemoryExecutionStrategy,
     )
-    from agentlightning.compat.v0.tracer.tracers import (
+    from agentlightning.compat.v0.tracer import (
         AgentOpsTracer as AgentOpsTracer,
         DummyTracer as DummyTracer,
         OtelTracer as OtelTracer,
@@ -75,7 +75,6 @@ if TYPE_CHECKING:
 
 # module → its public names; "public=name" where the public name differs; "public=": the module itself
 _PUBLIC = {
-    "compat.v0.tracer": "tracer=",
     "algorithms.custom": "Algorithm Baseline FAST algo",
     "algorithms.verl_config": "VERL",
     "decorator.agents": "LitAgent rollout",
@@ -95,7 +94,7 @@ _PUBLIC = {
     "plugins.stores": "open_store",
     "store": "LightningStoreClient=StoreClient",
     "compat.v0.lightning_store": "LightningStore",
-    "compat.v0.tracer.tracers": "AgentOpsTracer DummyTracer OtelTracer",
+    "compat.v0.tracer": "tracer= AgentOpsTracer DummyTracer OtelTracer",
     "train.trainer": "Trainer",
     "types": """
         Attempt AttemptStatus AttemptedRollout AuditLink Batch Call EarlierAttempt Evaluation JsonResource LLM

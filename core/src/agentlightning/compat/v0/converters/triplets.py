@@ -76,7 +76,8 @@ class TracerTraceToTriplet(Converter[list[Triplet]]):
     def adapt(self, spans: Sequence[Span], /) -> list[Triplet]:
         """The triplets of one attempt's spans."""
         tree = Ancestry(spans)
-        calls = self._deduplicated([s for s in sorted(spans, key=self._order) if self._wanted(s, tree)])
+        calls = [s for s in sorted(spans, key=self._order) if self._wanted(s, tree)]
+        calls = deduplicate(calls) if self.dedup else calls
         emitted = sorted(find_reward_spans(spans), key=lambda span: span.sequence_id)
         rewards = self._rewards(calls, by_precedence(emitted), tree)
         found = [_triplet(call, rewards.get(index), tree) for index, call in enumerate(calls)]
@@ -97,30 +98,21 @@ class TracerTraceToTriplet(Converter[list[Triplet]]):
             return False
         return not (self.exclude_llm_call_in_reward and any(map(is_reward_computation, tree.ancestors(span))))
 
-    def _deduplicated(self, calls: list[Span]) -> list[Span]:
-        return deduplicate(calls) if self.dedup else calls
-
     def _rewards(self, calls: list[Span], rewards: list[Span], tree: Ancestry) -> dict[int, float]:
-        """Index of a call → its reward: of those that name their call first, then of the others. ``rewards``
-        are in the order of the store, which decides; clocks only tell which calls came before one.
+        """Return the reward of each call by the call's index. Rewards that name their call come first. ``rewards``
+        are in the store's order, which decides; clocks only tell which calls came before a reward.
         """
-        found: dict[int, float] = {}
-        unnamed: list[Span] = []
+        found: dict[int, Span] = {}
+        for reward in filter(_names_a_call, rewards):
+            found |= {index: reward for index, call in enumerate(calls) if _names_call(reward, call)}
         for reward in rewards:
-            value = get_reward_value(reward)
-            if not _names_a_call(reward):
-                unnamed.append(reward)
+            if _names_a_call(reward):
                 continue
-            for index, call in enumerate(calls):
-                if value is not None and _names_call(reward, call):
-                    found[index] = value
-        for reward in unnamed:
-            value = get_reward_value(reward)
             before = (i for i in reversed(range(len(calls))) if i not in found)
             place = next((i for i in before if self._may_get(calls[i], reward, tree)), None)
-            if place is not None and value is not None:
-                found[place] = value
-        return found
+            if place is not None:
+                found[place] = reward
+        return {index: value for index, r in found.items() if (value := get_reward_value(r)) is not None}
 
     def _may_get(self, call: Span, reward: Span, tree: Ancestry) -> bool:
         if not self._before(call, reward):

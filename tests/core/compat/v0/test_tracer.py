@@ -10,11 +10,15 @@ import pytest
 from agentlightning import UsageError
 from agentlightning.audit.attempt_tree import SpanNode
 from agentlightning.compat.v0 import tracer
-from agentlightning.compat.v0.tracer import recording
-from agentlightning.compat.v0.tracer.drawing import svg
+from agentlightning.compat.v0.drawing import svg
 
 
-def test_every_node_has_a_box_and_every_child_an_edge() -> None:
+def text_of(root: ElementTree.Element) -> str:
+    """All text of a drawing, in its order."""
+    return "".join(e.text or "" for e in root.iter() if e.tag.endswith("}text")).replace("\xa0", " ")
+
+
+def test_every_node_is_a_line_and_every_child_hangs_below_its_parent() -> None:
     tree = [
         SpanNode(
             kind="agent",
@@ -23,18 +27,30 @@ def test_every_node_has_a_box_and_every_child_an_edge() -> None:
         )
     ]
     root = ElementTree.fromstring(svg("title", [*tree, SpanNode(kind="span", name="d")]))
-    tags = [e.tag.rpartition("}")[2] for e in root.iter()]
-    assert tags.count("path") == 2 and tags.count("rect") == 1 + 4
+    text = text_of(root)
+    places = [text.index(line) for line in ("title", "├── agent a", "│   ├── tool b", "span c", "└── span d")]
+    assert places == sorted(places)
+
+
+def test_a_drawing_needs_nothing_from_the_web() -> None:
+    drawn = svg("title", [SpanNode(kind="span", name="a")])
+    assert "url(http" not in drawn and "@font-face" not in drawn
+
+
+def test_a_long_line_is_drawn_whole() -> None:
+    drawn = svg("t", [SpanNode(kind="operation", name="o", facts={"arguments": "x" * 70})])
+    assert f"o({'x' * 70})" in text_of(ElementTree.fromstring(drawn))
 
 
 def test_what_spans_say_is_never_markup() -> None:
     bad = '<script>\x00\ud800 & "quoted" ]]>'
     root = ElementTree.fromstring(svg(bad, [SpanNode(kind="span", name=bad, error=bad)]))
     assert not [e for e in root.iter() if e.tag.endswith("script")]
+    assert '<script> & "quoted" ]]>' in text_of(root)
 
 
 def test_an_empty_trace_is_drawn_too(tmp_path: Path) -> None:
-    drawn = recording.Trace("nothing", None).visualize("a.svg", path=tmp_path / "new")
+    drawn = tracer.Trace("nothing", None).visualize("a.svg", path=tmp_path / "new")
     assert drawn == tmp_path / "new" / "a.svg" and drawn.exists()
 
 
@@ -42,11 +58,11 @@ def test_where_nothing_can_be_written_the_text_is_all(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").write_text("")
-    assert recording.Trace("t", None).visualize(path=tmp_path / "file") is None
+    assert tracer.Trace("t", None).visualize(path=tmp_path / "file") is None
     assert "not drawn: " in capsys.readouterr().out
 
 
 def test_before_the_first_trace_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recording, "_last", None)
+    monkeypatch.setattr(tracer, "_last", None)
     with pytest.raises(UsageError, match="nothing was traced yet"):
         tracer.last_trace()

@@ -1,0 +1,167 @@
+"""Trace any agent without a store: its spans, kept in memory, and the tree they make.
+
+``with tracer.trace("my-agent", task): …`` records the block; ``tracer.last_trace()`` returns the last record.
+Outside an attempt the block is an attempt of its own that no store knows; inside one, spans go to the attempt
+and to the record. Invariant: a record holds each span that ended before its block did, once.
+
+The tracer classes are names of v0.3: capture needs no tracer, so they only switch it on or off.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from agentlightning import capture
+from agentlightning.audit.attempt_tree import SpanNode, build_tree
+from agentlightning.capture.context import AttemptContext, attempt_context, current_attempt
+from agentlightning.capture.instrument.sessions import capturing
+from agentlightning.capture.spans.operation import operation
+from agentlightning.compat.v0.drawing import print_tree, svg
+from agentlightning.plugins.manager import load
+from agentlightning.runner.agent.adapters import instrumentors
+from agentlightning.types import Span, UsageError, new_id
+
+_LOG = logging.getLogger(__name__)
+
+
+class Trace:
+    """The record of one :func:`trace` block. ``output``: set it inside the block to record a result."""
+
+    def __init__(self, name: str, input: Any) -> None:
+        self.name, self.input = name, input
+        self.output: Any = None
+        self.spans: list[Span] = []
+        """The spans in the order in which they ended; the block's own span is the last."""
+
+    def __repr__(self) -> str:
+        return f"Trace({self.name!r}, {len(self.spans)} spans)"
+
+    @property
+    def tree(self) -> list[SpanNode]:
+        """The spans under their parents, on each level in order of start."""
+        return build_tree(self.spans)
+
+    def visualize(
+        self, filename: str | os.PathLike[str] = "tree_graph", path: str | os.PathLike[str] | None = None
+    ) -> Path | None:
+        """Draw the tree into ``<filename>.svg`` in the folder ``path`` (default: the current one), and print
+        it as text. Return the file's path; ``None``, with a message, when the file cannot be written.
+        """
+        name = os.fspath(filename).removesuffix(".svg") + ".svg"
+        place = Path(path or "") / name
+        tree = self.tree
+        print_tree(self.name, tree)
+        try:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_text(svg(self.name, tree), encoding="utf-8")
+        except OSError as error:
+            print(f"not drawn: {error}")
+            return None
+        print(f"drawn: {place}")
+        return place
+
+    def _repr_svg_(self) -> str:
+        return svg(self.name, self.tree)
+
+
+_last: Trace | None = None
+
+
+def last_trace() -> Trace:
+    """Return the record of the last block of :func:`trace` that ended. Raise UsageError if there was none."""
+    if _last is None:
+        raise UsageError('nothing was traced yet: `with agl.tracer.trace("my-agent", task): …` first')
+    return _last
+
+
+@contextmanager
+def trace(name: str = "agent", input: Any = None) -> Iterator[Trace]:
+    """Record the code inside, unchanged: model calls of the openai SDK, rewards and other
+    emissions, and the OpenTelemetry spans of any framework.
+
+    ``input``: what the agent works on, shown at the root. Works in tasks and threads begun inside, too.
+    """
+    global _last
+    record, outer = Trace(name, input), current_attempt()
+
+    def keep(span: Span) -> None:
+        if outer is None:
+            span.sequence_id = len(record.spans) + 1
+        record.spans.append(span)
+        if outer is not None:
+            outer.sink(span)
+
+    installed: Any
+    if outer is None:
+        context = AttemptContext(rollout_id=new_id("ro"), attempt_id=new_id("at"), sink=keep, task=input)
+        installed = capturing(instrumentors(load()))
+    else:
+        context = dataclasses.replace(outer, sink=keep)
+        installed = nullcontext()
+    inputs = {} if input is None else {"input": input}
+    try:
+        with installed, attempt_context(context), operation(name, **inputs) as root:
+            try:
+                yield record
+            finally:
+                root.output = record.output
+    finally:
+        if outer is None:
+            capture.end_attempt(context.attempt_id)
+        _last = record
+
+
+class Tracer:
+    """The base of all tracers, for ``Trainer(tracer=…)`` and ``LitAgentRunner(tracer=…)``. ``captures``:
+    whether agents are captured in their process.
+
+    Capture listens to the process's OpenTelemetry provider, whoever makes it, and to the openai SDK; it
+    changes nothing in a user's own tracing.
+    """
+
+    captures = True
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
+    @contextmanager
+    def trace(self, name: str = "agent", input: Any = None) -> Iterator[Trace]:
+        """Record the code inside, like the function :func:`trace`."""
+        with trace(name, input) as record:
+            yield record
+
+    def last_trace(self) -> Trace:
+        """Return the record of the last block, like the function :func:`last_trace`."""
+        return last_trace()
+
+
+class OtelTracer(Tracer):
+    """OpenTelemetry's spans and the openai SDK's calls: the default."""
+
+
+class AgentOpsTracer(OtelTracer):
+    """The same beside AgentOps, whose spans are OpenTelemetry's: they are recorded once the user has started
+    AgentOps. This class starts no client and changes none.
+    """
+
+    def __init__(self) -> None:
+        if find_spec("agentops") is None:
+            _LOG.info("AgentOps is not installed: AgentOpsTracer captures what OtelTracer does")
+
+
+class DummyTracer(Tracer):
+    """Capture off in the agent's process. The gateway and the emitters still record."""
+
+    captures = False
+
+    @contextmanager
+    def trace(self, name: str = "agent", input: Any = None) -> Iterator[Trace]:
+        """Record nothing."""
+        yield Trace(name, input)
