@@ -28,7 +28,8 @@ from frameworks import CASES, KEY, NAME, URL, Case, Run
 
 from agentlightning import capture, semconv
 from agentlightning.capture.context import AttemptContext, attempt_context
-from agentlightning.capture.instrument.installation import OpenAIInstrumentor
+from agentlightning.capture.instrument.patching import Patch
+from agentlightning.capture.sdk.openai import OPENAI, call_methods
 from agentlightning.types import Span
 
 WAYS = ("plain", "off", "wire", "on")
@@ -43,12 +44,12 @@ class Switch:
         if instrumentor is not None:
             module, _, name = instrumentor.partition(":")
             self._adapter = getattr(import_module(module), name)()
-        self._wire = OpenAIInstrumentor()
+        self._wire: list[Patch] = []
 
     def on(self, way: str) -> None:
         """Begin."""
         if way == "wire":
-            self._wire.instrument(raise_exception_on_conflict=True)
+            self._wire = [Patch(*method) for method in call_methods("openai", OPENAI)]
         elif way == "on" and self._adapter is None:
             capture.install()
         elif way == "on":
@@ -57,7 +58,8 @@ class Switch:
     def off(self, way: str) -> None:
         """Leave nothing."""
         if way == "wire":
-            self._wire.uninstrument()
+            for patch in self._wire:
+                patch.undo()
         elif way == "on" and self._adapter is None:
             capture.uninstall()
         elif way == "on":

@@ -376,7 +376,7 @@ def test_any_run_is_traced_without_a_store(
     drawn = last.visualize("tree_graph", path=tmp_path)
     assert drawn == tmp_path / "tree_graph.svg"
     texts = [e.text or "" for e in ElementTree.parse(drawn).iter() if e.tag.endswith("text")]
-    assert "my-agent" in texts and any("<2 & 2>" in t for t in texts)
+    assert "my-agent" in texts and any("<2\xa0&\xa02>" in t for t in texts)
     assert re.search(r"think.*\n.*ok: two and two\?", capsys.readouterr().out)
 
 

@@ -16,10 +16,16 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from agentlightning.capture.context import current_tags, tagged
+from agentlightning.capture.context import tagged
+from agentlightning.capture.identity import caller_tags
 from agentlightning.decorator import agent
 from agentlightning.decorator.errors import AgentError
 from agentlightning.types.select import BadSelect
+
+
+def current_tags() -> dict[str, str]:
+    """The tags of the current caller, without the role that every agent has by default."""
+    return {name: value for name, value in caller_tags().items() if name != "role"}
 
 
 @agent

@@ -164,12 +164,6 @@ def with_tags(tags: Tags, context: otel.Context | None = None) -> otel.Context:
     return otel.get_current() if context is None else context
 
 
-def current_tags() -> Tags:
-    """The tags of :func:`tagged` and the name of the decorated agent around the current code."""
-    tags, scope = baggage_tags(), SCOPE.get()
-    return tags if scope is None or "agent" in tags else {"agent": scope.agent, **tags}
-
-
 @contextmanager
 def tagged(**tags: str) -> Iterator[None]:
     """Add tags to every call made within the block, e.g. ``with tagged(phase="night"): …``."""

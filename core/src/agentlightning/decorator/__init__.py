@@ -1,8 +1,8 @@
-"""``@agl.agent``: decorates an existing agent class of any framework, in place.
+"""``@agl.agent``: decorate an existing agent class of any framework, in place.
 
-Its entry methods name the agent of the calls inside them, select which are trained, and reward their result.
-Invariant: the class object, its signature, its subclasses, its pickles and what its methods return stay the
-same.
+Inside the entry methods, model calls get the agent's name, and ``select`` decides which are trained; the
+results of the methods are rewarded. Invariant: the class object, its signature, its subclasses, its pickles
+and what its methods return stay the same.
 """
 
 from __future__ import annotations
@@ -45,21 +45,23 @@ def agent(
 
     ``name`` defaults to the name of the class. An agent that a framework names inside keeps its own name.
 
-    ``select``: which of the calls made inside are trained: names, ``"re:…"``, a predicate of the call's tags,
-    ``True``, ``False``. ``None``: as the decorated agent around this one selects. The run's own ``select``
+    ``select``: the calls inside that are trained, by names, ``"re:…"``, a predicate of the call's tags,
+    ``True`` or ``False``. ``None``: the decorated agent around this one selects. The run's own ``select``
     applies as well.
 
-    ``reward``: a function, plain or coroutine, that is called when an entry method returns, with those of
-    ``task, result, agent`` that it names as parameters, or with the result as its only parameter. It returns
-    a number, or ``None`` for no reward. For the agent that a runner runs, this is the rollout's final reward;
-    for an agent that works inside another, it rewards the calls that this agent made itself.
+    ``reward``: a function, plain or coroutine, that is called with the result of an entry method. It takes
+    the parameters ``task``, ``result`` and ``agent`` by name, in any choice, or the result as its only
+    parameter, and returns a number, or ``None`` for no reward. For the agent that a runner runs, the number
+    is the rollout's final reward; for an agent inside another, it rewards the calls that this agent made
+    itself.
 
-    ``methods`` defaults to the entry methods that the class's framework adapter knows, else to those of
-    ``run, arun, invoke, ainvoke, __call__`` that the class defines, else to those it inherits. Sync, async,
-    generator, static and class methods keep their kind. An object has one name, that of its nearest
-    decorated class, also in entry methods that it inherits or reaches through ``super()``; ``select`` and
-    ``reward`` are those of the nearest class that has them. Wrong arguments raise :class:`AgentError` or
-    ``BadSelect``.
+    ``methods``: the entry methods. Default: those that the adapter of the class's framework knows, else those
+    of ``run, arun, invoke, ainvoke, __call__`` that the class defines, else those that it inherits. Sync,
+    async, generator, static and class methods keep their kind.
+
+    An object has one name, that of its nearest decorated class, also in entry methods that it inherits or
+    reaches through ``super()``; ``select`` and ``reward`` are those of the nearest class that has them. Raise
+    :class:`AgentError` or ``BadSelect`` for wrong arguments.
     """
     if cls is not None and not isinstance(cls, type):
         raise AgentError(f"@agl.agent decorates classes, not {cls!r}: for a function there is @agl.rollout")
@@ -108,18 +110,15 @@ def _entry_methods(cls: type) -> list[str]:
 
 
 def _wrap_entry(cls: type, entry: str, spec: AgentSpec) -> Any:
-    """The method that replaces ``entry``: of the same kind, with the agent's scope around its code."""
+    """Return the method that replaces ``entry``: of the same kind, with the agent's scope around its code."""
     try:
         found = inspect.getattr_static(cls, entry)
     except AttributeError:
         raise AgentError(f"{cls.__name__} has no method {entry!r}") from None
 
     def begin_call(args: tuple[Any, ...]) -> EntryCall:
-        return (
-            EntryCall(args[0], agent_spec(args[0], entry) or spec, entry)
-            if args
-            else EntryCall(cls, spec, entry)
-        )
+        owner = args[0] if args else cls
+        return EntryCall(owner, agent_spec(owner, entry) or spec, entry)
 
     if isinstance(found, staticmethod):  # it gets no object, so the spec is that of this class
         return staticmethod(_wrap(undecorated(found.__func__), lambda args: EntryCall(cls, spec, entry)))
@@ -135,7 +134,7 @@ def _wrap(
     begin_call: Callable[[tuple[Any, ...]], EntryCall],
     inner: Callable[..., Any] | None = None,
 ) -> Callable[..., Any]:
-    """``method`` with the agent's scope around its code. ``inner``: what it calls in place of ``method``."""
+    """Put the agent's scope around the code of ``method``. ``inner``: what to call in place of ``method``."""
     wrapper: Any = hooked(method, lambda args, kwargs: begin_call(args), inner)
     wrapper.__agl_undecorated__ = (wrapper, method)
     made: Any = wrap_entry(wrapper)
@@ -144,10 +143,11 @@ def _wrap(
 
 
 def _call_inherited(cls: type, entry: str, found: Callable[..., Any]) -> Callable[..., Any]:
-    """Calls the method that the bases of ``cls`` have at that time: an adapter may wrap it there later."""
+    """Return a function that looks the method up in the bases of ``cls`` at each call: an adapter may wrap it
+    there later."""
 
     def call(owner: Any, *args: Any, **kwargs: Any) -> Any:
-        if not isinstance(owner, cls):  # the class was replaced, as by ``dataclass(slots=True)``
+        if not isinstance(owner, cls):  # something replaced the class, as ``dataclass(slots=True)`` does
             return found(owner, *args, **kwargs)
         return getattr(super(cls, owner), entry)(*args, **kwargs)
 

@@ -1,4 +1,4 @@
-"""Agents as a runner runs them: functions, subclasses of ``LitAgent``, and objects with ``run``.
+"""Make agents that a runner can run of functions, subclasses of ``LitAgent``, and objects with ``run``.
 
 ``@agl.rollout`` turns a function ``(task, llm) -> float`` into an agent and leaves it callable.
 ``LitAgent`` is the class form. An object of a class that is decorated with ``@agl.agent(reward=…)`` may
@@ -24,18 +24,18 @@ from agentlightning.types import LLM, PromptTemplate, Resource, Rollout, Span, T
 
 Task = TypeVar("Task")
 Result = float | int | bool | None | Sequence[Span | Triplet]
-"""A number is the final reward; ``None``: rewards were emitted, or are missing; spans are added to the
-attempt; triplets are trained instead of the captured calls (``docs/rollouts.md``).
+"""A number is the final reward. ``None``: rewards were emitted, or are missing. Spans join the attempt's.
+Triplets are trained in place of the captured calls (``docs/rollouts.md``).
 """
 
 
 class LitAgent(Generic[Task]):
     """An agent as a class. Override ``rollout`` (sync) or ``rollout_async``; the training and validation
-    forms default to it. ``resources``: the algorithm's resources by name, such as an :class:`.LLM`.
+    methods call it. ``resources``: the algorithm's resources by name, such as an :class:`.LLM`.
     """
 
     def rollout(self, task: Task, resources: dict[str, Resource], rollout: Rollout) -> Result:
-        """Run one task; runs in a thread."""
+        """Run one task. The runner calls it in a thread."""
         raise AgentError(f"{type(self).__name__} defines neither rollout nor rollout_async")
 
     async def rollout_async(self, task: Task, resources: dict[str, Resource], rollout: Rollout) -> Result:
@@ -60,14 +60,14 @@ class LitAgent(Generic[Task]):
 
     def on_rollout_start(self, task: Task, rollout: Rollout) -> Any:
         """Called before an attempt. Like the other hooks it may be a coroutine function, and takes any of
-        ``task, rollout, result, error, spans, agent, runner, tracer`` by name, in any order.
+        ``task, rollout, result, error, spans, agent, runner, tracer`` as named parameters, in any order.
         """
 
     def on_trace_start(self, task: Task, rollout: Rollout) -> Any:
         """Called when the attempt's span has begun."""
 
     def on_trace_end(self, task: Task, rollout: Rollout, spans: Sequence[Span]) -> Any:
-        """Called when the agent has returned or raised; ``spans``: those that have ended in this process."""
+        """Called when the agent has returned or raised. ``spans``: those that have ended in this process."""
 
     def on_rollout_end(
         self, task: Task, rollout: Rollout, result: Result, error: BaseException | None
@@ -76,15 +76,15 @@ class LitAgent(Generic[Task]):
 
     @property
     def is_async(self) -> bool:
-        """Whether a task of some mode runs on the event loop; ask :meth:`is_async_in` about one mode."""
+        """Whether the tasks of at least one mode run on the event loop; see :meth:`is_async_in`."""
         return self.is_async_in("train") or self.is_async_in("val")
 
     def is_async_in(self, mode: str) -> bool:
-        """Whether :meth:`entry` of ``mode`` is awaited on the event loop; else it runs in a thread."""
+        """Return whether :meth:`entry` of ``mode`` is awaited on the event loop; else it runs in a thread."""
         return self._entry_name(mode).endswith("_async") or inspect.iscoroutinefunction(self.entry(mode))
 
     def entry(self, mode: str) -> Callable[[Task, dict[str, Resource], Rollout], Any]:
-        """The method that runs a task in ``mode``. Of those that the class overrides, the mode's own comes
+        """Return the method that runs a task in ``mode``. Of the overridden methods, the mode's own comes
         before ``rollout``, a subclass's before a base class's, and the coroutine form before the other.
         """
         method: Callable[[Task, dict[str, Resource], Rollout], Any] = getattr(self, self._entry_name(mode))
@@ -99,15 +99,15 @@ class LitAgent(Generic[Task]):
 
 
 def _override_depth(cls: type, name: str) -> float:
-    """Number of classes before the one that overrides LitAgent's method; infinite if none does."""
+    """Count the classes before the one that overrides LitAgent's method; infinite if none does."""
     own = cls.__mro__[: cls.__mro__.index(LitAgent)]
     return next((depth for depth, base in enumerate(own) if name in vars(base)), math.inf)
 
 
 class FunctionAgent(LitAgent[Any]):
-    """A function as an agent. Its first parameter is the task. Others are filled by name: ``llm`` and
-    ``prompt_template`` with the first resource of that kind, ``resources``, ``rollout``, or the name of a
-    resource.
+    """A function as an agent. Its first parameter is the task. The other parameters are filled by name:
+    ``llm`` and ``prompt_template`` with the first resource of that kind, ``resources``, ``rollout``, or the
+    name of a resource.
     """
 
     def __init__(self, function: Callable[..., Any], *, name: str | None = None) -> None:
@@ -120,11 +120,12 @@ class FunctionAgent(LitAgent[Any]):
         return wrap_entry(self.function)(*args, **kwargs)
 
     def __reduce__(self) -> str | tuple[Any, ...]:
-        """Pickled by name if ``@agl.rollout`` put it in its function's place; else as function and name."""
+        """Pickle by name if ``@agl.rollout`` replaced the function by this agent; else function and name."""
         place: Any = sys.modules.get(getattr(self, "__module__", ""))
         for part in getattr(self, "__qualname__", "").split("."):
             place = getattr(place, part, None)
-        return self.__qualname__ if place is self else (_named_agent, (self.function, self.name))
+        make = functools.partial(FunctionAgent, name=self.name)
+        return self.__qualname__ if place is self else (make, (self.function,))
 
     def _entry_name(self, mode: str) -> str:
         return "rollout_async" if inspect.iscoroutinefunction(self.function) else "rollout"
@@ -138,22 +139,23 @@ class FunctionAgent(LitAgent[Any]):
         return result
 
     def _arguments(self, resources: dict[str, Resource], rollout: Rollout) -> dict[str, Any]:
-        given: dict[str, Any] = {}
+        known: dict[str, Any] = {**resources, "rollout": rollout, "resources": resources}
+        for name, kind in (("llm", LLM), ("prompt_template", PromptTemplate)):
+            first = next((r for r in resources.values() if isinstance(r, kind)), None)
+            known.setdefault(name, first)
+        given = {name: known[name] for name in self._parameters if known.get(name) is not None}
         for name, required in self._parameters.items():
-            value = _resource(name, resources, rollout)
-            if value is None and required:
+            if required and name not in given:
                 raise AgentError(
                     f"{self.name}() asks for {name!r}, but the rollout was given only {sorted(resources)}; "
                     "name the parameter after a resource, or use llm, prompt_template, resources or rollout"
                 )
-            if value is not None:
-                given[name] = value
         return given
 
 
 class ScoredAgent(FunctionAgent):
-    """``function`` is a method of ``owner``, whose class is decorated with a reward function. That function
-    turns what the method returns into the rollout's reward.
+    """A method of ``owner``, whose class is decorated with a reward function, as an agent. The function turns
+    what the method returns into the rollout's reward.
     """
 
     def __init__(self, function: Callable[..., Any], owner: Any, score: RewardFunction, *, name: str) -> None:
@@ -161,7 +163,7 @@ class ScoredAgent(FunctionAgent):
         self.owner, self.score = owner, score
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """The class is imported with its decorator."""
+        """Pickle the method: importing its class brings the reward function."""
         return as_agent, (self.function,)
 
     def rollout(self, task: Any, resources: dict[str, Resource], rollout: Rollout) -> Any:
@@ -183,12 +185,8 @@ class ScoredAgent(FunctionAgent):
             attempt.root_agent = self.owner
 
 
-def _named_agent(function: Callable[..., Any], name: str) -> FunctionAgent:
-    return FunctionAgent(function, name=name)
-
-
 def _parameters(function: Callable[..., Any]) -> dict[str, bool]:
-    """Parameter → whether it is required, for all but the first (the task)."""
+    """Return the parameters after the first (the task), and whether each is required."""
     parameters = list(inspect.signature(function).parameters.values())
     if not parameters:
         raise AgentError(
@@ -198,25 +196,14 @@ def _parameters(function: Callable[..., Any]) -> dict[str, bool]:
     return {p.name: p.default is p.empty for p in parameters[1:] if p.kind in named}
 
 
-def _resource(name: str, resources: dict[str, Resource], rollout: Rollout) -> Any:
-    if name == "rollout":
-        return rollout
-    if name == "resources":
-        return resources
-    if name in resources:
-        return resources[name]
-    kind: type[Any] | None = {"llm": LLM, "prompt_template": PromptTemplate}.get(name)
-    return next((r for r in resources.values() if kind and isinstance(r, kind)), None)
-
-
 def rollout(function: Callable[..., Any]) -> FunctionAgent:
     """Make ``function`` an agent: ``@agl.rollout async def solve(task, llm) -> float``. It stays callable."""
     return FunctionAgent(function)
 
 
 def as_agent(target: Any) -> LitAgent[Any]:
-    """Anything that a trainer takes as an agent: a LitAgent, a function, a class, or an object with ``run``
-    or with an entry method of ``@agl.agent``. :class:`.AgentError`: it is none of these.
+    """Return the agent for a LitAgent, a function, a class, or an object with ``run`` or with an entry method
+    of ``@agl.agent``. Raise :class:`.AgentError` for anything else.
     """
     if isinstance(target, type):
         target = _instantiate(target)
@@ -235,7 +222,7 @@ def as_agent(target: Any) -> LitAgent[Any]:
 
 
 def _scored_method(function: Any) -> FunctionAgent | None:
-    """The agent of a method whose class is decorated with a reward function; ``None`` for other functions."""
+    """Return the agent of a method whose class is decorated with a reward function; else ``None``."""
     owner, name = getattr(function, "__self__", None), getattr(function, "__name__", "")
     spec = None if owner is None or isinstance(owner, type) else agent_spec(owner, name)
     if spec is None or spec.reward is None:

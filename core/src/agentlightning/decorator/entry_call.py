@@ -1,7 +1,7 @@
-"""One call of a decorated class's entry method: its scope while it runs, and its reward when it returns.
+"""Run one call of a decorated class's entry method in the agent's scope, and reward its result.
 
-Invariant: each result gets one reward. Of entry methods of one object that call each other, only the
-outermost is rewarded, and the object that a runner runs is rewarded by the runner.
+Invariant: each result gets one reward. When entry methods of one object call each other, only the outermost
+is rewarded. The runner rewards the object that it runs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from agentlightning.decorator.reward_function import RewardFunction
 from agentlightning.types.select import Predicate
 
 AGENT_SPECS = "__agl_agent__"
-"""Attribute of a decorated class: its own entry methods → :class:`AgentSpec`."""
+"""Attribute of a decorated class: the :class:`AgentSpec` of each of its own entry methods."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,25 +35,24 @@ class AgentSpec:
 
 
 def entry_methods_of(cls: type) -> list[str]:
-    """The decorated entry methods of a class, its own and inherited ones."""
+    """Return the decorated entry methods of a class, its own and inherited ones."""
     return list(dict.fromkeys(entry for base in cls.__mro__ for entry in vars(base).get(AGENT_SPECS, ())))
 
 
 def agent_spec(owner: Any, entry: str) -> AgentSpec | None:
-    """The spec of an object, or of a class, that runs ``entry``: the name of its nearest decorated class, and
-    the rest from the nearest class that has it. ``None``: no class is decorated.
+    """Return the spec of an object, or of a class, that runs ``entry``; ``None`` if no class is decorated.
+
+    The name is that of the nearest decorated class; ``selects`` and ``reward`` are those of the nearest class
+    that has them.
     """
-    specs: list[AgentSpec] = []
-    for base in (owner if isinstance(owner, type) else type(owner)).__mro__:
-        own: dict[str, AgentSpec] | None = vars(base).get(AGENT_SPECS)
-        if own:
-            specs.append(own.get(entry) or next(iter(own.values())))
+    classes = (owner if isinstance(owner, type) else type(owner)).__mro__
+    decorated: list[dict[str, AgentSpec]] = [vars(c)[AGENT_SPECS] for c in classes if AGENT_SPECS in vars(c)]
+    specs = [own.get(entry) or next(iter(own.values())) for own in decorated]
     if not specs:
         return None
     selects = next((spec.selects for spec in specs if spec.selects is not None), None)
-    return AgentSpec(
-        specs[0].name, selects, next((spec.reward for spec in specs if spec.reward is not None), None)
-    )
+    reward = next((spec.reward for spec in specs if spec.reward is not None), None)
+    return AgentSpec(specs[0].name, selects, reward)
 
 
 class EntryCall(CallHooks):
@@ -76,7 +75,7 @@ class EntryCall(CallHooks):
             self._scope.suspended = True
 
     def on_return(self, result: Any) -> None:
-        """Reward what a plain method returned."""
+        """Reward the result of a plain method."""
         if (reward := self._reward_function()) is None:
             return
         if inspect.isawaitable(result) or hasattr(result, "__anext__") or hasattr(result, "__aiter__"):
@@ -88,23 +87,19 @@ class EntryCall(CallHooks):
         self._emit(value if value is None or isinstance(value, float) else asyncio.run(value))
 
     async def on_async_return(self, result: Any) -> None:
-        """Reward what was awaited, or read last."""
+        """Reward an awaited result, or the last item of a stream."""
         if (reward := self._reward_function()) is not None:
             self._emit(await reward.call_async(result, self.owner))
 
     def _reward_function(self) -> RewardFunction | None:
+        """Return the function that rewards this call; ``None`` where nothing or somebody else does."""
         attempt, scope = current_attempt(), self._scope
-        if (
-            attempt is None
-            or scope is None
-            or not scope.outermost
-            or self._is_runner_agent(attempt.root_agent)
-        ):
+        if attempt is None or scope is None or not scope.outermost:
             return None
-        return self.spec.reward
+        return None if self._is_runner_agent(attempt.root_agent) else self.spec.reward
 
     def _is_runner_agent(self, scored: Any) -> bool:
-        """Whether this is a call of the runner's agent; static and class methods are those of its class."""
+        """Return whether the runner runs this object. A static or class method belongs to its class."""
         return scored is self.owner or (isinstance(self.owner, type) and isinstance(scored, self.owner))
 
     def _cannot_await(self) -> str:
@@ -122,10 +117,8 @@ class EntryCall(CallHooks):
         attempt = current_attempt()
         if attempt is None or self._scope is None:
             return
-        if (
-            attempt.entry_reward is not None and self._scope.outer is None
-        ):  # the outermost agent of an entry: as for a runner's agent
-            attempt.entry_reward[:] = [value]
+        if attempt.entry_reward is not None and self._scope.outer is None:
+            attempt.entry_reward[:] = [value]  # the outermost agent of an entry is like a runner's agent
             return
         if value is None:
             return

@@ -1,7 +1,7 @@
-"""The reward function of a decorated class, called with the result of an entry method.
+"""Call the reward function of a decorated class with the result of an entry method.
 
-Invariant: it returns a finite number, or ``None`` for *missing*; anything else fails the attempt with a
-message that names function and agent. Model calls that it makes itself are never trained.
+Invariants: the function returns a finite number, or ``None`` for *missing*; anything else fails the attempt
+with a message that names function and agent. Model calls of the function itself are never trained.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from pathlib import Path
 from typing import Any
 
 from agentlightning.capture.context import current_attempt, current_task
-from agentlightning.capture.emit.emitters import finite_reward
+from agentlightning.capture.emit.validation import reward_number
 from agentlightning.capture.scope import inside_scope, open_scope
 from agentlightning.decorator.errors import AgentError, BadReward, RewardFailed
 
 PARAMETERS = ("task", "result", "agent")
-"""Arguments that a reward function may take by name."""
+"""Parameters that a reward function may have."""
 REWARD_AGENT = "reward"
-"""Agent of the model calls that a reward function makes."""
+"""The tag ``agent`` of the model calls that a reward function makes."""
 
 
 class RewardFunction:
-    """The reward ``function`` of the agent called ``agent``. :class:`AgentError` if it cannot be called."""
+    """The reward function of the agent called ``agent``. Raise :class:`AgentError` if it cannot be called."""
 
     def __init__(self, function: Callable[..., Any], agent: str) -> None:
         if not callable(function):
@@ -33,13 +33,13 @@ class RewardFunction:
         self.function = function
         self.label = f"the reward function {_function_name(function)}() of agent {agent!r}"
         self._parameters = _parameters(function, self.label)
-        """Arguments to pass by name; ``None``: pass the result alone."""
+        """Parameters to pass by name; ``None``: pass the result alone."""
 
     def call(
         self, result: Any, owner: Any, cannot_await: str = ""
     ) -> float | Coroutine[Any, Any, float | None] | None:
-        """The reward of ``result``, or a coroutine for it; :class:`RewardFailed`, :class:`BadReward`.
-        ``cannot_await``: why a coroutine cannot be awaited here; empty where it can.
+        """Return the reward of ``result``, or a coroutine that returns it. Raise :class:`RewardFailed` or
+        :class:`BadReward`. ``cannot_await``: why a coroutine cannot be awaited here; empty where it can.
         """
         known = {"task": current_task(), "result": result, "agent": owner}
         with self._as_reward_error():
@@ -56,7 +56,7 @@ class RewardFunction:
         raise self.uncallable(f"it is a coroutine function, and {cannot_await}")
 
     async def call_async(self, result: Any, owner: Any) -> float | None:
-        """The reward of ``result``."""
+        """Return the reward of ``result``."""
         value = self.call(result, owner)
         return value if value is None or isinstance(value, float) else await value
 
@@ -69,7 +69,7 @@ class RewardFunction:
         if value is None:
             return None
         try:
-            return finite_reward(value, "reward")
+            return reward_number(value, "reward")
         except ValueError:
             raise self._add_fault(
                 BadReward(
@@ -93,7 +93,7 @@ class RewardFunction:
         return error
 
     def uncallable(self, why: str) -> Exception:
-        """The error for a result with which the function cannot be called."""
+        """Return the error for a result with which the function cannot be called."""
         return self._add_fault(RewardFailed(f"{self.label} cannot be called: {why}"))
 
 
@@ -102,14 +102,14 @@ def _function_name(function: Callable[..., Any]) -> str:
 
 
 def _describe(error: Exception) -> str:
-    """An error with its place in the code."""
+    """Return an error's type and message, and its place in the code."""
     frames = traceback.extract_tb(error.__traceback__)
     place = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
     return f"{type(error).__name__}: {error}{place}"
 
 
 def _parameters(function: Callable[..., Any], label: str) -> tuple[str, ...] | None:
-    """Arguments that ``function`` takes by name; ``None``: it takes the result alone."""
+    """Return the parameters of ``function`` to pass by name; ``None``: it takes the result alone."""
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except ValueError:  # written in C, without a signature to look at

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentlightning.capture.counts import COUNTS
-from agentlightning.capture.emit.validation import BadRecord, admit_all, quarantine
+from agentlightning.capture.emit.validation import BadRecord, admit, quarantine
 from agentlightning.capture.spans.convert import error_text
 from agentlightning.runner.outcomes.outcome import Outcome, classify
 from agentlightning.runner.outcomes.transitions import match_transitions
@@ -45,8 +45,8 @@ class EndWriter:
         replaced by what was written. If the attempt has ended already, the end is dropped and counted.
         """
         ids = (lease.rollout.rollout_id, lease.attempt.attempt_id)
-        spans[:] = admit_all(spans, *ids)
-        outcome.returned = admit_all(outcome.returned, *ids)
+        spans[:] = [admit(span, *ids) for span in spans]
+        outcome.returned = [admit(span, *ids) for span in outcome.returned]
         try:
             outcome, metadata = await self._settle(lease, outcome)
             spans += outcome.spans

@@ -6,12 +6,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contract.recording import Recording
 
 from agentlightning import capture
-from agentlightning.capture.context import current_attempt, current_tags, tagged
+from agentlightning.capture.context import baggage_tags, current_attempt, tagged
 
 
 def seen_in_thread() -> list[object]:
     seen: list[object] = []
-    thread = threading.Thread(target=lambda: seen.extend((current_attempt(), current_tags())))
+    thread = threading.Thread(target=lambda: seen.extend((current_attempt(), baggage_tags())))
     thread.start()
     thread.join()
     return seen

@@ -15,7 +15,7 @@ from contract.recording import Recording
 
 from agentlightning import capture
 from agentlightning.capture import COUNTS
-from agentlightning.capture.instrument.installation import OpenAIInstrumentor
+from agentlightning.capture.sdk.openai import OPENAI
 from agentlightning.testing import ScriptedModelServer
 
 ASK: dict[str, Any] = {"model": "policy", "messages": [{"role": "user", "content": "hi"}]}
@@ -25,8 +25,7 @@ ASK: dict[str, Any] = {"model": "policy", "messages": [{"role": "user", "content
 def clean() -> Iterator[None]:
     COUNTS.clear()
     yield
-    if OpenAIInstrumentor().is_instrumented_by_opentelemetry:
-        OpenAIInstrumentor().uninstrument()
+    capture.uninstall()
 
 
 @pytest.mark.parametrize("client", [sdk.SyncAPIClient, sdk.AsyncAPIClient])
@@ -52,10 +51,10 @@ async def test_without_the_private_method_capture_goes_on_at_the_gateway(
     monkeypatch.delattr(sdk.AsyncAPIClient, "request")
     before = vars(sdk.SyncAPIClient)["request"]
     with pytest.warns(RuntimeWarning, match="gateway only"):
-        OpenAIInstrumentor().instrument()
+        capture.install()
     assert COUNTS.snapshot() == {"wire-unavailable": 1}
     assert vars(sdk.SyncAPIClient)["request"] is before  # all or nothing
-    OpenAIInstrumentor().uninstrument()
+    capture.uninstall()
 
 
 async def test_without_the_retry_hook_calls_are_recorded_all_the_same(
@@ -65,7 +64,7 @@ async def test_without_the_retry_hook_calls_are_recorded_all_the_same(
         recording = Recording("noretry", server.url)
         with monkeypatch.context() as patched:
             patched.delattr(sdk.BaseClient, "_build_request")
-            OpenAIInstrumentor().instrument()
+            capture.install()
         async with openai.AsyncOpenAI(base_url=server.url, api_key="k") as client:
             with recording.active():
                 await client.chat.completions.create(**ASK)
@@ -78,15 +77,15 @@ def test_undo_is_complete_and_repeatable() -> None:
     places = [*((client, "request") for client in clients), (sdk.BaseClient, "_build_request")]
     before = [vars(owner)[name] for owner, name in places]
     for _ in range(3):
-        OpenAIInstrumentor().instrument()
+        capture.install()
         assert all(vars(o)[n] is not b for (o, n), b in zip(places, before, strict=True))
-        OpenAIInstrumentor().uninstrument()
+        capture.uninstall()
         assert all(vars(o)[n] is b for (o, n), b in zip(places, before, strict=True))
 
 
 async def test_two_instruments_are_one() -> None:
-    OpenAIInstrumentor().instrument()
-    OpenAIInstrumentor().instrument()
+    capture.install()
+    capture.install()
     async with ScriptedModelServer(ids="always") as server:
         recording = Recording("twice", server.url)
         async with openai.AsyncOpenAI(base_url=server.url, api_key="k") as client:
@@ -102,7 +101,7 @@ async def test_another_instrumentor_of_the_same_method_keeps_working() -> None:
         seen.append(args[1].url if len(args) > 1 else kwargs["options"].url)
         return wrapped(*args, **kwargs)
 
-    OpenAIInstrumentor().instrument()
+    capture.install()
     wrapt.wrap_function_wrapper(sdk.AsyncAPIClient, "request", foreign)
     theirs = vars(sdk.AsyncAPIClient)["request"]
     try:
@@ -111,7 +110,7 @@ async def test_another_instrumentor_of_the_same_method_keeps_working() -> None:
             async with openai.AsyncOpenAI(base_url=server.url, api_key="k") as client:
                 with recording.active():
                     await client.chat.completions.create(**ASK)
-                    OpenAIInstrumentor().uninstrument()
+                    capture.uninstall()
                     await client.chat.completions.create(**ASK)
         assert vars(sdk.AsyncAPIClient)["request"] is theirs
         assert len(recording.calls) == 1 and len(seen) == 2
@@ -120,12 +119,21 @@ async def test_another_instrumentor_of_the_same_method_keeps_working() -> None:
         sdk.AsyncAPIClient.request = theirs.__wrapped__  # type: ignore[method-assign]
 
 
-def test_the_dependency_range_is_checked() -> None:
-    (needed,) = OpenAIInstrumentor().instrumentation_dependencies()
-    assert needed == "openai >= 1.93, < 4"
+def test_another_version_of_the_sdk_is_left_alone(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert OPENAI == "openai >= 1.93, < 4"
+    monkeypatch.setattr("agentlightning.capture.instrument.installation.OPENAI", "openai < 1")
+    before = vars(sdk.SyncAPIClient)["request"]
+    capture.install()
+    assert capture.installed() and vars(sdk.SyncAPIClient)["request"] is before
+    assert "openai < 1" in caplog.text and "gateway only" in caplog.text
+
+
+def test_the_tested_version_is_instrumented_without_a_word() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        OpenAIInstrumentor().instrument(raise_exception_on_conflict=True)
+        capture.install()
     assert isinstance(vars(sdk.SyncAPIClient)["request"], wrapt.FunctionWrapper)
 
 
@@ -135,6 +143,6 @@ def test_without_the_sdk_capture_installs_all_the_same(
     monkeypatch.setattr("agentlightning.capture.instrument.installation.find_spec", lambda name: None)
     caplog.set_level("INFO", logger="agentlightning.capture.instrument.installation")
     capture.install()
-    assert capture.installed() and not OpenAIInstrumentor().is_instrumented_by_opentelemetry
+    assert capture.installed() and not isinstance(vars(sdk.SyncAPIClient)["request"], wrapt.FunctionWrapper)
     assert "gateway only" in caplog.text
     capture.uninstall()

@@ -1,9 +1,8 @@
-"""What an agent records about its own work: rewards, messages, objects, exceptions, annotations.
+"""Record what an agent says about its own work: rewards, messages, objects, exceptions, annotations.
 
-Each emitter makes one span of the current attempt, in any thread or task, and returns it; it hangs below the
-OpenTelemetry span that is current. Invariant: a reward is a finite number. A *missing*
-reward is one that was not emitted, never NaN. Emitting outside an attempt is an error, or does nothing where
-``AGL_EMIT_OUTSIDE=ignore`` is set.
+Each emitter makes one span of the current attempt, in any thread or task, and returns it. Its parent is the
+current OpenTelemetry span. Invariant: a reward is a finite number; a *missing* reward is not emitted, and
+never NaN. Emitting outside an attempt is an error, or does nothing under ``AGL_EMIT_OUTSIDE=ignore``.
 """
 
 from __future__ import annotations
@@ -47,21 +46,19 @@ def emit_reward(
 ) -> Span:
     """Attach a number to the rollout, to one model call, or to an agent's calls.
 
-    ``call``: a call id, a response id, or the openai response object itself. ``final``: whether it is the
-    reward of the rollout; by default it is, unless ``call`` or ``agent`` narrows it. A mapping needs
-    ``primary_key``, the entry that is trained on. ``ValueError`` for what is no finite number between -2**53
-    and 2**53, and for a name, an agent or an attribute that no reward can have: the message names it.
+    ``call``: a call id, a response id, or the openai response object. ``final``: whether it is the reward of
+    the rollout; by default it is, unless ``call`` or ``agent`` narrows it. A mapping needs ``primary_key``,
+    the entry that is trained on. Raise ValueError when a number is not finite or not between -2**53 and
+    2**53, and when a name, an agent or an attribute is invalid; the message says which.
     """
-    carried = _reward_attributes(
-        value, name, primary_key, final=(call is None and agent is None) if final is None else final
-    )
-    carried |= {semconv.REWARD_AGENT: agent, **checked_mapping(attributes, "attributes")}
-    return _emit(semconv.REWARD_SPAN, carried, call=call)
+    whole = (call is None and agent is None) if final is None else final
+    reward = {**_reward_attributes(value, name, primary_key, final=whole), semconv.REWARD_AGENT: agent}
+    return _emit(semconv.REWARD_SPAN, reward, attributes, call=call)
 
 
 def returned_reward_span(value: float) -> Span:
-    """The span of the reward that the agent returned. The runner writes it to the store itself: nothing is
-    delivered here.
+    """Make the span of the reward that the agent returned. The runner writes it to the store itself: nothing
+    is delivered here.
     """
     return _span(semconv.REWARD_SPAN, _reward_attributes(value, "reward", None, final=True))
 
@@ -69,26 +66,25 @@ def returned_reward_span(value: float) -> Span:
 def _reward_attributes(
     value: float | Mapping[str, float], name: str, primary_key: str | None, *, final: bool
 ) -> dict[str, Any]:
-    """The attributes of a reward."""
     dimensions = None
     if is_instance(value, Mapping):
         dimensions = {
-            k: finite_reward(v, f"{short_repr(name)}[{k!r}]")
-            for k, v in checked_mapping(value, "reward").items()
+            key: reward_number(number, f"reward {short_repr(name)}[{key!r}]")
+            for key, number in checked_mapping(value, "reward").items()
         }
         if not isinstance(primary_key, str) or primary_key not in dimensions:
             raise ValueError(
                 f"a reward with several dimensions needs primary_key, one of {sorted(dimensions)}; "
                 f"got {short_repr(primary_key)}"
             )
-        trained_value = dimensions[primary_key]
+        trained = dimensions[primary_key]
     else:
-        trained_value = finite_reward(value, name if is_instance(name, str) else short_repr(name))
+        trained = reward_number(value, f"reward {name if is_instance(name, str) else short_repr(name)}")
     return {
-        semconv.REWARD_VALUE: trained_value,
+        semconv.REWARD_VALUE: trained,
         semconv.REWARD_NAME: name,
         semconv.EVALUATION_NAME: name,
-        semconv.EVALUATION_SCORE: trained_value,
+        semconv.EVALUATION_SCORE: trained,
         semconv.REWARD_FINAL: final,
         DIMENSIONS: dimensions,
     }
@@ -96,50 +92,57 @@ def _reward_attributes(
 
 def emit_message(message: str, *, attributes: Mapping[str, Any] | None = None) -> Span:
     """Record a line of text."""
-    return _emit(semconv.MESSAGE_SPAN, {BODY: jsonable(message), **checked_mapping(attributes, "attributes")})
+    return _emit(semconv.MESSAGE_SPAN, {BODY: message}, attributes)
 
 
 def emit_object(value: Any, *, attributes: Mapping[str, Any] | None = None) -> Span:
-    """Record a JSON-able value; what has no JSON form becomes text and is counted."""
-    return _emit(semconv.OBJECT_SPAN, {BODY: value, **checked_mapping(attributes, "attributes")})
+    """Record a value as JSON. A value without a JSON form becomes text and is counted."""
+    return _emit(semconv.OBJECT_SPAN, {BODY: value}, attributes)
 
 
 def emit_annotation(annotation: Mapping[str, Any], *, attributes: Mapping[str, Any] | None = None) -> Span:
     """Record facts, each as an attribute of its own."""
-    carried = {**checked_mapping(annotation, "annotation"), **checked_mapping(attributes, "attributes")}
-    return _emit(semconv.ANNOTATION_SPAN, carried)
+    return _emit(semconv.ANNOTATION_SPAN, checked_mapping(annotation, "annotation"), attributes)
 
 
 def emit_exception(exception: BaseException, *, attributes: Mapping[str, Any] | None = None) -> Span:
     """Record an exception that the agent handled."""
-    carried = {
-        semconv.EXCEPTION_TYPE: type(exception).__qualname__,
-        semconv.EXCEPTION_MESSAGE: error_text(exception),
+    kind, message = type(exception).__qualname__, error_text(exception)
+    about = {
+        semconv.EXCEPTION_TYPE: kind,
+        semconv.EXCEPTION_MESSAGE: message,
         "exception.stacktrace": "".join(traceback.format_exception(exception)),
-        **checked_mapping(attributes, "attributes"),
     }
-    message = f"{type(exception).__qualname__}: {error_text(exception)}"
-    return _emit(semconv.EXCEPTION_SPAN, carried, error=message)
+    return _emit(semconv.EXCEPTION_SPAN, about, attributes, error=f"{kind}: {message}")
 
 
-def finite_reward(value: Any, name: str) -> float:
-    """``value`` as a number, scalars of numpy and torch too; ``ValueError`` for what is no finite one."""
-    return reward_number(value, f"reward {name}")
-
-
-def _emit(kind: str, attributes: Mapping[str, Any], *, call: Any = None, error: str | None = None) -> Span:
-    """Make a span of the current attempt and deliver it."""
+def _emit(
+    kind: str,
+    about: Mapping[str, Any],
+    attributes: Mapping[str, Any] | None,
+    *,
+    call: Any = None,
+    error: str | None = None,
+) -> Span:
+    """Make a span of the current attempt and deliver it. ``attributes``: the user's own."""
     context = current_attempt()
-    span = _span(kind, {**attributes, **_call_link(context, call)}, error)
-    if context is None or attempt_ended(context.attempt_id):
-        _count_or_raise(kind, context)
-    else:
+    given = checked_mapping(attributes, "attributes")
+    span = _span(kind, {**about, **given, **_call_link(context, call)}, error)
+    if context is not None and not attempt_ended(context.attempt_id):
         deliver(context, span)
+        return span
+    COUNTS.add("emit-outside-attempt" if context is None else "late-span")
+    if os.environ.get("AGL_EMIT_OUTSIDE") != "ignore":
+        why = "there is no current attempt" if context is None else f"attempt {context.attempt_id} has ended"
+        raise RuntimeError(
+            f"{kind} was emitted where {why}: emit inside a rollout, or in a task or thread that was started "
+            "there after agentlightning.capture.install(); or set AGL_EMIT_OUTSIDE=ignore"
+        )
     return span
 
 
 def _span(kind: str, attributes: Mapping[str, Any], error: str | None = None) -> Span:
-    """A span of the current attempt, below the current span."""
+    """Make a span of the current attempt, below the current span."""
     context = current_attempt() or AttemptContext("", "", sink=lambda span: None)
     named = {semconv.AGENT_NAME: framework_tags().get("agent"), **attributes}
     span = new_span(context, kind, parent_ids(context.attempt_id), named, error=error)
@@ -153,14 +156,14 @@ def _span(kind: str, attributes: Mapping[str, Any], error: str | None = None) ->
 
 
 def _call_link(context: AttemptContext | None, call: Any) -> dict[str, str]:
-    """The attributes by which a reward names its call: response id and call span, if this process recorded
-    the call, else the call id.
+    """Return the attributes by which a reward names its call: response id and call span if this process
+    recorded the call, else the call id.
     """
     if call is None:
         return {}
     try:
         given = call if isinstance(call, str) else getattr(call, "id", None)
-    except Exception:  # whatever it is, it is no response
+    except Exception:  # an object with such an attribute is no response
         given = None
     if not isinstance(given, str) or not given:
         raise ValueError(
@@ -171,14 +174,3 @@ def _call_link(context: AttemptContext | None, call: Any) -> dict[str, str]:
     if span_id is not None:
         return {semconv.REWARD_SPAN_ID: span_id, semconv.RESPONSE_ID: given}
     return {semconv.REWARD_CALL: given} if is_instance(call, str) else {semconv.RESPONSE_ID: given}
-
-
-def _count_or_raise(kind: str, context: AttemptContext | None) -> None:
-    COUNTS.add("emit-outside-attempt" if context is None else "late-span")
-    if os.environ.get("AGL_EMIT_OUTSIDE") == "ignore":
-        return
-    why = "there is no current attempt" if context is None else f"attempt {context.attempt_id} has ended"
-    raise RuntimeError(
-        f"{kind} was emitted where {why}: emit inside a rollout, or in a task or thread that was started "
-        "there after agentlightning.capture.install(); or set AGL_EMIT_OUTSIDE=ignore"
-    )

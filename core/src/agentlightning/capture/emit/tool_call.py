@@ -1,4 +1,4 @@
-"""``emit_tool_call``: one request to the model of the current attempt, recorded under tags of its own."""
+"""``emit_tool_call``: ask the model of the current attempt, and record the call under tags of its own."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ def emit_tool_call(
 ) -> Any:
     """Ask the current attempt's model endpoint and return its answer, the openai SDK's ``ChatCompletion``.
 
-    ``model``: the name to ask for; default: the endpoint's. ``context``: tags that the recorded call gets,
-    e.g. ``{"phase": "search"}``. ``request``: further fields, over the endpoint's ``sampling_parameters``.
-    Where an event loop runs, it returns an awaitable instead, because a request that blocks the loop might
-    wait for itself: ``await agl.emit_tool_call(…)``. UsageError outside an attempt, or without an endpoint.
+    ``model``: the name to ask for; default: the endpoint's. ``context``: tags of the recorded call, e.g.
+    ``{"phase": "search"}``. ``request``: further fields, which outrank the endpoint's
+    ``sampling_parameters``. On a running event loop, return an awaitable, because a request that blocks the
+    loop might wait for itself: ``await agl.emit_tool_call(…)``. Raise UsageError outside an attempt, and
+    without an endpoint.
     """
     llm = _endpoint()
     tags = {str(key): str(value) for key, value in (context or {}).items()}
@@ -34,11 +35,12 @@ def emit_tool_call(
         "messages": list(messages),
         **({"tools": list(tools)} if tools else {}),
     }
+    answer = _ask(llm, body, tags)
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return _ask(llm, body, tags)
-    return _ask_async(llm, body, tags)
+        return asyncio.run(answer)
+    return answer
 
 
 def _endpoint() -> LLM:
@@ -54,20 +56,9 @@ def _endpoint() -> LLM:
         raise UsageError(f"emit_tool_call(): {error}") from None
 
 
-def _client(llm: LLM) -> dict[str, str]:
-    return {"base_url": llm.endpoint, "api_key": llm.api_key or "none"}
-
-
-def _ask(llm: LLM, body: dict[str, Any], tags: dict[str, str]) -> Any:
-    from openai import OpenAI
-
-    with tagged(**tags), OpenAI(**_client(llm)) as client:  # type: ignore[arg-type]
-        return client.chat.completions.create(**body)
-
-
-async def _ask_async(llm: LLM, body: dict[str, Any], tags: dict[str, str]) -> Any:
+async def _ask(llm: LLM, body: dict[str, Any], tags: dict[str, str]) -> Any:
     from openai import AsyncOpenAI
 
     with tagged(**tags):
-        async with AsyncOpenAI(**_client(llm)) as client:  # type: ignore[arg-type]
+        async with AsyncOpenAI(base_url=llm.endpoint, api_key=llm.api_key or "none") as client:
             return await client.chat.completions.create(**body)

@@ -13,7 +13,7 @@ import base64
 import binascii
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal
 
 from agentlightning import semconv
@@ -246,8 +246,3 @@ _CHECKS: Mapping[str, Callable[[Any, str], object]] = {
     semconv.SELECTED: _boolean,
 }
 """Attributes that readers rely on → their checks."""
-
-
-def admit_all(spans: Iterable[Any], rollout_id: str, attempt_id: str) -> list[Span]:
-    """:func:`admit` of each, in their order."""
-    return [admit(span, rollout_id, attempt_id) for span in spans]

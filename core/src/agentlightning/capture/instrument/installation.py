@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable
 from importlib.util import find_spec
 from threading import RLock
 from typing import Any
 
 from opentelemetry import trace
-from opentelemetry.instrumentation.instrumentor import BaseInstrumentor  # type: ignore[attr-defined]
+from opentelemetry.instrumentation.dependencies import get_dependency_conflicts
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON
@@ -31,23 +31,6 @@ _processors: list[tuple[TracerProvider, AttemptProcessor]] = []
 """Our processor of each provider that it was ever added to: OpenTelemetry cannot remove it."""
 _patches: list[Patch] = []
 """The patches in place; empty while capture is off."""
-
-
-class OpenAIInstrumentor(BaseInstrumentor):  # type: ignore[misc]
-    """Instruments the openai SDK."""
-
-    _patches: Sequence[Patch] = ()
-
-    def instrumentation_dependencies(self) -> Collection[str]:
-        """Return the tested range."""
-        return (OPENAI,)
-
-    def _instrument(self, **kwargs: Any) -> None:
-        self._patches = [Patch(*method) for method in call_methods("openai", OPENAI)]
-
-    def _uninstrument(self, **kwargs: Any) -> None:
-        for patch in self._patches:
-            patch.undo()
 
 
 class DefaultTracerProvider(TracerProvider):
@@ -66,11 +49,6 @@ class DefaultTracerProvider(TracerProvider):
 def install(provider: TracerProvider | None = None) -> None:
     """Begin to capture. ``provider``: a tracer provider to record besides the process's."""
     with _lock:
-        wire = OpenAIInstrumentor()
-        if find_spec("openai") is None:
-            _LOG.info("the openai SDK is not installed: model calls are captured at the gateway only")
-        elif not wire.is_instrumented_by_opentelemetry:
-            wire.instrument()
         if isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
             _set_own_provider()
         _listen_to(trace.get_tracer_provider())
@@ -79,14 +57,12 @@ def install(provider: TracerProvider | None = None) -> None:
         if not _patches:
             _patches.append(Patch(trace, "set_tracer_provider", _on_set_tracer_provider))
             _patches.extend(patch_threads())
+            _patches.extend(_patch_openai())
 
 
 def uninstall() -> None:
     """Stop capturing and undo what :func:`install` did."""
     with _lock:
-        wire = OpenAIInstrumentor()
-        if wire.is_instrumented_by_opentelemetry:
-            wire.uninstrument()
         for _, processor in _processors:
             processor.active = False
         for patch in _patches:
@@ -98,6 +74,17 @@ def uninstall() -> None:
 def installed() -> bool:
     """Return whether capture is on."""
     return bool(_patches)
+
+
+def _patch_openai() -> list[Patch]:
+    """Patch the methods that carry the openai SDK's calls, if its version is tested."""
+    if find_spec("openai") is None:
+        _LOG.info("the openai SDK is not installed: model calls are captured at the gateway only")
+        return []
+    if (conflict := get_dependency_conflicts([OPENAI])) is not None:
+        _LOG.error("%s: model calls are captured at the gateway only", conflict)
+        return []
+    return [Patch(*method) for method in call_methods("openai", OPENAI)]
 
 
 def _listen_to(provider: Any) -> None:

@@ -38,17 +38,6 @@ _OPERATIONS = {
     "anthropic": {"/messages": "chat"},
 }
 """SDK → suffixes of the paths of model calls → operation names."""
-_SETTINGS = (
-    "temperature",
-    "top_p",
-    "max_tokens",
-    "max_completion_tokens",
-    "max_output_tokens",
-    "seed",
-    "stream",
-    "n",
-    "frequency_penalty",
-)
 _LOOPBACK = {"localhost": "127.0.0.1", "::1": "127.0.0.1"}
 
 RETRIES = "agl.retries"
@@ -145,7 +134,6 @@ class SDKCall:
 
     def _request_attributes(self) -> dict[str, Any]:
         body = self.body
-        settings = ((key, body.get(key)) for key in _SETTINGS)
         out: dict[str, Any] = {
             semconv.LAYER: "wire",
             **identity_attributes(self.context, self.tags),
@@ -153,7 +141,7 @@ class SDKCall:
             semconv.PROVIDER_NAME: self.sdk,
             semconv.REQUEST_MODEL: str(body.get("model", "")),
             RETRIES: self.retries,
-            **{f"gen_ai.request.{key}": v for key, v in settings if isinstance(v, bool | int | float)},
+            **{f"gen_ai.request.{k}": v for k, v in body.items() if isinstance(v, bool | int | float)},
         }
         if not self.gateway:
             asked = body.get("messages", body.get("prompt", body.get("input")))

@@ -5,7 +5,7 @@ and async; openai 1.93 to 3, and anthropic, which the same generator makes), so 
 requests to the gateway it also says who is calling. Invariant: the attempt's key goes to the attempt's
 gateway and nowhere else; other endpoints see the request unchanged.
 
-If the SDK has lost that method, :func:`call_methods` warns, and capture goes on at the gateway only.
+If an SDK lacks that method, :func:`call_methods` warns, and only the gateway records its calls.
 """
 
 from __future__ import annotations

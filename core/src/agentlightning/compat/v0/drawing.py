@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from agentlightning.audit.attempt_tree import SpanNode
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.tree import Tree
 
 _COLOURS = {
@@ -33,7 +34,7 @@ def print_tree(title: str, roots: Sequence[SpanNode]) -> None:
     """Print the tree on standard output."""
     from rich.console import Console
 
-    Console(soft_wrap=True).print(_tree(title, roots), highlight=False)
+    _print_whole(_tree(title, roots), Console())
 
 
 def svg(title: str, roots: Sequence[SpanNode]) -> str:
@@ -41,11 +42,16 @@ def svg(title: str, roots: Sequence[SpanNode]) -> str:
     from rich.console import Console
     from rich.terminal_theme import DEFAULT_TERMINAL_THEME
 
-    tree, console = _tree(title, roots), Console(record=True, file=StringIO())
-    console.width = console.measure(tree).maximum
-    console.print(tree, highlight=False)
+    console = Console(record=True, file=StringIO())
+    _print_whole(_tree(title, roots), console)
     document = console.export_svg(title=_shown(title), theme=DEFAULT_TERMINAL_THEME)
     return re.sub(r"@font-face \{.*?\}", "", document, count=2, flags=re.DOTALL)  # fonts of a web server
+
+
+def _print_whole(tree: Tree, console: Console) -> None:
+    console.width = 10_000  # rich cuts a tree at the console's width
+    console.width = console.measure(tree).maximum
+    console.print(tree, highlight=False)
 
 
 def _tree(title: str, roots: Sequence[SpanNode]) -> Tree:

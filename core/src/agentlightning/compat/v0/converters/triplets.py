@@ -99,7 +99,7 @@ class TracerTraceToTriplet(Converter[list[Triplet]]):
         return not (self.exclude_llm_call_in_reward and any(map(is_reward_computation, tree.ancestors(span))))
 
     def _rewards(self, calls: list[Span], rewards: list[Span], tree: Ancestry) -> dict[int, float]:
-        """Return the reward of each call by the call's index. Rewards that name their call come first. ``rewards``
+        """Return the rewards by the index of their call; those that name their call come first. ``rewards``
         are in the store's order, which decides; clocks only tell which calls came before a reward.
         """
         found: dict[int, Span] = {}
