@@ -529,7 +529,7 @@ async def test_a_name_chooses_the_agents_that_are_trained(
 
 
 def test_a_recipe_takes_of_a_converter_which_agents_are_trained() -> None:
-    from agentlightning.compat.v0.converters.selection import selection
+    from agentlightning.compat.v0.converters.triplets import selection
 
     chosen = selection(agl.TracerTraceToTriplet(agent_match="^write"), None)
     assert chosen({"agent": "writer"}) and not chosen({"agent": "critic"}) and not chosen({})

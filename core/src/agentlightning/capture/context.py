@@ -1,10 +1,10 @@
-"""Who works here: the attempt, the tags and the agent of the running code.
+"""The attempt, the tags and the agent of the running code.
 
-All of it lies in OpenTelemetry's current context, one immutable mapping: the attempt that the runner entered,
+OpenTelemetry's current context, an immutable mapping, holds them all: the attempt that the runner entered,
 the :class:`AgentScope` of a decorated class, the tags of :func:`tagged` (as baggage, see
-:data:`~agentlightning.semconv.BAGGAGE_PREFIX`), what the agent's framework names (:mod:`.identity`), and
-OpenTelemetry's own span. So it follows tasks, ``asyncio.gather`` and ``asyncio.to_thread``, and
-:mod:`.instrument.threads` hands it to threads.
+:data:`~agentlightning.semconv.BAGGAGE_PREFIX`), the caller that the agent's framework names
+(:mod:`.identity`), and OpenTelemetry's own span. So they follow tasks, ``asyncio.gather`` and
+``asyncio.to_thread``, and :mod:`.instrument.threads` hands them to threads.
 
 Capture knows no store: finished spans go to ``sink``, a callable that the runner provides.
 """
@@ -36,17 +36,17 @@ class ContextEntry(Generic[Value]):
         self._key = otel.create_key(name)
 
     def get(self, context: otel.Context | None = None) -> Value | None:
-        """Its value in ``context``, by default the current one; ``None`` where nothing was set."""
+        """Return its value in ``context``, by default the current one; ``None`` if none was set."""
         return otel.get_value(self._key, context)  # type: ignore[return-value]
 
     def set(self, value: Value | None, context: otel.Context | None = None) -> otel.Context:
-        """``context``, by default the current one, with this value."""
+        """Return a copy of ``context``, by default the current one, with this value."""
         return otel.set_value(self._key, value, context)
 
 
 def detach(token: Token[otel.Context]) -> bool:
-    """Undo ``otel.attach``. ``False`` in another task or thread than the one it was attached in: nothing is
-    changed then, and unlike ``otel.detach`` nothing is logged, because generators may be closed anywhere.
+    """Undo ``otel.attach``. In another task or thread than the one that attached, change nothing and return
+    ``False``. Unlike ``otel.detach`` it logs nothing, because generators may be closed anywhere.
     """
     try:
         token.var.reset(token)
@@ -57,7 +57,7 @@ def detach(token: Token[otel.Context]) -> bool:
 
 @contextmanager
 def attached(context: otel.Context) -> Iterator[None]:
-    """``context`` is OpenTelemetry's current one within the block."""
+    """Make ``context`` OpenTelemetry's current one within the block."""
     token = otel.attach(context)
     try:
         yield
@@ -67,7 +67,7 @@ def attached(context: otel.Context) -> Iterator[None]:
 
 @dataclass(slots=True)
 class AttemptContext:
-    """The attempt in whose name calls are made and rewards emitted."""
+    """The attempt that makes calls and emits rewards."""
 
     rollout_id: str
     attempt_id: str
@@ -77,17 +77,19 @@ class AttemptContext:
     gateway: str | None = None
     """Base URL of the gateway, ``http://host:port/v1``."""
     tags: Tags = field(default_factory=dict)
-    """Tags of every call of this attempt; what the adapter says of a call outranks them."""
+    """Tags of every call of this attempt; an adapter's tags outrank them."""
     policies: dict[str, str] = field(default_factory=dict)
-    """Name of an agent, role or node, or ``"re:…"`` → policy; the first that matches."""
+    """Name of an agent, role or node, or ``"re:…"`` → policy. The first match counts."""
     resources: dict[str, Resource] = field(default_factory=dict)
     task: Any = None
     root_agent: Any = None
-    """The object of a decorated class that the runner runs: what it returns is the rollout's reward."""
+    """The object of a decorated class that the runner runs and rewards."""
     entry_reward: list[float | None] | None = None
-    """The attempt is one call of an entry (``agl run --per-entry``): holds what its reward function gave."""
+    """Of an attempt that is one call of an entry (``agl run --per-entry``): the value of its reward function,
+    once it is known."""
     errors: list[Exception] = field(default_factory=list)
-    """Errors in what our decorators were given. They fail the attempt, whatever the agent makes of them."""
+    """Errors of reward functions and selects. They fail the attempt even if the agent's framework swallows
+    them."""
 
     @property
     def llm(self) -> LLM:
@@ -102,55 +104,55 @@ class AttemptContext:
 
 @dataclass(slots=True, eq=False)
 class AgentScope:
-    """An entry method of a decorated class while it works (:mod:`agentlightning.capture.scope`)."""
+    """One call of a decorated class's entry method (:mod:`agentlightning.capture.scope`)."""
 
     agent: str
     owner: Any
-    """The object; the class for methods that have none."""
+    """The object, or the class of a static or class method."""
     selects: Predicate | None = None
-    """Which calls made inside are trained; ``None``: as the scope around this one says."""
+    """Which calls inside are trained; ``None``: the scope around this one decides."""
     outer: AgentScope | None = None
     caller_agent: str | None = None
     """The agent that a framework named where the method was called."""
     outermost: bool = True
-    """No entry method of the same object is at work around this one."""
+    """No entry method of the same object works around this one."""
     suspended: bool = False
-    """The method's code does not run: it has ended, or waits at a ``yield``. Tasks it began may live on."""
+    """The method has ended, or waits at a ``yield``. Tasks that it began may live on."""
     call_span_ids: list[str] = field(default_factory=list)
-    """Spans of the model calls that the agent made itself."""
+    """The spans of the model calls that the agent made itself."""
 
 
 ATTEMPT: Final = ContextEntry[AttemptContext]("agl-attempt")
 SCOPE: Final = ContextEntry[AgentScope]("agl-scope")
 _process_attempt: list[AttemptContext] = []
-"""The attempt that the whole process works for, where there is one (``agl run``)."""
+"""The attempt that the whole process works for, if there is one (``agl run``)."""
 
 
 def current_attempt() -> AttemptContext | None:
-    """The attempt this thread or task works for, or ``None`` outside a rollout."""
+    """Return the attempt that this thread or task works for; ``None`` outside a rollout."""
     return ATTEMPT.get() or (_process_attempt[0] if _process_attempt else None)
 
 
 def set_process_attempt(context: AttemptContext | None) -> None:
-    """The attempt of all code of this process that enters none of its own; ``None``: there is none."""
+    """Set the attempt of all code in this process that enters none of its own; ``None`` unsets it."""
     _process_attempt[:] = [] if context is None else [context]
 
 
 def current_task() -> Any:
-    """The task of the current rollout (``None`` outside one)."""
+    """Return the task of the current rollout; ``None`` outside one."""
     context = current_attempt()
     return context.task if context else None
 
 
 @contextmanager
 def attempt_context(context: AttemptContext) -> Iterator[AttemptContext]:
-    """Work for ``context`` within the block."""
+    """Make ``context`` the current attempt within the block."""
     with attached(ATTEMPT.set(context)):
         yield context
 
 
 def baggage_tags(context: otel.Context | None = None) -> Tags:
-    """The tags of :func:`tagged` alone."""
+    """Return the tags of :func:`tagged` alone."""
     found = baggage.get_all(context)
     start = len(BAGGAGE_PREFIX)
     ours = ((name, value) for name, value in found.items() if name.startswith(BAGGAGE_PREFIX))
@@ -158,7 +160,7 @@ def baggage_tags(context: otel.Context | None = None) -> Tags:
 
 
 def with_tags(tags: Tags, context: otel.Context | None = None) -> otel.Context:
-    """``context``, by default the current one, with these tags as baggage."""
+    """Return a copy of ``context``, by default the current one, with these tags as baggage."""
     for name, value in tags.items():
         context = baggage.set_baggage(BAGGAGE_PREFIX + quote(name, safe=""), value, context)
     return otel.get_current() if context is None else context
@@ -172,7 +174,7 @@ def tagged(**tags: str) -> Iterator[None]:
 
 
 def capture_tags() -> Callable[[], AbstractContextManager[None]]:
-    """The tags and the scope that hold here, to be set again around work that is done later."""
+    """Return a function that sets the present tags and scope again, around work that is done later."""
     tags, scope = baggage_tags(), SCOPE.get()
 
     def again() -> AbstractContextManager[None]:

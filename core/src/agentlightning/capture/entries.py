@@ -1,6 +1,6 @@
 """Entries: decorated functions and methods, whose outermost calls may be rollouts of their own.
 
-Under ``agl run --per-entry`` a wrapper is registered before the program decorates anything; otherwise entries
+``agl run --per-entry`` registers a wrapper before the program decorates anything. Without a wrapper, entries
 stay as they are.
 """
 
@@ -15,15 +15,15 @@ ENTRY_WRAPPERS: list[Callable[[Entry], Entry]] = []
 
 
 def undecorated(function: Entry) -> Entry:
-    """The method under the wrapper of ``@agl.agent``; any other ``function`` as it is. Other wrappers copy
-    the attribute, so it names the wrapper that it belongs to.
+    """Return the method under the wrapper of ``@agl.agent``; any other ``function`` as it is. Other wrappers
+    copy the attribute, so it names the wrapper that it belongs to.
     """
     wrapper, method = getattr(function, "__agl_undecorated__", (None, function))
     return method if wrapper is function else function
 
 
 def wrap_entry(entry: Entry) -> Entry:
-    """``entry`` in all :data:`ENTRY_WRAPPERS`."""
+    """Return ``entry`` in all :data:`ENTRY_WRAPPERS`."""
     for wrapper in ENTRY_WRAPPERS:
         entry = wrapper(entry)
     return entry

@@ -1,10 +1,10 @@
-"""Who is calling: the tags of the code that runs right now, and the span it works in.
+"""Find the caller: the tags of the code that runs right now, and the span it works in.
 
-The agent's framework names the caller: by OpenTelemetry's current span (``gen_ai.agent.name``), or by an
-adapter that sets tags around the code (:func:`agent_tags`, or an :class:`.AgentSpan`). Over these comes the
-name of the decorated agent (:func:`apply_scope`), and over that ``tagged()``. Invariant: of two agents that
-frameworks name, the nearer one is calling; what an outer one set besides its name and role holds for the
-inner one too.
+The agent's framework names the caller, by OpenTelemetry's current span (``gen_ai.agent.name``) or through an
+adapter that sets tags around the code (:func:`agent_tags`, or an :class:`.AgentSpan`). The name of the
+decorated agent outranks these (:func:`apply_scope`), and ``tagged()`` outranks that name. Invariant: of two
+agents that frameworks name, the nearer one is the caller; the outer one's tags, besides its name and role,
+hold for the inner one too.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class RemoteParentSpan(trace.NonRecordingSpan):
-    """Makes a span of ours the parent of what happens inside; its agent's name reads as on a live one."""
+    """A span of ours as the parent of the spans inside. It has the agent's name, like a live span."""
 
     def __init__(self, trace_id: int, span_id: int, agent: str | None) -> None:
         super().__init__(trace.SpanContext(trace_id, span_id, False, trace.TraceFlags(1)))
@@ -36,7 +36,7 @@ class RemoteParentSpan(trace.NonRecordingSpan):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Caller:
-    """Who calls, by a framework's adapter."""
+    """The caller that a framework's adapter names."""
 
     tags: Tags
     otel_span: int
@@ -48,7 +48,7 @@ class Caller:
     """The caller in OpenTelemetry's context around it."""
 
     def is_within(self, other: Caller | None) -> bool:
-        """Whether it was named inside ``other``, so that it is nearer to the code."""
+        """Return whether it was named inside ``other``, so that it is nearer to the code."""
         caller: Caller | None = self
         while caller is not None and caller is not other:
             caller = caller.outer
@@ -57,25 +57,26 @@ class Caller:
 
 CALLER: Final = ContextEntry[Caller]("agl-caller")
 CALLER_SOURCES: Final[list[Callable[[], Caller | None]]] = []
-"""Adapters' functions for frameworks that call back from other tasks than the work's, so that nothing can be
-set around it: who is calling, found from what the framework itself carries; ``None`` outside of it.
+"""Functions of adapters that find the caller from what the framework itself carries; ``None`` outside the
+framework. They serve frameworks that call back from other tasks than the work's, where nothing can be set
+around the work.
 """
 
 
 def span_number(span: trace.Span) -> int:
-    """A span's id; 0 for none."""
+    """Return a span's id; 0 for an invalid span."""
     return span.get_span_context().span_id
 
 
 def span_agent(span: trace.Span) -> str | None:
-    """``gen_ai.agent.name`` of a live span."""
+    """Return ``gen_ai.agent.name`` of a live span."""
     attributes = getattr(span, "attributes", None)
     name = attributes.get(semconv.AGENT_NAME) if attributes else None
     return str(name) if name else None
 
 
 def current_caller(context: otel.Context | None = None) -> Caller | None:
-    """The nearest caller that an adapter names, in ``context`` (default: the current one)."""
+    """Return the nearest caller that an adapter names, in ``context`` (default: the current one)."""
     held = CALLER.get(context)
     for source in reversed(CALLER_SOURCES):
         try:
@@ -90,13 +91,13 @@ def current_caller(context: otel.Context | None = None) -> Caller | None:
 
 
 def current_span(context: otel.Context | None = None) -> trace.Span:
-    """The parent of what happens right now; an invalid span where there is none."""
+    """Return the parent of spans made now; an invalid span if there is none."""
     caller = current_caller(context)
     return caller.parent if caller and caller.parent is not None else trace.get_current_span(context)
 
 
 def parent_ids(attempt_id: str) -> tuple[str, str | None]:
-    """Trace id and parent id, in hex, of a span made here for this attempt."""
+    """Return trace id and parent id, in hex, for a span of this attempt that is made now."""
     parent = current_span().get_span_context()
     if not parent.is_valid:
         return attempt_trace_id(attempt_id), None
@@ -104,12 +105,12 @@ def parent_ids(attempt_id: str) -> tuple[str, str | None]:
 
 
 def framework_tags(context: otel.Context | None = None) -> Tags:
-    """Tags of the caller as frameworks name it, without ``@agl.agent`` and ``tagged``."""
+    """Return the tags of the caller that frameworks name, without ``@agl.agent`` and ``tagged``."""
     return tags_of(current_caller(context), trace.get_current_span(context))
 
 
 def tags_of(caller: Caller | None, span: trace.Span) -> Tags:
-    """The tags of ``caller`` where OpenTelemetry's current span is ``span``."""
+    """Return the tags of ``caller`` where OpenTelemetry's current span is ``span``."""
     agent = span_agent(span)
     if caller is None:
         return {"agent": agent} if agent else {}
@@ -119,8 +120,8 @@ def tags_of(caller: Caller | None, span: trace.Span) -> Tags:
 
 
 def inherited_tags(tags: Tags) -> Tags:
-    """``tags``, and those of the caller around: but neither another agent's role, nor a name for somebody
-    whom the framework knows by a role alone.
+    """Return ``tags`` with those of the outer caller, except another agent's role, and except a name where
+    ``tags`` have a role alone.
     """
     around = framework_tags()
     if "agent" in tags and tags["agent"] != around.get("agent", tags["agent"]):
@@ -131,8 +132,8 @@ def inherited_tags(tags: Tags) -> Tags:
 
 
 def caller_context(tags: Tags, span: trace.Span | None = None) -> otel.Context:
-    """The current context with this caller, and with ``span`` as OpenTelemetry's current one. ``tags`` are
-    all that a framework says of the caller: see :func:`inherited_tags`.
+    """Return the current context with this caller, and with ``span`` as OpenTelemetry's current one.
+    ``tags``: all tags of the caller, see :func:`inherited_tags`.
     """
     context = None if span is None else trace.set_span_in_context(span)
     current = trace.get_current_span() if span is None else span
@@ -140,15 +141,15 @@ def caller_context(tags: Tags, span: trace.Span | None = None) -> otel.Context:
 
 
 def agent_tags(**tags: str) -> AbstractContextManager[None]:
-    """Code within the block is called by what ``tags`` name: ``agent``, ``role``, ``node`` and whatever else
-    the framework knows. Adapters call it around the code that works, never across a ``yield``.
+    """Name the caller within the block: ``agent``, ``role``, ``node`` and whatever else the framework knows.
+    Adapters use it around the code that works, never across a ``yield``.
     """
     return attached(caller_context(inherited_tags(tags)))
 
 
 def thread_context() -> otel.Context:
-    """The current context with what :data:`CALLER_SOURCES` say put into it: for code in other threads, to
-    which frameworks carry nothing.
+    """Return the current context with the caller that :data:`CALLER_SOURCES` find: for code in other threads,
+    to which frameworks carry nothing.
     """
     span = current_span()
     context = trace.set_span_in_context(span)
@@ -158,8 +159,8 @@ def thread_context() -> otel.Context:
 
 
 def own_names(owner: Any) -> frozenset[str]:
-    """The names that an object's framework may call it by: its ``name``, ``role`` (CrewAI's) or ``id``; the
-    name of its class, which adapters report for agents without one.
+    """Return the names that a framework may give an object: its ``name``, ``role`` (CrewAI's) or ``id``, and
+    the name of its class, which adapters report for agents without a name.
     """
     found = {type(owner).__name__}
     for attribute in ("name", "role", "id"):
@@ -173,9 +174,8 @@ def own_names(owner: Any) -> frozenset[str]:
 
 
 def apply_scope(scope: AgentScope, tags: Tags) -> Tags:
-    """A framework's ``tags`` with the decorated agent's name in place of the object's own name, of the name
-    of an agent farther away, and of none. Another agent, named inside the scope, is nearer and keeps its
-    name.
+    """Return a framework's ``tags`` with the decorated agent's name in place of the object's own name, of an
+    outer agent's name, and of none. Another agent, named inside the scope, is nearer and keeps its name.
     """
     agent = tags.get("agent")
     if agent is None or agent in own_names(scope.owner):
@@ -186,7 +186,7 @@ def apply_scope(scope: AgentScope, tags: Tags) -> Tags:
 
 
 def caller_tags() -> Tags:
-    """Tags of the caller. ``role`` defaults to the agent's name."""
+    """Return the tags of the caller. ``role`` defaults to the agent's name."""
     tags, scope = framework_tags(), SCOPE.get()
     tags = merge_tags(apply_scope(scope, tags) if scope is not None else tags, baggage_tags())
     if "agent" in tags:

@@ -1,8 +1,8 @@
-"""Decorated classes at work: ``@agl.agent`` opens a scope around each of their entry methods.
+"""The scopes that ``@agl.agent`` opens around the entry methods of decorated classes.
 
-A scope names the calls made inside (:func:`agentlightning.capture.identity.apply_scope`) and selects which of
-them are trained. Invariant: a call is trained only if the innermost scope with a ``select`` of its own
-selects it, and the run's ``select`` too; all other calls are recorded all the same.
+A scope names the calls inside (:func:`agentlightning.capture.identity.apply_scope`) and selects which of them
+are trained. Invariant: a call is trained only if the innermost scope with a ``select`` of its own selects it,
+and the run's ``select`` too. All calls are recorded.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from agentlightning.types.select import BadSelect, Predicate, with_role
 
 
 def open_scope(agent: str, owner: Any, selects: Predicate | None = None) -> AgentScope:
-    """A new scope inside the present one. Entry methods of one object inside each other are one agent, with
-    one list of calls.
+    """Return a new scope inside the present one. Entry methods of one object that call each other are one
+    agent, with one list of calls.
     """
     scope = AgentScope(agent, owner, selects, outer=SCOPE.get())
     if current_attempt() is not None:
@@ -36,12 +36,13 @@ def open_scope(agent: str, owner: Any, selects: Predicate | None = None) -> Agen
 
 
 def inside_scope(scope: AgentScope) -> AbstractContextManager[None]:
-    """Code within the block is the scope's, which is nearer than an agent that ``tagged`` named outside."""
+    """Enter the scope within the block. It is nearer than an agent that ``tagged`` named outside."""
     return attached(SCOPE.set(scope, baggage.remove_baggage(f"{BAGGAGE_PREFIX}agent")))
 
 
 def selects_call(tags: Tags, span_id: str) -> bool:
-    """Whether the scopes around a model call with these tags train it; its agent's scope notes its span."""
+    """Return whether the scopes around a model call with these tags train it, and note the call's span in its
+    agent's scope."""
     scope = SCOPE.get()
     if scope is None:
         return True

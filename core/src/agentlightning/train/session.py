@@ -16,7 +16,7 @@ from typing import Any
 from agentlightning.algorithms.context import Context
 from agentlightning.algorithms.rollouts.datasets import read_dataset
 from agentlightning.capture.instrument.sessions import capturing_for
-from agentlightning.compat.v0.converters.selection import selection
+from agentlightning.compat.v0.converters.triplets import selection
 from agentlightning.gateway import Gateway
 from agentlightning.gateway.listen import parse_listen
 from agentlightning.keys import Keys

@@ -1,1 +1,1 @@
-"""What agents record themselves: rewards, messages, objects, exceptions, operations. One door checks it."""
+"""Record rewards, messages, objects, exceptions and operations of agents, and validate these records."""

@@ -1,10 +1,10 @@
-"""Rewards in other formats, translated to ours: Agent Lightning 0.2 and 0.3, and AgentOps' operations.
+"""Translate rewards in the formats of Agent Lightning 0.2 and 0.3 and of AgentOps' operations to ours.
 
-They arrive as OpenTelemetry spans and are translated where spans come in (:mod:`.validation`), once,
-so that readers of rewards know one format.
+They arrive as OpenTelemetry spans. :mod:`.validation` translates them once, where spans come in, so that
+readers of rewards know one format.
 
 - 0.3: attributes ``agentlightning.reward.<n>.name`` and ``.value`` of an annotation or of an operation; the
-  first is the one that is trained on. ``agentlightning.link.<n>.…`` names the response it belongs to.
+  first reward is trained on. ``agentlightning.link.<n>.…`` names the reward's response.
 - 0.2: a span ``agentlightning.reward`` with the attribute ``reward``.
 - AgentOps: an operation's output, ``{"type": "reward", "value": …}`` as JSON, which 0.1 and 0.2 wrote.
 
@@ -26,7 +26,7 @@ from agentlightning.types import Span
 DIMENSIONS: Final = "agl.reward.dimensions"
 """All numbers of a reward with several dimensions."""
 READ_FROM: Final = "agl.reward.read_from"
-"""The span's name before."""
+"""The span's original name."""
 _ANNOTATIONS: Final = (semconv.ANNOTATION_SPAN, semconv.OPERATION_SPAN)
 _PART: Final = re.compile(r"agentlightning\.reward\.(\d{1,4})\.(name|value)")
 _LINK: Final = re.compile(r"agentlightning\.link\.(\d{1,4})\.(key_match|value_match)")
@@ -34,7 +34,7 @@ _OUTPUTS: Final = ("agentops.task.output", "agentops.entity.output")
 
 
 def as_reward_span(span: Span) -> Span:
-    """``span``, as a reward of ours if it is one of another format."""
+    """Return ``span``; if it is a reward of another format, as a reward of ours."""
     if semconv.REWARD_VALUE in span.attributes or not (found := _reward_values(span)):
         return span
     (_, value), *_ = found
@@ -52,7 +52,7 @@ def as_reward_span(span: Span) -> Span:
 
 
 def _reward_values(span: Span) -> list[tuple[str, Any]]:
-    """Names and values of the rewards of another format in a span, the one that is trained on first."""
+    """Return names and values of the rewards of another format in a span, the trained one first."""
     a = span.attributes
     if span.name == semconv.REWARD_SPAN:
         return [("reward", a["reward"])] if "reward" in a else []
@@ -63,7 +63,7 @@ def _reward_values(span: Span) -> list[tuple[str, Any]]:
 
 
 def _of_output(output: Any) -> Any:
-    """The value in an operation's output; ``None`` where that is no reward."""
+    """Return the reward in an operation's output; ``None`` if there is none."""
     if isinstance(output, str) and '"reward"' in output and len(output) < 10_000:
         try:
             output = json.loads(output)
@@ -73,7 +73,7 @@ def _of_output(output: Any) -> Any:
 
 
 def _linked_call(span: Span) -> dict[str, Any]:
-    """The call that a link names by its response."""
+    """Return the attributes that name the call of a linked response."""
     for _, link in _numbered(span.attributes, _LINK):
         if link.get("key_match") == semconv.RESPONSE_ID and isinstance(to := link.get("value_match"), str):
             at = span_of_response(span.attempt_id, to)
@@ -83,7 +83,7 @@ def _linked_call(span: Span) -> dict[str, Any]:
 
 
 def _numbered(attributes: dict[str, Any], form: re.Pattern[str]) -> list[tuple[int, dict[str, Any]]]:
-    """Attributes ``….<n>.<field>`` by their number, in its order."""
+    """Group attributes ``….<n>.<field>`` by their number, in ascending order."""
     parts: dict[int, dict[str, Any]] = {}
     for name, value in attributes.items():
         if isinstance(name, str) and (match := form.fullmatch(name)):

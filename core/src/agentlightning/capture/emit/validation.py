@@ -1,7 +1,7 @@
-"""The one validation of records that come from agents.
+"""Validate the records that come from agents: emitted, returned, and exported by OTLP.
 
-Emitters, the runner (for every span of an attempt), the store (for OTLP) and returned lists use it. Readers
-of a validated span may rely on the type and range of the attributes they read.
+Emitters, the runner (for every span of an attempt) and the store (for OTLP) call it. Readers of a validated
+span may rely on the type and range of its attributes.
 
 Invariant: an invalid record is kept as a span named ``agentlightning.bad_record`` with the reason, or refused
 with the reason; it is counted, and the records beside it are not lost.
@@ -26,17 +26,16 @@ from agentlightning.types.arrays import unwrap_scalar
 log = logging.getLogger(__name__)
 
 LARGEST_REWARD: Final = 2.0**53
-"""Beyond it a double does not tell neighbouring integers apart, and squares of gradients leave float32."""
+"""Beyond it a double cannot represent every integer, and squares of gradients leave float32."""
 LARGEST_INT: Final = 2**31 - 1
 LONGEST_NAME: Final = 1_000
 """Characters of a span's or a reward's name, of an id, of a tag's value."""
-_TIMES: Final = (0.0, 1e11)
 _STATUSES: Final = ("unset", "ok", "error")
 Kind = Literal["bad-record", "bad-reward"]
 
 
 class BadRecord(ValueError):
-    """An agent's value that cannot be a record. ``kind``: the row of the failure table."""
+    """An agent's value is no valid record. ``kind``: the row of the failure table."""
 
     def __init__(self, message: str, kind: Kind = "bad-record") -> None:
         super().__init__(message)
@@ -44,17 +43,17 @@ class BadRecord(ValueError):
 
     @property
     def reason(self) -> str:
-        """The attempt's failure reason: kind, then message."""
+        """The failure reason of the attempt: kind, then message."""
         return f"{self.kind}: {self}"
 
 
 def is_instance(value: Any, *kinds: type) -> bool:
-    """``isinstance`` by the type alone: the ``__class__`` of an agent's object may raise."""
+    """Call ``isinstance`` on the type alone: the ``__class__`` of an agent's object may raise."""
     return issubclass(type(value), kinds)
 
 
 def short_repr(value: Any) -> str:
-    """A short ``repr`` for a message. The ``__repr__`` of an agent's object may raise."""
+    """Return a short ``repr`` for a message. The ``__repr__`` of an agent's object may raise."""
     try:
         text = repr(value)
     except Exception as error:
@@ -63,8 +62,8 @@ def short_repr(value: Any) -> str:
 
 
 def reward_number(value: Any, where: str) -> float:
-    """``value`` as a reward: a finite float, from numpy's and torch's scalars too. :class:`BadRecord` says
-    why it is none.
+    """Return ``value`` as a reward: a finite float, from numpy's and torch's scalars too. Raise
+    :class:`BadRecord` with the reason if it is none.
     """
     try:
         if not is_instance(value, int, float):
@@ -90,7 +89,8 @@ def reward_number(value: Any, where: str) -> float:
 
 
 def checked_text(value: Any, where: str, longest: int = LONGEST_NAME) -> str:
-    """``value``, which must be a ``str`` of 1 to ``longest`` characters with a UTF-8 form."""
+    """Return ``value`` if it is a ``str`` of 1 to ``longest`` characters with a UTF-8 form; else raise
+    :class:`BadRecord`."""
     if not is_instance(value, str):
         raise BadRecord(f"{where} is {short_repr(value)}, a {type(value).__name__}: give a text")
     if not 0 < len(value) <= longest:
@@ -101,7 +101,7 @@ def checked_text(value: Any, where: str, longest: int = LONGEST_NAME) -> str:
 
 
 def checked_mapping(given: Any, where: str) -> dict[str, Any]:
-    """``given`` as a dict, which must be a mapping with ``str`` keys; ``None`` is an empty one."""
+    """Return ``given``, a mapping with ``str`` keys, as a dict; ``None`` as an empty one."""
     if given is None:
         return {}
     if not is_instance(given, Mapping):
@@ -113,7 +113,8 @@ def checked_mapping(given: Any, where: str) -> dict[str, Any]:
 
 
 def validated(span: Span) -> Span:
-    """``span``, with a reward of another format translated to ours. :class:`BadRecord` if it is invalid."""
+    """Return ``span``, with a reward of another format translated to ours. Raise :class:`BadRecord` if it is
+    invalid."""
     if is_instance(span.attributes, dict):
         span = as_reward_span(span)
     check_span(span)
@@ -121,7 +122,7 @@ def validated(span: Span) -> Span:
 
 
 def check_span(span: Span) -> None:
-    """:class:`BadRecord` for an invalid span; the message names the field."""
+    """Raise :class:`BadRecord` for an invalid span; the message names the field."""
     checked_text(span.name, "the span's name")
     for name in ("rollout_id", "attempt_id", "trace_id", "span_id", "parent_id"):
         value = getattr(span, name)
@@ -129,7 +130,7 @@ def check_span(span: Span) -> None:
             checked_text(value, f"the span's {name}")
     for name in ("start_time", "end_time"):
         value = getattr(span, name)
-        if type(value) not in (int, float) or not _TIMES[0] <= value <= _TIMES[1]:
+        if not _is_time(value):
             raise BadRecord(f"the span's {name} is {short_repr(value)}, not seconds since 1970")
     if span.status not in _STATUSES or not is_instance(span.kind, str):
         raise BadRecord(
@@ -144,8 +145,13 @@ def check_span(span: Span) -> None:
     _check_attributes(span)
 
 
+def _is_time(value: Any) -> bool:
+    """Return whether ``value`` is a number of seconds since 1970, at most some three thousand years."""
+    return type(value) in (int, float) and 0 <= value <= 1e11
+
+
 def admit(span: Any, rollout_id: str, attempt_id: str) -> Span:
-    """``span`` if it is valid, else the span that is kept in its place, counted and logged."""
+    """Return ``span`` if it is valid; else count and log it, and return the span to keep in its place."""
     try:
         if not is_instance(span, Span):
             raise BadRecord(f"a {type(span).__name__} was handed over as a span")
@@ -157,13 +163,13 @@ def admit(span: Any, rollout_id: str, attempt_id: str) -> Span:
 
 
 def quarantine(span: Any, bad: Exception, rollout_id: str, attempt_id: str) -> Span:
-    """A span with the reason, kept in place of what cannot be a record."""
+    """Count and log an invalid record, and return a span with the reason to keep in its place."""
     COUNTS.add("bad-record")
-    name = span.name if is_instance(span, Span) else None
+    name, given, times = None, None, (0.0, 0.0)
+    if is_instance(span, Span):
+        name, given, times = span.name, span.attributes, (span.start_time, span.end_time)
     log.warning("attempt %s handed over a bad record (%s): %s", attempt_id, short_repr(name), bad)
-    given = span.attributes if is_instance(span, Span) else None
-    times = (span.start_time, span.end_time) if is_instance(span, Span) else (0.0, 0.0)
-    start, end = (t if type(t) in (int, float) and _TIMES[0] <= t <= _TIMES[1] else 0.0 for t in times)
+    start, end = (time if _is_time(time) else 0.0 for time in times)
     return Span(
         rollout_id=rollout_id,
         attempt_id=attempt_id,
@@ -219,7 +225,7 @@ def _boolean(value: Any, where: str) -> None:
 
 
 def _packed_values(value: Any, where: str) -> None:
-    """Base64 of numbers of four bytes each."""
+    """Check base64 of numbers of four bytes each."""
     if not is_instance(value, str) or len(value) > LONGEST_TEXT:
         raise BadRecord(f"{where} is {short_repr(value)}, not base64 text")
     try:
@@ -245,4 +251,4 @@ _CHECKS: Mapping[str, Callable[[Any, str], object]] = {
     semconv.REWARD_FINAL: _boolean,
     semconv.SELECTED: _boolean,
 }
-"""Attributes that readers rely on → their checks."""
+"""The checks of attributes that readers rely on."""

@@ -1,7 +1,7 @@
-"""OpenTelemetry's finished spans as ours: hex ids, seconds, and attributes that survive JSON.
+"""Convert OpenTelemetry's finished spans to ours: hex ids, seconds, and attributes that survive JSON.
 
-Invariant: a value without a JSON form becomes text and is counted; no attribute is left out, and a value
-that is too large or endless is cut, marked and counted.
+Invariant: no attribute is left out. A value without a JSON form becomes text and is counted; a value that is
+too large or endless is cut, marked and counted.
 """
 
 from __future__ import annotations
@@ -26,33 +26,33 @@ _STATUS: dict[StatusCode, Any] = {StatusCode.UNSET: "unset", StatusCode.OK: "ok"
 
 
 LONGEST_TEXT = 16 << 20
-"""Characters of one text; a longer one is cut, marked and counted."""
+"""Characters of one text. A longer text is cut, marked and counted."""
 MOST_VALUES = 200_000
-"""Values of one conversion, nested ones included; the rest is replaced by a mark and counted."""
+"""Values of one conversion, nested ones included. A mark replaces the rest, which is counted."""
 DEEPEST = 64
-"""Levels of nesting; a deeper value is replaced by a mark and counted."""
+"""Levels of nesting. A mark replaces a deeper value, which is counted."""
 
 
 def jsonable(value: Any) -> Any:
-    """``value`` with tuples as lists, keys as text, and values without a JSON form as text (counted).
+    """Return ``value`` with tuples as lists, keys as text, and values without a JSON form as text (counted).
 
     Subclasses of text and numbers (enums, numpy's float64) become plain ones, scalars of array libraries the
-    number they hold. Keys are masked: an ``api_key`` field, and an attempt's key anywhere in a text.
+    number they hold. Secrets are masked: an ``api_key`` field, and an attempt's key anywhere in a text.
 
-    It ends and never raises, whatever objects agents hand over: cycles, endless nesting, endless sequences
-    and methods that raise are replaced by marks in the text.
+    It ends and never raises, whatever objects agents hand over: marks in the text replace cycles, endless
+    nesting, endless sequences and values whose methods raise.
     """
     return _Conversion().convert(value, 0)
 
 
 def utf8_text(value: str) -> str:
-    """``value`` as text that has a UTF-8 form: half characters (lone surrogates) become ``?``."""
+    """Return ``value`` as text that has a UTF-8 form: half characters (lone surrogates) become ``?``."""
     plain = str.__str__(value)
     return plain if plain.isascii() else plain.encode("utf-8", "replace").decode()
 
 
 def error_text(error: BaseException, longest: int = 2000) -> str:
-    """An error's message as text that can be stored. The ``__str__`` of an agent's error may raise."""
+    """Return an error's message as text that can be stored. The ``__str__`` of an agent's error may raise."""
     try:
         message = str(error)[:longest].strip()
     except Exception as another:
@@ -66,15 +66,15 @@ def describe_error(error: BaseException) -> str:
 
 
 class _Conversion:
-    """One conversion of a bounded number of values."""
+    """Converts a bounded number of values."""
 
     def __init__(self) -> None:
         self._left = MOST_VALUES
         self._above: set[int] = set()
-        """Ids of the containers around the present value."""
+        """Ids of the containers around the current value."""
 
     def convert(self, value: Any, depth: int) -> Any:
-        """The JSON form of one value."""
+        """Return the JSON form of one value."""
         self._left -= 1
         try:
             return self._value(value, depth)
@@ -92,8 +92,10 @@ class _Conversion:
             return float.__float__(value) if math.isfinite(value) else _as_text(value)
         if self._left < 0:
             return _placeholder("too many values")
-        if depth >= DEEPEST or id(value) in self._above:
-            return _placeholder("a cycle" if id(value) in self._above else "nested too deeply")
+        if id(value) in self._above:
+            return _placeholder("a cycle")
+        if depth >= DEEPEST:
+            return _placeholder("nested too deeply")
         self._above.add(id(value))
         try:
             return self._object(value, depth + 1)
@@ -101,7 +103,7 @@ class _Conversion:
             self._above.discard(id(value))
 
     def _object(self, value: Any, depth: int) -> Any:
-        """The JSON form of a container, of an array's scalar or of a pydantic model."""
+        """Return the JSON form of a container, of an array's scalar or of a pydantic model."""
         if isinstance(value, Mapping):
             return self._mapping(value, depth)
         if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
@@ -146,14 +148,19 @@ def _as_text(value: Any) -> str:
 
 
 def _placeholder(why: str) -> str:
-    """The mark in place of a value that is left out."""
+    """Return the mark that replaces a value."""
     COUNTS.add("convert-cut")
     return f"({why})"
 
 
 def convert(span: ReadableSpan, context: AttemptContext) -> Span:
-    """A finished OpenTelemetry span as a span of ``context``'s attempt."""
+    """Convert a finished OpenTelemetry span to a span of ``context``'s attempt."""
     own = span.context
+
+    def attributes(part: Any) -> dict[str, Any]:
+        found: dict[str, Any] = jsonable(dict(part.attributes or {}))
+        return found
+
     return Span(
         rollout_id=context.rollout_id,
         attempt_id=context.attempt_id,
@@ -164,24 +171,20 @@ def convert(span: ReadableSpan, context: AttemptContext) -> Span:
         kind=span.kind.name.lower(),
         status=_STATUS[span.status.status_code],
         status_message=span.status.description,
-        attributes=jsonable(dict(span.attributes or {})),
+        attributes=attributes(span),
         events=[
-            {
-                "name": event.name,
-                "time": event.timestamp / 1e9,
-                "attributes": jsonable(dict(event.attributes or {})),
-            }
+            {"name": event.name, "time": event.timestamp / 1e9, "attributes": attributes(event)}
             for event in span.events
         ],
         links=[
             {
                 "trace_id": f"{link.context.trace_id:032x}",
                 "span_id": f"{link.context.span_id:016x}",
-                "attributes": jsonable(dict(link.attributes or {})),
+                "attributes": attributes(link),
             }
             for link in span.links
         ],
-        resource=jsonable(dict(span.resource.attributes)),
+        resource=attributes(span.resource),
         start_time=(span.start_time or 0) / 1e9,
         end_time=(span.end_time or 0) / 1e9,
     )

@@ -1,8 +1,7 @@
-"""Spans of frameworks that send an event when something begins and ends, but never make it OpenTelemetry's
-current span.
+"""Spans for frameworks that only send events when something begins and ends.
 
-Their events come in other tasks and threads than the work itself, so nothing is attached to a context: a span
-knows its parent, and :data:`~agentlightning.capture.identity.CALLER_SOURCES` finds it from the work.
+Their events come in other tasks and threads than the work itself, so nothing can be attached to a context: a
+span knows its parent, and :data:`~agentlightning.capture.identity.CALLER_SOURCES` finds it from the work.
 Invariant: a span belongs to the attempt it began in, and is delivered at most once, when it has a title.
 """
 
@@ -25,22 +24,22 @@ from agentlightning.types import Tags
 
 @dataclass(slots=True, eq=False, kw_only=True, weakref_slot=True)
 class EventSpan:
-    """A span that begins when it is made, inside ``parent`` or OpenTelemetry's current span, whichever is
-    nearer, with the tags of the caller there.
+    """A span that begins when it is made. Its parent is ``parent`` or OpenTelemetry's current span, whichever
+    is nearer; it has the tags of the caller there.
     """
 
     context: AttemptContext
     parent: Self | None = None
     title: str | None = None
-    """The span's name; ``None``: it is not recorded, and its children get its parent."""
+    """The span's name. ``None``: the span is not recorded, and its children get its parent."""
     attributes: dict[str, Any] = field(default_factory=dict)
     tags: Tags = field(default_factory=dict)
     trace_id: str = field(init=False)
     parent_id: str | None = field(init=False, default=None)
     otel_parent: int = field(init=False, default=0)
-    """Id of OpenTelemetry's current span when it began; one that became current later is nearer."""
+    """Id of OpenTelemetry's current span when this span began; one that became current later is nearer."""
     outer: Caller | None = field(init=False, default_factory=CALLER.get)
-    """The caller in OpenTelemetry's context when it began; one that was named later is nearer."""
+    """The caller in OpenTelemetry's context when this span began; one that was named later is nearer."""
     span_id: str = field(init=False, default_factory=lambda: secrets.token_hex(8))
     start: float = field(init=False, default_factory=time.time)
 
@@ -66,17 +65,18 @@ class EventSpan:
         return self.span_id if self.title else self.parent_id
 
     def sees_no_nearer_span(self, span: trace.Span) -> bool:
-        """Whether ``span``, OpenTelemetry's current one, was so before this began, here or above."""
-        number = span.get_span_context().span_id
+        """Return whether ``span``, OpenTelemetry's current one, became current before this span began, or one
+        above it."""
+        number = span_number(span)
         here = number == self.otel_parent or f"{number:016x}" == self.child_parent_id
         return here or (self.parent is not None and self.parent.sees_no_nearer_span(span))
 
     def is_within(self, other: Self) -> bool:
-        """Whether this is ``other`` or a part of it."""
+        """Return whether this is ``other`` or a part of it."""
         return self is other or (self.parent is not None and self.parent.is_within(other))
 
     def caller(self) -> Caller:
-        """The caller of the code inside. Where OpenTelemetry's current span is nearer, that span is
+        """Return the caller of the code inside. Where OpenTelemetry's current span is nearer, that span is
         the parent, and names the agent if it can.
         """
         live = trace.get_current_span()

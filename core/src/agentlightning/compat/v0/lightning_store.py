@@ -1,4 +1,4 @@
-"""``LightningStore``: the store under its name in v0.3, opened at a path or in memory."""
+"""``LightningStore``: open the store under its name in v0.3, at a path or in memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from agentlightning.store.http.client import StoreClient
 
     class LightningStore(StoreClient):
-        """What a type checker knows of it: a store, made from a place or from nothing."""
+        """The type for type checkers: a store, made from a place or from nothing."""
 
         def __init__(self, place: str | Path | None = None) -> None: ...
 
@@ -21,7 +21,7 @@ else:
 
     class _Kind(type):
         def __call__(cls, place: str | Path | None = None) -> Any:
-            """What :func:`open_store` makes of ``place``."""
+            """Return the store that :func:`open_store` opens at ``place``."""
             return open_store(place)
 
         def __instancecheck__(cls, instance: Any) -> bool:

@@ -28,8 +28,8 @@ class LitAgentRunner(Generic[T]):
             await runner.iter()
 
     ``tracer``: whether to capture (:mod:`agentlightning.compat.v0.tracer`); ``None``: yes. ``concurrency``,
-    ``isolation`` and ``adapters`` as for :class:`~agentlightning.runner.Runner`. If the resources point at a
-    gateway of ours, ``AGL_SECRET`` mints the keys of attempts.
+    ``isolation`` and ``adapters``: as for :class:`~agentlightning.runner.Runner`. If the resources point at a
+    gateway of ours, ``AGL_SECRET`` must be set: it mints the keys of attempts.
     """
 
     def __init__(
@@ -57,10 +57,10 @@ class LitAgentRunner(Generic[T]):
     def run_context(
         self, *, agent: Any, store: Store, worker_id: str | None = None, hooks: Sequence[Any] = ()
     ) -> Iterator[LitAgentRunner[T]]:
-        """Within the block, :meth:`iter` and :meth:`step` run ``agent`` on ``store``, captured."""
+        """Capture within the block, and let :meth:`iter` and :meth:`step` run ``agent`` on ``store``."""
         plugins = load()
         hooked = with_hooks(agent, hooks, self.tracer)
-        runner = Runner(
+        self._runner = Runner(
             hooked,
             store,
             attempt_keys=attempt_keys_from_env(),
@@ -71,22 +71,21 @@ class LitAgentRunner(Generic[T]):
         )
         if hooks:
             hooked.runner = self
-        with capturing_for(self.tracer, instrumentors(plugins, self._adapters)):
-            self._runner = runner
-            try:
+        try:
+            with capturing_for(self.tracer, instrumentors(plugins, self._adapters)):
                 yield self
-            finally:
-                self._runner = None
+        finally:
+            self._runner = None
 
     @property
     def runner(self) -> Runner:
-        """The runner of the present :meth:`run_context`."""
+        """The runner of the current :meth:`run_context`."""
         if self._runner is None:
             raise UsageError("there is no agent yet: `with runner.run_context(agent=…, store=store): …`")
         return self._runner
 
     async def iter(self, *, event: StopEvent | None = None, max_rollouts: int | None = None) -> None:
-        """Serve the queue until ``event`` (of asyncio or threading) is set, or ``max_rollouts`` were run."""
+        """Serve the queue until ``event`` (of asyncio or threading) is set, or ``max_rollouts`` have run."""
         await self.runner.serve(event, limit=max_rollouts if max_rollouts is not None else self.max_rollouts)
 
     async def step(
@@ -97,7 +96,7 @@ class LitAgentRunner(Generic[T]):
         resources_id: str | None = None,
         mode: Mode = "train",
     ) -> Rollout:
-        """Run one task past the queue; the finished rollout. ``resources`` are stored first."""
+        """Run one task past the queue and return the finished rollout. ``resources``: stored first."""
         runner = self.runner
         if resources is not None:
             if resources_id is not None:

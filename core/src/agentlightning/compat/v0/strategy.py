@@ -1,8 +1,8 @@
-"""Where a trainer's agents run, by the names of v0.3: ``shm`` and ``cs``.
+"""Choose where a trainer's agents run, by the names of v0.3: ``shm`` and ``cs``.
 
-``shm``: in the trainer's process, as tasks and threads. ``cs``: in worker processes, which are killed when an
-attempt's time is up; they reach the store through the trainer, and the model through the gateway, over HTTP.
-Runners on other machines need no strategy: ``n_runners=0`` here, and ``agl runner`` there.
+``shm``: in the trainer's process, as tasks and threads. ``cs``: in worker processes, which the trainer kills
+when an attempt's time is up; they reach the store through the trainer, and the model through the gateway.
+Runners on other machines need no strategy: use ``n_runners=0`` here, and ``agl runner`` there.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _ISOLATION: dict[str, Isolation] = {"shm": "inline", "cs": "process"}
 
 
 class Strategy(Model):
-    """``n_runners``: rollouts at a time; ``None``: the trainer's."""
+    """``n_runners``: rollouts at a time; ``None``: as many as the trainer says."""
 
     type: Literal["shm", "cs"] = "shm"
     n_runners: int | None = None
@@ -29,17 +29,17 @@ class Strategy(Model):
 
 
 def SharedMemoryExecutionStrategy(*, n_runners: int | None = None) -> Strategy:
-    """Agents in the trainer's process."""
+    """Run agents in the trainer's process."""
     return Strategy(type="shm", n_runners=n_runners)
 
 
 def ClientServerExecutionStrategy(*, n_runners: int | None = None) -> Strategy:
-    """Agents in worker processes."""
+    """Run agents in worker processes."""
     return Strategy(type="cs", n_runners=n_runners)
 
 
 def check_tracer(tracer: Any, isolation: str) -> None:
-    """Raise UsageError for an object that is no tracer, and for a tracer that would be ignored: worker
+    """Raise UsageError for an object that is no tracer, and for a tracer that would have no effect: worker
     processes always capture.
     """
     if tracer is not None and (isinstance(tracer, type) or not hasattr(tracer, "trace")):
@@ -54,7 +54,7 @@ def check_tracer(tracer: Any, isolation: str) -> None:
 
 
 def read_strategy(given: str | Mapping[str, Any] | Strategy | None) -> Strategy | None:
-    """A strategy by name, as a mapping with ``type``, or as an object."""
+    """Return the strategy given by name, as a mapping with ``type``, or as an object."""
     if given is None or isinstance(given, Strategy):
         return given
     fields: dict[str, Any] = {"type": given} if isinstance(given, str) else dict(given)

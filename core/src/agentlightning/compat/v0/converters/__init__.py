@@ -1,6 +1,6 @@
-"""Converters, ``adapter=`` of v0.3: the spans of an attempt as triplets or messages.
+"""Converters, ``adapter=`` of v0.3: make triplets or messages of the spans of an attempt.
 
-They read the spans of ``store.query_spans`` and need no store themselves.
+They take the spans that ``store.query_spans`` returns, and need no store themselves.
 """
 
 from __future__ import annotations

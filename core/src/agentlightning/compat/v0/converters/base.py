@@ -1,8 +1,8 @@
-"""The base of converters, and the ancestry of an attempt's spans."""
+"""The base of converters, the ancestors of a span, and one span for each call."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
 from agentlightning import semconv
@@ -14,7 +14,7 @@ CALL_ID = "agl.call_id"
 
 
 class Converter(Generic[T]):
-    """Converts spans to something else. Subclass it for a converter of your own."""
+    """Converts spans to something else. Subclass it to write a converter of your own."""
 
     def adapt(self, spans: Sequence[Span], /) -> T:
         """Convert these spans."""
@@ -30,40 +30,35 @@ class Ancestry:
     def __init__(self, spans: Sequence[Span]) -> None:
         self._by_id = {(s.attempt_id, s.span_id): s for s in spans if s.span_id}
 
-    def ancestors(self, span: Span) -> list[Span]:
-        """The ancestors of ``span``, nearest first. A cycle of parents ends where it closes."""
-        found: list[Span] = []
-        seen = {id(span)}
-        at = self._parent(span)
-        while at is not None and id(at) not in seen:
-            seen.add(id(at))
-            found.append(at)
-            at = self._parent(at)
-        return found
+    def ancestors(self, span: Span) -> Iterator[Span]:
+        """Yield the ancestors of ``span``, nearest first. Stop where a cycle of parents closes."""
+        seen = {(span.attempt_id, span.span_id)}
+        while (above := (span.attempt_id, span.parent_id or "")) in self._by_id and above not in seen:
+            seen.add(above)
+            span = self._by_id[above]
+            yield span
 
     def agent(self, span: Span) -> str:
-        """The name of the span's agent: its own, else its nearest ancestor's; ``""``: none has one."""
+        """Return the name of the span's agent: its own, else its nearest ancestor's, else ``""``."""
         for one in (span, *self.ancestors(span)):
             name = one.attributes.get(semconv.AGENT_NAME) or one.attributes.get(f"{semconv.TAG_PREFIX}agent")
             if name:
                 return str(name)
         return ""
 
-    def _parent(self, span: Span) -> Span | None:
-        return self._by_id.get((span.attempt_id, span.parent_id)) if span.parent_id else None
-
 
 def is_reward_computation(span: Span) -> bool:
-    """A reward, or an operation named ``reward``: the spans below it judge the agent and are not its work."""
+    """Return whether it is a reward, or an operation named ``reward``, whose inner spans judge the agent."""
     named: Any = span.attributes.get(NAME, span.name)
     return span.name == semconv.REWARD_SPAN or str(named).lower() == "reward"
 
 
 def deduplicate(calls: Sequence[Span]) -> list[Span]:
-    """``calls`` with one span for each answer, in their order. Other instrumentations (AgentOps and the like)
-    make spans of their own around the SDK, under the same name: a span below one of these is the same
-    call, and so are spans with the same response and choice. The one with token ids stays, else ours, else
-    the first.
+    """Return ``calls`` with one span for each answer, in their order.
+
+    Other instrumentations (AgentOps and the like) make spans of their own around the SDK, under the same
+    name: a span below one of ours is the same call, and so are spans with the same response and choice. The
+    span with token ids stays, else ours, else the first.
     """
     around = {(call.attempt_id, call.parent_id) for call in calls if _rank(call)}
     found: dict[Any, Span] = {}
@@ -78,7 +73,7 @@ def deduplicate(calls: Sequence[Span]) -> list[Span]:
 
 
 def _rank(call: Span) -> int:
-    """The preference among spans of one call: 2 with token ids, 1 for ours without, 0 for another's."""
+    """Rank the spans of one call: 2 with token ids, 1 for ours without, 0 for another's."""
     if semconv.RESPONSE_IDS in call.attributes:
         return 2
     return int(semconv.LAYER in call.attributes or CALL_ID in call.attributes)

@@ -1,4 +1,4 @@
-"""Spans of model calls as OpenAI messages: the prompt and the answer."""
+"""Convert the spans of model calls to OpenAI messages: the prompt and the answer."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ Messages = dict[str, Any]
 
 
 class TraceToMessages(Converter[list[Messages]]):
-    """One conversation a model call, in order of start: the prompt's messages and the answer."""
+    """Makes one conversation of each model call, in order of start: the prompt's messages and the answer."""
 
     def adapt(self, spans: Sequence[Span], /) -> list[Messages]:
-        """The conversations of one attempt's spans."""
+        """Return the conversations of one attempt's spans."""
         calls = [s for s in spans if s.name == semconv.CALL_SPAN]
         calls.sort(key=lambda s: (s.start_time, s.sequence_id))
         return [_conversation(call.attributes) for call in deduplicate(calls)]
@@ -28,22 +28,21 @@ class TraceToMessages(Converter[list[Messages]]):
 def _conversation(a: Mapping[str, Any]) -> Messages:
     prompt = _indexed_messages(a, "gen_ai.prompt") or _prompt_messages(a)
     answer = _indexed_messages(a, "gen_ai.completion")[:1] or _output_messages(a)
-    found: Messages = {"messages": prompt + [_answer_message(message) for message in answer]}
+    for message in answer:
+        message.pop("finish_reason", None)  # a field of the choice, not of the message
+    found: Messages = {"messages": prompt + answer}
     if tools := _json_attribute(a, semconv.TOOL_DEFINITIONS):
         found["tools"] = tools
     return found
 
 
 def _indexed_messages(a: Mapping[str, Any], prefix: str) -> list[dict[str, Any]]:
-    """Messages of attributes ``<prefix>.<n>.<field>``, tool calls nested."""
+    """Return the messages of attributes ``<prefix>.<n>.<field>``, with nested tool calls."""
     rows: dict[int, dict[str, Any]] = {}
     tools: dict[tuple[int, int], dict[str, Any]] = {}
+    form = re.compile(rf"{re.escape(prefix)}\.(\d{{1,6}})\.(?:tool_calls\.(\d{{1,6}})\.)?(\w+)")
     for key, value in a.items():
-        if not (
-            found := re.fullmatch(
-                rf"{re.escape(prefix)}\.(\d{{1,6}})\.(?:tool_calls\.(\d{{1,6}})\.)?(\w+)", key
-            )
-        ):
+        if not (found := form.fullmatch(key)):
             continue
         n, tool, field = int(found[1]), found[2], found[3]
         row = rows.setdefault(n, {})
@@ -63,7 +62,7 @@ def _tool_call(call: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _prompt_messages(a: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The prompt of a span that only the wire layer made, as it was sent."""
+    """Return the prompt of a span that only the wire layer made, as it was sent."""
     given = _json_attribute(a, semconv.INPUT_MESSAGES) or []
     return given if isinstance(given, list) else [{"role": "user", "content": given}]
 
@@ -83,13 +82,8 @@ def _output_messages(a: Mapping[str, Any]) -> list[dict[str, Any]]:
     return found
 
 
-def _answer_message(message: dict[str, Any]) -> dict[str, Any]:
-    """An answer as a message, without the fields of its choice."""
-    return {key: value for key, value in message.items() if key != "finish_reason"}
-
-
 def _json_attribute(a: Mapping[str, Any], name: str) -> Any:
-    """An attribute's JSON value; ``None`` if it is not JSON, as in spans of other libraries."""
+    """Return an attribute's JSON value; ``None`` if it is not JSON, as in spans of other libraries."""
     try:
         return json.loads(a[name]) if isinstance(a.get(name), str) else None
     except (ValueError, RecursionError):

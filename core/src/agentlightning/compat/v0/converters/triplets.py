@@ -1,14 +1,15 @@
-"""Spans of model calls as triplets: the engine's own ids, and the reward that belongs to each.
+"""Convert the spans of model calls to triplets: the engine's own ids, and the reward of each call.
 
-A reward that names its call belongs to that call; the others are matched. Invariant: ids are those of the
-spans, never tokenised again; a reward is given to one call at most, and a call without one has ``None``.
+A reward that names its call belongs to that call; the others are matched. Invariants: the ids are those of
+the spans, never tokenised again; a reward belongs to one call at most, and a call without a reward has
+``None``.
 """
 
 from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
@@ -25,6 +26,7 @@ from agentlightning.store import codec
 from agentlightning.types import Span, Tags, Triplet, UsageError
 from agentlightning.types.rewards import by_precedence
 
+Select = str | Sequence[str] | Callable[[Tags], bool] | None
 _METADATA = {
     "response_id": semconv.RESPONSE_ID,
     "model": semconv.REQUEST_MODEL,
@@ -35,22 +37,22 @@ _METADATA = {
 
 
 class RewardMatch(StrEnum):
-    """The call of a reward that names none."""
+    """How a reward that names no call finds its call."""
 
     FIRST_OCCURRENCE = "first_occurrence"
-    """The last call before it, in time, that has no reward yet."""
+    """It belongs to the last call before it, in time, that has no reward yet."""
     FIRST_SIBLING = "first_sibling"
-    """The same, among the calls with the reward's own parent."""
+    """As ``FIRST_OCCURRENCE``, among the calls with the reward's own parent."""
 
 
 class TracerTraceToTriplet(Converter[list[Triplet]]):
-    """One triplet a model call, in order of start.
+    """Makes one triplet of each model call, in order of start.
 
-    ``llm_call_match`` and ``agent_match``: regular expressions that must be found in the span's name and in
-    the name of the agent (its own, or that of the nearest span above). ``exclude_llm_call_in_reward``: leave
-    out calls made below a reward or an ``operation("reward")``. ``dedup``: of spans with the same response
-    and choice, only one: that with token ids, else the first of ours, else the first (AgentOps makes one).
-    ``skip_empty``: leave out calls without ids; else they have empty lists.
+    ``llm_call_match`` and ``agent_match``: regular expressions to search for in the span's name and in the
+    name of the agent (its own, or that of the nearest span above). ``exclude_llm_call_in_reward``: leave out
+    calls below a reward or an ``operation("reward")``. ``dedup``: keep one of the spans with the same
+    response and choice: the one with token ids, else the first of ours, else the first (AgentOps makes one).
+    ``skip_empty``: leave out calls without ids, which otherwise have empty lists.
     """
 
     def __init__(
@@ -74,7 +76,7 @@ class TracerTraceToTriplet(Converter[list[Triplet]]):
         self.dedup, self.skip_empty = dedup, skip_empty
 
     def adapt(self, spans: Sequence[Span], /) -> list[Triplet]:
-        """The triplets of one attempt's spans."""
+        """Return the triplets of one attempt's spans."""
         tree = Ancestry(spans)
         calls = [s for s in sorted(spans, key=self._order) if self._wanted(s, tree)]
         calls = deduplicate(calls) if self.dedup else calls
@@ -84,14 +86,14 @@ class TracerTraceToTriplet(Converter[list[Triplet]]):
         return [t for t in found if t.response_ids or not self.skip_empty]
 
     def selects(self, tags: Tags) -> bool:
-        """Whether calls with these tags are trained: ``agent_match``, for the gateway."""
+        """Return whether ``agent_match`` trains calls with these tags. The gateway asks."""
         return self.agent_match is None or self.agent_match.search(tags.get("agent", "")) is not None
 
     def _order(self, span: Span) -> tuple[float, int]:
         return span.start_time, span.sequence_id
 
     def _wanted(self, span: Span, tree: Ancestry) -> bool:
-        """Whether it is a call (not a reward's judge) of a selected agent."""
+        """Return whether it is a call (not a reward's judge) of a selected agent."""
         if self.llm_call_match is not None and not self.llm_call_match.search(span.name):
             return False
         if self.agent_match is not None and not self.agent_match.search(tree.agent(span)):
@@ -127,7 +129,7 @@ class TracerTraceToTriplet(Converter[list[Triplet]]):
 
 
 class LlmProxyTraceToTriplet(TracerTraceToTriplet):
-    """For calls recorded by the gateway alone: in order of arrival, without clocks and parents."""
+    """For calls that only the gateway recorded: in order of arrival, without clocks and parents."""
 
     def __init__(self, *, dedup: bool = True, skip_empty: bool = False) -> None:
         super().__init__(exclude_llm_call_in_reward=False, dedup=dedup, skip_empty=skip_empty)
@@ -180,9 +182,38 @@ def _triplet(call: Span, reward: float | None, tree: Ancestry) -> Triplet:
 
 
 def _bytes(a: Mapping[str, Any], name: str) -> bytes | None:
-    """The bytes packed in an attribute; ``None`` if there are none that can be read."""
+    """Return the bytes packed in an attribute; ``None`` if there are none that can be read."""
     try:
         data = base64.b64decode(a[name], validate=True) if name in a else None
     except (ValueError, TypeError):
         return None
     return data if data is None or len(data) % 4 == 0 else None
+
+
+def selection(adapter: Any, select: Select) -> Any:
+    """Return the agents that a converter selects, for the gateway: all that a recipe takes of a converter.
+
+    Credit assigns rewards by its own rules. Raise UsageError for settings that recipes ignore.
+    """
+    plain = TracerTraceToTriplet()
+    if not isinstance(adapter, TracerTraceToTriplet):
+        raise UsageError(
+            f"adapter={type(adapter).__name__}: a recipe trains on recorded calls, not on what a converter "
+            "makes of spans; give TracerTraceToTriplet(agent_match=…), or your own algorithm (@agl.algo)"
+        )
+    ignored = sorted(
+        name
+        for name, value in vars(adapter).items()
+        if name != "agent_match" and value != getattr(plain, name)
+    )
+    if ignored:
+        raise UsageError(
+            f"adapter: a recipe would ignore {', '.join(ignored)}; its credit rule gives rewards to calls"
+        )
+    if adapter.agent_match is None:
+        return select
+    if select is not None:
+        raise UsageError(
+            "select and the adapter's agent_match both choose the agents that are trained; give one"
+        )
+    return adapter.selects
