@@ -143,14 +143,13 @@ class StoreCore:
         self.db.insert(schema.requests, row)
 
     def _prune_answers(self, now: float) -> None:
-        newest = self.db.one(_NEWEST)
-        old = None
+        newest, old = self.db.value(_NEWEST), None
         while self._age_marks and self._age_marks[0][0] <= now - REQUEST_SECONDS:
             _, old = self._age_marks.popleft()
         if old is not None:  # the newest stays: row numbers must not start again
             self.db.execute(_PRUNE, before=old)
-        if newest is not None and newest[0] is not None:
-            self._age_marks.append((now, newest[0]))
+        if newest is not None:
+            self._age_marks.append((now, newest))
 
     def _count_refusal(self, r: StoreRefusal, request_id: str | None) -> None:
         """Count a refusal once, however often the refused request is sent again."""

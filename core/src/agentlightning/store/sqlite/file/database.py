@@ -145,6 +145,11 @@ class Database:
         row: tuple[Any, ...] | None = self._run(statement, values).fetchone()
         return row
 
+    def value(self, statement: Statement, **values: Any) -> Any:
+        """Return the first column of the first row, or ``None``."""
+        row = self.one(statement, **values)
+        return None if row is None else row[0]
+
     def all(self, statement: Statement, **values: Any) -> list[tuple[Any, ...]]:
         """Return all rows."""
         return self._run(statement, values).fetchall()

@@ -3,7 +3,7 @@
 A column is searched, joined or counted; the rest of a record is one packed blob
 (:mod:`agentlightning.store.codec`). Text ids are the public ones; ``seq`` is the order of arrival.
 
-Invariant: a file whose version is newer than this code is refused, never guessed at.
+Invariant: a file of a newer version than this code is refused.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from sqlalchemy import (
     text,
 )
 from sqlalchemy.dialects.sqlite import dialect as sqlite_dialect
-from sqlalchemy.schema import CreateIndex, CreateTable
+from sqlalchemy.schema import CreateIndex, CreateTable, SchemaItem
+from sqlalchemy.types import TypeEngine
 
 from agentlightning.store.base import StoreError
 from agentlightning.store.sqlite.file.migrations import MIGRATIONS, Migration
@@ -41,47 +42,50 @@ metadata = MetaData()
 
 
 def _where(condition: str) -> dict[str, Any]:
-    """An index of those rows only."""
+    """Restrict an index to the rows that meet a condition."""
     return {"sqlite_where": text(condition), "postgresql_where": text(condition)}
 
 
-meta = Table(
-    "meta",
-    metadata,
-    Column("key", Text, primary_key=True),
-    Column("value", Text, nullable=False),
-)
+def _required(kind: type[TypeEngine[Any]], *names: str) -> list[Column[Any]]:
+    return [Column(name, kind, nullable=False) for name in names]
+
+
+def _optional(kind: type[TypeEngine[Any]], *names: str) -> list[Column[Any]]:
+    return [Column(name, kind) for name in names]
+
+
+def _numbered(name: str, *items: SchemaItem, **options: Any) -> Table:
+    """Make a table whose rows the database numbers in order of arrival."""
+    return Table(name, metadata, Column("seq", Integer, primary_key=True), *items, **options)
+
+
+meta = Table("meta", metadata, Column("key", Text, primary_key=True), *_required(Text, "value"))
 
 runs = Table(
     "runs",
     metadata,
     Column("run_id", Text, primary_key=True),
-    Column("create_time", Float, nullable=False),
-    Column("update_time", Float, nullable=False),
-    Column("info", LargeBinary, nullable=False),
-    Column("config", LargeBinary),  # of its rollouts that name none themselves
+    *_required(Float, "create_time", "update_time"),
+    *_required(LargeBinary, "info"),
+    *_optional(LargeBinary, "config"),  # of its rollouts that name none themselves
 )
 
 steps = Table(
     "steps",
     metadata,
-    Column("run_id", Text, nullable=False),
-    Column("step", Integer, nullable=False),
-    Column("policy", Text, nullable=False),
-    Column("time", Float, nullable=False),
-    Column("report", LargeBinary, nullable=False),
+    *_required(Text, "run_id"),
+    *_required(Integer, "step"),
+    *_required(Text, "policy"),
+    *_required(Float, "time"),
+    *_required(LargeBinary, "report"),
     PrimaryKeyConstraint("run_id", "step", "policy"),
 )
 
-seals = Table(
+seals = _numbered(
     "seals",
-    metadata,
-    Column("seq", Integer, primary_key=True),
-    Column("run_id", Text, nullable=False),
-    Column("step", Integer, nullable=False),
-    Column("policy", Text, nullable=False),
-    Column("rollout_id", Text, nullable=False),
-    Column("seal", LargeBinary, nullable=False),
+    *_required(Text, "run_id", "policy", "rollout_id"),
+    *_required(Integer, "step"),
+    *_required(LargeBinary, "seal"),
     Index("seals_step", "run_id", "step", "policy", "rollout_id", unique=True),
     Index("seals_rollout", "rollout_id"),
 )
@@ -89,48 +93,33 @@ seals = Table(
 links = Table(
     "links",
     metadata,
-    Column("run_id", Text, nullable=False),
-    Column("number", Integer, nullable=False),
-    Column("link", LargeBinary, nullable=False),
+    *_required(Text, "run_id"),
+    *_required(Integer, "number"),
+    *_required(LargeBinary, "link"),
     PrimaryKeyConstraint("run_id", "number"),
 )
 
-resources = Table(
+resources = _numbered(
     "resources",
-    metadata,
-    Column("seq", Integer, primary_key=True),
-    Column("resources_id", Text, nullable=False),
-    Column("version", Integer, nullable=False),
-    Column("create_time", Float, nullable=False),
-    Column("data", LargeBinary, nullable=False),
+    *_required(Text, "resources_id"),
+    *_required(Integer, "version"),
+    *_required(Float, "create_time"),
+    *_required(LargeBinary, "data"),
     Index("resources_id_version", "resources_id", "version", unique=True),
 )
 
-rollouts = Table(
+rollouts = _numbered(
     "rollouts",
-    metadata,
-    Column("seq", Integer, primary_key=True),
-    Column("rollout_id", Text, nullable=False),
-    Column("status", Text, nullable=False),
-    Column("mode", Text, nullable=False),
-    Column("run_id", Text),
-    Column("task_id", Text),
-    Column("group_id", Text),
-    Column("sample", Integer, nullable=False),
-    Column("seed", Integer),
-    Column("resources_id", Text),
-    Column("attempts", Integer, nullable=False),
-    Column("start_time", Float, nullable=False),
-    Column("end_time", Float),
-    Column("reason", Text),
-    Column("timeout_seconds", Float),
-    Column("unresponsive_seconds", Float),
-    Column("input", LargeBinary, nullable=False),
-    Column("config", LargeBinary),
-    Column("metadata", LargeBinary),
+    *_required(Text, "rollout_id", "status", "mode"),
+    *_optional(Text, "run_id", "task_id", "group_id", "resources_id", "reason"),
+    *_required(Integer, "sample", "attempts"),
+    *_optional(Integer, "seed", "resources_version"),
     # attempts up to this number may not write and do not count against max_attempts
     Column("forgiven", Integer, nullable=False, server_default="0"),
-    Column("resources_version", Integer),
+    *_required(Float, "start_time"),
+    *_optional(Float, "end_time", "timeout_seconds", "unresponsive_seconds"),
+    *_required(LargeBinary, "input"),
+    *_optional(LargeBinary, "config", "metadata"),
     Index("rollouts_id", "rollout_id", unique=True),
     Index("rollouts_run", "run_id", **_where("run_id IS NOT NULL")),
     Index("rollouts_group", "group_id", **_where("group_id IS NOT NULL")),
@@ -141,59 +130,42 @@ rollouts = Table(
 attempts = Table(
     "attempts",
     metadata,
-    Column("attempt_id", Text, nullable=False),
-    Column("rollout_id", Text, nullable=False),
-    Column("sequence_id", Integer, nullable=False),
-    Column("fence", Integer, nullable=False),
-    Column("status", Text, nullable=False),
-    Column("worker_id", Text),
-    Column("start_time", Float, nullable=False),
-    Column("end_time", Float),
-    Column("last_heartbeat_time", Float),
-    Column("reason", Text),
-    Column("metadata", LargeBinary),
-    Column("arrivals", Integer, nullable=False),  # number of its spans and calls
-    Column("resources_id", Text),
-    Column("resources_version", Integer),
+    *_required(Text, "attempt_id", "rollout_id", "status"),
+    *_optional(Text, "worker_id", "reason", "resources_id"),
+    *_required(Integer, "sequence_id", "fence"),
+    *_required(Integer, "arrivals"),  # number of its spans and calls
+    *_optional(Integer, "resources_version"),
+    *_required(Float, "start_time"),
+    *_optional(Float, "end_time", "last_heartbeat_time"),
+    *_optional(LargeBinary, "metadata"),
     PrimaryKeyConstraint("rollout_id", "sequence_id"),
     Index("attempts_held", "attempt_id", **_where(OPEN_ATTEMPT)),
     sqlite_with_rowid=False,
 )
 
-spans = Table(
+spans = _numbered(
     "spans",
-    metadata,
-    Column("seq", Integer, primary_key=True),
-    Column("rollout_id", Text, nullable=False),
-    Column("attempt_id", Text, nullable=False),
-    Column("sequence", Integer, nullable=False),
-    Column("name", Text, nullable=False),
-    Column("wire", Integer, nullable=False),  # 1: made by the wire layer
-    Column("data", LargeBinary, nullable=False),
+    *_required(Text, "rollout_id", "attempt_id", "name"),
+    *_required(Integer, "sequence"),
+    *_required(Integer, "wire"),  # 1: made by the wire layer
     # 1: a reward that the agent returned; only the runner writes such spans
     Column("returned", Integer, nullable=False, server_default="0"),
+    *_required(LargeBinary, "data"),
     Index("spans_attempt", "rollout_id", "attempt_id", "sequence"),
     Index("spans_returned", "rollout_id", "attempt_id", **_where("returned = 1")),
 )
 
-calls = Table(
+calls = _numbered(
     "calls",
-    metadata,
-    Column("seq", Integer, primary_key=True),
-    Column("call_id", Text, nullable=False),
-    Column("rollout_id", Text, nullable=False),
-    Column("attempt_id", Text, nullable=False),
-    Column("sequence", Integer, nullable=False),
-    Column("choice", Integer, nullable=False),
-    Column("arrival", Integer, nullable=False),  # sequence number among the attempt's spans
-    Column("policy", Text, nullable=False),
-    Column("policy_version", Integer),
-    Column("status", Text, nullable=False),
-    Column("data", LargeBinary, nullable=False),
-    Column("prompt_tokens", Integer),  # of the request, on its first choice
-    Column("completion_tokens", Integer),
-    Column("seconds", Float),
-    Column("size", Integer),  # bytes of data
+    *_required(Text, "call_id", "rollout_id", "attempt_id", "policy", "status"),
+    *_required(Integer, "sequence", "choice"),
+    *_required(Integer, "arrival"),  # sequence number among the attempt's spans
+    *_optional(Integer, "policy_version"),
+    *_optional(Integer, "prompt_tokens"),  # of the request, on its first choice
+    *_optional(Integer, "completion_tokens"),
+    *_optional(Integer, "size"),  # bytes of data
+    *_optional(Float, "seconds"),
+    *_required(LargeBinary, "data"),
     Index("calls_id", "call_id", unique=True),
     # statistics read only this index
     Index(
@@ -207,39 +179,32 @@ workers = Table(
     "workers",
     metadata,
     Column("worker_id", Text, primary_key=True),
-    Column("status", Text, nullable=False),
-    Column("last_heartbeat_time", Float),
-    Column("current_rollout_id", Text),
-    Column("current_attempt_id", Text),
-    Column("stats", LargeBinary),
+    *_required(Text, "status"),
+    *_optional(Text, "current_rollout_id", "current_attempt_id"),
+    *_optional(Float, "last_heartbeat_time"),
+    *_optional(LargeBinary, "stats"),
 )
 
 counts = Table(
     "counts",
     metadata,
-    Column("rollout_id", Text, nullable=False),  # '' for counts of no rollout
-    Column("attempt_id", Text, nullable=False),
-    Column("kind", Text, nullable=False),
-    Column("reason", Text, nullable=False),
-    Column("n", Integer, nullable=False),
+    *_required(Text, "rollout_id", "attempt_id", "kind", "reason"),  # ids are '' for counts of no rollout
+    *_required(Integer, "n"),
     PrimaryKeyConstraint("rollout_id", "attempt_id", "kind", "reason"),
     sqlite_with_rowid=False,
 )
 
-requests = Table(
+requests = _numbered(
     "requests",
-    metadata,
-    Column("seq", Integer, primary_key=True),
-    Column("request_id", Text, nullable=False),
-    Column("method", Text, nullable=False),
-    Column("time", Float, nullable=False),
-    Column("answer", LargeBinary, nullable=False),
+    *_required(Text, "request_id", "method"),
+    *_required(Float, "time"),
+    *_required(LargeBinary, "answer"),
     Index("requests_id", "request_id", unique=True),
 )
 
 
 def version_of(connection: sqlite3.Connection) -> int | None:
-    """The schema version of a file; ``None``: an empty file."""
+    """Return the schema version of a file; ``None``: an empty file."""
     if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone() is None:
         if connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone() is not None:
             raise StoreError(
@@ -253,7 +218,7 @@ def version_of(connection: sqlite3.Connection) -> int | None:
 
 
 def refuse_newer(version: int, known: int = SCHEMA_VERSION) -> None:
-    """:class:`StoreError` for a file that a newer agentlightning made."""
+    """Raise :class:`StoreError` for a file that a newer agentlightning made."""
     if version > known:
         raise StoreError(
             f"the store has schema version {version}, this agentlightning knows versions up to {known}: "

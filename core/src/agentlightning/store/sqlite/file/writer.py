@@ -141,25 +141,29 @@ class Writer:
 
     def _write_in_batch(self, work: Callable[[], T]) -> T:
         """Run the write of one call of a batch."""
-        savepoints = self._batch_mode == "savepoints"
-        if savepoints:
-            self._execute("SAVEPOINT part")
-        before = self._connection.total_changes
+        savepoints, before = self._batch_mode == "savepoints", self._connection.total_changes
         try:
-            return work()
+            return self._in_savepoint(work) if savepoints else work()
         except Exception as error:
-            if not self._connection.in_transaction:
-                raise PartialWrite(str(error)) from error
-            if savepoints:
-                self._execute("ROLLBACK TO part")
-                self._on_rollback()
-            elif self._connection.total_changes != before:
+            partial = not savepoints and self._connection.total_changes != before
+            if partial or not self._connection.in_transaction:
                 raise PartialWrite(str(error)) from error
             if isinstance(error, sqlite3.Error):
                 raise StoreError(f"the write failed and nothing of it was stored: {error}") from error
             raise
+
+    def _in_savepoint(self, work: Callable[[], T]) -> T:
+        """Run a write; if it fails, undo what it changed, and nothing else."""
+        self._execute("SAVEPOINT part")
+        try:
+            return work()
+        except Exception:
+            if self._connection.in_transaction:
+                self._execute("ROLLBACK TO part")
+                self._on_rollback()
+            raise
         finally:
-            if savepoints and self._connection.in_transaction:
+            if self._connection.in_transaction:
                 self._execute("RELEASE part")
 
     async def on_writer_loop(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
@@ -229,18 +233,16 @@ class Writer:
             self._on_rollback()
             self._execute("BEGIN IMMEDIATE")
             for entry in turn:
-                self._execute("SAVEPOINT w")
                 try:
-                    entry.result = entry.work()
+                    entry.result = self._in_savepoint(entry.work)
                 except Exception as error:
-                    self._execute("ROLLBACK TO w")
-                    self._on_rollback()
+                    if not self._connection.in_transaction:
+                        raise
                     if not entry.future.done():
                         entry.future.set_exception(error)
                 else:
                     self._turn.append(entry)
-                self._execute("RELEASE w")
-        except sqlite3.Error as error:
+        except Exception as error:
             self._turn = turn
             self._fail(error)
 

@@ -5,6 +5,8 @@ its rollout to requeuing if the configuration allows, else to failed.
 
 Invariants: only the latest attempt of a rollout can write, and only until it has ended; every late write is
 refused and counted. An unresponsive attempt whose rollout is not leased again yet is revived by a write.
+A requeued rollout starts afresh: its attempts so far stay on record, but may not write and do not count
+against ``max_attempts`` (column ``forgiven``: the number of the last of them).
 """
 
 from __future__ import annotations
@@ -35,12 +37,7 @@ from agentlightning.types.failure import failure_kind
 
 WORKER_LEFT = "unresponsive: the worker left before it had the lease"
 """Reason of an attempt that no worker began: it does not count against ``max_attempts``."""
-FINAL_STATUSES = (
-    AttemptStatus.SUCCEEDED,
-    AttemptStatus.FAILED,
-    AttemptStatus.TIMEOUT,
-    AttemptStatus.UNRESPONSIVE,
-)
+FINAL_STATUSES = set(AttemptStatus) - {AttemptStatus.PREPARING, AttemptStatus.RUNNING}
 _a, _r = schema.attempts, schema.rollouts
 ATTEMPT_COLUMNS = [c for c in _a.c if c.name != "arrivals"]
 _NAMES = [c.name for c in ATTEMPT_COLUMNS]
@@ -147,6 +144,36 @@ class AttemptStore(RolloutStore, WorkerStore):
         rollout.status, rollout.end_time = status, now if status.final else None
         rollout.reason = rollout.reason if reason is None else reason
 
+    @write
+    def requeue_rollouts(
+        self, rollout_ids: Sequence[str], *, reason: str, request_id: str | None = None
+    ) -> list[Rollout]:
+        """Put rollouts back into the queue, also those that have ended. Return them in the order asked for.
+
+        A live attempt is fenced and ended as unresponsive with the reason; an ended one stays as it is.
+        Neither counts against ``max_attempts`` any more. A queued rollout that has had no attempt stays as it
+        is.
+        """
+        return [self._requeue(rollout_id, reason) for rollout_id in dict.fromkeys(rollout_ids)]
+
+    def _requeue(self, rollout_id: str, reason: str) -> Rollout:
+        rollout = self._rollout(rollout_id)
+        if rollout.status is RolloutStatus.QUEUING and not rollout.attempts:
+            return rollout
+        self._end_latest(rollout_id, AttemptStatus.UNRESPONSIVE, self.clock(), reason)
+        self.cache.attempts.pop(rollout_id, None)
+        rollout.status, rollout.end_time, rollout.reason = RolloutStatus.REQUEUING, None, None
+        self.db.update(
+            _r,
+            {"rollout_id": rollout_id},
+            status="requeuing",
+            end_time=None,
+            reason=None,
+            forgiven=rollout.attempts,
+        )
+        self.waiters.notify_queued(rollout.run_id)
+        return rollout
+
     def _end_latest(self, rollout_id: str, status: AttemptStatus, now: float, reason: str) -> None:
         attempt = self._latest(rollout_id)
         if attempt is not None and attempt.status not in FINAL_STATUSES:
@@ -249,8 +276,7 @@ class AttemptStore(RolloutStore, WorkerStore):
     def _attempts_left(self, rollout_id: str, state: AttemptState) -> bool:
         made, most = state.latest - state.attempts_reset_at, state.config.max_attempts
         if made >= most:
-            untried = self.db.one(_COUNT_LEFT, rollout_id=rollout_id, reset_at=state.attempts_reset_at)
-            made -= 0 if untried is None else untried[0]
+            made -= self.db.value(_COUNT_LEFT, rollout_id=rollout_id, reset_at=state.attempts_reset_at)
         return made < most
 
     @read

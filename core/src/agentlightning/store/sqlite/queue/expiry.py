@@ -121,21 +121,17 @@ class ExpiryStore(AttemptStore):
                 status = AttemptStatus.TIMEOUT
                 why = f"longer than timeout_seconds ({limits.timeout_seconds:g} s)"
             self._end_and_move_on(state, status, now, f"{status}: {why}")
-        self.cache.next_due = self._find_next_due()
+        self.cache.next_due = None
         return len(overdue)
 
     def _next_due(self) -> float | None:
-        """Return the time at which the next attempt may be overdue; ``None``: never."""
-        if self.cache.next_due is None:
-            self.cache.next_due = self._find_next_due()
-        return None if math.isinf(self.cache.next_due) else self.cache.next_due
-
-    def _find_next_due(self) -> float:
-        """Return the time at which the next live attempt will be overdue without a sign of life; ``inf``:
+        """Return the time at which the next live attempt will be overdue without a sign of life; ``None``:
         never.
         """
-        row = self.db.one(_NEXT_DUE, now=self.clock(), opened=self.opened)
-        return math.inf if row is None or row[0] is None or row[0] >= _NEVER else float(row[0])
+        if self.cache.next_due is None:
+            due = self.db.value(_NEXT_DUE, now=self.clock(), opened=self.opened)
+            self.cache.next_due = math.inf if due is None or due >= _NEVER else due
+        return None if math.isinf(self.cache.next_due) else self.cache.next_due
 
     async def expire(self, now: float | None = None) -> int:
         """End the attempts that are overdue at ``now``; return how many. The store's timer does the same."""

@@ -1,6 +1,6 @@
 """Rollouts: queued, queried, configured. Leases are in :mod:`.leases`.
 
-Invariants: a final status never changes, except by a requeue (:mod:`.requeue`); a rollout id stands for one
+Invariants: a final status never changes, except by a requeue (:mod:`.attempts`); a rollout id stands for one
 content. The transaction that makes a rollout also reads the version of its resources and its run's
 configuration, and records both with it.
 """
@@ -177,19 +177,16 @@ class RolloutStore(StoreCore):
         """Return the named resources in the named version, else the latest. Raise ``NotFound`` if there are
         none of that name.
         """
-        if resources_id is None:
-            latest = self.db.one(_LATEST)
-            return (None, None) if latest is None else (latest[0], latest[1])
-        named = self.db.one(_NAMED, resources_id=resources_id, version=version)
-        if named is None:
+        named = {"resources_id": resources_id, "version": version}
+        found = self.db.one(_LATEST if resources_id is None else _NAMED, **named)
+        if found is None and resources_id is not None:
             of = "" if version is None else f" in version {version}"
             raise NotFound(f"no resources {resources_id}{of}: add_resources first")
-        return named[0], named[1]
+        return (None, None) if found is None else (found[0], found[1])
 
     def _run_config(self, run_id: str | None) -> RolloutConfig:
         """Return the configuration of a run, for its rollouts that have none of their own."""
-        row = self.db.one(_RUN_CONFIG, run_id=run_id)
-        return unpack_config(None if row is None else row[0])
+        return unpack_config(self.db.value(_RUN_CONFIG, run_id=run_id))
 
     def _insert(
         self,
@@ -277,10 +274,10 @@ class RolloutStore(StoreCore):
         if rollout_ids is not None:
             query = query.where(InJson(_t.c.rollout_id))
         if after is not None:
-            place = self.db.one(_SEQ, rollout_id=after)
+            place = self.db.value(_SEQ, rollout_id=after)
             if place is None:
                 raise NotFound(f"after: no rollout {after}")
-            query = query.where(_t.c.seq < place[0] if back else _t.c.seq > place[0])
+            query = query.where(_t.c.seq < place if back else _t.c.seq > place)
         ids = json.dumps(list(rollout_ids or ()))
         statuses = json.dumps([RolloutStatus(s) for s in status or ()])
         rows = self.db.all(compile_sql(query), ids=ids, statuses=statuses)

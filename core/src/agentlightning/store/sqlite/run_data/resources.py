@@ -121,10 +121,10 @@ class ResourceStore(StoreCore):
         check_limit(limit)
         query = _QUERY.limit(limit)
         if after is not None:
-            place = self.db.one(_CURSOR, resources_id=after)
-            if place is None or place[0] is None:
+            place = self.db.value(_CURSOR, resources_id=after)
+            if place is None:
                 raise NotFound(f"after: no resources {after}")
-            query = query.where(_bundles.c.first < place[0])
+            query = query.where(_bundles.c.first < place)
         return [_resources_from_row(row) for row in self.db.all(compile_sql(query))]
 
 

@@ -175,9 +175,9 @@ class RetentionStore(StoreCore):
     def _take_note(self, run_id: str) -> set[str]:
         """Return the resources that a run under deletion used, and delete the note of them."""
         key = _deletion_key(run_id)
-        noted = self.db.one(_NOTED, key=key)
+        noted = self.db.value(_NOTED, key=key)
         self.db.delete(schema.meta, key=key)
-        return set() if noted is None else set(json.loads(noted[0]))
+        return set() if noted is None else set(json.loads(noted))
 
     def _refuse_live(self, run_id: str) -> None:
         live = self.db.one(_LIVE, run_id=run_id)

@@ -82,10 +82,10 @@ class RunStore(StoreCore):
         check_limit(limit)
         query = _RUNS.limit(limit)
         if after is not None:
-            place = self.db.one(_CURSOR, run_id=after)
+            place = self.db.value(_CURSOR, run_id=after)
             if place is None:
                 raise NotFound(f"after: no run {after}")
-            query = query.where(tuple_(_r.c.create_time, _r.c.run_id) < tuple_(place[0], after))
+            query = query.where(tuple_(_r.c.create_time, _r.c.run_id) < tuple_(place, after))
         return [
             {
                 **codec.unpack(info, dict[str, Any]),

@@ -98,12 +98,12 @@ class StatisticsReader(StoreCore):
             name: dict(self.db.all(queries[which], **asked)) for name, queries in _STATUS.items()
         }
         calls, prompt, completion, size = self.db.all(_CALLS[which], **asked)[0]
-        found["calls"], found["spans"] = calls, self.db.all(_SPANS[which], **asked)[0][0]
+        found["calls"], found["spans"] = calls, self.db.value(_SPANS[which], **asked)
         found["tokens"] = {"prompt": prompt, "completion": completion}
         found["work"] = self._work(self.db.all(_WORK[which], **asked))
         if run_id is None:
             found["workers"] = dict(self.db.all(_WORKERS))
-            found.update((name, self.db.all(query)[0][0]) for name, query in _TOTALS.items())
+            found.update((name, self.db.value(query)) for name, query in _TOTALS.items())
             found["bytes"], found["free_bytes"] = self.db.size_bytes(), self.db.free_bytes()
             found["schema_version"] = schema.SCHEMA_VERSION
         else:

@@ -58,8 +58,8 @@ class StepStore(StoreCore):
         self._append_link(link)
 
     def _append_link(self, link: AuditLink) -> None:
-        last = self.db.one(_LAST_LINK, run_id=link.run_id)
-        number = 0 if last is None or last[0] is None else int(last[0]) + 1
+        last = self.db.value(_LAST_LINK, run_id=link.run_id)
+        number = 0 if last is None else last + 1
         if link.number != number:
             raise Conflict(
                 f"link {link.number} of run {link.run_id}: the next one is {number}; does another process "
@@ -119,10 +119,10 @@ class StepStore(StoreCore):
         policy, slash, rollout_id = rest.rpartition("/")
         if not slash:
             raise _no_place(after)
-        row = self.db.one(_SEALED, run_id=run_id, step=step, policy=policy, rollout_id=rollout_id)
-        if row is None:
+        place = self.db.value(_SEALED, run_id=run_id, step=step, policy=policy, rollout_id=rollout_id)
+        if place is None:
             raise NotFound(f"after: run {run_id} has no seal {after}")
-        return step, int(row[0])
+        return step, place
 
 
 def _seal_row(seal: RolloutFingerprint, step: Mapping[str, Any]) -> dict[str, Any]:

@@ -103,7 +103,7 @@ class TraceStore(CallStore):
         if not n:
             return
         rollout_id, attempt_id = _attempt_key(spans[0])
-        if self.db.one(_HAS_RETURNED, rollout_id=rollout_id, attempt_id=attempt_id) is not None:
+        if self.db.one(_HAS_RETURNED, rollout_id=rollout_id, attempt_id=attempt_id):
             message = (
                 f"attempt {attempt_id} of {rollout_id}: a reward is refused, what the agent returned is on "
                 "record already"
