@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Coroutine
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 from sqlalchemy import bindparam, delete, func, select, update
@@ -16,7 +16,7 @@ from agentlightning.store.sqlite.cache import StoreCache
 from agentlightning.store.sqlite.clock import Clock
 from agentlightning.store.sqlite.file import schema
 from agentlightning.store.sqlite.file.database import Database
-from agentlightning.store.sqlite.file.statements import compile_sql, given
+from agentlightning.store.sqlite.file.statements import given
 from agentlightning.store.sqlite.file.writer import Writer
 from agentlightning.store.sqlite.waiters import Waiters
 
@@ -32,10 +32,10 @@ _PRUNE_EVERY = 1024
 """Remembered requests between two prunings."""
 
 _r, _c = schema.requests.c, schema.counts.c
-_FIND = compile_sql(select(_r.method, _r.answer).where(given(_r.request_id)))
-_NEWEST = compile_sql(select(func.max(_r.seq)))
-_PRUNE = compile_sql(delete(schema.requests).where(_r.seq < bindparam("before")))
-_COUNT = compile_sql(
+_FIND = select(_r.method, _r.answer).where(given(_r.request_id))
+_NEWEST = select(func.max(_r.seq))
+_PRUNE = delete(schema.requests).where(_r.seq < bindparam("before"))
+_COUNT = (
     update(schema.counts)
     .where(given(_c.rollout_id, _c.attempt_id, _c.kind, _c.reason))
     .values(n=_c.n + bindparam("more"))
@@ -47,7 +47,7 @@ class StoreRefusal(AttemptEnded):
 
     def __init__(self, message: str, reason: str, rollout_id: str, attempt_id: str, n: int) -> None:
         super().__init__(message)
-        self.reason, self.rollout_id, self.attempt_id, self.n = reason, rollout_id, attempt_id, n
+        self.counted = (reason, rollout_id, attempt_id, n)
 
 
 def read(work: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
@@ -103,7 +103,8 @@ class StoreCore:
 
         The store remembers the answer, of type ``kind``, for requests that are sent again. ``to_answer``
         leaves out of it what the caller has already, and ``from_answer`` restores that. An answer that
-        ``should_remember`` rejects is not remembered. A refusal is counted although its write is rolled back.
+        ``should_remember`` rejects is not remembered. A refusal is counted although its write is rolled back:
+        once, however often the refused request is sent again.
         """
 
         def once() -> T:
@@ -122,9 +123,9 @@ class StoreCore:
         try:
             return await self.writer.write(once)
         except StoreRefusal as refused:
-            r = refused
-            await self.writer.write(lambda: self._count_refusal(r, request_id))
-            raise AttemptEnded(str(r)) from None
+            count = partial(self._count, "refused", *refused.counted)
+            await self._write("refused", count, request_id and f"{request_id}:refused")
+            raise AttemptEnded(str(refused)) from None
 
     def _find_answer(self, method: str, request_id: str | None) -> bytes | None:
         """Return the remembered answer of a request, or ``None``."""
@@ -150,15 +151,6 @@ class StoreCore:
             self.db.execute(_PRUNE, before=old)
         if newest is not None:
             self._age_marks.append((now, newest))
-
-    def _count_refusal(self, r: StoreRefusal, request_id: str | None) -> None:
-        """Count a refusal once, however often the refused request is sent again."""
-        if request_id is not None:
-            key = f"{request_id}:refused"
-            if self._find_answer("refused", key) is not None:
-                return
-            self._remember("refused", key, None)
-        self._count("refused", r.reason, r.rollout_id, r.attempt_id, r.n)
 
     def _count(self, kind: str, reason: str, rollout_id: str | None, attempt_id: str | None, n: int) -> None:
         key = {"rollout_id": rollout_id or "", "attempt_id": attempt_id or "", "kind": kind, "reason": reason}

@@ -88,26 +88,21 @@ class SQLiteStore(
         if not any(name in BY_NAME and BY_NAME[name].mutates for name in names):
             request_id = None  # nothing to remember
 
-        async def run(savepoints: bool) -> list[Any]:
-            return await self._write(
-                "batch",
-                lambda: self.writer.write_batch(coroutines, savepoints),
-                request_id,
-                list[BatchOutcome],
-                to_answer=lambda results: [to_outcome(r) for r in results],
-                from_answer=lambda outcomes: [
-                    from_outcome(*pair) for pair in zip(names, outcomes, strict=True)
-                ],
-            )
-
-        try:
-            return await run(savepoints=False)
-        except PartialWrite:
-            pass
-        try:
-            return await run(savepoints=True)
-        except PartialWrite as error:
-            raise StoreError(f"the write failed and nothing of it was stored: {error}") from error.__cause__
+        for savepoints in (False, True):
+            try:
+                return await self._write(
+                    "batch",
+                    partial(self.writer.write_batch, coroutines, savepoints),
+                    request_id,
+                    list[BatchOutcome],
+                    to_answer=lambda results: [to_outcome(r) for r in results],
+                    from_answer=lambda outcomes: [
+                        from_outcome(*pair) for pair in zip(names, outcomes, strict=True)
+                    ],
+                )
+            except PartialWrite as error:
+                failed = error
+        raise StoreError(f"the write failed and nothing of it was stored: {failed}") from failed.__cause__
 
     async def _run_call(self, method: str, given: dict[str, Any]) -> Any:
         if method not in BY_NAME:
@@ -124,5 +119,5 @@ class SQLiteStore(
     async def _shut(self) -> None:
         self.waiters.wake_all()
         self.timer.stop()
-        await self.writer.close()
+        self.writer.close()
         self.db.close()

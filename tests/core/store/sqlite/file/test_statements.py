@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from sqlalchemy import Executable
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.schema import CreateIndex, CreateTable
 
@@ -18,9 +19,7 @@ from agentlightning.store import SQLiteStore
 from agentlightning.store.sqlite.file import schema
 from agentlightning.store.sqlite.file.database import Database
 from agentlightning.store.sqlite.file.statements import (
-    Statement,
     compile_for,
-    compile_sql,
     delete_sql,
     insert_sql,
     update_sql,
@@ -31,17 +30,17 @@ _POSTGRESQL = postgresql.dialect(paramstyle="named")
 _SQLITE_ONLY = re.compile(r"json_each|INDEXED BY|\b(?:min|max)\([^()]*,|rowid", re.IGNORECASE)
 
 
-def in_postgresql(statement: Statement) -> str:
-    text = str(compile_for(_POSTGRESQL, statement.source))
+def in_postgresql(statement: Executable) -> str:
+    text = str(compile_for(_POSTGRESQL, statement))
     assert not _SQLITE_ONLY.search(text), text
     return text
 
 
-def prepared() -> dict[str, Statement]:
-    """The statements that modules of the store compile when they are imported."""
+def prepared() -> dict[str, Executable]:
+    """Return the statements that modules of the store define when they are imported."""
 
-    def within(name: str, value: Any) -> Iterator[tuple[str, Statement]]:
-        if isinstance(value, Statement):
+    def within(name: str, value: Any) -> Iterator[tuple[str, Executable]]:
+        if isinstance(value, Executable):
             yield name, value
         elif isinstance(value, dict):
             for key, inner in value.items():
@@ -50,7 +49,7 @@ def prepared() -> dict[str, Statement]:
             for place, inner in enumerate(value):
                 yield from within(f"{name}[{place}]", inner)
 
-    found: dict[str, Statement] = {}
+    found: dict[str, Executable] = {}
     for module in pkgutil.walk_packages(room.__path__, room.__name__ + "."):
         for name, value in vars(importlib.import_module(module.name)).items():
             found.update(within(f"{module.name}.{name}", value))
@@ -59,7 +58,7 @@ def prepared() -> dict[str, Statement]:
 
 def test_prepared_statements() -> None:
     found = prepared()
-    assert len(found) > 60
+    assert len(found) > 80
     for statement in found.values():
         in_postgresql(statement)
 
@@ -68,7 +67,7 @@ async def test_statements_that_a_query_makes(monkeypatch: pytest.MonkeyPatch) ->
     texts: list[str] = []
     run = Database._run
 
-    def spy(self: Database, statement: Statement, values: dict[str, Any]) -> sqlite3.Cursor:
+    def spy(self: Database, statement: Executable, values: dict[str, Any]) -> sqlite3.Cursor:
         texts.append(in_postgresql(statement))
         return run(self, statement, values)
 
@@ -131,4 +130,4 @@ def test_the_check_finds_what_only_sqlite_knows() -> None:
 
     for only in (select(func.min(1, 2)), select(text("value FROM json_each('[]')"))):
         with pytest.raises(AssertionError):
-            in_postgresql(compile_sql(only))
+            in_postgresql(only)

@@ -9,12 +9,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
-from sqlalchemy import Table
+from sqlalchemy import Executable, Table
 
 from agentlightning.store.base import StoreError
 from agentlightning.store.sqlite.file import schema
 from agentlightning.store.sqlite.file.lock import FileLock
-from agentlightning.store.sqlite.file.statements import Statement, delete_sql, insert_sql, update_sql
+from agentlightning.store.sqlite.file.statements import delete_sql, insert_sql, statement_of, update_sql
 
 _PAGE = 16384
 """Bytes a page. A call takes about 3 kB, which 4 kB pages would store one a page."""
@@ -123,14 +123,14 @@ class Database:
                 "use the URL of the process that writes it"
             )
 
-    def execute(self, statement: Statement, **values: Any) -> int:
+    def execute(self, source: Executable, **values: Any) -> int:
         """Run a write; return the number of rows that it changed."""
-        return self._run(statement, values).rowcount
+        return self._run(source, values).rowcount
 
     def insert(self, table: Table, *rows: dict[str, Any]) -> None:
         """Insert rows, which have the same columns. The database sets the other columns, and ``seq``."""
         if rows:
-            self.connection.executemany(insert_sql(table, tuple(rows[0])).text, rows)
+            self.connection.executemany(statement_of(insert_sql(table, tuple(rows[0]))).text, rows)
 
     def update(self, table: Table, key: dict[str, Any], **values: Any) -> int:
         """Set columns of the rows whose columns equal ``key``; return the number of rows."""
@@ -140,22 +140,23 @@ class Database:
         """Delete the rows whose columns equal ``key``; return the number of rows."""
         return self.execute(delete_sql(table, tuple(key)), **key)
 
-    def one(self, statement: Statement, **values: Any) -> tuple[Any, ...] | None:
+    def one(self, source: Executable, **values: Any) -> tuple[Any, ...] | None:
         """Return the first row, or ``None``."""
-        row: tuple[Any, ...] | None = self._run(statement, values).fetchone()
+        row: tuple[Any, ...] | None = self._run(source, values).fetchone()
         return row
 
-    def value(self, statement: Statement, **values: Any) -> Any:
+    def value(self, source: Executable, **values: Any) -> Any:
         """Return the first column of the first row, or ``None``."""
-        row = self.one(statement, **values)
+        row = self.one(source, **values)
         return None if row is None else row[0]
 
-    def all(self, statement: Statement, **values: Any) -> list[tuple[Any, ...]]:
+    def all(self, source: Executable, **values: Any) -> list[tuple[Any, ...]]:
         """Return all rows."""
-        return self._run(statement, values).fetchall()
+        return self._run(source, values).fetchall()
 
-    def _run(self, statement: Statement, values: dict[str, Any]) -> sqlite3.Cursor:
-        return self.connection.execute(statement.text, {**statement.constants, **values})
+    def _run(self, source: Executable, values: dict[str, Any]) -> sqlite3.Cursor:
+        text, constants = statement_of(source)
+        return self.connection.execute(text, {**constants, **values})
 
     def size_bytes(self) -> int:
         """Size of the database in bytes, without the write-ahead log."""

@@ -1,19 +1,20 @@
-"""SQL statements: built with SQLAlchemy Core, compiled once, run on the driver's own cursor.
+"""SQL statements: built with SQLAlchemy Core, compiled at their first use, run on the driver's own cursor.
 
-Statements of a module are compiled when it is imported; inserts, updates and deletes of whole columns when
-they are first used. So Core costs nothing per row. Invariant: every statement compiles for SQLite and for
-PostgreSQL; the two dialects differ only in this module.
+So Core costs nothing per row. Invariant: every statement compiles for SQLite and for PostgreSQL; the two
+dialects differ only in this module.
 """
 
 from __future__ import annotations
 
 from functools import cache
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 from sqlalchemy import (
     ColumnElement,
     Dialect,
     Executable,
+    FromClause,
     Table,
     Text,
     and_,
@@ -24,10 +25,10 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.dialects import sqlite
+from sqlalchemy.dialects.sqlite.base import SQLiteCompiler
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
 
-_SQLITE = sqlite.dialect(paramstyle="named")
 Names = tuple[str, ...]
 
 
@@ -36,25 +37,34 @@ class Statement(NamedTuple):
 
     text: str
     constants: dict[str, Any]
-    source: Executable
-
-    def indexed_by(self, table: str, index: str) -> Statement:
-        """Return the statement with an index that SQLite must use."""
-        assert f"FROM {table}" in self.text
-        return self._replace(text=self.text.replace(f"FROM {table}", f"FROM {table} INDEXED BY {index}"))
 
 
-def compile_sql(source: Executable) -> Statement:
-    """Compile a statement for SQLite."""
-    compiled = compile_for(_SQLITE, source)
-    required = {name for name, bind in compiled.binds.items() if bind.required}
-    constants = {name: value for name, value in compiled.params.items() if name not in required}
-    return Statement(str(compiled), constants, source)
+class _Compiler(SQLiteCompiler):
+    """Lets ``Select.with_hint(table, "INDEXED BY …", "sqlite")`` name the index that SQLite must use."""
+
+    def get_from_hint_text(self, table: FromClause, text: str | None) -> str | None:
+        return text
 
 
-def compile_for(dialect: Dialect, source: Executable) -> SQLCompiler:
+_SQLITE = sqlite.dialect(paramstyle="named")
+_SQLITE.statement_compiler = _Compiler
+_compiled: WeakKeyDictionary[Executable, Statement] = WeakKeyDictionary()
+
+
+def statement_of(source: Executable) -> Statement:
+    """Return a statement for SQLite; compile it once."""
+    found = _compiled.get(source)
+    if found is None:
+        compiled = compile_for(_SQLITE, source)
+        required = {name for name, bind in compiled.binds.items() if bind.required}
+        constants = {name: value for name, value in compiled.params.items() if name not in required}
+        found = _compiled[source] = Statement(str(compiled), constants)
+    return found
+
+
+def compile_for(dialect: Dialect, source: Any) -> SQLCompiler:
     """Compile a statement for any dialect."""
-    compiled = source.compile(dialect=dialect, compile_kwargs={"render_postcompile": True})  # type: ignore[attr-defined]
+    compiled = source.compile(dialect=dialect, compile_kwargs={"render_postcompile": True})
     assert isinstance(compiled, SQLCompiler)
     return compiled
 
@@ -65,22 +75,22 @@ def given(*columns: ColumnElement[Any]) -> ColumnElement[bool]:
 
 
 @cache
-def insert_sql(table: Table, columns: Names) -> Statement:
+def insert_sql(table: Table, columns: Names) -> Executable:
     """Insert rows of these columns."""
-    return compile_sql(insert(table).values({name: bindparam(name) for name in columns}))
+    return insert(table).values({name: bindparam(name) for name in columns})
 
 
 @cache
-def update_sql(table: Table, key: Names, columns: Names) -> Statement:
+def update_sql(table: Table, key: Names, columns: Names) -> Executable:
     """Set these columns of the rows with this key."""
     change = update(table).where(given(*(table.c[name] for name in key)))
-    return compile_sql(change.values({name: bindparam(name) for name in columns}))
+    return change.values({name: bindparam(name) for name in columns})
 
 
 @cache
-def delete_sql(table: Table, key: Names) -> Statement:
+def delete_sql(table: Table, key: Names) -> Executable:
     """Delete the rows with this key."""
-    return compile_sql(delete(table).where(given(*(table.c[name] for name in key))))
+    return delete(table).where(given(*(table.c[name] for name in key)))
 
 
 def least(a: Any, b: Any) -> ColumnElement[Any]:

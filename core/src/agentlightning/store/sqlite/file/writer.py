@@ -190,10 +190,10 @@ class Writer:
         return await make()
 
     def _other_loop_owns(self) -> bool:
-        """Whether another, running loop owns the connection. Takes it over from a loop that has stopped."""
+        """Return whether another, running loop owns the connection. Take it over from a loop that has
+        stopped.
+        """
         running = asyncio.get_running_loop()
-        if running is self._loop and not self.closed and os.getpid() == self._pid:
-            return False
         if self.closed:
             raise StoreError("the store is closed")
         if os.getpid() != self._pid:
@@ -201,21 +201,18 @@ class Writer:
                 f"this store was opened by process {self._pid}; a forked process must not use its "
                 "connection: serve the store (`agl store`) and use StoreClient here"
             )
+        if running is self._loop:
+            return False
         if self._loop is not None and self._loop.is_running():
             return True
         self._take_connection(running)
         return False
 
     def _take_connection(self, loop: asyncio.AbstractEventLoop) -> None:
-        if self._commit_handle is not None:  # the old loop stopped before its commit
-            self._commit_handle.cancel()
-            self._commit_handle = None
-        if self._connection.in_transaction:
-            self._execute("ROLLBACK")
-        self._on_rollback()
-        turn, self._turn, old, self._loop = self._turn, [], self._loop, loop
-        if old is not None and not old.is_closed():  # it may run again, and callers wait on it
-            self._fail_writes(turn, "its event loop stopped before the commit")
+        if self._loop is not None and self._loop.is_closed():
+            self._turn.clear()  # nobody waits for these writes any more
+        self._loop = loop
+        self._fail("its event loop stopped before the commit")
 
     def _begin(self) -> None:
         assert self._loop is not None
@@ -260,7 +257,7 @@ class Writer:
             if not entry.future.done():
                 entry.future.set_result(None)
 
-    def _fail(self, error: BaseException) -> None:
+    def _fail(self, error: object) -> None:
         """Roll the turn back and raise ``error`` in every caller."""
         if self._commit_handle is not None:
             self._commit_handle.cancel()
@@ -269,10 +266,6 @@ class Writer:
             self._execute("ROLLBACK")
         self._on_rollback()
         turn, self._turn = self._turn, []
-        self._fail_writes(turn, error)
-
-    @staticmethod
-    def _fail_writes(turn: Sequence[_PendingWrite], error: object) -> None:
         for entry in turn:
             if not entry.future.done():
                 message = f"the commit failed and nothing of this write was stored: {error}"
@@ -286,13 +279,8 @@ class Writer:
         await entry.future
         return cast(T, entry.result)
 
-    async def close(self) -> None:
-        """Commit what is open, then refuse further use."""
-        if self.closed:
-            return
-        if self._other_loop_owns():
-            await self.on_writer_loop(self.close)
-            return
+    def close(self) -> None:
+        """Commit what is open, then refuse further use. The loop that owns the connection must call this."""
         if self._commit_handle is not None:
             self._commit_handle.cancel()
             self._commit()

@@ -23,7 +23,7 @@ from agentlightning.store.sqlite.cache import CachedAttempt
 from agentlightning.store.sqlite.clock import ExpiryTimer
 from agentlightning.store.sqlite.core import StoreRefusal, read, write
 from agentlightning.store.sqlite.file import schema
-from agentlightning.store.sqlite.file.statements import compile_sql, given
+from agentlightning.store.sqlite.file.statements import given
 from agentlightning.store.sqlite.queue.rollouts import (
     RolloutStore,
     check_rollout,
@@ -42,18 +42,16 @@ _a, _r = schema.attempts, schema.rollouts
 ATTEMPT_COLUMNS = [c for c in _a.c if c.name != "arrivals"]
 _NAMES = [c.name for c in ATTEMPT_COLUMNS]
 _OF_ROLLOUT = select(*ATTEMPT_COLUMNS).where(given(_a.c.rollout_id))
-_ALL_OF = compile_sql(_OF_ROLLOUT.order_by(_a.c.sequence_id))
-_LATEST_OF = compile_sql(_OF_ROLLOUT.order_by(_a.c.sequence_id.desc()).limit(1))
+_ALL_OF = _OF_ROLLOUT.order_by(_a.c.sequence_id)
+_LATEST_OF = _OF_ROLLOUT.order_by(_a.c.sequence_id.desc()).limit(1)
 _OF_ITS_ROLLOUT = (_r.c.status, _r.c.attempts, _r.c.run_id, _r.c.config, _r.c.forgiven)
-_STATE = compile_sql(
+_STATE = (
     select(*ATTEMPT_COLUMNS, _a.c.arrivals, *_OF_ITS_ROLLOUT)
     .join(_r, _r.c.rollout_id == _a.c.rollout_id)
     .where(given(_a.c.rollout_id, _a.c.attempt_id))
 )
-_COUNT_LEFT = compile_sql(
-    select(func.count()).where(
-        given(_a.c.rollout_id), _a.c.sequence_id > bindparam("reset_at"), _a.c.reason == WORKER_LEFT
-    )
+_COUNT_LEFT = select(func.count()).where(
+    given(_a.c.rollout_id), _a.c.sequence_id > bindparam("reset_at"), _a.c.reason == WORKER_LEFT
 )
 
 

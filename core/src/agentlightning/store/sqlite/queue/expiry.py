@@ -18,7 +18,7 @@ from agentlightning.store.sqlite.clock import Clock, ExpiryTimer
 from agentlightning.store.sqlite.core import StoreRefusal, write
 from agentlightning.store.sqlite.file import schema
 from agentlightning.store.sqlite.file.database import Database
-from agentlightning.store.sqlite.file.statements import compile_sql, given, least
+from agentlightning.store.sqlite.file.statements import given, least
 from agentlightning.store.sqlite.queue.attempts import AttemptStore
 from agentlightning.types import AttemptStatus
 
@@ -28,7 +28,7 @@ TIMEOUT_GRACE_SECONDS = 10.0
 _RETRY_SECONDS = 5.0
 """Seconds until the next try after one that failed."""
 _a, _r = schema.attempts, schema.rollouts
-_HELD = compile_sql(select(_a.c.rollout_id).where(given(_a.c.attempt_id), text(schema.OPEN_ATTEMPT)))
+_HELD = select(_a.c.rollout_id).where(given(_a.c.attempt_id), text(schema.OPEN_ATTEMPT))
 _opened: Any = bindparam("opened")
 _now: Any = bindparam("now")
 
@@ -44,17 +44,17 @@ _silent_at = _since(func.coalesce(_a.c.last_heartbeat_time, _a.c.start_time)) + 
 _NEVER = 1e18
 _timed_out_at = _since(_a.c.start_time) + _r.c.timeout_seconds + literal_column(str(TIMEOUT_GRACE_SECONDS))
 _ALIVE = and_(text("attempts." + schema.OPEN_ATTEMPT), _a.c.status != literal_column("'unresponsive'"))
-_OVERDUE = compile_sql(
+_OVERDUE = (
     select(_a.c.rollout_id, _a.c.attempt_id, (_silent_at <= _now).label("silent"))
     .join(_r, _r.c.rollout_id == _a.c.rollout_id)
     .where(_ALIVE, or_(_silent_at <= _now, _timed_out_at <= _now))
 )
-_NEXT_DUE = compile_sql(
+_NEXT_DUE = (
     select(func.min(least(func.coalesce(_silent_at, _NEVER), func.coalesce(_timed_out_at, _NEVER))))
     .select_from(_a.join(_r, _r.c.rollout_id == _a.c.rollout_id))
     .where(_ALIVE)
 )
-_CLAMP_FUTURE = compile_sql(
+_CLAMP_FUTURE = (
     update(_a)
     .where(
         text("attempts." + schema.OPEN_ATTEMPT),

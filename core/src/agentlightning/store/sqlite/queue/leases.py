@@ -21,7 +21,7 @@ from agentlightning.store.bounds import check_count, check_seconds
 from agentlightning.store.sqlite.cache import CachedAttempt
 from agentlightning.store.sqlite.core import write
 from agentlightning.store.sqlite.file import schema
-from agentlightning.store.sqlite.file.statements import InJson, compile_sql, given
+from agentlightning.store.sqlite.file.statements import InJson, given
 from agentlightning.store.sqlite.queue.attempts import WORKER_LEFT
 from agentlightning.store.sqlite.queue.expiry import ExpiryStore
 from agentlightning.store.sqlite.queue.rollouts import (
@@ -44,9 +44,9 @@ from agentlightning.types.failure import OUTAGE_KINDS, failure_kind_of_end
 _a, _r = schema.attempts, schema.rollouts
 _QUEUE = text(schema.QUEUED)
 _QUEUED = select(*ROLLOUT_COLUMNS).where(_QUEUE).order_by(_r.c.seq).limit(bindparam("n"))
-_NEXT = compile_sql(_QUEUED)
-_NEXT_OF = compile_sql(_QUEUED.where(given(_r.c.run_id))).indexed_by("rollouts", "rollouts_queue_run")
-_FAILED = compile_sql(
+_NEXT = _QUEUED
+_NEXT_OF = _QUEUED.where(given(_r.c.run_id)).with_hint(_r, "INDEXED BY rollouts_queue_run", "sqlite")
+_FAILED = (
     select(_a.c.status, _a.c.reason)
     .join(_r, _r.c.rollout_id == _a.c.rollout_id)
     .where(
@@ -55,7 +55,7 @@ _FAILED = compile_sql(
         text("attempts.status IN ('failed', 'timeout')"),
     )
 )
-_STATUS = compile_sql(select(_r.c.rollout_id, _r.c.status).where(InJson(_r.c.rollout_id)))
+_STATUS = select(_r.c.rollout_id, _r.c.status).where(InJson(_r.c.rollout_id))
 _LOOK_SECONDS = 0.2
 """Seconds between two reads of a file that another process writes."""
 

@@ -23,23 +23,21 @@ from agentlightning.store.bounds import check_count, check_seconds
 from agentlightning.store.pages import SortOrder, check_limit, check_order
 from agentlightning.store.sqlite.core import StoreCore, read, write
 from agentlightning.store.sqlite.file import schema
-from agentlightning.store.sqlite.file.statements import InJson, compile_sql, given
+from agentlightning.store.sqlite.file.statements import InJson, given
 from agentlightning.types import Mode, Rollout, RolloutConfig, RolloutStatus
 
 _t, _k, _run = schema.rollouts, schema.resources.c, schema.runs.c
 _INTERNAL_COLUMNS = ("seq", "timeout_seconds", "unresponsive_seconds", "forgiven")
 ROLLOUT_COLUMNS = [c for c in _t.c if c.name not in _INTERNAL_COLUMNS]
 _NAMES = [c.name for c in ROLLOUT_COLUMNS]
-_GET = compile_sql(select(*ROLLOUT_COLUMNS).where(given(_t.c.rollout_id)))
-_SEQ = compile_sql(select(_t.c.seq).where(given(_t.c.rollout_id)))
+_GET = select(*ROLLOUT_COLUMNS).where(given(_t.c.rollout_id))
+_SEQ = select(_t.c.seq).where(given(_t.c.rollout_id))
 _PINS = select(_k.resources_id, _k.version).limit(1)
-_LATEST = compile_sql(_PINS.order_by(_k.seq.desc()))
-_NAMED = compile_sql(
-    _PINS.where(
-        given(_k.resources_id), _k.version == func.coalesce(bindparam("version"), _k.version)
-    ).order_by(_k.version.desc())
-)
-_RUN_CONFIG = compile_sql(select(_run.config).where(given(_run.run_id)))
+_LATEST = _PINS.order_by(_k.seq.desc())
+_NAMED = _PINS.where(
+    given(_k.resources_id), _k.version == func.coalesce(bindparam("version"), _k.version)
+).order_by(_k.version.desc())
+_RUN_CONFIG = select(_run.config).where(given(_run.run_id))
 Pin = tuple[str | None, int | None]
 """Id and version of resources."""
 RESERVED_IDS = (".", "..", "null")
@@ -280,7 +278,7 @@ class RolloutStore(StoreCore):
             query = query.where(_t.c.seq < place if back else _t.c.seq > place)
         ids = json.dumps(list(rollout_ids or ()))
         statuses = json.dumps([RolloutStatus(s) for s in status or ()])
-        rows = self.db.all(compile_sql(query), ids=ids, statuses=statuses)
+        rows = self.db.all(query, ids=ids, statuses=statuses)
         return [rollout_from_row(row) for row in rows]
 
 

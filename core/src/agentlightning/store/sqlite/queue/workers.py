@@ -12,17 +12,17 @@ from agentlightning.store.base import NotFound
 from agentlightning.store.pages import check_limit
 from agentlightning.store.sqlite.core import StoreCore, read, write
 from agentlightning.store.sqlite.file import schema
-from agentlightning.store.sqlite.file.statements import compile_sql, given
+from agentlightning.store.sqlite.file.statements import given
 from agentlightning.types import Worker
 
 _w = schema.workers
-_FREE = compile_sql(
+_FREE = (
     update(_w)
     .where(_w.c.worker_id == bindparam("worker"), _w.c.current_attempt_id == bindparam("attempt"))
     .values(status="idle", current_rollout_id=None, current_attempt_id=None)
 )
 _QUERY = select(*_w.c).order_by(_w.c.worker_id)
-_GET = compile_sql(_QUERY.where(given(_w.c.worker_id)))
+_GET = _QUERY.where(given(_w.c.worker_id))
 _STATUSES = ("idle", "busy", "unknown")
 
 
@@ -83,7 +83,7 @@ class WorkerStore(StoreCore):
             query = query.where(_w.c.status == status)
         if after is not None:
             query = query.where(_w.c.worker_id > after)
-        return [_worker_from_row(row) for row in self.db.all(compile_sql(query))]
+        return [_worker_from_row(row) for row in self.db.all(query)]
 
 
 def _check_status(status: str | None) -> None:

@@ -17,13 +17,13 @@ from agentlightning.store.bounds import check_count
 from agentlightning.store.pages import check_limit
 from agentlightning.store.sqlite.core import StoreCore, read, write
 from agentlightning.store.sqlite.file import schema
-from agentlightning.store.sqlite.file.statements import compile_sql, given
+from agentlightning.store.sqlite.file.statements import given
 from agentlightning.types import LLM, JsonResource, PromptTemplate, Resource, Resources, new_id
 
 _t = schema.resources
 _COLUMNS = (_t.c.resources_id, _t.c.version, _t.c.create_time, _t.c.data)
-_LATEST = compile_sql(select(*_COLUMNS).order_by(_t.c.seq.desc()).limit(1))
-_GET = compile_sql(
+_LATEST = select(*_COLUMNS).order_by(_t.c.seq.desc()).limit(1)
+_GET = (
     select(*_COLUMNS)
     .where(given(_t.c.resources_id), _t.c.version == func.coalesce(bindparam("wanted"), _t.c.version))
     .order_by(_t.c.version.desc())
@@ -40,7 +40,7 @@ _QUERY = (
     .join(_bundles, and_(_id == _bundles.c.resources_id, _t.c.version == _bundles.c.newest))
     .order_by(_bundles.c.first.desc())
 )
-_CURSOR = compile_sql(select(func.min(_t.c.seq)).where(given(_id)))
+_CURSOR = select(func.min(_t.c.seq)).where(given(_id))
 
 
 def to_resource(name: str, value: Resource | str | dict[str, Any]) -> Resource:
@@ -125,7 +125,7 @@ class ResourceStore(StoreCore):
             if place is None:
                 raise NotFound(f"after: no resources {after}")
             query = query.where(_bundles.c.first < place)
-        return [_resources_from_row(row) for row in self.db.all(compile_sql(query))]
+        return [_resources_from_row(row) for row in self.db.all(query)]
 
 
 def _resources_from_row(row: Sequence[Any]) -> Resources:

@@ -13,62 +13,68 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from sqlalchemy import bindparam, case, delete, func, select, text
+from sqlalchemy import bindparam, case, delete, func, literal_column, null, select, text, union_all
 
 from agentlightning.store import codec
 from agentlightning.store.base import Conflict, NotFound, Store, StoreError
 from agentlightning.store.bounds import check_count, check_seconds
 from agentlightning.store.sqlite.core import StoreCore
 from agentlightning.store.sqlite.file import schema
-from agentlightning.store.sqlite.file.statements import InJson, compile_sql, given
+from agentlightning.store.sqlite.file.statements import InJson, given
 
 _log = logging.getLogger(__name__)
 _ROLLOUTS_PER_TRANSACTION = 25
 """Rollouts deleted in one transaction, with their attempts, spans, calls, counts and seals."""
-_r, _a, _n, _k = schema.rollouts, schema.attempts, schema.runs, schema.resources
+_r, _a, _n, _k, _t = schema.rollouts, schema.attempts, schema.runs, schema.resources, schema.steps
 _OF = given(_r.c.run_id)
 _QUEUED, _HELD = text("rollouts." + schema.QUEUED), text("attempts." + schema.OPEN_ATTEMPT)
-_KNOWN = compile_sql(select(_n.c.run_id).where(given(_n.c.run_id)))
-_LIVE = compile_sql(
+_KNOWN = select(_n.c.run_id).where(given(_n.c.run_id))
+_LIVE = (
     select(_a.c.attempt_id, _a.c.worker_id)
     .join(_r, _r.c.rollout_id == _a.c.rollout_id)
     .where(_OF, _HELD, text("rollouts.status IN ('preparing', 'running')"))
+    .with_hint(_a, "INDEXED BY attempts_held", "sqlite")
     .limit(1)
-).indexed_by("attempts", "attempts_held")
-_WAITING = compile_sql(select(_r.c.rollout_id).where(_OF, _QUEUED))
-_NEXT = compile_sql(select(_r.c.rollout_id).where(_OF).order_by(_r.c.seq).limit(_ROLLOUTS_PER_TRANSACTION))
-_WITHOUT_RUN = compile_sql(
+)
+_WAITING = select(_r.c.rollout_id).where(_OF, _QUEUED)
+_NEXT = select(_r.c.rollout_id).where(_OF).order_by(_r.c.seq).limit(_ROLLOUTS_PER_TRANSACTION)
+_WITHOUT_RUN = (
     select(_r.c.rollout_id, _r.c.seq)
     .where(_r.c.run_id.is_(None), _r.c.end_time < bindparam("before"), _r.c.seq > bindparam("last"))
     .order_by(_r.c.seq)
     .limit(_ROLLOUTS_PER_TRANSACTION)
 )
-_USED = compile_sql(select(_r.c.resources_id).where(_OF, _r.c.resources_id.is_not(None)).distinct())
-_NOTED = compile_sql(select(schema.meta.c.value).where(given(schema.meta.c.key)))
-_UNUSED = compile_sql(
-    delete(_k).where(
-        InJson(_k.c.resources_id),
-        text("resources_id NOT IN (SELECT resources_id FROM rollouts WHERE resources_id IS NOT NULL)"),
-        text("resources_id != (SELECT resources_id FROM resources ORDER BY seq DESC LIMIT 1)"),
-    )
+_USED = select(_r.c.resources_id).where(_r.c.resources_id.is_not(None)).distinct()
+_LATEST = select(_k.c.resources_id).order_by(_k.c.seq.desc()).limit(1).scalar_subquery()
+_UNUSED = delete(_k).where(
+    InJson(_k.c.resources_id), _k.c.resources_id.not_in(_USED), _k.c.resources_id != _LATEST
 )
+_NOTED = select(schema.meta.c.value).where(given(schema.meta.c.key))
 _DELETE = {
-    table.name: compile_sql(delete(table).where(InJson(table.c.rollout_id)))
+    table.name: delete(table).where(InJson(table.c.rollout_id))
     for table in (schema.spans, schema.calls, schema.counts, schema.seals, _a, _r)
 }
 _TABLES_OF_RUN = (schema.seals, schema.steps, schema.links, _n)
 _open = func.sum(case((_r.c.status.in_(("queuing", "preparing", "running", "requeuing")), 1), else_=0))
-_ROLLOUTS = compile_sql(
+_activity = union_all(
     select(
-        _r.c.run_id, func.min(_r.c.start_time), func.max(func.coalesce(_r.c.end_time, _r.c.start_time)), _open
-    )
-    .where(_r.c.run_id.is_not(None))
-    .group_by(_r.c.run_id)
+        _r.c.run_id,
+        func.min(_r.c.start_time).label("created"),
+        func.max(func.coalesce(_r.c.end_time, _r.c.start_time)).label("active"),
+        _open.label("unfinished"),
+    ).group_by(_r.c.run_id),
+    select(_n.c.run_id, _n.c.create_time, _n.c.update_time, literal_column("0")),
+    select(_t.c.run_id, null(), func.max(_t.c.time), literal_column("0")).group_by(_t.c.run_id),
+).subquery()
+_created = func.min(_activity.c.created)
+_RUNS = (
+    select(_activity.c.run_id, func.max(_activity.c.active), func.sum(_activity.c.unfinished))
+    .where(_activity.c.run_id.is_not(None))
+    .group_by(_activity.c.run_id)
+    .having(_created.is_not(None))
+    .order_by(_created, _activity.c.run_id)
 )
-_RUNS = compile_sql(select(_n.c.run_id, _n.c.create_time, _n.c.update_time))
-_STEPS = compile_sql(
-    select(schema.steps.c.run_id, func.max(schema.steps.c.time)).group_by(schema.steps.c.run_id)
-)
+"""Run → its last activity, and the number of its rollouts that have not ended; the oldest run first."""
 
 
 class RetentionStore(StoreCore):
@@ -88,7 +94,7 @@ class RetentionStore(StoreCore):
 
         def last() -> dict[str, int]:
             found = self._delete_run_rows(run_id)
-            return {name: deleted[name] + found.get(name, 0) for name in deleted | found}
+            return {name: deleted[name] + found.get(name, 0) for name in {**deleted, **found}}
 
         return await self._write("delete_run", last, request_id, dict[str, int])
 
@@ -134,32 +140,14 @@ class RetentionStore(StoreCore):
 
     def _choose(self, older_than: float | None, keep_runs: int | None) -> tuple[list[str], int]:
         """Return the runs to delete, oldest first, and the number of due runs that are not finished."""
-        created, last_active, unfinished = self._ages()
-        chosen = sorted(created, key=lambda i: (created[i], i))
+        due = self.db.all(_RUNS)
         if keep_runs is not None:
-            chosen = chosen[: max(0, len(chosen) - keep_runs)]
+            due = due[: max(0, len(due) - keep_runs)]
         if older_than is not None:
             limit = self.clock() - older_than
-            chosen = [i for i in chosen if last_active[i] <= limit]
-        finished = [i for i in chosen if i not in unfinished]
-        return finished, len(chosen) - len(finished)
-
-    def _ages(self) -> tuple[dict[str, float], dict[str, float], set[str]]:
-        """Return run → when it was made; run → its last activity; the runs with work queued or under way."""
-        created: dict[str, float] = {}
-        last_active: dict[str, float] = {}
-        unfinished: set[str] = set()
-        for run_id, first, last, waiting in self.db.all(_ROLLOUTS):
-            created[run_id], last_active[run_id] = first, last
-            if waiting:
-                unfinished.add(run_id)
-        for run_id, added, updated in self.db.all(_RUNS):
-            created[run_id] = added
-            last_active[run_id] = max(updated, last_active.get(run_id, updated))
-        for run_id, last in self.db.all(_STEPS):
-            if run_id in last_active:
-                last_active[run_id] = max(last, last_active[run_id])
-        return created, last_active, unfinished
+            due = [row for row in due if row[1] <= limit]
+        finished = [run_id for run_id, _, unfinished in due if not unfinished]
+        return finished, len(due) - len(finished)
 
     def _begin_deletion(self, run_id: str) -> dict[str, int]:
         """Note which resources the run used, and delete its queued rollouts, in one transaction: no worker
@@ -168,16 +156,21 @@ class RetentionStore(StoreCore):
         if not (self.db.one(_KNOWN, run_id=run_id) or self.db.one(_NEXT, run_id=run_id)):
             raise NotFound(f"no run {run_id}")
         self._refuse_live(run_id)
-        used = {row[0] for row in self.db.all(_USED, run_id=run_id)} | self._take_note(run_id)
-        self.db.insert(schema.meta, {"key": _deletion_key(run_id), "value": json.dumps(sorted(used))})
+        used = {row[0] for row in self.db.all(_USED.where(_OF), run_id=run_id)}
+        used.update(json.loads(self._take_note(run_id)))
+        self.db.insert(schema.meta, {"key": f"deleting:{run_id}", "value": json.dumps(sorted(used))})
         return self._delete([row[0] for row in self.db.all(_WAITING, run_id=run_id)])
 
-    def _take_note(self, run_id: str) -> set[str]:
-        """Return the resources that a run under deletion used, and delete the note of them."""
-        key = _deletion_key(run_id)
+    def _take_note(self, run_id: str) -> str:
+        """Return the JSON list of the resources that a run under deletion used, and delete that note."""
+        key = f"deleting:{run_id}"
         noted = self.db.value(_NOTED, key=key)
         self.db.delete(schema.meta, key=key)
-        return set() if noted is None else set(json.loads(noted))
+        return "[]" if noted is None else str(noted)
+
+    def _delete_run_rows(self, run_id: str) -> dict[str, int]:
+        deleted = {table.name: self.db.delete(table, run_id=run_id) for table in _TABLES_OF_RUN}
+        return {**deleted, "resources": self.db.execute(_UNUSED, ids=self._take_note(run_id))}
 
     def _refuse_live(self, run_id: str) -> None:
         live = self.db.one(_LIVE, run_id=run_id)
@@ -198,11 +191,6 @@ class RetentionStore(StoreCore):
             self.waiters.notify_ended(rollout_id)
         which = json.dumps(ids)
         return {name: self.db.execute(statement, ids=which) for name, statement in _DELETE.items()}
-
-    def _delete_run_rows(self, run_id: str) -> dict[str, int]:
-        deleted = {table.name: self.db.delete(table, run_id=run_id) for table in _TABLES_OF_RUN}
-        used = sorted(self._take_note(run_id))
-        return {**deleted, "resources": self.db.execute(_UNUSED, ids=json.dumps(used))}
 
     async def _prune_without_run(self, before: float) -> Counter[str]:
         deleted: Counter[str] = Counter()
@@ -237,8 +225,3 @@ async def keep_pruned(
             if any(n for name, n in deleted.items() if name != "kept"):
                 report(deleted)
         await asyncio.sleep(every)
-
-
-def _deletion_key(run_id: str) -> str:
-    """Return the key of the note of the resources that a run under deletion used."""
-    return f"deleting:{run_id}"

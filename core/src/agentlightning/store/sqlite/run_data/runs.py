@@ -16,19 +16,19 @@ from agentlightning.store.bounds import check_count
 from agentlightning.store.pages import check_limit
 from agentlightning.store.sqlite.core import StoreCore, read, write
 from agentlightning.store.sqlite.file import schema
-from agentlightning.store.sqlite.file.statements import compile_sql, given
+from agentlightning.store.sqlite.file.statements import given
 from agentlightning.store.sqlite.queue.rollouts import check_config
 from agentlightning.types import RolloutConfig
 
 _r, _n = schema.runs, schema.counts
-_GET_RUN = compile_sql(select(_r.c.info, _r.c.config).where(given(_r.c.run_id)))
+_GET_RUN = select(_r.c.info, _r.c.config).where(given(_r.c.run_id))
 _RUNS = select(_r.c.run_id, _r.c.create_time, _r.c.update_time, _r.c.info).order_by(
     _r.c.create_time.desc(), _r.c.run_id.desc()
 )
-_CURSOR = compile_sql(select(_r.c.create_time).where(given(_r.c.run_id)))
+_CURSOR = select(_r.c.create_time).where(given(_r.c.run_id))
 _SUMS = select(_n.c.kind, _n.c.reason, func.sum(_n.c.n)).group_by(_n.c.kind, _n.c.reason)
-_COUNTS = compile_sql(_SUMS)
-_COUNTS_OF = compile_sql(_SUMS.where(given(_n.c.rollout_id)))
+_COUNTS = _SUMS
+_COUNTS_OF = _SUMS.where(given(_n.c.rollout_id))
 
 
 class RunStore(StoreCore):
@@ -93,7 +93,7 @@ class RunStore(StoreCore):
                 "create_time": created,
                 "update_time": updated,
             }
-            for run_id, created, updated, info in self.db.all(compile_sql(query))
+            for run_id, created, updated, info in self.db.all(query)
         ]
 
     @write

@@ -12,20 +12,20 @@ from sqlalchemy import ColumnElement, Select, Table, bindparam, func, select
 
 from agentlightning.store.sqlite.core import StoreCore, read
 from agentlightning.store.sqlite.file import schema
-from agentlightning.store.sqlite.file.statements import Statement, compile_sql, given, least
+from agentlightning.store.sqlite.file.statements import given, least
 
 _r, _a, _c, _s = schema.rollouts, schema.attempts, schema.calls, schema.spans
 QUANTILES = {"p50": 50, "p90": 90, "p99": 99, "max": 100}
 """Name → percentile."""
 
 
-def _both(query: Select[Any], table: Table) -> tuple[Statement, Statement]:
-    """Compile a query over all runs, and the same over one run."""
+def _both(query: Select[Any], table: Table) -> tuple[Select[Any], Select[Any]]:
+    """Return a query over all runs, and the same over one run."""
     of_run = query if table is _r else query.join(_r, _r.c.rollout_id == table.c.rollout_id)
-    return compile_sql(query), compile_sql(of_run.where(given(_r.c.run_id)))
+    return query, of_run.where(given(_r.c.run_id))
 
 
-def _seconds(value: ColumnElement[Any], table: Table) -> Statement:
+def _seconds(value: ColumnElement[Any], table: Table) -> Select[Any]:
     """Select rank, count, mean and value at the quantiles of a duration, in one run."""
     ranked = (
         select(
@@ -40,7 +40,7 @@ def _seconds(value: ColumnElement[Any], table: Table) -> Statement:
         .subquery()
     )
     wanted = [_rank(ranked.c.n, share) for share in QUANTILES.values()]
-    return compile_sql(select(*ranked.c).where(ranked.c.rank.in_(wanted)))
+    return select(*ranked.c).where(ranked.c.rank.in_(wanted))
 
 
 def _rank(n: Any, share: int) -> Any:
@@ -75,9 +75,9 @@ _SECONDS = {
     "call_seconds": _seconds(_c.c.seconds, _c),
     "attempt_seconds": _seconds(_a.c.end_time - _a.c.start_time, _a),
 }
-_WORKERS = compile_sql(select(schema.workers.c.status, func.count()).group_by(schema.workers.c.status))
+_WORKERS = select(schema.workers.c.status, func.count()).group_by(schema.workers.c.status)
 _TOTALS = {
-    name: compile_sql(select(func.count()).select_from(table))
+    name: select(func.count()).select_from(table)
     for name, table in (("resources", schema.resources), ("runs", schema.runs))
 }
 
@@ -111,7 +111,7 @@ class StatisticsReader(StoreCore):
             found.update((name, self._quantiles(query, run_id)) for name, query in _SECONDS.items())
         return found
 
-    def _quantiles(self, query: Statement, run_id: str) -> dict[str, float]:
+    def _quantiles(self, query: Select[Any], run_id: str) -> dict[str, float]:
         rows = self.db.all(query, run_id=run_id)
         if not rows:
             return {}

@@ -17,12 +17,12 @@ from agentlightning.store.bounds import check_count
 from agentlightning.store.pages import check_limit
 from agentlightning.store.sqlite.core import StoreCore, read, write
 from agentlightning.store.sqlite.file import schema
-from agentlightning.store.sqlite.file.statements import compile_sql, given
+from agentlightning.store.sqlite.file.statements import given
 from agentlightning.types import AuditLink, RolloutFingerprint, StepReport
 
 _s, _e, _l = schema.steps, schema.seals, schema.links
-_LAST_LINK = compile_sql(select(func.max(_l.c.number)).where(given(_l.c.run_id)))
-_SEALED = compile_sql(select(_e.c.seq).where(given(_e.c.run_id, _e.c.step, _e.c.policy, _e.c.rollout_id)))
+_LAST_LINK = select(func.max(_l.c.number)).where(given(_l.c.run_id))
+_SEALED = select(_e.c.seq).where(given(_e.c.run_id, _e.c.step, _e.c.policy, _e.c.rollout_id))
 
 
 class StepStore(StoreCore):
@@ -78,7 +78,7 @@ class StepStore(StoreCore):
             if not after.isdigit():
                 raise _no_place(after)
             query = query.where(_l.c.number > int(after))
-        return [codec.unpack(row[0], AuditLink) for row in self.db.all(compile_sql(query))]
+        return [codec.unpack(row[0], AuditLink) for row in self.db.all(query)]
 
     @read
     def query_steps(
@@ -89,7 +89,7 @@ class StepStore(StoreCore):
         query = select(_s.c.report).where(_s.c.run_id == run_id).order_by(_s.c.step, _s.c.policy).limit(limit)
         if after is not None:
             query = query.where(tuple_(_s.c.step, _s.c.policy) > tuple_(*_parse_cursor(after)))
-        return [codec.unpack(row[0], StepReport) for row in self.db.all(compile_sql(query))]
+        return [codec.unpack(row[0], StepReport) for row in self.db.all(query)]
 
     @read
     def query_seals(
@@ -111,7 +111,7 @@ class StepStore(StoreCore):
                 query = query.where(_e.c[name] == value)
         if after is not None:
             query = query.where(tuple_(_e.c.step, _e.c.seq) > tuple_(*self._place_of_seal(run_id, after)))
-        return [codec.unpack(row[0], RolloutFingerprint) for row in self.db.all(compile_sql(query))]
+        return [codec.unpack(row[0], RolloutFingerprint) for row in self.db.all(query)]
 
     def _place_of_seal(self, run_id: str, after: str) -> tuple[int, int]:
         """Return step and sequence number of the seal of a cursor."""

@@ -18,7 +18,7 @@ from agentlightning.store.base import Conflict
 from agentlightning.store.calls import CALL_FIELDS, CallIndex, StoredCall, parents, whole_calls
 from agentlightning.store.sqlite.core import write
 from agentlightning.store.sqlite.file import schema
-from agentlightning.store.sqlite.file.statements import InJson, compile_sql, given
+from agentlightning.store.sqlite.file.statements import InJson, given
 from agentlightning.store.sqlite.queue.leases import LeaseStore
 from agentlightning.types import Call
 
@@ -26,8 +26,8 @@ Row = Sequence[Any]
 _c = schema.calls.c
 CALL_COLUMNS = (*(_c[name] for name in CALL_FIELDS), _c.seq, _c.data)
 _CALLS = select(*CALL_COLUMNS)
-_BY_IDS = compile_sql(_CALLS.where(InJson(_c.call_id)))
-_OF_ATTEMPT = compile_sql(_CALLS.where(given(_c.rollout_id, _c.attempt_id)))
+_BY_IDS = _CALLS.where(InJson(_c.call_id))
+_OF_ATTEMPT = _CALLS.where(given(_c.rollout_id, _c.attempt_id))
 _NUMBERS = ("prompt_tokens", "completion_tokens", "seconds", "size")
 
 

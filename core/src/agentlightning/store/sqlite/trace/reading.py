@@ -12,7 +12,7 @@ from agentlightning.store.call_spans import merge_calls
 from agentlightning.store.pages import SortBy, SortOrder, check_limit, check_order
 from agentlightning.store.sqlite.core import read
 from agentlightning.store.sqlite.file import schema
-from agentlightning.store.sqlite.file.statements import compile_sql, given
+from agentlightning.store.sqlite.file.statements import given
 from agentlightning.store.sqlite.trace.calls import CALL_COLUMNS
 from agentlightning.store.sqlite.trace.writing import SPAN_COLUMNS, TraceStore, span_from_row
 from agentlightning.types import Call, Span
@@ -20,8 +20,8 @@ from agentlightning.types import Call, Span
 _s, _c, _a = schema.spans, schema.calls, schema.attempts
 _OF = given(_c.c.rollout_id)
 _CALLS = select(_c.c.arrival, *CALL_COLUMNS).where(_OF).order_by(_c.c.seq)
-_CALLS_ALL = compile_sql(_CALLS)
-_CALLS_OF = compile_sql(_CALLS.where(given(_c.c.attempt_id)))
+_CALLS_ALL = _CALLS
+_CALLS_OF = _CALLS.where(given(_c.c.attempt_id))
 
 
 def _page(*order: Column[int]) -> Select[Any]:
@@ -30,14 +30,14 @@ def _page(*order: Column[int]) -> Select[Any]:
     return select(*CALL_COLUMNS).where(_OF, tuple_(*order) > place).order_by(*order).limit(bindparam("n"))
 
 
-_PAGE_ALL = compile_sql(_page(_c.c.seq))
-_PAGE_OF = compile_sql(_page(_c.c.sequence, _c.c.choice, _c.c.seq).where(given(_c.c.attempt_id)))
+_PAGE_ALL = _page(_c.c.seq)
+_PAGE_OF = _page(_c.c.sequence, _c.c.choice, _c.c.seq).where(given(_c.c.attempt_id))
 _BEFORE_ALL = (-LARGEST, -LARGEST, -LARGEST)
-_PLACE = compile_sql(select(_c.c.sequence, _c.c.choice, _c.c.seq).where(_OF, given(_c.c.call_id)))
+_PLACE = select(_c.c.sequence, _c.c.choice, _c.c.seq).where(_OF, given(_c.c.call_id))
 _SPANS = select(*SPAN_COLUMNS).where(given(_s.c.rollout_id)).order_by(_s.c.seq)
-_SPANS_ALL = compile_sql(_SPANS)
-_SPANS_OF = compile_sql(_SPANS.where(given(_s.c.attempt_id)))
-_NUMBERS = compile_sql(select(_a.c.attempt_id, _a.c.sequence_id).where(given(_a.c.rollout_id)))
+_SPANS_ALL = _SPANS
+_SPANS_OF = _SPANS.where(given(_s.c.attempt_id))
+_NUMBERS = select(_a.c.attempt_id, _a.c.sequence_id).where(given(_a.c.rollout_id))
 
 
 class TraceReader(TraceStore):

@@ -19,7 +19,7 @@ from agentlightning.store.calls import StoredCall, StoredRecord
 from agentlightning.store.pages import record_pages
 from agentlightning.store.sqlite.core import read
 from agentlightning.store.sqlite.file import schema
-from agentlightning.store.sqlite.file.statements import InJson, compile_sql
+from agentlightning.store.sqlite.file.statements import InJson
 from agentlightning.store.sqlite.queue.attempts import ATTEMPT_COLUMNS, attempt_from_row
 from agentlightning.store.sqlite.queue.rollouts import ROLLOUT_COLUMNS, rollout_from_row
 from agentlightning.store.sqlite.trace.calls import CALL_COLUMNS, stored_calls
@@ -38,15 +38,15 @@ def _of_latest(table: Table, columns: Sequence[Any]) -> Select[Any]:
     return select(*columns).select_from(_IN_LATEST.join(table, on)).where(_IN_IDS)
 
 
-_ROLLOUTS = compile_sql(select(*ROLLOUT_COLUMNS).where(_IN_IDS))
-_ATTEMPTS = compile_sql(select(*ATTEMPT_COLUMNS).select_from(_IN_LATEST).where(_IN_IDS))
-_CALLS = compile_sql(_of_latest(_c, CALL_COLUMNS).order_by(_c.c.seq))
+_ROLLOUTS = select(*ROLLOUT_COLUMNS).where(_IN_IDS)
+_ATTEMPTS = select(*ATTEMPT_COLUMNS).select_from(_IN_LATEST).where(_IN_IDS)
+_CALLS = _of_latest(_c, CALL_COLUMNS).order_by(_c.c.seq)
 _WANTED = or_(_s.c.name == semconv.REWARD_SPAN, _s.c.wire == 1)
-_SPANS = compile_sql(_of_latest(_s, SPAN_COLUMNS).where(_WANTED).order_by(_s.c.sequence))
+_SPANS = _of_latest(_s, SPAN_COLUMNS).where(_WANTED).order_by(_s.c.sequence)
 _CALL_COUNT = select(func.count()).where(
     _c.c.rollout_id == _a.c.rollout_id, _c.c.attempt_id == _a.c.attempt_id
 )
-_EARLIER = compile_sql(
+_EARLIER = (
     select(_a.c.rollout_id, _a.c.attempt_id, _a.c.status, _a.c.reason, _CALL_COUNT.scalar_subquery())
     .join(_r, and_(_a.c.rollout_id == _r.c.rollout_id, _a.c.sequence_id < _r.c.attempts))
     .where(_IN_IDS)

@@ -20,7 +20,7 @@ from agentlightning.store import codec
 from agentlightning.store.base import Conflict
 from agentlightning.store.sqlite.core import StoreRefusal, write
 from agentlightning.store.sqlite.file import schema
-from agentlightning.store.sqlite.file.statements import compile_sql, given
+from agentlightning.store.sqlite.file.statements import given
 from agentlightning.store.sqlite.queue.attempts import FINAL_STATUSES, AttemptState
 from agentlightning.store.sqlite.trace.calls import CallStore
 from agentlightning.types import Attempt, AttemptStatus, Span
@@ -29,13 +29,10 @@ from agentlightning.types.rewards import reward_target
 _s = schema.spans
 SPAN_COLUMNS = (_s.c.rollout_id, _s.c.attempt_id, _s.c.sequence, _s.c.name, _s.c.data, _s.c.returned)
 _IN_ATTEMPT = given(_s.c.rollout_id, _s.c.attempt_id)
-_HAS_RETURNED = compile_sql(select(_s.c.seq).where(_IN_ATTEMPT, text("returned = 1")).limit(1)).indexed_by(
-    "spans", "spans_returned"
-)
-_EMITTED = compile_sql(
-    select(*SPAN_COLUMNS).where(_IN_ATTEMPT, _s.c.name == semconv.REWARD_SPAN, text("returned = 0"))
-)
-_HAS_NUMBER = compile_sql(select(_s.c.seq).where(_IN_ATTEMPT, given(_s.c.sequence)).limit(1))
+_HAS_RETURNED = select(_s.c.seq).where(_IN_ATTEMPT, text("returned = 1")).limit(1)
+_HAS_RETURNED = _HAS_RETURNED.with_hint(_s, "INDEXED BY spans_returned", "sqlite")
+_EMITTED = select(*SPAN_COLUMNS).where(_IN_ATTEMPT, _s.c.name == semconv.REWARD_SPAN, text("returned = 0"))
+_HAS_NUMBER = select(_s.c.seq).where(_IN_ATTEMPT, given(_s.c.sequence)).limit(1)
 OVERRIDDEN = "reward-beside-the-returned"
 """Reason that an emitted reward does not count: the agent returned one of the same name and target."""
 
