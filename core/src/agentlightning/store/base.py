@@ -80,7 +80,27 @@ class Store:
         sample: int = 0,
         seed: int | None = None,
         request_id: str | None = None,
-    ) -> Rollout: ...
+    ) -> Rollout:
+        """Put one task into the queue. The same ``rollout_id`` with the same content is queued once.
+
+        Default of ``resources_id``: the latest resources. Default of ``config``: that of its run
+        (:meth:`add_run`), else ``RolloutConfig()``.
+        """
+        rollout = Rollout(
+            rollout_id=rollout_id or "",
+            input=input,
+            mode=mode,
+            run_id=run_id,
+            task_id=task_id,
+            group_id=group_id,
+            sample=sample,
+            seed=seed,
+            resources_id=resources_id,
+            config=config or RolloutConfig(),
+            metadata=metadata or {},
+        )
+        return (await self.enqueue_many_rollouts([rollout], request_id=request_id))[0]
+
     async def enqueue_many_rollouts(
         self, rollouts: Sequence[Rollout], *, request_id: str | None = None
     ) -> list[Rollout]: ...

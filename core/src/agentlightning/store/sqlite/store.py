@@ -16,8 +16,7 @@ from agentlightning.store.sqlite.file.writer import PartialWrite
 from agentlightning.store.sqlite.run_data.resources import ResourceStore
 from agentlightning.store.sqlite.run_data.retention import RetentionStore
 from agentlightning.store.sqlite.run_data.runs import RunStore
-from agentlightning.store.sqlite.run_data.statistics import StatisticsReader
-from agentlightning.store.sqlite.run_data.steps import StepStore
+from agentlightning.store.sqlite.run_data.statistics import StatisticsStore
 from agentlightning.store.sqlite.trace.reading import TraceReader
 from agentlightning.store.sqlite.trace.records import RecordReader
 
@@ -42,8 +41,7 @@ class SQLiteStore(
     RecordReader,
     ResourceStore,
     RunStore,
-    StepStore,
-    StatisticsReader,
+    StatisticsStore,
     RetentionStore,
     Store,
 ):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -38,27 +38,33 @@ class Database:
         self.path = None if str(path) == ":memory:" else Path(path).expanduser().absolute()
         self.read_only = read_only
         self.lock: FileLock | None = None
-        if read_only:
-            self.connection = self._connect(self._open_to_read)
-            return
-        if self.path is not None:
-            try:
-                self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            except OSError as error:
-                raise StoreError(
-                    f"the store's folder cannot be made: {error}; choose another place"
-                ) from None
-            self.lock = FileLock(self.path)
-            os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))  # resources may hold keys
+        if self.path is not None and not read_only:
+            self._claim(self.path)
         try:
-            self.connection = self._connect(lambda: self._open_to_write(synchronous))
-            self._opened_file = self._file_id()
-        except BaseException:
+            self.connection = self._open_to_read() if read_only else self._open_to_write(synchronous)
+        except BaseException as error:
             self._unlock()
+            if isinstance(error, sqlite3.DatabaseError):
+                raise StoreError(
+                    f"{self.path} cannot be opened as a store: {error}. If the file is damaged, move it away "
+                    "(with its -wal and -shm files) and restore a copy"
+                ) from error
+            if isinstance(error, StoreError):
+                raise StoreError(f"{self.path}: {error}") from None
             raise
+        self._opened_file = self._file_id()
+
+    def _claim(self, path: Path) -> None:
+        """Make the folder, lock the file, and make the file."""
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as error:
+            raise StoreError(f"the store's folder cannot be made: {error}; choose another place") from None
+        self.lock = FileLock(path)
+        os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))  # resources may hold keys
 
     def _file_id(self) -> tuple[int, int] | None:
-        """Device and inode of the file at the path; ``None``: there is none, or the store is in memory."""
+        """Return device and inode of the file at the path; ``None``: no such file, or a store in memory."""
         if self.path is None:
             return None
         try:
@@ -68,25 +74,14 @@ class Database:
         return found.st_dev, found.st_ino
 
     def check_file(self) -> None:
-        """:class:`StoreError` if the file was deleted or replaced since it was opened. SQLite would go on
-        writing to a file that no process can open again.
+        """Raise :class:`StoreError` if the file was deleted or replaced since it was opened. SQLite would go
+        on writing to a file that no process can open again.
         """
         if self._file_id() != self._opened_file:
             raise StoreError(
                 f"{self.path} was deleted or replaced while the store was open: nothing more is stored. "
                 "Put the file back, or start a new run"
             )
-
-    def _connect(self, open_file: Callable[[], sqlite3.Connection]) -> sqlite3.Connection:
-        try:
-            return open_file()
-        except sqlite3.DatabaseError as error:
-            raise StoreError(
-                f"{self.path} cannot be opened as a store: {error}. If the file is damaged, move it away "
-                "(with its -wal and -shm files) and restore a copy"
-            ) from error
-        except StoreError as error:
-            raise StoreError(f"{self.path}: {error}") from None
 
     def _open_to_write(self, synchronous: str) -> sqlite3.Connection:
         connection = _sqlite(":memory:" if self.path is None else self.path)
@@ -116,7 +111,7 @@ class Database:
         return self._open_to_read()
 
     def require_writable(self) -> None:
-        """:class:`StoreError` if the file was opened to be read."""
+        """Raise :class:`StoreError` if the file is open read-only."""
         if self.read_only:
             raise StoreError(
                 f"{self.path} was opened read-only, so nothing can be written. Open it without read_only, or "
@@ -130,7 +125,8 @@ class Database:
     def insert(self, table: Table, *rows: dict[str, Any]) -> None:
         """Insert rows, which have the same columns. The database sets the other columns, and ``seq``."""
         if rows:
-            self.connection.executemany(statement_of(insert_sql(table, tuple(rows[0]))).text, rows)
+            text, _ = statement_of(insert_sql(table, tuple(rows[0])))
+            self.connection.executemany(text, rows)
 
     def update(self, table: Table, key: dict[str, Any], **values: Any) -> int:
         """Set columns of the rows whose columns equal ``key``; return the number of rows."""
@@ -159,11 +155,11 @@ class Database:
         return self.connection.execute(text, {**constants, **values})
 
     def size_bytes(self) -> int:
-        """Size of the database in bytes, without the write-ahead log."""
+        """Return the size of the database in bytes, without the write-ahead log."""
         return self._pragma("page_count") * self._pragma("page_size")
 
     def free_bytes(self) -> int:
-        """Bytes of free pages, which are used before the file grows."""
+        """Return the bytes of free pages, which are used before the file grows."""
         return self._pragma("freelist_count") * self._pragma("page_size")
 
     def _pragma(self, name: str) -> int:

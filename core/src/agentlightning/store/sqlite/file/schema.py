@@ -12,18 +12,7 @@ import sqlite3
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import (
-    Column,
-    Float,
-    Index,
-    Integer,
-    LargeBinary,
-    MetaData,
-    PrimaryKeyConstraint,
-    Table,
-    Text,
-    text,
-)
+from sqlalchemy import Column, Float, Index, Integer, LargeBinary, MetaData, Table, Text, text
 from sqlalchemy.dialects.sqlite import dialect as sqlite_dialect
 from sqlalchemy.schema import CreateIndex, CreateTable, SchemaItem
 from sqlalchemy.types import TypeEngine
@@ -46,6 +35,10 @@ def _where(condition: str) -> dict[str, Any]:
     return {"sqlite_where": text(condition), "postgresql_where": text(condition)}
 
 
+def _key(kind: type[TypeEngine[Any]], *names: str) -> list[Column[Any]]:
+    return [Column(name, kind, primary_key=True) for name in names]
+
+
 def _required(kind: type[TypeEngine[Any]], *names: str) -> list[Column[Any]]:
     return [Column(name, kind, nullable=False) for name in names]
 
@@ -56,15 +49,15 @@ def _optional(kind: type[TypeEngine[Any]], *names: str) -> list[Column[Any]]:
 
 def _numbered(name: str, *items: SchemaItem, **options: Any) -> Table:
     """Make a table whose rows the database numbers in order of arrival."""
-    return Table(name, metadata, Column("seq", Integer, primary_key=True), *items, **options)
+    return Table(name, metadata, *_key(Integer, "seq"), *items, **options)
 
 
-meta = Table("meta", metadata, Column("key", Text, primary_key=True), *_required(Text, "value"))
+meta = Table("meta", metadata, *_key(Text, "key"), *_required(Text, "value"))
 
 runs = Table(
     "runs",
     metadata,
-    Column("run_id", Text, primary_key=True),
+    *_key(Text, "run_id"),
     *_required(Float, "create_time", "update_time"),
     *_required(LargeBinary, "info"),
     *_optional(LargeBinary, "config"),  # of its rollouts that name none themselves
@@ -73,12 +66,11 @@ runs = Table(
 steps = Table(
     "steps",
     metadata,
-    *_required(Text, "run_id"),
-    *_required(Integer, "step"),
-    *_required(Text, "policy"),
+    *_key(Text, "run_id"),
+    *_key(Integer, "step"),
+    *_key(Text, "policy"),
     *_required(Float, "time"),
     *_required(LargeBinary, "report"),
-    PrimaryKeyConstraint("run_id", "step", "policy"),
 )
 
 seals = _numbered(
@@ -93,10 +85,9 @@ seals = _numbered(
 links = Table(
     "links",
     metadata,
-    *_required(Text, "run_id"),
-    *_required(Integer, "number"),
+    *_key(Text, "run_id"),
+    *_key(Integer, "number"),
     *_required(LargeBinary, "link"),
-    PrimaryKeyConstraint("run_id", "number"),
 )
 
 resources = _numbered(
@@ -130,15 +121,16 @@ rollouts = _numbered(
 attempts = Table(
     "attempts",
     metadata,
-    *_required(Text, "attempt_id", "rollout_id", "status"),
+    *_key(Text, "rollout_id"),
+    *_key(Integer, "sequence_id"),
+    *_required(Text, "attempt_id", "status"),
     *_optional(Text, "worker_id", "reason", "resources_id"),
-    *_required(Integer, "sequence_id", "fence"),
+    *_required(Integer, "fence"),
     *_required(Integer, "arrivals"),  # number of its spans and calls
     *_optional(Integer, "resources_version"),
     *_required(Float, "start_time"),
     *_optional(Float, "end_time", "last_heartbeat_time"),
     *_optional(LargeBinary, "metadata"),
-    PrimaryKeyConstraint("rollout_id", "sequence_id"),
     Index("attempts_held", "attempt_id", **_where(OPEN_ATTEMPT)),
     sqlite_with_rowid=False,
 )
@@ -178,7 +170,7 @@ calls = _numbered(
 workers = Table(
     "workers",
     metadata,
-    Column("worker_id", Text, primary_key=True),
+    *_key(Text, "worker_id"),
     *_required(Text, "status"),
     *_optional(Text, "current_rollout_id", "current_attempt_id"),
     *_optional(Float, "last_heartbeat_time"),
@@ -188,9 +180,8 @@ workers = Table(
 counts = Table(
     "counts",
     metadata,
-    *_required(Text, "rollout_id", "attempt_id", "kind", "reason"),  # ids are '' for counts of no rollout
+    *_key(Text, "rollout_id", "attempt_id", "kind", "reason"),  # ids are '' for counts of no rollout
     *_required(Integer, "n"),
-    PrimaryKeyConstraint("rollout_id", "attempt_id", "kind", "reason"),
     sqlite_with_rowid=False,
 )
 

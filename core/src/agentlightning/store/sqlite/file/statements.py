@@ -7,7 +7,7 @@ dialects differ only in this module.
 from __future__ import annotations
 
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from sqlalchemy import (
@@ -30,13 +30,8 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
 
 Names = tuple[str, ...]
-
-
-class Statement(NamedTuple):
-    """A compiled statement: text with ``:name`` parameters, and the values of its constant parameters."""
-
-    text: str
-    constants: dict[str, Any]
+Statement = tuple[str, dict[str, Any]]
+"""Text with ``:name`` parameters, and the values of those that are constant."""
 
 
 class _Compiler(SQLiteCompiler):
@@ -52,13 +47,13 @@ _compiled: WeakKeyDictionary[Executable, Statement] = WeakKeyDictionary()
 
 
 def statement_of(source: Executable) -> Statement:
-    """Return a statement for SQLite; compile it once."""
+    """Compile a statement for SQLite, once."""
     found = _compiled.get(source)
     if found is None:
         compiled = compile_for(_SQLITE, source)
         required = {name for name, bind in compiled.binds.items() if bind.required}
         constants = {name: value for name, value in compiled.params.items() if name not in required}
-        found = _compiled[source] = Statement(str(compiled), constants)
+        found = _compiled[source] = (str(compiled), constants)
     return found
 
 

@@ -108,43 +108,6 @@ class RolloutStore(StoreCore):
     """Units of work."""
 
     @write
-    def enqueue_rollout(
-        self,
-        input: Any,
-        mode: Mode = "train",
-        resources_id: str | None = None,
-        config: RolloutConfig | None = None,
-        metadata: dict[str, Any] | None = None,
-        *,
-        rollout_id: str | None = None,
-        run_id: str | None = None,
-        task_id: str | None = None,
-        group_id: str | None = None,
-        sample: int = 0,
-        seed: int | None = None,
-        request_id: str | None = None,
-    ) -> Rollout:
-        """Put one task into the queue. The same ``rollout_id`` with the same content is queued once.
-
-        Default of ``resources_id``: the latest resources. Default of ``config``: that of its run
-        (:meth:`agentlightning.store.sqlite.run_data.runs.RunStore.add_run`), else ``RolloutConfig()``.
-        """
-        rollout = Rollout(
-            rollout_id=rollout_id or "",
-            input=input,
-            mode=mode,
-            run_id=run_id,
-            task_id=task_id,
-            group_id=group_id,
-            sample=sample,
-            seed=seed,
-            resources_id=resources_id,
-            config=config or RolloutConfig(),
-            metadata=metadata or {},
-        )
-        return self._enqueue([rollout])[0]
-
-    @write
     def enqueue_many_rollouts(
         self, rollouts: Sequence[Rollout], *, request_id: str | None = None
     ) -> list[Rollout]:
@@ -152,9 +115,6 @@ class RolloutStore(StoreCore):
 
         A ``config`` equal to ``RolloutConfig()`` means that of the run.
         """
-        return self._enqueue(rollouts)
-
-    def _enqueue(self, rollouts: Sequence[Rollout]) -> list[Rollout]:
         for rollout in rollouts:
             check_rollout(rollout)
         pin, run_config = cache(self._pin), cache(self._run_config)

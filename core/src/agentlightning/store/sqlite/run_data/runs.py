@@ -1,11 +1,12 @@
-"""Runs, and counts of events such as refused writes.
+"""Runs: their info, the reports of their steps, the seals of the rollouts they trained, their chain of links.
 
-Invariant: a count only grows.
+Invariants: a step that is run again (after a crash) replaces its report and all its seals, in one
+transaction; links are only added, each under the next number.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import func, select, tuple_
@@ -18,21 +19,20 @@ from agentlightning.store.sqlite.core import StoreCore, read, write
 from agentlightning.store.sqlite.file import schema
 from agentlightning.store.sqlite.file.statements import given
 from agentlightning.store.sqlite.queue.rollouts import check_config
-from agentlightning.types import RolloutConfig
+from agentlightning.types import AuditLink, RolloutConfig, RolloutFingerprint, StepReport
 
-_r, _n = schema.runs, schema.counts
+_r, _s, _e, _l = schema.runs, schema.steps, schema.seals, schema.links
 _GET_RUN = select(_r.c.info, _r.c.config).where(given(_r.c.run_id))
 _RUNS = select(_r.c.run_id, _r.c.create_time, _r.c.update_time, _r.c.info).order_by(
     _r.c.create_time.desc(), _r.c.run_id.desc()
 )
 _CURSOR = select(_r.c.create_time).where(given(_r.c.run_id))
-_SUMS = select(_n.c.kind, _n.c.reason, func.sum(_n.c.n)).group_by(_n.c.kind, _n.c.reason)
-_COUNTS = _SUMS
-_COUNTS_OF = _SUMS.where(given(_n.c.rollout_id))
+_LAST_LINK = select(func.max(_l.c.number)).where(given(_l.c.run_id))
+_SEALED = select(_e.c.seq).where(given(_e.c.run_id, _e.c.step, _e.c.policy, _e.c.rollout_id))
 
 
 class RunStore(StoreCore):
-    """Runs and counts."""
+    """Runs and what they trained."""
 
     @write
     def add_run(
@@ -97,25 +97,118 @@ class RunStore(StoreCore):
         ]
 
     @write
-    def count(
+    def add_step(
         self,
-        kind: str,
-        reason: str,
+        report: StepReport,
+        seals: Sequence[RolloutFingerprint] = (),
         *,
-        rollout_id: str | None = None,
-        attempt_id: str | None = None,
-        n: int = 1,
+        link: AuditLink | None = None,
         request_id: str | None = None,
     ) -> None:
-        """Add ``n`` to the count of ``kind`` for ``reason``."""
-        check_count("n, by which a count grows,", n)
-        self._count(kind, reason, rollout_id, attempt_id, n)
+        """Store a step's report, the seals of the rollouts it trained, and its link in the run's chain."""
+        if link is not None and link.run_id != report.run_id:
+            raise ValueError(f"the link is of run {link.run_id}, the step of run {report.run_id}")
+        check_count("step", report.step)
+        key = {"run_id": report.run_id, "step": report.step, "policy": report.policy}
+        rows = [_seal_row(seal, key) for seal in seals]
+        if len({seal.rollout_id for seal in seals}) < len(seals):
+            raise ValueError(f"seals: step {report.step} seals a rollout twice")
+        self.db.delete(_s, **key)
+        self.db.insert(_s, {**key, "time": self.clock(), "report": codec.pack(report)})
+        self.db.delete(_e, **key)
+        self.db.insert(_e, *rows)
+        if link is not None:
+            self._append_link(link)
+
+    @write
+    def add_link(self, link: AuditLink, *, request_id: str | None = None) -> None:
+        """Add a link to the end of a run's chain. Raise ``Conflict`` if its number is not the next."""
+        self._append_link(link)
+
+    def _append_link(self, link: AuditLink) -> None:
+        last = self.db.value(_LAST_LINK, run_id=link.run_id)
+        number = 0 if last is None else last + 1
+        if link.number != number:
+            raise Conflict(
+                f"link {link.number} of run {link.run_id}: the next one is {number}; does another process "
+                "train this run?"
+            )
+        self.db.insert(_l, {"run_id": link.run_id, "number": link.number, "link": codec.pack(link)})
 
     @read
-    def counts(self, rollout_id: str | None = None) -> dict[str, dict[str, int]]:
-        """Return kind → reason → n, of one rollout or (``None``) of everything."""
-        query = _COUNTS if rollout_id is None else _COUNTS_OF
-        out: defaultdict[str, dict[str, int]] = defaultdict(dict)
-        for kind, reason, n in self.db.all(query, rollout_id=rollout_id):
-            out[kind][reason] = n
-        return dict(out)
+    def query_links(
+        self, run_id: str, *, limit: int | None = None, after: str | None = None
+    ) -> list[AuditLink]:
+        """Return the chain of a run, oldest first. ``after``: the last number of the page before."""
+        check_limit(limit)
+        query = select(_l.c.link).where(_l.c.run_id == run_id).order_by(_l.c.number).limit(limit)
+        if after is not None:
+            if not after.isdigit():
+                raise _no_place(after)
+            query = query.where(_l.c.number > int(after))
+        return [codec.unpack(row[0], AuditLink) for row in self.db.all(query)]
+
+    @read
+    def query_steps(
+        self, run_id: str, *, limit: int | None = None, after: str | None = None
+    ) -> list[StepReport]:
+        """Return the reports of a run by step and policy. ``after``: ``<step>/<policy>``."""
+        check_limit(limit)
+        query = select(_s.c.report).where(_s.c.run_id == run_id).order_by(_s.c.step, _s.c.policy).limit(limit)
+        if after is not None:
+            query = query.where(tuple_(_s.c.step, _s.c.policy) > tuple_(*_parse_cursor(after)))
+        return [codec.unpack(row[0], StepReport) for row in self.db.all(query)]
+
+    @read
+    def query_seals(
+        self,
+        run_id: str,
+        step: int | None = None,
+        rollout_id: str | None = None,
+        *,
+        limit: int | None = None,
+        after: str | None = None,
+    ) -> list[RolloutFingerprint]:
+        """Return the seals of a run, by step, then in order of arrival. ``after``:
+        ``<step>/<policy>/<rollout>`` of the page before.
+        """
+        check_limit(limit)
+        query = select(_e.c.seal).where(_e.c.run_id == run_id).order_by(_e.c.step, _e.c.seq).limit(limit)
+        for name, value in (("step", step), ("rollout_id", rollout_id)):
+            if value is not None:
+                query = query.where(_e.c[name] == value)
+        if after is not None:
+            query = query.where(tuple_(_e.c.step, _e.c.seq) > tuple_(*self._place_of_seal(run_id, after)))
+        return [codec.unpack(row[0], RolloutFingerprint) for row in self.db.all(query)]
+
+    def _place_of_seal(self, run_id: str, after: str) -> tuple[int, int]:
+        """Return step and sequence number of the seal of a cursor."""
+        step, rest = _parse_cursor(after)
+        policy, slash, rollout_id = rest.rpartition("/")
+        if not slash:
+            raise _no_place(after)
+        place = self.db.value(_SEALED, run_id=run_id, step=step, policy=policy, rollout_id=rollout_id)
+        if place is None:
+            raise NotFound(f"after: run {run_id} has no seal {after}")
+        return step, place
+
+
+def _seal_row(seal: RolloutFingerprint, step: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the row of a seal. Raise ``ValueError`` if it is a seal of another step."""
+    of = {"run_id": seal.run_id, "step": seal.step, "policy": seal.policy}
+    if of != step:
+        place = "run {run_id}, step {step}, policy {policy}".format
+        raise ValueError(f"the seal of {seal.rollout_id} is of {place(**of)}: not of {place(**step)}")
+    return {**of, "rollout_id": seal.rollout_id, "seal": codec.pack(seal)}
+
+
+def _parse_cursor(after: str) -> tuple[int, str]:
+    """Return the step of a cursor, and the text behind it."""
+    step, slash, rest = after.partition("/")
+    if not slash or not step.lstrip("-").isdigit():
+        raise _no_place(after)
+    return int(step), rest
+
+
+def _no_place(after: str) -> ValueError:
+    return ValueError(f"after: {after!r} is no place in this list")

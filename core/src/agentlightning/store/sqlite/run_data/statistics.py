@@ -1,6 +1,6 @@
-"""Statistics of the store, or of one run: numbers of records, their status, durations.
+"""Counts of events such as refused writes, and statistics of the store or of one run.
 
-They are sums over columns and indices; no record is read.
+Invariants: a count only grows. Statistics are sums over columns and indices; no record is read.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Select, Table, bindparam, func, select
 
-from agentlightning.store.sqlite.core import StoreCore, read
+from agentlightning.store.bounds import check_count
+from agentlightning.store.sqlite.core import StoreCore, read, write
 from agentlightning.store.sqlite.file import schema
 from agentlightning.store.sqlite.file.statements import given, least
 
@@ -82,8 +83,37 @@ _TOTALS = {
 }
 
 
-class StatisticsReader(StoreCore):
-    """Sums over the tables."""
+_n = schema.counts.c
+_COUNTS = select(_n.kind, _n.reason, func.sum(_n.n)).group_by(_n.kind, _n.reason)
+_COUNTS_OF = _COUNTS.where(given(_n.rollout_id))
+
+
+class StatisticsStore(StoreCore):
+    """Counts and sums."""
+
+    @write
+    def count(
+        self,
+        kind: str,
+        reason: str,
+        *,
+        rollout_id: str | None = None,
+        attempt_id: str | None = None,
+        n: int = 1,
+        request_id: str | None = None,
+    ) -> None:
+        """Add ``n`` to the count of ``kind`` for ``reason``."""
+        check_count("n, by which a count grows,", n)
+        self._count(kind, reason, rollout_id, attempt_id, n)
+
+    @read
+    def counts(self, rollout_id: str | None = None) -> dict[str, dict[str, int]]:
+        """Return kind → reason → n, of one rollout or (``None``) of everything."""
+        query = _COUNTS if rollout_id is None else _COUNTS_OF
+        out: defaultdict[str, dict[str, int]] = defaultdict(dict)
+        for kind, reason, n in self.db.all(query, rollout_id=rollout_id):
+            out[kind][reason] = n
+        return dict(out)
 
     @read
     def statistics(self, run_id: str | None = None) -> dict[str, Any]:

@@ -75,7 +75,8 @@ class RecordReader(TraceStore):
         missing = [i for i in rollout_ids if i not in rollouts]
         if missing:
             raise NotFound(f"no rollout {missing[0]}")
-        attempts = {row[1]: attempt_from_row(row) for row in self.db.all(_ATTEMPTS, ids=ids)}
+        latest = map(attempt_from_row, self.db.all(_ATTEMPTS, ids=ids))
+        attempts = {attempt.rollout_id: attempt for attempt in latest}
         calls: defaultdict[str, list[StoredCall]] = defaultdict(list)
         for call in stored_calls(self.db.all(_CALLS, ids=ids)):
             calls[call.columns["rollout_id"]].append(call)
