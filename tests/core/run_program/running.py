@@ -11,7 +11,7 @@ from typing import Any
 
 from agentlightning.credit.eligibility.verdicts import verdicts
 from agentlightning.plugins import Plugins
-from agentlightning.run_program.attempts import ProcessResult, run_all
+from agentlightning.run_program.attempts import ProgramAttempt, run_all
 from agentlightning.run_program.options import ProgramOptions
 from agentlightning.run_program.session import open_session
 from agentlightning.run_program.summary import Summary, summarise
@@ -33,7 +33,7 @@ class Outcome:
     """What one ``agl run`` recorded."""
 
     summary: Summary
-    ran: list[ProcessResult]
+    ran: list[ProgramAttempt]
     records: list[Record]
     attempts: list[Attempt]
     spans: list[Span]

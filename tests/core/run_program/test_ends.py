@@ -131,7 +131,11 @@ async def test_a_store_that_cannot_write_is_named_and_the_exit_status_stands(
             )
             other.close()
 
-        ran = await run_one(session, 0, spoil)
+        running = asyncio.create_task(run_one(session, 0))
+        while not session.processes.running:
+            await asyncio.sleep(0)
+        spoil()
+        ran = await running
         summary = await summarise(session, [ran], 0.0)
     assert ran.code == 1 and ran.rollout is None and "disk full" in (ran.store_error or "")
     assert summary.exit_codes == [1] and any("disk full" in line for line in summary.warnings)
@@ -146,9 +150,9 @@ async def test_a_run_that_is_cancelled_ends_its_programs(tmp_path: Path, server:
         output=tmp_path / "runs",
     ).check()
     async with open_session(options) as session:
-        began = asyncio.Event()
-        work = asyncio.create_task(run_one(session, 0, began.set))
-        await began.wait()
+        work = asyncio.create_task(run_one(session, 0))
+        while not session.processes.running:
+            await asyncio.sleep(0.01)
         (process,) = session.processes.running
         work.cancel()
         await asyncio.wait({work})

@@ -63,7 +63,7 @@ def test_tasks_are_read_line_by_line(tmp_path: Path) -> None:
     file.write_text('{"a": 1}\n\n"text"\n')
     assert read_tasks(file) == [{"a": 1}, "text"]
     file.write_text("1\n{")
-    with pytest.raises(UsageError, match="line 2 is not JSON"):
+    with pytest.raises(UsageError, match=r"t\.jsonl:2: not valid JSON"):
         read_tasks(file)
     file.write_text("\n")
     with pytest.raises(UsageError, match="no task"):

@@ -27,7 +27,7 @@ from agentlightning.run_program.options import (
 from agentlightning.types import UsageError
 
 if TYPE_CHECKING:
-    from agentlightning.run_program.attempts import ProcessResult
+    from agentlightning.run_program.attempts import ProgramAttempt
     from agentlightning.run_program.session import ProgramSession
 
 TIMED_OUT = 124
@@ -131,7 +131,7 @@ def _info(options: ProgramOptions) -> dict[str, Any]:
     }
 
 
-def _exit_code(results: list[ProcessResult], planned: int, signalled: int | None) -> int:
+def _exit_code(results: list[ProgramAttempt], planned: int, signalled: int | None) -> int:
     """Return the exit status of the program; of several processes, 0 if all succeeded, else 1. ``signalled``:
     the signal after which no further process was started.
     """

@@ -1,4 +1,4 @@
-"""``agl run``: processes of a program that knows nothing of us, each as a rollout.
+"""``agl run``: runs an unchanged program, each of its processes as a rollout.
 
 This process holds the store and the gateway. The program's model calls come through the gateway, its spans
 through the :mod:`.collector`. :mod:`.session` opens all of this, :mod:`.attempts` runs processes as attempts,

@@ -10,25 +10,19 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from agentlightning.capture.context import AttemptContext
-from agentlightning.run_program.collector import ConnectedProgram, EntryRefused
+from agentlightning.run_program.collector import ConnectedProgram, entry_refused
 from agentlightning.run_program.environment import environment
 from agentlightning.run_program.inside.messages import BeginEntry, EndEntry, EntryBegun
 from agentlightning.run_program.inside.settings import ChildSettings
 from agentlightning.run_program.options import POLICY, executable
-from agentlightning.run_program.process import (
-    NOT_EXECUTED,
-    ProgramFailed,
-    RewardFile,
-    describe_program_exit,
-    run_process,
-)
+from agentlightning.run_program.process import NOT_EXECUTED, ProgramFailed, RewardFile, run_process
 from agentlightning.run_program.session import ProgramSession
+from agentlightning.runner.processes.process_tree import describe_exit
 from agentlightning.store import StoreError
 from agentlightning.types import Rollout
 
@@ -42,19 +36,24 @@ class EntryFailed(Exception):
 
 
 class ProgramAttempt:
-    """One process of the program, on ``task``."""
+    """One process of the program on ``task``, and how it ended."""
 
-    def __init__(self, session: ProgramSession, task: Any, started: Callable[[], None]) -> None:
-        self._session, self._task, self._started = session, task, started
+    def __init__(self, session: ProgramSession, task: Any) -> None:
+        self._session, self._task = session, task
         self._entries: dict[str, tuple[asyncio.Future[EndEntry], asyncio.Task[Rollout]]] = {}
-        """Attempts of entries under way → the future that ends each, and its rollout."""
+        """Attempt of an open entry → the future that ends it, and its rollout."""
         self._rollouts: set[asyncio.Task[Rollout]] = set()
         self._ended = False
         self.code: int | None = None
+        """Exit status of the process, negative for a signal; ``None`` if its time was up."""
         self.program: ConnectedProgram | None = None
+        self.rollout: Rollout | None = None
+        """The rollout at its end; ``None`` if the end could not be stored."""
+        self.store_error: str | None = None
+        """Why the end could not be stored."""
 
     async def run(self, context: AttemptContext) -> float | None:
-        """Run the process; its reward, ``None`` without one. :class:`ProgramFailed`: it failed."""
+        """Run the process and return its reward, if it wrote one; :class:`ProgramFailed` if it failed."""
         session, options = self._session, self._session.options
         reward = RewardFile(self._reward_file(context))
         settings = self._settings(context)
@@ -66,7 +65,7 @@ class ProgramAttempt:
         if options.per_entry:
             program.begin, program.end = self._begin_entry, self._end_entry
         try:
-            self.code = await run_process(command, variables, session.processes, self._started)
+            self.code = await run_process(command, variables, session.processes)
         except (OSError, ValueError) as error:
             self.code = NOT_EXECUTED
             raise ProgramFailed(f"the program cannot be executed: {error}{_size_hint(error)}") from None
@@ -76,7 +75,7 @@ class ProgramAttempt:
             await self._fail_open_entries()
             await session.notify_rewards(context)
         if self.code:
-            raise ProgramFailed(describe_program_exit(self.code))
+            raise ProgramFailed(f"the program {describe_exit(self.code)}")
         return reward.read()
 
     def _reward_file(self, context: AttemptContext) -> Path:
@@ -133,22 +132,22 @@ class ProgramAttempt:
         waiting: set[asyncio.Future[Any]] = {begun, rollout}
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         if not begun.done():
-            raise EntryRefused(str(rollout.exception() or "its attempt ended before it began"))
+            raise entry_refused(str(rollout.exception() or "its attempt ended before it began"))
         session.entries.append(begun.result().rollout_id)
         return begun.result()
 
     async def _end_entry(self, attempt_id: str, end: EndEntry) -> None:
-        """End the attempt of an entry; returns when the end is on file."""
+        """End the attempt of an entry, and return when the end is on file."""
         found = self._entries.pop(attempt_id, None)
         if found is None:
-            raise EntryRefused(f"attempt {attempt_id} is not that of an entry under way in this process")
+            raise entry_refused(f"attempt {attempt_id} belongs to no open entry of this process")
         ended, rollout = found
         if not ended.done():
             ended.set_result(end)
         await asyncio.shield(rollout)
 
     async def _fail_open_entries(self) -> None:
-        """The process has ended: fail the entries that were under way."""
+        """Fail the open entries of a process that has ended."""
         self._ended = True
         for attempt_id in list(self._entries):
             await self._end_entry(attempt_id, EndEntry(error=ENDED_IN_ENTRY))
@@ -162,49 +161,37 @@ def _size_hint(error: Exception) -> str:
     return " (its task is in its environment, which holds about 128 kB: give it the path of a file instead)"
 
 
-@dataclass(slots=True)
-class ProcessResult:
-    """How a process ended. ``code``: its exit status, negative for a signal, ``None`` where its time was up.
-    ``rollout`` is ``None`` where its end could not be stored, and ``store_error`` says why.
-    """
-
-    rollout: Rollout | None
-    code: int | None
-    program: ConnectedProgram | None
-    store_error: str | None = None
-
-
-async def run_one(
-    session: ProgramSession, index: int, started: Callable[[], None] = lambda: None
-) -> ProcessResult:
+async def run_one(session: ProgramSession, index: int) -> ProgramAttempt:
     """Run a process on the task of that index."""
     options = session.options
     task = options.tasks[index]
-    one = ProgramAttempt(session, task, started)
+    one = ProgramAttempt(session, task)
     metadata = {"program": options.name, "entries": options.per_entry}
-    mode = "val" if options.per_entry else "train"  # what is trained is then in the entries
+    mode = "val" if options.per_entry else "train"  # with entries, only their rollouts are trained
     try:
-        rollout = await session.run_rollout(task, one.run, metadata=metadata, task_id=str(index), mode=mode)
+        one.rollout = await session.run_rollout(
+            task, one.run, metadata=metadata, task_id=str(index), mode=mode
+        )
     except StoreError as error:
-        if one.code is None:  # it never ran, or we stopped it: there is no status to keep
+        if one.code is None:  # it never ran, or it was stopped: there is no status to keep
             raise
-        return ProcessResult(None, one.code, one.program, str(error))
-    return ProcessResult(rollout, one.code, one.program)
+        one.store_error = str(error)
+    return one
 
 
-async def run_all(session: ProgramSession) -> list[ProcessResult]:
-    """Run a process for each task, at most ``concurrency`` at a time. After a signal that ends programs no
-    further one is started.
+async def run_all(session: ProgramSession) -> list[ProgramAttempt]:
+    """Run a process for each task, at most ``concurrency`` at a time. After a signal that ends programs, no
+    further process is started.
     """
     places = asyncio.Semaphore(session.options.concurrency)
 
-    async def one(index: int) -> ProcessResult | None:
+    async def one(index: int) -> ProgramAttempt | None:
         async with places:
             if session.processes.ending_signal is not None:
                 return None
             return await run_one(session, index)
 
-    tasks: Sequence[asyncio.Task[ProcessResult | None]] = [
+    tasks: Sequence[asyncio.Task[ProgramAttempt | None]] = [
         asyncio.create_task(one(index)) for index in range(len(session.options.tasks))
     ]
     try:

@@ -1,8 +1,8 @@
-"""Takes what processes of programs record: OTLP at ``/v1/traces``, and two routes for entries.
+"""Receives the records of programs: OTLP at ``/v1/traces``, and two routes for entries.
 
-An HTTP server on loopback. Every request bears an attempt's key. Invariants: a key writes spans of its own
-attempt only, and begins entries of its own program only; spans are stored as their request arrives, and its
-answer means that all of them are on file; nothing is taken for an attempt that has ended; what is refused is
+It is an HTTP server on loopback, and every request bears an attempt's key. Invariants: a key writes spans of
+its own attempt only, and begins entries of its own program only; spans are stored as their request arrives,
+and the answer means that all of them are on file; requests for an ended attempt are refused; refusals are
 counted.
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -30,25 +30,26 @@ from agentlightning.webserver.body import read, run_in_thread, too_large
 
 _LOG = logging.getLogger(__name__)
 DRAIN_SECONDS = 2.0
-"""Seconds in which the connections of a program must end once it has; what it had sent is read before."""
+"""Seconds that the connections of an ended program have to end, while their data is read."""
 BODY_LIMIT = 64 << 20
-"""Bytes of a part of a request, which is a span or a few."""
+"""Largest part of a request in bytes. A part is a span or a few."""
 _SMALL = 64 << 10
-"""Bytes that are decoded on the event loop."""
+"""Bytes that are decoded on the event loop; larger parts are decoded in a thread."""
 _IDLE_SECONDS = 86_400.0
 _HEALTH = "/v1/agl/health"
 _BROKEN = (ConnectionError, web.RequestPayloadError, http_exceptions.HttpProcessingError)
-"""How a body ends whose process was killed."""
+"""Errors of reading a body whose process was killed."""
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-class EntryRefused(Exception):
-    """There is no attempt for an entry, or none to end."""
+def entry_refused(message: str) -> RequestRefused:
+    """Return the refusal of a request about an entry."""
+    return RequestRefused(409, "entry-refused", message)
 
 
 class ConnectedProgram:
-    """The processes of one attempt. ``begin`` and ``end`` open and close attempts of its entries; ``None``:
-    they are not wanted.
+    """The processes of one attempt. ``begin`` and ``end`` open and close attempts of its entries; ``None``
+    without ``--per-entry``.
     """
 
     def __init__(self) -> None:
@@ -59,26 +60,26 @@ class ConnectedProgram:
         self.requests: set[asyncio.Task[Any]] = set()
         """Requests that are being answered."""
         self.reading: dict[asyncio.Future[None], asyncio.Task[Any]] = {}
-        """Those whose body has not ended, by what is done when it has."""
+        """Requests whose body has not ended, by a future that is done when it has."""
         self.refused: Counter[str] = Counter()
 
     @property
     def counts(self) -> Counter[str]:
-        """What could not be kept, here and in its processes, by reason."""
+        """Reason → records that could not be kept, here and in the processes."""
         return sum((Counter(report.counts) for report in self.reports.values()), +self.refused)
 
-    @property
-    def adapters(self) -> dict[str, str | None]:
-        """Adapter → why it is on in no process; ``None``: it is on in one."""
-        found: dict[str, str | None] = {}
-        for report in self.reports.values():
-            for name, error in report.adapters.items():
-                found[name] = None if found.get(name, "") is None else error
-        return found
+
+def adapter_errors(reports: Iterable[ProcessReport]) -> dict[str, str | None]:
+    """Return, for each adapter, why it is active in no process; ``None`` if it is active in one."""
+    found: dict[str, str | None] = {}
+    for report in reports:
+        for name, error in report.adapters.items():
+            found[name] = None if found.get(name, "") is None else error
+    return found
 
 
 class Collector:
-    """Serves the programs that are admitted. ``keys`` checks whose they are."""
+    """Serves the admitted programs. ``keys`` checks their keys."""
 
     def __init__(self, store: Store, keys: Keys) -> None:
         self._store, self._keys = store, keys
@@ -95,23 +96,23 @@ class Collector:
         self._runner = app_runner(app, handler_cancellation=False, keepalive_timeout=_IDLE_SECONDS)
 
     async def start(self) -> str:
-        """Listen on loopback; return the base URL."""
+        """Listen on loopback and return the base URL."""
         return await listen(self._runner)
 
     async def stop(self) -> None:
-        """Let nobody in any more."""
+        """Stop the server."""
         await self._runner.cleanup()
 
     def admit(self, attempt_id: str, program: ConnectedProgram | None = None) -> ConnectedProgram:
-        """Take requests that bear the attempt's key. ``program``: whose entry the attempt is of."""
+        """Accept requests with the attempt's key. ``program``: the program whose entry the attempt is."""
         return self._programs.setdefault(attempt_id, program or ConnectedProgram())
 
     def dismiss(self, attempt_id: str) -> None:
-        """Take no more requests that bear the attempt's key."""
+        """Accept no more requests with the attempt's key."""
         self._programs.pop(attempt_id, None)
 
     async def drain(self, program: ConnectedProgram) -> None:
-        """Store what an ended program has sent. Processes that it left behind are cut off."""
+        """Store the spans that an ended program has sent. Connections of processes left behind are closed."""
         await self._accept_pending()
         if program.reading:
             _, late = await asyncio.wait(program.reading, timeout=DRAIN_SECONDS)
@@ -122,7 +123,9 @@ class Collector:
             await asyncio.wait(program.requests)
 
     async def _accept_pending(self) -> None:
-        """Connections are accepted in their order: when one of our own is, all earlier ones have been."""
+        """Wait until all pending connections are accepted: they are accepted in order, so one more is opened
+        and awaited.
+        """
         host, port = self._runner.addresses[0][:2]
         try:
             async with asyncio.timeout(DRAIN_SECONDS):
@@ -130,7 +133,7 @@ class Collector:
                 writer.write(f"GET {_HEALTH} HTTP/1.0\r\n\r\n".encode())
                 await reader.read()
                 writer.close()
-        except (OSError, TimeoutError) as error:  # what comes now is refused, and counted
+        except (OSError, TimeoutError) as error:  # later requests are refused, and counted
             _LOG.warning("not all connections of a program could be waited for: %r", error)
 
     # ------------------------------------------------------------------------------------------- requests
@@ -150,20 +153,16 @@ class Collector:
             return await handler(request)
         except RequestRefused as error:
             return web.Response(status=error.status, text=str(error))
-        except ValueError as error:
+        except (ValueError, *_BROKEN) as error:
             return web.Response(status=400, text=str(error))
-        except EntryRefused as error:
-            return web.Response(status=409, text=str(error))
-        except _BROKEN as error:
-            return web.Response(status=400, text=str(error))
-        except Exception as error:  # told to the program, where it is raised
+        except Exception as error:  # it is sent to the program and raised there
             _LOG.exception("a request of a program could not be answered")
             return web.Response(status=500, text=f"{type(error).__name__}: {error}")
         finally:
             program.requests.discard(task)
 
     def _identify(self, request: web.Request) -> tuple[Claims, ConnectedProgram]:
-        """The claims of the key that a request bears, and its program."""
+        """Return the claims of a request's key, and its program."""
         claims = self._keys.check(request.headers.get("Authorization", "").removeprefix("Bearer "))
         program = self._programs.get(claims.attempt_id)
         if program is None:
@@ -175,7 +174,7 @@ class Collector:
     async def _begin(self, request: web.Request) -> web.Response:
         _, program = self._identify(request)
         if program.begin is None:
-            raise EntryRefused(
+            raise entry_refused(
                 "entries have no rollouts of their own here: start the program with --per-entry"
             )
         begun = await program.begin(messages.decode(await read(request, BODY_LIMIT), BeginEntry))
@@ -184,7 +183,7 @@ class Collector:
     async def _end(self, request: web.Request) -> web.Response:
         claims, program = self._identify(request)
         if program.end is None or claims.attempt_id != request.match_info["attempt_id"]:
-            raise EntryRefused(f"the key is that of attempt {claims.attempt_id}, and ends no other")
+            raise entry_refused(f"the key is that of attempt {claims.attempt_id}, and ends no other")
         await program.end(claims.attempt_id, messages.decode(await read(request, BODY_LIMIT), EndEntry))
         return web.Response()
 
@@ -210,7 +209,7 @@ class Collector:
     async def _store_parts(
         self, parts: asyncio.Queue[bytes | None], claims: Claims, program: ConnectedProgram
     ) -> traces.RefusalCounts:
-        """Store the parts, those that wait together in one commit; what was refused of them."""
+        """Store the parts, waiting parts in one commit, and return the counts of refused spans."""
         refused = traces.RefusalCounts()
         part = await parts.get()
         while part is not None:
@@ -230,7 +229,7 @@ class Collector:
             program.reports |= {report.process: report for report in reports}
             refused = await traces.store_spans(self._store, spans, claims, damaged)
         except otlp.Undecodable as error:
-            _LOG.warning("a program sent what cannot be decoded: %s", error)
+            _LOG.warning("the spans of a program cannot be decoded: %s", error)
             refused = traces.RefusalCounts({("undecodable", str(error)): 1})
         except RequestRefused as error:
             _LOG.error("spans of a program cannot be stored: %s", error)
@@ -240,10 +239,10 @@ class Collector:
 
 
 async def _read_parts(request: web.Request, parts: asyncio.Queue[bytes | None]) -> bool:
-    """Read the body to its end, or to the end of its process; ``False``: its last part has no end."""
+    """Read the body until it or its process ends. Return ``False`` if the last part is incomplete."""
     part = bytearray()
     try:
-        # Without a pause: what is not read when the connection ends is lost.
+        # Read without a pause: data that is unread when the connection ends is lost.
         async for data, ended in request.content.iter_chunks():
             part += data
             if len(part) > BODY_LIMIT:
@@ -253,12 +252,12 @@ async def _read_parts(request: web.Request, parts: asyncio.Queue[bytes | None]) 
                 part.clear()
     except _BROKEN:
         return not part
-    parts.put_nowait(bytes(part))  # a body that does not come in parts
+    parts.put_nowait(bytes(part))  # a body without chunks
     return True
 
 
 def _decoded(body: bytes) -> tuple[list[Span], int, list[ProcessReport]]:
-    """Spans, how many of them are damaged, and reports."""
+    """Return the spans, the number of damaged spans, and the reports."""
     exported, damaged = otlp.decode(body, otlp.PROTOBUF)
     about = [otlp.attributes(one.resource.attributes) for one in exported if not one.spans]
     reports = [

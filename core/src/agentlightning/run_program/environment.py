@@ -1,7 +1,7 @@
-"""Environment variables of a program: its models' addresses, its attempt, and the start of capture.
+"""Environment variables of a program: addresses of its models, its attempt, and the start of capture.
 
-Invariant: every other variable is as in the environment of ``agl run``. Of the run's secrets only the
-attempt's key is in it.
+Invariants: every other variable is as in the environment of ``agl run``; of the run's secrets, the program
+gets only the attempt's key.
 """
 
 from __future__ import annotations
@@ -12,10 +12,9 @@ from pathlib import Path
 
 from agentlightning.keys import CONTEXT_KEY
 from agentlightning.run_program.inside.settings import ChildSettings
+from agentlightning.runner.processes.worker import SECRETS
 
 BOOTSTRAP = Path(__file__).parent / "inside" / "bootstrap"
-SECRETS = ("AGL_SECRET", "AGL_TOKEN", "AGL_SEAL_KEY")
-"""Secrets of the run, which the program does not get."""
 _PROXIES = ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
 _OWN = ("127.0.0.1", "localhost")
 
@@ -23,10 +22,10 @@ _OWN = ("127.0.0.1", "localhost")
 def environment(
     base: Mapping[str, str], settings: ChildSettings, watched: Sequence[str], api_key_env: str | None = None
 ) -> dict[str, str]:
-    """The program's environment. ``watched``: packages whose import begins capture. ``api_key_env``: the
-    variable of the engine's key, in which the program finds the attempt's key.
+    """Return the program's environment. ``watched``: packages whose import begins capture. ``api_key_env``:
+    the variable of the engine's key; the program finds the attempt's key there.
 
-    Where the user has set one of Anthropic's variables, both stay: they are for another engine.
+    If the user has set one of Anthropic's variables, both stay: they are for another engine.
     """
     found = {name: value for name, value in base.items() if name not in SECRETS}
     # An entry's attempt has a key of its own, which the wire layer puts in the place of this one.

@@ -154,17 +154,12 @@ def executable(program: str, environment: Mapping[str, str]) -> str:
 
 def read_tasks(file: Path) -> list[Any]:
     """Return the tasks of a JSON-lines file. An error names the line."""
+    from agentlightning.algorithms.rollouts.datasets import READERS
+
     try:
-        lines = file.read_text().splitlines()
-    except OSError as error:
+        tasks = READERS[".jsonl"](file, "--tasks")
+    except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"--tasks {file}: {error}") from None
-    tasks = []
-    for number, line in enumerate(lines, 1):
-        if line.strip():
-            try:
-                tasks.append(json.loads(line))
-            except ValueError as error:
-                raise UsageError(f"--tasks {file}: line {number} is not JSON: {error}") from None
     if not tasks:
         raise UsageError(f"--tasks {file}: it holds no task")
     return tasks

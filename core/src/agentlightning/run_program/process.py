@@ -1,7 +1,7 @@
 """Starts a process of a program and waits for it; terminates it when its time is up.
 
-The process shares our standard streams and our process group, so what is typed, Ctrl-C included, reaches it
-as if the user had started it. Invariant: when :func:`run_process` returns, the process has ended.
+The process shares the standard streams and the process group of ``agl run``, so input and Ctrl-C reach it as
+if the user had started it. Invariant: when :func:`run_process` returns, the process has ended.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import asyncio
 import contextlib
 import math
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from agentlightning.decorator.errors import BadReward
-from agentlightning.runner.processes.process_tree import descendants, describe_exit, kill_all, kill_tree
+from agentlightning.runner.processes.process_tree import descendants, kill_all, kill_tree
 
 TERMINATE_SECONDS = 0.6
 """Seconds between SIGTERM and SIGKILL."""
@@ -33,7 +33,7 @@ class ProgramFailed(Exception):
 
 @dataclass(slots=True)
 class Processes:
-    """The processes under way, to which our signals are forwarded."""
+    """The running processes, to which signals are forwarded."""
 
     running: set[asyncio.subprocess.Process] = field(default_factory=set)
     ending_signal: int | None = None
@@ -51,18 +51,12 @@ class Processes:
                 process.send_signal(number)
 
 
-async def run_process(
-    command: Sequence[str],
-    environment: Mapping[str, str],
-    processes: Processes,
-    started: Callable[[], None] = lambda: None,
-) -> int:
-    """Run a command to its end; its exit status, negative for the signal that killed it. On cancellation it
-    is terminated with all its descendants.
+async def run_process(command: Sequence[str], environment: Mapping[str, str], processes: Processes) -> int:
+    """Run a command to its end and return its exit status, negative for the signal that killed it.
+    Cancellation terminates the process and all its descendants.
     """
     process = await asyncio.create_subprocess_exec(*command, env=dict(environment))
     processes.running.add(process)
-    started()
     if processes.ending_signal is not None:  # it arrived while the process was started
         processes.forward_signal(processes.ending_signal)
     try:
@@ -86,13 +80,8 @@ async def _terminate(process: asyncio.subprocess.Process) -> None:
     kill_all(below)
 
 
-def describe_program_exit(code: int) -> str:
-    """How a program ended, for a message."""
-    return f"the program {describe_exit(code)}"
-
-
 def exit_status(code: int) -> int:
-    """The exit status that a shell reports."""
+    """Return the exit status that a shell reports."""
     return 128 - code if code < 0 else code
 
 
@@ -109,7 +98,7 @@ class RewardFile:
             raise BadReward(f"{path} cannot be read: {error}") from None
 
     def read(self) -> float | None:
-        """The number; ``None`` if the file was not written. :class:`BadReward`: it holds no number."""
+        """Return the number, or ``None`` if the file was not written. Raise :class:`BadReward` otherwise."""
         try:
             if self._stamp() in (None, self._before):
                 return None

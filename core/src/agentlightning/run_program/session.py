@@ -1,10 +1,11 @@
-"""What ``agl run`` holds open: store, gateway, engine, collector and runner, and how it runs a rollout."""
+"""Opens the parts of an ``agl run``: store, gateway, engine and collector; and runs its rollouts."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -29,47 +30,56 @@ from agentlightning.types import ProxyLLM, Resource, Rollout, RolloutConfig, new
 from agentlightning.types.rewards import reward_of
 
 Work = Callable[[AttemptContext], Awaitable[float | None]]
-"""Does an attempt; its reward."""
+"""Does the work of an attempt and returns its reward."""
 
 
-class _ScheduledWork(LitAgent[Any]):
-    """The runner's agent: does the work that is registered for a rollout."""
+class _WorkAgent(LitAgent[Any]):
+    """An agent for the runner that does ``work``."""
 
-    def __init__(self) -> None:
-        self.by_rollout: dict[str, Work] = {}
+    def __init__(self, work: Work) -> None:
+        self.work = work
 
     async def rollout_async(self, task: Any, resources: dict[str, Resource], rollout: Rollout) -> Any:
         context = current_attempt()
         assert context is not None
-        return await self.by_rollout[rollout.rollout_id](context)
+        return await self.work(context)
 
 
 @dataclass(slots=True, eq=False)
 class ProgramSession:
-    """Everything open for one ``agl run``. ``store_location``: the store as a user names it."""
+    """The open parts of one ``agl run``."""
 
     options: ProgramOptions
     run_id: str
     folder: Path | None
     store_location: str
+    """The store as a user names it."""
     store: Store
+    gateway: Gateway
     plugins: Plugins
-    runner: Runner
     collector: Collector
     spans_url: str
-    """Where programs send their spans."""
+    """Server to which programs send their spans."""
     scratch: Path
     """Folder for reward files: the run's folder, else a temporary one."""
     watched: list[str]
     """Packages whose import begins capture in a program."""
     resources_id: str
-    scheduled: _ScheduledWork
+    worker_id: str = field(default_factory=partial(new_id, "worker"))
     processes: Processes = field(default_factory=Processes)
     entries: list[str] = field(default_factory=list)
     """Rollouts of entries."""
 
     async def run_rollout(self, task: Any, work: Work, **fields: Any) -> Rollout:
-        """Enqueue a rollout, lease it and do its work; the rollout at its end."""
+        """Start a rollout, do its work, and return the rollout at its end."""
+        runner = Runner(
+            _WorkAgent(work),
+            self.store,
+            attempt_keys=self.gateway,
+            plugins=self.plugins,
+            worker_id=self.worker_id,
+            own_loop=False,
+        )
         queued = await self.store.enqueue_rollout(
             task,
             resources_id=self.resources_id,
@@ -77,15 +87,11 @@ class ProgramSession:
             config=RolloutConfig(timeout_seconds=self.options.timeout, max_attempts=1),
             **{**fields, "metadata": {**fields["metadata"], "tags": dict(self.options.tags)}},
         )
-        self.scheduled.by_rollout[queued.rollout_id] = work
-        try:
-            lease = await self.store.start_attempt(queued.rollout_id, worker_id=self.runner.worker_id)
-            return await self.runner.run_lease(lease)
-        finally:
-            del self.scheduled.by_rollout[queued.rollout_id]
+        lease = await self.store.start_attempt(queued.rollout_id, worker_id=self.worker_id)
+        return await runner.run_lease(lease)
 
     async def notify_rewards(self, context: AttemptContext) -> None:
-        """Tell plugins of the rewards that the program emitted. Returned ones, the runner tells."""
+        """Notify plugins of the rewards that the program emitted. The runner does so for returned rewards."""
         if not self.plugins.has_listeners("agl_reward_emitted"):
             return
         ids = {"rollout_id": context.rollout_id, "attempt_id": context.attempt_id}
@@ -98,7 +104,7 @@ class ProgramSession:
 async def open_session(
     options: ProgramOptions, plugins: Plugins | None = None
 ) -> AsyncIterator[ProgramSession]:
-    """Open a session; on exit everything is closed in reverse order."""
+    """Open a session. On exit everything is closed in reverse order."""
     plugins = plugins or load()
     async with AsyncExitStack() as stack:
         run, run_id, folder, place = _open_run_folder(options, stack)
@@ -113,10 +119,6 @@ async def open_session(
         stack.push_async_callback(collector.stop)
         spans_url = await collector.start()
         published = await store.add_resources({POLICY: ProxyLLM(endpoint=gateway.url, model=POLICY)})
-        scheduled = _ScheduledWork()
-        runner = Runner(
-            scheduled, store, attempt_keys=gateway, plugins=plugins, run_id=run_id, own_loop=False
-        )
         if run is not None:
             run.started = True
         yield ProgramSession(
@@ -125,21 +127,22 @@ async def open_session(
             folder=folder,
             store_location=place,
             store=store,
+            gateway=gateway,
             plugins=plugins,
-            runner=runner,
             collector=collector,
             spans_url=spans_url,
             scratch=folder or Path(stack.enter_context(TemporaryDirectory(prefix="agl-run-"))),
             watched=_watched_packages(plugins),
             resources_id=published.resources_id,
-            scheduled=scheduled,
         )
 
 
 def _open_run_folder(
     options: ProgramOptions, stack: AsyncExitStack
 ) -> tuple[RunFolder | None, str, Path | None, str]:
-    """The run, its id, its folder and its store. A run that records in a store elsewhere has no folder."""
+    """Open the run's folder, and return the run, its id, folder and store. A run that records in another
+    store has no folder.
+    """
     if options.store is not None:
         return None, options.run_id or new_id("run"), None, options.store
     run = (
@@ -152,7 +155,7 @@ def _open_run_folder(
 
 
 async def _upstream(options: ProgramOptions, plugins: Plugins, stack: AsyncExitStack) -> Upstream:
-    """The route to the engine: the one that the options name, or one started here on the policy's folder."""
+    """Return the route to the engine that the options name, or to one started here on the policy's folder."""
     if (named := options.engine()) is not None:
         return named
     spec = pick(plugins.drivers, "driver", options.driver)
@@ -175,8 +178,9 @@ async def _upstream(options: ProgramOptions, plugins: Plugins, stack: AsyncExitS
 
 
 def _watched_packages(plugins: Plugins) -> list[str]:
-    """Packages whose import begins capture in a program: ours, the SDKs, and frameworks with an adapter here.
-    Adapters that only the program's environment has are found when it imports an SDK.
+    """Return the packages whose import begins capture in a program: Agent Lightning, the SDKs, and the
+    frameworks with an adapter here. Adapters that only the program's environment has are found when the
+    program imports an SDK.
     """
     roots = {spec.framework.partition(".")[0] for spec in plugins.adapters.values()}
     return sorted({"agentlightning", *SDKS, *roots})

@@ -1,6 +1,6 @@
 """The summary of ``agl run``: calls with their verdicts, agents, tools, tokens and rewards.
 
-It is read from the store after the programs have ended, so it reports only what is on record.
+It is read from the store after the programs have ended, so it reports only recorded calls and spans.
 """
 
 from __future__ import annotations
@@ -15,20 +15,21 @@ import msgspec
 from agentlightning import semconv
 from agentlightning.capture.emit.rewards import get_reward_value
 from agentlightning.credit.eligibility.verdicts import unrecorded, verdicts
-from agentlightning.run_program.attempts import ProcessResult
+from agentlightning.run_program.attempts import ProgramAttempt
+from agentlightning.run_program.collector import adapter_errors
 from agentlightning.run_program.process import exit_status
 from agentlightning.run_program.session import ProgramSession
 from agentlightning.store.pages import pages
 from agentlightning.types import Record
 
 UNNAMED = "unknown"
-"""Stands for the agent of calls that no tag names."""
+"""Name of the agent of calls without a tag ``agent``."""
 _ROLLOUTS_PER_READ = 100
 _SPANS_PER_READ = 10_000
 
 
 class Summary(msgspec.Struct, kw_only=True):
-    """What one ``agl run`` recorded."""
+    """The records of one ``agl run``, counted."""
 
     run_id: str
     store: str
@@ -39,7 +40,7 @@ class Summary(msgspec.Struct, kw_only=True):
     exit_codes: list[int | None] = []
     """Exit statuses of the processes as a shell reports them; ``null``: the time was up."""
     failures: dict[str, int] = {}
-    """Reason → rollouts that failed so."""
+    """Reason → rollouts that failed with it."""
     calls: int = 0
     verdicts: dict[str, int] = {}
     unsure: dict[str, int] = {}
@@ -47,7 +48,7 @@ class Summary(msgspec.Struct, kw_only=True):
     errors: int = 0
     """Calls without an answer."""
     agents: dict[str, int] = {}
-    """Agent → calls; ``unknown``: no tag names an agent."""
+    """Agent → calls; ``unknown`` without a tag ``agent``."""
     tools: dict[str, int] = {}
     tokens_in: int = 0
     tokens_out: int = 0
@@ -58,12 +59,12 @@ class Summary(msgspec.Struct, kw_only=True):
     """Adapters that were active."""
     warnings: list[str] = []
     counts: dict[str, int] = {}
-    """Reason → spans, calls or processes that could not be kept."""
+    """Reason → spans, calls or processes that could not be recorded."""
     seconds: float = 0.0
 
 
-async def summarise(session: ProgramSession, results: Sequence[ProcessResult], seconds: float) -> Summary:
-    """Read the records of the session's rollouts."""
+async def summarise(session: ProgramSession, results: Sequence[ProgramAttempt], seconds: float) -> Summary:
+    """Read the records of the session's rollouts and return their summary."""
     ids = [one.rollout.rollout_id for one in results if one.rollout is not None] + session.entries
     summary = Summary(
         run_id=session.run_id,
@@ -120,18 +121,19 @@ async def _add_spans(summary: Summary, session: ProgramSession, record: Record) 
                 summary.rewards.append(value)
 
 
-def _add_process_reports(summary: Summary, session: ProgramSession, results: Sequence[ProcessResult]) -> None:
-    """Add what the processes reported of capture."""
-    adapters: dict[str, str | None] = {}
-    for program in (one.program for one in results if one.program is not None):
-        summary.processes += len(program.reports)
+def _add_process_reports(
+    summary: Summary, session: ProgramSession, results: Sequence[ProgramAttempt]
+) -> None:
+    """Add the processes' reports about capture."""
+    programs = [one.program for one in results if one.program is not None]
+    reports = [report for program in programs for report in program.reports.values()]
+    summary.processes = len(reports)
+    for program in programs:
         for reason, times in program.counts.items():
             _count(summary.counts, reason, times)
-        for name, error in program.adapters.items():
-            if adapters.get(name, "") is not None:
-                adapters[name] = error
     for reason, times in session.collector.refused.items():
         _count(summary.counts, f"refused-{reason}", times)
+    adapters = adapter_errors(reports)
     summary.adapters = sorted(name for name, error in adapters.items() if error is None and name != "wire")
     for name, error in adapters.items():
         if error is not None:
@@ -154,6 +156,6 @@ def _count(counts: dict[str, int], name: str, times: int = 1) -> None:
 
 
 def as_record(summary: Summary) -> dict[str, Any]:
-    """The summary as the run's record keeps it."""
+    """Return the summary in the form of the run's record."""
     record: dict[str, Any] = msgspec.to_builtins(summary)
     return {**record, "total_seconds": summary.seconds}

@@ -78,11 +78,15 @@ async def serve(runner: Runner, report: Report) -> int:
     finally:
         stop_now.cancel()
         reporting.cancel()
-        report(RunnerState(dict(runner.counts), runner.running))
+        report(_state(runner))
     return signals.code
+
+
+def _state(runner: Runner) -> RunnerState:
+    return RunnerState(dict(runner.counts), runner.running)
 
 
 async def _report_until_cancelled(runner: Runner, report: Report) -> None:
     while True:
-        report(RunnerState(dict(runner.counts), runner.running))
+        report(_state(runner))
         await asyncio.sleep(REPORT_SECONDS)

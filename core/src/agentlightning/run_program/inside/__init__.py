@@ -3,7 +3,8 @@
 ``bootstrap/`` is on the program's PYTHONPATH. :mod:`.watch` waits for the import of an SDK or a
 framework, :mod:`.start` then instruments it, and :mod:`.exporter` sends what is recorded to ``agl run``.
 
-Invariant: when anything fails here, the program runs as it would without us, and the failure is reported.
+Invariant: if anything fails here, the program runs as it would without capture, and the failure is
+reported.
 """
 
 from __future__ import annotations

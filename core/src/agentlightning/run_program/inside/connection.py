@@ -1,13 +1,14 @@
-"""HTTP connections to ``agl run`` that survive what programs do to open files.
+"""HTTP connections to ``agl run`` that tolerate programs which close open files, as daemons do.
 
-Invariant: a file descriptor that is another file's by now (the program closed ours, as daemons do) is neither
-written to nor closed.
+Invariant: a file descriptor that belongs to another file by now is neither written to nor closed.
 """
 
 from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from http.client import HTTPConnection, HTTPException
 from urllib.parse import urlsplit
 
@@ -17,8 +18,8 @@ Headers = dict[str, str]
 
 
 class Connection:
-    """A connection to the server at ``url``, made when it is needed. Errors are ``OSError``; after one, and
-    after an interrupt, the connection is closed.
+    """A connection to the server at ``url``, made when it is needed. Errors are ``OSError``. After an error
+    or an interrupt the connection is closed.
     """
 
     def __init__(self, url: str) -> None:
@@ -28,40 +29,25 @@ class Connection:
 
     @property
     def open(self) -> bool:
-        """There is a connection, and it is ours."""
+        """Whether there is a connection that is still ours."""
         return self._inode is not None and _inode(self._http.sock) == self._inode
 
-    def ask(self, path: str, body: bytes, headers: Headers, seconds: float) -> tuple[int, bytes]:
-        """Send one request; status and body of its answer."""
-        try:
-            self._connect()
-            self._http.request("POST", path, body, headers)
-            return self.answer(seconds)
-        finally:
-            self.close()
-
     def begin(self, path: str, headers: Headers) -> None:
-        """Begin a request whose body is still to come, in :meth:`chunk`."""
-        try:
+        """Begin a request whose body is sent by :meth:`chunk`."""
+        with self._closed_on_error():
             self._connect()
             self._http.putrequest("POST", path)
             for name, value in {**headers, "Transfer-Encoding": "chunked"}.items():
                 self._http.putheader(name, value)
             self._http.endheaders()
-        except BaseException:
-            self.close()
-            raise
 
     def chunk(self, data: bytes) -> None:
-        """Write a part of the body; the last one is empty."""
-        try:
+        """Write a part of the body. The last part is empty."""
+        with self._closed_on_error():  # half of it may be sent: the next part needs a new connection
             self._http.send(b"%x\r\n%b\r\n" % (len(data), data))
-        except BaseException:  # half of it may be out: what comes next needs a connection of its own
-            self.close()
-            raise
 
     def answered(self) -> bool:
-        """The server has answered already, or has hung up."""
+        """Return whether the server has answered already, or has closed the connection."""
         assert self._http.sock is not None
         self._http.sock.settimeout(0)
         try:
@@ -75,25 +61,31 @@ class Connection:
         return True
 
     def answer(self, seconds: float) -> tuple[int, bytes]:
-        """Wait for the answer: its status and body."""
+        """Wait for the answer, and return its status and body."""
         assert self._http.sock is not None
-        try:
+        with self._closed_on_error():
             self._http.sock.settimeout(seconds)
-            found = self._http.getresponse()
-            return found.status, found.read()
-        except HTTPException as error:
-            self.close()
-            raise ConnectionResetError(f"agl run closed the connection ({type(error).__name__})") from None
-        except BaseException:
-            self.close()
-            raise
+            try:
+                found = self._http.getresponse()
+                return found.status, found.read()
+            except HTTPException as error:
+                name = type(error).__name__
+                raise ConnectionResetError(f"agl run closed the connection ({name})") from None
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection, or leave its file descriptor alone if another file has it by now."""
         if self._http.sock is not None and not self.open:
             self._http.sock.detach()
         self._http.close()
         self._inode = None
+
+    @contextmanager
+    def _closed_on_error(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            self.close()
+            raise
 
     def _connect(self) -> None:
         self.close()
@@ -102,7 +94,7 @@ class Connection:
 
 
 def _inode(connection: socket.socket | None) -> tuple[int, int] | None:
-    """What the kernel has under the connection's number; ``None``: nothing."""
+    """Return device and inode of the connection's file descriptor, or ``None`` if it is closed."""
     if connection is None:
         return None
     try:

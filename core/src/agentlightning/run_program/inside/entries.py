@@ -1,9 +1,9 @@
 """A rollout for each outermost call of a decorated entry: ``agl run --per-entry``.
 
-When an entry is called, the process requests an attempt, runs the entry in it and reports its end; the number
+When an entry is called, the process requests an attempt, runs the entry in it and reports its end. The number
 that the entry returns is the reward. Invariants: a call inside an entry belongs to that entry's rollout; the
-entry returns and raises what it would without us; an entry that gets no attempt runs in that of the process,
-and is counted.
+entry returns and raises the same values and errors as without capture; an entry that gets no attempt runs in
+the attempt of the process and is counted.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from contextlib import AbstractContextManager, contextmanager
 from numbers import Real
 from typing import Any
 
+from msgspec.structs import asdict, replace
+
 from agentlightning.capture.call_hooks import CallHooks, hooked
 from agentlightning.capture.context import ATTEMPT, AttemptContext, attempt_context
 from agentlightning.capture.counts import COUNTS
@@ -23,13 +25,12 @@ from agentlightning.capture.entries import ENTRY_WRAPPERS, undecorated
 from agentlightning.capture.spans.convert import describe_error, jsonable
 from agentlightning.run_program.inside.exporter import SpanExporter
 from agentlightning.run_program.inside.import_hook import warn
-from agentlightning.run_program.inside.messages import BeginEntry, EndEntry, EntryBegun
+from agentlightning.run_program.inside.messages import BeginEntry, EndEntry
 from agentlightning.run_program.inside.settings import ChildSettings
-from agentlightning.types import LLM
 from agentlightning.types.arrays import unwrap_scalar
 
 ENTRY_DENIED = "entry-denied"
-"""Count of entries that got no attempt and ran in that of the process."""
+"""Count of entries that got no attempt and ran in the attempt of the process."""
 
 
 class EntryWrapper:
@@ -39,17 +40,17 @@ class EntryWrapper:
         self._exporter, self._settings = exporter, settings
 
     def install(self) -> None:
-        """Wrap what the program decorates from now on."""
+        """Wrap the functions that the program decorates from now on."""
         ENTRY_WRAPPERS.append(self.wrap)
 
     def wrap(self, entry: Callable[..., Any]) -> Callable[..., Any]:
-        """A function of the kind of ``entry`` whose outermost calls get attempts of their own."""
+        """Return a function of the kind of ``entry`` whose outermost calls get attempts of their own."""
         return hooked(entry, lambda args, kwargs: self._rollout(entry, args, kwargs) or CallHooks())
 
     def _rollout(
         self, entry: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> EntryRollout | None:
-        """The rollout of a call; ``None`` inside another entry, and when the request is refused."""
+        """Begin the rollout of a call. Return ``None`` inside another entry and if the request is refused."""
         if ATTEMPT.get() is not None:
             return None
         task = _call_arguments(entry, args, kwargs)
@@ -60,23 +61,11 @@ class EntryWrapper:
             COUNTS.add(ENTRY_DENIED)
             warn(f"{name}() gets no rollout of its own: {error}")
             return None
-        context = self._context(begun, task, scored=undecorated(entry) is not entry)
+        settings = replace(self._settings, **asdict(begun), task=task)
+        context = settings.context(self._exporter.sink(begun.key))
+        if undecorated(entry) is not entry:  # a reward function scores it
+            context.entry_reward = []
         return EntryRollout(self._exporter, begun.key, context)
-
-    def _context(self, begun: EntryBegun, task: Any, *, scored: bool) -> AttemptContext:
-        settings = self._settings
-        return AttemptContext(
-            rollout_id=begun.rollout_id,
-            attempt_id=begun.attempt_id,
-            sink=self._exporter.sink(begun.key),
-            key=begun.key,
-            gateway=settings.gateway,
-            tags=settings.tags,
-            policies=settings.policies,
-            resources={"policy": LLM(endpoint=settings.gateway, model=settings.model, api_key=begun.key)},
-            task=task,
-            entry_reward=[] if scored else None,
-        )
 
 
 class EntryRollout(CallHooks):
@@ -127,8 +116,8 @@ class EntryRollout(CallHooks):
 
 
 def _reward_number(result: Any) -> float | None:
-    """The number that an entry returned, also a scalar of an array library; ``None``: it is no number. One
-    that is not finite is returned too, and fails the rollout as ``bad-reward``.
+    """Return the number that an entry returned, also from a scalar of an array library; ``None`` for other
+    values. A number that is not finite is returned too, and fails the rollout as ``bad-reward``.
     """
     try:
         result = unwrap_scalar(result)
@@ -140,7 +129,7 @@ def _reward_number(result: Any) -> float | None:
 
 
 def _call_arguments(entry: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The arguments of a call without the object: a single one as it is, several by name."""
+    """Return the arguments of a call without ``self``: a single argument as it is, several by name."""
     try:
         given = dict(inspect.signature(entry).bind(*args, **kwargs).arguments)
     except (TypeError, ValueError):  # the call itself raises this error

@@ -1,10 +1,10 @@
 """Sends what a process of a program records to ``agl run``: OTLP over HTTP, under the attempt's key.
 
-The spans of an attempt are the body of one long request, which is written as they end and stored as it
-arrives. So nothing waits for the process's end, nor for an answer: what was written is stored also when the
-process is killed. Invariants: sending is safe from any thread, from ``__del__`` and after a fork, and never
-raises into the program; spans arrive in the order in which they ended; what could not be sent is counted and
-reported.
+The spans of an attempt are the body of one long request, which is written as spans end and stored as it
+arrives. So no span waits for the end of the process or for an answer, and written spans are stored even if
+the process is killed. Invariants: sending is safe from any thread, from ``__del__`` and after a fork, and
+never raises into the program; spans arrive in the order in which they ended; spans that could not be sent are
+counted and reported.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from __future__ import annotations
 import secrets
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 
 import msgspec
@@ -32,7 +31,7 @@ UNDELIVERED = "undelivered"
 
 
 class SpanExporter:
-    """Exports to the server at ``url``; ``key`` is that of the process's own attempt."""
+    """Exports to the server at ``url``. ``key``: the key of the process's own attempt."""
 
     def __init__(self, url: str, key: str) -> None:
         self._url, self._key = url, key
@@ -44,7 +43,7 @@ class SpanExporter:
         after_fork_in_child(self._begin)
 
     def _begin(self) -> None:
-        """Begin with nothing. A forked process lets go of what is its parent's."""
+        """Begin empty. A forked process closes its copies of the parent's connections."""
         for stream in self._streams.values():
             stream.close()
         self._streams.clear()
@@ -60,7 +59,7 @@ class SpanExporter:
 
     # ---------------------------------------------------------------------------------------- what is sent
     def sink(self, key: str) -> Callable[[Span], None]:
-        """Takes the finished spans of the attempt whose key it is."""
+        """Return a function that takes finished spans of the attempt with this key."""
         return partial(self.span, key)
 
     def span(self, key: str, span: Span) -> None:
@@ -88,46 +87,45 @@ class SpanExporter:
         self._send()
 
     def begin_entry(self, entry: BeginEntry) -> EntryBegun:
-        """A rollout for an entry. ``OSError``: there is no answer; ``ValueError``: it is refused."""
+        """Begin a rollout for an entry. Raise ``OSError`` without an answer, ``ValueError`` for a refusal."""
         return messages.decode(self._ask(messages.ENTRIES, entry, self._key), EntryBegun)
 
     def end_entry(self, attempt_id: str, key: str, end: EndEntry) -> None:
-        """End an entry's attempt, when its spans are stored. Errors as those of :meth:`begin_entry`."""
+        """End an entry's attempt once its spans are stored. Errors are those of :meth:`begin_entry`."""
         self._finish(key)
         self._ask(messages.END.format(attempt_id=attempt_id), end, key)
 
     def flush(self) -> None:
-        """Wait until all is stored: the process ends."""
+        """Wait until everything is stored, at the end of the process."""
         for key in list(self._streams):
             self._finish(key)
 
     # --------------------------------------------------------------------------------------------- sending
     def _send(self) -> None:
+        """Write the queue, unless this thread does so already: then a destructor or a signal handler called,
+        and the span is written there.
+        """
         with self._lock:
-            if not self._busy:  # else it is called by a destructor or a signal handler: it goes out there
-                with self._sending():
-                    self._write_queue()
-
-    @contextmanager
-    def _sending(self) -> Iterator[None]:
-        self._busy = True
-        try:
-            yield
-        finally:
-            self._busy = False
+            if not self._busy:
+                self._write_queue()
 
     def _write_queue(self) -> None:
-        while self._queue:
-            item = self._queue[0]
-            if not self._written(*item):
-                COUNTS.add(UNDELIVERED)
-            if self._queue and self._queue[0] is item:  # a fork empties the queue
-                self._queue.popleft()  # only here: what is interrupted (Ctrl-C) is written again
-        if self._report_due:
-            counts = dict(Counter(COUNTS.snapshot()) - self._inherited)
-            report = msgspec.to_builtins(ProcessReport(self._process, counts, self._adapters))
-            self._report_due = False
-            self._report_due = not self._written(self._key, otlp.resource_report(messages.PROCESS, report))
+        self._busy = True
+        try:
+            while self._queue:
+                item = self._queue[0]
+                if not self._written(*item):
+                    COUNTS.add(UNDELIVERED)
+                if self._queue and self._queue[0] is item:  # a fork empties the queue
+                    self._queue.popleft()  # only here: a span that is interrupted (Ctrl-C) is written again
+            if self._report_due:
+                counts = dict(Counter(COUNTS.snapshot()) - self._inherited)
+                report = msgspec.to_builtins(ProcessReport(self._process, counts, self._adapters))
+                self._report_due = False
+                written = self._written(self._key, otlp.resource_report(messages.PROCESS, report))
+                self._report_due = not written
+        finally:
+            self._busy = False
 
     def _written(self, key: str, encoded: bytes) -> bool:
         for _ in range(2):  # a connection that broke is made again, once
@@ -140,7 +138,7 @@ class SpanExporter:
         return False
 
     def _stream(self, key: str) -> Connection:
-        """The request under way for the key, begun if there is none or if it is over."""
+        """Return the open request for the key. Begin one if there is none or if it has ended."""
         stream = self._streams.setdefault(key, Connection(self._url))
         if stream.open and stream.answered():
             self._check(stream)
@@ -149,7 +147,7 @@ class SpanExporter:
         return stream
 
     def _check(self, stream: Connection) -> None:
-        """Read the answer to a request, which is over then."""
+        """Read the answer to a request, which ends it."""
         status, answer = stream.answer(REPLY_SECONDS)
         stream.close()
         if status != 200:
@@ -157,19 +155,22 @@ class SpanExporter:
             self._warn(f"agl run refuses spans: {answer.decode(errors='replace')[:200]}")
 
     def _finish(self, key: str) -> None:
-        """End the key's request and wait for its answer: its spans are on file."""
+        """End the key's request and wait for its answer: its spans are on file then."""
         with self._lock:
             if self._busy:
                 raise BlockingIOError("an entry ended while a span was being sent")
-            with self._sending():
-                self._write_queue()
-                stream = self._streams.pop(key, None)
-                if stream is not None and stream.open:
-                    try:
-                        stream.chunk(b"")
-                        self._check(stream)
-                    except OSError as error:
-                        self._warn(f"agl run does not say what it stored ({error})")
+            self._write_queue()
+            stream = self._streams.pop(key, None)
+            if stream is None or not stream.open:
+                return
+            self._busy = True
+            try:
+                stream.chunk(b"")
+                self._check(stream)
+            except OSError as error:
+                self._warn(f"agl run does not say what it stored ({error})")
+            finally:
+                self._busy = False
 
     def _warn(self, why: str) -> None:
         if not self._warned:
@@ -177,8 +178,12 @@ class SpanExporter:
             warn(f"{why}: what the program records meanwhile may be lost")
 
     def _ask(self, path: str, message: BeginEntry | EndEntry, key: str) -> bytes:
-        body, headers = messages.encode(message), _headers(key, messages.CONTENT_TYPE)
-        status, answer = Connection(self._url).ask(path, body, headers, REPLY_SECONDS)
+        body, connection = messages.encode(message), Connection(self._url)
+        connection.begin(path, _headers(key, messages.CONTENT_TYPE))
+        connection.chunk(body)
+        connection.chunk(b"")
+        status, answer = connection.answer(REPLY_SECONDS)
+        connection.close()
         if status != 200:
             raise ValueError(answer.decode(errors="replace"))
         return answer

@@ -1,7 +1,7 @@
 """An import hook that reports when a package has been imported completely.
 
-It leaves finders, loaders and specs as they are. Every Python process of a program loads it, so it imports
-only the standard library.
+It does not change finders, loaders and specs for good. Every Python process of a program loads this module,
+so it imports only the standard library.
 
 Invariant: a package is reported when no thread is importing anything below it, so the listener may import all
 of it. The listener is called without a lock.
@@ -24,9 +24,9 @@ OnImport = Callable[[str], None]
 
 
 class ImportWatcher:
-    """A finder on ``sys.meta_path`` that finds nothing itself: it asks the others, and notices when the
-    modules that they find have been executed. ``roots``: packages to watch. ``on_import``: called with the
-    module that was imported last below a root.
+    """A finder on ``sys.meta_path`` that asks the other finders, and notices when the modules that they find
+    have been executed. ``roots``: packages to watch. ``on_import`` is called with the last module that was
+    imported below a root.
     """
 
     def __init__(self, roots: Sequence[str], on_import: OnImport) -> None:
@@ -40,7 +40,7 @@ class ImportWatcher:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The spec that a later finder returns."""
+        """Return the spec that a later finder returns."""
         root = name.partition(".")[0]
         if root not in self.roots or self not in sys.meta_path:
             return None
@@ -53,7 +53,9 @@ class ImportWatcher:
         return None
 
     def _notify_after(self, loader: Any, root: str) -> None:
-        """Notice when ``loader`` has executed its module. A loader that is a class is shared: it stays."""
+        """Notice when ``loader`` has executed its module. A loader that is a class is shared, and is not
+        changed.
+        """
         execute = getattr(loader, "exec_module", None)
         if execute is None or isinstance(loader, type):
             return
@@ -83,7 +85,7 @@ class ImportWatcher:
             self._on_import(name)
 
     def _forked(self) -> None:
-        """In a forked process: only this thread lives, and the lock may have been another's."""
+        """Renew the lock in a forked process: only this thread lives, and another may have held the lock."""
         self._lock, here = threading.RLock(), threading.get_ident()
         self._depth = Counter({at: times for at, times in self._depth.items() if at[0] == here})
 

@@ -1,7 +1,7 @@
 """Begins capture in a program that ``opentelemetry-instrument`` starts under ``agl run``.
 
-The ``sitecustomize`` of ``opentelemetry-instrument`` hides ours, but it activates every installed
-instrumentor; this one installs the import hook. Outside ``agl run`` it does nothing.
+The ``sitecustomize`` of ``opentelemetry-instrument`` hides the one of ``agl run``, but it activates every
+installed instrumentor. This instrumentor installs the import hook. Outside ``agl run`` it does nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class ProgramInstrumentor(BaseInstrumentor):  # type: ignore[misc]
     """Installs the import hook, once in a process."""
 
     def instrumentation_dependencies(self) -> Collection[str]:
-        """None: it waits for imports itself."""
+        """Return no dependency: the import hook waits for packages itself."""
         return ()
 
     def _instrument(self, **kwargs: Any) -> None:
@@ -28,4 +28,4 @@ class ProgramInstrumentor(BaseInstrumentor):  # type: ignore[misc]
             watch()
 
     def _uninstrument(self, **kwargs: Any) -> None:
-        """Nothing: capture lasts as long as the process."""
+        """Do nothing: capture lasts as long as the process."""

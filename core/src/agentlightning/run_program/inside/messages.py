@@ -1,4 +1,4 @@
-"""What a program's processes and ``agl run`` exchange beside spans: reports, and the bodies of two routes."""
+"""Messages between a program's processes and ``agl run`` beside spans: reports, and bodies of two routes."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 PROCESS: Final = "agl.process"
-"""Attribute of a resource without spans: a :class:`ProcessReport`."""
+"""Resource attribute that holds a :class:`ProcessReport`, in an export without spans."""
 ENTRIES: Final = "/v1/agl/program/entries"
 """Takes a :class:`BeginEntry`, answers with an :class:`EntryBegun`."""
 END: Final = ENTRIES + "/{attempt_id}/end"
-"""Takes an :class:`EndEntry`; an answer means that the end is on file."""
+"""Takes an :class:`EndEntry` and answers once the end is on file."""
 CONTENT_TYPE: Final = "application/msgpack"
-"""Of the bodies: MessagePack has NaN, which a reward may be until it is refused."""
+"""The bodies are MessagePack, which can hold a reward of NaN until it is refused."""
 T = TypeVar("T", bound=msgspec.Struct)
 
 
 class ProcessReport(msgspec.Struct):
-    """The state of capture in one process. A report replaces the one before it, so not each has to arrive."""
+    """The state of capture in one process. A report replaces the one before, so a report may be lost."""
 
     process: str
     """Random, because process ids are used again."""
     counts: dict[str, int] = {}
-    """Reason → how much could not be kept."""
+    """Reason → number of records that could not be kept."""
     adapters: dict[str, str | None] = {}
     """Adapter → why it is not on."""
 
 
 class BeginEntry(msgspec.Struct):
-    """An entry is called and wants a rollout of its own."""
+    """An entry is called and needs a rollout of its own."""
 
     entry: str
     task: Any = None
@@ -51,7 +51,7 @@ class EndEntry(msgspec.Struct):
 
 
 def encode(message: msgspec.Struct) -> bytes:
-    """A message as a body; ``ValueError``: it has no such form."""
+    """Encode a message. Raise ``ValueError`` if a value has no encoding."""
     try:
         return msgspec.msgpack.encode(message, enc_hook=str)
     except (TypeError, OverflowError, RecursionError, UnicodeEncodeError) as error:
@@ -59,7 +59,7 @@ def encode(message: msgspec.Struct) -> bytes:
 
 
 def decode(body: bytes, kind: type[T]) -> T:
-    """The message in a body; ``ValueError``: there is none."""
+    """Decode a message of type ``kind``. Raise ``ValueError`` for another body."""
     try:
         return msgspec.msgpack.decode(body, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:

@@ -1,6 +1,6 @@
-"""Spans as an OTLP export request in protobuf: the inverse of what the store's ``/v1/traces`` decodes.
+"""Encodes spans as an OTLP export request in protobuf, as the store's ``/v1/traces`` decodes it.
 
-Source: opentelemetry-proto 1.x. Protobuf and not JSON, because the store decodes it twenty times as fast.
+Source: opentelemetry-proto 1.x. The encoding is protobuf because it decodes twenty times as fast as JSON.
 """
 
 from __future__ import annotations
@@ -23,9 +23,8 @@ _INT64: Final = 1 << 63
 
 
 def export_request(spans: Iterable[Span]) -> bytes:
-    """An ``ExportTraceServiceRequest``; ``ValueError`` or ``TypeError`` for a span that has no such form.
-
-    The attempt is not named in it: the key that the request bears names it.
+    """Return an ``ExportTraceServiceRequest``. Raise ``ValueError`` or ``TypeError`` for a span without that
+    form. The request does not name the attempt: its key does.
     """
     request = service.ExportTraceServiceRequest()
     for resource, group in groupby(spans, key=lambda span: span.resource):
@@ -36,7 +35,7 @@ def export_request(spans: Iterable[Span]) -> bytes:
 
 
 def resource_report(name: str, value: Mapping[str, Any]) -> bytes:
-    """A request without spans, about its resource only."""
+    """Return a request without spans whose resource has one attribute."""
     request = service.ExportTraceServiceRequest()
     _fill(request.resource_spans.add().resource.attributes, {name: value})
     return request.SerializeToString()
@@ -76,7 +75,7 @@ def _fill(pairs: Any, values: Mapping[str, Any]) -> None:
 
 
 def _set(target: common.AnyValue, value: Any) -> None:
-    """Write one value; ``None`` is a value that is not set."""
+    """Write one value. ``None`` stays unset."""
     if isinstance(value, str):
         target.string_value = value
     elif isinstance(value, bool):

@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 
+from agentlightning.capture.context import AttemptContext
 from agentlightning.run_program.inside.import_hook import WATCH_VARIABLE
-from agentlightning.types import Tags
+from agentlightning.types import LLM, Span, Tags
 
 TASK = "AGL_TASK"
-"""The task as JSON. Of these variables, the only one that programs may read."""
+"""The task as JSON. Programs may read this variable."""
+SETTINGS = "AGL_PROGRAM"
+"""The other settings as JSON."""
 
 
 class ChildSettings(msgspec.Struct, kw_only=True):
-    """The attempt that a process works for, and where it sends what it records."""
+    """The attempt that a process works for, and the servers that it talks to."""
 
     rollout_id: str
     attempt_id: str
     key: str
-    """The attempt's."""
+    """The attempt's key."""
     gateway: str
     store: str
     """Base URL of the server that takes spans."""
@@ -33,38 +36,37 @@ class ChildSettings(msgspec.Struct, kw_only=True):
     tags: Tags = {}
     policies: dict[str, str] = {}
     adapters: list[str] = []
-    """Adapters to activate; empty: all whose framework is imported."""
+    """Adapters to activate; empty: the adapters of all imported frameworks."""
     per_entry: bool = False
 
     def variables(self, watched: list[str]) -> dict[str, str]:
-        """The settings as environment variables. ``watched``: packages whose import begins capture."""
+        """Return the settings as environment variables. ``watched``: packages whose import begins capture."""
+        own = msgspec.structs.replace(self, task=None)
         return {
-            **{_PLAIN[name]: getattr(self, name) for name in _PLAIN},
-            **{_JSON[name]: json.dumps(getattr(self, name)) for name in _JSON},
+            SETTINGS: json.dumps(msgspec.to_builtins(own)),
+            TASK: json.dumps(self.task),
             WATCH_VARIABLE: ",".join(watched),
         }
 
     @classmethod
     def read(cls, environment: Mapping[str, str] = os.environ) -> ChildSettings:
-        """The inverse; ``KeyError``: a variable is missing; ``ValueError``: one is malformed."""
-        plain = {name: environment[variable] for name, variable in _PLAIN.items()}
-        parsed = {name: json.loads(environment[variable]) for name, variable in _JSON.items()}
-        return msgspec.convert({**plain, **parsed}, cls)
+        """Return the settings in environment variables. Raise ``KeyError`` if one is missing and
+        ``ValueError`` if one is malformed.
+        """
+        settings = msgspec.convert(json.loads(environment[SETTINGS]), cls)
+        settings.task = json.loads(environment[TASK])
+        return settings
 
-
-_PLAIN = {
-    "rollout_id": "AGL_ROLLOUT_ID",
-    "attempt_id": "AGL_ATTEMPT_ID",
-    "run_id": "AGL_RUN_ID",
-    "key": "AGL_KEY",
-    "gateway": "AGL_GATEWAY",
-    "store": "AGL_STORE",
-    "model": "AGL_MODEL",
-}
-_JSON = {
-    "task": TASK,
-    "tags": "AGL_TAGS",
-    "policies": "AGL_POLICIES",
-    "adapters": "AGL_ADAPTERS",
-    "per_entry": "AGL_PER_ENTRY",
-}
+    def context(self, sink: Callable[[Span], None]) -> AttemptContext:
+        """Return the identity of the attempt. Its spans go to ``sink``."""
+        return AttemptContext(
+            rollout_id=self.rollout_id,
+            attempt_id=self.attempt_id,
+            sink=sink,
+            key=self.key,
+            gateway=self.gateway,
+            tags=self.tags,
+            policies=self.policies,
+            resources={"policy": LLM(endpoint=self.gateway, model=self.model, api_key=self.key)},
+            task=self.task,
+        )

@@ -1,8 +1,8 @@
 """Begins capture in a process of a program: sets its attempt, and instruments SDKs and frameworks.
 
-It runs at the first import of a package that could call a model. A framework is instrumented once it has been
-imported, by the adapter in the program's environment. Invariant: a failure to instrument is reported to
-``agl run`` and leaves the program alone.
+It runs at the first import of a package that could call a model. The adapter in the program's environment
+instruments a framework once that framework has been imported. Invariant: a failure to instrument is reported
+to ``agl run`` and does not disturb the program.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable
 from functools import partial
 
 from agentlightning import capture
-from agentlightning.capture.context import AttemptContext, set_process_attempt
+from agentlightning.capture.context import set_process_attempt
 from agentlightning.capture.counts import COUNTS
 from agentlightning.capture.fork import after_fork_in_child
 from agentlightning.capture.spans.processors import unfinished_spans
@@ -24,7 +24,6 @@ from agentlightning.run_program.inside.exporter import SpanExporter
 from agentlightning.run_program.inside.import_hook import OnImport
 from agentlightning.run_program.inside.settings import ChildSettings
 from agentlightning.specs import AdapterSpec
-from agentlightning.types import LLM
 
 SDKS = ("openai", "anthropic")
 """Packages that call models: the import of one activates the wire layer."""
@@ -33,14 +32,14 @@ MAX_TRIES = 8
 
 
 def begin(roots: set[str], loaded: str) -> OnImport:
-    """Begin capture in this process, after the import of module ``loaded``; the result is to be called for
-    each further import. ``roots``: the watched packages, to which the adapters' frameworks are added.
+    """Begin capture in this process, after the import of module ``loaded``. Return the function to call after
+    each further import. The adapters' frameworks are added to ``roots``, the watched packages.
     """
     settings = ChildSettings.read()
     exporter = SpanExporter(settings.store, settings.key)
     exporter.report()
     COUNTS.listener = exporter.count
-    set_process_attempt(_context(settings, exporter))
+    set_process_attempt(settings.context(exporter.sink(settings.key)))
     atexit.register(exporter.flush)
     atexit.register(_count_unfinished)
     if settings.per_entry:
@@ -54,28 +53,14 @@ def begin(roots: set[str], loaded: str) -> OnImport:
     return adapters.imported
 
 
-def _context(settings: ChildSettings, exporter: SpanExporter) -> AttemptContext:
-    return AttemptContext(
-        rollout_id=settings.rollout_id,
-        attempt_id=settings.attempt_id,
-        sink=exporter.sink(settings.key),
-        key=settings.key,
-        gateway=settings.gateway,
-        tags=settings.tags,
-        policies=settings.policies,
-        resources={"policy": LLM(endpoint=settings.gateway, model=settings.model, api_key=settings.key)},
-        task=settings.task,
-    )
-
-
 def _count_unfinished() -> None:
-    """Count spans that have not ended when the process ends: they are not recorded."""
+    """Count the spans that have not ended when the process ends, because they are not recorded."""
     if unfinished := unfinished_spans():
         COUNTS.add("span-unfinished", unfinished)
 
 
 class AdapterActivator:
-    """Activates each adapter once its framework has been imported. ``names``: adapters to use; empty: all."""
+    """Activates each adapter once its framework has been imported. ``names``: adapters to use, or all."""
 
     def __init__(self, names: list[str], exporter: SpanExporter) -> None:
         known = load().adapters
@@ -95,8 +80,8 @@ class AdapterActivator:
         self._lock = threading.Lock()
 
     def imported(self, loaded: str) -> None:
-        """Module ``loaded`` has been imported: activate the adapters that now can be. What is imported
-        meanwhile, here or in another thread, the call that holds the lock notices.
+        """Activate the adapters that are ready after the import of module ``loaded``. Imports that happen
+        meanwhile, in this or another thread, are handled by the call that holds the lock.
         """
         self._again = True
         while self._again and (lock := self._lock).acquire(blocking=False):
@@ -119,7 +104,7 @@ class AdapterActivator:
                 self._pending.append(spec)
 
     def _try_activate(self, name: str, activate: Callable[[], None]) -> bool:
-        """Activate once; ``False``: a module that it needs is not imported yet, so try again."""
+        """Try to activate an adapter. Return ``False`` if a module that it needs is not imported yet."""
         self._tried[name] += 1
         try:
             activate()
@@ -131,8 +116,8 @@ class AdapterActivator:
 
 
 def _fully_imported(name: str, loaded: str) -> bool:
-    """Whether a module and its package have been imported. ``loaded``: a module that has been executed, even
-    if its spec says that it is initializing.
+    """Return whether a module and its package have been imported. ``loaded``: a module that has been
+    executed, even if its spec says that it is initializing.
     """
     for part in (name, name.partition(".")[0]):
         module = sys.modules.get(part)

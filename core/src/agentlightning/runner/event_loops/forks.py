@@ -13,15 +13,10 @@ from weakref import WeakKeyDictionary
 
 _loops: WeakKeyDictionary[asyncio.AbstractEventLoop, int] = WeakKeyDictionary()
 """Loops that run agents → the thread that each runs in."""
-_registered: list[bool] = []
-"""Not empty once the hook is registered. It cannot be removed, so there is one for all loops."""
 
 
 def exit_forks_of_loop() -> None:
     """Let every fork of this process exit instead of returning to the running loop."""
-    if not _registered:
-        os.register_at_fork(after_in_child=_in_child)
-        _registered.append(True)
     _loops[asyncio.get_running_loop()] = threading.get_ident()
 
 
@@ -29,3 +24,6 @@ def _in_child() -> None:
     for loop, thread in _loops.items():
         if thread == threading.get_ident() and not loop.is_closed():
             loop.call_soon(os._exit, 0)
+
+
+os.register_at_fork(after_in_child=_in_child)

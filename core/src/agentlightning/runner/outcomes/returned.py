@@ -30,9 +30,8 @@ from agentlightning.capture.emit.validation import (
 )
 from agentlightning.capture.spans.convert import error_text, utf8_text
 from agentlightning.runner.outcomes.outcome import Outcome
-from agentlightning.store import codec
 from agentlightning.types import AttemptStatus, Span, Triplet
-from agentlightning.types.arrays import unwrap_scalar
+from agentlightning.types.arrays import unpack_float32, unwrap_scalar
 from agentlightning.types.tokens import TokenIds
 
 T = TypeVar("T")
@@ -133,18 +132,17 @@ def _transition(span: Span, where: str) -> Triplet | None:
     if semconv.PROMPT_IDS not in a or semconv.RESPONSE_IDS not in a:
         return None
     try:
-        prompt, response = (TokenIds.unpacked(_bytes(a[name])).tolist() for name in _PACKED[:2])
-        logprobs = codec.unpack_floats(_bytes(a[semconv.LOGPROBS])) if semconv.LOGPROBS in a else None
+        packed = {name: base64.b64decode(a[name], validate=True) for name in _PACKED if name in a}
+        prompt = TokenIds.unpacked(packed[semconv.PROMPT_IDS]).tolist()
+        response = TokenIds.unpacked(packed[semconv.RESPONSE_IDS]).tolist()
+        logprobs = None
+        if semconv.LOGPROBS in packed:
+            logprobs = list(unpack_float32(packed[semconv.LOGPROBS]))
     except (ValueError, TypeError) as error:
         raise BadRecord(f"{where}: its token ids or logprobs are not packed as base64: {error}") from None
     prefix = semconv.TAG_PREFIX
     tags = {name[len(prefix) :]: str(value) for name, value in a.items() if name.startswith(prefix)}
-    known = None if logprobs is None else list(logprobs)
-    return Triplet(prompt_ids=prompt, response_ids=response, logprobs=known, tags=tags)
-
-
-def _bytes(text: str) -> bytes:
-    return base64.b64decode(text, validate=True)
+    return Triplet(prompt_ids=prompt, response_ids=response, logprobs=logprobs, tags=tags)
 
 
 def _triplet(item: Triplet, where: str) -> Triplet:
@@ -160,7 +158,7 @@ def _triplet(item: Triplet, where: str) -> Triplet:
     return Triplet(
         prompt_ids=prompt,
         response_ids=response,
-        reward=_reward(item.reward, f"{where}: reward"),
+        reward=None if item.reward is None else reward_number(item.reward, f"{where}: reward"),
         logprobs=_logprobs(item.logprobs, len(response), f"{where}: logprobs"),
         tags=_tags(item.tags, f"{where}: tags"),
         call_id=item.call_id,
@@ -196,10 +194,6 @@ def _logprobs(values: Any, length: int, where: str) -> list[float] | None:
         if type(value) not in (int, float) or not _LEAST <= value <= _POSITIVE:
             raise BadRecord(f"{where}[{i}] is {short_repr(value)}: a logprob is a finite number, at most 0")
     return [float(value) for value in listed]
-
-
-def _reward(value: Any, where: str) -> float | None:
-    return None if value is None else reward_number(value, where)
 
 
 def _tags(tags: Any, where: str) -> dict[str, str]:

@@ -21,7 +21,7 @@ from typing import Any
 import psutil
 
 from agentlightning.capture.counts import COUNTS
-from agentlightning.runner.event_loops.threads import in_thread
+from agentlightning.runner.event_loops.threads import in_thread, start_thread
 from agentlightning.runner.outcomes.outcome import CannotRun
 from agentlightning.runner.processes import messages, worker
 from agentlightning.runner.processes.messages import AgentLoaded, AttemptDone, AttemptJob, LoadAgent
@@ -111,14 +111,11 @@ class WorkerHandle:
         self._answer = self._loop.create_future()
         data = messages.pack(message)
         # A large message waits until the worker reads it, which a worker that hangs never does.
-        threading.Thread(target=self._send, args=(data,), name="agl-worker-send", daemon=True).start()
+        # An error means that the worker has died, which the listening thread finds.
+        start_thread(self._connection.send_bytes, data, name="agl-worker-send")
         either: set[asyncio.Future[Any]] = {self._answer, self.died}
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         return self._answer.result() if self._answer.done() else None
-
-    def _send(self, data: bytes) -> None:
-        with contextlib.suppress(OSError):  # it has died, which the listening thread finds
-            self._connection.send_bytes(data)
 
     # ------------------------------------------------------------------------------ in the listening thread
     def _listen(self) -> None:
