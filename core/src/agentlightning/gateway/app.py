@@ -9,13 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 
-import msgspec
 from aiohttp import web
 
 from agentlightning.gateway.admission.attempts import AttemptInfo, OpenAttempts
 from agentlightning.gateway.admission.identity import identify
 from agentlightning.gateway.apis import FORMATS, format_of
-from agentlightning.gateway.count_tokens import count_tokens
 from agentlightning.gateway.errors import RequestRefused
 from agentlightning.gateway.listen import agent_url
 from agentlightning.gateway.metrics import Metrics, expose
@@ -92,7 +90,7 @@ class Gateway:
 
     # -------------------------------------------------------------------------------- routes and sampling
     def add_route(self, upstream: Upstream) -> None:
-        """Serve a policy from an engine, in place of the one before."""
+        """Serve a policy from an engine, in place of any earlier engine."""
         self._routes[upstream.policy] = upstream
 
     def limits(self, policy: str) -> tuple[int | None, int | None]:
@@ -114,20 +112,20 @@ class Gateway:
 
     # ------------------------------------------------------------------------------------------- attempts
     def open_attempt(self, info: AttemptInfo) -> str:
-        """Let an attempt call; the result is its key (the agent's ``OPENAI_API_KEY``)."""
+        """Let an attempt call, and return its key (the agent's ``OPENAI_API_KEY``)."""
         return self._attempts.open(info)
 
     async def close_attempt(self, attempt_id: str, *, grace: float = 0.0) -> None:
-        """Revoke the key. Calls under way have ``grace`` seconds; then they are cancelled, and recorded."""
+        """Revoke the key. Calls under way get ``grace`` seconds; then they are cancelled and recorded."""
         await self._attempts.close(attempt_id, grace)
 
     # ------------------------------------------------------------------------------------- weight updates
     async def pause(self) -> None:
-        """Make new calls wait before they reach an engine; those at an engine go on."""
+        """Make new calls wait before they reach an engine; calls at an engine go on."""
         self._gate.hold(ALL)
 
     async def drain(self, timeout: float | None = None) -> bool:
-        """Wait until no call is at an engine; False when ``timeout`` seconds did not suffice."""
+        """Wait until no call is at an engine. Return False if ``timeout`` seconds did not suffice."""
         return await self._gate.drain(timeout)
 
     async def resume(self) -> None:
@@ -135,8 +133,8 @@ class Gateway:
         self._gate.release(ALL)
 
     async def hold(self, policy: str) -> None:
-        """Make new calls of one policy wait. Those that its engine gives up meanwhile are retried whole after
-        :meth:`release`; those that it finishes are answered.
+        """Make new calls of one policy wait. A call that its engine gives up meanwhile is retried whole after
+        :meth:`release`; a call that it finishes is answered.
         """
         self._gate.hold(policy)
 
@@ -147,7 +145,7 @@ class Gateway:
     # ------------------------------------------------------------------------------------------ lifecycle
     def app(self, *, local: bool = True) -> web.Application:
         """The aiohttp application; it opens and closes the connections to the engines. ``local``: it is
-        served on loopback, and refuses requests for other hosts, unless they have a valid key.
+        served on loopback, and refuses requests for other hosts that have no valid key.
 
         Serve it with ``webserver.app_runner``: it cancels the handler of an agent that hangs up, which frees
         its engine.
@@ -156,7 +154,7 @@ class Gateway:
         app = web.Application(middlewares=[no_pages])
         for path, api in FORMATS.items():
             app.router.add_post(path, partial(self._pipeline.serve, api=api))
-        app.router.add_post("/v1/messages/count_tokens", partial(count_tokens, self._pipeline))
+        app.router.add_post("/v1/messages/count_tokens", self._pipeline.count_tokens)
         app.router.add_get("/v1/models", self._models)
         app.router.add_get("/health", self._health)
         app.router.add_get("/metrics", self._show_metrics)
@@ -242,14 +240,14 @@ class Gateway:
         return await AgentReply(request, format_of(request.path)).refuse(why)
 
     async def _models(self, request: web.Request) -> web.Response:
-        data = [
-            {"id": name, "object": "model", "created": 0, "owned_by": "agentlightning"}
-            for name in self._routes
-        ]
-        return _json({"object": "list", "data": data})
+        shared = {"object": "model", "created": 0, "owned_by": "agentlightning"}
+        return web.json_response(
+            {"object": "list", "data": [{"id": name, **shared} for name in self._routes]}
+        )
 
     async def _health(self, request: web.Request) -> web.Response:
-        return _json({"status": "paused" if self._gate.paused else "ok", "policies": list(self._routes)})
+        status = "paused" if self._gate.paused else "ok"
+        return web.json_response({"status": status, "policies": list(self._routes)})
 
     async def _show_metrics(self, request: web.Request) -> web.Response:
         body, content_type = expose(self._state(), request.headers.get("Accept", ""))
@@ -273,10 +271,6 @@ class Gateway:
                 for policy, route in self._routes.items()
             },
         }
-
-
-def _json(value: object) -> web.Response:
-    return web.Response(body=msgspec.json.encode(value), content_type="application/json")
 
 
 async def _unknown(request: web.Request) -> web.Response:

@@ -30,7 +30,7 @@ class EngineReply(msgspec.Struct, frozen=True):
 
 @dataclass(eq=False)
 class CallFailure(Exception):
-    """An admitted call that ends without an answer: it is recorded as an error, and the agent is told."""
+    """An admitted call ends without an answer: it is recorded as an error, and the agent gets the error."""
 
     status: int
     code: str
@@ -44,7 +44,7 @@ class CallFailure(Exception):
     reply: EngineReply | None = field(default=None, kw_only=True)
     """The engine's own error answer, which is sent to the agent unchanged."""
     event: bytes | None = field(default=None, kw_only=True)
-    """The engine's own error event of a stream, likewise."""
+    """The engine's own error event of a stream, which is sent unchanged too."""
 
     def __str__(self) -> str:
         return self.message
@@ -56,7 +56,7 @@ class CallFailure(Exception):
 
     @property
     def record(self) -> str:
-        """The failure as ``Call.error``."""
+        """The text of ``Call.error``."""
         return f"{self.recorded_as or self.code}: {self.message}"[:2000]
 
 

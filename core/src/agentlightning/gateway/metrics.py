@@ -65,7 +65,7 @@ class Metrics:
     """Counters since the start. Records are counted once the store acknowledged them."""
 
     NAMES = 1_000
-    """Callers without a policy that are counted by name: agents choose their names."""
+    """Callers without a policy that are counted by name, at most: agents choose their names."""
 
     def __init__(self) -> None:
         self.calls: Counter[str] = Counter()
@@ -107,12 +107,12 @@ class Metrics:
                 self.over_length["messages"] += sum(b - a for a, b in call.edited["dropped"])
 
     def count_unrouted(self, caller: str) -> None:
-        """Count a request of a caller that is given no policy."""
+        """Count a request of a caller without a policy."""
         known = caller in self.unrouted or len(self.unrouted) < self.NAMES
         self.unrouted[caller if known else "(others)"] += 1
 
     def _count_unnamed(self) -> None:
-        """Count a call without agent, role and node; the first is logged with what to do."""
+        """Count a call without agent, role and node; log the first with a way to name such calls."""
         if not self.unnamed:
             log.warning(
                 "a model call came from nobody in particular: no adapter, decorator or tag names the agent "
@@ -160,7 +160,7 @@ class StateCollector(Collector):
 
 
 def expose(state: Mapping[str, Any], accept: str) -> tuple[bytes, str]:
-    """``state`` as body and content type, in a format that the client accepts."""
+    """Body and content type of ``state``, in a format that the client accepts."""
     if "application/json" in accept:
         return msgspec.json.encode(state), "application/json"
     registry = CollectorRegistry(auto_describe=False)

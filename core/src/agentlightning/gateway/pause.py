@@ -1,4 +1,4 @@
-"""The gate before the engines: closed while weights change, for all calls or for those of some policies.
+"""The gate before the engines: closed while weights change, for all policies or for some.
 
 An engine may give up calls of a held policy to make way for new weights: with the finish reason ``abort``,
 with an error, or by hanging up. Such a call is retried whole after the release. Invariants: a call is retried

@@ -19,11 +19,12 @@ from agentlightning.gateway.admission.attempts import Admitted, OpenAttempts
 from agentlightning.gateway.admission.body import read_json
 from agentlightning.gateway.admission.identity import RequestIdentity, identify
 from agentlightning.gateway.apis.base import ApiFormat
+from agentlightning.gateway.apis.messages import MESSAGES
 from agentlightning.gateway.apis.reasoning import split_answer
-from agentlightning.gateway.errors import CallFailure, EngineReply, RequestRefused
+from agentlightning.gateway.errors import CallFailure, EngineReply, EngineUnreachable, RequestRefused
 from agentlightning.gateway.metrics import Metrics
 from agentlightning.gateway.pause import ABORTED_BY_ENGINE, PauseGate, RetryAfterHold
-from agentlightning.gateway.record import answer_calls, check_answer, was_split
+from agentlightning.gateway.record import answer_calls, check_answer
 from agentlightning.gateway.recorder import CallRecorder, RecordWriter
 from agentlightning.gateway.reply import AgentReply
 from agentlightning.gateway.request import ModelRequest, Planner
@@ -67,6 +68,27 @@ class Pipeline:
         """Answer one request of an API."""
         reply = AgentReply(http, api, self.keep_alive)
         return await self.admitted(reply, lambda admitted: self._call(admitted, reply))
+
+    async def count_tokens(self, http: web.Request) -> web.StreamResponse:
+        """Answer ``POST /v1/messages/count_tokens`` with ``{"input_tokens": n}``; 404 where the engine, which
+        alone knows its tokenizer and chat template, cannot count. No call is made, and none is recorded.
+        """
+
+        async def answer(admitted: Admitted) -> web.StreamResponse:
+            body = MESSAGES.chat_body({"max_tokens": 1, **admitted.body}, admitted.attempt.tool_arguments)
+            _, route = self.planner.choose(admitted, body)
+            try:
+                count = await self.fitter.count(route, {**body, "model": route.model})
+            except EngineUnreachable as error:
+                raise RequestRefused(error.status, error.code, str(error), retry=True) from None
+            if count is None:
+                message = (
+                    f"the engine of policy {route.policy!r} has not counted this prompt (POST /tokenize)"
+                )
+                raise RequestRefused(404, "cannot-count", f"{message}; read usage.input_tokens of the answer")
+            return web.json_response({"input_tokens": count})
+
+        return await self.admitted(AgentReply(http, MESSAGES), answer)
 
     # ---------------------------------------------------------------------------------------------- admit
     async def admitted(
@@ -215,7 +237,7 @@ def _answered(request: ModelRequest, whole: EngineReply) -> Answered:
     answer = parse_answer(whole.body, request.api.engine_api, request.decode)
     calls = answer_calls(request, check_answer(request, answer))
     raw = whole.body
-    if was_split(calls):
+    if "reasoning" in calls[0].edited:
         raw = split_answer(raw, request.route.reasoning == "split-opened")
     body = request.api.render(request.agent_body, raw, request.answer_id, request.streams)
     if request.api.translated and calls[0].response is not None:

@@ -13,8 +13,9 @@ from agentlightning.gateway.errors import BadAnswer, CallFailure
 from agentlightning.gateway.metrics import OVER_LENGTH, OVER_LENGTH_FIELD
 from agentlightning.gateway.request import ModelRequest
 from agentlightning.gateway.rewrite.sampling import check_echo, is_allowed
-from agentlightning.gateway.upstream.answer import EngineAnswer, EngineChoice, check_choices
+from agentlightning.gateway.upstream.answer import MAX_INTEGER, EngineAnswer, EngineChoice
 from agentlightning.types import Call
+from agentlightning.webserver.body import check_plain
 
 AnswerT = TypeVar("AnswerT", bound=EngineAnswer)
 OUTSIDE_VOCABULARY = "outside-vocabulary"
@@ -23,7 +24,15 @@ OUTSIDE_VOCABULARY = "outside-vocabulary"
 
 def check_answer(request: ModelRequest, answer: AnswerT) -> AnswerT:
     """Return an answer, or a chunk of one, that the request can get; raise :class:`BadAnswer` for others."""
-    check_choices(answer, request.choices)
+    for choice in answer.choices:
+        if choice.index >= (asked := request.choices):
+            raise BadAnswer(f"the engine's answer has a choice {choice.index}, and {asked} were asked for")
+    try:
+        for part in (answer.sampling, *(p for c in answer.choices for p in (c.message, c.delta))):
+            if part is not None:
+                check_plain(part, MAX_INTEGER)
+    except ValueError as error:
+        raise BadAnswer(f"the engine's answer cannot be kept: {error}") from None
     served = request.route.served_version()
     # While weights are updated, an engine may be one version ahead of what the driver says.
     if served is not None and answer.policy_version is not None and answer.policy_version > served + 1:
@@ -78,11 +87,6 @@ def failed_call(request: ModelRequest, failure: CallFailure) -> Call:
         action = "drop" if request.route.over_length == "drop" else "error"
         fields |= {"masked": OVER_LENGTH, "edited": {OVER_LENGTH_FIELD: action}}
     return request.call(**fields)
-
-
-def was_split(calls: list[Call]) -> bool:
-    """Whether reasoning was split off the messages of these calls."""
-    return "reasoning" in calls[0].edited
 
 
 def exact(calls: list[Call]) -> bool:

@@ -77,7 +77,7 @@ class RecordWriter:
             log.exception("the store did not take the count of a refused request (%s)", refused.reason)
 
     def _notify(self, calls: list[Call]) -> None:
-        """Call the hook, off the hot path."""
+        """Call the hook, after the answer was sent."""
         assert self.on_call is not None
         for call in calls:
             try:
@@ -106,7 +106,7 @@ class CallRecorder:
         return self.assembler.tokens if self.assembler else 0
 
     def streamed_calls(self) -> list[Call]:
-        """The calls of a stream that has ended; those without token ids must not be trained."""
+        """The calls of a stream that has ended; calls without token ids are masked."""
         request = self.request
         answer = self._assembled()
         raise_if_aborted(answer)

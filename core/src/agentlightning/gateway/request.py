@@ -17,7 +17,6 @@ from agentlightning.gateway.admission.body import choice_count
 from agentlightning.gateway.admission.identity import RequestIdentity
 from agentlightning.gateway.admission.seeds import branch_of
 from agentlightning.gateway.apis.base import ApiFormat
-from agentlightning.gateway.apis.chat import wants_usage
 from agentlightning.gateway.errors import RequestRefused
 from agentlightning.gateway.metrics import Metrics
 from agentlightning.gateway.rewrite.sampling import (
@@ -32,7 +31,7 @@ from agentlightning.types.select import caller_name, policy_for, with_role
 
 
 class ModelRequest(msgspec.Struct, kw_only=True):
-    """One call, with everything that was decided about it so far."""
+    """One call, with all decisions about it so far."""
 
     caller: RequestIdentity
     attempt: OpenAttempt
@@ -61,11 +60,6 @@ class ModelRequest(msgspec.Struct, kw_only=True):
     If weights change during the call, the older number is the safe one for staleness."""
     holds: int = 0
     """How often the policy had been held when the call was forwarded."""
-
-    @property
-    def wants_usage(self) -> bool:
-        """The agent asked for the usage at the end of its stream."""
-        return wants_usage(self.body)
 
     @property
     def tools(self) -> bool:
@@ -139,7 +133,7 @@ class Planner:
     """The run's sampling values, by policy."""
 
     def plan(self, admitted: Admitted, api: ApiFormat) -> ModelRequest:
-        """The call that ``admitted`` asks for. No await: the sequence is the order of arrival."""
+        """Plan a call. The method awaits nothing, so that the sequence is the order of arrival."""
         caller, attempt = admitted.caller, admitted.attempt
         body = api.chat_body(admitted.body, attempt.tool_arguments)
         tags, route = self.choose(admitted, body)

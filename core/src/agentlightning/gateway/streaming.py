@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import aiohttp
 
+from agentlightning.gateway.apis.chat import wants_usage
 from agentlightning.gateway.apis.reasoning import StreamReasoningSplitter
 from agentlightning.gateway.apis.sse import DONE, EventSplitter, data_event, payload
 from agentlightning.gateway.errors import BadAnswer, CallFailure
@@ -79,7 +80,7 @@ class StreamRelay:
                 _, message = parse_error(200, request.route.redact(data))
                 raise CallFailure(502, "engine-error", message, event=request.route.redact(event))
             self._assembler.add(check_answer(request, chunk))
-            if not chunk.choices and chunk.usage is not None and not request.wants_usage:
+            if not chunk.choices and chunk.usage is not None and not wants_usage(request.body):
                 return b""  # the gateway asked for it, and the agent did not
             if self._split is not None and chunk.choices and (split := self._split.chunk(data)) is not data:
                 event = data_event(split)

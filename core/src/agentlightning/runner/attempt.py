@@ -17,7 +17,6 @@ from agentlightning import capture
 from agentlightning.capture.emit.rewards import find_reward_spans
 from agentlightning.decorator.agents import as_agent
 from agentlightning.gateway import AttemptInfo
-from agentlightning.gateway.admission.seeds import root_seed
 from agentlightning.plugins.manager import Plugins
 from agentlightning.runner.attempt_keys import AttemptKeys, with_attempt_key
 from agentlightning.runner.ending import EndWriter
@@ -161,17 +160,7 @@ class AttemptRunner:
     async def _job(self, lease: AttemptedRollout) -> AttemptJob:
         """Open the attempt at the gateway and return what the agent needs to run."""
         rollout, attempt = lease.rollout, lease.attempt
-        info = AttemptInfo(
-            rollout_id=rollout.rollout_id,
-            attempt_id=attempt.attempt_id,
-            run_id=rollout.run_id or "",
-            fence=attempt.fence,
-            mode=rollout.mode,
-            seed=root_seed(rollout, attempt),
-            greedy=bool(rollout.metadata.get("greedy", False)),
-            policies=self.policies,
-            tags=dict(rollout.metadata.get("tags") or {}),
-        )
+        info = AttemptInfo.of(rollout, attempt, self.policies)
         resources = await attempt_resources(self.store, rollout)
         resources, key, gateway = with_attempt_key(resources, self.attempt_keys, info)
         return AttemptJob(

@@ -1,5 +1,6 @@
 """Sampling: forced in training, kept elsewhere, masked where it could not be set."""
 
+import msgspec
 import pytest
 from aiohttp import web
 from core.gateway.conftest import whole
@@ -13,7 +14,7 @@ from agentlightning.semconv import RESAMPLED
 from agentlightning.types import Attempt, Rollout
 from agentlightning.types.select import selector
 
-NEUTRAL = SamplingPolicy().values()
+NEUTRAL = msgspec.structs.asdict(SamplingPolicy())
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from agentlightning.gateway.errors import RequestRefused, store_failed
 from agentlightning.gateway.upstream.prompt_ids import PromptCache
 from agentlightning.keys import Claims, Keys
 from agentlightning.store.base import NotFound, Store
-from agentlightning.types import AttemptStatus, Mode, Tags, merge_tags
+from agentlightning.types import Attempt, AttemptStatus, Mode, Rollout, Tags, merge_tags
 from agentlightning.types.select import Select, selector
 
 log = logging.getLogger(__name__)
@@ -49,10 +49,25 @@ class AttemptInfo(msgspec.Struct, kw_only=True):
     tags: Tags = {}
     """Tags of every call; a call's own tags win."""
 
+    @classmethod
+    def of(cls, rollout: Rollout, attempt: Attempt, policies: dict[str, str]) -> AttemptInfo:
+        """The facts about an attempt of the store."""
+        return cls(
+            rollout_id=rollout.rollout_id,
+            attempt_id=attempt.attempt_id,
+            run_id=rollout.run_id or "",
+            fence=attempt.fence,
+            mode=rollout.mode,
+            seed=root_seed(rollout, attempt),
+            greedy=bool(rollout.metadata.get("greedy", False)),
+            policies=policies,
+            tags=_string_map(rollout.metadata.get("tags")),
+        )
+
 
 @dataclass(slots=True, eq=False)
 class OpenAttempt:
-    """One attempt: the state of its calls, and those under way."""
+    """One attempt: the state that its calls share, and the calls under way."""
 
     info: AttemptInfo
     selects: Callable[[Tags], bool]
@@ -132,7 +147,9 @@ class OpenAttempts:
         return attempt
 
     async def close(self, attempt_id: str, grace: float) -> None:
-        """Revoke the key, give calls ``grace`` seconds, cancel the rest, wait for their records, forget."""
+        """Revoke the key, give calls ``grace`` seconds, cancel the others, wait for their records, and forget
+        the attempt.
+        """
         self._keys.revoke(attempt_id)
         attempt = self._open.get(attempt_id) or self._loaded.get(attempt_id)
         if attempt is None:
@@ -146,7 +163,7 @@ class OpenAttempts:
     def revoke(self, attempt_id: str) -> None:
         """Revoke the key of an attempt that has ended in the store, stop its other calls, and forget it.
 
-        An attempt that was opened here is forgotten by :meth:`close`, which its runner will call.
+        :meth:`close`, which the runner calls, forgets an attempt that was opened here.
         """
         self._keys.revoke(attempt_id)
         attempt = self._open.get(attempt_id) or self._loaded.pop(attempt_id, None)
@@ -190,17 +207,8 @@ class OpenAttempts:
             self._keys.check(self._keys.mint(claims.rollout_id, claims.attempt_id))
         except RequestRefused:
             raise _ended(claims) from None
-        info = AttemptInfo(
-            rollout_id=claims.rollout_id,
-            attempt_id=claims.attempt_id,
-            run_id=claims.run_id,
-            fence=claims.fence,
-            mode=rollout.mode,
-            seed=root_seed(rollout, attempt),
-            greedy=bool(rollout.metadata.get("greedy", False)),
-            policies=_string_map(rollout.metadata.get("policies")) or self._policies,
-            tags=_string_map(rollout.metadata.get("tags")),
-        )
+        policies = _string_map(rollout.metadata.get("policies")) or self._policies
+        info = AttemptInfo.of(rollout, attempt, policies)
         sequence = 1 + max((c.sequence for c in calls), default=-1)
         found = OpenAttempt(info, self._selects, sequence, self._prompts)
         for call in calls:
@@ -219,7 +227,7 @@ class OpenAttempts:
 
 
 def _string_map(value: object) -> dict[str, str]:
-    """Metadata of a rollout as a map of strings; anything but a mapping is ignored."""
+    """Metadata of a rollout as a map of strings; empty for anything but a mapping."""
     return merge_tags(value) if isinstance(value, Mapping) else {}
 
 

@@ -25,8 +25,8 @@ _bodies = msgspec.json.Decoder(dict[str, Any])
 
 
 async def read_json(request: web.Request, limit: int) -> dict[str, Any]:
-    """The JSON object of a request's body. :class:`RequestRefused`: it is larger than ``limit`` bytes, is not
-    what its headers say, or is no JSON object.
+    """Read the JSON object of a request's body. Raise :class:`RequestRefused` when the body is larger than
+    ``limit`` bytes, contradicts its headers, or is no JSON object.
     """
     raw = await read(request, limit)
     check_container_count(raw)
@@ -34,7 +34,7 @@ async def read_json(request: web.Request, limit: int) -> dict[str, Any]:
 
 
 def decode_json(raw: bytes) -> dict[str, Any]:
-    """The JSON object of a body; :class:`RequestRefused` for anything else, and for too many choices."""
+    """Parse a JSON object; raise :class:`RequestRefused` for anything else, and for too many choices."""
     try:
         body = _bodies.decode(raw)
         check_plain(body)

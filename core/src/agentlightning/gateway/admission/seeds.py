@@ -1,4 +1,4 @@
-"""Sampling seeds: the same request of the same rollout gets the same seed, in whatever order calls arrive."""
+"""Sampling seeds: the same request of the same rollout gets the same seed, whatever the order of arrival."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class RequestSeeds:
     def __init__(self, root: int | None) -> None:
         self._root = root
         self._spans: dict[tuple[str, bytes], list[str | None]] = {}
-        """The callers' spans that were given a seed, by branch and content, in order of arrival."""
+        """Branch and content → the callers' spans of requests that got a seed, in order of arrival."""
 
     def next(
         self, branch: str, body: Mapping[str, Any], span: str | None = None, retry: int = 0
     ) -> int | None:
-        """Seed of the request ``body``; a retry gets that of the request it repeats.
+        """Seed of the request ``body``; a retry gets the seed of the request that it repeats.
 
         A function of the branch, of the request's content, and of how often the branch has sent that content:
         neither the order in which parallel calls happen to arrive nor a failure on the way changes a seed.
@@ -62,12 +62,12 @@ _CONTENT = frozenset({
     "messages", "prompt", "suffix", "tools", "functions", "tool_choice", "response_format", "guided_choice",
     "structured_outputs", "stop", "n", "max_tokens", "max_completion_tokens",
 })  # fmt: skip
-"""Request fields that decide what is asked."""
+"""Request fields on which the answer depends."""
 
 
 def content_digest(body: Mapping[str, Any]) -> bytes:
-    """Digest of the fields that decide what is asked, without the ids of messages and tool calls: engines and
-    frameworks draw these at random, and no prompt should hold them.
+    """Digest of the fields on which the answer depends, without the ids of messages and tool calls: engines
+    and frameworks draw these at random, and no prompt should hold them.
     """
     asked = {name: value for name, value in body.items() if name in _CONTENT and value is not None}
     messages = asked.get("messages")

@@ -35,7 +35,7 @@ REFUSED = {
 }
 """Fields refused, and what to do instead."""
 UNREADABLE = "unreadable_arguments"
-"""Key of a tool's input whose arguments, as the model wrote them, are no JSON object."""
+"""Key for arguments that are no JSON object, in the input of a tool call."""
 _TEXTS = {"text"}
 _TOOL_CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 _NO_EDIT = {"type": "clear_thinking_20251015", "keep": "all"}
@@ -123,7 +123,7 @@ class Messages(TranslatedApi):
         return msgspec.json.encode({"type": "error", "error": error, "request_id": None})
 
     def error_event(self, status: int, raw: bytes) -> bytes:
-        """The same as an event."""
+        """The same error as an event."""
         return typed_event(msgspec.json.decode(self.error(status, raw)))
 
 

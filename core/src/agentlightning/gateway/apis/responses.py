@@ -179,7 +179,7 @@ def _message(out: list[dict[str, Any]], item: Item, path: str) -> None:
 
 
 def _reasoning(out: list[dict[str, Any]], item: Item, path: str) -> None:
-    """Reasoning opens an assistant turn. A vendor's encrypted reasoning has no text that could be read."""
+    """Open an assistant turn with its reasoning. A vendor's encrypted reasoning has no text to read."""
     if thought := checks.joined(item.get("content"), f"{path}.content", {"reasoning_text"}):
         out.append({"role": "assistant", "content": None, "reasoning_content": thought})
 
@@ -258,7 +258,7 @@ def _namespaces(body: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
 
 # ----------------------------------------------------------------------------------------------------- answer
 def _output(body: Mapping[str, Any], chat: Mapping[str, Any], status: str) -> list[dict[str, Any]]:
-    """Reasoning, text, function calls; the last item has the answer's status, those before are complete."""
+    """Reasoning, text, function calls. The last item has the answer's status, the others are complete."""
     message, answer_id = chat["choices"][0]["message"], chat["id"]
     items: list[dict[str, Any]] = []
     if thought := reasoning_of(message):

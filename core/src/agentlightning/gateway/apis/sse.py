@@ -19,9 +19,8 @@ KEEP_ALIVE = b": keep-alive\n\n"
 PIECE = 48
 """Characters of text in one event of a replayed stream."""
 EVENT_LIMIT = 8 * 2**20
-"""Bytes of one event beyond which a stream counts as broken."""
+"""Bytes of one event, at most; a stream with a longer event counts as broken."""
 _BOUNDARY = re.compile(rb"\r\n\r\n|\n\n|\r\r")
-_LINE = re.compile(rb"\r\n|\n|\r")
 
 
 class EventSplitter:
@@ -63,7 +62,7 @@ def payload(event: bytes) -> bytes | None:
         and b"\r" not in event
     ):
         return event[6:-2]
-    lines = [line[5:].removeprefix(b" ") for line in _LINE.split(event) if line.startswith(b"data:")]
+    lines = [line[5:].removeprefix(b" ") for line in event.splitlines() if line.startswith(b"data:")]
     return b"\n".join(lines) if lines else None
 
 
@@ -73,10 +72,10 @@ def data_event(data: bytes) -> bytes:
 
 
 def typed_event(event: Mapping[str, Any]) -> bytes:
-    """An event whose name is its type."""
+    """One event of a translated API: named by its type."""
     return b"event: " + str(event["type"]).encode() + b"\ndata: " + msgspec.json.encode(event) + b"\n\n"
 
 
 def pieces(text: str) -> Iterator[str]:
-    """A text in the pieces of a replayed stream."""
+    """Cut a text into the pieces of a replayed stream."""
     return (text[i : i + PIECE] for i in range(0, len(text), PIECE))

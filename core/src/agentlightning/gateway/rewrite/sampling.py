@@ -1,4 +1,4 @@
-"""The sampling of a call: the run's values in training, and a record of where the call departs from them.
+"""The sampling of a call: the run's values in training, and a record of every departure from them.
 
 Selected training calls to a trainable policy are sampled with the run's values. All values are sent, neutral
 ones too: otherwise an engine silently uses the model's own ``generation_config`` (say ``top_k`` 20).
@@ -34,10 +34,6 @@ class SamplingPolicy(msgspec.Struct, kw_only=True, frozen=True):
     frequency_penalty: float = 0.0
     repetition_penalty: float = 1.0
 
-    def values(self) -> dict[str, Any]:
-        """The values by their request names."""
-        return msgspec.structs.asdict(self)
-
 
 _NAMES = (*SamplingPolicy.__struct_fields__, "seed")
 _SHAPING = {
@@ -60,25 +56,27 @@ class SamplingDecision(msgspec.Struct, frozen=True):
     """The agent's wishes that were overruled, or that shape the distribution."""
     off_policy: bool = False
     guided: bool = False
-    """Off policy only because the request names its allowed answers: trainable once their ids are known."""
+    """Off policy only because the request names its allowed answers: trainable if their ids are known."""
 
     @property
     def masked(self) -> str | None:
-        """``Call.masked`` of a call that was sampled so."""
+        """``Call.masked`` of the call."""
         return OFF_POLICY if self.off_policy else None
 
 
 def apply_sampling(
     body: dict[str, Any], *, policy: SamplingPolicy | None, greedy: bool, seed: int | None
 ) -> SamplingDecision:
-    """Set the sampling of ``body`` (in place).
+    """Set the sampling of ``body``, in place.
 
     ``policy``: the run's values, ``None`` to keep the agent's. ``greedy``: temperature 0. ``seed``: used
     unless the agent gave its own. Under a run's values it is always used: an agent that pins its seed would
     make all samples of a group equal, and nothing could be learned from them.
     """
     asked: dict[str, Any] = {}
-    forced: dict[str, Any] = policy.values() if policy else {"temperature": 0.0} if greedy else {}
+    forced: dict[str, Any] = {"temperature": 0.0} if greedy else {}
+    if policy:
+        forced = msgspec.structs.asdict(policy)
     for name, value in forced.items():
         if (wish := body.get(name)) is not None and wish != value:
             asked[name] = wish
@@ -108,7 +106,7 @@ def _shaping(body: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_echo(decision: SamplingDecision, echo: dict[str, Any]) -> SamplingDecision:
-    """``decision`` corrected by the values that an engine reports; off policy where they differ."""
+    """Correct ``decision`` by the values that an engine reports; it is off policy if they differ."""
     differs = {k: v for k, v in echo.items() if k in decision.used and k != "seed" and v != decision.used[k]}
     if not differs:
         return decision

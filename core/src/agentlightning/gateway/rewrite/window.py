@@ -1,7 +1,7 @@
-"""The messages of a prompt that may be dropped when it is too long, and those that never are.
+"""The messages of a prompt that may be dropped when it is too long, and the pinned messages.
 
 A prompt is cut in blocks: an assistant message with tool calls and the results of these calls are one block,
-so that no result is ever without its call. Pinned are the leading system (or developer) messages, the first
+so that every result keeps its call. Pinned are the leading system (or developer) messages, the first
 user message (where an agent's task or its role card stands), the last user message, and the last block. The
 others, the chatter, are dropped oldest first. Messages are never cut into.
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 import msgspec
@@ -67,10 +68,8 @@ class Window:
         every = blocks(messages)
         self._chatter = [b for b in every[:-1] if pinned.isdisjoint(range(*b))]
         sizes = [len(msgspec.json.encode(messages[slice(*b)])) for b in self._chatter]
-        self.bytes = [0]
+        self.bytes = [0, *accumulate(sizes)]
         """Bytes of JSON that dropping 0, 1, 2, … blocks saves."""
-        for size in sizes:
-            self.bytes.append(self.bytes[-1] + size)
 
     def __len__(self) -> int:
         """Number of blocks that may be dropped."""
@@ -88,7 +87,7 @@ class Window:
         return [m for i, m in enumerate(self.messages) if i not in dropped]
 
     def dropped(self, n: int) -> list[list[int]]:
-        """Ranges ``[start, end)`` of the messages dropped then, joined where they touch."""
+        """Ranges ``[start, end)`` of the messages in the ``n`` oldest blocks, joined where they touch."""
         out: list[list[int]] = []
         for start, end in self._chatter[:n]:
             if out and out[-1][1] == start:
@@ -99,7 +98,7 @@ class Window:
 
 
 def _pinned(messages: Sequence[Message]) -> set[int]:
-    """Indices of the system run, of the first and of the last user message."""
+    """Indices of the leading system messages, and of the first and the last user message."""
     head = 0
     while head < len(messages) and messages[head].get("role") in SYSTEM:
         head += 1

@@ -12,7 +12,6 @@ from typing import Annotated, Any, cast
 import msgspec
 
 from agentlightning.gateway.errors import TOO_LONG, BadAnswer, CallFailure, EngineReply, EngineUnreachable
-from agentlightning.webserver.body import check_plain
 
 DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """Raised by decoding bytes that are no JSON, have another shape, or are nested endlessly."""
@@ -20,9 +19,9 @@ ABORTED = "abort"
 """Finish reason, in vLLM and SGLang, of an answer that the engine gave up to make way for new weights."""
 TokenId = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
-"""Counts of tokens, choices, versions. No column of the store holds more than 63 bits."""
+"""A count of tokens, a number of a choice or a version. A column of the store holds 63 bits at most."""
 MAX_INTEGER = 2**63
-"""Integers from here on are refused anywhere in an answer."""
+"""An answer with an integer of this size or more is refused."""
 
 
 class TokenLogprob(msgspec.Struct, gc=False):
@@ -77,9 +76,9 @@ class EngineAnswer(msgspec.Struct):
     usage: EngineUsage | None = None
     prompt_token_ids: list[TokenId] | None = None
     policy_version: Count | None = None
-    """Version of the policy that was sampled from; only our engines report it."""
+    """Version of the policy that sampled the answer; only our engines report it."""
     sampling: dict[str, Any] | None = None
-    """The sampling values that the engine used; only our engines report them."""
+    """The sampling values of the engine; only our engines report them."""
     guided_choice_ids: list[list[TokenId]] | None = None
     """Guided choice: the allowed answers as token ids; the logprobs are of the distribution over them."""
 
@@ -115,19 +114,6 @@ def parse_answer(raw: bytes, api: str, decode: Decode | None = None) -> EngineAn
             raise BadAnswer(f"choice {choice.index} of the engine's answer has no {part}")
     raise_if_aborted(answer)
     return answer
-
-
-def check_choices(answer: EngineAnswer, expected: int) -> None:
-    """Raise :class:`BadAnswer` for more choices than were asked for, and for values that cannot be stored."""
-    for choice in answer.choices:
-        if choice.index >= expected:
-            raise BadAnswer(f"the engine's answer has a choice {choice.index}, and {expected} were asked for")
-    try:
-        for part in (answer.sampling, *(p for c in answer.choices for p in (c.message, c.delta))):
-            if part is not None:
-                check_plain(part, MAX_INTEGER)
-    except ValueError as error:
-        raise BadAnswer(f"the engine's answer cannot be kept: {error}") from None
 
 
 def raise_if_aborted(answer: EngineAnswer) -> None:

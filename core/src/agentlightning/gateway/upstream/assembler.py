@@ -62,7 +62,7 @@ class _PartialChoice:
                 tool["function"][name] += function.get(name) or ""
 
     def choice(self, index: int, api: str) -> EngineChoice:
-        """As a whole choice."""
+        """Build a whole choice."""
         text = "".join(self.text)
         whole = EngineChoice(index, finish_reason=self.finish, token_ids=self.ids)
         whole.prompt_token_ids = self.prompt
@@ -134,6 +134,6 @@ class AnswerAssembler:
             self._finished += not finished and partial.finish is not None
 
     def answer(self) -> EngineAnswer:
-        """The part that has arrived, as a whole answer."""
+        """Build a whole answer from the part that has arrived."""
         self._head.choices = [self._choices[i].choice(i, self._api) for i in sorted(self._choices)]
         return self._head

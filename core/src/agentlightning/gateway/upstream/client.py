@@ -84,8 +84,8 @@ class EngineClient:
         key: str | None,
         use: Callable[[aiohttp.ClientResponse], Awaitable[T]],
     ) -> T:
-        """Send a request to an engine of ``route``, and return what ``use`` makes of the answer, of which the
-        head has been read.
+        """Send a request to an engine of ``route``, and return ``use(response)``, which reads the body of the
+        response.
 
         Requests of one ``key`` go to one endpoint, requests without a key go to each in turn. Raise
         :class:`EngineUnreachable` when no endpoint answers, or when the connection fails during ``use``.
