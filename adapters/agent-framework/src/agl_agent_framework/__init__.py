@@ -1,8 +1,8 @@
 """Microsoft Agent Framework adapter: every model call is recorded with the agent and node that made it.
 
-It hooks into the framework's own OpenTelemetry spans (``invoke_agent``, ``execute_tool``, workflows) name
-agents and tools, its streams take context managers; core's wire layer records the token ids. Invariant:
-``uninstrument`` leaves Agent Framework as it was.
+The framework's own OpenTelemetry spans (``invoke_agent``, ``execute_tool``, workflows) name agents and tools,
+and its streams take context managers. The adapter adds the tags and details that they lack; core's wire layer
+records the token ids. Invariant: ``uninstrument`` leaves Agent Framework as it was.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["AgentFrameworkInstrumentor", "entry_methods"]
 
 
 class AgentFrameworkInstrumentor(AdapterInstrumentor):
-    """Instruments Agent Framework; switches core's capture on where that is not done yet."""
+    """Instruments Agent Framework; switches core's capture on unless it is on."""
 
     instruments = INSTRUMENTS
 

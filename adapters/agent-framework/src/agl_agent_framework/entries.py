@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 
 def entry_methods(cls: type) -> Sequence[str]:
-    """``run`` for agents: streams, workflows and agents as tools all pass through it."""
+    """Return ``run`` for agents: streams, workflows and agents as tools all call it."""
     if "agent_framework" not in sys.modules:
         return ()
     from agent_framework import BaseAgent

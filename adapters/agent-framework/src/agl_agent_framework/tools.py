@@ -1,7 +1,7 @@
-"""Tool calls: Agent Framework's own ``execute_tool`` span, completed with what it leaves out by default.
+"""Complete Agent Framework's own ``execute_tool`` spans with the arguments and the result of the call.
 
-It writes arguments and results only when the whole application's telemetry may hold sensitive data; here they
-go to the attempt alone, as the model wrote them and as it will read them.
+The framework writes them only where the whole application's telemetry may hold sensitive data. Here they go
+to the attempt alone, as the model wrote them and as it will read them.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The tags of who works: agents, nodes of a workflow, and the manager of a group chat.
+"""Tag agents, nodes of a workflow, and the manager of a group chat.
 
-Agent Framework's ``invoke_agent`` spans name every agent, and core reads them. They do not name the
-running node of a workflow, a group chat's orchestrator that picks the next speaker, or any agent when the
-user has switched the framework's spans off. Invariant: tags hold while the agent's own code runs, also in a
-stream that is read elsewhere, and never across what the reader does between two updates.
+Agent Framework's ``invoke_agent`` spans name every agent, and core reads them. They do not name the running
+node of a workflow, a group chat's orchestrator that chooses the next speaker, or any agent when the user
+has switched the framework's spans off. Invariant: tags hold while the agent's own code runs, also in a
+stream that is read elsewhere, and never while the reader works between two updates.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from agentlightning.capture.identity import agent_tags
 def run(wrapped: Callable[..., Any], agent: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Wraps ``run`` of agents, which returns at once: the work is done when the result is awaited or read.
 
-    What holds at the call (``@agl.agent``, ``tagged``) therefore holds for the work too.
+    The work keeps the tags that hold at the call (``@agl.agent``, ``tagged``).
     """
     result = wrapped(*args, **kwargs)
     if current_attempt() is None:

@@ -1,8 +1,8 @@
 """AgentScope adapter, for 1.0 and 2: every model call is recorded with the agent that made it.
 
-It hooks into 1.0's agent call and toolkit, and the points of 2's agent that its middleware wraps, as
-OpenTelemetry spans; core's wire layer records the token ids. Invariant: ``uninstrument`` leaves AgentScope as
-it was.
+It wraps 1.0's agent call and toolkit, and the methods of 2's agent that its middleware wraps, in
+OpenTelemetry spans. Core's wire layer records the token ids. Invariant: ``uninstrument`` leaves AgentScope
+as it was.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ __all__ = ["AgentScopeInstrumentor", "entry_methods"]
 
 
 class AgentScopeInstrumentor(AdapterInstrumentor):
-    """Instruments the AgentScope that is installed; switches core's capture on where that is not done yet."""
+    """Instruments the AgentScope that is installed; switches core's capture on unless it is on."""
 
     instruments = INSTRUMENTS
 
     def begin(self) -> None:
-        """Wrap what runs agents and tools in the version that is installed."""
+        """Wrap the methods that run agents and tools in the installed version."""
         import agentscope.agent
 
         from agl_agentscope import v1, v2

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 
 def entry_methods(cls: type) -> Sequence[str]:
-    """``reply`` in AgentScope 1; in 2 ``_reply``, which ``reply`` and ``reply_stream`` pass through."""
+    """Return ``reply`` in AgentScope 1; in 2 ``_reply``, which ``reply`` and ``reply_stream`` call."""
     module = sys.modules.get("agentscope.agent")
     if module is None:
         return ()

@@ -1,7 +1,7 @@
-"""AgentScope 1.0: the call of an agent, and the toolkit that every tool call passes.
+"""AgentScope 1.0: wrap the call of an agent, and the toolkit that every tool call passes.
 
-AgentScope's class hooks cannot carry this: of several tool calls at once only the first runs them, and none
-is told of a step that failed.
+AgentScope's class hooks do not suffice: of several tool calls at once only the first runs them, and no hook
+learns of a step that failed.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ async def _call_tool(
         raise
 
     def read(answer: Any) -> None:
-        """Each answer has all of the text so far: the last one's is the result."""
+        """Each answer has all of the text so far: the last text is the result."""
         text = "".join(str(block.get("text", "")) for block in answer.content)
         span.set_result(text, failed=text.startswith(_FAILURES))
 

@@ -1,7 +1,8 @@
-"""AgentScope 2: the three methods of an agent that its middleware wraps, too.
+"""AgentScope 2: wrap the three methods of an agent that its middleware wraps, too.
 
-So agents made before instrumentation are covered, and no agent holds an object of ours. The clock, too:
-AgentScope writes the time into prompts, so that the samples of one task would answer different prompts.
+So the adapter covers agents made before instrumentation, and no agent holds an object of ours. The adapter
+also stops the clock: AgentScope writes the time into prompts, so that the samples of one task would answer
+different prompts.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from agentlightning.capture.spans.agent_span import AgentSpan
 
 _LOG = logging.getLogger(__name__)
 NO_TIME = "withheld"
-"""Stands in a rollout's prompts in place of the time."""
+"""The text in a rollout's prompts in place of the time."""
 
 
 def patch_all(adapter: AdapterInstrumentor) -> None:
@@ -63,7 +64,7 @@ def _execute_tool_call(
 async def _inject_runtime_state(
     wrapped: Callable[..., Any], agent: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> AsyncGenerator[Any, None]:
-    """Within a rollout the reminder has :data:`NO_TIME` in place of the time, and comes once."""
+    """Put :data:`NO_TIME` in place of the time within a rollout, and let the reminder come once."""
     config = agent.injection_config
     stopped = current_attempt() is not None and config.inject_runtime_state
     if stopped:

@@ -1,8 +1,8 @@
 """AutoGen adapter: every model call of an ``autogen-agentchat`` app is recorded with the agent that made it.
 
-It hooks into AutoGen's own OpenTelemetry spans (``create_agent``, ``invoke_agent``, ``execute_tool``) name
-agents and tools; core's wire layer records the token ids. Invariant: ``uninstrument`` leaves AutoGen as it
-was.
+AutoGen's own OpenTelemetry spans (``create_agent``, ``invoke_agent``, ``execute_tool``) name agents and
+tools. The adapter completes them; core's wire layer records the token ids. Invariant: ``uninstrument``
+leaves AutoGen as it was.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from agl_autogen.tools import execute
 __all__ = ["AutoGenInstrumentor", "entry_methods"]
 
 PLUMBING = ("autogen SingleThreadedAgentRuntime", "autogen Worker Runtime")
-"""Scopes of the message runtimes: hundreds of spans a run, none of an agent, a model or a tool."""
+"""Scopes of the message runtimes: hundreds of spans per run, none of an agent, a model or a tool."""
 
 
 class AutoGenInstrumentor(AdapterInstrumentor):
-    """Instruments AutoGen; switches core's capture on where that is not done yet."""
+    """Instruments AutoGen; switches core's capture on unless it is on."""
 
     instruments = INSTRUMENTS
 
@@ -57,7 +57,7 @@ class AutoGenInstrumentor(AdapterInstrumentor):
 def _trace_block(
     wrapped: Callable[..., Any], helper: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """Skip the runtime's spans where only we would record them; a user's own provider gets them as before."""
+    """Skip the runtime's spans if only we would record them. A user's own provider still gets them."""
     ours = isinstance(trace.get_tracer_provider(), DefaultTracerProvider)
     if ours and isinstance(helper.tracer_provider, DefaultTracerProvider | trace.ProxyTracerProvider):
         return nullcontext(trace.INVALID_SPAN)

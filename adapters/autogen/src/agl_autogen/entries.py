@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 
 def entry_methods(cls: type) -> Sequence[str]:
-    """``on_messages_stream``, which every team and ``run_stream`` call, and ``on_messages``, which ``run``
-    calls: it leaves the stream at its answer, before the stream's end.
+    """Return ``on_messages_stream``, which every team and ``run_stream`` call, and ``on_messages``, which
+    ``run`` calls and which leaves the stream at its answer, before its end.
     """
     if "autogen_agentchat" not in sys.modules:
         return ()

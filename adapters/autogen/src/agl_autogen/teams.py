@@ -1,7 +1,7 @@
-"""Tags of a team's members: its participants, and the manager of a group chat.
+"""Tag the members of a team: its participants, and the manager of a group chat.
 
-AutoGen's ``invoke_agent`` spans name every agent, and core reads them. They name neither the
-agent's team nor a group chat's manager, which picks the next speaker with a model call of its own.
+AutoGen's ``invoke_agent`` spans name every agent, and core reads them. They name neither the agent's team nor
+the manager of a group chat, which chooses the next speaker with a model call of its own.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from agentlightning.capture.identity import agent_tags
 from agentlightning.types import Tags
 
 TEAMS: WeakValueDictionary[str, Any] = WeakValueDictionary()
-"""Team id → team, for teams made while the adapter is active."""
+"""Team id → team, of the teams that were made while the adapter was active."""
 
 _MANAGERS = ("GroupChatManager", "GraphManager", "MagenticOneOrchestrator")
-"""Names of AutoGen's own managers, by which they are known in teams that are not in :data:`TEAMS`."""
+"""Names of AutoGen's own managers, to recognise them in teams that are not in :data:`TEAMS`."""
 _MEMBER = re.compile(r"(.+)_([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})")
 """The type of a team's handlers: name and team id."""
 

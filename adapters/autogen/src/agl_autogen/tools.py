@@ -1,4 +1,4 @@
-"""Tool calls: AutoGen's own ``execute_tool`` span, completed with arguments and result."""
+"""Complete AutoGen's own ``execute_tool`` spans with the arguments and the result of the call."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from agentlightning.capture.spans.tool_call import tool_call
 async def execute(
     wrapped: Callable[..., Any], agent: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """Wraps ``AssistantAgent._execute_tool_call``: returns the call and its result, as that does."""
+    """Wraps ``AssistantAgent._execute_tool_call``, which returns the call and its result."""
     requested = kwargs["tool_call"] if "tool_call" in kwargs else args[0]
     with tool_call(requested.name, requested.id, requested.arguments) as call:
         executed = await wrapped(*args, **kwargs)

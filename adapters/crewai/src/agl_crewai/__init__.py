@@ -1,7 +1,7 @@
 """CrewAI adapter: every model call of a ``crewai`` app is recorded with the agent that made it.
 
-It hooks into the methods that run an ``Agent``, in whose own thread or task its span lies; and the event bus,
-where it emits. Core's wire layer records the token ids. Invariant: ``uninstrument`` leaves CrewAI as it was.
+It wraps the methods that run an ``Agent``, and listens to the event bus where events are emitted. Core's wire
+layer records the token ids. Invariant: ``uninstrument`` leaves CrewAI as it was.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ __all__ = ["CrewAIInstrumentor", "entry_methods"]
 
 
 class CrewAIInstrumentor(AdapterInstrumentor):
-    """Instruments CrewAI; switches core's capture on where that is not done yet."""
+    """Instruments CrewAI; switches core's capture on unless it is on."""
 
     instruments = INSTRUMENTS
 
     def begin(self) -> None:
-        """Wrap what runs an agent, and listen where events are emitted."""
+        """Wrap the methods that run an agent, and listen to the event bus."""
         from crewai import Agent
         from crewai.agents.agent_executor import AgentExecutor
         from crewai.events.event_bus import CrewAIEventsBus

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 
 def entry_methods(cls: type) -> Sequence[str]:
-    """The methods that run an ``Agent`` of CrewAI's; ``()`` for other classes."""
+    """Return the methods that run CrewAI's ``Agent``; ``()`` for other classes."""
     if "crewai" not in sys.modules:
         return ()
     from crewai import Agent

@@ -1,4 +1,4 @@
-"""Agents at work: a span around each execution, and a note of summarised history."""
+"""Record each execution of an agent as a span, and count summarised history."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _LOG = logging.getLogger(__name__)
 Wrapped = Callable[..., Any]
 
 SUMMARISED = "crewai-history-summarised"
-"""Counted: CrewAI replaced a conversation's history by a summary, and went on."""
+"""Count of the times when CrewAI replaced a conversation's history by a summary."""
 
 
 @contextmanager
 def _executing(agent: Any, task: Any) -> Iterator[None]:
-    """An agent works on ``task`` (``None``: on a message of its own)."""
+    """Record that an agent works on ``task`` within the block (``None``: on a message of its own)."""
     tags, tools = {}, Tools()
     if getattr(task, "name", None):
         tags["node"] = str(task.name)
@@ -53,7 +53,7 @@ async def aexecute(wrapped: Wrapped, agent: Any, args: tuple[Any, ...], kwargs: 
 
 
 def kickoff(wrapped: Wrapped, agent: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Wraps ``Agent.kickoff``, which in a running loop only makes the coroutine of ``kickoff_async``."""
+    """Wraps ``Agent.kickoff``, which on a running loop only returns the coroutine of ``kickoff_async``."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -69,7 +69,9 @@ async def akickoff(wrapped: Wrapped, agent: Any, args: tuple[Any, ...], kwargs: 
 
 
 def summarise(wrapped: Wrapped, llm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Wraps ``BaseLLM.summarize_messages``: after a refused prompt, or before one that might be too long."""
+    """Wraps ``BaseLLM.summarize_messages``, which CrewAI calls after a refused prompt, or before a prompt
+    that might be too long.
+    """
     if current_attempt() is None:
         return wrapped(*args, **kwargs)
     if SUMMARISED not in COUNTS.snapshot():

@@ -1,8 +1,8 @@
-"""Tool calls as spans, from CrewAI's event bus.
+"""Record tool calls as spans, from CrewAI's event bus.
 
-Handlers of the bus run on other threads, some time later; ``emit`` itself runs where the tool does. So the
-adapter listens there, and a tool's span is the current one while the tool runs. Invariant: a span that was
-begun is ended: by the tool's last event, else as an error when its agent's execution ends.
+Handlers of the bus run later, on other threads; ``emit`` itself runs in the tool's thread. So the adapter
+wraps ``emit``, and a tool's span is the current one while the tool runs. Invariant: each span ends, with the
+tool's last event or, as an error, with its agent's execution.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from agentlightning.capture.spans.agent_span import AgentSpan
 _LOG = logging.getLogger(__name__)
 
 UNPAIRED = "crewai-tool-event-unpaired"
-"""Counted: the end of a tool call whose beginning was not seen."""
+"""Count of tool calls that ended without an event of their beginning."""
 
 Tools = dict[str, tuple[AgentSpan, Token[otel.Context]]]
 """Tool calls in progress, by the id of their first event: the span, and the token that detaches it."""
 TOOLS: Final = ContextEntry[Tools]("agl-crewai-tools")
-"""Those of the agent's execution."""
+"""The tool calls in progress of the agent's execution."""
 _OUTSIDE: Final[Tools] = {}
-"""Those of no agent's execution."""
+"""The tool calls in progress outside any agent's execution."""
 _REQUESTED: Final = ContextEntry[list[tuple[str, str]]]("agl-crewai-requested")
 """The call that the model asked for, id and arguments as it wrote them, until its span has begun."""
 
 
 def call(wrapped: Callable[..., Any], executor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Wraps ``AgentExecutor._execute_single_native_tool_call``: the events have the arguments parsed, and no
-    id."""
+    """Wraps ``AgentExecutor._execute_single_native_tool_call``. It keeps the call's id and its arguments as
+    text, which the events lack."""
     from crewai.utilities.agent_utils import extract_tool_call_info
 
     info = extract_tool_call_info(kwargs["tool_call"] if "tool_call" in kwargs else args[0])
@@ -48,7 +48,7 @@ def call(wrapped: Callable[..., Any], executor: Any, args: tuple[Any, ...], kwar
 
 
 def emit(wrapped: Callable[..., Any], bus: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Wraps ``CrewAIEventsBus.emit``; the event has its ids when that returns."""
+    """Wraps ``CrewAIEventsBus.emit``, which gives the event its ids."""
     future = wrapped(*args, **kwargs)
     try:
         _observe(kwargs["event"] if "event" in kwargs else args[1])
@@ -59,7 +59,7 @@ def emit(wrapped: Callable[..., Any], bus: Any, args: tuple[Any, ...], kwargs: d
 
 
 def abandon(tools: Tools) -> None:
-    """End the tool calls that are still open: the end of the agent's execution ended them too."""
+    """End the tool calls that are still open when the agent's execution ends."""
     for tool, _ in tools.values():
         if tool.span is not None:
             tool.span.set_status(Status(StatusCode.ERROR, "the tool call was broken off"))
@@ -109,7 +109,7 @@ def _end(event: Any, result: Any, error: str | None) -> None:
 
 
 def _unreached(event: Any) -> None:
-    """Arguments that are no JSON: no tool runs, and this is the only event of the call."""
+    """Record a call whose arguments are no JSON: no tool runs, and this is the only event of the call."""
     _finish(_span(event), event.failure.message, event.failure.message)
 
 

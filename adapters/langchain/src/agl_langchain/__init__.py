@@ -1,7 +1,7 @@
 """LangChain adapter: every model call of a LangChain app is recorded with the agent that made it.
 
-LangChain's callbacks see agents and tools, its run configuration carries which of them is calling;
-core's wire layer records the token ids. Nothing of LangChain is patched. Invariant: ``uninstrument`` leaves
+LangChain's callbacks report agents and tools, and its run configuration tells which of them is calling.
+Core's wire layer records the token ids. The adapter patches nothing. Invariant: ``uninstrument`` leaves
 LangChain as it was.
 """
 
@@ -15,7 +15,7 @@ __all__ = ["LangChainInstrumentor", "entry_methods"]
 
 
 class LangChainInstrumentor(AdapterInstrumentor):
-    """Instruments LangChain; switches core's capture on where that is not done yet."""
+    """Instruments LangChain; switches core's capture on unless it is on."""
 
     instruments = INSTRUMENTS
 

@@ -9,7 +9,7 @@ _ENTRIES = ("invoke", "ainvoke", "stream", "astream", "transform", "atransform")
 
 
 def entry_methods(cls: type) -> Sequence[str]:
-    """The run methods that a ``Runnable`` overrides; ``()`` for models, and for other classes."""
+    """Return the run methods that a ``Runnable`` overrides; ``()`` for models and for other classes."""
     if "langchain_core" not in sys.modules:
         return ()
     from langchain_core.language_models import BaseLanguageModel

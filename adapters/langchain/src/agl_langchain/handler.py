@@ -1,8 +1,8 @@
-"""One callback handler, which every callback manager of the process is given.
+"""The callback handler that every callback manager of the process gets.
 
-It is registered as a configure hook whose context variable has the handler as its *default*, so that it is
-there in every task and thread without ``callbacks=`` in user code. Invariant: it attaches nothing to a
-context (LangChain calls back from other tasks), and never raises into the chain.
+It is registered as a configure hook whose context variable has the handler as its *default*, so that every
+task and thread has it without ``callbacks=`` in user code. Invariant: it attaches nothing to a context
+(LangChain calls back from other tasks), and never raises into the chain.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from agl_langchain.runs import Run
 
 
 def _counted(callback: Callable[..., None]) -> Callable[..., None]:
-    """``callback`` with its errors counted; LangChain logs them and goes on."""
+    """Return ``callback`` with its errors counted. LangChain logs them and goes on."""
 
     @functools.wraps(callback)
     def counted(handler: Handler, *args: Any, **kwargs: Any) -> None:
@@ -42,12 +42,12 @@ class Handler(BaseCallbackHandler):  # type: ignore[misc]
     """Keeps the table of runs, and delivers the spans of agents and tools."""
 
     run_inline = True
-    """LangChain calls it in the caller's context, and in order."""
+    """Makes LangChain call it in the caller's context, and in order."""
     ignore_retry = ignore_custom_event = True
     active = False
 
     def __reduce__(self) -> str:
-        """A process has one handler: copied and pickled configurations refer to it."""
+        """Copy and pickle by name: a process has one handler."""
         return "HANDLER"
 
     @_counted
@@ -100,7 +100,7 @@ class Handler(BaseCallbackHandler):  # type: ignore[misc]
 
     @_counted
     def on_llm_error(self, error: Any, *, run_id: UUID, **event: Any) -> None:
-        """It failed, or answered if this is no error."""
+        """It failed, or answered if ``error`` is an answer."""
         if run := runs.MODELS.pop(run_id, None):
             run.live = False
             for take in tuple(runs.ANSWER_LISTENERS) if hasattr(error, "generations") else ():
@@ -113,7 +113,7 @@ _users = 0
 
 
 def register() -> None:
-    """Register the handler. Adapters that build on this one register it too; the last one to leave removes
+    """Register the handler. Adapters that build on this one register it too; the last ``unregister`` removes
     it.
     """
     global _users
@@ -126,8 +126,8 @@ def register() -> None:
 
 
 def unregister() -> None:
-    """Remove the handler. LangChain cannot unregister a hook: ours is taken out of its list, else it is
-    inert.
+    """Remove the handler. LangChain cannot unregister a hook, so remove it from LangChain's list; a handler
+    that stays is inert.
     """
     global _users
     _users -= 1

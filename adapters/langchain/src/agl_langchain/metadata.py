@@ -1,8 +1,8 @@
-"""Agents and tags in the metadata of LangChain's runs.
+"""Read agents and tags from the metadata of LangChain's runs.
 
 ``create_agent(name=…)`` writes the name into the metadata of all its runs (``lc_agent_name``). Any chain or
 model can set the same with ``with_config(metadata={"agl.agent": "judge", "agl.phase": "final"})``: each
-``agl.`` key is a tag. Where two say different things, LangChain's own rule for metadata decides.
+``agl.`` key is a tag. If two values conflict, LangChain's own rule for metadata decides.
 """
 
 from __future__ import annotations

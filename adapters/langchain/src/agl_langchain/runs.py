@@ -1,6 +1,6 @@
-"""LangChain's live runs: one record each, found again wherever a model is called.
+"""Keep one record of each of LangChain's live runs, and find it wherever a model is called.
 
-LangChain gives every chain and tool a run id and hands its callback manager down in a context variable, so
+LangChain gives every chain and tool a run id and hands its callback manager down in a context variable. So
 the manager's ``parent_run_id`` names the run of the code, in every task and thread of LangChain's.
 Invariant: a run belongs to the attempt it began in; runs outside an attempt leave no record.
 """
@@ -20,7 +20,7 @@ from agentlightning.capture.identity import Caller
 from agentlightning.capture.spans.event_span import EventSpan
 
 INTERRUPTED = "agl.interrupted"
-"""The run paused for a human's answer or left for another graph; it did not fail."""
+"""The run paused for a person's answer or left for another graph; it did not fail."""
 
 
 class CutShort(Exception):
@@ -34,29 +34,29 @@ class Run(EventSpan):
     name: str
     metadata: Mapping[str, Any]
     call_id: str | None = None
-    """The tool call it executes."""
+    """The id of the tool call that the run executes."""
     agent: str | None = None
-    """The agent whose turn this run is; ``None`` for what happens inside one."""
+    """The agent whose turn this run is; ``None`` for a run inside a turn."""
     live: bool = True
     parts: set[UUID] = field(default_factory=set)
-    """Live runs inside it."""
+    """The live runs inside this one."""
 
     def fresh(self, key: str) -> Any:
-        """This metadata if it was set on the run itself; ``None`` if it was inherited."""
+        """Return the metadata value if it was set on the run itself; ``None`` if it was inherited."""
         value = self.metadata.get(key)
         return None if self.parent is not None and self.parent.metadata.get(key) == value else value
 
     def name_agent(self, name: str) -> None:
-        """The run is the turn of this agent."""
+        """Make the run the turn of this agent."""
         self.agent = self.tags["agent"] = name
         self.title = self.title or f"invoke_agent {name}"
         self.attributes.setdefault(semconv.OPERATION_NAME, "invoke_agent")
 
 
 RUN_READERS: list[Callable[[Run], None]] = []
-"""Functions that read a run's metadata when it begins, into its tags and title; in order."""
+"""Functions that set a run's tags and title from its metadata when it begins, in this order."""
 ANSWER_LISTENERS: list[Callable[[Run, Any], None]] = []
-"""Functions that are given each model's answer (an ``LLMResult``) and its run."""
+"""Functions that get each model's answer (an ``LLMResult``) and its run."""
 RUNS: dict[UUID, Run] = {}
 """Live runs of chains, nodes and tools."""
 MODELS: WeakValueDictionary[UUID, Run] = WeakValueDictionary()
@@ -66,7 +66,7 @@ CURRENT_MODEL_RUN: ContextVar[Run | None] = ContextVar("agl_langchain_asking", d
 
 
 def record(event: Mapping[str, Any], name: str) -> Run | None:
-    """The record of a run that begins, from its callback's arguments; ``None`` outside an attempt."""
+    """Make the record of a run that begins from its callback's arguments; ``None`` outside an attempt."""
     context, parent = current_attempt(), RUNS.get(event.get("parent_run_id"))  # type: ignore[arg-type]
     if context is None:
         return None
@@ -90,7 +90,7 @@ def begin(event: Mapping[str, Any], name: str) -> Run | None:
 
 
 def end(run_id: UUID, end_span: Callable[[Run, Any], None], result: Any) -> None:
-    """End the run and the runs that are live inside it: LangChain does not end a cancelled tool."""
+    """End the run and the live runs inside it: LangChain does not end a cancelled tool."""
     if (run := RUNS.pop(run_id, None)) is None:
         return
     for part in tuple(run.parts):
@@ -108,7 +108,7 @@ def finish(run: Run, error: BaseException | None) -> None:
 
 
 def current_run() -> Run | None:
-    """The run of the code: a model's, else that of the chain, node or tool around it."""
+    """Return the run of the running code: a model's, else that of the chain, node or tool around it."""
     from langchain_core.runnables.config import var_child_runnable_config
 
     manager = (var_child_runnable_config.get() or {}).get("callbacks")
@@ -119,6 +119,6 @@ def current_run() -> Run | None:
 
 
 def current_caller() -> Caller | None:
-    """The run of the code, as its caller."""
+    """Return the caller of the running code: its run."""
     run = current_run()
     return None if run is None else run.caller()

@@ -1,4 +1,4 @@
-"""Tool calls: arguments, results, handoffs.
+"""Record tool calls: arguments, results, handoffs.
 
 Invariant: arguments are recorded as LangChain passed them to the tool, parsed.
 """
@@ -14,11 +14,11 @@ from agentlightning.capture.spans.convert import jsonable
 from agl_langchain.runs import Run, finish
 
 HANDOFF = "agl.handoff"
-"""Where a tool sent the conversation (``Command(goto=…)``)."""
+"""The node to which a tool sent the conversation (``Command(goto=…)``)."""
 
 
 def began(run: Run, given: Any) -> None:
-    """The run executes the tool it is named after."""
+    """Record that the run executes the tool it is named after."""
     run.title = f"execute_tool {run.name}"
     run.attributes = {semconv.OPERATION_NAME: "execute_tool", semconv.TOOL_NAME: run.name}
     run.attributes[semconv.TOOL_CALL_ARGUMENTS] = _text(given)
@@ -27,7 +27,7 @@ def began(run: Run, given: Any) -> None:
 
 
 def ended(run: Run, output: Any) -> None:
-    """The tool answered: a value, a ``ToolMessage``, or a ``Command``, which may carry one."""
+    """Record the tool's answer: a value, a ``ToolMessage``, or a ``Command``, which may hold a message."""
     content, failed = output, None
     if hasattr(output, "goto"):
         if output.goto:
@@ -42,7 +42,7 @@ def ended(run: Run, output: Any) -> None:
 
 
 def raised(run: Run, error: BaseException) -> None:
-    """The tool raised; the framework decides what its agent is told."""
+    """Record the tool's error. The framework decides what its agent is told."""
     run.attributes[semconv.TOOL_CALL_RESULT] = f"{type(error).__name__}: {error}"
     finish(run, error)
 

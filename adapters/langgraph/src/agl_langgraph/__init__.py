@@ -1,7 +1,8 @@
 """LangGraph adapter: every model call of a graph is recorded with the node and the agent that made it.
 
-LangGraph runs on LangChain's callbacks and run configuration; so does this adapter, on LangChain's. It adds
-what a graph knows: node, sub-graph, branch and step. Invariant: ``uninstrument`` leaves both as they were.
+LangGraph uses LangChain's callbacks and run configuration, and this adapter uses LangChain's adapter. It adds
+the tags of a graph: node, sub-graph, branch and step. Invariant: ``uninstrument`` leaves both frameworks as
+they were.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ __all__ = ["LangGraphInstrumentor", "entry_methods"]
 
 
 class LangGraphInstrumentor(AdapterInstrumentor):
-    """Instruments LangGraph; switches core's capture on where that is not done yet."""
+    """Instruments LangGraph; switches core's capture on unless it is on."""
 
     instruments = INSTRUMENTS
 

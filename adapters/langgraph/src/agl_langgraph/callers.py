@@ -1,6 +1,6 @@
-"""The agents whose tool calls the nodes of a graph execute.
+"""Remember the agents whose tool calls the nodes of a graph execute.
 
-Tools run in a node of their own; their caller is the agent whose model answer had the call's id.
+Tools run in a node of their own. Their caller is the agent whose model answered with the call's id.
 Invariant: the table is bounded; a forgotten call belongs to its node.
 """
 
@@ -29,5 +29,5 @@ def remember_callers(run: Run, response: Any) -> None:
 
 
 def caller(run: Run) -> str | None:
-    """The agent whose tool call this run executes."""
+    """Return the agent whose tool call this run executes."""
     return CALLERS.get((run.context.attempt_id, run.call_id)) if run.call_id else None

@@ -1,8 +1,8 @@
-"""The tags of a node: its name, its graph, and its branch.
+"""Tag the runs of a node with its name, its graph, and its branch.
 
-The metadata of a node's runs name it. Tags: ``node``; ``graph``, the nodes a sub-graph hangs below
-(``research`` or ``research/search``); ``branch``, the number of a node's copy that ``Send`` started;
-``step``, LangGraph's superstep. A node that is no part of a named agent is an agent of its own.
+The metadata of a node's runs name it. Tags: ``node``; ``graph``, the path of the nodes above a sub-graph
+(``research`` or ``research/search``); ``branch``, the number of the node's copy that ``Send`` started;
+``step``, LangGraph's superstep. A node outside any named agent is an agent of its own.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from agl_langchain.runs import Run
 from agl_langgraph.callers import caller
 
 PREBUILT = frozenset({"agent", "model", "tools"})
-"""Nodes of the graphs that agent factories build; they name no agent."""
+"""Nodes of the graphs that agent factories build. They name no agent."""
 UNNAMED = "LangGraph"
 """LangGraph's name of a graph without a name."""
 
 
 def read_node(run: Run) -> None:
-    """Tag the run of a node and give it a span; its inner runs inherit the tags. A tool has its caller's
-    agent.
+    """Tag the run of a node and give it a span; its inner runs inherit the tags. Tag a tool with the agent
+    that called it.
     """
     where, node = run.fresh("langgraph_checkpoint_ns"), str(run.metadata.get("langgraph_node", ""))
     if where and node:
@@ -37,14 +37,14 @@ def read_node(run: Run) -> None:
 
 
 def _branch(path: object) -> str | None:
-    """``("__pregel_push", 2, …)`` is the third that ``Send`` started."""
+    """Return the number of a copy that ``Send`` started: ``("__pregel_push", 2, …)`` is the third."""
     if isinstance(path, tuple | list) and len(path) > 1 and path[0] == "__pregel_push":
         return str(path[1]) if isinstance(path[1], int) else None
     return None
 
 
 def _read_agent(run: Run, node: str) -> None:
-    """The node's agent: its own, that of the graph it is a part of, or the node itself."""
+    """Tag the run with the node's agent: its own, that of its graph, or the node itself."""
     above = run.parent
     if run.agent is not None:
         return

@@ -1,7 +1,7 @@
 """OpenAI Agents SDK adapter: every model call of an ``openai-agents`` app is recorded with its agent.
 
-It hooks into a ``TracingProcessor`` added beside the user's own; with tracing disabled, into the no-op spans
-that the SDK makes in the same places. Core's wire layer records the token ids. Invariant: ``uninstrument``
+It adds a ``TracingProcessor`` beside the user's own; with tracing disabled, it patches the no-op spans that
+the SDK makes in the same places. Core's wire layer records the token ids. Invariant: ``uninstrument``
 leaves the SDK as it was.
 """
 
@@ -15,7 +15,7 @@ __all__ = ["OpenAIAgentsInstrumentor", "entry_methods"]
 
 
 class OpenAIAgentsInstrumentor(AdapterInstrumentor):
-    """Instruments the SDK; switches core's capture on where that is not done yet.
+    """Instruments the SDK; switches core's capture on unless it is on.
 
     Whether models are asked by Responses or by chat completions is the user's choice: both are recorded.
     """

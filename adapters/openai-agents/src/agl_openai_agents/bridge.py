@@ -1,9 +1,9 @@
-"""The SDK's spans as OpenTelemetry spans: agents, tools, handoffs and guardrails.
+"""Make OpenTelemetry spans of the SDK's spans: agents, tools, handoffs and guardrails.
 
-The SDK begins and ends a span in the context of the code it describes, so its span is made the current
-OpenTelemetry span for the same time, the parent of model calls, rewards and nested agents. Invariant:
-whatever became current here is no longer current when the SDK's span has ended, unless that ended in another
-task (an abandoned stream), whose context is not ours to change.
+The SDK begins and ends a span in the context of the code that it describes. For the same time its
+OpenTelemetry span is the current one, and the parent of model calls, rewards and nested agents. Invariant: a
+span that became current here is no longer current after the SDK's span has ended, unless it ended in another
+task (an abandoned stream), whose context cannot be changed from here.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ _OPERATIONS = {
     "handoff": "handoff",
     "guardrail": "guardrail",
 }
-"""Kinds of the SDK's spans that are passed on. Turns, tasks and generations add nothing to model calls."""
+"""Operation of each kind of the SDK's spans that is recorded. Turns, tasks and generations add nothing to the
+model calls."""
 
 
 @dataclass(slots=True, eq=False)
@@ -50,10 +51,10 @@ class Bridge(TracingProcessor):  # type: ignore[misc]
         self._frames: WeakKeyDictionary[Any, Frame] = WeakKeyDictionary()
 
     def on_trace_start(self, trace: Any) -> None:
-        """Runs are told apart by their agents."""
+        """Do nothing: the agents tell runs apart."""
 
     def on_trace_end(self, trace: Any) -> None:
-        """Nothing is kept for a trace."""
+        """Do nothing: the bridge keeps nothing for a trace."""
 
     def on_span_start(self, span: Any) -> None:
         """Begin an OpenTelemetry span below the current one, and make it current."""
@@ -73,7 +74,7 @@ class Bridge(TracingProcessor):  # type: ignore[misc]
         self._frames[span] = Frame(started, otel.attach(caller_context(tags, started)))
 
     def on_span_end(self, span: Any) -> None:
-        """End it, with the arguments, result and error known by now."""
+        """End the span, with the call's arguments, result and error."""
         frame = self._frames.pop(span, None)
         if frame is None:
             return
@@ -82,7 +83,7 @@ class Bridge(TracingProcessor):  # type: ignore[misc]
         detach(frame.token)  # not where it ended in another task, as abandoned streams do
 
     def frame(self, span: Any) -> Frame | None:
-        """The frame of one of the SDK's spans in progress."""
+        """Return the frame of one of the SDK's spans in progress."""
         return self._frames.get(span) if span is not None else None
 
     def shutdown(self) -> None:

@@ -6,6 +6,6 @@ from collections.abc import Sequence
 
 
 def entry_methods(cls: type) -> Sequence[str]:
-    """None of the SDK's own: an ``Agent`` has no method that runs it, and its ``name`` is the tag. A class of
-    the user's around ``Runner`` is marked at its ``run`` and the like, as any class is."""
+    """Return no method: the SDK's ``Agent`` has no method that runs it, and its ``name`` is the tag. A user's
+    class around ``Runner`` is decorated at its ``run`` and the like, as any class is."""
     return ()

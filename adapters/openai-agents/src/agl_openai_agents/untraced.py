@@ -1,8 +1,8 @@
-"""Agents and tools that the SDK's own tracing does not show.
+"""Record agents and tools while the SDK's tracing is disabled, and keep attempt keys from its exporter.
 
-With tracing disabled the SDK makes no-op spans, in the same places and under the same names: the bridge
-listens to them directly, and the SDK goes on exporting nothing. Attempt keys are kept from the exporter,
-which would send the client's key to the vendor.
+With tracing disabled the SDK makes no-op spans, in the same places and under the same names. The bridge
+listens to them directly, and the SDK still exports nothing. The exporter would send the client's key to the
+vendor, so it must not get an attempt's key.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from agl_openai_agents.bridge import BRIDGE
 
 Wrapped = Callable[..., Any]
 WITHHELD = "openai-agents-export-withheld"
-"""Counted: traces and spans that were not sent to the vendor, because an attempt's key would have been."""
+"""Count of traces and spans that were not sent to the vendor, to withhold an attempt's key."""
 
 
 EXPORT = "_export_with_deadline" if "_export_with_deadline" in vars(BackendSpanExporter) else "export"
@@ -41,7 +41,7 @@ def patch_all(adapter: AdapterInstrumentor) -> None:
 
 
 def remove_bridge() -> None:
-    """Take the bridge out of the processors; where it cannot be taken out, it is inert."""
+    """Remove the bridge from the processors. Where it cannot be removed, it is inert."""
     processors = getattr(get_trace_provider(), "_multi_processor", None)
     if isinstance(processors, SynchronousMultiTracingProcessor):
         others = [one for one in processors._processors if one is not BRIDGE]
@@ -65,7 +65,7 @@ def _set_error(wrapped: Wrapped, span: Any, args: tuple[Any, ...], kwargs: dict[
 
 
 def _keep_bridge(wrapped: Wrapped, provider: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """The user replaces all processors: ours is added again."""
+    """Add the bridge again after the user has replaced all processors."""
     wrapped(*args, **kwargs)
     provider.register_processor(BRIDGE)
 
@@ -79,7 +79,7 @@ def _skip_export(wrapped: Wrapped, exporter: Any, args: tuple[Any, ...], kwargs:
 
 
 def _tool_call_id(wrapped: Wrapped, cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Add the call's id, which the SDK's tool span leaves out; a tool's context is made within that span."""
+    """Add the call's id, which the SDK's tool span lacks. A tool's context is made within that span."""
     made = wrapped(*args, **kwargs)
     frame = BRIDGE.frame(span := get_current_span())
     if frame is not None and span is not None and span.span_data.type == "function":

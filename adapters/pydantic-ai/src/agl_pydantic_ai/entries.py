@@ -7,12 +7,11 @@ from collections.abc import Sequence
 
 
 def entry_methods(cls: type) -> Sequence[str]:
-    """``run`` of an agent, which ``@agl.agent`` marks, and which ``run_sync`` and ``run_stream_events`` pass.
+    """Return ``run`` of an agent, which the other ways of running call; ``()`` for other classes.
 
-    ``iter`` and ``run_stream`` give context managers: they return before the turn begins. ``()`` for classes
-    that are no agents.
+    ``iter`` and ``run_stream`` return context managers: they return before the turn begins.
     """
-    if "pydantic_ai" not in sys.modules:  # then cls is none of its classes: do not import it for this
+    if "pydantic_ai" not in sys.modules:  # then cls is none of its classes, and needs no import
         return ()
     from pydantic_ai.agent import AbstractAgent
 

@@ -1,8 +1,8 @@
-"""Agents' turns and their tool calls as spans, current while their code runs.
+"""Record agents' turns and their tool calls as spans, current while their code runs.
 
-A run's steps are driven from the block of ``async with agent.iter()``, which is the user's: nothing is made
-current in it. The framework's own hooks wrap the work instead: one :class:`Turn` is among the run's
-capabilities. Invariant: it changes no request, and there is none outside an attempt.
+The block of ``async with agent.iter()`` drives a run's steps. The block is the user's, so that no span is
+made current in it. The framework's own hooks wrap the work instead: a :class:`Turn` is one of the run's
+capabilities. Invariant: it changes no request, and no run outside an attempt has one.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ class Turn(AbstractCapability[Any]):  # type: ignore[misc] # untyped where it is
         self.span = span
 
     async def wrap_model_request(self, ctx: Any, *, request_context: Any, handler: Handler) -> Any:
-        """The request is sent inside ``handler``, which also reads a stream to its end."""
+        """Run ``handler`` within the span: it sends the request, and reads a stream to its end."""
         with self.span.activate():
             return await handler(request_context)
 
     async def wrap_tool_validate(
         self, ctx: Any, *, call: Any, tool_def: Any, args: Any, handler: Handler
     ) -> Any:
-        """A call whose arguments are refused reaches no tool: it gets its span here."""
+        """Record a span for a call whose arguments are refused: it reaches no tool."""
         try:
             return await handler(args)
         except (ValidationError, ModelRetry) as error:
@@ -59,8 +59,8 @@ class Turn(AbstractCapability[Any]):  # type: ignore[misc] # untyped where it is
     async def wrap_tool_execute(
         self, ctx: Any, *, call: Any, tool_def: Any, args: Any, handler: Handler
     ) -> Any:
-        """The result of a failed call is the text that the model gets. A deferred call has no result yet, and
-        a call that a hook answers has the hook's: neither failed.
+        """Record a span for the call. The result of a failed call is the text that the model gets. A deferred
+        call has no result yet, and a call that a hook answers has the hook's result: neither failed.
         """
         with self.span.activate(), tool_span(call).run() as span:
             try:
@@ -79,7 +79,7 @@ class Turn(AbstractCapability[Any]):  # type: ignore[misc] # untyped where it is
 
 
 def iterate(wrapped: Wrapped, agent: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Wraps ``Agent.iter``, which every way of running calls, after the agent's name was inferred."""
+    """Wraps ``Agent.iter``, which every way of running an agent calls, once the agent's name is known."""
     if current_attempt() is None:
         return wrapped(*args, **kwargs)
     span = AgentSpan.for_agent(agent.name or type(agent).__name__)
@@ -89,10 +89,10 @@ def iterate(wrapped: Wrapped, agent: Any, args: tuple[Any, ...], kwargs: dict[st
 
 @asynccontextmanager
 async def turn(span: AgentSpan, manager: AbstractAsyncContextManager[Any]) -> AsyncIterator[Any]:
-    """``manager``, and the span from its entry to its exit.
+    """Enter ``manager``, and record the span from its entry to its exit.
 
-    The framework attaches a request's context to the task that reads the stream; of a stream that is given
-    up it stays attached, and would name what the reader does next.
+    The framework attaches a request's context to the task that reads the stream. If the reader gives the
+    stream up, the context stays attached, and would name the reader's next calls.
     """
     before = otel.get_current()
     span.start()
@@ -109,19 +109,19 @@ async def turn(span: AgentSpan, manager: AbstractAsyncContextManager[Any]) -> As
 
 
 def tool_span(call: Any) -> AgentSpan:
-    """The span of a ``ToolCallPart``. Its ``args_as_json_str()`` would write the model's text anew."""
+    """Make the span of a ``ToolCallPart``. ``args_as_json_str()`` would rewrite the model's text."""
     written = call.args if isinstance(call.args, str) else call.args_as_json_str()
     return AgentSpan.for_tool(call.tool_name, call.tool_call_id, written)
 
 
 def result_text(call: Any, result: Any) -> str:
-    """A tool's result as the model will read it."""
+    """Return a tool's result as the model will read it."""
     content = result.return_value if isinstance(result, ToolReturn) else result
     return str(ToolReturnPart(call.tool_name, content, call.tool_call_id).model_response_str())
 
 
 def error_for_model(error: Exception) -> str:
-    """The text of a failed call that the model will read; else the error's own message."""
+    """Return the text of a failed call that the model will read, else the error's own message."""
     part = getattr(error, "tool_retry", None) or getattr(error, "tool_failed", None)
     if part is None:
         return str(error)

@@ -1,6 +1,6 @@
 """TinyAgents adapter: every model call of a ``tinyagents`` app is recorded with the agent that made it.
 
-It hooks into the methods that run an ``Agent`` and its tools. Core's wire layer records the token ids.
+It wraps the methods that run an ``Agent`` and its tools. Core's wire layer records the token ids.
 Invariant: ``uninstrument`` leaves TinyAgents as it was.
 """
 
@@ -15,12 +15,12 @@ __all__ = ["TinyAgentsInstrumentor", "entry_methods"]
 
 
 class TinyAgentsInstrumentor(AdapterInstrumentor):
-    """Instruments TinyAgents; switches core's capture on where that is not done yet."""
+    """Instruments TinyAgents; switches core's capture on unless it is on."""
 
     instruments = INSTRUMENTS
 
     def begin(self) -> None:
-        """Wrap what runs agents and tools; each step is undone by ``uninstrument``."""
+        """Wrap the methods that run agents and tools; ``uninstrument`` undoes each step."""
         from tinyagents import Agent
 
         self.patch(Agent, "run", turns.run)

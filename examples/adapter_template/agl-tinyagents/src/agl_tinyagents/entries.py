@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 
 def entry_methods(cls: type) -> Sequence[str]:
-    """The methods that run an ``Agent``, which ``@agl.agent`` marks; ``()`` for other classes."""
-    if "tinyagents" not in sys.modules:  # then cls is none of its classes: do not import it for this
+    """Return the methods that run an ``Agent``; ``()`` for other classes."""
+    if "tinyagents" not in sys.modules:  # then cls is none of its classes, and needs no import
         return ()
     from tinyagents import Agent
 

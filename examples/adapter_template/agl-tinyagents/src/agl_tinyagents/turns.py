@@ -1,4 +1,4 @@
-"""Agents' turns and their tool calls as spans, current while their code runs."""
+"""Record agents' turns and their tool calls as spans, current while their code runs."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ async def run(wrapped: Wrapped, agent: Any, args: tuple[Any, ...], kwargs: dict[
 
 
 def stream(wrapped: Wrapped, agent: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Wraps ``Agent.stream``, an async generator: never ``yield`` inside ``run()``, go ``wrap_stream``."""
+    """Wraps ``Agent.stream``, an async generator: use ``wrap_stream``, never ``yield`` inside ``run()``."""
     return AgentSpan.for_agent(agent.name).wrap_stream(wrapped(*args, **kwargs), begin=True)
 
 
 async def call_tool(wrapped: Wrapped, agent: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Wraps ``Agent._call_tool(call)``. Arguments as the model wrote them, not parsed and written anew."""
+    """Wraps ``Agent._call_tool(call)``. Record the arguments as the model wrote them, not parsed."""
     call = kwargs["call"] if "call" in kwargs else args[0]
     with AgentSpan.for_tool(call.function.name, call.id, call.function.arguments).run() as span:
         result = await wrapped(*args, **kwargs)
